@@ -1,0 +1,1 @@
+"""An embedded ZooKeeper server in pure Python."""
