@@ -1,0 +1,113 @@
+"""Horn: write what one neuron does in plain Python, run it at the speed of matrix code.
+
+The public names, loaded when first used: ``import horn`` imports neither NumPy, ZeroMQ nor kazoo.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "Activation": "activations",
+    "AdaDelta": "optimizers",
+    "Adagrad": "optimizers",
+    "Adam": "optimizers",
+    "CompileError": "errors",
+    "Constant": "initializers",
+    "Cosine": "schedules",
+    "DataError": "errors",
+    "Dense": "connections.dense",
+    "Direct": "optimizers",
+    "Diverged": "errors",
+    "Dropout": "neurons",
+    "EarlyStopping": "job",
+    "Exponential": "schedules",
+    "Glorot": "initializers",
+    "He": "initializers",
+    "HornError": "errors",
+    "Job": "job",
+    "LeCun": "initializers",
+    "Loss": "losses",
+    "Model": "model",
+    "ModelError": "errors",
+    "Network": "network",
+    "Neuron": "neuron",
+    "Normal": "initializers",
+    "Parameter": "neuron",
+    "RMSProp": "optimizers",
+    "Run": "train",
+    "SGD": "optimizers",
+    "Sparse": "connections.sparse",
+    "Standard": "neurons",
+    "State": "neuron",
+    "Step": "schedules",
+    "Synapse": "neuron",
+    "Uniform": "initializers",
+    "Warmup": "schedules",
+    "interpreted": "neuron",
+    "train": "train",
+}
+_MODULES = ("data", "math")
+
+__all__ = sorted([*_HOME, *_MODULES, "__version__"])
+
+if TYPE_CHECKING:
+    from horn import data as data
+    from horn import math as math
+    from horn.activations import Activation as Activation
+    from horn.connections.dense import Dense as Dense
+    from horn.connections.sparse import Sparse as Sparse
+    from horn.errors import CompileError as CompileError
+    from horn.errors import DataError as DataError
+    from horn.errors import Diverged as Diverged
+    from horn.errors import HornError as HornError
+    from horn.errors import ModelError as ModelError
+    from horn.initializers import Constant as Constant
+    from horn.initializers import Glorot as Glorot
+    from horn.initializers import He as He
+    from horn.initializers import LeCun as LeCun
+    from horn.initializers import Normal as Normal
+    from horn.initializers import Uniform as Uniform
+    from horn.job import EarlyStopping as EarlyStopping
+    from horn.job import Job as Job
+    from horn.losses import Loss as Loss
+    from horn.model import Model as Model
+    from horn.network import Network as Network
+    from horn.neuron import Neuron as Neuron
+    from horn.neuron import Parameter as Parameter
+    from horn.neuron import State as State
+    from horn.neuron import Synapse as Synapse
+    from horn.neuron import interpreted as interpreted
+    from horn.neurons import Dropout as Dropout
+    from horn.neurons import Standard as Standard
+    from horn.optimizers import SGD as SGD
+    from horn.optimizers import AdaDelta as AdaDelta
+    from horn.optimizers import Adagrad as Adagrad
+    from horn.optimizers import Adam as Adam
+    from horn.optimizers import Direct as Direct
+    from horn.optimizers import RMSProp as RMSProp
+    from horn.schedules import Cosine as Cosine
+    from horn.schedules import Exponential as Exponential
+    from horn.schedules import Step as Step
+    from horn.schedules import Warmup as Warmup
+    from horn.train import Run as Run
+    from horn.train import train as train
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("horn-bsp")
+    if name in _MODULES:
+        return importlib.import_module(f"horn.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'horn' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"horn.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,62 @@
+"""Losses: functions of one output neuron and its target, summed over the layer and averaged over the batch.
+
+``f(output, target)`` is in the neuron language. With integer labels the target of neuron k is 1 where the label is k, else 0.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from horn import math
+from horn.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Loss:
+    """``f(output, target)`` of one neuron. ``labels``: integer labels are expected and accuracy is reported."""
+
+    name: str
+    f: Callable[[Any, Any], Any]
+    labels: bool = False
+
+
+def cross_entropy(output: Any, target: Any) -> Any:
+    """-t log y; the log is not taken where t is 0."""
+    return -target * math.log(math.where(target > 0.0, output, 1.0))
+
+
+def squared_error(output: Any, target: Any) -> Any:
+    """(y - t)^2 / 2, so that its derivative is y - t."""
+    return 0.5 * (output - target) ** 2
+
+
+def binary_cross_entropy(output: Any, target: Any) -> Any:
+    """-t log y - (1 - t) log(1 - y), each log only where its factor is not 0."""
+    return -target * math.log(math.where(target > 0.0, output, 1.0)) - (1.0 - target) * math.log(
+        math.where(target < 1.0, 1.0 - output, 1.0)
+    )
+
+
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": Loss("cross_entropy", cross_entropy, labels=True),
+    "squared_error": Loss("squared_error", squared_error),
+    "binary_cross_entropy": Loss("binary_cross_entropy", binary_cross_entropy),
+}
+
+
+def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> Loss | None:
+    """A Loss from its name, itself, or a function f(output, target)."""
+    if loss is None or isinstance(loss, Loss):
+        return loss
+    if callable(loss):
+        return Loss(getattr(loss, "__name__", "loss"), loss)
+    if loss in LOSSES:
+        return LOSSES[loss]
+    close = difflib.get_close_matches(str(loss), LOSSES, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ModelError(
+        f"{where}: unknown loss {loss!r}; {hint}known: {', '.join(LOSSES)}, or pass a function f(output, target)"
+    )

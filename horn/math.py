@@ -1,0 +1,168 @@
+"""The functions of the neuron language.
+
+Each takes numbers, NumPy arrays, or what the compiler and the interpreter put in their place (objects with a
+``__horn_math__`` method), and is written in one place for all of them. ``OPS`` names every function: a backend that
+covers ``OPS`` covers the language.
+"""
+
+from __future__ import annotations
+
+import math as _m
+from collections.abc import Callable
+from typing import Any
+
+OPS: dict[str, int] = {  # name -> number of arguments
+    "exp": 1, "log": 1, "sqrt": 1, "tanh": 1, "sin": 1, "cos": 1, "abs": 1, "floor": 1, "sign": 1,
+    "log1p": 1, "expm1": 1, "sigmoid": 1, "softplus": 1, "relu": 1,
+    "pow": 2, "maximum": 2, "minimum": 2, "where": 3,
+}  # fmt: skip
+
+
+def _sigmoid(z: float) -> float:
+    if z >= 0:
+        return 1.0 / (1.0 + _m.exp(-z))
+    e = _m.exp(z)
+    return e / (1.0 + e)
+
+
+def _softplus(z: float) -> float:
+    return max(z, 0.0) + _m.log1p(_m.exp(-abs(z)))
+
+
+_SCALAR: dict[str, Callable[..., float]] = {
+    "exp": _m.exp,
+    "log": _m.log,
+    "sqrt": _m.sqrt,
+    "tanh": _m.tanh,
+    "sin": _m.sin,
+    "cos": _m.cos,
+    "abs": abs,
+    "floor": lambda z: float(_m.floor(z)),
+    "sign": lambda z: float((z > 0) - (z < 0)),
+    "log1p": _m.log1p,
+    "expm1": _m.expm1,
+    "sigmoid": _sigmoid,
+    "softplus": _softplus,
+    "relu": lambda z: z if z > 0 else 0.0,
+    "pow": lambda a, b: a**b,
+    "maximum": lambda a, b: b if b > a else a,
+    "minimum": lambda a, b: b if b < a else a,
+    "where": lambda c, a, b: a if c else b,
+}
+
+
+def _numpy(name: str, args: tuple[Any, ...]) -> Any:
+    import numpy as np
+
+    if name == "sigmoid":
+        e = np.exp(-np.abs(args[0]))
+        return np.where(np.asarray(args[0]) >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
+    if name == "softplus":
+        return np.maximum(args[0], 0) + np.log1p(np.exp(-np.abs(args[0])))
+    if name == "relu":
+        return np.where(np.asarray(args[0]) > 0, args[0], 0)
+    if name in ("maximum", "minimum"):  # the first wins a tie, as Python's max and min
+        a, b = args
+        return np.where(np.greater(b, a) if name == "maximum" else np.less(b, a), b, a)
+    return getattr(np, {"pow": "power"}.get(name, name))(*args)
+
+
+def apply(name: str, *args: Any) -> Any:
+    """Apply function ``name`` of ``OPS`` to numbers, arrays, or objects with ``__horn_math__``."""
+    for a in args:
+        hook = getattr(a, "__horn_math__", None)
+        if hook is not None:
+            return hook(name, args)
+    if any(hasattr(a, "__array__") for a in args):
+        return _numpy(name, args)
+    return _SCALAR[name](*args)
+
+
+def exp(z: Any) -> Any:
+    """e to the z."""
+    return apply("exp", z)
+
+
+def log(z: Any) -> Any:
+    """Natural logarithm."""
+    return apply("log", z)
+
+
+def sqrt(z: Any) -> Any:
+    """Square root."""
+    return apply("sqrt", z)
+
+
+def tanh(z: Any) -> Any:
+    """Hyperbolic tangent."""
+    return apply("tanh", z)
+
+
+def sin(z: Any) -> Any:
+    """Sine, radians."""
+    return apply("sin", z)
+
+
+def cos(z: Any) -> Any:
+    """Cosine, radians."""
+    return apply("cos", z)
+
+
+def abs_(z: Any) -> Any:
+    """Absolute value (the builtin ``abs`` works in neurons too)."""
+    return apply("abs", z)
+
+
+def floor(z: Any) -> Any:
+    """The largest whole number not above z, as a float."""
+    return apply("floor", z)
+
+
+def sign(z: Any) -> Any:
+    """-1, 0 or 1."""
+    return apply("sign", z)
+
+
+def log1p(z: Any) -> Any:
+    """log(1 + z), exact for small z."""
+    return apply("log1p", z)
+
+
+def expm1(z: Any) -> Any:
+    """exp(z) - 1, exact for small z."""
+    return apply("expm1", z)
+
+
+def sigmoid(z: Any) -> Any:
+    """1 / (1 + exp(-z)), without overflow."""
+    return apply("sigmoid", z)
+
+
+def softplus(z: Any) -> Any:
+    """log(1 + exp(z)), without overflow."""
+    return apply("softplus", z)
+
+
+def relu(z: Any) -> Any:
+    """z where it is positive, else 0."""
+    return apply("relu", z)
+
+
+def pow_(a: Any, b: Any) -> Any:
+    """a to the b (the operator ``**`` works too)."""
+    return apply("pow", a, b)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The larger of two; the first of equals (the builtin ``max(a, b)`` works in neurons too)."""
+    return apply("maximum", a, b)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller of two; the first of equals."""
+    return apply("minimum", a, b)
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """a where the condition holds, else b."""
+    return apply("where", condition, a, b)
