@@ -1,0 +1,95 @@
+"""Random draws that depend on what is drawn, never on who draws it.
+
+Philox4x32-10, keyed by (seed, layer); the counter names the neuron, the global sample number, the
+iteration and the site (which draw in the neuron's source). So a draw is the same on any partition,
+in any order, after a restart, and in the interpreter, the reference and the compiled kernels: the
+uniforms bit for bit, the normals but for the last digits of `log` and `cos`.
+
+Source: Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Key = tuple[int, int]
+
+#: The sample number of draws that all samples share: ``per="batch"`` and ``per="run"``.
+SHARED = 2**64 - 1
+
+_MASK = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85
+_NORMAL = np.uint64(0x80000000)
+
+
+def key(seed: int, layer: int) -> Key:
+    """The two words that separate one layer's draws from every other layer's and seed's."""
+    words = np.random.SeedSequence(seed, spawn_key=(layer,)).generate_state(2, np.uint32)
+    return int(words[0]), int(words[1])
+
+
+def philox(key: Key, counter: Sequence[NDArray[np.uint64]]) -> list[NDArray[np.uint64]]:
+    """Ten rounds over four broadcast arrays of 32-bit words (kept in uint64); four word arrays."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        low, high = c0 * _M0, c2 * _M1
+        c0, c1, c2, c3 = (
+            (high >> _HALF) ^ c1 ^ np.uint64(k0),
+            high & _MASK,
+            (low >> _HALF) ^ c3 ^ np.uint64(k1),
+            low & _MASK,
+        )
+        k0, k1 = (k0 + _W0) & 0xFFFFFFFF, (k1 + _W1) & 0xFFFFFFFF
+    return [c0, c1, c2, c3]
+
+
+def uniform(
+    key: Key, site: int, neurons: ArrayLike, samples: ArrayLike, iteration: int
+) -> NDArray[np.float64]:
+    """Uniforms in [0, 1), multiples of 2**-24: (len(samples), len(neurons)).
+
+    `samples` are global sample numbers (`SHARED` for a draw per batch or run), `site` < 2**15.
+    """
+    blocks, block, lane = _blocks(neurons, 4)
+    words = np.stack(philox(key, _counter(blocks, samples, iteration, site)), axis=-1)
+    return np.asarray((words[:, block, lane] >> np.uint64(8)) * 2.0**-24)
+
+
+def normal(
+    key: Key, site: int, neurons: ArrayLike, samples: ArrayLike, iteration: int
+) -> NDArray[np.float64]:
+    """Standard normals by Box and Muller, in double: (len(samples), len(neurons))."""
+    blocks, block, lane = _blocks(neurons, 2)
+    c0, c1, c2, c3 = _counter(blocks, samples, iteration, site)
+    words = np.stack(philox(key, (c0, c1, c2, c3 | _NORMAL)), axis=-1)
+    u1 = (words[:, block, 2 * lane] + 0.5) * 2.0**-32
+    u2 = (words[:, block, 2 * lane + 1] + 0.5) * 2.0**-32
+    return np.asarray(np.sqrt(-2.0 * np.log(u1)) * np.cos(2.0 * np.pi * u2))
+
+
+def _blocks(
+    neurons: ArrayLike, size: int
+) -> tuple[NDArray[np.uint64], NDArray[np.intp], NDArray[np.intp]]:
+    """The distinct counter blocks of these neurons, and each neuron's place in them."""
+    n = np.asarray(neurons, dtype=np.int64)
+    blocks, block = np.unique(n // size, return_inverse=True)
+    return blocks.astype(np.uint64), block, (n % size).astype(np.intp)
+
+
+def _counter(
+    blocks: NDArray[np.uint64], samples: ArrayLike, iteration: int, site: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]:
+    s = np.asarray(samples, dtype=np.uint64)[:, None]
+    last = np.uint64((site << 16) & 0xFFFFFFFF) ^ (s >> _HALF)
+    return (
+        blocks[None, :],
+        s & _MASK,
+        np.full((1, 1), iteration & 0xFFFFFFFF, dtype=np.uint64),
+        last,
+    )
