@@ -1,0 +1,20 @@
+"""Every neuron listens to every neuron below."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from horn.connections import Edges
+
+
+@dataclass(frozen=True)
+class Dense:
+    """All to all; weights are (fan_out, fan_in)."""
+
+    def edges(self, n_sources: int, n_receivers: int, rng: np.random.Generator) -> Edges | None:
+        return None
+
+
+CONNECTION = Dense

@@ -1,0 +1,127 @@
+"""Initial weights: each initialiser draws an array from a NumPy generator.
+
+Shapes: weights are (fan_out, fan_in), or (n_edges,) of a sparse connection; fan_in counts a neuron's synapses, the bias apart.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from horn.errors import ModelError
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Initializer(Protocol):
+    """Anything with ``values(shape, fan_in, fan_out, rng)``."""
+
+    def values(
+        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
+    ) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every weight is ``value``."""
+
+    value: float = 0.0
+
+    def values(
+        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
+    ) -> Array:
+        return np.full(shape, self.value)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform between low and high."""
+
+    low: float = -0.05
+    high: float = 0.05
+
+    def values(
+        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
+    ) -> Array:
+        return rng.uniform(self.low, self.high, shape)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Normal with this mean and standard deviation."""
+
+    mean: float = 0.0
+    std: float = 0.05
+
+    def values(
+        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
+    ) -> Array:
+        return rng.normal(self.mean, self.std, shape)
+
+
+@dataclass(frozen=True)
+class Glorot:
+    """Uniform within sqrt(6 / (fan_in + fan_out)). Source: Glorot & Bengio 2010, eq. 16."""
+
+    def values(
+        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
+    ) -> Array:
+        limit = math.sqrt(6.0 / max(fan_in + fan_out, 1))
+        return rng.uniform(-limit, limit, shape)
+
+
+@dataclass(frozen=True)
+class He:
+    """Normal with variance 2 / fan_in. Source: He et al. 2015, eq. 10."""
+
+    def values(
+        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
+    ) -> Array:
+        return rng.normal(0.0, math.sqrt(2.0 / max(fan_in, 1)), shape)
+
+
+@dataclass(frozen=True)
+class LeCun:
+    """Normal with variance 1 / fan_in. Source: LeCun et al., "Efficient BackProp", 1998, eq. 16."""
+
+    def values(
+        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
+    ) -> Array:
+        return rng.normal(0.0, math.sqrt(1.0 / max(fan_in, 1)), shape)
+
+
+INITIALIZERS: dict[str, Initializer] = {
+    "glorot": Glorot(),
+    "he": He(),
+    "lecun": LeCun(),
+    "uniform": Uniform(),
+    "normal": Normal(),
+    "zeros": Constant(0.0),
+    "ones": Constant(1.0),
+}
+
+
+def resolve(init: str | float | Initializer, where: str) -> Initializer:
+    """An initialiser from its name, a number (Constant), or itself."""
+    if isinstance(init, (int, float)):
+        return Constant(float(init))
+    if not isinstance(init, str):
+        if not hasattr(init, "values"):
+            raise ModelError(f"{where}: init must be a name, a number or an initialiser, got {init!r}")
+        return init
+    if init in INITIALIZERS:
+        return INITIALIZERS[init]
+    close = difflib.get_close_matches(init, INITIALIZERS, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ModelError(
+        f"{where}: unknown initialiser {init!r}; {hint}known: {', '.join(INITIALIZERS)}"
+    )
+
+
+def generator(seed: int, *path: int) -> np.random.Generator:
+    """The generator of one thing in the network, counter-based, so that no other thing's size changes its numbers."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=path)))

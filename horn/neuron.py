@@ -1,0 +1,168 @@
+"""What a user subclasses: Neuron, and what it sees: Synapse, Parameter, State.
+
+The methods here are the neuron's words. Under the interpreter they run as written, on one neuron and one sample at a time; the
+compiler reads the same source and never calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from horn.activations import Activation
+from horn.errors import ModelError
+
+if TYPE_CHECKING:
+    from horn.initializers import Initializer
+
+MESSAGE_FIELDS = {
+    "forward": ("input", "weight", "previous_update"),
+    "backward": ("delta", "weight", "gradient", "previous_update"),
+}
+READABLE = ("output", "training", "iteration", "learning_rate", "layer_index", "index", "activation")
+DRAWS = ("bernoulli", "uniform", "normal")
+PERIODS = ("sample", "batch", "run")
+
+
+class Parameter:
+    """A learned number per neuron, set to ``initial`` (a number or an initialiser) at the start."""
+
+    def __init__(self, initial: float | Initializer = 0.0) -> None:
+        self.initial = initial
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    # To a type checker a Parameter or State reads and writes as the number it holds.
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: Any, owner: type) -> Any: ...
+        def __set__(self, instance: Any, value: Any) -> None: ...
+
+
+class State(Parameter):
+    """A number per neuron that is remembered between supersteps.
+
+    Within a batch each sample sees its own value, from forward to backward. When a training batch ends the neuron keeps the mean
+    over the batch, and every sample of the next batch starts from it. Prediction starts from the kept value and does not change it.
+    """
+
+
+class Synapse:
+    """What one synapse delivers to a neuron: ``input`` and ``weight`` in forward, ``delta``, ``gradient`` and ``weight`` in backward.
+
+    ``previous_update`` is the last change of the weight under ``horn.Direct``. ``normal(mean, std)`` is a number drawn once for this
+    synapse; it never changes in a run.
+    """
+
+    input: float
+    weight: float
+    delta: float
+    gradient: float
+    previous_update: float
+
+    def normal(self, mean: float = 0.0, std: float = 1.0) -> float:
+        """A normal number that belongs to this synapse: drawn once for the run, from the seed."""
+        raise NotImplementedError("a Synapse is made by horn")
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        """A uniform number that belongs to this synapse: drawn once for the run, from the seed."""
+        raise NotImplementedError("a Synapse is made by horn")
+
+
+class Neuron:
+    """One neuron. Subclass it and write ``forward``; write ``backward`` too, or let horn derive it.
+
+    Readable: ``output`` (what it last sent on), ``training``, ``iteration`` (from 0), ``learning_rate``, ``layer_index`` (the input
+    layer is 0), ``index`` (within the layer). Class attributes that are numbers are constants.
+
+    Source: Yoon, "Horn: A System for Parallel Training and Regularizing of Large-Scale Neural Networks", 2016, section 2.1.
+    """
+
+    activation: Activation
+    output: float
+    training: bool
+    iteration: int
+    learning_rate: float
+    layer_index: int
+    index: int
+    interpreted: bool = False
+    _host: Any = None  # the interpreter that runs this neuron
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        taken = {*READABLE, *DRAWS, "feedforward", "backpropagate", "push"} & set(vars(cls))
+        if taken:
+            raise ModelError(
+                f"{cls.__name__} defines {', '.join(sorted(taken))}, which every neuron already has; use another name"
+            )
+
+    def forward(self, messages: Iterable[Any]) -> None:
+        """Read one message per incoming synapse, then call ``feedforward`` once."""
+        raise ModelError(f"{type(self).__name__} has no forward(self, messages); write one")
+
+    def feedforward(self, value: Any) -> None:
+        """Set ``self.output`` and send it on. Exactly once on every path of ``forward``."""
+        self._host.feedforward(self, value)
+
+    def backpropagate(self, delta: Any) -> None:
+        """Set this neuron's delta: d loss / d (summed input). Exactly once on every path of ``backward``."""
+        self._host.backpropagate(self, delta)
+
+    def push(self, gradient: Any, to: str | None = None) -> None:
+        """The gradient of the loss with respect to this message's weight, or to the Parameter named by ``to``.
+
+        Inside the loop over messages, once per message; with ``to`` once per path, outside the loop.
+        """
+        self._host.push(self, gradient, to)
+
+    def bernoulli(self, p: Any, per: str = "sample") -> Any:
+        """1.0 with probability p, else 0.0; one draw per sample, or ``per="batch"``, or ``per="run"``."""
+        return self._host.draw(self, "bernoulli", (p,), per)
+
+    def uniform(self, low: Any = 0.0, high: Any = 1.0, per: str = "sample") -> Any:
+        """A number between low (included) and high."""
+        return self._host.draw(self, "uniform", (low, high), per)
+
+    def normal(self, mean: Any = 0.0, std: Any = 1.0, per: str = "sample") -> Any:
+        """A normal number with this mean and standard deviation."""
+        return self._host.draw(self, "normal", (mean, std), per)
+
+
+N = TypeVar("N", bound=type[Neuron])
+
+
+def interpreted(cls: N) -> N:
+    """Class decorator: run this neuron message by message in Python, thousands of times slower, outside the neuron language."""
+    cls.interpreted = True
+    return cls
+
+
+def declared(cls: type[Neuron], kind: type[Parameter]) -> dict[str, Parameter]:
+    """The Parameters (or, with kind=State, the States) of a neuron class by name, in the order of definition, bases first."""
+    found: dict[str, Parameter] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items():
+            if type(value) is kind:
+                found[name] = value
+            else:
+                found.pop(name, None)
+    return found
+
+
+def has_backward(cls: type[Neuron]) -> bool:
+    """Whether the class, or a base below Neuron, writes its own backward."""
+    return hasattr(cls, "backward")
+
+
+def check_class(cls: object, where: str) -> type[Neuron]:
+    """A subclass of Neuron with a forward, or a ModelError."""
+    if not isinstance(cls, type) or not issubclass(cls, Neuron):
+        raise ModelError(f"{where}: neuron must be a subclass of horn.Neuron, got {cls!r}")
+    if cls.forward is Neuron.forward:
+        raise ModelError(f"{where}: {cls.__name__} has no forward(self, messages); write one")
+    return cls
+
+
+__all__ = ["Neuron", "Parameter", "State", "Synapse", "interpreted"]

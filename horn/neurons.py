@@ -1,0 +1,49 @@
+"""The built-in neurons, written as a user would write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from horn.neuron import Neuron
+
+
+class Standard(Neuron):
+    """The activation of the weighted sum."""
+
+    def forward(self, messages: Iterable[Any]) -> None:
+        total = 0.0
+        for m in messages:
+            total += m.input * m.weight
+        self.feedforward(self.activation(total))
+
+
+class Dropout(Neuron):
+    """A standard neuron that is silent with probability 1 - keep, per sample; at inference its output is scaled by keep.
+
+    Source: Yoon 2016, section 3.
+    """
+
+    keep = 0.5
+
+    def forward(self, messages: Iterable[Any]) -> None:
+        mask = self.bernoulli(self.keep) if self.training else self.keep
+        if mask == 0:
+            self.feedforward(0.0)
+        else:
+            total = sum(m.input * m.weight for m in messages)
+            self.feedforward(self.activation(total) * mask)
+
+
+class BatchDropout(Neuron):
+    """Dropout with one mask per neuron and batch: a dropped neuron sits the whole batch out and is not computed at all."""
+
+    keep = 0.5
+
+    def forward(self, messages: Iterable[Any]) -> None:
+        mask = self.bernoulli(self.keep, per="batch") if self.training else self.keep
+        if mask == 0:
+            self.feedforward(0.0)
+        else:
+            total = sum(m.input * m.weight for m in messages)
+            self.feedforward(self.activation(total) * mask)

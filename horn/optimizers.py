@@ -1,0 +1,162 @@
+"""Optimizers: what one weight does with its gradient.
+
+``update(w, g, slots, lr, t)`` is a pure formula in the neuron language, for one weight, an array of weights, or the compiler's
+nodes: ``w`` the weight, ``g`` the gradient (mean over the batch, weight decay and clipping already in it), ``slots`` what is
+remembered per weight, ``lr`` the learning rate of this iteration, ``t`` the number of updates including this one (from 1). It
+returns the new weight and the new slots. The same object serves a task and a parameter server.
+
+Weight decay is added to the gradient of synapse weights (g + weight_decay * w), not of biases and Parameters. ``clip_value`` bounds
+each gradient; ``clip_norm`` scales all gradients of the network together so that their Euclidean norm stays below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from horn import math
+from horn.errors import ModelError
+from horn.schedules import Schedule, rate
+
+Slots = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """The settings that all optimizers share, and the interface: ``slots`` and ``update``."""
+
+    learning_rate: float | Schedule = 0.1
+    weight_decay: float = 0.0
+    clip_value: float | None = None
+    clip_norm: float | None = None
+
+    slots: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if isinstance(self.learning_rate, (int, float)) and not self.learning_rate >= 0:
+            raise ModelError(f"{name}: learning_rate must be 0 or more, got {self.learning_rate!r}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("momentum", "beta1", "beta2", "rho") and not 0 <= value < 1:
+                raise ModelError(f"{name}: {field.name} must be at least 0 and below 1, got {value!r}")
+            if field.name in ("clip_value", "clip_norm") and value is not None and not value > 0:
+                raise ModelError(f"{name}: {field.name} must be above 0, got {value!r}")
+            if field.name == "weight_decay" and not value >= 0:
+                raise ModelError(f"{name}: weight_decay must be 0 or more, got {value!r}")
+
+    def rate(self, iteration: int) -> float:
+        """The learning rate at an iteration (from 0)."""
+        return rate(self.learning_rate, iteration)
+
+    def update(
+        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
+    ) -> tuple[Any, Slots]:
+        raise NotImplementedError(f"{type(self).__name__} has no update")
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """w += v, v = momentum v - lr g. With ``nesterov`` w += momentum v - lr g, of the new v.
+
+    Source: Polyak 1964; Sutskever et al. 2013, eq. 3-4, in the form that looks ahead from w.
+    """
+
+    momentum: float = 0.0
+    nesterov: bool = False
+    slots: ClassVar[tuple[str, ...]] = ("velocity",)
+
+    def update(
+        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
+    ) -> tuple[Any, Slots]:
+        v = self.momentum * slots["velocity"] - lr * g
+        if self.nesterov:
+            return w + (self.momentum * v - lr * g), {"velocity": v}
+        return w + v, {"velocity": v}
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """s += g^2, w -= lr g / (sqrt(s) + eps). Source: Duchi, Hazan & Singer 2011."""
+
+    eps: float = 1e-10
+    slots: ClassVar[tuple[str, ...]] = ("squares",)
+
+    def update(
+        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
+    ) -> tuple[Any, Slots]:
+        s = slots["squares"] + g * g
+        return w - lr * g / (math.sqrt(s) + self.eps), {"squares": s}
+
+
+@dataclass(frozen=True)
+class RMSProp(Optimizer):
+    """s = rho s + (1 - rho) g^2, w -= lr g / (sqrt(s) + eps). Source: Tieleman & Hinton 2012, lecture 6.5."""
+
+    learning_rate: float | Schedule = 0.001
+    rho: float = 0.9
+    eps: float = 1e-8
+    slots: ClassVar[tuple[str, ...]] = ("squares",)
+
+    def update(
+        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
+    ) -> tuple[Any, Slots]:
+        s = self.rho * slots["squares"] + (1.0 - self.rho) * g * g
+        return w - lr * g / (math.sqrt(s) + self.eps), {"squares": s}
+
+
+@dataclass(frozen=True)
+class AdaDelta(Optimizer):
+    """Steps scaled by the running size of past steps over that of gradients. Source: Zeiler 2012, algorithm 1."""
+
+    learning_rate: float | Schedule = 1.0
+    rho: float = 0.95
+    eps: float = 1e-6
+    slots: ClassVar[tuple[str, ...]] = ("squares", "steps")
+
+    def update(
+        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
+    ) -> tuple[Any, Slots]:
+        s = self.rho * slots["squares"] + (1.0 - self.rho) * g * g
+        step = g * math.sqrt(slots["steps"] + self.eps) / math.sqrt(s + self.eps)
+        d = self.rho * slots["steps"] + (1.0 - self.rho) * step * step
+        return w - lr * step, {"squares": s, "steps": d}
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """With bias correction. Source: Kingma & Ba 2015, algorithm 1."""
+
+    learning_rate: float | Schedule = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    slots: ClassVar[tuple[str, ...]] = ("mean", "squares")
+
+    def update(
+        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
+    ) -> tuple[Any, Slots]:
+        m = self.beta1 * slots["mean"] + (1.0 - self.beta1) * g
+        s = self.beta2 * slots["squares"] + (1.0 - self.beta2) * g * g
+        # The corrections depend on t alone: they are computed once per update, not once per weight.
+        unbias_m = 1.0 / (1.0 - math.pow_(self.beta1, t))
+        unbias_s = 1.0 / (1.0 - math.pow_(self.beta2, t))
+        step = lr * unbias_m * m / (math.sqrt(s * unbias_s) + self.eps)
+        return w - step, {"mean": m, "squares": s}
+
+
+@dataclass(frozen=True)
+class Direct(Optimizer):
+    """The pushed value is the update: w += mean over the batch of what was pushed. ``m.previous_update`` is the last one.
+
+    Source: Yoon 2016, section 2.1, where the neuron itself computes the change of its weight.
+    """
+
+    learning_rate: float | Schedule = 1.0
+    slots: ClassVar[tuple[str, ...]] = ("previous_update",)
+
+    def update(
+        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
+    ) -> tuple[Any, Slots]:
+        return w + g, {"previous_update": g}
