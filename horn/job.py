@@ -1,0 +1,162 @@
+"""Job: a network, its data, and how to train it. Frozen; it never runs anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from horn.data import Dataset, as_dataset
+from horn.errors import DataError, JobError, ModelError
+from horn.network import Network
+from horn.optimizers import SGD, Optimizer
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Stop when ``monitor`` has not improved by more than ``min_delta`` for ``patience`` epochs; keep the best model.
+
+    ``monitor`` is "val_loss" (lower is better) or "val_acc" (higher is better).
+    """
+
+    patience: int = 3
+    monitor: str = "val_loss"
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.monitor not in ("val_loss", "val_acc"):
+            raise ModelError(
+                f'EarlyStopping: monitor must be "val_loss" or "val_acc", got {self.monitor!r}'
+            )
+        if self.patience < 1:
+            raise ModelError(f"EarlyStopping: patience must be at least 1 epoch, got {self.patience}")
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What to train, on what, and how.
+
+    data, validation : a ``horn.data`` dataset, or arrays (x, y); validation may also be a fraction of data that is held out.
+    batch_size : samples per update.
+    epochs, iterations : how long; one of the two (10 epochs by default).
+    target : "labels" (y), "input" (autoencoder), or None where there is no loss.
+    dtype : "float32" or "float64".
+    check : compare written backward methods with finite differences before the first step.
+    early_stopping : stop and keep the best by the validation data. Without it ``keep_best`` alone keeps the best.
+    test : data that are evaluated once, after training.
+    """
+
+    network: Network
+    data: Any
+    optimizer: Optimizer = field(default_factory=SGD)
+    batch_size: int = 32
+    epochs: int | None = None
+    iterations: int | None = None
+    validation: Any = None
+    test: Any = None
+    target: str | None = "labels"
+    dtype: str = "float32"
+    check: bool = True
+    early_stopping: EarlyStopping | None = None
+    keep_best: bool = False
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.network, Network):
+            raise ModelError(f"Job: the first argument is a horn.Network, got {self.network!r}")
+        if not isinstance(self.optimizer, Optimizer):
+            raise ModelError(
+                f"Job: optimizer must be an optimizer such as horn.SGD(0.1), got {self.optimizer!r}"
+            )
+        self.network.check()
+        for what in ("batch_size", "epochs", "iterations"):
+            value = getattr(self, what)
+            if value is None and what != "batch_size":
+                continue
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+                raise ModelError(f"Job: {what} must be a whole number from 1, got {value!r}")
+        if self.epochs is not None and self.iterations is not None:
+            raise ModelError(
+                f"Job: give epochs or iterations, not both (got {self.epochs} and {self.iterations})"
+            )
+        if self.dtype not in ("float32", "float64"):
+            raise ModelError(f'Job: dtype must be "float32" or "float64", got {self.dtype!r}')
+        if self.target not in ("labels", "input", None):
+            raise ModelError(f'Job: target must be "labels", "input" or None, got {self.target!r}')
+        set_ = object.__setattr__
+        data = as_dataset(self.data, "data")
+        validation = self.validation
+        if isinstance(validation, float):
+            if not 0.0 < validation < 1.0:
+                raise ModelError(f"Job: validation={validation} must be a fraction between 0 and 1")
+            data, validation = data.split(validation, self.network.seed)
+        elif validation is not None:
+            validation = as_dataset(validation, "validation")
+        set_(self, "data", data)
+        set_(self, "validation", validation)
+        if self.test is not None:
+            set_(self, "test", as_dataset(self.test, "test"))
+        if (self.early_stopping or self.keep_best) and validation is None:
+            raise ModelError(
+                "Job: early stopping and keep_best need validation data; add validation=0.1 to hold out a tenth"
+            )
+        if self.epochs is None and self.iterations is None:
+            set_(self, "epochs", 10)
+
+    @property
+    def n_iterations(self) -> int:
+        """Updates in the whole job."""
+        if self.iterations is not None:
+            return self.iterations
+        assert self.epochs is not None
+        return self.epochs * self.iterations_per_epoch
+
+    @property
+    def iterations_per_epoch(self) -> int:
+        """Updates per epoch; the last batch of an epoch may be smaller."""
+        return -(-len(self.data) // self.batch_size)
+
+    def check_data(self) -> None:
+        """Compare the data with the network. Raises DataError with the place and the remedy."""
+        from horn.data import check_features, check_finite, check_labels
+
+        net = self.network
+        for what, data in (("data", self.data), ("validation", self.validation), ("test", self.test)):
+            if data is None:
+                continue
+            check_features(data, net.n_inputs, what)
+            check_finite(data)
+            if net.loss is None:
+                continue
+            if self.target == "input":
+                if net.last.size != net.n_inputs:
+                    raise DataError(
+                        f'target="input" compares {net.last.name} ({net.last.size} neurons) with the input '
+                        f"({net.n_inputs} features); make them equal"
+                    )
+            elif data.y is None:
+                raise DataError(
+                    f"{what} has no labels, but {net.last.name} has loss {net.loss.name!r}; pass (x, y), or target=\"input\""
+                )
+            elif integer_targets(data) and net.last.size > 1:
+                check_labels(data, net.last.size, net.last.name)
+            elif data.y.ndim == 1 and net.last.size == 1:
+                pass
+            elif data.y.ndim != 2 or data.y.shape[1] != net.last.size:
+                raise DataError(
+                    f"{what}: targets have shape {data.y.shape}, but {net.last.name} has {net.last.size} neurons; "
+                    f"pass ({len(data)}, {net.last.size})"
+                )
+
+    def with_settings(self, **changes: Any) -> Job:
+        """A copy with some fields replaced."""
+        try:
+            return replace(self, **changes)
+        except TypeError as error:
+            raise JobError(f"Job: {error}") from None
+
+
+def integer_targets(data: Dataset) -> bool:
+    """Whether the data's targets are class labels."""
+    return data.y is not None and data.y.ndim == 1 and np.issubdtype(data.y.dtype, np.integer)

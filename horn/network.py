@@ -1,0 +1,300 @@
+"""Network and Layer: frozen descriptions of who computes what and who listens to whom. They never run anything.
+
+Layers are numbered from 0, the input. A layer's name is "layer<k>" unless given; its arrays are named after it:
+"layer1.weight" (fan_out, fan_in), or (n_edges,) for a sparse connection; "layer1.bias" (fan_out,); "layer1.<parameter>" (fan_out,).
+A layer with several inputs has one weight array each: "layer3.weight.layer1".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from horn import activations, initializers, losses
+from horn.activations import Activation
+from horn.connections import Connection, Edges
+from horn.connections.dense import Dense
+from horn.errors import ModelError
+from horn.initializers import Initializer
+from horn.losses import Loss
+from horn.neuron import Neuron, Parameter, State, check_class, declared
+from horn.neurons import Standard
+
+Interlayer = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """One connection into a layer: from which layer, how, and with what initial weights.
+
+    ``edges`` is None for a dense connection.
+    """
+
+    source: Layer
+    connection: Connection
+    edges: Edges | None
+    init: Initializer
+    weight: str  # the name of its weight array
+
+    def shape(self, n_receivers: int) -> tuple[int, ...]:
+        """The shape of the weight array."""
+        if self.edges is None:
+            return (n_receivers, self.source.size)
+        return (len(self.edges.indices),)
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A set of neurons of one class with one activation. Made by ``Network``; read-only.
+
+    ``kind`` is "input", "hidden" or "output". ``keep`` and ``per`` are the input's dropout.
+    """
+
+    index: int
+    name: str
+    size: int
+    kind: str
+    neuron: type[Neuron]
+    activation: Activation
+    activation_name: str
+    interlayer: Interlayer | None = None
+    links: tuple[Link, ...] = ()
+    bias: Initializer | None = None
+    loss: Loss | None = None
+    keep: float = 1.0
+    per: str = "sample"
+
+    @cached_property
+    def fan_in(self) -> int:
+        """Synapses per neuron, the bias apart (the largest, where they differ)."""
+        total = np.zeros(self.size, np.int64)
+        for link in self.links:
+            total += link.source.size if link.edges is None else np.diff(link.edges.indptr)
+        return int(total.max(initial=0))
+
+    @cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """The learned numbers that the neuron class declares."""
+        return declared(self.neuron, Parameter)
+
+    @cached_property
+    def states(self) -> dict[str, Parameter]:
+        """The remembered numbers that the neuron class declares."""
+        return declared(self.neuron, State)
+
+    @property
+    def bias_name(self) -> str:
+        return f"{self.name}.bias"
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.size} {self.neuron.__name__}>"
+
+
+class InputNeuron(Neuron):
+    """The neurons that hold a sample. They send what the data say."""
+
+    def forward(self, messages: Any) -> None:
+        raise ModelError("an input neuron has no messages")
+
+
+@dataclass(eq=False)
+class Network:
+    """Layers, added in order: one ``input``, any number of ``layer``, at most one ``output``, which is the last."""
+
+    seed: int = 0
+    layers: tuple[Layer, ...] = field(default=(), init=False)
+
+    def input(
+        self, size: int, *, keep: float = 1.0, per: str = "sample", name: str | None = None
+    ) -> Layer:
+        """The layer that holds one sample of ``size`` features.
+
+        ``keep`` below 1 silences each feature with probability 1 - keep in training, per sample or per batch; at inference the
+        features are scaled by keep.
+        """
+        if self.layers:
+            raise ModelError(f"input comes first and once; this network has {self.layers[0]!r}")
+        if not 0.0 < keep <= 1.0:
+            raise ModelError(f"input: keep is the probability to keep, above 0 and up to 1; got {keep!r}")
+        if per not in ("sample", "batch"):
+            raise ModelError(f'input: per must be "sample" or "batch", got {per!r}')
+        return self._add(
+            Layer(0, name or "layer0", _size(size, "input"), "input", InputNeuron,
+                  activations.ACTIVATIONS["identity"], "identity", keep=float(keep), per=per)
+        )  # fmt: skip
+
+    def layer(
+        self,
+        size: int,
+        *,
+        neuron: type[Neuron] = Standard,
+        activation: str | Activation = "identity",
+        interlayer: Interlayer | None = None,
+        inputs: Sequence[Layer] | Layer | None = None,
+        connect: Connection | Mapping[Layer, Connection] | None = None,
+        init: str | float | Initializer | None = None,
+        bias: bool | str | float | Initializer = True,
+        name: str | None = None,
+    ) -> Layer:
+        """A hidden layer of ``size`` neurons listening to the last layer, or to all of ``inputs``.
+
+        ``connect`` is one connection for all inputs, or a mapping from input to connection; dense by default. ``init`` is drawn
+        for every weight: He for relu-like activations, else Glorot. ``bias=False`` leaves the bias out; a number or an initialiser
+        sets its initial value (0 by default).
+        """
+        return self._hidden("hidden", size, neuron, activation, interlayer, inputs, connect, init, bias, name, None)  # fmt: skip
+
+    def output(
+        self,
+        size: int,
+        *,
+        neuron: type[Neuron] = Standard,
+        activation: str | Activation = "identity",
+        interlayer: Interlayer | None = None,
+        loss: str | Loss | Callable[[Any, Any], Any] | None = None,
+        inputs: Sequence[Layer] | Layer | None = None,
+        connect: Connection | Mapping[Layer, Connection] | None = None,
+        init: str | float | Initializer | None = None,
+        bias: bool | str | float | Initializer = True,
+        name: str | None = None,
+    ) -> Layer:
+        """The last layer, with the loss that its outputs are judged by (none for local rules)."""
+        found = losses.resolve(loss, "output")
+        layer = self._hidden("output", size, neuron, activation, interlayer, inputs, connect, init, bias, name, found)  # fmt: skip
+        return layer
+
+    def _hidden(self, kind: str, size: int, neuron: type[Neuron], activation: str | Activation,
+                interlayer: Interlayer | None, inputs: Sequence[Layer] | Layer | None,
+                connect: Connection | Mapping[Layer, Connection] | None,
+                init: str | float | Initializer | None, bias: bool | str | float | Initializer,
+                name: str | None, loss: Loss | None) -> Layer:  # fmt: skip
+        index = len(self.layers)
+        name = name or f"layer{index}"
+        where = f"layer {index} {name!r}"
+        if not self.layers:
+            raise ModelError(f"{where}: the first layer is the input; call net.input(n_features) before")
+        if self.layers[-1].kind == "output":
+            raise ModelError(f"{where}: the output layer is the last; add it before net.output(...)")
+        if any(layer.name == name for layer in self.layers):
+            raise ModelError(f"{where}: another layer has this name; names are unique")
+        if "." in name or not name:
+            raise ModelError(f"{where}: a layer's name is not empty and has no dot")
+        check_class(neuron, where)
+        function, implied = activations.resolve(activation, where)
+        if implied is not None and interlayer is not None:
+            raise ModelError(f"{where}: activation={activation!r} is an interlayer itself; give one of the two")
+        sources = (self.layers[-1],) if inputs is None else (inputs,) if isinstance(inputs, Layer) else tuple(inputs)  # fmt: skip
+        if not sources:
+            raise ModelError(f"{where}: inputs is empty; name at least one layer")
+        for source in sources:
+            if not isinstance(source, Layer) or source not in self.layers:
+                raise ModelError(
+                    f"{where}: inputs must be layers of this network, as net.input and net.layer return them; got {source!r}"
+                )
+        if len(set(map(id, sources))) != len(sources):
+            raise ModelError(f"{where}: a layer is named twice in inputs")
+        size = _size(size, where)
+        initial = init
+        if init is None:
+            initial = "he" if function.name in ("relu", "leaky_relu", "softplus") else "glorot"
+        links = []
+        for source in sources:
+            connection = connect.get(source, Dense()) if isinstance(connect, Mapping) else connect or Dense()  # fmt: skip
+            rng = initializers.generator(self.seed, index, source.index, 1)
+            try:
+                edges = connection.edges(source.size, size, rng)
+            except ModelError as error:
+                raise ModelError(f"{where}: {error}") from None
+            weight = f"{name}.weight" + (f".{source.name}" if len(sources) > 1 else "")
+            links.append(
+                Link(source, connection, edges, initializers.resolve(initial, where), weight)  # type: ignore[arg-type]
+            )
+        bias_init = None
+        if bias is not False:
+            bias_init = initializers.resolve(0.0 if bias is True else bias, where)
+        label = activation if isinstance(activation, str) else activation.name
+        return self._add(
+            Layer(index, name, size, kind, neuron, function, label, interlayer or implied,
+                  tuple(links), bias_init, loss)
+        )  # fmt: skip
+
+    def _add(self, layer: Layer) -> Layer:
+        self.layers = (*self.layers, layer)
+        return layer
+
+    @property
+    def n_inputs(self) -> int:
+        return self.layers[0].size
+
+    @property
+    def last(self) -> Layer:
+        """The output layer, or the last layer of a network without one."""
+        return self.layers[-1]
+
+    @property
+    def loss(self) -> Loss | None:
+        return self.last.loss
+
+    def check(self) -> None:
+        """Raise ModelError unless the network can be run."""
+        if len(self.layers) < 2:
+            raise ModelError(
+                "the network has no layers to compute; add net.layer(...) or net.output(...)"
+            )
+        loss, last = self.loss, self.last
+        if loss is not None and loss.name == "cross_entropy" and last.interlayer is None:
+            raise ModelError(
+                f"{last.name}: cross_entropy needs outputs that are positive and sum to 1 over the layer, but activation "
+                f'{last.activation_name!r} does not give them; use activation="softmax", or loss="binary_cross_entropy" with '
+                f'activation="sigmoid"'
+            )
+        if loss is not None and loss.name == "binary_cross_entropy" and last.interlayer is None and last.activation_name in ("identity", "relu", "leaky_relu", "softplus", "tanh", "scaled_tanh"):  # fmt: skip
+            raise ModelError(
+                f"{last.name}: binary_cross_entropy needs outputs between 0 and 1, but activation {last.activation_name!r} "
+                f'leaves that range; use activation="sigmoid"'
+            )
+
+    def initial_parameters(self, dtype: Any = np.float32) -> dict[str, Any]:
+        """Every learned array by name, drawn from the seed. Shapes as in the module's docstring."""
+        arrays: dict[str, Any] = {}
+        for layer in self.layers[1:]:
+            for link in layer.links:
+                shape = link.shape(layer.size)
+                fan_in = link.source.size if link.edges is None else -(-shape[0] // max(layer.size, 1))  # fmt: skip
+                rng = initializers.generator(self.seed, layer.index, link.source.index, 0)
+                arrays[link.weight] = np.ascontiguousarray(
+                    link.init.values(shape, fan_in, layer.size, rng), dtype
+                )
+            if layer.bias is not None:
+                rng = initializers.generator(self.seed, layer.index, 0, 2)
+                values = layer.bias.values((layer.size,), layer.fan_in, layer.size, rng)
+                arrays[layer.bias_name] = np.ascontiguousarray(values, dtype)
+            for position, (name, parameter) in enumerate(layer.parameters.items()):
+                arrays[f"{layer.name}.{name}"] = self._initial(layer, position, parameter, dtype)
+        return arrays
+
+    def initial_states(self, dtype: Any = np.float32) -> dict[str, Any]:
+        """Every State array (fan_out,) by name."""
+        return {
+            f"{layer.name}.{name}": self._initial(layer, 1000 + position, state, dtype)
+            for layer in self.layers[1:]
+            for position, (name, state) in enumerate(layer.states.items())
+        }
+
+    def _initial(self, layer: Layer, position: int, parameter: Parameter, dtype: Any) -> Any:
+        where = f"{layer.neuron.__name__}.{parameter.name}"
+        init = initializers.resolve(parameter.initial, where)
+        rng = initializers.generator(self.seed, layer.index, position, 3)
+        return np.ascontiguousarray(
+            init.values((layer.size,), layer.fan_in, layer.size, rng), dtype
+        )
+
+
+def _size(size: int, where: str) -> int:
+    if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
+        raise ModelError(f"{where}: the number of neurons must be a whole number from 1, got {size!r}")
+    return int(size)
