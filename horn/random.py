@@ -10,6 +10,7 @@ Source: Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -93,3 +94,14 @@ def _counter(
         np.full((1, 1), iteration & 0xFFFFFFFF, dtype=np.uint64),
         last,
     )
+
+
+def site(path: Sequence[tuple[str, int, int]]) -> int:
+    """The number of a draw in the source: below 2**15, from where it stands.
+
+    `path` leads from `forward` to the draw: for each call on the way (function name, line relative to its ``def`` or first
+    decorator, column in the file). The same for the interpreter, which sees frames, and the compiler, which sees the syntax tree;
+    an edit above the method does not change it.
+    """
+    text = ";".join(f"{name}:{line}:{column}" for name, line, column in path)
+    return zlib.crc32(text.encode()) & 0x7FFF
