@@ -1,0 +1,135 @@
+"""Arrays into the shapes and types of a dataset.
+
+Converts what can be converted without loss of meaning, and copies only where it must.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from horn.errors import DataError
+
+# Bytes are taken for intensities 0..1 unless a scale is given; all else is taken as it is.
+BYTE_SCALE = 1 / 255
+
+
+def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
+    """x as ``Dataset`` wants it, and its natural scale; ``as_dataset`` says what becomes what."""
+    x = _array(x, f"{what}: x")
+    if x.ndim < 2:
+        raise DataError(
+            f"{what}: x has shape {x.shape}, but (samples, features) is expected; "
+            f"write x.reshape(1, -1) for one sample, x.reshape(-1, 1) for one feature"
+        )
+    scale = BYTE_SCALE if x.dtype == np.uint8 else 1.0
+    if x.size == 0:
+        raise DataError(
+            f"{what}: x has shape {x.shape}, so there is nothing to learn from; "
+            f"pass at least one sample with one feature"
+        )
+    if x.ndim > 2:
+        x = x.reshape(len(x), -1)
+    kind, size = x.dtype.kind, x.dtype.itemsize
+    dtype: np.dtype[Any]
+    if kind == "b":
+        dtype = np.dtype(np.uint8)
+    elif x.dtype == np.uint8 or (kind == "f" and size in (4, 8)):
+        dtype = x.dtype.newbyteorder("=")
+    else:
+        dtype = np.dtype(np.float32 if size <= 2 else np.float64)
+    x = x.astype(dtype, copy=False)
+    if x.strides[1] != x.itemsize or not x.flags.aligned:
+        x = np.ascontiguousarray(x) if x.flags.aligned else x.copy()
+    return x, scale
+
+
+def as_labels_or_targets(y: Any, what: str) -> np.ndarray:
+    """y as (n,) int64 labels, or (n, n_targets) float32 or float64 targets."""
+    y = _array(y, f"{what}: y")
+    if y.ndim == 1 and y.dtype.kind in "biu":
+        return y.astype(np.int64, copy=False)
+    if y.ndim == 1 and y.dtype.kind == "f":
+        wrong = np.flatnonzero(~(np.floor(y) == y))
+        found = f"y[{wrong[0]}] is {y[wrong[0]]:g}" if len(wrong) else f"y is {y.dtype}"
+        raise DataError(
+            f"{what}: labels must be integers, but {found}; "
+            f"write y.astype(int) for classes, or y.reshape(-1, 1) for numbers to be learned"
+        )
+    if y.ndim != 2:
+        raise DataError(
+            f"{what}: y has shape {y.shape}, but (samples,) integer labels or (samples, targets) "
+            "numbers are expected; reshape it"
+        )
+    if y.dtype.kind == "f" and y.dtype.itemsize in (4, 8):
+        return np.ascontiguousarray(y, dtype=y.dtype.newbyteorder("="))
+    return np.ascontiguousarray(y, dtype=np.float64)
+
+
+def _array(value: Any, what: str) -> np.ndarray:
+    try:
+        array: np.ndarray = np.asarray(value)
+    except ValueError as error:  # ragged nested lists
+        raise DataError(
+            f"{what} is not a rectangular array ({error}); make every sample the same length"
+        ) from error
+    if array.dtype.kind not in "biuf":
+        raise DataError(
+            f"{what} holds {kind_name(array.dtype)}, but numbers are expected; "
+            f"convert it to a numeric type first"
+        )
+    return array
+
+
+def kind_name(dtype: np.dtype[Any]) -> str:
+    """What a non-numeric type is called in a message."""
+    return {
+        "O": "Python objects",
+        "U": "text",
+        "S": "text",
+        "T": "text",
+        "c": "complex numbers",
+        "M": "dates",
+        "m": "time differences",
+    }.get(dtype.kind, f"records of type {dtype}")
+
+
+def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
+    """Shapes and types are those of ``Dataset``; contents are not looked at."""
+    if (
+        x.ndim != 2
+        or x.dtype not in (np.uint8, np.float32, np.float64)
+        or x.strides[1] != x.itemsize
+    ):
+        raise DataError(
+            f"{name}: x is {x.dtype} of shape {x.shape}, but (samples, features) of uint8, "
+            "float32 or float64 with contiguous rows is expected; horn.data.as_dataset((x, y)) "
+            "converts it"
+        )
+    if x.size == 0:
+        raise DataError(
+            f"{name}: x has shape {x.shape}, so there is nothing to learn from; "
+            f"pass at least one sample with one feature"
+        )
+    if y is None:
+        return
+    if not (
+        (y.ndim == 1 and y.dtype == np.int64)
+        or (y.ndim == 2 and y.dtype in (np.float32, np.float64))
+    ):
+        raise DataError(
+            f"{name}: y is {y.dtype} of shape {y.shape}, but (samples,) int64 labels or "
+            "(samples, targets) of float32 or float64 is expected; horn.data.as_dataset((x, y)) "
+            "converts it"
+        )
+    if len(x) != len(y):
+        raise DataError(
+            f"{name}: x has {len(x):,} samples, but y has {len(y):,}; "
+            f"pass one label or one row of targets per sample"
+        )
+    if y.size == 0:
+        raise DataError(
+            f"{name}: y has shape {y.shape}, so there is nothing to learn; "
+            f"give at least one target per sample, or y=None"
+        )

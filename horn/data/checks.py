@@ -1,0 +1,164 @@
+"""Every sentence about data that do not fit: where, what was got, what was expected, what to do.
+
+The checks look and never repair.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from horn.data import arrays
+from horn.data.dataset import Dataset
+from horn.errors import DataError
+
+# 256 Ki values a chunk: large enough to hide Python's cost, small enough to stay in a cache.
+CHUNK_VALUES = 262_144
+
+
+def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> Dataset:
+    """A checked dataset, from a Dataset, a pair (x, y) of arrays, or an array x alone.
+
+    x (n, ...) any real numbers: further axes are flattened; uint8, float32 and float64 are kept
+    without a copy where rows are contiguous, booleans become bytes, 8- and 16-bit numbers float32,
+    all others float64.
+    y (n,) integers or booleans are labels · (n, n_targets) numbers are targets · None.
+    scale : what one unit of x is worth; None means 1/255 for uint8 and 1 for everything else. A
+    Dataset keeps its own.
+
+    ``what`` names the data in messages. Contents are checked once per dataset: labels >= 0, no
+    NaN or infinity (one pass over floating-point data, none over bytes).
+
+    Raises
+    ------
+    DataError : the data are empty, of other types or shapes, of different lengths, or hold what no
+    network can learn.
+    """
+    if not isinstance(data, Dataset):
+        x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+        x, natural_scale = arrays.as_features(x, what)
+        dataset = Dataset(
+            x,
+            None if y is None else arrays.as_labels_or_targets(y, what),
+            natural_scale if scale is None else scale,
+            what,
+        )
+    else:
+        dataset = data
+    if not dataset._checked:
+        check_not_negative(dataset.y, dataset.name)
+        check_finite(dataset)
+        object.__setattr__(dataset, "_checked", True)
+    return dataset
+
+
+def check_not_negative(y: np.ndarray | None, name: str) -> None:
+    """Labels count from 0."""
+    if y is not None and y.ndim == 1 and y.min() < 0:
+        row = int(np.argmax(y < 0))
+        raise DataError(
+            f"{name}: label {y[row]} in row {row} is negative ({int((y < 0).sum()):,} such "
+            "labels in all); classes count from 0, so remap y"
+        )
+
+
+def check_finite(dataset: Dataset) -> None:
+    """No NaN and no infinity in x and in the targets; bytes and labels are skipped.
+
+    Reads in chunks of about 1 MiB, so that a memory-mapped file is never in memory as a whole.
+
+    DataError : names the first row and column (from 0) and how many such values there are.
+    """
+    _check_finite(dataset.x, "x", dataset.name)
+    if dataset.y is not None:
+        _check_finite(dataset.y, "y", dataset.name)
+
+
+def _check_finite(array: np.ndarray, letter: str, name: str) -> None:
+    if array.dtype.kind != "f":
+        return
+    n_rows, n_columns = array.shape
+    step = max(CHUNK_VALUES // n_columns, 1)
+    good = np.empty((min(step, n_rows), n_columns), dtype=bool)
+    first: tuple[int, int, float] | None = None
+    count = 0
+    for start in range(0, n_rows, step):
+        chunk = array[start : start + step]
+        ok = np.isfinite(chunk, out=good[: len(chunk)])
+        if not ok.all():
+            count += int(ok.size - np.count_nonzero(ok))
+            if first is None:
+                row, column = divmod(int(np.argmin(ok)), n_columns)
+                first = (start + row, column, chunk[row, column])
+    if first is not None:
+        row, column, value = first
+        found = "NaN" if np.isnan(value) else "infinity"
+        others = (
+            "the only such value"
+            if count == 1
+            else f"the first of {count:,} NaN or infinite values"
+        )
+        raise DataError(
+            f"{name}: {letter} has {found} at row {row:,}, column {column:,}, {others}; "
+            f"drop those rows or fill them in before training"
+        )
+
+
+def check_features(dataset: Dataset, expected: int, job_name: str) -> None:
+    """The network takes as many numbers per sample as the data have.
+
+    job_name : what the message calls the network's owner, such as ``job "mnist"``.
+    """
+    if dataset.n_features != expected:
+        got = dataset.n_features
+        raise DataError(
+            f"{dataset.name}: input has {got:,} feature{'s' * (got != 1)} per sample, but "
+            f"{job_name} declares input({expected}); x.shape is {dataset.x.shape}. Use "
+            f"net.input({got}) or pass matching data"
+        )
+
+
+def check_labels(dataset: Dataset, n_classes: int, layer_name: str) -> None:
+    """Labels are there and lie in 0 .. n_classes - 1.
+
+    layer_name : what the message calls the output layer, such as ``output(10, softmax)``.
+    """
+    y = dataset.y
+    if y is None:
+        raise DataError(
+            f"{dataset.name}: there are no labels, but {layer_name} needs one per sample; "
+            f"pass the pair (x, y)"
+        )
+    if y.ndim != 1:
+        raise DataError(
+            f"{dataset.name}: y has shape {y.shape}, but {layer_name} needs integer labels, one "
+            "per sample; for one-hot rows write y.argmax(axis=1)"
+        )
+    check_not_negative(y, dataset.name)
+    highest = int(y.max())
+    if highest >= n_classes:
+        distinct = len(np.unique(y))
+        raise DataError(
+            f"{dataset.name}: labels contain {highest} (row {int(y.argmax()):,}), but "
+            f"{layer_name} has classes 0..{n_classes - 1}; found {distinct:,} distinct "
+            f"label{'s' * (distinct != 1)}. Use net.output({highest + 1}, ...) or remap y"
+        )
+
+
+def check_targets(dataset: Dataset, n_outputs: int, layer_name: str) -> None:
+    """Targets are there, one number per output neuron.
+
+    layer_name : as in ``check_labels``.
+    """
+    y = dataset.y
+    if y is None:
+        raise DataError(
+            f"{dataset.name}: there are no targets, but {layer_name} needs {n_outputs} numbers "
+            "per sample; pass the pair (x, y)"
+        )
+    if y.ndim != 2 or y.shape[1] != n_outputs:
+        raise DataError(
+            f"{dataset.name}: y has shape {y.shape}, but {layer_name} needs targets of shape "
+            f"({len(y)}, {n_outputs}); use a matching net.output(...) or reshape y"
+        )

@@ -1,0 +1,116 @@
+"""What the engine learns from: rows of numbers, and what should come out.
+
+A dataset is never converted as a whole. Bytes stay bytes, a memory-mapped file stays a file; a
+batch becomes floating point when it is read, and ``scale`` says what one unit of x is worth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from horn.data import arrays, order
+from horn.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples, one per row, and their labels or targets.
+
+    Shapes
+    ------
+    x (n, features) uint8, float32 or float64, rows contiguous; may be memory-mapped or read-only
+    y (n,) int64 labels · (n, n_targets) float32 or float64 targets · None
+
+    Units: ``scale`` is what one unit of x is worth, 1/255 for bytes. It is applied when a batch is
+    read; x stays as it is stored. y is not scaled. ``name`` is what messages call the data.
+
+    Raises
+    ------
+    DataError : no samples, other shapes or types, different lengths of x and y, scale not finite or 0.
+    """
+
+    x: np.ndarray
+    y: np.ndarray | None
+    scale: float = 1.0
+    name: str = "data"
+    _checked: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        arrays.check_shapes(self.x, self.y, self.name)
+        if not np.isfinite(self.scale) or self.scale == 0:
+            raise DataError(
+                f"{self.name}: scale is {self.scale}; give what one unit of x is worth, such as "
+                "1/255"
+            )
+
+    @property
+    def n_features(self) -> int:
+        """Numbers per sample."""
+        return int(self.x.shape[1])
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+    def __getitem__(self, rows: slice) -> Dataset:
+        """The samples of a slice, as views."""
+        if not isinstance(rows, slice):
+            raise TypeError(
+                f"{self.name}: index with a slice, data[:100]; for single samples take data.x "
+                "and data.y"
+            )
+        return self._of(self.x[rows], None if self.y is None else self.y[rows])
+
+    def take(self, n: int) -> Dataset:
+        """The first n samples, as views.
+
+        DataError : n is below 1 or above the number of samples.
+        """
+        if not 1 <= n <= len(self):
+            raise DataError(
+                f"{self.name}: asked for the first {n:,} samples of {len(self):,}; take 1 to "
+                f"{len(self):,}"
+            )
+        return self[:n]
+
+    def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Two parts drawn at random without overlap: (about ``fraction`` of the samples, all the
+        others).
+
+        Each part is a copy that keeps the type of x and the order of the samples. The same seed
+        gives the same parts on every machine.
+
+        DataError : a part would be empty.
+        """
+        n = len(self)
+        n_first = round(n * fraction) if 0 < fraction < 1 else 0
+        if not 0 < n_first < n:
+            raise DataError(
+                f"{self.name}: split({fraction:g}) of {n:,} samples leaves one part empty; "
+                f"give a fraction between 0 and 1, such as 0.9"
+            )
+        rows = order.permutation(n, seed, 0)
+        return self._rows(np.sort(rows[:n_first])), self._rows(np.sort(rows[n_first:]))
+
+    def read(self, rows: Any, out: np.ndarray) -> np.ndarray:
+        """Fill ``out`` with x[rows] * scale and return it: the specification of every faster
+        gather.
+
+        rows (n,) int64, 0 <= row < len(self) · out (n, features) float32 or float64, C-contiguous.
+        The value is converted to the type of ``out`` first; the product is rounded once, in that
+        type.
+        """
+        out[...] = self.x[rows]
+        if self.scale != 1:
+            out *= out.dtype.type(self.scale)
+        return out
+
+    def _rows(self, rows: np.ndarray) -> Dataset:
+        return self._of(self.x[rows], None if self.y is None else self.y[rows])
+
+    def _of(self, x: np.ndarray, y: np.ndarray | None) -> Dataset:
+        part = Dataset(x, y, self.scale, self.name)
+        object.__setattr__(part, "_checked", self._checked)
+        return part

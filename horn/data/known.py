@@ -1,0 +1,189 @@
+"""Data sets by name: digits (in this package), mnist and cifar10 (files a person has or fetches).
+
+Nothing is fetched unless asked for, and nothing fetched is kept unless its checksum is right.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import logging
+import os
+import tempfile
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+
+from horn.data import idx, npz
+from horn.data.arrays import BYTE_SCALE
+from horn.data.dataset import Dataset
+from horn.errors import DataError, NotFound
+
+logger = logging.getLogger(__name__)
+
+PARTS = ("train", "test")
+
+MNIST_SITES = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+
+# sha256 of the files after gunzip: the wrapping differs from site to site, the content does not.
+MNIST_SHA256 = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+
+
+def digits(part: str = "train") -> Dataset:
+    """Handwritten digits, 8x8 pixels 0..16, 10 classes; in this package, no network needed.
+
+    part : "train", 3,823 images by 30 writers · "test", 1,797 images by 13 other writers.
+    x (n, 64) uint8, scale 1/16 · y (n,) int64.
+
+    Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine
+    Learning Repository, 1998, CC BY 4.0; the whole of both parts, in their order. See
+    horn/data/digits/SOURCE.txt.
+    """
+    _check_part("digits", part)
+    folder = Path(__file__).parent / "digits"
+    images = idx.read(folder / f"{part}-images-idx3-ubyte.gz")
+    labels = idx.read(folder / f"{part}-labels-idx1-ubyte.gz")
+    return _images(images, labels, 1 / 16, f"digits:{part}")
+
+
+def mnist(part: str = "train", *, download: bool = False) -> Dataset:
+    """Handwritten digits, 28x28 bytes, 10 classes, from the four IDX files, plain or gzipped.
+
+    part : "train", 60,000 images · "test", 10,000 images.
+    x (n, 784) uint8, scale 1/255 · y (n,) int64. Plain files are memory-mapped.
+    The files are looked for in HORN_DATA/mnist, then in HORN_DATA (default ~/.cache/horn).
+    ``download`` fetches the missing ones of this part into the former, and keeps them only if their
+    checksum is right.
+
+    Raises
+    ------
+    NotFound : the files are not there, or could not be fetched whole; the message says what to do.
+    DataError : a file is damaged.
+
+    Source: Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, "Gradient-based learning applied to document
+    recognition", 1998.
+    """
+    _check_part("mnist", part)
+    stem = {"train": "train", "test": "t10k"}[part]
+    images, labels = (
+        idx.read(_mnist_file(name, download))
+        for name in (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte")
+    )
+    return _images(images, labels, BYTE_SCALE, f"mnist:{part}")
+
+
+def cifar10(part: str = "train") -> Dataset:
+    """Small colour photographs, 32x32x3 bytes, 10 classes, from a .npz file.
+
+    part : "train" · "test". x (n, 3072) uint8, scale 1/255, red green blue of each pixel together;
+    y (n,) int64. The file is the first of HORN_DATA/cifar10*.npz (default ~/.cache/horn), with the
+    arrays x_train (n, 32, 32, 3), y_train (n,), x_test and y_test, all bytes.
+
+    Raises
+    ------
+    NotFound : there is no such file; the message says how to get one.
+    DataError : the file is damaged or lacks an array.
+
+    Source: A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
+    """
+    _check_part("cifar10", part)
+    found = sorted(data_folder().glob("cifar10*.npz"))
+    if not found:
+        raise NotFound(
+            f"CIFAR-10 is not in {data_folder()} (no cifar10*.npz). Set HORN_DATA to the folder "
+            "that has it, or make it from the files of "
+            "https://www.cs.toronto.edu/~kriz/cifar.html with np.savez('cifar10.npz', "
+            "x_train=..., y_train=..., x_test=..., y_test=...), x of shape (n, 32, 32, 3)"
+        )
+    return _images(*npz.read(found[0], part), BYTE_SCALE, f"cifar10:{part}")
+
+
+def data_folder() -> Path:
+    """Where data sets are looked for: HORN_DATA, or ~/.cache/horn."""
+    return Path(os.environ.get("HORN_DATA") or "~/.cache/horn").expanduser()
+
+
+def _images(images: np.ndarray, labels: np.ndarray | None, scale: float, name: str) -> Dataset:
+    if labels is None:
+        raise DataError(f"{name}: the file has no labels; fetch it again")
+    if (
+        images.dtype != np.uint8
+        or images.ndim < 2
+        or labels.ndim != 1
+        or labels.dtype.kind not in "iu"
+    ):
+        raise DataError(
+            f"{name}: images are {images.dtype} of shape {images.shape} and labels "
+            f"{labels.dtype} of shape {labels.shape}, but bytes (n, ...) and integers (n,) are "
+            "expected; is it another set's file?"
+        )
+    return Dataset(images.reshape(len(images), -1), labels.astype(np.int64), scale, name)
+
+
+def _check_part(name: str, part: str) -> None:
+    if part not in PARTS:
+        raise NotFound(f"{name} has no part {part!r}; write {name}:train or {name}:test")
+
+
+def _mnist_file(name: str, download: bool) -> Path:
+    root = data_folder()
+    # Two spellings are in use: with a dash, and with the dot of the original site.
+    spellings = (name, name.replace("-idx", ".idx"))
+    for folder in (root / "mnist", root):
+        for spelling in spellings:
+            for path in (folder / spelling, folder / f"{spelling}.gz"):
+                if path.is_file():
+                    return path
+    if not download:
+        raise NotFound(
+            f"MNIST is not in {root / 'mnist'} nor in {root} (no {name}, plain or .gz). Set "
+            'HORN_DATA to the folder that has it, or fetch it once:  python -c "import '
+            "horn.data as d; d.mnist('train', download=True); d.mnist('test', download=True)\""
+        )
+    return _download(name, root / "mnist")
+
+
+def _download(name: str, folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotFound(
+            f"{folder} cannot be made ({error.strerror}); set HORN_DATA to a folder you may write"
+        ) from error
+    path, problems = folder / f"{name}.gz", []
+    for site in MNIST_SITES:
+        logger.info("download begun file=%s site=%s", path.name, site)
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=".part")
+        try:
+            with (
+                os.fdopen(handle, "wb") as out,
+                urllib.request.urlopen(f"{site}{name}.gz", timeout=30) as response,
+            ):
+                while piece := response.read(1 << 16):
+                    out.write(piece)
+            with gzip.open(temporary, "rb") as file:
+                got = hashlib.file_digest(file, "sha256").hexdigest()
+            if got == MNIST_SHA256[name]:
+                os.chmod(temporary, 0o644)
+                os.replace(temporary, path)
+                return path
+            problems.append(
+                f"{site}: its sha256 is {got[:16]}..., expected {MNIST_SHA256[name][:16]}..."
+            )
+        except (OSError, EOFError) as error:  # no network, no such page, damaged gzip
+            problems.append(f"{site}: {error}")
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+    raise NotFound(
+        f"{name}.gz could not be fetched ({'; '.join(problems)}). Nothing was kept; put the file "
+        f"into {folder} by hand"
+    )

@@ -1,0 +1,70 @@
+""".npz files: several arrays in a zip archive, as ``numpy.savez`` writes them.
+
+Expected are x and y, or x_train, y_train, x_test, y_test. Objects are never unpickled.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from horn.errors import DataError, NotFound
+
+
+def read(
+    path: Path, part: str | None = None, *, labels: bool = True
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """(x, y) of a file; y is None if the file has none, or without ``labels``.
+
+    part : None for x and y, or "train" or "test" for x_train and so on. A file that has only such
+    pairs is read as its train part.
+
+    Raises
+    ------
+    NotFound : no such file.
+    DataError : no .npz file, damaged, without x, or with Python objects.
+    """
+    if not path.is_file():
+        raise NotFound(f"{path}: no such file; check the name")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {
+                name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")
+            }
+            suffix = (
+                f"_{part}" if part else "_train" if "x" not in names and "x_train" in names else ""
+            )
+            if f"x{suffix}" not in names:
+                raise DataError(
+                    f"{path}: has no array 'x{suffix}' (it has "
+                    f"{', '.join(sorted(names)) or 'none'}); write it with np.savez(path, "
+                    f"x{suffix}=..., y{suffix}=...)"
+                )
+            x = _array(archive, path, f"x{suffix}")
+            y = _array(archive, path, f"y{suffix}") if labels and f"y{suffix}" in names else None
+            return x, y
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise DataError(
+            f"{path}: is damaged or no .npz file ({error}); write it again with np.savez"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _array(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
+    # read_array fills the array piece by piece: no second copy.
+    with archive.open(f"{name}.npy") as file:
+        try:
+            return np.lib.format.read_array(file, allow_pickle=False)
+        except ValueError as error:
+            if "allow_pickle" in str(error):
+                raise DataError(
+                    f"{path}: array {name!r} holds Python objects, which horn never unpickles; "
+                    f"save plain numbers, np.array(values, dtype='float32')"
+                ) from None
+            raise DataError(
+                f"{path}: array {name!r} is damaged ({error}); write it again with np.savez"
+            ) from error
