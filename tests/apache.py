@@ -1,0 +1,250 @@
+"""Apache ZooKeeper servers for tests: one, or an ensemble of three (marker ``java``).
+
+They come from Debian's package ``zookeeper``; each runs in its own folder under the temporary
+directory, on ports that were free a moment ago, and is killed at the end. ``is_available()`` says
+whether this machine has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Self
+
+JAR = Path("/usr/share/java/zookeeper.jar")
+MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+START_TIMEOUT_S = 60.0
+
+
+def is_available() -> bool:
+    return JAR.exists() and shutil.which("java") is not None
+
+
+def free_ports(n: int) -> list[int]:
+    """Ports that the system chose; all held open together, so that no two are equal."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+
+
+def four_letter_word(port: int, word: bytes, timeout_s: float = 5.0) -> bytes:
+    """A server's answer to a four-letter word; empty where nobody answers."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as s:
+            s.sendall(word)
+            parts = []
+            while part := s.recv(65536):
+                parts.append(part)
+            return b"".join(parts)
+    except OSError:
+        return b""
+
+
+class _Process:
+    """One Java process with its folder."""
+
+    def __init__(
+        self, folder: Path, port: int, tick_ms: int, settings: list[str], properties: list[str]
+    ) -> None:
+        self.folder, self.port = folder, port
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        self.config = folder / "zoo.cfg"
+        self.config.write_text(
+            "\n".join(
+                [
+                    f"tickTime={tick_ms}",
+                    f"dataDir={folder / 'data'}",
+                    f"clientPort={port}",
+                    "clientPortAddress=127.0.0.1",
+                    "maxClientCnxns=0",
+                    "admin.enableServer=false",
+                    "4lw.commands.whitelist=*",
+                    *settings,
+                    "",
+                ]
+            )
+        )
+        self.properties = properties
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.folder / "output.log").open("ab") as output:
+            self.process = subprocess.Popen(
+                [
+                    "java",
+                    "-cp",
+                    str(JAR),
+                    "-Xmx256m",
+                    "-Dfile.encoding=UTF-8",
+                    "-Djava.awt.headless=true",
+                    *self.properties,
+                    MAIN,
+                    str(self.config),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+            )
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        pause = threading.Event()
+        while time.monotonic() < deadline:
+            assert self.process is not None
+            if self.process.poll() is not None:
+                break
+            if b"Mode:" in four_letter_word(self.port, b"srvr"):
+                return
+            pause.wait(0.05)
+        tail = (self.folder / "output.log").read_text(errors="replace")[-2000:]
+        raise RuntimeError(
+            f"Apache ZooKeeper on port {self.port} is not up; its output ends:\n{tail}"
+        )
+
+    def stop(self, number: int = signal.SIGKILL) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+            self.process.wait()
+            self.process = None
+
+
+class ApacheServer:
+    """One Apache ZooKeeper, standalone.
+
+    ``settings`` are lines for zoo.cfg, ``properties`` are -D options.
+    """
+
+    def __init__(
+        self,
+        port: int = 0,
+        tick_ms: int = 500,
+        settings: tuple[str, ...] = (),
+        properties: tuple[str, ...] = (),
+    ) -> None:
+        self.port, self.tick_ms = port, tick_ms
+        self.settings, self.properties = list(settings), list(properties)
+        self._folder: Path | None = None
+        self._server: _Process | None = None
+
+    @property
+    def hosts(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._server is not None and self._server.process is not None
+        return self._server.process.pid
+
+    def start(self) -> Self:
+        """Start, or start again on the same data and port after ``kill``."""
+        if self._server is None:
+            self.port = self.port or free_ports(1)[0]
+            self._folder = Path(tempfile.mkdtemp(prefix="apache-zk-"))
+            self._server = _Process(
+                self._folder, self.port, self.tick_ms, self.settings, self.properties
+            )
+        try:
+            self._server.start()
+            self._server.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """End the process, keep the data; ``start`` brings it back."""
+        assert self._server is not None
+        self._server.stop(number)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+class ApacheEnsemble:
+    """Three (or ``size``) Apache servers that elect a leader.
+
+    ``kill(i)`` and ``restart(i)`` act on one.
+    """
+
+    def __init__(self, size: int = 3, tick_ms: int = 500) -> None:
+        self.size, self.tick_ms = size, tick_ms
+        self.ports: list[int] = []
+        self._folder: Path | None = None
+        self._servers: list[_Process] = []
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def start(self) -> Self:
+        ports = free_ports(3 * self.size)
+        self.ports = ports[: self.size]
+        self._folder = Path(tempfile.mkdtemp(prefix="apache-zk-"))
+        peers = [
+            f"server.{i + 1}=127.0.0.1:{ports[self.size + i]}:{ports[2 * self.size + i]}"
+            for i in range(self.size)
+        ]
+        try:
+            for i, port in enumerate(self.ports):
+                settings = ["initLimit=20", "syncLimit=10", *peers]
+                server = _Process(self._folder / str(i + 1), port, self.tick_ms, settings, [])
+                (server.folder / "data" / "myid").write_text(str(i + 1))
+                self._servers.append(server)
+                server.start()
+            for server in self._servers:
+                server.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def kill(self, index: int, number: int = signal.SIGKILL) -> None:
+        self._servers[index].stop(number)
+
+    def restart(self, index: int) -> None:
+        self._servers[index].start()
+        self._servers[index].wait_ready()
+
+    def leader(self) -> int:
+        """The index of the server that leads now, or -1."""
+        for i, port in enumerate(self.ports):
+            if b"Mode: leader" in four_letter_word(port, b"srvr"):
+                return i
+        return -1
+
+    def stop(self) -> None:
+        for server in self._servers:
+            server.stop()
+        self._servers = []
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()

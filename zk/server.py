@@ -1,0 +1,422 @@
+"""The sockets: one asyncio loop, one protocol object per connection.
+
+Each turn of the loop reads what has come, lets the service answer, writes the journal with one
+fsync, and only then sends. The same turn serves every connection that was ready, so the fsync is
+shared by all writers (group commit). The only file here that opens a socket. Loopback only unless
+TLS is on (DESIGN 10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import os
+import signal
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from zk.errors import ServerError
+from zk.service import FOUR_LETTER_WORDS, Client, Service
+from zk.wire import MAX_FRAME_BYTES
+
+logger = logging.getLogger(__name__)
+
+# A peer that has not sent its ConnectRequest by then is a stray socket.
+HANDSHAKE_TIMEOUT_S = 10.0
+# A client that reads nothing while events pile up is dropped here; one full frame is 1 MiB.
+MAX_UNSENT_BYTES = 64 << 20
+# Connections from one address, as Apache's maxClientCnxns; loopback is one address for a whole
+# machine.
+MAX_PER_ADDRESS, MAX_PER_LOOPBACK = 60, 1000
+
+
+def now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Connection(asyncio.Protocol):
+    """One socket: cuts the stream into frames."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._buffer = bytearray()
+        self._is_new = True
+        self.client = Client("")
+        self.transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        peer = transport.get_extra_info("peername")
+        self.client = Client(peer[0] if peer else "")
+        transport.set_write_buffer_limits(high=1 << 20)
+        if not self._server.admit(self):
+            transport.abort()
+            return
+        self._deadline = self._server.loop.call_later(HANDSHAKE_TIMEOUT_S, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_deadline()
+        self._server.leave(self)
+        self.transport = None
+
+    def _late(self) -> None:
+        if self.transport is not None and self.client.session is None:
+            self.transport.abort()
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def pause_writing(self) -> None:
+        # Who does not read its answers is not read from.
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.transport is not None:
+            self.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self.client.is_closing:
+            return
+        buffer = self._buffer
+        if not buffer and len(data) >= 4 and not self._is_new:
+            # The common case: one whole frame, nothing kept.
+            if int.from_bytes(data[:4], "big") == len(data) - 4 <= MAX_FRAME_BYTES:
+                self._server.receive(self.client, data[4:])
+                self._server.settle()
+                return
+        buffer += data
+        self._cut()
+        self._server.settle()
+
+    def _cut(self) -> None:
+        buffer, pos = self._buffer, 0
+        while len(buffer) - pos >= 4 and not self.client.is_closing:
+            head = bytes(buffer[pos : pos + 4])
+            if self._is_new and head in FOUR_LETTER_WORDS:
+                self._server.answer_word(self.client, head)
+                break
+            size = int.from_bytes(head, "big", signed=True)
+            if not 0 <= size <= MAX_FRAME_BYTES:
+                logger.debug("frame refused address=%s length=%d", self.client.address, size)
+                self._server.drop(self.client)
+                break
+            if len(buffer) - pos < 4 + size:
+                break
+            self._is_new = False
+            self._server.receive(self.client, bytes(buffer[pos + 4 : pos + 4 + size]))
+            pos += 4 + size
+        del buffer[:pos]
+
+    def flush(self) -> None:
+        """Send what the service has answered; close if it says so."""
+        transport, client = self.transport, self.client
+        if transport is None:
+            client.out.clear()
+            return
+        if client.out:
+            transport.write(client.out[0] if len(client.out) == 1 else b"".join(client.out))
+            client.out.clear()
+        if client.is_closing:
+            transport.close()
+        elif transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            logger.warning("client dropped address=%s reason=reads_nothing", client.address)
+            transport.abort()
+
+
+class Server:
+    """One listening socket and its service.
+
+    Raises
+    ------
+    ServerError : the port is in use, the bind is not loopback without TLS, or the disk fails.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 2181,
+        data_dir: str | os.PathLike[str] | None = None,
+        tick_ms: int = 500,
+        tls: ssl.SSLContext | None = None,
+        super_digest: str | None = None,
+    ) -> None:
+        check_bind(host, has_tls=tls is not None)
+        self.host, self.port, self.tls = host, port, tls
+        self.service = Service(tick_ms, os.urandom, super_digest)
+        self.loop: asyncio.AbstractEventLoop
+        self._connections: dict[Client, Connection] = {}
+        self._per_address: dict[str, int] = {}
+        self._listener: asyncio.Server | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._is_settling = False
+        self.failure: ServerError | None = None
+        self._done: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._done = self.loop.create_future()
+        self.service.sessions.touch_all(now_ms())
+        try:
+            self._listener = await self.loop.create_server(
+                lambda: Connection(self), self.host, self.port, ssl=self.tls, backlog=512
+            )
+        except OSError as error:
+            raise _cannot_listen(self.host, self.port, error) from error
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self._schedule_tick()
+
+    async def run(self) -> None:
+        """Serve until ``stop``; raise what ended the server, if something did."""
+        assert self._done is not None
+        await self._done
+        if self.failure is not None:
+            raise self.failure
+
+    def stop(self) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    async def close(self) -> None:
+        if self._tick is not None:
+            self._tick.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections.values()):
+            if connection.transport is not None:
+                connection.transport.abort()
+        while self._connections:
+            await asyncio.sleep(0)
+        if self._listener is not None:
+            await self._listener.wait_closed()
+
+    # Connections.
+
+    def admit(self, connection: Connection) -> bool:
+        address = connection.client.address
+        count = self._per_address.get(address, 0) + 1
+        self._per_address[address] = count
+        self._connections[connection.client] = connection
+        self.service.n_connections += 1
+        limit = MAX_PER_LOOPBACK if _is_loopback(address) else MAX_PER_ADDRESS
+        return count <= limit
+
+    def leave(self, connection: Connection) -> None:
+        client = connection.client
+        if self._connections.pop(client, None) is None:
+            return
+        self.service.n_connections -= 1
+        self._per_address[client.address] -= 1
+        if not self._per_address[client.address]:
+            del self._per_address[client.address]
+        self.service.disconnect(client)
+
+    def receive(self, client: Client, payload: bytes) -> None:
+        self.service.receive(client, payload, now_ms(), wall_ms())
+
+    def answer_word(self, client: Client, word: bytes) -> None:
+        client.out.append(self.service.four_letter_word(word))
+        self.drop(client)
+
+    def drop(self, client: Client) -> None:
+        client.is_closing = True
+        self.service.dirty[client] = None
+
+    def settle(self) -> None:
+        """Send what may be sent."""
+        self._flush()
+
+    def _flush(self) -> None:
+        dirty = self.service.dirty
+        self.service.journal.clear()
+        while dirty:
+            client, _ = dirty.popitem()
+            connection = self._connections.get(client)
+            if connection is not None:
+                connection.flush()
+
+    def _schedule_tick(self) -> None:
+        tick_ms = self.service.sessions.tick_ms
+        now = now_ms()
+        wait_s = (tick_ms - now % tick_ms) / 1000
+        self._tick = self.loop.call_later(wait_s, self._on_tick)
+
+    def _on_tick(self) -> None:
+        self.service.tick(now_ms(), wall_ms())
+        self.settle()
+        self._schedule_tick()
+
+
+def _is_loopback(address: str) -> bool:
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def check_bind(host: str, *, has_tls: bool) -> None:
+    """Loopback only, unless TLS is on."""
+    if not has_tls and not _is_loopback(host):
+        raise ServerError(
+            f"will not bind {host}: it is not loopback, and without TLS every password would cross "
+            f"the network in clear. Give --tls-cert and --tls-key, or bind 127.0.0.1"
+        )
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ServerError:
+    if error.errno == errno.EADDRINUSE:
+        return ServerError(
+            f"port {port} on {host} is in use; stop the other server, or take another port with "
+            f"--port (0 lets the system choose)",
+            exit_code=6,
+        )
+    return ServerError(f"cannot listen on {host}:{port}: {error.strerror or error}")
+
+
+def serve(
+    *,
+    port: int = 2181,
+    bind: str = "127.0.0.1",
+    data_dir: str | os.PathLike[str] | None = None,
+    tick_ms: int = 500,
+    tls: ssl.SSLContext | None = None,
+    super_digest: str | None = None,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Run a server in this thread until SIGINT or SIGTERM. ``on_ready`` is told "host:port"."""
+
+    async def main() -> None:
+        server = Server(
+            host=bind,
+            port=port,
+            data_dir=data_dir,
+            tick_ms=tick_ms,
+            tls=tls,
+            super_digest=super_digest,
+        )
+        try:
+            await server.start()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                server.loop.add_signal_handler(number, server.stop)
+            if on_ready is not None:
+                on_ready(f"{bind}:{server.port}")
+            await server.run()
+        finally:
+            await server.close()
+
+    asyncio.run(main())
+
+
+class EmbeddedServer:
+    """A server in a thread of this process, for tests and runs on one machine.
+
+    ``port`` 0 lets the system choose; after ``start`` it is the real one, and a later ``start``
+    takes it again. ``data_dir`` None keeps everything in memory. ``tick_ms`` is the unit of
+    session expiry.
+
+    Raises
+    ------
+    ServerError : from ``start``, when the port is in use or the data folder cannot be written.
+    """
+
+    def __init__(
+        self,
+        port: int = 0,
+        host: str = "127.0.0.1",
+        data_dir: str | os.PathLike[str] | None = None,
+        tick_ms: int = 500,
+        *,
+        tls: ssl.SSLContext | None = None,
+        super_digest: str | None = None,
+    ) -> None:
+        self.host, self.port, self.data_dir, self.tick_ms = host, port, data_dir, tick_ms
+        self._tls, self._super_digest = tls, super_digest
+        self._server: Server | None = None
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def hosts(self) -> str:
+        """What a client connects to: "host:port"."""
+        return f"{self.host}:{self.port}"
+
+    def start(self) -> Self:
+        if self._thread is not None:
+            return self
+        ready = threading.Event()
+        self._error = None
+        self._thread = threading.Thread(
+            target=self._run, args=(ready,), name="zk-server", daemon=True
+        )
+        self._thread.start()
+        ready.wait()
+        if self._error is not None:
+            self._thread.join()
+            self._thread = None
+            raise self._error
+        return self
+
+    def stop(self) -> None:
+        """Close all connections and the port; with a data folder, what was answered is kept."""
+        if self._thread is None or self._server is None:
+            return
+        try:
+            self._server.loop.call_soon_threadsafe(self._server.stop)
+        except RuntimeError:
+            pass  # the loop ended by itself
+        self._thread.join()
+        self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self, ready: threading.Event) -> None:
+        try:
+            asyncio.run(self._serve(ready))
+        except BaseException as error:  # the top of a thread: the starter hears of it
+            self._error = error
+            logger.error("server ended reason=%s", error)
+        finally:
+            ready.set()
+
+    async def _serve(self, ready: threading.Event) -> None:
+        server = Server(
+            host=self.host,
+            port=self.port,
+            data_dir=self.data_dir,
+            tick_ms=self.tick_ms,
+            tls=self._tls,
+            super_digest=self._super_digest,
+        )
+        try:
+            await server.start()
+            self._server, self.port = server, server.port
+            ready.set()
+            await server.run()
+        finally:
+            await server.close()

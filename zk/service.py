@@ -1,0 +1,598 @@
+"""The server without its sockets: frames in, frames out.
+
+``receive`` takes one frame of one client and appends answers and events to the clients' ``out``;
+every change also goes to ``journal``, and whoever owns the sockets must have it on disk before
+``out`` is sent. So a change is made early and told late, and nobody sees what a crash could take
+back. Pure: clocks and randomness are passed in.
+
+Source: FinalRequestProcessor and ZooKeeperServer of Apache 3.8.0; shared/reference/zookeeper.md,
+sections 2 to 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from zk import acl as acls
+from zk import wire
+from zk.acl import Ids
+from zk.errors import Refused, WireError
+from zk.sessions import CloseSession, OpenSession, Session, Sessions
+from zk.tree import Create, Delete, Fired, SetAcl, SetData, Tree, Txn, Undo
+from zk.watches import ANY, CHILDREN, Watches
+from zk.wire import Code, Event, Op, Reader
+
+VERSION = "3.8.0-horn, built on 2026-01-01 00:00 UTC"
+NO_PASSWORD = bytes(16)
+CONTAINER_CHECK_MS = 60_000
+
+
+class Record(NamedTuple):
+    """One committed change, as the log keeps it: all of ``txns`` or nothing."""
+
+    zxid: int
+    time_ms: int
+    session: int
+    txns: tuple[Txn | OpenSession | CloseSession, ...]
+
+
+class Client:
+    """One connection as the service sees it.
+
+    ``out`` holds framed answers in order; ``is_closing`` means: send them, then close.
+    """
+
+    __slots__ = ("address", "ids", "is_closing", "n_received", "n_sent", "out", "session")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.ids: Ids = (("ip", address),)
+        self.session: Session | None = None
+        self.out: list[bytes] = []
+        self.is_closing = False
+        self.n_received = self.n_sent = 0
+
+
+Handler = Callable[[Client, Reader, int], bytes]
+
+
+class Service:
+    """Tree, sessions and watches behind one protocol.
+
+    tick_ms : unit of session expiry. random_bytes : n -> n bytes, for passwords and session ids.
+    super_digest : "super:<hash>" of the one user who passes every ACL, or None.
+    """
+
+    def __init__(
+        self,
+        tick_ms: int,
+        random_bytes: Callable[[int], bytes],
+        super_digest: str | None = None,
+    ) -> None:
+        self.tree = Tree()
+        self.sessions = Sessions(tick_ms)
+        self.watches = Watches()
+        self.journal: list[Record] = []
+        self.dirty: dict[Client, None] = {}
+        self.clients: dict[int, Client] = {}
+        self.n_connections = 0
+        self.n_received = self.n_sent = 0
+        self._random_bytes = random_bytes
+        self._super_digest = super_digest
+        self._next_container_check_ms = 0
+        self._handlers: dict[int, Handler] = {
+            Op.CREATE: self._on_create,
+            Op.CREATE2: self._on_create2,
+            Op.CREATE_CONTAINER: self._on_create2,
+            Op.CREATE_TTL: self._on_create_ttl,
+            Op.DELETE: self._on_delete,
+            Op.EXISTS: self._on_exists,
+            Op.GET_DATA: self._on_get_data,
+            Op.SET_DATA: self._on_set_data,
+            Op.GET_ACL: self._on_get_acl,
+            Op.SET_ACL: self._on_set_acl,
+            Op.GET_CHILDREN: self._on_get_children,
+            Op.GET_CHILDREN2: self._on_get_children2,
+            Op.SYNC: self._on_sync,
+            Op.MULTI: self._on_multi,
+            Op.MULTI_READ: self._on_multi_read,
+            Op.RECONFIG: self._on_reconfig,
+            Op.CHECK_WATCHES: self._on_check_watches,
+            Op.REMOVE_WATCHES: self._on_remove_watches,
+            Op.SET_WATCHES: self._on_set_watches,
+            Op.SET_WATCHES2: self._on_set_watches,
+            Op.GET_EPHEMERALS: self._on_get_ephemerals,
+            Op.GET_ALL_CHILDREN_NUMBER: self._on_get_all_children_number,
+            Op.ADD_WATCH: self._on_add_watch,
+            Op.WHO_AM_I: self._on_who_am_i,
+        }
+
+    # Frames of one client.
+
+    def receive(self, client: Client, payload: bytes, now_ms: int, time_ms: int) -> None:
+        """Handle one frame (without its length)."""
+        self.n_received += 1
+        client.n_received += 1
+        session = client.session
+        if session is None:
+            self._connect(client, payload, now_ms, time_ms)
+            return
+        if len(payload) < 8:
+            self._hang_up(client)
+            return
+        self.sessions.touch(session, now_ms)
+        reader = Reader(payload)
+        xid, op = reader.int32(), reader.int32()
+        handler = self._handlers.get(op)
+        if handler is None:
+            self._special(client, session, xid, op, reader, time_ms)
+            return
+        try:
+            body = handler(client, reader, time_ms)
+        except Refused as refused:
+            reply = wire.encode_reply(xid, self.tree.zxid, refused.code)
+        except WireError:
+            reply = wire.encode_reply(xid, self.tree.zxid, Code.MARSHALLING)
+        else:
+            reply = wire.encode_reply(xid, self.tree.zxid, 0, body)
+        self._send(client, reply)
+
+    def _special(
+        self, client: Client, session: Session, xid: int, op: int, reader: Reader, time_ms: int
+    ) -> None:
+        if op == Op.PING:
+            self._send(client, wire.encode_reply(wire.XID_PING, self.tree.zxid, 0))
+        elif op == Op.CLOSE:
+            self._end_session(session.id, time_ms)
+            self._send(client, wire.encode_reply(xid, self.tree.zxid, 0))
+            self._hang_up(client)
+        elif op == Op.AUTH:
+            self._authenticate(client, reader)
+        else:
+            self._send(client, wire.encode_reply(xid, self.tree.zxid, Code.UNIMPLEMENTED))
+            self._hang_up(client)
+
+    def _send(self, client: Client, data: bytes) -> None:
+        client.out.append(data)
+        client.n_sent += 1
+        self.n_sent += 1
+        self.dirty[client] = None
+
+    def _hang_up(self, client: Client) -> None:
+        client.is_closing = True
+        self.dirty[client] = None
+
+    def disconnect(self, client: Client) -> None:
+        """The connection is gone; its session lives on until its deadline."""
+        self.watches.forget(client)
+        session = client.session
+        if session is not None and self.clients.get(session.id) is client:
+            del self.clients[session.id]
+        client.session = None
+
+    # Sessions.
+
+    def _connect(self, client: Client, payload: bytes, now_ms: int, time_ms: int) -> None:
+        try:
+            asked = wire.decode_connect(payload)
+        except WireError:
+            self._hang_up(client)
+            return
+        if asked.last_zxid > self.tree.zxid:
+            # The client has seen a future that this server does not have: it must try another.
+            self._hang_up(client)
+            return
+        timeout_ms = self.sessions.clamp(asked.timeout_ms)
+        if asked.session_id == 0:
+            session = self._open_session(timeout_ms, time_ms)
+        else:
+            found = self.sessions.find(asked.session_id, asked.password)
+            if found is None:
+                self._send(client, wire.encode_connected(0, 0, NO_PASSWORD, asked.read_only))
+                self._hang_up(client)
+                return
+            session = found
+            session.timeout_ms = timeout_ms
+            earlier = self.clients.get(session.id)
+            if earlier is not None:
+                self.disconnect(earlier)
+                self._hang_up(earlier)
+        client.session = session
+        self.clients[session.id] = client
+        self.sessions.touch(session, now_ms)
+        self._send(
+            client,
+            wire.encode_connected(timeout_ms, session.id, session.password, asked.read_only),
+        )
+
+    def _open_session(self, timeout_ms: int, time_ms: int) -> Session:
+        ident = 0
+        while ident == 0 or ident in self.sessions.by_id:
+            ident = int.from_bytes(self._random_bytes(8), "big") >> 1
+        opened = OpenSession(ident, timeout_ms, self._random_bytes(16))
+        self._commit((opened,), ident, time_ms)
+        return self.sessions.open(*opened)
+
+    def _end_session(self, ident: int, time_ms: int) -> None:
+        zxid = self._commit((CloseSession(ident),), ident, time_ms)
+        fired = self._remove_session(ident, zxid, time_ms)
+        self._tell(fired)
+
+    def _remove_session(self, ident: int, zxid: int, time_ms: int) -> list[Fired]:
+        fired: list[Fired] = []
+        for path in list(self.tree.ephemerals.get(ident, ())):
+            fired += self.tree.apply(Delete(path), zxid, time_ms)[0]
+        self.sessions.close(ident)
+        return fired
+
+    def tick(self, now_ms: int, time_ms: int) -> None:
+        """End the sessions whose deadline is over; look after empty containers once a minute."""
+        for ident in self.sessions.expired(now_ms):
+            client = self.clients.get(ident)
+            self._end_session(ident, time_ms)
+            if client is not None:
+                self._hang_up(client)
+                self.disconnect(client)
+        if now_ms >= self._next_container_check_ms:
+            self._next_container_check_ms = now_ms + CONTAINER_CHECK_MS
+            for path in self.tree.empty_containers():
+                self._do((Delete(path),), 0, time_ms)
+
+    def _authenticate(self, client: Client, reader: Reader) -> None:
+        try:
+            _, scheme, credential = wire.decode_body(Op.AUTH, reader)
+        except WireError:
+            self._hang_up(client)
+            return
+        ids = acls.authenticate(scheme, credential or b"", self._super_digest)
+        if ids is None:
+            self._send(client, wire.encode_reply(wire.XID_AUTH, 0, Code.AUTH_FAILED))
+            self._hang_up(client)
+            return
+        client.ids = tuple(dict.fromkeys(client.ids + ids))
+        self._send(client, wire.encode_reply(wire.XID_AUTH, 0, 0))
+
+    # Changes.
+
+    def _commit(
+        self, txns: tuple[Txn | OpenSession | CloseSession, ...], session: int, time_ms: int
+    ) -> int:
+        self.tree.zxid += 1
+        self.journal.append(Record(self.tree.zxid, time_ms, session, txns))
+        return self.tree.zxid
+
+    def _do(self, txns: tuple[Txn, ...], session: int, time_ms: int) -> None:
+        """Make changes that were checked, journal them as one, and tell who watches."""
+        zxid = self._commit(txns, session, time_ms)
+        for txn in txns:
+            self._tell(self.tree.apply(txn, zxid, time_ms)[0])
+
+    def _tell(self, fired: list[Fired]) -> None:
+        # A holder of a data and of a child watch hears of one deletion once: fire() sees to it.
+        for kind, path, acl in fired:
+            holders = self.watches.fire(kind, path)
+            if not holders:
+                continue
+            event = wire.encode_event(kind, path)
+            for holder in holders:
+                assert isinstance(holder, Client)
+                # What one may not read, one does not hear of (CVE-2024-23944).
+                if acls.allows(acl, acls.READ, holder.ids):
+                    self._send(holder, event)
+
+    def replay(self, record: Record) -> None:
+        """Make a change that the log remembers."""
+        zxid, time_ms, _, txns = record
+        for txn in txns:
+            if isinstance(txn, OpenSession):
+                self.sessions.open(*txn)
+            elif isinstance(txn, CloseSession):
+                self._remove_session(txn.id, zxid, time_ms)
+            else:
+                self.tree.apply(txn, zxid, time_ms)
+        self.tree.zxid = zxid
+
+    # Requests that change the tree.
+
+    def _on_create(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        path, data, acl, flags = wire.decode_body(Op.CREATE, reader)
+        assert client.session is not None
+        txn = self.tree.check_create(path, data, acl, flags, client.session.id, client.ids)
+        self._do((txn,), client.session.id, time_ms)
+        return wire.write_string(txn.path)
+
+    def _on_create2(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        path, data, acl, flags = wire.decode_body(Op.CREATE2, reader)
+        assert client.session is not None
+        txn = self.tree.check_create(path, data, acl, flags, client.session.id, client.ids)
+        self._do((txn,), client.session.id, time_ms)
+        return wire.write_string(txn.path) + self.tree.nodes[txn.path].stat()
+
+    def _on_create_ttl(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        *_, flags, ttl = wire.decode_body(Op.CREATE_TTL, reader)
+        known = 0 <= flags <= 6
+        raise Refused(Code.UNIMPLEMENTED if known and flags > 4 else Code.BAD_ARGUMENTS)
+
+    def _on_delete(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        path, version = wire.decode_body(Op.DELETE, reader)
+        assert client.session is not None
+        self._do((self.tree.check_delete(path, version, client.ids),), client.session.id, time_ms)
+        return b""
+
+    def _on_set_data(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        path, data, version = wire.decode_body(Op.SET_DATA, reader)
+        assert client.session is not None
+        txn = self.tree.check_set_data(path, data, version, client.ids)
+        self._do((txn,), client.session.id, time_ms)
+        return self.tree.nodes[path].stat()
+
+    def _on_set_acl(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        path, acl, version = wire.decode_body(Op.SET_ACL, reader)
+        assert client.session is not None
+        txn = self.tree.check_set_acl(path, acl, version, client.ids)
+        self._do((txn,), client.session.id, time_ms)
+        return self.tree.nodes[path].stat()
+
+    def _check(self, client: Client, op: int, fields: tuple[Any, ...]) -> Txn:
+        """One operation of a multi, checked as its request alone would be."""
+        assert client.session is not None
+        ids = client.ids
+        if op == Op.DELETE:
+            return self.tree.check_delete(fields[0], fields[1], ids)
+        if op == Op.SET_DATA:
+            return self.tree.check_set_data(fields[0], fields[1], fields[2], ids)
+        if op == Op.CHECK:
+            return self.tree.check_version(fields[0], fields[1], ids)
+        if op == Op.CREATE_TTL:
+            raise Refused(Code.UNIMPLEMENTED)
+        path, data, acl, flags = fields
+        return self.tree.check_create(path, data, acl, flags, client.session.id, ids)
+
+    def _on_multi(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        ops = wire.decode_multi(reader)
+        assert client.session is not None
+        if ops and ops[0][0] in wire.READ_OPS:
+            raise WireError("a multi holds reads")
+        zxid = self.tree.zxid + 1
+        txns: list[Txn] = []
+        fired: list[Fired] = []
+        undos: list[Undo] = []
+        bodies: list[bytes] = []
+        try:
+            for op, fields in ops:
+                txn = self._check(client, op, fields)
+                events, undo = self.tree.apply(txn, zxid, time_ms)
+                txns.append(txn)
+                fired += events
+                undos.append(undo)
+                bodies.append(self._multi_result(op, txn))
+        except Refused as refused:
+            for undo in reversed(undos):
+                undo()
+            return _multi_failed(len(ops), len(txns), refused.code)
+        self._commit(tuple(txns), client.session.id, time_ms)
+        self._tell(fired)
+        return b"".join(bodies) + wire.MULTI_HEADER.pack(-1, True, -1)
+
+    def _multi_result(self, op: int, txn: Txn) -> bytes:
+        head = wire.MULTI_HEADER.pack(op, False, 0)
+        if isinstance(txn, Create):
+            body = wire.write_string(txn.path)
+            return head + (body if op == Op.CREATE else body + self.tree.nodes[txn.path].stat())
+        if isinstance(txn, SetData | SetAcl):
+            return head + self.tree.nodes[txn.path].stat()
+        return head
+
+    # Requests that read.
+
+    def _on_exists(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        path, wants_watch = wire.decode_body(Op.EXISTS, reader)
+        if "\0" in path:
+            raise Refused(Code.BAD_ARGUMENTS, path)
+        if wants_watch:
+            self.watches.add_data(path, client)
+        return self.tree.get(path).stat()
+
+    def _on_get_data(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        path, wants_watch = wire.decode_body(Op.GET_DATA, reader)
+        node = self.tree.get_readable(path, client.ids)
+        if wants_watch:
+            self.watches.add_data(path, client)
+        return wire.write_buffer(node.data) + node.stat()
+
+    def _on_get_acl(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        (path,) = wire.decode_body(Op.GET_ACL, reader)
+        node = self.tree.get(path)
+        if not acls.allows(node.acl, acls.READ | acls.ADMIN, client.ids):
+            raise Refused(Code.NO_AUTH, path)
+        is_admin = acls.allows(node.acl, acls.ADMIN, client.ids)
+        return wire.write_acls(node.acl if is_admin else acls.masked(node.acl)) + node.stat()
+
+    def _on_get_children(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        path, wants_watch = wire.decode_body(Op.GET_CHILDREN, reader)
+        node = self.tree.get_readable(path, client.ids)
+        if wants_watch:
+            self.watches.add_child(path, client)
+        return wire.write_strings(list(node.children or ()))
+
+    def _on_get_children2(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        path, wants_watch = wire.decode_body(Op.GET_CHILDREN2, reader)
+        node = self.tree.get_readable(path, client.ids)
+        if wants_watch:
+            self.watches.add_child(path, client)
+        return wire.write_strings(list(node.children or ())) + node.stat()
+
+    def _on_sync(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        (path,) = wire.decode_body(Op.SYNC, reader)
+        return wire.write_string(path)
+
+    def _on_multi_read(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        ops = wire.decode_multi(reader)
+        parts: list[bytes] = []
+        for op, (path, wants_watch) in ops:
+            try:
+                if op not in wire.READ_OPS:
+                    raise WireError("a multi-read holds a change")
+                node = self.tree.get_readable(path, client.ids)
+            except Refused as refused:
+                parts.append(wire.MULTI_HEADER.pack(-1, False, refused.code))
+                parts.append(wire.pack_int32(refused.code))
+                continue
+            parts.append(wire.MULTI_HEADER.pack(op, False, 0))
+            if op == Op.GET_DATA:
+                if wants_watch:
+                    self.watches.add_data(path, client)
+                parts.append(wire.write_buffer(node.data) + node.stat())
+            else:
+                if wants_watch:
+                    self.watches.add_child(path, client)
+                parts.append(wire.write_strings(list(node.children or ())))
+        parts.append(wire.MULTI_HEADER.pack(-1, True, -1))
+        return b"".join(parts)
+
+    def _on_reconfig(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        raise Refused(Code.RECONFIG_DISABLED)
+
+    def _on_get_ephemerals(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        (prefix,) = wire.decode_body(Op.GET_EPHEMERALS, reader)
+        assert client.session is not None
+        mine = self.tree.ephemerals.get(client.session.id, {})
+        wanted = "" if prefix is None or prefix.strip() in ("", "/") else prefix
+        return wire.write_strings([path for path in mine if path.startswith(wanted)])
+
+    def _on_get_all_children_number(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        (path,) = wire.decode_body(Op.GET_ALL_CHILDREN_NUMBER, reader)
+        self.tree.get_readable(path, client.ids)
+        return wire.pack_int32(self.tree.count_below(path))
+
+    def _on_who_am_i(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        names = [(s, i.split(":", 1)[0] if s == "digest" else i) for s, i in client.ids]
+        return wire.pack_int32(len(names)) + b"".join(
+            [wire.write_string(s) + wire.write_string(name) for s, name in names]
+        )
+
+    # Watches.
+
+    def _on_check_watches(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        path, kind = wire.decode_body(Op.CHECK_WATCHES, reader)
+        if not CHILDREN <= kind <= ANY:
+            raise WireError(f"a watch of kind {kind}")
+        if not self.watches.has(path, kind, client):
+            raise Refused(Code.NO_WATCHER, path)
+        return b""
+
+    def _on_remove_watches(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        path, kind = wire.decode_body(Op.REMOVE_WATCHES, reader)
+        if not CHILDREN <= kind <= ANY:
+            raise WireError(f"a watch of kind {kind}")
+        if not self.watches.remove(path, kind, client):
+            raise Refused(Code.NO_WATCHER, path)
+        return b""
+
+    def _on_add_watch(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        path, mode = wire.decode_body(Op.ADD_WATCH, reader)
+        if mode not in (0, 1):
+            raise Refused(Code.BAD_ARGUMENTS, path)
+        self.watches.add_persistent(path, client, recursive=mode == 1)
+        return wire.pack_int32(0)
+
+    def _on_set_watches(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+        # SetWatches2 has two more lists; the first three are the same.
+        zxid, *lists = wire.decode_body(Op.SET_WATCHES, reader)
+        more = [reader.strings(), reader.strings()] if reader.pos < reader.end else [(), ()]
+        data, exist, child = lists
+        nodes, watches = self.tree.nodes, self.watches
+        for path in data:
+            node = nodes.get(path)
+            if node is None:
+                self._send(client, wire.encode_event(Event.DELETED, path))
+            elif node.mzxid > zxid:
+                self._send_readable(client, Event.CHANGED, path)
+            else:
+                watches.add_data(path, client)
+        for path in exist:
+            if path in nodes:
+                self._send_readable(client, Event.CREATED, path)
+            else:
+                watches.add_data(path, client)
+        for path in child:
+            node = nodes.get(path)
+            if node is None:
+                self._send(client, wire.encode_event(Event.DELETED, path))
+            elif node.pzxid > zxid:
+                self._send_readable(client, Event.CHILDREN, path)
+            else:
+                watches.add_child(path, client)
+        for path in more[0]:
+            watches.add_persistent(path, client, recursive=False)
+        for path in more[1]:
+            watches.add_persistent(path, client, recursive=True)
+        return b""
+
+    def _send_readable(self, client: Client, kind: int, path: str) -> None:
+        if acls.allows(self.tree.nodes[path].acl, acls.READ, client.ids):
+            self._send(client, wire.encode_event(kind, path))
+
+    # Four-letter words.
+
+    def four_letter_word(self, word: bytes) -> bytes:
+        """The answer to an administrator's word; the connection closes after it."""
+        text = word.decode("ascii", "replace")
+        if text == "ruok":
+            return b"imok"
+        if text == "isro":
+            return b"rw"
+        if text in ("srvr", "stat"):
+            return self._describe(with_clients=text == "stat").encode()
+        if text == "envi":
+            return f"Environment:\nzookeeper.version={VERSION}\n".encode()
+        if text == "mntr":
+            rows = {
+                "zk_version": VERSION,
+                "zk_server_state": "standalone",
+                "zk_num_alive_connections": self.n_connections,
+                "zk_packets_received": self.n_received,
+                "zk_packets_sent": self.n_sent,
+                "zk_znode_count": len(self.tree),
+                "zk_watch_count": len(self.watches),
+                "zk_ephemerals_count": sum(map(len, self.tree.ephemerals.values())),
+                "zk_global_sessions": len(self.sessions),
+            }
+            return "".join(f"{key}\t{value}\n" for key, value in rows.items()).encode()
+        return f"{text} is not executed because it is not in the whitelist.\n".encode()
+
+    def _describe(self, *, with_clients: bool) -> str:
+        lines = [f"Zookeeper version: {VERSION}"]
+        if with_clients:
+            lines.append("Clients:")
+            lines += [
+                f" /{c.address}[1](queued=0,recved={c.n_received},sent={c.n_sent})"
+                for c in self.clients.values()
+            ]
+            lines.append("")
+        lines += [
+            "Latency min/avg/max: 0/0.0/0",
+            f"Received: {self.n_received}",
+            f"Sent: {self.n_sent}",
+            f"Connections: {self.n_connections}",
+            "Outstanding: 0",
+            f"Zxid: {self.tree.zxid:#x}",
+            "Mode: standalone",
+            f"Node count: {len(self.tree)}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+FOUR_LETTER_WORDS = frozenset(
+    b"conf cons crst dirs dump envi gtmk hash isro lead mntr obsr orst ruok srst srvr stat stmk "
+    b"sysp wchc wchp wchs".split()
+)
+
+
+def _multi_failed(n_ops: int, failed_at: int, code: int) -> bytes:
+    """Every result is an error: 0 before the one that failed, -2 after it."""
+    codes = [0] * failed_at + [code] + [int(Code.RUNTIME_INCONSISTENCY)] * (n_ops - failed_at - 1)
+    return b"".join(
+        [wire.MULTI_HEADER.pack(-1, False, c) + wire.pack_int32(c) for c in codes]
+    ) + wire.MULTI_HEADER.pack(-1, True, -1)

@@ -1,0 +1,390 @@
+"""The znodes: checks first, then a change that cannot fail.
+
+``check_*`` say whether a request may be done and return the change as a ``Txn``; ``apply`` does
+it and returns the events it causes; ``undo`` takes the last change back, which is how a multi is
+all or nothing. A log replays ``apply`` alone, so a change holds what was decided (the final path,
+the stored ACL), never what was asked. Pure: zxid and time are passed in.
+
+Source: PrepRequestProcessor and DataTree of Apache ZooKeeper 3.8.0; the order of the checks is
+theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from zk import acl as acls
+from zk.acl import Acls, Ids
+from zk.errors import Refused
+from zk.wire import STAT, Code, Event
+
+PERSISTENT, EPHEMERAL, SEQUENTIAL, CONTAINER = 0, 1, 2, 4
+CONTAINER_OWNER = -(1 << 63)
+SPECIAL = frozenset({"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"})
+
+# Surrogates cannot be in a decoded string; a character beyond U+FFFF is two of them in Java, so
+# it is refused.
+_BAD_CHARACTER = re.compile(
+    "[\u0000-\u001f\u007f-\u009f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
+)
+
+
+class Node:
+    """One znode. ``cversion`` counts the creates of children; the shown one counts deletes too.
+
+    Units: ``ctime`` and ``mtime`` in ms since 1970; ``owner`` is a session id, 0 for none.
+    """
+
+    __slots__ = (
+        "acl",
+        "aversion",
+        "children",
+        "ctime",
+        "cversion",
+        "czxid",
+        "data",
+        "mtime",
+        "mzxid",
+        "owner",
+        "pzxid",
+        "version",
+    )
+
+    def __init__(self, data: bytes | None, acl: Acls, owner: int, zxid: int, time_ms: int) -> None:
+        self.data, self.acl, self.owner = data, acl, owner
+        self.czxid = self.mzxid = self.pzxid = zxid
+        self.ctime = self.mtime = time_ms
+        self.version = self.cversion = self.aversion = 0
+        self.children: dict[str, None] | None = None
+
+    def stat(self) -> bytes:
+        n_children = len(self.children) if self.children else 0
+        return STAT.pack(
+            self.czxid,
+            self.mzxid,
+            self.ctime,
+            self.mtime,
+            self.version,
+            _wrap(self.cversion * 2 - n_children),
+            self.aversion,
+            self.owner,
+            len(self.data) if self.data is not None else 0,
+            n_children,
+            self.pzxid,
+        )
+
+
+class Create(NamedTuple):
+    path: str
+    data: bytes | None
+    acl: Acls
+    owner: int
+
+
+class Delete(NamedTuple):
+    path: str
+
+
+class SetData(NamedTuple):
+    path: str
+    data: bytes | None
+    version: int
+
+
+class SetAcl(NamedTuple):
+    path: str
+    acl: Acls
+    version: int
+
+
+class Check(NamedTuple):
+    """Changes nothing; it stands in a multi so that the answers line up."""
+
+    path: str
+
+
+Txn = Create | Delete | SetData | SetAcl | Check
+
+
+class Fired(NamedTuple):
+    """Something a watch may report; ``acl`` is what its holder must be able to READ."""
+
+    kind: int
+    path: str
+    acl: Acls
+
+
+Undo = Callable[[], None]
+
+
+def _wrap(value: int) -> int:
+    """As a Java int does."""
+    return (value + 0x80000000) % 0x100000000 - 0x80000000
+
+
+def _next_version(version: int) -> int:
+    """One more; -1 is left out, because it means "any" in a request."""
+    following = _wrap(version + 1)
+    return 0 if following == -1 else following
+
+
+def check_path(path: str) -> None:
+    """Refuse a path that is not absolute and plain."""
+    if path == "/":
+        return
+    if (
+        not path.startswith("/")
+        or path.endswith(("/", "/.", "/.."))
+        or "//" in path
+        or "/./" in path
+        or "/../" in path
+        or (not path.isascii() or not path.isprintable())
+        and _BAD_CHARACTER.search(path)
+    ):
+        raise Refused(Code.BAD_ARGUMENTS, path)
+
+
+def parent_of(path: str) -> str:
+    """The part before the last slash; "" is another name of the root, as in Apache."""
+    slash = path.rfind("/")
+    if slash == -1 or "\0" in path:
+        raise Refused(Code.BAD_ARGUMENTS, path)
+    return path[:slash]
+
+
+def shown_parent(path: str) -> str:
+    return path[: path.rfind("/")] or "/"
+
+
+class Tree:
+    """All znodes by path, and the ephemeral ones by owner."""
+
+    def __init__(self) -> None:
+        root = Node(b"", acls.OPEN, 0, 0, 0)
+        self.nodes: dict[str, Node] = {"": root, "/": root}
+        self.ephemerals: dict[int, dict[str, None]] = {}
+        self.containers: dict[str, None] = {}
+        self.zxid = 0
+        self._acls: dict[Acls, Acls] = {acls.OPEN: acls.OPEN}
+        for path in ("/zookeeper", "/zookeeper/config", "/zookeeper/quota"):
+            self.nodes[path] = Node(b"", acls.OPEN, 0, 0, 0)
+            self._adopt(shown_parent(path), path)
+        self.nodes["/zookeeper/config"].acl = acls.READ_ONLY
+        self.nodes["/zookeeper/config"].aversion = -1
+
+    def __len__(self) -> int:
+        return len(self.nodes) - 1
+
+    def items(self) -> Iterator[tuple[str, Node]]:
+        """Every node once, parents first."""
+        return ((path, node) for path, node in self.nodes.items() if path)
+
+    def _adopt(self, parent: str, path: str) -> None:
+        node = self.nodes[parent]
+        if node.children is None:
+            node.children = {}
+        node.children[path[path.rfind("/") + 1 :]] = None
+
+    def get(self, path: str) -> Node:
+        node = self.nodes.get(path)
+        if node is None:
+            raise Refused(Code.NO_NODE, path)
+        return node
+
+    def get_readable(self, path: str, ids: Ids) -> Node:
+        node = self.nodes.get(path)
+        if node is None:
+            raise Refused(Code.NO_NODE, path)
+        if node.acl is not acls.OPEN and not acls.allows(node.acl, acls.READ, ids):
+            raise Refused(Code.NO_AUTH, path)
+        return node
+
+    # What a request must satisfy, in Apache's order.
+
+    def check_create(
+        self, path: str, data: bytes | None, acl: Acls, flags: int, session: int, ids: Ids
+    ) -> Create:
+        if not 0 <= flags <= 6:
+            raise Refused(Code.BAD_ARGUMENTS, path)
+        if flags > CONTAINER:
+            raise Refused(Code.UNIMPLEMENTED, path)  # nodes with a time to live
+        parent_path = parent_of(path)
+        fixed = acls.fix(acl, ids)
+        parent = self.get(parent_path)
+        if not acls.allows(parent.acl, acls.CREATE, ids):
+            raise Refused(Code.NO_AUTH, path)
+        if flags in (SEQUENTIAL, SEQUENTIAL | EPHEMERAL):
+            path += f"{parent.cversion:010d}"
+        check_path(path)
+        if path in self.nodes:
+            raise Refused(Code.NODE_EXISTS, path)
+        if parent.owner not in (0, CONTAINER_OWNER):
+            raise Refused(Code.NO_CHILDREN_FOR_EPHEMERALS, path)
+        if flags == CONTAINER:
+            owner = CONTAINER_OWNER
+        else:
+            owner = session if flags & EPHEMERAL else 0
+        return Create(path, data, self._acls.setdefault(fixed, fixed), owner)
+
+    def check_delete(self, path: str, version: int, ids: Ids) -> Delete:
+        parent_path = parent_of(path)
+        if path in SPECIAL:
+            raise Refused(Code.BAD_ARGUMENTS, path)
+        parent = self.get(parent_path)
+        if not acls.allows(parent.acl, acls.DELETE, ids):
+            raise Refused(Code.NO_AUTH, path)
+        node = self.get(path)
+        if version not in (-1, node.version):
+            raise Refused(Code.BAD_VERSION, path)
+        if node.children:
+            raise Refused(Code.NOT_EMPTY, path)
+        return Delete(path)
+
+    def check_set_data(self, path: str, data: bytes | None, version: int, ids: Ids) -> SetData:
+        check_path(path)
+        node = self.get(path)
+        if not acls.allows(node.acl, acls.WRITE, ids):
+            raise Refused(Code.NO_AUTH, path)
+        if version not in (-1, node.version):
+            raise Refused(Code.BAD_VERSION, path)
+        return SetData(path, data, _next_version(node.version))
+
+    def check_set_acl(self, path: str, acl: Acls, version: int, ids: Ids) -> SetAcl:
+        check_path(path)
+        fixed = acls.fix(acl, ids)
+        node = self.get(path)
+        if not acls.allows(node.acl, acls.ADMIN, ids):
+            raise Refused(Code.NO_AUTH, path)
+        if version not in (-1, node.aversion):
+            raise Refused(Code.BAD_VERSION, path)
+        return SetAcl(path, self._acls.setdefault(fixed, fixed), _next_version(node.aversion))
+
+    def check_version(self, path: str, version: int, ids: Ids) -> Check:
+        check_path(path)
+        node = self.get_readable(path, ids)
+        if version not in (-1, node.version):
+            raise Refused(Code.BAD_VERSION, path)
+        return Check(path)
+
+    # The change itself. Nothing here can be refused.
+
+    def apply(self, txn: Txn, zxid: int, time_ms: int) -> tuple[list[Fired], Undo]:
+        """Do one change; return what watches may report, and how to take it back."""
+        if isinstance(txn, Create):
+            return self._create(txn, zxid, time_ms)
+        if isinstance(txn, SetData):
+            return self._set_data(txn, zxid, time_ms)
+        if isinstance(txn, Delete):
+            return self._delete(txn.path, zxid)
+        if isinstance(txn, SetAcl):
+            return self._set_acl(txn)
+        return [], _nothing
+
+    def _create(self, txn: Create, zxid: int, time_ms: int) -> tuple[list[Fired], Undo]:
+        path, data, acl, owner = txn
+        parent_path = shown_parent(path)
+        parent = self.nodes[parent_path]
+        before = parent.cversion, parent.pzxid
+        # One copy of each list; a log brings equal ones.
+        acl = self._acls.setdefault(acl, acl)
+        self.nodes[path] = Node(data, acl, owner, zxid, time_ms)
+        name = path[path.rfind("/") + 1 :]
+        if parent.children is None:
+            parent.children = {}
+        parent.children[name] = None
+        parent.cversion = _wrap(parent.cversion + 1)
+        parent.pzxid = zxid
+        self._own(path, owner)
+
+        def undo() -> None:
+            del self.nodes[path]
+            assert parent.children is not None
+            del parent.children[name]
+            parent.cversion, parent.pzxid = before
+            self._disown(path, owner)
+
+        return [
+            Fired(Event.CREATED, path, acl),
+            Fired(Event.CHILDREN, parent_path, parent.acl),
+        ], undo
+
+    def _delete(self, path: str, zxid: int) -> tuple[list[Fired], Undo]:
+        parent_path = shown_parent(path)
+        parent, node = self.nodes[parent_path], self.nodes.pop(path)
+        name = path[path.rfind("/") + 1 :]
+        assert parent.children is not None
+        del parent.children[name]
+        before, parent.pzxid = parent.pzxid, zxid
+        self._disown(path, node.owner)
+
+        def undo() -> None:
+            self.nodes[path] = node
+            assert parent.children is not None
+            parent.children[name] = None
+            parent.pzxid = before
+            self._own(path, node.owner)
+
+        return [
+            Fired(Event.DELETED, path, node.acl),
+            Fired(Event.CHILDREN, parent_path, parent.acl),
+        ], undo
+
+    def _set_data(self, txn: SetData, zxid: int, time_ms: int) -> tuple[list[Fired], Undo]:
+        path, data, version = txn
+        node = self.nodes[path]
+        before = node.data, node.version, node.mzxid, node.mtime
+        node.data, node.version, node.mzxid, node.mtime = data, version, zxid, time_ms
+
+        def undo() -> None:
+            node.data, node.version, node.mzxid, node.mtime = before
+
+        return [Fired(Event.CHANGED, path, node.acl)], undo
+
+    def _set_acl(self, txn: SetAcl) -> tuple[list[Fired], Undo]:
+        node = self.nodes[txn.path]
+        before = node.acl, node.aversion
+        node.acl, node.aversion = self._acls.setdefault(txn.acl, txn.acl), txn.version
+
+        def undo() -> None:
+            node.acl, node.aversion = before
+
+        return [], undo
+
+    def _own(self, path: str, owner: int) -> None:
+        if owner == CONTAINER_OWNER:
+            self.containers[path] = None
+        elif owner:
+            self.ephemerals.setdefault(owner, {})[path] = None
+
+    def _disown(self, path: str, owner: int) -> None:
+        if owner == CONTAINER_OWNER:
+            del self.containers[path]
+        elif owner:
+            mine = self.ephemerals[owner]
+            del mine[path]
+            if not mine:
+                del self.ephemerals[owner]
+
+    # What more than one node is asked.
+
+    def count_below(self, path: str) -> int:
+        """All nodes under ``path``, however deep."""
+        self.get(path)
+        if path == "/":
+            return len(self) - 1
+        prefix = path + "/"
+        return sum(p.startswith(prefix) for p in self.nodes if p)
+
+    def empty_containers(self) -> list[str]:
+        """Containers that had children and have none now."""
+        return [
+            path
+            for path in self.containers
+            if (node := self.nodes[path]).cversion > 0 and not node.children
+        ]
+
+
+def _nothing() -> None:
+    pass
