@@ -29,7 +29,7 @@ class WireError(ZkError):
 class LogError(ZkError):
     """A file of the data folder is damaged before its last record."""
 
-    exit_code = 70
+    exit_code = 3
 
     def __init__(self, file: str, offset: int, problem: str) -> None:
         self.file, self.offset, self.problem = file, offset, problem

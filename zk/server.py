@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from zk.errors import ServerError
+from zk.log import Log
 from zk.service import FOUR_LETTER_WORDS, Client, Service
 from zk.wire import MAX_FRAME_BYTES
 
@@ -154,32 +155,48 @@ class Server:
         data_dir: str | os.PathLike[str] | None = None,
         tick_ms: int = 500,
         tls: ssl.SSLContext | None = None,
+        tls_port: int | None = None,
         super_digest: str | None = None,
     ) -> None:
-        check_bind(host, has_tls=tls is not None)
-        self.host, self.port, self.tls = host, port, tls
+        check_bind(host, has_tls=tls is not None and tls_port is None)
+        self.host, self.port, self.tls, self.tls_port = host, port, tls, tls_port
         self.service = Service(tick_ms, os.urandom, super_digest)
+        self._data_dir = data_dir
+        self._log: Log | None = None
         self.loop: asyncio.AbstractEventLoop
         self._connections: dict[Client, Connection] = {}
         self._per_address: dict[str, int] = {}
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._tick: asyncio.TimerHandle | None = None
-        self._is_settling = False
+        self._is_committing = False
         self.failure: ServerError | None = None
         self._done: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._done = self.loop.create_future()
-        self.service.sessions.touch_all(now_ms())
+        if self._data_dir is not None:
+            self._log = Log(self._data_dir)
+            service = self.service
+            self._log.recover(service.tree, service.sessions, service.replay)
+            self.service.sessions.touch_all(now_ms())
+        if self.tls is not None and self.tls_port is not None:
+            self.port = await self._listen(self.port, None)
+            self.tls_port = await self._listen(self.tls_port, self.tls)
+        else:
+            self.port = await self._listen(self.port, self.tls)
+        self._schedule_tick()
+
+    async def _listen(self, port: int, tls: ssl.SSLContext | None) -> int:
         try:
-            self._listener = await self.loop.create_server(
-                lambda: Connection(self), self.host, self.port, ssl=self.tls, backlog=512
+            listener = await self.loop.create_server(
+                lambda: Connection(self), self.host, port, ssl=tls, backlog=512
             )
         except OSError as error:
-            raise _cannot_listen(self.host, self.port, error) from error
-        self.port = self._listener.sockets[0].getsockname()[1]
-        self._schedule_tick()
+            raise _cannot_listen(self.host, port, error) from error
+        self._listeners.append(listener)
+        chosen: int = listener.sockets[0].getsockname()[1]
+        return chosen
 
     async def run(self) -> None:
         """Serve until ``stop``; raise what ended the server, if something did."""
@@ -195,15 +212,18 @@ class Server:
     async def close(self) -> None:
         if self._tick is not None:
             self._tick.cancel()
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for connection in list(self._connections.values()):
             if connection.transport is not None:
                 connection.transport.abort()
         while self._connections:
             await asyncio.sleep(0)
-        if self._listener is not None:
-            await self._listener.wait_closed()
+        for listener in self._listeners:
+            await listener.wait_closed()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
     # Connections.
 
@@ -238,12 +258,37 @@ class Server:
         self.service.dirty[client] = None
 
     def settle(self) -> None:
-        """Send what may be sent."""
-        self._flush()
+        """Send what may be sent: all of it, or after the log has what it tells of."""
+        if self._log is None:
+            self.service.journal.clear()
+            self._flush()
+        elif self._is_committing:
+            return
+        elif self.service.journal:
+            # One turn later: what else this turn reads shares the fsync.
+            self._is_committing = True
+            self.loop.call_soon(self._commit)
+        else:
+            self._flush()
+
+    def _commit(self) -> None:
+        self._is_committing = False
+        log, service = self._log, self.service
+        if log is None or self.failure is not None:
+            return
+        try:
+            log.append(service.journal)
+            service.journal.clear()
+            self._flush()
+            if log.wants_snapshot(len(service.tree)):
+                log.snapshot(service.tree, service.sessions)
+        except ServerError as error:
+            # What could not be kept is not told: every connection is closed as it is.
+            self.failure = error
+            self.stop()
 
     def _flush(self) -> None:
         dirty = self.service.dirty
-        self.service.journal.clear()
         while dirty:
             client, _ = dirty.popitem()
             connection = self._connections.get(client)
@@ -290,6 +335,25 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ServerError:
     return ServerError(f"cannot listen on {host}:{port}: {error.strerror or error}")
 
 
+def make_tls(cert: str, key: str | None = None, ca: str | None = None) -> ssl.SSLContext:
+    """A server's TLS settings from PEM files; with ``ca``, clients must show a certificate of it.
+
+    Raises
+    ------
+    ServerError : a file cannot be read, or is not what it should be.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key)
+        if ca is not None:
+            context.load_verify_locations(ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:  # ssl.SSLError is one
+        names = ", ".join(name for name in (cert, key, ca) if name)
+        raise ServerError(f"cannot use {names} for TLS: {error.strerror or error}") from error
+    return context
+
+
 def serve(
     *,
     port: int = 2181,
@@ -297,6 +361,7 @@ def serve(
     data_dir: str | os.PathLike[str] | None = None,
     tick_ms: int = 500,
     tls: ssl.SSLContext | None = None,
+    tls_port: int | None = None,
     super_digest: str | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
@@ -309,6 +374,7 @@ def serve(
             data_dir=data_dir,
             tick_ms=tick_ms,
             tls=tls,
+            tls_port=tls_port,
             super_digest=super_digest,
         )
         try:

@@ -12,12 +12,13 @@ sections 2 to 4.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from zk import acl as acls
 from zk import wire
 from zk.acl import Ids
 from zk.errors import Refused, WireError
+from zk.record import Change, Record
 from zk.sessions import CloseSession, OpenSession, Session, Sessions
 from zk.tree import Create, Delete, Fired, SetAcl, SetData, Tree, Txn, Undo
 from zk.watches import ANY, CHILDREN, Watches
@@ -26,15 +27,6 @@ from zk.wire import Code, Event, Op, Reader
 VERSION = "3.8.0-horn, built on 2026-01-01 00:00 UTC"
 NO_PASSWORD = bytes(16)
 CONTAINER_CHECK_MS = 60_000
-
-
-class Record(NamedTuple):
-    """One committed change, as the log keeps it: all of ``txns`` or nothing."""
-
-    zxid: int
-    time_ms: int
-    session: int
-    txns: tuple[Txn | OpenSession | CloseSession, ...]
 
 
 class Client:
@@ -255,9 +247,7 @@ class Service:
 
     # Changes.
 
-    def _commit(
-        self, txns: tuple[Txn | OpenSession | CloseSession, ...], session: int, time_ms: int
-    ) -> int:
+    def _commit(self, txns: tuple[Change, ...], session: int, time_ms: int) -> int:
         self.tree.zxid += 1
         self.journal.append(Record(self.tree.zxid, time_ms, session, txns))
         return self.tree.zxid

@@ -181,6 +181,16 @@ class Tree:
         """Every node once, parents first."""
         return ((path, node) for path, node in self.nodes.items() if path)
 
+    def restore(self, nodes: dict[str, Node], zxid: int) -> None:
+        """Become the tree of a snapshot; ``nodes`` has every path, and no lists of children."""
+        self.nodes, self.zxid = {"": nodes["/"], **nodes}, zxid
+        self.ephemerals, self.containers = {}, {}
+        for path, node in nodes.items():
+            node.acl = self._acls.setdefault(node.acl, node.acl)
+            self._own(path, node.owner)
+            if path != "/":
+                self._adopt(shown_parent(path), path)
+
     def _adopt(self, parent: str, path: str) -> None:
         node = self.nodes[parent]
         if node.children is None:
