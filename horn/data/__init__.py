@@ -20,6 +20,7 @@ from horn.data.checks import (
 )
 from horn.data.dataset import Dataset
 from horn.data.known import cifar10, digits, mnist
+from horn.data.loading import load
 from horn.data.order import permutation
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "check_targets",
     "cifar10",
     "digits",
+    "load",
     "mnist",
     "permutation",
 ]

@@ -49,7 +49,8 @@ def as_labels_or_targets(y: Any, what: str) -> np.ndarray:
     """y as (n,) int64 labels, or (n, n_targets) float32 or float64 targets."""
     y = _array(y, f"{what}: y")
     if y.ndim == 1 and y.dtype.kind in "biu":
-        return y.astype(np.int64, copy=False)
+        labels: np.ndarray = y.astype(np.int64, copy=False)
+        return labels
     if y.ndim == 1 and y.dtype.kind == "f":
         wrong = np.flatnonzero(~(np.floor(y) == y))
         found = f"y[{wrong[0]}] is {y[wrong[0]]:g}" if len(wrong) else f"y is {y.dtype}"
@@ -93,6 +94,19 @@ def kind_name(dtype: np.dtype[Any]) -> str:
         "M": "dates",
         "m": "time differences",
     }.get(dtype.kind, f"records of type {dtype}")
+
+
+def join(parts: list[np.ndarray]) -> np.ndarray:
+    """All rows in one array, and ``parts`` emptied: each is let go as soon as it is copied."""
+    if len(parts) == 1:
+        return parts[0]
+    n_rows, dtype = sum(map(len, parts)), np.result_type(*{part.dtype for part in parts})
+    joined: np.ndarray = np.empty((n_rows, *parts[0].shape[1:]), dtype)
+    while parts:
+        part = parts.pop()
+        joined[n_rows - len(part) : n_rows] = part
+        n_rows -= len(part)
+    return joined
 
 
 def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:

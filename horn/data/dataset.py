@@ -21,7 +21,7 @@ class Dataset:
 
     Shapes
     ------
-    x (n, features) uint8, float32 or float64, rows contiguous; may be memory-mapped or read-only
+    x (n, features) uint8, float32 or float64, contiguous rows; memory-mapped or not
     y (n,) int64 labels · (n, n_targets) float32 or float64 targets · None
 
     Units: ``scale`` is what one unit of x is worth, 1/255 for bytes. It is applied when a batch is
@@ -29,7 +29,7 @@ class Dataset:
 
     Raises
     ------
-    DataError : no samples, other shapes or types, different lengths of x and y, scale not finite or 0.
+    DataError : no samples, other shapes or types, lengths that differ, scale 0 or not finite.
     """
 
     x: np.ndarray

@@ -13,7 +13,7 @@ import gzip
 import math
 import zlib
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def read(path: Path) -> np.ndarray:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _read(file: IO[bytes], path: Path, packed: bool) -> np.ndarray:
+def _read(file: Any, path: Path, packed: bool) -> np.ndarray:
     head = np.empty(4, np.uint8)
     got = _fill(file, head)
     if got < 4 or head[0] != 0 or head[1] != 0 or int(head[2]) not in TYPES or head[3] == 0:
@@ -81,7 +81,7 @@ def _read(file: IO[bytes], path: Path, packed: bool) -> np.ndarray:
         raise _cut_short(path, _count(file), expected)
     if not packed and dtype == np.uint8 and expected:
         _check_length(path, available - got, expected)
-        return np.memmap(path, dtype, mode="r", offset=got, shape=shape)
+        return np.asarray(np.memmap(path, dtype, mode="r", offset=got, shape=shape))
     values: np.ndarray = np.empty(shape, dtype)
     arrived = _fill(file, values.reshape(-1).view(np.uint8))
     if arrived == expected:  # reading past the end makes gzip check its checksum
@@ -107,13 +107,13 @@ def _cut_short(path: Path, got: int, expected: int) -> DataError:
     )
 
 
-def _fill(file: IO[bytes], out: np.ndarray) -> int:
+def _fill(file: Any, out: np.ndarray) -> int:
     """Read into the bytes of ``out`` until it is full or the file ends; how many arrived."""
     view, done = out.data, 0
     try:
         while done < len(view):
             # readinto1, not readinto: what came before a premature end is not lost
-            got = file.readinto1(view[done : done + PIECE_BYTES])  # type: ignore[attr-defined]
+            got = file.readinto1(view[done : done + PIECE_BYTES])
             if not got:
                 break
             done += got
@@ -122,7 +122,7 @@ def _fill(file: IO[bytes], out: np.ndarray) -> int:
     return done
 
 
-def _count(file: IO[bytes]) -> int:
+def _count(file: Any) -> int:
     """How many bytes are left, without keeping them."""
     scratch, total = np.empty(PIECE_BYTES, np.uint8), 0
     while got := _fill(file, scratch):

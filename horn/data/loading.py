@@ -1,0 +1,118 @@
+"""Data by a short text, as a command line gives it: a known set, a file, a pair of files, a folder.
+
+To add a format: a file with ``read(path)`` beside this one, and a line in ``ARRAY_FILES`` (one
+array a file) or in ``_read_file`` (x and y in one file).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from horn.data import csv, idx, npy, npz, shards
+from horn.data.checks import as_dataset
+from horn.data.dataset import Dataset
+from horn.data.known import PARTS, cifar10, digits, mnist
+from horn.errors import DataError, NotFound
+
+KNOWN = ("digits", "mnist", "cifar10")
+
+# What a name ends in, without .gz, and who reads it: files that hold one array.
+ARRAY_FILES: tuple[tuple[str, Callable[[Path], np.ndarray]], ...] = (
+    (r"\.npy", npy.read),
+    (r"\.idx[0-9]?|ubyte", idx.read),
+)
+
+FORMATS = "known are .npz, .npy, .csv, IDX (.idx, -ubyte, both also .gz) and folders of shards"
+
+
+def load(spec: str, *, labels: bool = True, download: bool = False) -> Dataset:
+    """The dataset that a text names, checked.
+
+    digits, mnist, cifar10          a known set; "mnist:test" is its test part, ":train" the default
+    rows.npz                        x and y, or "rows.npz:test" for x_test and y_test
+    x.npy · images-idx3-ubyte.gz    x alone, memory-mapped where it can be
+    x.npy,y.npy · images,labels     x and y in two files
+    rows.csv                        the label in the last column
+    folder/                         shards, joined in the order of their names
+
+    Bytes are worth 1/255 each (digits: 1/16), all other numbers are taken as they are. Without
+    ``labels`` y is None, and every column of a .csv belongs to x. ``download`` lets mnist fetch
+    its files. A known name wins over a file of that name; ./digits is the file.
+
+    Raises
+    ------
+    NotFound : no such set or file; proposes a name.
+    DataError : the file is of no known format, damaged, or holds what cannot be learned from.
+    """
+    name, _, part = spec.partition(":")
+    if name in KNOWN:
+        return _known(name, part or "train", labels, download)
+    return _file(spec, labels)
+
+
+def _known(name: str, part: str, labels: bool, download: bool) -> Dataset:
+    if name == "mnist":
+        dataset = mnist(part, download=download)
+    else:
+        dataset = {"digits": digits, "cifar10": cifar10}[name](part)
+    if not labels:
+        dataset = Dataset(dataset.x, None, dataset.scale, dataset.name)
+    return as_dataset(dataset)
+
+
+def _file(spec: str, labels: bool) -> Dataset:
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        x, y, scale = shards.read(path, labels=labels)
+        return as_dataset((x, y), spec, scale=scale)
+    if path.exists():
+        return _read_file(path, None, spec, labels)
+    head, _, tail = spec.rpartition(":")
+    if tail in PARTS and (path := Path(head).expanduser()).is_file():
+        return _read_file(path, tail, spec, labels)
+    head, comma, tail = spec.partition(",")
+    if comma:
+        paths = Path(head.strip()).expanduser(), Path(tail.strip()).expanduser()
+        for path in paths:
+            if not path.is_file():
+                raise _not_found(str(path), path)
+        x, y = (_array(path) for path in paths)
+        return as_dataset((x, y if labels else None), spec)
+    raise _not_found(spec, Path(spec).expanduser())
+
+
+def _read_file(path: Path, part: str | None, spec: str, labels: bool) -> Dataset:
+    if path.suffix == ".npz":
+        return as_dataset(npz.read(path, part, labels=labels), spec)
+    if part:
+        raise DataError(f"{spec}: only .npz files have parts; leave out :{part}")
+    if path.name.removesuffix(".gz").endswith((".csv", ".tsv")):
+        return as_dataset(csv.read(path, labels=labels), spec, scale=1.0)
+    return as_dataset((_array(path), None), spec)
+
+
+def _array(path: Path) -> np.ndarray:
+    name = path.name
+    for ending, read in ARRAY_FILES:
+        if re.search(rf"(?:{ending})$", name if read is npy.read else name.removesuffix(".gz")):
+            return read(path)
+    raise DataError(f"{path}: is of no format that horn reads; {FORMATS}")
+
+
+def _not_found(spec: str, path: Path) -> NotFound:
+    """A sentence with the nearest name: among the known sets, or the files of that folder."""
+    name, _, part = spec.partition(":")
+    if near := difflib.get_close_matches(name, KNOWN, 1):
+        return NotFound(
+            f"no data set {name!r}; did you mean {near[0] + (':' + part if part else '')!r}?"
+        )
+    if path.parent.is_dir():
+        names = [entry.name for entry in path.parent.iterdir()]
+        if near := difflib.get_close_matches(path.name, names, 1):
+            return NotFound(f"{spec}: no such file; did you mean {str(path.with_name(near[0]))!r}?")
+    return NotFound(f"{spec}: no such file or data set; give a path, or one of {', '.join(KNOWN)}")
