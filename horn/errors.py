@@ -7,10 +7,17 @@ HornError
 ├─ JobError          a submission is wrong              fix the command
 ├─ NotFound          no such job, model or file         fix the name
 ├─ Conflict          wrong state, or a name in use      choose another
+│  └─ NotApplied     a transaction met another state    read again, then decide
 ├─ Diverged          NaN or infinity in training        lower the learning rate
 ├─ Timeout           a deadline passed                  raise it, or look at who is late
 ├─ ProtocolError     peers disagree                     a bug, or mixed versions
 └─ ClusterError      the machines                       may be retried
+   ├─ Unreachable    no ZooKeeper answers               start it, or fix the address
+   ├─ AccessDenied   ZooKeeper refuses the key          use the cluster's key
+   ├─ SessionLost    this process lost its place        start it again
+   ├─ BarrierTimeout a deadline passed, says who        look at the absent ones
+   ├─ MemberLost     a peer has gone                    restart the group
+   └─ Fenced         another has taken this place       stop
 
 Each class names the exit code that a command ends with (DESIGN 8) in ``exit_code``.
 """
@@ -72,6 +79,113 @@ class ClusterError(HornError):
     """The machines failed, or cannot be reached."""
 
     exit_code = 3
+
+
+class NotApplied(Conflict):
+    """A ZooKeeper transaction was refused as a whole; ``index`` and ``reason`` say by which step.
+
+    ``reason``: "missing", "exists", "version", "children" or another word of the server.
+    """
+
+    def __init__(self, index: int, path: str, reason: str) -> None:
+        self.index, self.path, self.reason = index, path, reason
+        super().__init__(index, path, reason)
+
+    def __str__(self) -> str:
+        return f"nothing was changed: step {self.index} ({self.path}) was refused: {self.reason}"
+
+
+class Unreachable(ClusterError):
+    """No ZooKeeper server answers. ``code`` is the anchor in the list of common mistakes."""
+
+    code = "HORN-E101"
+
+    def __init__(self, hosts: str, reason: str, tried_s: float) -> None:
+        self.hosts, self.reason, self.tried_s = hosts, reason, tried_s
+        super().__init__(hosts, reason, tried_s)
+
+    def __str__(self) -> str:
+        first = self.hosts.split("/")[0].split(",")[0].strip()
+        host, _, port = first.rpartition(":")
+        probe = f"{host.strip('[]')} {port}" if host else f"{first} 2181"
+        return (
+            f"Cannot reach ZooKeeper at {self.hosts} ({self.reason}, tried for "
+            f"{self.tried_s:.3g} s). Is it running?  nc -z {probe}"
+        )
+
+
+class AccessDenied(ClusterError):
+    """ZooKeeper answers, but not to this key."""
+
+    def __init__(self, hosts: str, path: str, reason: str) -> None:
+        self.hosts, self.path, self.reason = hosts, path, reason
+        super().__init__(hosts, path, reason)
+
+    def __str__(self) -> str:
+        return f"ZooKeeper at {self.hosts} refuses access to {self.path}: {self.reason}"
+
+
+class SessionLost(ClusterError):
+    """The ZooKeeper session is over, and with it every place this process held."""
+
+    def __init__(self, hosts: str, reason: str) -> None:
+        self.hosts, self.reason = hosts, reason
+        super().__init__(hosts, reason)
+
+    def __str__(self) -> str:
+        return (
+            f"the session with ZooKeeper at {self.hosts} is over ({self.reason}); others may have "
+            f"taken this process's place, so it must stop and register again"
+        )
+
+
+class BarrierTimeout(ClusterError):
+    """Not everybody came in time. ``absent`` and ``arrived`` are sorted names."""
+
+    def __init__(
+        self,
+        where: str,
+        absent: tuple[str, ...],
+        arrived: tuple[str, ...],
+        timeout_s: float,
+        hint: str = "",
+    ) -> None:
+        self.where, self.absent, self.arrived = where, absent, arrived
+        self.timeout_s, self.hint = timeout_s, hint
+        super().__init__(where, absent, arrived, timeout_s, hint)
+
+    def __str__(self) -> str:
+        n_expected = len(self.absent) + len(self.arrived)
+        hint = self.hint or "Look in the log of an absent one, or raise the barrier timeout"
+        return (
+            f"{self.where}: only {len(self.arrived)} of {n_expected} arrived in "
+            f"{self.timeout_s:g} s; absent: {', '.join(self.absent)}. {hint}"
+        )
+
+
+class MemberLost(ClusterError):
+    """A peer vanished from ZooKeeper while it was waited for. ``lost`` are sorted names."""
+
+    def __init__(self, where: str, lost: tuple[str, ...]) -> None:
+        self.where, self.lost = where, lost
+        super().__init__(where, lost)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.where}: lost {', '.join(self.lost)} (killed, stopped or cut off: the session "
+            f"with ZooKeeper ended)"
+        )
+
+
+class Fenced(ClusterError):
+    """A newer holder has this place; nothing from here may be applied any more."""
+
+    def __init__(self, who: str, reason: str) -> None:
+        self.who, self.reason = who, reason
+        super().__init__(who, reason)
+
+    def __str__(self) -> str:
+        return f"{self.who} is fenced: {self.reason}"
 
 
 class CompileError(HornError):

@@ -1,0 +1,719 @@
+"""One session with ZooKeeper: the only file that imports kazoo.
+
+A Coordinator is one session from start to end. When the session is lost it says so once, as
+``Lost`` to subscribers and as SessionLost from every call, and never turns into another session
+behind the caller's back; who wants to go on makes a new one. Reads are repeated over a broken
+connection; a write that may or may not have landed is looked up. Subscribers, watches and
+completions run in the connection's thread: they must be short and must not call back in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kazoo import exceptions as zk
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import EventType, KazooState
+from kazoo.retry import KazooRetry
+from kazoo.security import make_digest_acl
+
+from horn.cluster.paths import Paths
+from horn.errors import (
+    AccessDenied,
+    ClusterError,
+    Conflict,
+    Fenced,
+    JobError,
+    NotApplied,
+    NotFound,
+    SessionLost,
+    Unreachable,
+)
+
+logger = logging.getLogger(__name__)
+_kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_logger.addHandler(logging.NullHandler())  # what it says, horn says as an error or an event
+
+USER = "horn"  # of the digest ACL
+MAX_DATA_BYTES = 1_000_000  # ZooKeeper's own limit is 1,048,575 for the whole frame
+CLOSED = "closed here"  # the reason of an orderly end
+ANSWER_S = 10.0  # how long a call waits for its answer unless told otherwise
+
+
+# Session events, in the order in which they can happen.
+
+
+@dataclass(frozen=True)
+class Suspended:
+    """The connection broke; the session may still be alive. Send nothing that needs it."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The same session goes on. Watches are armed again by those who own them."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The session is over; nothing more happens on this Coordinator."""
+
+    reason: str
+
+
+Event = Suspended | Resumed | Lost
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node's data and the part of its stat that horn uses. ``created``, ``changed``: zxids."""
+
+    data: bytes
+    version: int
+    created: int
+    changed: int
+    owner: int  # session of an ephemeral node, else 0
+    n_children: int
+
+
+# Steps of a transaction.
+
+
+@dataclass(frozen=True)
+class Create:
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequence: bool = False
+
+
+@dataclass(frozen=True)
+class Put:
+    path: str
+    data: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True)
+class Delete:
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True)
+class Check:
+    path: str
+    version: int = -1
+
+
+Step = Create | Put | Delete | Check
+
+REASONS = {
+    zk.NoNodeError: "missing",
+    zk.NodeExistsError: "exists",
+    zk.BadVersionError: "version",
+    zk.NotEmptyError: "children",
+    zk.NoAuthError: "access",
+}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What an asynchronous request came to: a value, or the reason why not.
+
+    ``reason`` is "" or a word of REASONS; "broken" when the connection went and nobody knows,
+    "lost" when the session is over. ``step`` is the step of a transaction that was refused.
+    """
+
+    value: Any = None
+    reason: str = ""
+    step: int = 0
+
+
+class Coordinator:
+    """A session, its primitives and its events.
+
+    Times in seconds. ``session_s`` is the time after which ZooKeeper gives up a silent client: the
+    time it takes to notice a killed one; the server may clamp it. With a ``secret`` every node is
+    readable and writable with that secret only (digest ACL; the password is derived, the secret
+    itself is never sent).
+
+    Raises
+    ------
+    JobError : the hosts cannot be parsed.
+    Unreachable, AccessDenied : at the start.
+    SessionLost : from any call once the session is over.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        timeout_s: float = ANSWER_S,
+        session_s: float = 10.0,
+        secret: bytes | None = None,
+        root: str = "/horn",
+    ) -> None:
+        self.hosts, self.session_s, self.paths = hosts, session_s, Paths(root)
+        self._lock = threading.Lock()
+        self._subscribers: list[Callable[[Event], None]] = []
+        self._over = ""  # why the session is over
+        self._connected = threading.Event()
+        self._timer: threading.Timer | None = None
+        self._handler = _Handler(self)
+        acl, auth = None, None
+        if secret is not None:
+            password = hmac.new(secret, b"horn zookeeper digest", hashlib.sha256).hexdigest()
+            acl, auth = (
+                [make_digest_acl(USER, password, all=True)],
+                [("digest", f"{USER}:{password}")],
+            )
+        try:
+            self._client = KazooClient(
+                hosts,
+                timeout=session_s,
+                handler=self._handler,
+                default_acl=acl,
+                auth_data=auth,
+                connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=0.5),
+                logger=_kazoo_logger,
+            )
+        except ValueError as error:
+            raise JobError(
+                f"ZooKeeper hosts {hosts!r}: {error}; write host:port[,host:port][/folder]"
+            ) from error
+        self._handler.connect_s = session_s / 3 / max(1, len(self._client.hosts))
+        self._client.add_listener(self._on_state)
+        self._start(timeout_s, acl)
+
+    def _start(self, timeout_s: float, acl: list[Any] | None) -> None:
+        started = time.monotonic()
+        try:
+            live = self._client.start_async()
+            if not live.wait(timeout_s):
+                raise Unreachable(self.hosts, self._why_unreachable(), time.monotonic() - started)
+            self.ensure(self.paths.root)
+            if (
+                acl is not None
+                and self._ask(self._client.get_acls_async, self.paths.root)[0] != acl
+            ):
+                raise AccessDenied(
+                    self.hosts,
+                    self.paths.root,
+                    "it was made without this key, so others can write there; remove it, or "
+                    "leave out the key",
+                )
+            self.children(self.paths.root)
+        except BaseException:
+            self.close()
+            raise
+
+    def _why_unreachable(self) -> str:
+        for host, port in self._client.hosts:
+            try:
+                socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except socket.gaierror:
+                return f"no address for the name {host!r}"
+        return self._handler.failure or "it accepts connections but does not answer"
+
+    def __enter__(self) -> Coordinator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session: its ephemeral nodes go at once. Can be called again."""
+        self._end(CLOSED)
+        self._stop()
+
+    def _stop(self) -> None:
+        with self._handler.stopping:
+            self._client.stop()
+            self._client.close()
+
+    # Session state
+
+    @property
+    def connected(self) -> bool:
+        return self._connected.is_set()
+
+    @property
+    def session(self) -> int:
+        """The session's id; it is the ``owner`` of this process's ephemeral nodes."""
+        self.check()
+        client_id = self._client.client_id
+        return int(client_id[0]) if client_id else 0
+
+    def check(self) -> None:
+        """Raise SessionLost if the session is over."""
+        if self._over:
+            raise SessionLost(self.hosts, self._over)
+
+    def subscribe(self, subscriber: Callable[[Event], None]) -> Callable[[], None]:
+        """Call ``subscriber`` with each session event; returns the function that ends it."""
+        with self._lock:
+            self._subscribers.append(subscriber)
+            over = self._over
+        if over:
+            subscriber(Lost(over))
+
+        def unsubscribe() -> None:
+            with self._lock:
+                if subscriber in self._subscribers:
+                    self._subscribers.remove(subscriber)
+
+        return unsubscribe
+
+    def _tell(self, event: Event) -> None:
+        level = logging.DEBUG if self._over == CLOSED else logging.INFO
+        logger.log(level, "zookeeper session event=%s hosts=%s", event, self.hosts)
+        with self._lock:
+            subscribers = list(self._subscribers)
+        for subscriber in subscribers:
+            subscriber(event)
+
+    def _on_state(self, state: str) -> None:
+        if self._over:
+            return
+        if state == KazooState.CONNECTED:
+            self._cancel_timer()
+            first = not self._handler.was_connected
+            self._handler.was_connected = True
+            self._connected.set()
+            if not first:
+                self._tell(Resumed())
+        elif state == KazooState.SUSPENDED:
+            self._connected.clear()
+            # The server counts from what it heard last; from then on, another may take over.
+            left = max(0.0, self._handler.heard_at + self.session_s - time.monotonic())
+            self._timer = threading.Timer(left, self._end, (f"no answer for {self.session_s:g} s",))
+            self._timer.daemon = True
+            self._timer.start()
+            self._tell(Suspended())
+        else:
+            self._end("ZooKeeper ended it")
+
+    def _cancel_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _end(self, reason: str) -> None:
+        with self._lock:
+            if self._over:
+                return
+            self._over = reason
+        self._handler.ended = True  # from here on kazoo cannot open another session
+        self._connected.set()  # wakes those who wait for it; check() tells them
+        self._cancel_timer()
+        self._tell(Lost(reason))
+        if reason != CLOSED:
+            threading.Thread(target=self._stop, name="horn-zk-stop", daemon=True).start()
+
+    # Requests: a blocking form that raises, and a form that reports to a callback
+
+    def _ask(
+        self, send: Callable[..., Any], *args: Any, timeout_s: float = ANSWER_S, **kwargs: Any
+    ) -> Any:
+        """The answer to an idempotent request, repeated over broken connections."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self._ask_once(send, *args, deadline=deadline, **kwargs)
+            except zk.ConnectionLoss:
+                self._wait_connected(deadline, timeout_s)
+
+    def _wait_connected(self, deadline: float, timeout_s: float) -> None:
+        if not self._connected.wait(max(0.0, deadline - time.monotonic())):
+            raise Unreachable(self.hosts, self._handler.failure or "no answer", timeout_s)
+        self.check()
+
+    def _ask_once(
+        self, send: Callable[..., Any], *args: Any, deadline: float, **kwargs: Any
+    ) -> Any:
+        assert not self._handler.is_connection_thread(), "a callback must not wait for ZooKeeper"
+        self.check()
+        asked = time.monotonic()
+        result = send(*args, **kwargs)
+        if not result.wait(max(0.0, deadline - asked)):
+            self.check()
+            raise Unreachable(self.hosts, "no answer", time.monotonic() - asked)
+        try:
+            return result.get_nowait()
+        except (zk.SessionExpiredError, zk.ConnectionClosedError):
+            self._end("ZooKeeper ended it")
+            raise SessionLost(self.hosts, self._over) from None
+        except zk.ConnectionLoss:
+            self.check()
+            raise
+        except (zk.NoAuthError, zk.AuthFailedError):
+            path = str(args[0]) if args else self.paths.root
+            raise AccessDenied(self.hosts, path, "the key is another one, or missing") from None
+
+    def send(
+        self, then: Callable[[Reply], None], request: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """Send now, call ``then`` in the connection's thread; used for watches and pipelines."""
+
+        def completed(result: Any) -> None:
+            try:
+                value = result.get_nowait()
+            except zk.ConnectionLoss:
+                then(Reply(reason="lost" if self._over else "broken"))
+            except (zk.SessionExpiredError, zk.ConnectionClosedError):
+                then(Reply(reason="lost"))
+            except zk.KazooException as error:
+                then(Reply(reason=_reason(error)))
+            else:
+                then(value if isinstance(value, Reply) else Reply(value))
+
+        if self._over:
+            then(Reply(reason="lost"))
+        else:
+            request(*args, **kwargs).rawlink(completed)
+
+    def send_exists(
+        self, then: Callable[[Reply], None], path: str, watch: Callable[[str], None]
+    ) -> None:
+        """Reply.value: whether ``path`` exists. ``watch`` gets "created", "deleted", "changed",
+        "children", or "broken" when the watch went with the connection."""
+        self.send(then, self._client.exists_async, path, watch=_word(watch))
+
+    def send_get(
+        self, then: Callable[[Reply], None], path: str, watch: Callable[[str], None]
+    ) -> None:
+        """Reply.value: the Node."""
+
+        def node(reply: Reply) -> None:
+            then(reply if reply.reason else Reply(_node(*reply.value)))
+
+        self.send(node, self._client.get_async, path, watch=_word(watch))
+
+    def send_children(
+        self, then: Callable[[Reply], None], path: str, watch: Callable[[str], None]
+    ) -> None:
+        """Reply.value: the list of names."""
+        self.send(then, self._client.get_children_async, path, watch=_word(watch))
+
+    def send_commit(self, then: Callable[[Reply], None], steps: Sequence[Step]) -> None:
+        """Reply.value: per step the created path, or what kazoo gives."""
+
+        def judged(reply: Reply) -> None:
+            then(reply if reply.reason else _judge(reply.value))
+
+        self.send(judged, self._transaction(steps).commit_async)
+
+    def _transaction(self, steps: Sequence[Step]) -> Any:
+        transaction = self._client.transaction()
+        for step in steps:
+            match step:
+                case Create(path, data, ephemeral, sequence):
+                    transaction.create(path, data, ephemeral=ephemeral, sequence=sequence)
+                case Put(path, data, version):
+                    transaction.set_data(path, data, version)
+                case Delete(path, version):
+                    transaction.delete(path, version)
+                case Check(path, version):
+                    transaction.check(path, version)
+        return transaction
+
+    # Primitives
+
+    def get(self, path: str, timeout_s: float = ANSWER_S) -> Node | None:
+        """The node, or None if it is not there."""
+        try:
+            data, stat = self._ask(self._client.get_async, path, timeout_s=timeout_s)
+        except zk.NoNodeError:
+            return None
+        return _node(data, stat)
+
+    def children(self, path: str, timeout_s: float = ANSWER_S) -> list[str]:
+        """The names below ``path``, sorted; none if it is not there."""
+        try:
+            names = self._ask(self._client.get_children_async, path, timeout_s=timeout_s)
+        except zk.NoNodeError:
+            return []
+        return sorted(names)
+
+    def sync(self, path: str, timeout_s: float = ANSWER_S) -> None:
+        """Let this server catch up with its leader, so that later reads are no older than now."""
+        self._ask(self._client.sync_async, path, timeout_s=timeout_s)
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Node:
+        """Make a node; Conflict if the name is taken, NotFound if its folder is missing."""
+        if len(data) > MAX_DATA_BYTES:
+            raise JobError(f"{path}: {len(data)} bytes, but at most {MAX_DATA_BYTES} fit")
+        deadline = time.monotonic() + ANSWER_S
+        broken = False
+        while True:
+            try:
+                stat = self._ask_once(
+                    self._client.create_async,
+                    path,
+                    data,
+                    ephemeral=ephemeral,
+                    include_data=True,
+                    deadline=deadline,
+                )[1]
+                return _node(data, stat)
+            except zk.ConnectionLoss:
+                broken = True
+                self._wait_connected(deadline, ANSWER_S)
+            except zk.NoNodeError:
+                raise NotFound(f"{path}: its folder is not there") from None
+            except zk.NodeExistsError:
+                node = self.get(path)
+                owner = self.session if ephemeral else 0
+                if broken and node and (node.data, node.owner) == (data, owner):
+                    return node  # it had landed
+                raise Conflict(f"{path} is there already") from None
+
+    def ensure(self, *paths: str) -> None:
+        """Make folders that are missing, with those above them, in one round trip."""
+        wanted: dict[str, None] = {}
+        for path in paths:
+            parts = path.strip("/").split("/")
+            wanted.update(
+                dict.fromkeys("/" + "/".join(parts[:i]) for i in range(1, len(parts) + 1))
+            )
+
+        def send_all() -> _All:
+            return _All([self._client.create_async(path) for path in wanted])
+
+        self._ask(send_all)
+
+    def set(self, path: str, data: bytes, version: int = -1) -> int:
+        """Replace the data and return the zxid of the change; NotFound, Conflict on a version."""
+        deadline = time.monotonic() + ANSWER_S
+        broken = False
+        while True:
+            try:
+                stat = self._ask_once(
+                    self._client.set_async, path, data, version, deadline=deadline
+                )
+                return int(stat.mzxid)
+            except zk.ConnectionLoss:
+                broken = True
+                self._wait_connected(deadline, ANSWER_S)
+            except zk.NoNodeError:
+                raise NotFound(f"{path} is not there") from None
+            except zk.BadVersionError:
+                node = self.get(path)
+                if broken and node and (node.data, node.version) == (data, version + 1):
+                    return node.changed  # it had landed
+                raise Conflict(f"{path} was changed by another since it was read") from None
+
+    def delete(self, path: str) -> bool:
+        """Remove a node without children; False if it was not there."""
+        try:
+            self._ask(self._client.delete_async, path)
+        except zk.NoNodeError:
+            return False
+        except zk.NotEmptyError:
+            raise Conflict(f"{path} is not empty") from None
+        return True
+
+    def commit(self, steps: Sequence[Step], landed: Callable[[], bool] | None = None) -> list[Any]:
+        """All steps or none; NotApplied says which one was refused.
+
+        When the connection breaks in between, ``landed`` is asked whether the change is there;
+        without it that is a ClusterError, because nobody knows.
+        """
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                answers = self._ask_once(
+                    lambda: self._transaction(steps).commit_async(), deadline=deadline
+                )
+            except zk.ConnectionLoss:
+                self._wait_connected(deadline, ANSWER_S)
+                if landed is None:
+                    raise ClusterError(
+                        f"the connection to ZooKeeper at {self.hosts} broke during a change of "
+                        f"{steps[0].path}; read it to see whether it was made"
+                    ) from None
+                if landed():
+                    return []
+                continue
+            reply = _judge(answers)
+            if reply.reason == "access":
+                raise AccessDenied(
+                    self.hosts, steps[reply.step].path, "the key is another one, or missing"
+                )
+            if reply.reason:
+                raise NotApplied(reply.step, steps[reply.step].path, reply.reason)
+            return list(reply.value)
+
+    def remove(self, path: str) -> bool:
+        """Remove a node and all below it; False if it was not there."""
+        found = False
+        while True:
+            below = [path]
+            for folder in below:  # grows while it is read: parents before children
+                below += [f"{folder}/{name}" for name in self.children(folder)]
+            try:
+                for at in reversed(below):
+                    found = self.delete(at) or found
+                return found
+            except Conflict:
+                continue  # somebody created below it in the meantime
+
+
+class Fence:
+    """Lets only the newest epoch through. For whoever receives orders from a leader."""
+
+    def __init__(self, epoch: int = 0) -> None:
+        self.epoch = epoch
+
+    def admit(self, epoch: int, who: str = "the sender") -> None:
+        """Remember ``epoch``; Fenced if a newer one has been seen."""
+        if epoch < self.epoch:
+            raise Fenced(who, f"its epoch {epoch} is older than {self.epoch}")
+        self.epoch = epoch
+
+
+class _All:
+    """Several results as one, for ensure(): done when all are; "exists" is fine."""
+
+    def __init__(self, results: list[Any]) -> None:
+        self.results = results
+
+    def wait(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        return all(r.wait(max(0.0, deadline - time.monotonic())) for r in self.results)
+
+    def get_nowait(self) -> None:
+        for result in self.results:
+            try:
+                result.get_nowait()
+            except zk.NodeExistsError:
+                continue
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads, less two of three: callbacks run where the reply is read.
+
+    Also: waits by poll(2) instead of a fresh epoll per wait, notes when the server was last heard,
+    and refuses to connect once the session is over, so that kazoo cannot start another.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        super().__init__()
+        self.coordinator = coordinator
+        self.completion_queue = _Inline(coordinator)
+        self.stopping = threading.Lock()
+        self.connect_s = 1.0
+        self.heard_at = time.monotonic()
+        self.failure = ""
+        self.ended = self.was_connected = False
+        self._wake_fds: set[int] = set()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def is_connection_thread(self) -> bool:
+        return threading.current_thread() in self._threads
+
+    def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
+        thread = threading.Thread(target=func, args=args, kwargs=kwargs, daemon=True)
+        thread.name = "horn-zk"
+        self._threads.append(thread)
+        thread.start()
+        return thread
+
+    def dispatch_callback(self, callback: Any) -> None:
+        self.completion_queue.put(lambda: callback.func(*callback.args))
+
+    def create_socket_pair(self) -> Any:
+        pair = super().create_socket_pair()
+        self._wake_fds = {s.fileno() for s in pair}
+        return pair
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        if self.ended:
+            raise ConnectionRefusedError("the session is over")
+        kwargs["timeout"] = min(kwargs.get("timeout") or self.connect_s, self.connect_s)
+        try:
+            connection = super().create_connection(*args, **kwargs)
+        except OSError as error:
+            self.failure = (error.strerror or str(error) or "no answer").lower()
+            raise
+        self.failure = ""
+        return connection
+
+    def select(
+        self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        poll = select.poll()
+        readers, writers = {s.fileno(): s for s in rlist}, {s.fileno(): s for s in wlist}
+        for fd in readers:
+            poll.register(fd, select.POLLIN)
+        for fd in writers:
+            poll.register(fd, select.POLLOUT)
+        ready = poll.poll(None if timeout is None else timeout * 1000)
+        found = [fd for fd, _ in ready]
+        if any(fd in readers and fd not in self._wake_fds for fd in found):
+            self.heard_at = time.monotonic()
+        return (
+            [readers[fd] for fd in found if fd in readers],
+            [writers[fd] for fd in found if fd in writers],
+            [],
+        )
+
+
+class _Inline:
+    """Stands for kazoo's completion queue: runs what is put, at once."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+
+    def put(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # top of kazoo's thread: a bug here must not go unseen
+            logger.exception("a callback failed")
+            self.coordinator._end(f"a callback failed: {error!r}")
+
+
+_WORDS = {
+    EventType.CREATED: "created",
+    EventType.DELETED: "deleted",
+    EventType.CHANGED: "changed",
+    EventType.CHILD: "children",
+    EventType.NONE: "broken",
+}
+
+
+def _word(watch: Callable[[str], None]) -> Callable[[Any], None]:
+    return lambda event: watch(_WORDS[event.type])
+
+
+def _node(data: bytes, stat: Any) -> Node:
+    return Node(data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.numChildren)
+
+
+def _reason(error: Exception) -> str:
+    return REASONS.get(type(error), type(error).__name__)
+
+
+def _judge(answers: list[Any]) -> Reply:
+    """A transaction's answers as a Reply: kazoo returns errors, it does not raise them."""
+    rolled_back = (zk.RolledBackError, zk.RuntimeInconsistency)
+    for step, answer in enumerate(answers):
+        if isinstance(answer, Exception) and not isinstance(answer, rolled_back):
+            return Reply(reason=_reason(answer), step=step)
+    return Reply(answers)

@@ -1,0 +1,160 @@
+"""The tree of jobs: what each one is, in which state, and what came of it. DESIGN 7 and 8.
+
+Every change of a state says from which state, and may be fenced by the leadership of the job's
+master, so that two masters, or a master and a stop, cannot overwrite one another.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from horn.cluster.coord import Coordinator, Create, Put, Step
+from horn.cluster.election import Leadership, commit_as
+from horn.errors import Conflict, JobError, NotApplied, NotFound, ProtocolError
+
+MAX_SPEC_BYTES = 900_000  # one transaction carries it, and ZooKeeper's frame is 1,048,575
+
+
+class State(enum.Enum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    STOPPING = "STOPPING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+
+
+NEXT: dict[State, frozenset[State]] = {
+    State.PENDING: frozenset({State.RUNNING, State.STOPPING, State.STOPPED, State.FAILED}),
+    State.RUNNING: frozenset(
+        {State.RESTARTING, State.STOPPING, State.SUCCEEDED, State.FAILED, State.STOPPED}
+    ),
+    State.RESTARTING: frozenset({State.RUNNING, State.STOPPING, State.FAILED, State.STOPPED}),
+    State.STOPPING: frozenset({State.STOPPED, State.SUCCEEDED, State.FAILED}),
+    State.SUCCEEDED: frozenset(),
+    State.FAILED: frozenset({State.PENDING}),  # horn resume
+    State.STOPPED: frozenset({State.PENDING}),
+}
+ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED})
+
+
+class Jobs:
+    """Create, read, change and remove jobs.
+
+    Raises
+    ------
+    NotFound : no such job.
+    Conflict : the name is taken, or the job is in another state than the change expects.
+    Fenced : the given leadership has ended.
+    """
+
+    def __init__(self, coord: Coordinator) -> None:
+        self.coord, self.paths = coord, coord.paths
+        coord.ensure(self.paths.jobs(), self.paths.workers())
+
+    def create(self, job: str, spec: bytes) -> None:
+        """Enter a job as PENDING, with its whole folder tree, at once or not at all."""
+        if len(spec) > MAX_SPEC_BYTES:
+            raise JobError(
+                f"job {job!r}: its description has {len(spec)} bytes, but at most "
+                f"{MAX_SPEC_BYTES} fit into ZooKeeper"
+            )
+        at = self.paths
+        steps: list[Step] = [Create(at.job(job)), Create(at.spec(job), spec)]
+        steps += [Create(at.state(job), State.PENDING.value.encode()), Create(at.result(job))]
+        folders = (at.leader(job), at.groups(job), at.servers(job), at.checkpoints(job))
+        steps += map(Create, folders)
+
+        def landed() -> bool:
+            node = self.coord.get(at.spec(job))
+            return node is not None and node.data == spec
+
+        try:
+            self.coord.commit(steps, landed)
+        except NotApplied as error:
+            if error.reason == "exists":
+                raise Conflict(f"there is a job {job!r} already; choose another name") from None
+            raise
+
+    def states(self) -> dict[str, State]:
+        """All jobs and their states."""
+        found = {}
+        for job in self.coord.children(self.paths.jobs()):
+            node = self.coord.get(self.paths.state(job))
+            if node is not None:  # else it is being removed
+                found[job] = self._parse(job, node.data)
+        return found
+
+    def spec(self, job: str) -> bytes:
+        return self._read(job, self.paths.spec(job))
+
+    def state(self, job: str) -> State:
+        return self._parse(job, self._read(job, self.paths.state(job)))
+
+    def result(self, job: str) -> bytes:
+        """What came of it; empty until it has ended."""
+        return self._read(job, self.paths.result(job))
+
+    def checkpoint(self, job: str) -> bytes:
+        """What the master wrote about the last complete checkpoint; empty if there is none."""
+        return self._read(job, self.paths.checkpoints(job))
+
+    def change(
+        self,
+        job: str,
+        old: State,
+        new: State,
+        *,
+        result: bytes | None = None,
+        leadership: Leadership | None = None,
+    ) -> None:
+        """From ``old`` to ``new``, with the result if given; Conflict if it is not in ``old``."""
+        if new not in NEXT[old]:
+            raise Conflict(f"job {job!r}: {old.value} does not lead to {new.value}")
+        path = self.paths.state(job)
+        node = self.coord.get(path)
+        if node is None:
+            raise NotFound(f"no job {job!r}")
+        if node.data != old.value.encode():
+            raise Conflict(f"job {job!r} is {self._parse(job, node.data).value}, not {old.value}")
+        steps: list[Step] = [Put(path, new.value.encode(), node.version)]
+        if result is not None:
+            steps.append(Put(self.paths.result(job), result))
+        try:
+            self._commit(steps, leadership)
+        except NotApplied as error:
+            if error.reason == "version":
+                raise Conflict(f"job {job!r} left {old.value} in the meantime") from None
+            raise
+
+    def note_checkpoint(
+        self, job: str, description: bytes, leadership: Leadership | None = None
+    ) -> None:
+        """Record the last complete checkpoint."""
+        self._commit([Put(self.paths.checkpoints(job), description)], leadership)
+
+    def remove(self, job: str) -> None:
+        """Remove an ended job; Conflict while it is not."""
+        state = self.state(job)
+        if state not in ENDED:
+            raise Conflict(f"job {job!r} is {state.value}; stop it first")
+        self.coord.remove(self.paths.job(job))
+
+    def _commit(self, steps: list[Step], leadership: Leadership | None) -> None:
+        if leadership is None:
+            self.coord.commit(steps)
+        else:
+            commit_as(self.coord, leadership, steps)
+
+    def _read(self, job: str, path: str) -> bytes:
+        node = self.coord.get(path)
+        if node is None:
+            raise NotFound(f"no job {job!r}")
+        return node.data
+
+    def _parse(self, job: str, data: bytes) -> State:
+        try:
+            return State(data.decode())
+        except ValueError:
+            raise ProtocolError(f"job {job!r} has the unknown state {data[:40]!r}") from None

@@ -1,0 +1,92 @@
+"""Every path that horn uses in ZooKeeper, in one table.
+
+Pure: no I/O. Names of jobs, tasks and hosts are checked here, so no other file joins strings to
+paths.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from horn.errors import JobError
+
+LAYOUT = 1  # of the tree below; members write it beside their endpoint
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")  # no "/", never "." or ".."
+
+
+def checked(kind: str, name: str) -> str:
+    """``name``, or a JobError if it cannot be part of a path."""
+    if NAME.fullmatch(name) is None:
+        raise JobError(
+            f"{kind} name {name!r}: use 1 to 100 letters, digits, '_', '-', '.' or ':', "
+            f"starting with a letter, a digit or '_'"
+        )
+    return name
+
+
+def counted(kind: str, number: int) -> int:
+    """``number``, or a JobError if it is below 0."""
+    if number < 0:
+        raise JobError(f"{kind} {number}: must be 0 or more")
+    return number
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The tree below ``root``, as DESIGN 7 draws it."""
+
+    root: str = "/horn"
+
+    def workers(self) -> str:
+        return f"{self.root}/workers"
+
+    def jobs(self) -> str:
+        return f"{self.root}/jobs"
+
+    def job(self, job: str) -> str:
+        return f"{self.jobs()}/{checked('job', job)}"
+
+    def spec(self, job: str) -> str:
+        return f"{self.job(job)}/spec"
+
+    def state(self, job: str) -> str:
+        return f"{self.job(job)}/state"
+
+    def result(self, job: str) -> str:
+        return f"{self.job(job)}/result"
+
+    def leader(self, job: str) -> str:
+        return f"{self.job(job)}/leader"
+
+    def groups(self, job: str) -> str:
+        return f"{self.job(job)}/groups"
+
+    def group(self, job: str, group: int) -> str:
+        return f"{self.groups(job)}/{counted('group', group)}"
+
+    def members(self, job: str, group: int) -> str:
+        return f"{self.group(job, group)}/members"
+
+    def barrier(self, job: str, group: int) -> str:
+        return f"{self.group(job, group)}/barrier"
+
+    def servers(self, job: str) -> str:
+        return f"{self.job(job)}/servers"
+
+    def checkpoints(self, job: str) -> str:
+        return f"{self.job(job)}/checkpoints"
+
+
+def region(epoch: int, members: Iterable[str]) -> str:
+    """The folder of a group's generations: its epoch, and who it says it consists of."""
+    names = "\n".join(sorted(members)).encode()
+    return f"{counted('epoch', epoch):016x}-{hashlib.sha256(names).hexdigest()[:12]}"
+
+
+def generation(number: int) -> str:
+    """A generation's name; sorts as the number does."""
+    return f"{counted('generation', number):010d}"
