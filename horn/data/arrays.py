@@ -40,9 +40,13 @@ def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
     else:
         dtype = np.dtype(np.float32 if size <= 2 else np.float64)
     x = x.astype(dtype, copy=False)
-    if x.strides[1] != x.itemsize or not x.flags.aligned:
+    if not _has_contiguous_rows(x) or not x.flags.aligned:
         x = np.ascontiguousarray(x) if x.flags.aligned else x.copy()
     return x, scale
+
+
+def _has_contiguous_rows(x: np.ndarray) -> bool:
+    return x.shape[1] <= 1 or x.strides[1] == x.itemsize  # one column has any stride at all
 
 
 def as_labels_or_targets(y: Any, what: str) -> np.ndarray:
@@ -114,7 +118,7 @@ def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
     if (
         x.ndim != 2
         or x.dtype not in (np.uint8, np.float32, np.float64)
-        or x.strides[1] != x.itemsize
+        or not _has_contiguous_rows(x)
     ):
         raise DataError(
             f"{name}: x is {x.dtype} of shape {x.shape}, but (samples, features) of uint8, "

@@ -49,6 +49,8 @@ def load(spec: str, *, labels: bool = True, download: bool = False) -> Dataset:
     NotFound : no such set or file; proposes a name.
     DataError : the file is of no known format, damaged, or holds what cannot be learned from.
     """
+    if not spec.strip():
+        raise NotFound(f"no data are named; give a path, or one of {', '.join(KNOWN)}")
     name, _, part = spec.partition(":")
     if name in KNOWN:
         return _known(name, part or "train", labels, download)

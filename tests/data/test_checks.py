@@ -1,0 +1,84 @@
+"""What must hold before a network meets the data, and the sentence when it does not."""
+
+import numpy as np
+import pytest
+
+from horn import data
+from horn.data import checks
+from horn.errors import DataError
+
+
+@pytest.mark.parametrize("value, called", [(np.nan, "NaN"), (np.inf, "infinity")])
+def test_the_first_bad_value_is_named_and_all_are_counted(value, called, monkeypatch):
+    monkeypatch.setattr(checks, "CHUNK_VALUES", 8)  # several chunks
+    x = np.zeros((9, 3), np.float32)
+    x[4, 2] = value
+    x[8, 0] = -np.inf
+    with pytest.raises(DataError) as caught:
+        data.as_dataset(x, "rows.npy")
+    assert str(caught.value) == (
+        f"rows.npy: x has {called} at row 4, column 2, the first of 2 NaN or infinite values; "
+        "drop those rows or fill them in before training"
+    )
+
+
+def test_a_single_bad_target_is_named():
+    y = np.ones((3, 2))
+    y[2, 1] = np.nan
+    with pytest.raises(DataError, match="y has NaN at row 2, column 1, the only such value; drop"):
+        data.as_dataset((np.ones((3, 1)), y))
+
+
+def test_contents_are_looked_at_once_per_dataset(monkeypatch):
+    dataset = data.as_dataset(np.ones((3, 2)))
+    monkeypatch.setattr(checks, "check_finite", lambda _: pytest.fail("looked again"))
+    assert data.as_dataset(dataset) is dataset
+    assert data.as_dataset(dataset[1:]).n_features == 2
+    fresh = data.Dataset(np.ones((3, 2)), None)
+    with pytest.raises(pytest.fail.Exception, match="looked again"):
+        data.as_dataset(fresh)
+
+
+def test_large_finite_values_pass():
+    data.check_finite(data.Dataset(np.full((2, 2), np.finfo(np.float32).max, np.float32), None))
+
+
+def test_wrong_feature_count():
+    dataset = data.as_dataset(np.ones((5, 784)), "mnist:train")
+    data.check_features(dataset, 784, 'job "leaky"')
+    with pytest.raises(DataError) as caught:
+        data.check_features(dataset, 64, 'job "leaky"')
+    assert str(caught.value) == (
+        'mnist:train: input has 784 features per sample, but job "leaky" declares input(64); '
+        "x.shape is (5, 784). Use net.input(784) or pass matching data"
+    )
+
+
+def test_labels_outside_the_output_range():
+    dataset = data.as_dataset((np.ones((4, 2)), [0, 10, 3, 3]))
+    data.check_labels(dataset, 11, "output(11, softmax)")
+    with pytest.raises(DataError) as caught:
+        data.check_labels(dataset, 10, "output(10, softmax)")
+    assert str(caught.value) == (
+        "data: labels contain 10 (row 1), but output(10, softmax) has classes 0..9; "
+        "found 3 distinct labels. Use net.output(11, ...) or remap y"
+    )
+
+
+def test_labels_that_are_missing_negative_or_one_hot():
+    x = np.ones((2, 2))
+    with pytest.raises(DataError, match="there are no labels, but output.* pass the pair"):
+        data.check_labels(data.Dataset(x, None), 3, "output(3, softmax)")
+    with pytest.raises(DataError, match="label -2 in row 0 is negative"):
+        data.check_labels(data.Dataset(x, np.array([-2, 1])), 3, "output(3, softmax)")
+    with pytest.raises(DataError, match=r"for one-hot rows write y.argmax\(axis=1\)"):
+        data.check_labels(data.Dataset(x, np.eye(2)), 2, "output(2, softmax)")
+
+
+def test_targets_of_another_width():
+    dataset = data.as_dataset((np.ones((2, 2)), np.ones((2, 3))))
+    data.check_targets(dataset, 3, "output(3, identity)")
+    with pytest.raises(DataError, match=r"y has shape \(2, 3\), .* of shape \(2, 1\); use a match"):
+        data.check_targets(dataset, 1, "output(1, identity)")
+    with pytest.raises(DataError, match="there are no targets, but output.* needs 1 numbers"):
+        data.check_targets(data.Dataset(dataset.x, None), 1, "output(1, identity)")

@@ -1,0 +1,110 @@
+"""CSV files: what is read, and the line that is not."""
+
+import gzip
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from horn.data import csv, load
+from horn.errors import DataError, NotFound
+
+
+def write(tmp_path, text: str):
+    path = tmp_path / "rows.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1.5,2,0\n3,4,1\n",
+        "a,b,label\n1.5,2,0\n\n3,4,1",
+        "1.5;2;0\r\n3;4;1\r\n",
+        "1.5\t2\t0\n3\t4\t1\n",
+        '\ufeff"x, first",b,c\n"1.5", 2 ,0.0\n3,4,1e0\n',
+    ],
+    ids=["plain", "header", "semicolon", "tab", "quoted"],
+)
+def test_the_last_column_is_the_label(tmp_path, text):
+    dataset = load(str(write(tmp_path, text)))
+    np.testing.assert_array_equal(dataset.x, [[1.5, 2], [3, 4]])
+    assert dataset.y.tolist() == [0, 1]
+
+
+def test_without_labels_every_column_is_a_feature(tmp_path):
+    dataset = load(str(write(tmp_path, "1.5,2\n3,4.5\n")), labels=False)
+    np.testing.assert_array_equal(dataset.x, [[1.5, 2], [3, 4.5]])
+    assert dataset.y is None
+
+
+def test_whole_numbers_are_kept_as_bytes_but_mean_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv, "CHUNK_LINES", 2)
+    bytes_only = load(str(write(tmp_path, "0,255,1\n" * 5)))
+    assert (bytes_only.x.dtype, bytes_only.scale) == (np.uint8, 1.0)
+    mixed = load(str(write(tmp_path, "0,255,1\n" * 4 + "0,256,1\n")))
+    assert mixed.x.dtype == np.float64
+    assert mixed.x[:, 1].tolist() == [255.0] * 4 + [256.0]
+
+
+@settings(max_examples=40)
+@given(arrays.arrays("f8", (3, 2), elements=st.floats(allow_nan=False, allow_infinity=False)))
+def test_every_digit_is_kept(tmp_path_factory, table):
+    path = tmp_path_factory.getbasetemp() / "digits.csv"
+    path.write_text("\n".join(",".join(map(repr, row)) for row in table.tolist()))
+    x, _ = csv.read(path, labels=False)
+    np.testing.assert_array_equal(x, table)
+
+
+def test_gzipped(tmp_path):
+    (tmp_path / "rows.csv.gz").write_bytes(gzip.compress(b"1,2,0\n"))
+    assert load(str(tmp_path / "rows.csv.gz")).x.tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("", ": is empty; give one sample a line"),
+        ("\n \n", ": is empty; give one sample a line"),
+        ("a,b\n", ": has a header but no samples; give one sample a line"),
+        ("1,2,0\n3,red,1\n", ", line 2: column 2 is 'red', but a number is expected; replace"),
+        ("a,b,c\n\n1,,0\n", ", line 3: column 2 is empty, but a number is expected; replace"),
+        ("1,2,0\n3,1_0,1\n", ", line 2: column 2 is '1_0', but a number is expected; replace"),
+        ("1,two,0\n3,4,1\n", ", line 1: column 2 is 'two', but a number is expected; replace"),
+        ("1,2,0\n3,4,1\n5,6\n", ", line 3: has 2 cells, but line 1 has 3; give every line"),
+        ("1,2,0\n3,4,5,1\n", ", line 2: has 4 cells, but line 1 has 3; give every line"),
+        ("a,b\n1,2,0\n", ", line 2: has 3 cells, but line 1 has 2; give every line"),
+        ("1,2,0\n3,4,0.5\n", ", line 2: the label, its last cell, is 0.5, but labels must be"),
+        ("1,2,0\n3,4,nan\n", ", line 2: the label, its last cell, is nan, but labels must be"),
+        ("1,2,0\n\n3,4,-1\n", ": label -1 in row 1 is negative (1 such labels in all)"),
+        ("1,2,0\n3,nan,1\n", ": x has NaN at row 1, column 1, the only such value"),
+        ("1\n2\n", ", line 1: has one column, which would be the label; add features, or say"),
+    ],
+)
+def test_the_wrong_line_is_named(tmp_path, text, words):
+    path = write(tmp_path, text)
+    with pytest.raises(DataError) as caught:
+        load(str(path))
+    assert str(caught.value).startswith(f"{path}{words}")
+
+
+def test_a_wrong_line_far_down_is_named(tmp_path):
+    path = write(tmp_path, "1,2,0\n" * 3000 + "1,x,0\n")
+    with pytest.raises(DataError, match="line 3001: column 2 is 'x'"):
+        load(str(path))
+
+
+def test_other_encodings_and_damage(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_bytes("größe,b\n1,0\n".encode("latin-1"))
+    with pytest.raises(DataError, match="is not UTF-8 text .* save it as UTF-8"):
+        load(str(path))
+    packed = tmp_path / "rows.csv.gz"
+    packed.write_bytes(gzip.compress(b"1,2,0\n" * 1000)[:-12])
+    with pytest.raises(DataError, match="the gzip data are damaged .* fetch the file again"):
+        load(str(packed))
+    with pytest.raises(NotFound, match="no such file"):
+        csv.read(tmp_path / "other.csv")

@@ -1,0 +1,164 @@
+"""The dataset contract: what is kept as it is, what becomes what, and how a batch is read."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horn import data
+from horn.errors import DataError
+
+
+def test_float_arrays_are_kept_without_a_copy():
+    x = np.ones((5, 3), np.float32)
+    y = np.arange(5)
+
+    dataset = data.as_dataset((x, y))
+
+    assert np.shares_memory(dataset.x, x) and np.shares_memory(dataset.y, y)
+    assert (len(dataset), dataset.n_features, dataset.scale) == (5, 3, 1.0)
+
+
+def test_a_dataset_is_returned_itself():
+    digits = data.digits("test")
+    assert data.as_dataset(digits) is digits
+
+
+def test_memory_mapped_rows_stay_in_the_file(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((4, 2), np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+
+    dataset = data.as_dataset(mapped)
+
+    assert dataset.y is None
+    assert np.shares_memory(dataset.x, mapped) and not dataset.x.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "given_type, kept, scale",
+    [
+        ("u1", "u1", 1 / 255),
+        ("?", "u1", 1.0),
+        ("i2", "f4", 1.0),
+        ("f2", "f4", 1.0),
+        ("i8", "f8", 1.0),
+        (">f4", "f4", 1.0),
+        ("f8", "f8", 1.0),
+    ],
+)
+def test_types_and_scale(given_type, kept, scale):
+    dataset = data.as_dataset(np.ones((2, 3), given_type))
+    assert (dataset.x.dtype, dataset.scale) == (np.dtype(kept), scale)
+    np.testing.assert_array_equal(dataset.x, np.ones((2, 3)))
+
+
+def test_a_given_scale_wins_over_that_of_bytes():
+    assert data.as_dataset(np.ones((2, 3), np.uint8), scale=1 / 16).scale == 1 / 16
+
+
+def test_a_single_column_may_have_any_stride():
+    column = np.arange(6.0)[::2, None]
+    dataset = data.as_dataset(column)
+    assert np.shares_memory(dataset.x, column)
+    assert dataset[::2].x.tolist() == [[0], [4]]
+
+
+def test_further_axes_are_flattened():
+    images = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    np.testing.assert_array_equal(data.as_dataset(images).x, images.reshape(2, 12))
+
+
+def test_columns_that_are_not_contiguous_are_made_so():
+    x = np.asfortranarray(np.arange(12.0).reshape(4, 3))
+    dataset = data.as_dataset(x)
+    assert dataset.x.strides == (24, 8)
+    np.testing.assert_array_equal(dataset.x, x)
+
+
+def test_two_axes_of_integers_are_targets():
+    dataset = data.as_dataset((np.ones((2, 3)), np.array([[1, 0], [0, 1]])))
+    assert dataset.y.dtype == np.float64
+
+
+def test_slices_are_views_that_keep_scale_and_name():
+    digits = data.digits("test")
+    part = digits[10:30:2]
+    assert (len(part), part.scale, part.name) == (10, 1 / 16, "digits:test")
+    assert np.shares_memory(part.x, digits.x) and np.shares_memory(part.y, digits.y)
+    assert len(digits.take(7)) == 7
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 60), st.floats(0.05, 0.95), st.integers(0, 2**64 - 1))
+def test_split_gives_each_sample_to_exactly_one_part(n, fraction, seed):
+    n_first = round(n * fraction)
+    if not 0 < n_first < n:
+        return
+    whole = data.as_dataset((np.arange(n, dtype=np.float32)[:, None], np.arange(n)))
+
+    first, second = whole.split(fraction, seed)
+
+    assert len(first) == n_first
+    assert sorted([*first.y, *second.y]) == list(range(n))
+    np.testing.assert_array_equal(first.x[:, 0], first.y)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("stored", [np.uint8, np.float32, np.float64])
+def test_read_converts_then_scales_once(dtype, stored):
+    x = np.arange(20).reshape(5, 4).astype(stored)
+    dataset = data.Dataset(x, None, scale=1 / 3)
+    rows, out = np.array([4, 0, 4]), np.full((3, 4), np.nan, dtype)
+
+    assert dataset.read(rows, out) is out
+
+    np.testing.assert_array_equal(out, x[rows].astype(dtype) * dtype(1 / 3))
+
+
+@pytest.mark.parametrize(
+    "x, y, words",
+    [
+        ([], None, "data: x has shape (0,), but (samples, features) is expected"),
+        (np.ones((0, 3)), None, "so there is nothing to learn from; pass at least one sample"),
+        (np.ones((3, 0)), None, "so there is nothing to learn from; pass at least one sample"),
+        (np.ones(4), None, "write x.reshape(1, -1) for one sample"),
+        ([[1, 2], [3]], None, "data: x is not a rectangular array"),
+        (np.array([["a", "b"]]), None, "data: x holds text, but numbers are expected"),
+        (np.array([[None, 1]]), None, "data: x holds Python objects, but numbers are expected"),
+        (np.ones((2, 2), complex), None, "data: x holds complex numbers, but numbers are"),
+        (np.ones((3, 2)), [0, 1], "data: x has 3 samples, but y has 2; pass one label or"),
+        (np.ones((2, 2)), [0, 1.5], "labels must be integers, but y[1] is 1.5; write"),
+        (np.ones((2, 2)), [0, np.nan], "labels must be integers, but y[1] is nan; write"),
+        (np.ones((2, 2)), [0.0, 1.0], "labels must be integers, but y is float64; write y.astype"),
+        (np.ones((2, 2)), ["cat", "dog"], "data: y holds text, but numbers are expected"),
+        (np.ones((2, 2)), np.ones((2, 2, 2)), "data: y has shape (2, 2, 2), but (samples,)"),
+        (np.ones((2, 2)), np.ones((2, 0)), "data: y has shape (2, 0), so there is nothing to"),
+        (np.ones((3, 2)), [0, -1, -1], "label -1 in row 1 is negative (2 such labels in all)"),
+    ],
+)
+def test_what_does_not_fit_is_named(x, y, words):
+    with pytest.raises(DataError) as caught:
+        data.as_dataset((x, y))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_that_need_converting_are_refused_by_the_constructor():
+    with pytest.raises(DataError, match=r"as_dataset\(\(x, y\)\) converts it"):
+        data.Dataset(np.ones((2, 2), int), None)
+    with pytest.raises(DataError, match=r"as_dataset\(\(x, y\)\) converts it"):
+        data.Dataset(np.ones((2, 2)), np.ones(2))
+    with pytest.raises(DataError, match="scale is 0; give what one unit of x is worth"):
+        data.Dataset(np.ones((2, 2)), None, scale=0)
+
+
+def test_taking_more_than_there_is_is_refused():
+    dataset = data.as_dataset(np.ones((5, 1)))
+    with pytest.raises(DataError, match="asked for the first 6 samples of 5; take 1 to 5"):
+        dataset.take(6)
+    with pytest.raises(DataError, match=r"split\(1\) of 5 samples leaves one part empty"):
+        dataset.split(1)
+    with pytest.raises(DataError, match="nothing to learn from"):
+        dataset[5:]
+    with pytest.raises(TypeError, match="index with a slice"):
+        dataset[0]

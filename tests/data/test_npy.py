@@ -1,0 +1,66 @@
+""".npy files: mapped, never unpickled."""
+
+import numpy as np
+import pytest
+
+from horn.data import load, npy
+from horn.errors import DataError, NotFound
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["u1", "f4", ">f8", "i8"])
+def test_what_is_saved_is_read(tmp_path, dtype, order):
+    array = np.asarray(np.arange(12).reshape(3, 4), dtype, order=order)
+    np.save(tmp_path / "x.npy", array)
+
+    got = npy.read(tmp_path / "x.npy")
+
+    assert got.dtype == array.dtype and not got.flags.writeable
+    np.testing.assert_array_equal(got, array)
+    np.testing.assert_array_equal(load(str(tmp_path / "x.npy")).x, array)
+
+
+def test_the_second_header_version_is_read(tmp_path):
+    with open(tmp_path / "x.npy", "wb") as file:
+        np.lib.format.write_array(file, np.ones((2, 2)), version=(2, 0))
+    np.testing.assert_array_equal(npy.read(tmp_path / "x.npy"), np.ones((2, 2)))
+
+
+def test_objects_are_refused_and_never_unpickled(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (pytest.fail, ("it was unpickled",))
+
+    np.save(tmp_path / "x.npy", np.array([[Bomb()]], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError) as caught:
+        load(str(tmp_path / "x.npy"))
+    assert str(caught.value) == (
+        f"{tmp_path / 'x.npy'}: holds Python objects, which horn never unpickles; "
+        "save plain numbers, np.array(values, dtype='float32')"
+    )
+
+
+def test_a_truncated_file_says_bytes_got_and_expected(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros((10, 10)))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match="cut short: got 799 bytes of values, expected 800 by its"):
+        npy.read(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello, world", b"\x93NUMPY\x01\x00\x08\x00nonsense"])
+def test_what_is_no_npy_file(tmp_path, content):
+    (tmp_path / "x.npy").write_bytes(content)
+    with pytest.raises(DataError, match="is no .npy file, or its header is damaged"):
+        npy.read(tmp_path / "x.npy")
+
+
+def test_an_empty_array_is_told_by_the_dataset(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((0, 4)))
+    with pytest.raises(DataError, match=r"x has shape \(0, 4\), so there is nothing to learn from"):
+        load(str(tmp_path / "x.npy"))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(NotFound, match=r"x\.npy: no such file"):
+        npy.read(tmp_path / "x.npy")

@@ -1,0 +1,56 @@
+""".npz files: x and y, by part, never unpickled."""
+
+import numpy as np
+import pytest
+
+from horn.data import load, npz
+from horn.errors import DataError, NotFound
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_x_and_y_are_read(tmp_path, save):
+    path = tmp_path / "rows.npz"
+    save(path, x=np.ones((3, 2), np.float32), y=np.array([2, 1, 0], np.uint8))
+    dataset = load(str(path))
+    assert (dataset.x.dtype, dataset.y.dtype) == (np.float32, np.int64)
+    assert dataset.y.tolist() == [2, 1, 0]
+    assert load(str(path), labels=False).y is None
+
+
+def test_parts_are_chosen_by_name(tmp_path):
+    path = tmp_path / "rows.npz"
+    np.savez(path, x_train=np.ones((3, 2)), x_test=np.zeros((1, 2)), y_test=np.array([5]))
+    assert len(load(str(path))) == len(load(f"{path}:train")) == 3
+    assert load(f"{path}:test").y.tolist() == [5]
+
+
+def test_an_archive_without_x(tmp_path):
+    np.savez(tmp_path / "rows.npz", images=np.ones((3, 2)))
+    with pytest.raises(
+        DataError, match=r"has no array 'x' \(it has images\); write it with np.sav"
+    ):
+        load(str(tmp_path / "rows.npz"))
+
+
+def test_objects_are_refused_and_never_unpickled(tmp_path):
+    np.savez(tmp_path / "rows.npz", x=np.array([[None]], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match="array 'x' holds Python objects, which horn never unpickl"):
+        load(str(tmp_path / "rows.npz"))
+
+
+def test_damaged_archives(tmp_path):
+    path = tmp_path / "rows.npz"
+    path.write_bytes(b"PK, but no zip archive")
+    with pytest.raises(DataError, match="is damaged or no .npz file"):
+        npz.read(path)
+    np.savez(path, x=np.zeros((50, 50)))
+    content = bytearray(path.read_bytes())
+    content[5000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="is damaged or no .npz file .Bad CRC"):
+        npz.read(path)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(NotFound, match="no such file"):
+        npz.read(tmp_path / "rows.npz")
