@@ -1,0 +1,197 @@
+"""Backward from forward: reverse-mode differentiation of IR.
+
+A value that a select does not choose contributes nothing, not even NaN: derivatives are multiplied inside the select.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from horn.compiler import ir
+from horn.compiler.ir import Node, Op, const, leaf, make, mul, reduce, select
+from horn.compiler.parse import ForwardIR
+
+_MESSAGE = (Op.INPUT, Op.WEIGHT, Op.SYNAPSE_DRAW, Op.PREVIOUS, Op.POSITION)
+
+
+@dataclass(frozen=True)
+class Derived:
+    """The gradients of one neuron class, given UPSTREAM = d loss / d output.
+
+    sum : the node of sum(input * weight) if the class is a weighted-sum neuron, else None. delta : d loss / d sum (b, o), or None.
+    input, weight : d loss / d input and d loss / d weight of each synapse (b, o, i), for the others.
+    parameters : d loss / d parameter (b, o) by name.
+    """
+
+    is_weighted_sum: bool
+    sum: Node | None
+    delta: Node | None
+    input: Node
+    weight: Node
+    parameters: dict[str, Node]
+
+
+def times(a: Node, d: Node) -> Node:
+    """a * d, with d inside the selects of a that may be 0."""
+    if a.op is Op.SELECT:
+        c, x, y = a.args
+        if ir.is_const(y, 0.0):
+            return select(c, times(x, d), y)
+        if ir.is_const(x, 0.0):
+            return select(c, x, times(y, d))
+    if ir.is_const(a, 0.0) or ir.is_const(d, 0.0):
+        return const(0.0)
+    return mul(a, d)
+
+
+def over(a: Node, d: Node) -> Node:
+    """a / d, likewise."""
+    if a.op is Op.SELECT:
+        c, x, y = a.args
+        if ir.is_const(y, 0.0):
+            return select(c, over(x, d), y)
+        if ir.is_const(x, 0.0):
+            return select(c, x, over(y, d))
+    return const(0.0) if ir.is_const(a, 0.0) else make(Op.DIV, a, d)
+
+
+def plus(a: Node, b: Node) -> Node:
+    """a + b; two halves of one select join again."""
+    if a.op is Op.SELECT and b.op is Op.SELECT and a.args[0] is b.args[0]:
+        c, x, y = a.args
+        _, u, v = b.args
+        return select(c, plus(x, u), plus(y, v))
+    return make(Op.ADD, a, b)
+
+
+def _rules(n: Node, a: Node) -> list[Node | None]:
+    """The adjoints of a node's arguments, from the node's adjoint a; None where there is none."""
+    op, args = n.op, n.args
+    x = args[0]
+    if op is Op.ADD:
+        return [a, a]
+    if op is Op.SUB:
+        return [a, _neg(a)]
+    if op is Op.NEG:
+        return [_neg(a)]
+    if op is Op.MUL:
+        if args[0] is args[1]:
+            return [times(a, 2.0 * x), None]
+        return [times(a, args[1]), times(a, x)]
+    if op is Op.DIV:
+        return [over(a, args[1]), _neg(over(times(a, n), args[1]))]
+    if op is Op.POW:
+        power = args[1]
+        base = times(a, power * make(Op.POW, x, power - 1.0))
+        return [base, times(a, n * make(Op.LOG, x)) if power.op is not Op.CONST else None]
+    if op is Op.EXP:
+        return [times(a, n)]
+    if op is Op.LOG:
+        return [over(a, x)]
+    if op is Op.SQRT:
+        return [over(times(a, const(0.5)), n)]
+    if op is Op.TANH:
+        return [times(a, 1.0 - n * n)]
+    if op is Op.SIN:
+        return [times(a, make(Op.COS, x))]
+    if op is Op.COS:
+        return [_neg(times(a, make(Op.SIN, x)))]
+    if op is Op.ABS:
+        return [times(a, make(Op.SIGN, x))]
+    if op is Op.LOG1P:
+        return [over(a, 1.0 + x)]
+    if op is Op.EXPM1:
+        return [times(a, n + 1.0)]
+    if op is Op.SIGMOID:
+        return [times(a, n * (1.0 - n))]
+    if op is Op.SOFTPLUS:
+        return [times(a, make(Op.SIGMOID, x))]
+    if op is Op.RELU:
+        return [select(n > 0.0, a, const(0.0))]
+    if op in (Op.MAXIMUM, Op.MINIMUM):
+        second = make(Op.GT if op is Op.MAXIMUM else Op.LT, args[1], x)
+        return [select(second, const(0.0), a), select(second, a, const(0.0))]
+    if op is Op.SELECT:
+        return [None, select(x, a, const(0.0)), select(x, const(0.0), a)]
+    if op is Op.REDUCE:
+        return [_reduction(n, a)]
+    return [None] * len(args)
+
+
+def _neg(a: Node) -> Node:
+    return times(a, const(-1.0))
+
+
+def _reduction(n: Node, a: Node) -> Node | None:
+    monoid, axis = n.value
+    x = n.args[0]
+    if monoid == "sum":
+        return a
+    if monoid in ("max", "min"):
+        here = leaf(Op.POSITION, "oi") if axis == "i" else leaf(Op.INDEX, "o")
+        return select(make(Op.EQ, here, reduce(f"arg{monoid}", axis, x)), a, const(0.0))
+    if monoid == "prod":  # the product of the others, also where some factors are 0
+        zero = make(Op.EQ, x, const(0.0))
+        rest = reduce("prod", axis, select(zero, const(1.0), x))
+        zeros = reduce("sum", axis, select(zero, const(1.0), const(0.0)))
+        others = select(
+            zero,
+            select(make(Op.EQ, zeros, const(1.0)), rest, const(0.0)),
+            select(make(Op.EQ, zeros, const(0.0)), make(Op.DIV, rest, x), const(0.0)),
+        )
+        return times(a, others)
+    return None
+
+
+def gradient(root: Node, seed: Node, wanted: Iterable[Node], layerwide: bool = False) -> dict[Node, Node]:
+    """d (sum of root * seed) / d each wanted node, 0 where there is none.
+
+    What one neuron's forward derives stays per synapse: axis o is not summed. ``layerwide`` (interlayers, losses) sums over o what
+    reaches a value that all neurons of the layer share.
+    """
+    wanted = list(wanted)
+    adjoint: dict[Node, Node] = {root: seed}
+    stop = set(wanted)
+    for node in sorted(ir.walk(root), key=lambda n: n.number, reverse=True):
+        a = adjoint.get(node)
+        if a is None or not node.args or node in stop:
+            continue
+        for arg, part in zip(node.args, _rules(node, a), strict=True):
+            if part is None or ir.is_const(part, 0.0) or arg.op is Op.CONST:
+                continue
+            missing = [x for x in part.axes if x not in arg.axes and (x == "i" or (x == "o" and layerwide))]
+            if not (node.op is Op.REDUCE and node.value[1] in missing):
+                for axis in missing:
+                    part = reduce("sum", axis, part)
+            known = adjoint.get(arg)
+            adjoint[arg] = part if known is None else plus(known, part)
+    return {w: adjoint.get(w, const(0.0)) for w in wanted}
+
+
+def weighted_sum(output: Node) -> tuple[bool, Node | None]:
+    """Whether the output depends on the messages through sum(input * weight) alone, and that node if it is there."""
+    total = reduce("sum", "i", mul(leaf(Op.INPUT, "bi"), leaf(Op.WEIGHT, "oi")))
+    without = ir.replace(output, {total: const(0.0)})
+    if ir.contains(without, *_MESSAGE):
+        return False, None
+    return True, total if any(n is total for n in ir.walk(output)) else None
+
+
+def derive(forward: ForwardIR, parameters: Iterable[str]) -> Derived:
+    """The gradients of a neuron class from its forward."""
+    upstream = leaf(Op.UPSTREAM, "bo")
+    x, w = leaf(Op.INPUT, "bi"), leaf(Op.WEIGHT, "oi")
+    named = {name: leaf(Op.PARAM, "o", name) for name in parameters}
+    ok, total = weighted_sum(forward.output)
+    wanted = [*named.values(), *([total] if total is not None else [] if ok else [x, w])]
+    found = gradient(forward.output, upstream, wanted)
+    zero = const(0.0)
+    return Derived(
+        ok,
+        total,
+        (found[total] if total is not None else zero) if ok else None,
+        zero if ok else found[x],
+        zero if ok else found[w],
+        {name: found[node] for name, node in named.items()},
+    )

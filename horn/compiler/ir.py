@@ -1,0 +1,455 @@
+"""The intermediate representation: immutable expression nodes, a table that says what each may be, and its checker.
+
+A node is an operation, its arguments, a value (a number, a name, ...) and the axes it varies along: ``b`` the batch, ``o`` this
+layer's neurons, ``i`` the neuron's synapses. Equal nodes are one object, so that a shared subexpression is computed once.
+"""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from horn import math
+from horn.errors import CompileError
+
+AXES = "boi"
+
+
+class Op(enum.Enum):
+    """What a node can be. The elementwise operations are those of ``horn.math.OPS`` and the arithmetic below."""
+
+    # leaves of one neuron
+    CONST = "const"  # a number                                     ""
+    SCALAR = "scalar"  # a number that the run sets: learning_rate, ... ""
+    INPUT = "input"  # carried by each incoming synapse             "bi"
+    WEIGHT = "weight"  # one number per synapse                       "oi"
+    PREVIOUS = "previous"  # the last update of the weight                "oi"
+    DELTA = "delta"  # d loss / d sum of the receiver (backward)      "bi"
+    GRADIENT = "gradient"  # d loss / d input of the synapse (backward)   "boi"
+    OUTPUT = "output"  # what the neuron sent                         "bo"
+    PARAM = "param"  # a learned number per neuron                  "o"
+    STATE = "state"  # a remembered number                          "bo"
+    INDEX = "index"  # the neuron's place in its layer              "o"
+    COUNT = "count"  # how many messages it has                     "o"
+    POSITION = "position"  # the place of a message among all             "oi"
+    DRAW = "draw"  # a random number                              "bo" or "o"
+    SYNAPSE_DRAW = "synapse_draw"  # a random number of the synapse               "oi"
+    UPSTREAM = "upstream"  # d loss / d output, while deriving              "bo"
+    TARGET = "target"  # what the output should be                    "bo"
+    CARRY = "carry"  # a variable of the loop, only while parsing   any
+    # a leaf of the lowered program
+    LOAD = "load"  # the content of a buffer                      as stored
+    # elementwise: axes are the union of the arguments'
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    NEG = "neg"
+    LT = "lt"
+    LE = "le"
+    GT = "gt"
+    GE = "ge"
+    EQ = "eq"
+    NE = "ne"
+    AND = "and"
+    OR = "or"
+    NOT = "not"
+    SELECT = "select"  # args[1] where args[0], else args[2]
+    EXP = "exp"
+    LOG = "log"
+    SQRT = "sqrt"
+    TANH = "tanh"
+    SIN = "sin"
+    COS = "cos"
+    ABS = "abs"
+    FLOOR = "floor"
+    SIGN = "sign"
+    LOG1P = "log1p"
+    EXPM1 = "expm1"
+    SIGMOID = "sigmoid"
+    SOFTPLUS = "softplus"
+    RELU = "relu"
+    POW = "pow"
+    MAXIMUM = "maximum"
+    MINIMUM = "minimum"
+    # over one axis
+    REDUCE = "reduce"  # value (monoid, axis): removes the axis
+    MATMUL = "matmul"  # value axis: sum over it of args[0] * args[1]; after lowering only
+
+
+ELEMENTWISE: dict[Op, int] = {
+    Op.ADD: 2, Op.SUB: 2, Op.MUL: 2, Op.DIV: 2, Op.NEG: 1,
+    Op.LT: 2, Op.LE: 2, Op.GT: 2, Op.GE: 2, Op.EQ: 2, Op.NE: 2, Op.AND: 2, Op.OR: 2, Op.NOT: 1,
+    Op.SELECT: 3,
+    **{Op(name): n for name, n in math.OPS.items() if name != "where"},
+}  # fmt: skip
+BOOLEAN = frozenset({Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE, Op.AND, Op.OR, Op.NOT})
+COMMUTATIVE = frozenset({Op.ADD, Op.MUL, Op.EQ, Op.NE, Op.AND, Op.OR})
+MONOIDS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+#: A backend covers these.
+LOWERED = frozenset({*ELEMENTWISE, Op.CONST, Op.SCALAR, Op.LOAD, Op.REDUCE, Op.MATMUL})
+
+
+class Node:
+    """One operation. Made by ``make`` and the functions below, never directly."""
+
+    __slots__ = ("op", "args", "axes", "value", "number", "__weakref__")
+    op: Op
+    args: tuple[Node, ...]
+    axes: str
+    value: Any
+    number: int  # the order of creation: arguments come before their users
+
+    def __repr__(self) -> str:
+        inside = [repr(self.value)] if self.value is not None else []
+        return f"{self.op.value}({', '.join([*inside, *map(repr, self.args)])}):{self.axes}"
+
+    # A node works in ordinary formulas: built-in activations, optimizers and lambdas are traced through these.
+    def __add__(self, other: Any) -> Node:
+        return add(self, other)
+
+    def __radd__(self, other: Any) -> Node:
+        return add(other, self)
+
+    def __sub__(self, other: Any) -> Node:
+        return make(Op.SUB, self, lift(other))
+
+    def __rsub__(self, other: Any) -> Node:
+        return make(Op.SUB, lift(other), self)
+
+    def __mul__(self, other: Any) -> Node:
+        return mul(self, other)
+
+    def __rmul__(self, other: Any) -> Node:
+        return mul(other, self)
+
+    def __truediv__(self, other: Any) -> Node:
+        return make(Op.DIV, self, lift(other))
+
+    def __rtruediv__(self, other: Any) -> Node:
+        return make(Op.DIV, lift(other), self)
+
+    def __pow__(self, other: Any) -> Node:
+        return make(Op.POW, self, lift(other))
+
+    def __rpow__(self, other: Any) -> Node:
+        return make(Op.POW, lift(other), self)
+
+    def __neg__(self) -> Node:
+        return make(Op.NEG, self)
+
+    def __pos__(self) -> Node:
+        return self
+
+    def __abs__(self) -> Node:
+        return make(Op.ABS, self)
+
+    def __lt__(self, other: Any) -> Node:
+        return make(Op.LT, self, lift(other))
+
+    def __le__(self, other: Any) -> Node:
+        return make(Op.LE, self, lift(other))
+
+    def __gt__(self, other: Any) -> Node:
+        return make(Op.GT, self, lift(other))
+
+    def __ge__(self, other: Any) -> Node:
+        return make(Op.GE, self, lift(other))
+
+    def __bool__(self) -> bool:
+        raise CompileError(
+            "a true/false value is asked for while many values are computed at once; use horn.math.where(c, a, b)"
+        )
+
+    def __horn_math__(self, name: str, args: tuple[Any, ...]) -> Node:
+        nodes = tuple(map(lift, args))
+        if name == "where":
+            return select(*nodes)
+        return make(Op(name), *nodes)
+
+    # what an interlayer function may ask of the whole layer's outputs
+    def sum(self) -> Node:
+        return reduce("sum", "o", self)
+
+    def max(self) -> Node:
+        return reduce("max", "o", self)
+
+    def min(self) -> Node:
+        return reduce("min", "o", self)
+
+    def mean(self) -> Node:
+        return reduce("sum", "o", self) / Scalar("layer_size")
+
+
+_nodes: weakref.WeakValueDictionary[Any, Node] = weakref.WeakValueDictionary()
+_count = iter(range(1 << 62))
+
+
+def _intern(op: Op, args: tuple[Node, ...], axes: str, value: Any) -> Node:
+    key = (op, tuple(map(id, args)), axes, value, type(value))
+    node = _nodes.get(key)
+    if node is None:
+        node = Node.__new__(Node)
+        node.op, node.args, node.axes, node.value, node.number = op, args, axes, value, next(_count)
+        _nodes[key] = node
+    return node
+
+
+def union(*axes: str) -> str:
+    """The axes that any of these has, in order."""
+    return "".join(a for a in AXES if any(a in x for x in axes))
+
+
+def lift(value: Any) -> Node:
+    """A node, or the constant of a number."""
+    if isinstance(value, Node):
+        return value
+    if isinstance(value, (bool, int, float)) or hasattr(value, "__float__"):
+        return const(float(value))
+    raise CompileError(f"a number is needed here, got {value!r}")
+
+
+def const(value: float) -> Node:
+    return _intern(Op.CONST, (), "", float(value))
+
+
+def Scalar(name: str) -> Node:
+    """A number that the run sets: learning_rate, iteration, updates, inv_rows, or layer_size."""
+    return _intern(Op.SCALAR, (), "", name)
+
+
+def leaf(op: Op, axes: str, value: Any = None) -> Node:
+    return _intern(op, (), axes, value)
+
+
+def load(name: str, axes: str) -> Node:
+    """The content of a buffer, seen along these axes."""
+    return _intern(Op.LOAD, (), axes, name)
+
+
+def is_const(node: Node, value: float | None = None) -> bool:
+    return node.op is Op.CONST and (value is None or node.value == value)
+
+
+def make(op: Op, *args: Node) -> Node:
+    """An elementwise node, folded where the arguments are constants or neutral."""
+    if all(a.op is Op.CONST for a in args):
+        folded = _fold(op, [a.value for a in args])
+        if folded is not None:
+            return const(folded)
+    if op is Op.ADD:
+        if is_const(args[0], 0.0):
+            return args[1]
+        if is_const(args[1], 0.0):
+            return args[0]
+    elif op is Op.SUB and is_const(args[1], 0.0):
+        return args[0]
+    elif op is Op.MUL:
+        if is_const(args[0], 1.0):
+            return args[1]
+        if is_const(args[1], 1.0):
+            return args[0]
+        if is_const(args[0], -1.0):
+            return make(Op.NEG, args[1])
+        if is_const(args[1], -1.0):
+            return make(Op.NEG, args[0])
+    elif op is Op.DIV and is_const(args[1], 1.0):
+        return args[0]
+    elif op is Op.NEG and args[0].op is Op.NEG:
+        return args[0].args[0]
+    elif op is Op.POW and is_const(args[1], 1.0):
+        return args[0]
+    elif op is Op.NOT and args[0].op is Op.NOT and args[0].args[0].op in BOOLEAN:
+        return args[0].args[0]
+    elif op in (Op.AND, Op.OR):
+        neutral = 1.0 if op is Op.AND else 0.0
+        for a, other in (args, args[::-1]):
+            if a.op is Op.CONST:
+                return truth(other) if bool(a.value) == bool(neutral) else const(1.0 - neutral)
+        if args[0] is args[1]:
+            return args[0]
+    if op in COMMUTATIVE and args[0].number > args[1].number:
+        args = (args[1], args[0])
+    return _intern(op, args, union(*(a.axes for a in args)), None)
+
+
+def _fold(op: Op, values: list[float]) -> float | None:
+    try:
+        if op.value in math.OPS:
+            return float(math.apply(op.value, *values))
+        return float(_FOLD[op](*values))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        return None  # left to the run, which gives inf or nan as for any other value
+
+
+_FOLD: dict[Op, Callable[..., Any]] = {
+    Op.ADD: lambda a, b: a + b,
+    Op.SUB: lambda a, b: a - b,
+    Op.MUL: lambda a, b: a * b,
+    Op.DIV: lambda a, b: a / b,
+    Op.NEG: lambda a: -a,
+    Op.LT: lambda a, b: a < b,
+    Op.LE: lambda a, b: a <= b,
+    Op.GT: lambda a, b: a > b,
+    Op.GE: lambda a, b: a >= b,
+    Op.EQ: lambda a, b: a == b,
+    Op.NE: lambda a, b: a != b,
+    Op.AND: lambda a, b: bool(a) and bool(b),
+    Op.OR: lambda a, b: bool(a) or bool(b),
+    Op.NOT: lambda a: not a,
+    Op.SELECT: lambda c, a, b: a if c else b,
+}
+
+
+def truth(node: Node) -> Node:
+    """The node as a condition: itself if it is one, else whether it differs from 0."""
+    return node if node.op in BOOLEAN else make(Op.NE, node, const(0.0))
+
+
+def select(condition: Node, a: Node, b: Node) -> Node:
+    """a where the condition holds, else b."""
+    if condition.op is Op.CONST:
+        return a if condition.value else b
+    if a is b:
+        return a
+    condition = truth(condition)
+    if condition.op is Op.NOT:
+        return select(condition.args[0], b, a)
+    return make(Op.SELECT, condition, a, b)
+
+
+def add(a: Any, b: Any) -> Node:
+    return make(Op.ADD, lift(a), lift(b))
+
+
+def mul(a: Any, b: Any) -> Node:
+    return make(Op.MUL, lift(a), lift(b))
+
+
+def reduce(monoid: str, axis: str, arg: Node) -> Node:
+    """``monoid`` of the argument along one axis. An argument that does not vary along it is counted, not repeated."""
+    if axis not in arg.axes and axis == "i" and monoid != "argmax" and monoid != "argmin":
+        count = leaf(Op.COUNT, "o")
+        if monoid == "sum":
+            return mul(arg, count)
+        if monoid == "prod":
+            return make(Op.POW, arg, count)
+        return arg
+    if axis not in arg.axes and axis == "o":
+        size = Scalar("layer_size")
+        if monoid == "sum":
+            return mul(arg, size)
+        return arg if monoid != "prod" else make(Op.POW, arg, size)
+    return _intern(Op.REDUCE, (arg,), arg.axes.replace(axis, ""), (monoid, axis))
+
+
+IDENTITY = {
+    "sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf"), "any": 0.0, "all": 1.0,
+}  # fmt: skip
+COMBINE = {
+    "sum": Op.ADD, "prod": Op.MUL, "max": Op.MAXIMUM, "min": Op.MINIMUM, "any": Op.OR, "all": Op.AND,
+}  # fmt: skip
+
+
+def combine(monoid: str, a: Node, b: Node) -> Node:
+    """Two partial results of a monoid into one; the first wins a tie."""
+    for x, y in ((a, b), (b, a)):
+        if is_const(x, IDENTITY[monoid]):
+            return y
+    return make(COMBINE[monoid], a, b)
+
+
+def walk(*roots: Node) -> Iterator[Node]:
+    """Every node below the roots once, arguments first."""
+    seen: set[int] = set()
+    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((a, False) for a in reversed(node.args) if id(a) not in seen)
+
+
+def rebuild(node: Node, args: tuple[Node, ...]) -> Node:
+    """The node with other arguments, simplified again."""
+    if node.op is Op.SELECT:
+        return select(*args)
+    if node.op in ELEMENTWISE:
+        return make(node.op, *args)
+    if node.op is Op.REDUCE:
+        return reduce(*node.value, args[0])
+    if not node.args:
+        return node
+    return _intern(node.op, args, union(*(a.axes for a in args)).replace(node.value, ""), node.value)
+
+
+def replace(root: Node, known: Mapping[Node, Node] | Callable[[Node], Node | None]) -> Node:
+    """The expression with some nodes replaced. A replaced node is not looked into."""
+    find = known if callable(known) else known.get
+    done: dict[Node, Node] = {}
+
+    def visit(node: Node) -> Node:
+        if node in done:
+            return done[node]
+        new = find(node)
+        if new is None:
+            new = rebuild(node, tuple(map(visit, node.args))) if node.args else node
+        done[node] = new
+        return new
+
+    return visit(root)
+
+
+def contains(root: Node, *ops: Op) -> bool:
+    """Whether any node below is one of these operations."""
+    return any(node.op in ops for node in walk(root))
+
+
+_LEAF_AXES: dict[Op, tuple[str, ...]] = {
+    Op.CONST: ("",),
+    Op.SCALAR: ("",),
+    Op.INPUT: ("bi",),
+    Op.WEIGHT: ("oi",),
+    Op.PREVIOUS: ("oi",),
+    Op.DELTA: ("bi",),
+    Op.GRADIENT: ("boi",),
+    Op.OUTPUT: ("bo",),
+    Op.PARAM: ("o",),
+    Op.STATE: ("bo",),
+    Op.INDEX: ("o",),
+    Op.COUNT: ("o",),
+    Op.POSITION: ("oi",),
+    Op.DRAW: ("bo", "o"),
+    Op.SYNAPSE_DRAW: ("oi",),
+    Op.UPSTREAM: ("bo",),
+    Op.TARGET: ("bo",),
+}
+SPEC: dict[Op, Callable[[Node], bool]] = {
+    **{op: (lambda n, allowed=axes: not n.args and n.axes in allowed) for op, axes in _LEAF_AXES.items()},  # type: ignore[misc]
+    Op.LOAD: lambda n: not n.args and isinstance(n.value, str),
+    Op.CARRY: lambda n: not n.args,
+    **{
+        op: (lambda n, arity=arity: len(n.args) == arity and n.axes == union(*(a.axes for a in n.args)))  # type: ignore[misc]
+        for op, arity in ELEMENTWISE.items()
+    },
+    Op.REDUCE: lambda n: len(n.args) == 1 and n.value[0] in MONOIDS and n.value[1] in n.args[0].axes
+    and n.axes == n.args[0].axes.replace(n.value[1], ""),
+    Op.MATMUL: lambda n: len(n.args) == 2 and all(n.value in a.axes and len(a.axes) == 2 for a in n.args)
+    and n.axes == union(*(a.axes for a in n.args)).replace(n.value, "") and len(n.axes) == 2,
+}  # fmt: skip
+
+
+def verify(*roots: Node) -> None:
+    """Raise AssertionError unless every node below obeys SPEC: only a bug in horn can break it."""
+    for node in walk(*roots):
+        assert node.op in SPEC and SPEC[node.op](node), f"{node!r} breaks the rule of {node.op}"
+
+
+def matmul(a: Node, b: Node, axis: str) -> Node:
+    """Sum over ``axis`` of a * b."""
+    return _intern(Op.MATMUL, (a, b), union(a.axes, b.axes).replace(axis, ""), axis)

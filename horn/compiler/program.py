@@ -1,0 +1,175 @@
+"""What the compiler hands to a backend: named buffers and a list of statements over them. Pure data.
+
+Every statement works in a *frame*: the letters b, o, i of its expressions stand for the rows of the batch, the neurons of ``frame.layer``,
+and, in the frame of a link, the neurons of the link's source layer. A ``LOAD(name, axes)`` node is the content of buffer ``name``
+seen along these letters, in the order "boi", which is also the order of the buffer's own axes.
+
+Buffers have absolute axes: "b" (rows, at most the batch size), "n<k>" (neurons of layer k), "e<k>.<j>" (synapses of the sparse link j
+of layer k, in CSR order; in the link's frame such a buffer is seen along "oi"). No axes: one number.
+
+In the frame of a sparse link an expression lives on the edges: "bi" values are taken at the edge's source, "bo" values at its
+receiver, "oi" values at the edge.
+
+Compact layers: in a training program some layers are computed for their live neurons only (per-batch dropout). ``Live`` finds them; from
+then on the axis "n<k>" of every buffer that is not ``full`` has only the live neurons, in ascending order. ``Take`` makes compact
+copies of full buffers. A ``Loop`` with ``scatter`` writes (and reads) full buffers at the live places only: optimizer updates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from horn.compiler.ir import Node
+from horn.network import Network
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where the letters of an expression point. ``link`` is the place of the link among the layer's, or None: then there is no i."""
+
+    layer: int
+    link: int | None = None
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """An array of the program.
+
+    role : "learned" (a weight, bias or Parameter), "state", "slot" (the optimizer's memory), "constant" (``value`` says which), or "work".
+    full : it has all neurons of its layers even where they are compact.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    role: str = "work"
+    full: bool = False
+    value: tuple[Any, ...] = ()  # of a constant: ("index", layer), ("fan_in", layer), ("fan_out", layer)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One step. ``note`` says in words what it is for, in a user's terms."""
+
+
+@dataclass(frozen=True)
+class Input(Statement):
+    """out (b, n0) = the batch's samples, scaled."""
+
+    out: str
+
+
+@dataclass(frozen=True)
+class Target(Statement):
+    """out = the batch's targets: labels as numbers (b,), or values (b, n)."""
+
+    out: str
+    kind: str  # "label", "value" (one number per sample), "values", or "input"
+
+
+@dataclass(frozen=True)
+class Draw(Statement):
+    """out = random numbers. kind "uniform" or "normal"; per "sample" (b, n), "batch" (n), "run" (n), or "synapse" (o, i), drawn once.
+
+    ``layer`` names the key and the neurons; for "synapse" see note 0001, point 10 (``link`` is the link's position; out is a weight's shape, or
+    (n,) for the bias, where link = number of links).
+    """
+
+    out: str
+    kind: str
+    per: str
+    layer: int
+    site: int
+    link: int = 0
+
+
+@dataclass(frozen=True)
+class Matmul(Statement):
+    """out = sum over ``axis`` of a * b, or out += that.
+
+    The operands' letters are in the link's frame: forward a (b,i), b (o,i), axis i -> (b,o); backward a (b,o), b (o,i), axis o -> (b,i);
+    gradient a (b,o), b (b,i), axis b -> (o,i). ``out_axes`` are the letters of out.
+    """
+
+    frame: Frame
+    out: str
+    out_axes: str
+    a: str
+    a_axes: str
+    b: str
+    b_axes: str
+    axis: str
+    accumulate: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """One result of a Loop: ``node`` stored, or reduced over ``axis`` with ``monoid`` (and, if accumulate, into what is there)."""
+
+    buffer: str
+    node: Node
+    axis: str = ""
+    monoid: str = ""
+    accumulate: bool = False
+
+
+@dataclass(frozen=True)
+class Loop(Statement):
+    """A fused pass over the frame's domain: all outputs have the same domain (the union of their axes before reduction) and the same axis.
+
+    An output may be a buffer that is also loaded (in place, elementwise).
+    With ``scatter`` full buffers are read and written at the live neurons of compact layers.
+    """
+
+    frame: Frame
+    outputs: tuple[Output, ...]
+    scatter: bool = False
+
+
+@dataclass(frozen=True)
+class Update(Statement):
+    """A weight update fused with its gradient: velocity = momentum * velocity - lr * inv_rows * (sum over b of a * b); weight += velocity.
+
+    Without momentum (velocity is None): weight -= lr * inv_rows * (...). a (b,o), b (b,i), in the link's frame. Never with compact layers.
+    """
+
+    frame: Frame
+    weight: str
+    velocity: str | None
+    momentum: float
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class Live(Statement):
+    """The live neurons of a layer: where ``mask`` (n,) is not 0. ``all_live`` in programs that do not drop."""
+
+    layer: int
+    mask: str
+
+
+@dataclass(frozen=True)
+class Take(Statement):
+    """out = the part of a full buffer that belongs to live neurons, along every axis of a compact layer."""
+
+    out: str
+    array: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """Statements in order, and the buffers they use.
+
+    ``prologue`` runs once (synapse draws, per="run" draws); ``statements`` per batch. ``outputs`` is the buffer (b, n) that the last layer
+    sends, ``loss`` the buffer (b,) of each sample's loss or None. ``probes`` maps the names of ``Engine.probe`` to buffers.
+    """
+
+    network: Network
+    buffers: dict[str, Buffer]
+    prologue: tuple[Statement, ...]
+    statements: tuple[Statement, ...]
+    outputs: str
+    loss: str | None
+    compact: frozenset[int] = frozenset()
+    probes: dict[str, str] = field(default_factory=dict)
