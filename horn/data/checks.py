@@ -68,8 +68,12 @@ def check_finite(dataset: Dataset) -> None:
 
     Reads in chunks of about 1 MiB, so that a memory-mapped file is never in memory as a whole.
 
+    What ``as_dataset`` has checked already is not read again.
+
     DataError : names the first row and column (from 0) and how many such values there are.
     """
+    if dataset._checked:
+        return
     _check_finite(dataset.x, "x", dataset.name)
     if dataset.y is not None:
         _check_finite(dataset.y, "y", dataset.name)

@@ -76,8 +76,7 @@ class Dataset:
         return self[:n]
 
     def split(self, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Two parts drawn at random without overlap: (about ``fraction`` of the samples, all the
-        others).
+        """(the others, about ``fraction`` of the samples): holds out a part, drawn at random.
 
         Each part is a copy that keeps the type of x and the order of the samples. The same seed
         gives the same parts on every machine.
@@ -85,14 +84,14 @@ class Dataset:
         DataError : a part would be empty.
         """
         n = len(self)
-        n_first = round(n * fraction) if 0 < fraction < 1 else 0
-        if not 0 < n_first < n:
+        n_second = round(n * fraction) if 0 < fraction < 1 else 0
+        if not 0 < n_second < n:
             raise DataError(
                 f"{self.name}: split({fraction:g}) of {n:,} samples leaves one part empty; "
-                f"give a fraction between 0 and 1, such as 0.9"
+                f"give a fraction between 0 and 1, such as 0.1"
             )
         rows = order.permutation(n, seed, 0)
-        return self._rows(np.sort(rows[:n_first])), self._rows(np.sort(rows[n_first:]))
+        return self._rows(np.sort(rows[n_second:])), self._rows(np.sort(rows[:n_second]))
 
     def read(self, rows: Any, out: np.ndarray) -> np.ndarray:
         """Fill ``out`` with x[rows] * scale and return it: the specification of every faster

@@ -1,16 +1,11 @@
 """Data sets by name: digits (in this package), mnist and cifar10 (files a person has or fetches).
 
-Nothing is fetched unless asked for, and nothing fetched is kept unless its checksum is right.
+Nothing is fetched unless asked for.
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import logging
 import os
-import tempfile
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -20,22 +15,7 @@ from horn.data.arrays import BYTE_SCALE
 from horn.data.dataset import Dataset
 from horn.errors import DataError, NotFound
 
-logger = logging.getLogger(__name__)
-
 PARTS = ("train", "test")
-
-MNIST_SITES = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
-
-# sha256 of the files after gunzip: the wrapping differs from site to site, the content does not.
-MNIST_SHA256 = {
-    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-}
 
 
 def digits(part: str = "train") -> Dataset:
@@ -149,41 +129,6 @@ def _mnist_file(name: str, download: bool) -> Path:
             'HORN_DATA to the folder that has it, or fetch it once:  python -c "import '
             "horn.data as d; d.mnist('train', download=True); d.mnist('test', download=True)\""
         )
-    return _download(name, root / "mnist")
+    from horn.data.download import fetch  # the network's modules double the import time
 
-
-def _download(name: str, folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NotFound(
-            f"{folder} cannot be made ({error.strerror}); set HORN_DATA to a folder you may write"
-        ) from error
-    path, problems = folder / f"{name}.gz", []
-    for site in MNIST_SITES:
-        logger.info("download begun file=%s site=%s", path.name, site)
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=".part")
-        try:
-            with (
-                os.fdopen(handle, "wb") as out,
-                urllib.request.urlopen(f"{site}{name}.gz", timeout=30) as response,
-            ):
-                while piece := response.read(1 << 16):
-                    out.write(piece)
-            with gzip.open(temporary, "rb") as file:
-                got = hashlib.file_digest(file, "sha256").hexdigest()
-            if got == MNIST_SHA256[name]:
-                os.chmod(temporary, 0o644)
-                os.replace(temporary, path)
-                return path
-            problems.append(
-                f"{site}: its sha256 is {got[:16]}..., expected {MNIST_SHA256[name][:16]}..."
-            )
-        except (OSError, EOFError) as error:  # no network, no such page, damaged gzip
-            problems.append(f"{site}: {error}")
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-    raise NotFound(
-        f"{name}.gz could not be fetched ({'; '.join(problems)}). Nothing was kept; put the file "
-        f"into {folder} by hand"
-    )
+    return fetch(name, root / "mnist")

@@ -91,14 +91,14 @@ def test_slices_are_views_that_keep_scale_and_name():
 @settings(max_examples=40)
 @given(st.integers(2, 60), st.floats(0.05, 0.95), st.integers(0, 2**64 - 1))
 def test_split_gives_each_sample_to_exactly_one_part(n, fraction, seed):
-    n_first = round(n * fraction)
-    if not 0 < n_first < n:
+    n_held_out = round(n * fraction)
+    if not 0 < n_held_out < n:
         return
     whole = data.as_dataset((np.arange(n, dtype=np.float32)[:, None], np.arange(n)))
 
     first, second = whole.split(fraction, seed)
 
-    assert len(first) == n_first
+    assert len(second) == n_held_out
     assert sorted([*first.y, *second.y]) == list(range(n))
     np.testing.assert_array_equal(first.x[:, 0], first.y)
 

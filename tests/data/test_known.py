@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from horn import data
-from horn.data import known
+from horn.data import download, known
 from horn.errors import NotFound
 
 ROOT = os.environ.get("HORN_DATA", "")
@@ -53,7 +53,7 @@ def test_mnist_is_the_original():
     assert train.y[:5].tolist() == [5, 0, 4, 1, 9]
     head = b"\x00\x00\x08\x03\x00\x00\x27\x10\x00\x00\x00\x1c\x00\x00\x00\x1c"
     digest = hashlib.sha256(head + test.x.tobytes()).hexdigest()
-    assert digest == known.MNIST_SHA256["t10k-images-idx3-ubyte"]
+    assert digest == download.MNIST_SHA256["t10k-images-idx3-ubyte"]
 
 
 @needs_cifar10
@@ -107,8 +107,8 @@ def site(tmp_path, monkeypatch):
     }
     for name, content in files.items():
         (folder / f"{name}.gz").write_bytes(gzip.compress(content))
-        monkeypatch.setitem(known.MNIST_SHA256, name, hashlib.sha256(content).hexdigest())
-    monkeypatch.setattr(known, "MNIST_SITES", ("file:///nowhere/", folder.as_uri() + "/"))
+        monkeypatch.setitem(download.MNIST_SHA256, name, hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(download, "MNIST_SITES", ("file:///nowhere/", folder.as_uri() + "/"))
     monkeypatch.setenv("HORN_DATA", str(tmp_path / "data"))
     return folder
 
@@ -135,7 +135,7 @@ def test_a_wrong_download_leaves_nothing_behind(site, tmp_path, damage):
 
 def test_a_folder_that_cannot_be_made(site, tmp_path):
     (tmp_path / "data").write_text("a file in the way")
-    with pytest.raises(NotFound, match="cannot be made .* set HORN_DATA to a folder you may write"):
+    with pytest.raises(NotFound, match="cannot be written .* set HORN_DATA to a folder"):
         data.mnist("test", download=True)
 
 
