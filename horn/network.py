@@ -8,7 +8,7 @@ A layer with several inputs has one weight array each: "layer3.weight.layer1".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -204,11 +204,7 @@ class Network:
         links = []
         for source in sources:
             connection = connect.get(source, Dense()) if isinstance(connect, Mapping) else connect or Dense()  # fmt: skip
-            rng = initializers.generator(self.seed, index, source.index, 1)
-            try:
-                edges = connection.edges(source.size, size, rng)
-            except ModelError as error:
-                raise ModelError(f"{where}: {error}") from None
+            edges = self._edges(connection, source, size, index, name)
             weight = f"{name}.weight" + (f".{source.name}" if len(sources) > 1 else "")
             links.append(
                 Link(source, connection, edges, initializers.resolve(initial, where), weight)  # type: ignore[arg-type]
@@ -221,6 +217,34 @@ class Network:
             Layer(index, name, size, kind, neuron, function, label, interlayer or implied,
                   tuple(links), bias_init, loss)
         )  # fmt: skip
+
+    def rebuilt(
+        self, *, seed: int | None = None, changes: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> Network:
+        """The same description with another seed, or with other fields of some layers: {"layer1": {"size": 100}}.
+
+        Random connections are drawn anew from the seed. Handles of the old layers are not layers of the new network.
+        """
+        network = Network(self.seed if seed is None else seed)
+        for layer in self.layers:
+            links = tuple(replace(k, source=network.layers[k.source.index]) for k in layer.links)
+            layer = replace(layer, links=links, **(changes or {}).get(layer.name, {}))
+            _size(layer.size, f"layer {layer.index} {layer.name!r}")
+            drawn = tuple(
+                replace(k, edges=network._edges(k.connection, k.source, layer.size, layer.index, layer.name))
+                for k in links
+            )  # fmt: skip
+            network._add(replace(layer, links=drawn))
+        return network
+
+    def _edges(
+        self, connection: Connection, source: Layer, size: int, index: int, name: str
+    ) -> Edges | None:
+        rng = initializers.generator(self.seed, index, source.index, 1)
+        try:
+            return connection.edges(source.size, size, rng)
+        except ModelError as error:
+            raise ModelError(f"layer {index} {name!r}: {error}") from None
 
     def _add(self, layer: Layer) -> Layer:
         self.layers = (*self.layers, layer)

@@ -1,0 +1,447 @@
+"""A trained network: predict, evaluate, save, load.
+
+A Model is arrays and a description. It makes an engine when it is first asked to compute something.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from horn import activations, initializers, losses, modelfile
+from horn.activations import Activation
+from horn.connections import Connection, Edges
+from horn.connections.dense import Dense
+from horn.connections.sparse import Sparse
+from horn.data import Dataset, as_dataset, check_features, check_labels, check_targets
+from horn.errors import ModelError
+from horn.initializers import Initializer
+from horn.losses import Loss
+from horn.network import InputNeuron, Layer, Link, Network
+from horn.neuron import Neuron
+from horn.sources import Capture, Code, Reference
+
+if TYPE_CHECKING:
+    from horn.backends import Engine
+
+Array = np.ndarray[Any, Any]
+CHUNK_ROWS = 1024  # samples that are floating point at once in ``predict``
+
+
+class Model:
+    """A network with its learned numbers.
+
+    network : the description. parameters : the learned arrays by name, weights (fan_out, fan_in) or
+    (n_edges,), the rest (fan_out,); read-only. states : what the neurons remember, (fan_out,).
+    facts : where it comes from: iteration, seed, data, metrics, date.
+
+    Raises
+    ------
+    ModelError : an array is missing or has another shape than the network says.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        parameters: Mapping[str, Array],
+        states: Mapping[str, Array] | None = None,
+        *,
+        dtype: str = "float32",
+        target: str | None = "labels",
+        backend: str = "kernels",
+        threads: int | None = None,
+        facts: Mapping[str, Any] | None = None,
+        code: Description | None = None,
+    ) -> None:
+        self.network = network
+        self.dtype, self.target, self.backend, self.threads = dtype, target, backend, threads
+        self.facts: dict[str, Any] = dict(facts or {})
+        self._parameters = _frozen(parameters, _shapes(network), "parameters", dtype)
+        self._states = _frozen(states or {}, _state_shapes(network), "states", dtype)
+        self._code = code
+        self._engine: Engine | None = None
+
+    @property
+    def parameters(self) -> dict[str, Array]:
+        """The learned arrays by name; read-only, copy one to change it."""
+        return dict(self._parameters)
+
+    @property
+    def states(self) -> dict[str, Array]:
+        """What the neurons remember between batches, by name."""
+        return dict(self._states)
+
+    def predict(self, x: Any, *, labels: bool = False) -> Array:
+        """What the last layer sends for each sample: (n, n_outputs), or the index of the largest.
+
+        x : (n, features), or a dataset. Bytes are scaled as the bytes were that it learned from.
+        """
+        data = self._dataset(x, "x")
+        check_features(data, self.network.n_inputs, "this model")
+        engine = self._ready()
+        n, n_outputs = len(data), self.network.last.size
+        found = np.empty(n if labels else (n, n_outputs), np.int64 if labels else self.dtype)
+        rows = np.arange(n)
+        buffer = np.empty((min(n, CHUNK_ROWS), data.n_features), self.dtype)
+        for start in range(0, n, CHUNK_ROWS):
+            chunk = rows[start : start + CHUNK_ROWS]
+            outputs = engine.outputs(data.read(chunk, buffer[: len(chunk)]))
+            found[start : start + len(chunk)] = outputs.argmax(axis=1) if labels else outputs
+        return found
+
+    def evaluate(self, x: Any, y: Any = None) -> dict[str, float]:
+        """The mean loss over the samples, and for class labels the fraction that is right.
+
+        Returns {"loss", "acc"}; "acc" is there for integer labels and two or more outputs.
+        """
+        data = self._dataset((x, y) if y is not None else x, "data")
+        check_fit(self.network, data, self.target, "this model")
+        return measure(self._ready(), self.network, data, self.target)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file, with the source of its neurons. Never half a file.
+
+        Raises
+        ------
+        ModelError : the place cannot be written, or the source of a neuron cannot be read.
+        """
+        code = self._code or Description.of(self.network)
+        if code.problem:
+            raise ModelError(code.problem)
+        edges = {
+            f"{link.weight}/{part}": getattr(link.edges, part)
+            for layer in self.network.layers
+            for link in layer.links
+            if link.edges is not None
+            for part in ("indptr", "indices")
+        }
+        arrays = {
+            **self._parameters,
+            **{f"state/{name}": value for name, value in self._states.items()},
+            **edges,
+        }
+        manifest = {
+            "horn": _version(),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "dtype": self.dtype,
+            "target": self.target,
+            "facts": self.facts,
+            **code.manifest,
+        }
+        modelfile.write(path, manifest, arrays)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, backend: str = "kernels", threads: int | None = None
+    ) -> Model:
+        """A model from its file alone. Runs the source in the file: load only what you trust.
+
+        Raises
+        ------
+        NotFound : no such file.
+        ModelError : the file is damaged or foreign, or its source does not run here.
+        """
+        manifest, arrays = modelfile.read(path)
+        try:
+            network = rebuild(manifest, arrays, str(path))
+            names = _shapes(network)
+            states = {n: arrays[f"state/{n}"] for n in _state_shapes(network)}
+            parameters = {n: arrays[n] for n in names}
+        except (KeyError, TypeError, IndexError) as error:
+            raise ModelError(
+                f"{path}: lacks {error}; it is damaged or from another horn"
+            ) from error
+        return cls(
+            network,
+            parameters,
+            states,
+            dtype=manifest["dtype"],
+            target=manifest["target"],
+            backend=backend,
+            threads=threads,
+            facts=manifest["facts"],
+            code=Description({k: manifest[k] for k in ("network", "sources")}),
+        )
+
+    def _dataset(self, data: Any, what: str) -> Dataset:
+        found = as_dataset(data, what)
+        scale = self.facts.get("scale")
+        if scale is None or found.x.dtype != np.uint8 or found.scale == scale:
+            return found
+        return Dataset(found.x, found.y, scale, found.name)
+
+    def _ready(self) -> Engine:
+        if self._engine is None:
+            from horn.backends import Setup, make
+
+            setup = Setup(
+                self.network, None, self.target, CHUNK_ROWS, dtype=self.dtype, threads=self.threads
+            )
+            self._engine = make(self.backend, setup)
+            updates = int(self.facts.get("iteration", 0))
+            self._engine.load(self._parameters, self._states, updates=updates)
+        return self._engine
+
+    def __repr__(self) -> str:
+        sizes = "-".join(str(layer.size) for layer in self.network.layers)
+        return f"<Model {sizes}, {sum(a.size for a in self._parameters.values()):,} parameters>"
+
+
+def has_labels(network: Network, data: Dataset, target: str | None) -> bool:
+    """Whether a fraction of right answers can be counted."""
+    return (
+        target == "labels"
+        and network.loss is not None
+        and network.last.size > 1
+        and data.y is not None
+        and data.y.ndim == 1
+    )
+
+
+def measure(
+    engine: Engine, network: Network, data: Dataset, target: str | None
+) -> dict[str, float]:
+    """{"loss": mean, "acc": fraction right} of an engine over a whole data set, in inference."""
+    total, right = engine.losses(data)
+    found = {"loss": float(total) / len(data)}
+    if has_labels(network, data, target):
+        found["acc"] = int(right) / len(data)
+    return found
+
+
+def check_fit(network: Network, data: Dataset, target: str | None, owner: str) -> None:
+    """Raise unless a network can be judged on this data. ``owner`` names it in messages."""
+    check_features(data, network.n_inputs, owner)
+    last = network.last
+    if network.loss is None:
+        raise ModelError(f"{owner} has no loss, so there is nothing to evaluate; use predict")
+    if target != "labels":
+        return
+    where = f"output({last.size}, {last.activation_name})"
+    if data.y is not None and data.y.ndim == 2:
+        check_targets(data, last.size, where)
+    elif last.size > 1:
+        check_labels(data, last.size, where)
+    elif data.y is None:
+        check_targets(data, last.size, where)
+
+
+class Description:
+    """A network as JSON: its layers, and the source of what the user wrote for them.
+
+    ``problem`` says why it cannot be saved, if so; training goes on all the same.
+    """
+
+    def __init__(self, manifest: Mapping[str, Any], problem: str = "") -> None:
+        self.manifest, self.problem = manifest, problem
+
+    @classmethod
+    def of(cls, network: Network) -> Description:
+        """Captured now: a file that is edited during a long training does not change the model."""
+        capture = Capture()
+        try:
+            layers = [_layer_to_json(layer, capture) for layer in network.layers]
+        except ModelError as error:
+            return cls({}, str(error))
+        return cls(
+            {"network": {"seed": network.seed, "layers": layers}, "sources": capture.sources()}
+        )
+
+
+def _layer_to_json(layer: Layer, capture: Capture) -> dict[str, Any]:
+    if layer.kind == "input":
+        names = ("name", "size", "kind", "keep", "per")
+        return {name: getattr(layer, name) for name in names}
+    constants = {
+        name: getattr(layer.neuron, name)
+        for base in layer.neuron.__mro__
+        if issubclass(base, Neuron) and base is not Neuron
+        for name, value in vars(base).items()
+        if isinstance(value, (bool, int, float)) and not name.startswith("_")
+    }
+    return {
+        "name": layer.name,
+        "size": layer.size,
+        "kind": layer.kind,
+        "neuron": capture.reference(layer.neuron),
+        "neuron_name": layer.neuron.__name__,
+        "constants": constants,
+        "activation": _activation_to_json(layer.activation, capture),
+        "activation_name": layer.activation_name,
+        "interlayer": None if layer.interlayer is None else capture.reference(layer.interlayer),
+        "loss": _loss_to_json(layer.loss, capture),
+        "bias": None if layer.bias is None else _init_to_json(layer.bias),
+        "links": [
+            {
+                "source": link.source.index,
+                "weight": link.weight,
+                "sparse": link.edges is not None,
+                "connection": type(link.connection).__name__,
+                "init": _init_to_json(link.init),
+            }
+            for link in layer.links
+        ],
+    }
+
+
+def _activation_to_json(activation: Activation, capture: Capture) -> dict[str, Any]:
+    if activations.ACTIVATIONS.get(activation.name) == activation:
+        return {"name": activation.name}
+    functions = {
+        part: capture.reference(function)
+        for part in ("f", "df", "df_at")
+        if (function := getattr(activation, part)) is not None
+    }
+    return {"name": activation.name, **functions}
+
+
+def _activation_from_json(found: Mapping[str, Any], code: Code) -> Activation:
+    if "f" not in found:
+        return activations.ACTIVATIONS[found["name"]]
+    functions = {p: code.resolve(found[p]) for p in ("f", "df", "df_at") if p in found}
+    return Activation(found["name"], **functions)
+
+
+def _loss_to_json(loss: Loss | None, capture: Capture) -> dict[str, Any] | None:
+    if loss is None:
+        return None
+    if losses.LOSSES.get(loss.name) == loss:
+        return {"name": loss.name}
+    return {"name": loss.name, "f": capture.reference(loss.f), "labels": loss.labels}
+
+
+def _loss_from_json(found: Mapping[str, Any] | None, code: Code) -> Loss | None:
+    if found is None:
+        return None
+    if "f" not in found:
+        return losses.LOSSES[found["name"]]
+    return Loss(found["name"], code.resolve(found["f"]), found["labels"])
+
+
+def _init_to_json(init: Initializer) -> dict[str, Any]:
+    if dataclasses.is_dataclass(init) and type(init).__module__ == initializers.__name__:
+        return {"name": type(init).__name__, **dataclasses.asdict(init)}
+    return {"name": "Constant", "value": 0.0, "was": repr(init)}
+
+
+def _init_from_json(found: Mapping[str, Any]) -> Initializer:
+    fields = {k: v for k, v in found.items() if k not in ("name", "was")}
+    init: Initializer = getattr(initializers, found["name"])(**fields)
+    return init
+
+
+def rebuild(manifest: Mapping[str, Any], arrays: Mapping[str, Array], origin: str) -> Network:
+    """The network of a manifest. Runs the source in it."""
+    described = manifest["network"]
+    sources = dict(manifest["sources"])
+    # Class constants are part of what makes two loaded classes differ.
+    code = Code(sources, origin, salt=[layer.get("constants") for layer in described["layers"]])
+    network = Network(described["seed"])
+    for index, found in enumerate(described["layers"]):
+        if found["kind"] == "input":
+            layer = Layer(
+                index, found["name"], found["size"], "input", InputNeuron,
+                activations.ACTIVATIONS["identity"], "identity", keep=found["keep"],
+                per=found["per"],
+            )  # fmt: skip
+        else:
+            layer = Layer(
+                index,
+                found["name"],
+                found["size"],
+                found["kind"],
+                _neuron_from_json(found, code, origin),
+                _activation_from_json(found["activation"], code),
+                found["activation_name"],
+                None if found["interlayer"] is None else code.resolve(found["interlayer"]),
+                tuple(_link_from_json(link, network, arrays) for link in found["links"]),
+                None if found["bias"] is None else _init_from_json(found["bias"]),
+                _loss_from_json(found["loss"], code),
+            )
+        network.layers = (*network.layers, layer)
+    return network
+
+
+def _neuron_from_json(found: Mapping[str, Any], code: Code, origin: str) -> type[Neuron]:
+    reference: Reference = found["neuron"]
+    neuron = code.resolve(reference)
+    if not isinstance(neuron, type) or not issubclass(neuron, Neuron):
+        raise ModelError(f"{origin}: {found['neuron_name']} is no neuron class in the saved source")
+    # A job may have set a class constant after the class was defined.
+    changed = {k: v for k, v in found["constants"].items() if getattr(neuron, k, None) != v}
+    if changed and "horn" in reference:
+        return type(neuron.__name__, (neuron,), changed)
+    for name, value in changed.items():
+        setattr(neuron, name, value)
+    return neuron
+
+
+def _link_from_json(
+    found: Mapping[str, Any], network: Network, arrays: Mapping[str, Array]
+) -> Link:
+    edges: Edges | None = None
+    connection: Connection = Dense()
+    weight = found["weight"]
+    if found["sparse"]:
+        edges = Edges(arrays[f"{weight}/indptr"], arrays[f"{weight}/indices"])
+        connection = Sparse(csr=(edges.indptr, edges.indices))
+    init = _init_from_json(found["init"])
+    return Link(network.layers[found["source"]], connection, edges, init, weight)
+
+
+def _shapes(network: Network) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer in network.layers[1:]:
+        shapes.update({link.weight: link.shape(layer.size) for link in layer.links})
+        if layer.bias is not None:
+            shapes[layer.bias_name] = (layer.size,)
+        shapes.update({f"{layer.name}.{name}": (layer.size,) for name in layer.parameters})
+    return shapes
+
+
+def _state_shapes(network: Network) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{layer.name}.{name}": (layer.size,)
+        for layer in network.layers[1:]
+        for name in layer.states
+    }
+
+
+def _frozen(
+    arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], what: str, dtype: str
+) -> dict[str, Array]:
+    if set(arrays) != set(shapes):
+        odd = sorted(set(arrays) ^ set(shapes))
+        raise ModelError(f"{what} do not fit the network: {', '.join(odd)}")
+    found = {}
+    for name, shape in shapes.items():
+        array = np.ascontiguousarray(arrays[name], dtype)
+        if array.shape != shape:
+            raise ModelError(f"{name} has shape {array.shape}, but the network says {shape}")
+        array = array.view()
+        array.flags.writeable = False
+        found[name] = array
+    return found
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("horn-bsp")
+    except PackageNotFoundError:
+        return "0"
+
+
+def default_path(file: str | os.PathLike[str]) -> Path:
+    """Where ``horn submit`` saves: the target's stem with .horn, in the current folder."""
+    return Path(f"{Path(file).stem}.horn")

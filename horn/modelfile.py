@@ -1,0 +1,174 @@
+"""The model file: safetensors arrays, and a manifest in JSON in the file's own header.
+
+Nothing in it runs when it is read. The header holds the manifest as text with its sha256, the
+manifest holds the sha256 of the arrays, so that a flipped bit is seen. Arrays are made contiguous
+before they are written: safetensors 0.8.0 writes a view's memory, not its values. No NumPy is needed
+to read a manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from horn.errors import ModelError, NotFound
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+FORMAT = 1
+MAX_HEADER_BYTES = 100_000_000  # what safetensors itself allows
+
+
+def write(
+    path: str | os.PathLike[str], manifest: Mapping[str, Any], arrays: Mapping[str, Array]
+) -> None:
+    """Write a whole model file or none: to a temporary file, synced, then renamed.
+
+    Raises
+    ------
+    ModelError : the folder does not exist, or cannot be written.
+    """
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    target = Path(path)
+    solid = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+    whole = {**manifest, "format": FORMAT, "arrays_sha256": digest(solid)}
+    text = json.dumps(whole, separators=(",", ":"))
+    header = {"horn": text, "horn_sha256": hashlib.sha256(text.encode()).hexdigest()}
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name}.", suffix=".part"
+        )
+        os.close(handle)
+        save_file(solid, temporary, metadata=header)
+        os.chmod(temporary, 0o666 & ~_umask())
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        temporary = None
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise ModelError(
+            f"{target}: cannot be written ({error.strerror or error}); choose another place"
+        ) from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise ModelError now rather than after an hour of training."""
+    target = Path(path)
+    if target.is_dir():
+        raise ModelError(f"{target}: is a folder; name a file, such as {target / 'model.horn'}")
+    if not target.parent.is_dir():
+        raise ModelError(f"{target}: the folder {target.parent} does not exist; make it first")
+    if not os.access(target.parent, os.W_OK):
+        raise ModelError(f"{target}: the folder {target.parent} cannot be written to")
+
+
+def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The manifest of a model file. Runs nothing, reads no arrays.
+
+    Raises
+    ------
+    NotFound : no such file.
+    ModelError : the file is damaged, cut short, or no model file.
+    """
+    file = Path(path)
+    header = _header(file)
+    metadata = header.get("__metadata__")
+    if not isinstance(metadata, dict) or "horn" not in metadata:
+        raise ModelError(f"{file}: is a safetensors file, but not one that horn wrote")
+    text = str(metadata["horn"])
+    if hashlib.sha256(text.encode()).hexdigest() != metadata.get("horn_sha256"):
+        raise ModelError(
+            f"{file}: is damaged (its description has changed); copy or train it again"
+        )
+    manifest: dict[str, Any] = json.loads(text)
+    if manifest.get("format") != FORMAT:
+        raise ModelError(
+            f"{file}: is of format {manifest.get('format')}, this horn reads format {FORMAT}; "
+            f"it was written by horn {manifest.get('horn', '?')}"
+        )
+    return manifest
+
+
+def _header(file: Path) -> dict[str, Any]:
+    try:
+        size = file.stat().st_size
+        with open(file, "rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if size < 8 or length < 2 or length > MAX_HEADER_BYTES:
+                raise ModelError(f"{file}: is no model file (horn models are safetensors files)")
+            if 8 + length > size:
+                raise ModelError(
+                    f"{file}: is cut short or no model file ({size:,} bytes, its header alone "
+                    f"would take {8 + length:,}); copy or train it again"
+                )
+            header = json.loads(stream.read(length))
+        ends = [int(v["data_offsets"][1]) for k, v in header.items() if k != "__metadata__"]
+    except FileNotFoundError:
+        raise NotFound(f"{file}: no such file; check the name") from None
+    except IsADirectoryError:
+        raise ModelError(f"{file}: is a folder, not a model file") from None
+    except OSError as error:
+        raise ModelError(f"{file}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        raise ModelError(f"{file}: is damaged or no model file; copy or train it again") from None
+    expected = 8 + length + max(ends, default=0)
+    if expected != size:
+        what = "is cut short" if size < expected else "has bytes too many"
+        raise ModelError(
+            f"{file}: {what} ({size:,} bytes, expected {expected:,}); copy or train it again"
+        )
+    return dict(header)
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
+    """The manifest and the arrays of a model file, verified. Raises as ``read_manifest``."""
+    manifest = read_manifest(path)
+    import safetensors
+    from safetensors.numpy import load_file
+
+    try:
+        arrays = load_file(path)
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise ModelError(f"{path}: is damaged ({error}); copy or train it again") from None
+    if digest(arrays) != manifest.get("arrays_sha256"):
+        raise ModelError(
+            f"{path}: is damaged (its numbers are not those that were saved); copy or train again"
+        )
+    return manifest, arrays
+
+
+def digest(arrays: Mapping[str, Array]) -> str:
+    """sha256 over names, types, shapes and values."""
+    import numpy as np
+
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        array = arrays[name]
+        found.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
+        found.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

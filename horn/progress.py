@@ -1,0 +1,64 @@
+"""How a training shows itself: nothing, or a line per epoch. The terminal's bar is in horn/cli."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from horn.job import Job
+
+
+class Progress:
+    """Says nothing; subclass it. ``step`` is called at most once per ``interval_s`` seconds."""
+
+    interval_s = 0.1
+
+    def begin(self, job: Job) -> None:
+        """Just before the first step."""
+
+    def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
+        """Inside an epoch: the updates so far, the mean loss of this epoch so far."""
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        """After an epoch: its row of the history."""
+
+    def end(self) -> None:
+        """After the last step, also when training fails."""
+
+
+class Lines(Progress):
+    """One line per epoch, on stderr unless told otherwise."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream
+        self.n_epochs: int | None = None
+
+    def begin(self, job: Job) -> None:
+        self.n_epochs = -(-job.n_iterations // job.iterations_per_epoch)
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        print(line(row, self.n_epochs), file=self.stream or sys.stderr, flush=True)
+
+
+def line(row: Mapping[str, Any], n_epochs: int | None = None) -> str:
+    """A row of the history in words: Epoch 3/10  loss 0.412  acc 0.889 ..."""
+    of = f"/{n_epochs}" if n_epochs else ""
+    width = len(str(n_epochs or ""))
+    parts = [f"Epoch {row['epoch']:>{width}}{of}"]
+    parts += [
+        f"{name} {row[name]:.4f}"
+        for name in ("loss", "acc", "val_loss", "val_acc")
+        if row.get(name) is not None
+    ]
+    parts.append(f"{count(row['samples_per_s'])} samples/s")
+    return "  ".join(parts)
+
+
+def count(value: float) -> str:
+    """950, 4.9k, 1.2M"""
+    for size, suffix in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{suffix}"
+    return f"{value:.3g}"

@@ -1,0 +1,386 @@
+"""User code as text: captured from live classes and functions, rebuilt where their file is not.
+
+A model file, and later a worker, gets the source of a neuron, never a pickle. What is captured is the whole text of the module, so
+that messages can show lines, and which of its statements the wanted things need: only those run again. Numbers and strings that
+they read from the module, or from a function around them, are kept as the values they had, not computed again.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import linecache
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from horn.errors import ModelError
+
+Reference = dict[str, Any]
+Scalar = (bool, int, float, str, type(None))
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_HORN = str(Path(__file__).resolve().parent)
+_INSTALLED = tuple(
+    str(Path(path).resolve())
+    for key, path in sysconfig.get_paths().items()
+    if key in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+
+
+def is_horn(module_name: str) -> bool:
+    """Whether a module is part of horn itself."""
+    return module_name == "horn" or module_name.startswith("horn.")
+
+
+def is_user_file(file: str) -> bool:
+    """Whether a file belongs to the user: not to horn, to Python, or to an installed package."""
+    path = str(Path(file).resolve())
+    return not file.startswith("<frozen") and not path.startswith((_HORN + "/", *_INSTALLED))
+
+
+class Capture:
+    """The sources that some classes and functions need. ``reference`` names a thing and takes in what it needs.
+
+    Raises
+    ------
+    ModelError : the source of a thing cannot be read, or it reads a variable that is neither number, string nor function.
+    """
+
+    def __init__(self) -> None:
+        self._modules: dict[str, _Needed] = {}
+
+    def reference(self, thing: Any) -> Reference:
+        """How to find a class or function again: JSON, for ``Code.resolve``."""
+        module_name, name = thing.__module__, thing.__qualname__
+        if is_horn(module_name):
+            if _lookup(importlib.import_module(module_name), name) is thing:
+                return {"horn": f"{module_name}:{name}"}
+            raise ModelError(f"{module_name}.{name} is not a public part of horn; it cannot be saved")
+        needed = self._module(module_name, name)
+        if _lookup(needed.module, name) is thing:
+            self._need(needed, {name.split(".")[0]})
+            return {"module": needed.name, "name": name}
+        node = _find(needed.tree, thing)
+        if node is None:
+            raise ModelError(
+                f"{name} of {needed.name} was not found in its source; define it at the top level of its file"
+            )
+        self._need(needed, _names(node))
+        free = {}
+        for variable, value in _free_variables(thing):
+            if isinstance(value, Scalar):
+                free[variable] = {"value": value}
+            elif isinstance(value, types.FunctionType) and value is not thing:
+                free[variable] = self.reference(value)
+            else:
+                raise ModelError(
+                    f"{name} reads {variable!r} of the function around it ({type(value).__name__}), which a model "
+                    f"file cannot carry; define {name} at the top level of its file"
+                )
+        return {"module": needed.name, "name": name, "at": _at(node), "free": free}
+
+    def sources(self) -> dict[str, dict[str, Any]]:
+        """Every module taken in, as JSON: file, sha256, text, the lines of the statements to run, constants, package."""
+        return {
+            name: {
+                "file": Path(needed.file).name,
+                "sha256": hashlib.sha256(needed.text.encode()).hexdigest(),
+                "text": needed.text,
+                "package": getattr(needed.module, "__package__", None) or "",
+                "run": sorted(needed.lines),
+                "constants": needed.constants,
+            }
+            for name, needed in self._modules.items()
+        }
+
+    def _module(self, module_name: str, wanted: str) -> _Needed:
+        module = sys.modules.get(module_name)
+        file = getattr(module, "__file__", None)
+        if module is None or file is None:
+            raise ModelError(
+                f"the source of {wanted} cannot be read (module {module_name!r} has no file); define it in a file"
+            )
+        # A script's own module is called after its file; __main__ means nothing elsewhere.
+        name = Path(file).stem if module_name == "__main__" else module_name
+        if name not in self._modules:
+            lines = linecache.getlines(file, module.__dict__)
+            if not lines:
+                raise ModelError(f"the source of {wanted} cannot be read from {file}")
+            self._modules[name] = _Needed(name, module, file, "".join(lines))
+        return self._modules[name]
+
+    def _need(self, needed: _Needed, names: Iterable[str]) -> None:
+        """Keep the statements that bind these names, and all that those read."""
+        waiting = [name for name in names if name not in needed.done]
+        while waiting:
+            name = waiting.pop()
+            if name in needed.done:
+                continue
+            needed.done.add(name)
+            value = vars(needed.module).get(name, needed)
+            if isinstance(value, Scalar):
+                needed.constants[name] = value
+                continue
+            for statement in needed.binding(name):
+                if statement.lineno in needed.lines:
+                    continue
+                needed.lines.add(statement.lineno)
+                waiting.extend(_names(statement))
+                for inner in ast.walk(statement):
+                    if isinstance(inner, _IMPORTS):
+                        self._need_import(needed, inner)
+
+    def _need_import(self, needed: _Needed, statement: ast.Import | ast.ImportFrom) -> None:
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                self._need_user_module(alias.name, None)
+            return
+        package = getattr(needed.module, "__package__", None) or ""
+        origin = "." * statement.level + (statement.module or "")
+        absolute = importlib.util.resolve_name(origin, package) if statement.level else origin
+        for alias in statement.names:
+            if f"{absolute}.{alias.name}" in sys.modules:
+                self._need_user_module(f"{absolute}.{alias.name}", None)
+            else:
+                self._need_user_module(absolute, None if alias.name == "*" else {alias.name})
+
+    def _need_user_module(self, name: str, wanted: set[str] | None) -> None:
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None)
+        if is_horn(name) or file is None or not file.endswith(".py") or not is_user_file(file):
+            return
+        needed = self._module(name, name)
+        self._need(needed, needed.bound if wanted is None else wanted)
+
+
+class _Needed:
+    """One module, and what of it is needed."""
+
+    def __init__(self, name: str, module: types.ModuleType, file: str, text: str) -> None:
+        self.name, self.module, self.file, self.text = name, module, file, text
+        self.tree = ast.parse(text)
+        self.done: set[str] = set()
+        self.lines: set[int] = set()
+        self.constants: dict[str, Any] = {}
+        self._bound = [(_bound(statement), statement) for statement in self.tree.body]
+        self.bound = {name for names, _ in self._bound for name in names if name != "*"}
+
+    def binding(self, name: str) -> list[ast.stmt]:
+        found = [s for names, s in self._bound if name in names]
+        if not found and not hasattr(builtins, name):
+            found = [s for names, s in self._bound if "*" in names]
+        return found
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """The module-level names that a statement sets or changes."""
+    if isinstance(statement, _DEFINITIONS):
+        return {statement.name}
+    if isinstance(statement, _IMPORTS):
+        return {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
+    if isinstance(statement, ast.Assign):
+        return {name for target in statement.targets for name in _names(target)}
+    if isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
+        return _names(statement.target)
+    names: set[str] = set()
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.stmt):
+            names |= _bound(child)
+        elif isinstance(child, ast.ExceptHandler):
+            names |= {name for inner in child.body for name in _bound(inner)}
+    return names
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def _lookup(module: types.ModuleType, name: str) -> Any:
+    thing: Any = module
+    for part in name.split("."):
+        thing = getattr(thing, part, None)
+    return thing
+
+
+def _free_variables(thing: Any) -> Iterator[tuple[str, Any]]:
+    functions = [thing] if isinstance(thing, types.FunctionType) else vars(thing).values()
+    for function in functions:
+        if isinstance(function, types.FunctionType) and function.__closure__:
+            for variable, cell in zip(
+                function.__code__.co_freevars, function.__closure__, strict=True
+            ):
+                if variable != "__class__":
+                    yield variable, cell.cell_contents
+
+
+def _find(tree: ast.Module, thing: Any) -> ast.AST | None:
+    """The node that defines a class or function which is not a global of its module."""
+    code: Any = getattr(thing, "__code__", None)
+    first = code.co_firstlineno if code else None
+    if first is None:  # a class: the last of its name, or the one around its forward
+        method = getattr(vars(thing).get("forward"), "__code__", None)
+        found = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == thing.__name__]  # fmt: skip
+        if method is not None:
+            found = [n for n in found if n.lineno <= method.co_firstlineno <= (n.end_lineno or 0)]
+        return found[-1] if found else None
+    if thing.__name__ == "<lambda>":
+        spans = {(p[0], p[2]) for p in code.co_positions()}
+        lambdas = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and n.lineno == first]
+        exact = [n for n in lambdas if (n.body.lineno, n.body.col_offset) in spans]
+        return next(iter(exact or lambdas), None)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == thing.__name__:
+            if min([node.lineno, *(d.lineno for d in node.decorator_list)]) == first:
+                return node
+    return None
+
+
+def _at(node: Any) -> list[int]:
+    return [node.lineno, node.col_offset]
+
+
+class Code:
+    """Captured sources, ready to run again. Nothing runs before ``resolve`` asks for it.
+
+    ``origin`` is what error messages call the place, for example the model file: its lines are origin/file.py:12.
+
+    Raises
+    ------
+    ModelError : a source does not have its sha256, or does not run.
+    """
+
+    def __init__(
+        self, sources: Mapping[str, Mapping[str, Any]], origin: str, salt: Any = None
+    ) -> None:
+        for name, source in sources.items():
+            if hashlib.sha256(source["text"].encode()).hexdigest() != source["sha256"]:
+                raise ModelError(f"{origin}: the source of {name!r} is not what was saved")
+        self.origin = origin
+        self._sources = sources
+        self._modules: dict[str, types.ModuleType] = {}
+        digest = hashlib.sha256(json.dumps([sources, salt], sort_keys=True).encode()).hexdigest()
+        self._prefix = f"horn_source_{digest[:12]}"
+        self._nested: dict[str, Any] = {}
+
+    def resolve(self, reference: Reference) -> Any:
+        """The class or function that a reference names."""
+        if "horn" in reference:
+            module_name, name = str(reference["horn"]).split(":")
+            if not is_horn(module_name):
+                raise ModelError(f"{self.origin}: {module_name} is not a part of horn")
+            thing = _lookup(importlib.import_module(module_name), name)
+        elif "value" in reference:
+            return reference["value"]
+        else:
+            module = self.module(reference["module"])
+            thing = self._inner(module, reference) if "at" in reference else _lookup(module, reference["name"])  # fmt: skip
+        if thing is None:
+            raise ModelError(f"{self.origin}: {json.dumps(reference)} was not found in the saved source")
+        return thing
+
+    def module(self, name: str) -> types.ModuleType:
+        """A captured module, run on first use."""
+        if name in self._modules:
+            return self._modules[name]
+        source = self._sources[name]
+        module = types.ModuleType(f"{self._prefix}.{name}")
+        self._modules[name] = module
+        file = f"{self.origin}/{source['file']}"
+        if linecache.getlines(file) not in ([], source["text"].splitlines(keepends=True)):
+            file = f"{self.origin}/{self._prefix[-12:]}/{source['file']}"
+        module.__file__ = file
+        module.__package__ = source["package"]
+        linecache.cache[file] = (
+            len(source["text"]), None, source["text"].splitlines(keepends=True), file,
+        )  # fmt: skip
+        # inspect and the compiler find a class's source through its module.
+        sys.modules[module.__name__] = module
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import}
+        module.__dict__.update(source["constants"])
+        tree = ast.parse(source["text"], file)
+        run = set(source["run"])
+        tree.body = [
+            s for s in tree.body
+            if s.lineno in run or (isinstance(s, ast.ImportFrom) and s.module == "__future__")
+        ]  # fmt: skip
+        self._run(tree, module.__dict__, file)
+        return module
+
+    def _run(self, tree: ast.Module, namespace: dict[str, Any], file: str) -> None:
+        try:
+            exec(compile(tree, file, "exec"), namespace)
+        except Exception as error:
+            raise ModelError(
+                f"{self.origin}: the saved source of {Path(file).name} does not run here ({type(error).__name__}: {error})"
+            ) from error
+
+    def _inner(self, module: types.ModuleType, reference: Reference) -> Any:
+        """A class or function that was defined inside a function, or a lambda."""
+        key = json.dumps(reference, sort_keys=True)
+        if key in self._nested:
+            return self._nested[key]
+        file = str(module.__file__)
+        tree = ast.parse(self._sources[reference["module"]]["text"], file)
+        namespace = dict(module.__dict__)
+        namespace.update({k: self.resolve(v) for k, v in reference["free"].items()})
+        thing: Any = None
+        for node in ast.walk(tree):
+            if not isinstance(node, (*_DEFINITIONS, ast.Lambda)) or _at(node) != reference["at"]:
+                continue
+            if isinstance(node, ast.Lambda):
+                thing = eval(compile(ast.Expression(node), file, "eval"), namespace)
+            else:
+                self._run(ast.Module([node], []), namespace, file)
+                thing = namespace[node.name]
+            thing.__qualname__ = reference["name"]
+            break
+        self._nested[key] = thing
+        return thing
+
+    def _import(self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:  # fmt: skip
+        """What ``import`` means in a captured module: captured modules first, then the ordinary ones."""
+        absolute = name
+        if level:
+            absolute = importlib.util.resolve_name("." * level + name, globals["__package__"])
+        inside = [s for s in self._sources if s == absolute or s.startswith(absolute + ".")]
+        if not inside:
+            if level:
+                return importlib.import_module(absolute)
+            return builtins.__import__(name, globals, locals, fromlist, 0)
+        parts = absolute.split(".")
+        module = top = self._module_or_empty(parts[0])
+        for k in range(1, len(parts)):
+            below = self._module_or_empty(".".join(parts[: k + 1]))
+            setattr(module, parts[k], below)
+            module = below
+        for item in fromlist or ():
+            if f"{absolute}.{item}" in self._sources:
+                setattr(module, item, self.module(f"{absolute}.{item}"))
+        return module if fromlist else top
+
+    def _module_or_empty(self, name: str) -> types.ModuleType:
+        if name in self._sources:
+            return self.module(name)
+        return self._modules.setdefault(name, types.ModuleType(f"{self._prefix}.{name}"))
+
+
+def line_of(error: BaseException) -> tuple[str, int, str] | None:
+    """(file, line, text) of the user's line that an exception came from, or None if it did not come from the user's code."""
+    found = None
+    for frame in inspect.getinnerframes(error.__traceback__) if error.__traceback__ else ():
+        path = str(Path(frame.filename).resolve())
+        if path.startswith(_HORN + "/"):
+            found = None
+        elif is_user_file(frame.filename):
+            text = (frame.code_context or [""])[0].strip()
+            found = (frame.filename, frame.lineno, text)
+    return found
