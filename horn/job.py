@@ -90,7 +90,7 @@ class Job:
         if isinstance(validation, float):
             if not 0.0 < validation < 1.0:
                 raise ModelError(f"Job: validation={validation} must be a fraction between 0 and 1")
-            validation, data = data.split(validation, self.network.seed)
+            data, validation = data.split(validation, self.network.seed)
         elif validation is not None:
             validation = as_dataset(validation, "validation")
         set_(self, "data", data)
