@@ -1,0 +1,615 @@
+/* The tape: a flat array of instructions over strided views, and the threads that run it.
+ *
+ * No checks and no allocation here: engine.pyx has checked every shape when it appended. The loop,
+ * draw and load bodies are in strips.h, compiled once per dtype and per processor level (plain,
+ * AVX2, AVX-512) and chosen when the module is imported: the build needs no -march.
+ */
+#ifndef HORN_ENGINE_H
+#define HORN_ENGINE_H
+
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Bytes of one register strip: a dozen live strips stay inside a 32 KiB first-level cache. */
+#define STRIP_BYTES 2048
+
+enum { F32, F64, U8, I32, I64, IOTA };
+static const int64_t ITEM_SIZE[] = {4, 8, 1, 4, 8, 0};
+
+enum { K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE };
+
+enum {
+    OP_COPY, OP_NEG, OP_ABS, OP_SQRT, OP_EXP, OP_LOG, OP_LOG1P, OP_EXPM1, OP_TANH, OP_SIGMOID,
+    OP_SOFTPLUS, OP_SIN, OP_COS, OP_FLOOR, OP_SIGN, OP_NOT, OP_RELU, OP_SQUARE, OP_RECIPROCAL,
+    OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_MIN, OP_MAX, OP_POW, OP_LT, OP_LE, OP_GT, OP_GE, OP_EQ,
+    OP_NE, OP_AND, OP_OR, OP_SELECT, OP_FMA, N_OPS
+};
+
+enum { R_NONE, R_SUM, R_PROD, R_MAX, R_MIN, R_ANY, R_ALL, R_ARGMAX };
+
+enum { D_UNIFORM, D_NORMAL, D_BERNOULLI };
+
+typedef struct { int64_t fixed; int32_t dim; } extent_t;               /* dim < 0: fixed */
+typedef struct { double factor; int32_t scalar, per; } coef_t;         /* factor * scalar / dim */
+
+typedef struct {
+    char *data;                 /* of an IOTA: its first value, as an integer */
+    int64_t stride[3];          /* in elements; 0 = broadcast */
+    const int32_t *index[3];    /* coordinate -> place, or NULL */
+    int32_t dtype;
+    int32_t ascending;          /* index lists ascend without repeats: may be one range */
+    int32_t local;              /* an IOTA that counts from the start of its ragged row */
+    int32_t direct;             /* an output that its last operation may write in place */
+} view_t;
+
+typedef struct { int32_t op, dst, a, b, c; } op_t;
+
+typedef struct {
+    extent_t extent[3];
+    const int64_t *indptr;      /* ragged axis 1: places indptr[a0] to indptr[a0 + 1] */
+    int32_t n_in, n_out, n_ops, n_const, n_values, n_slots;
+    int32_t reduce, axis;       /* monoid; 1 or 2 */
+    int32_t accumulate;         /* combine with what the output holds */
+    int32_t fast;               /* 1: the sum of a product of two inputs */
+    view_t *view;               /* inputs, then outputs */
+    op_t *ops;
+    coef_t *consts;
+    int32_t *slot;              /* value -> scratch strip */
+    int32_t *result;            /* output -> value */
+} loop_t;
+
+typedef struct { char *data; int64_t stride[2], ld; int32_t row; } matrix_t;
+
+typedef struct {
+    matrix_t a, b, c;
+    extent_t m, n, k;
+    coef_t alpha, beta;
+    int64_t block;              /* rows of C per block of a fused loop */
+} gemm_t;
+
+typedef struct {
+    char *out; int64_t stride[2]; int32_t dtype, kind;
+    extent_t rows, neurons;
+    const uint64_t *samples;    /* NULL: shared by the batch */
+    int32_t iteration;          /* a dim */
+    uint32_t key[2], site;
+    int64_t first;              /* number of the first neuron */
+    coef_t below;               /* Bernoulli: one where the uniform is below */
+} draw_t;
+
+typedef struct {
+    const char *source; int64_t row_stride, col_stride; int32_t dtype;
+    const int64_t *index;
+    char *out; int64_t stride[2]; int32_t out_dtype;
+    extent_t rows, cols;
+    coef_t scale;
+} load_t;
+
+typedef struct {
+    const char *mask; int64_t stride; int32_t dtype;
+    extent_t n;
+    int32_t *list; int32_t dim;
+} live_t;
+
+typedef struct {
+    int32_t kind, numpy;        /* numpy: this GEMM goes back to Python */
+    int64_t ns;                 /* profile */
+    gemm_t *gemm; loop_t *loop; draw_t *draw; load_t *load; live_t *live;
+} ins_t;
+
+typedef struct tape_s tape_t;
+typedef void (*gemm_numpy_t)(void *, const gemm_t *, int64_t, int64_t, int64_t, double, double);
+
+typedef struct {
+    pthread_t thread; tape_t *tape; int tid;
+} worker_t;
+
+struct tape_s {
+    int32_t dtype, n_threads, n_ins, room, spin, profile, ilp64, is_open;
+    ins_t *ins;
+    int64_t *dims; double *scalars;
+    void *sgemm, *dgemm;
+    gemm_numpy_t numpy_gemm; void *owner;
+    char **scratch; int64_t scratch_bytes;
+    void *blas_get, *blas_set;  /* how many threads the BLAS itself would use */
+    /* threads */
+    worker_t *worker; int32_t n_workers; int64_t pid;
+    int32_t first, last; atomic_int stop;
+    atomic_int go, sleepers_go;
+    atomic_int arrived, generation, sleepers;
+    pthread_mutex_t lock; pthread_cond_t wake;
+};
+
+static inline int64_t resolve(const tape_t *t, extent_t e) {
+    return e.dim < 0 ? e.fixed : t->dims[e.dim];
+}
+static inline double value_of(const tape_t *t, coef_t c) {
+    double v = c.factor;
+    if (c.scalar >= 0) v *= t->scalars[c.scalar];
+    if (c.per >= 0) v /= (double)t->dims[c.per];
+    return v;
+}
+static inline int64_t now_ns(void) {
+    struct timespec ts; clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+/* The part of n that belongs to a thread, cut at multiples of `align`. */
+static inline void share(int64_t n, int tid, int nt, int64_t align, int64_t *lo, int64_t *hi) {
+    int64_t units = (n + align - 1) / align;
+    *lo = units * tid / nt * align; *hi = units * (tid + 1) / nt * align;
+    if (*lo > n) *lo = n;
+    if (*hi > n) *hi = n;
+}
+
+/* ---- a loop bound to this run's extents ---- */
+#define MAX_VIEWS 48
+typedef struct {
+    int64_t n[3]; const int64_t *indptr; int axis; view_t v[MAX_VIEWS];
+} domain_t;
+
+static void shift(domain_t *d, int n_views, int axis, int64_t by) {
+    for (int i = 0; i < n_views; i++) {
+        view_t *v = &d->v[i];
+        if (v->index[axis]) v->index[axis] += by;
+        else v->data += by * v->stride[axis] * (v->dtype == IOTA ? 1 : ITEM_SIZE[v->dtype]);
+    }
+}
+
+static void swap_axes(domain_t *d, int n_views, int a, int b) {
+    int64_t n = d->n[a]; d->n[a] = d->n[b]; d->n[b] = n;
+    for (int i = 0; i < n_views; i++) {
+        view_t *v = &d->v[i];
+        int64_t s = v->stride[a]; v->stride[a] = v->stride[b]; v->stride[b] = s;
+        const int32_t *x = v->index[a]; v->index[a] = v->index[b]; v->index[b] = x;
+    }
+}
+
+/* Merge axis `outer` into axis `inner` where every view walks both as one. */
+static int merge(domain_t *d, int n_views, int outer, int inner) {
+    if (d->n[outer] == 1) return 0;
+    for (int i = 0; i < n_views; i++) {
+        view_t *v = &d->v[i];
+        if (v->index[outer] || v->index[inner]) return 0;
+        if (d->n[inner] == 1 ? 0 : v->stride[outer] != d->n[inner] * v->stride[inner]) return 0;
+    }
+    if (d->n[inner] == 1)
+        for (int i = 0; i < n_views; i++) d->v[i].stride[inner] = d->v[i].stride[outer];
+    d->n[inner] *= d->n[outer]; d->n[outer] = 1;
+    return 1;
+}
+
+/* Copy the views, turn index lists that are one range into plain offsets, merge axes. */
+static void bind_loop(const tape_t *t, const loop_t *l, domain_t *d) {
+    int nv = l->n_in + l->n_out;
+    for (int a = 0; a < 3; a++) d->n[a] = resolve(t, l->extent[a]);
+    d->indptr = l->indptr; d->axis = l->reduce ? l->axis : 0;
+    memcpy(d->v, l->view, nv * sizeof(view_t));
+    for (int i = 0; i < nv; i++) {
+        view_t *v = &d->v[i];
+        for (int a = 0; a < 3; a++)
+            if (v->index[a] && v->ascending && !(l->indptr && a == 1) && d->n[a] > 0) {
+                const int32_t *x = v->index[a];
+                if (x[d->n[a] - 1] - x[0] == d->n[a] - 1) {
+                    int64_t by = x[0];
+                    v->index[a] = NULL;
+                    v->data += by * v->stride[a] * (v->dtype == IOTA ? 1 : ITEM_SIZE[v->dtype]);
+                }
+            }
+    }
+}
+
+static void simplify(domain_t *d, int nv) {
+    if (d->indptr) return;
+    if (d->axis == 0) {
+        merge(d, nv, 1, 2);
+        if (d->n[1] == 1) { swap_axes(d, nv, 0, 1); merge(d, nv, 1, 2); }
+        else merge(d, nv, 0, 1);
+    } else if (d->axis == 2) {
+        merge(d, nv, 0, 1);
+    } else {
+        if (d->n[2] == 1 && d->n[1] > 1) {      /* nothing along the strip: reduce along it */
+            swap_axes(d, nv, 1, 2); d->axis = 2; merge(d, nv, 0, 1);
+        } else if (d->n[0] > 1) {               /* a0 may run along the strip too */
+            domain_t e = *d;
+            swap_axes(&e, nv, 0, 1);
+            if (merge(&e, nv, 1, 2)) { swap_axes(&e, nv, 0, 1); *d = e; }
+        }
+    }
+}
+
+/* Keep this thread's part of the domain; 0 when there is none. */
+static int cut(domain_t *d, int nv, int tid, int nt, int64_t work) {
+    int64_t lo, hi;
+    if (nt == 1) return 1;
+    if (d->indptr) {
+        const int64_t *p = d->indptr;
+        int64_t n = d->n[0], total = p[n] - p[0] + n;
+        if (total * (d->n[2] > 0 ? d->n[2] : 1) * work < 16384) return tid == 0;
+        int64_t edge[2];
+        for (int s = 0; s < 2; s++) {
+            int64_t target = total * (tid + s) / nt, a = 0, b = n;
+            while (a < b) {
+                int64_t m = (a + b) / 2;
+                if (p[m] - p[0] + m < target) a = m + 1; else b = m;
+            }
+            edge[s] = a;
+        }
+        lo = edge[0]; hi = edge[1];
+        shift(d, nv, 0, lo); d->indptr += lo; d->n[0] = hi - lo;
+        return hi > lo;
+    }
+    if (d->n[0] * d->n[1] * d->n[2] * work < 16384) return tid == 0;
+    int axis = -1; int64_t align = 1, best = 0;
+    for (int a = 0; a < 3; a++) {
+        if (d->axis == a && a > 0) continue;
+        if (d->n[a] >= 8 * nt && axis < 0) { axis = a; }
+        if (d->n[a] > best) best = d->n[a];
+    }
+    if (axis < 0)
+        for (int a = 0; a < 3; a++)
+            if (!(d->axis == a && a > 0) && d->n[a] == best) axis = a;
+    if (axis == 2) align = 16;
+    share(d->n[axis], tid, nt, align, &lo, &hi);
+    shift(d, nv, axis, lo); d->n[axis] = hi - lo;
+    return hi > lo;
+}
+
+/* ---- the bodies, per dtype and processor level ---- */
+typedef struct {
+    void (*loop)(const tape_t *, const loop_t *, domain_t *, char *);
+    void (*draw)(const tape_t *, const draw_t *, int, int);
+    void (*load)(const tape_t *, const load_t *, int, int);
+} body_t;
+
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+#define TEXT_(x) #x
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HORN_X86 1
+#include <immintrin.h>
+#endif
+
+#if defined(__clang__)
+#define IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define IVDEP _Pragma("GCC ivdep")
+#endif
+
+#define LEVEL 0
+#define REAL float
+#define IS_F32 1
+#define K(name) PASTE(name, _f32_l0)
+#include "strips.h"
+#undef REAL
+#undef IS_F32
+#undef K
+#define REAL double
+#define IS_F32 0
+#define K(name) PASTE(name, _f64_l0)
+#include "strips.h"
+#undef REAL
+#undef IS_F32
+#undef K
+#undef LEVEL
+
+#ifdef HORN_X86
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+#define LEVEL 1
+#define REAL float
+#define IS_F32 1
+#define K(name) PASTE(name, _f32_l1)
+#include "strips.h"
+#undef REAL
+#undef IS_F32
+#undef K
+#define REAL double
+#define IS_F32 0
+#define K(name) PASTE(name, _f64_l1)
+#include "strips.h"
+#undef REAL
+#undef IS_F32
+#undef K
+#undef LEVEL
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512dq,avx512bw,avx512vl"))), \
+                             apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,avx512f,avx512dq,avx512bw,avx512vl")
+#endif
+#define LEVEL 2
+#define REAL float
+#define IS_F32 1
+#define K(name) PASTE(name, _f32_l2)
+#include "strips.h"
+#undef REAL
+#undef IS_F32
+#undef K
+#define REAL double
+#define IS_F32 0
+#define K(name) PASTE(name, _f64_l2)
+#include "strips.h"
+#undef REAL
+#undef IS_F32
+#undef K
+#undef LEVEL
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+static body_t BODIES[2];
+static int LEVEL_USED = 0;
+
+static void choose_level(int limit) {
+    int level = 0;
+#ifdef HORN_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) level = 1;
+    if (level && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
+        && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) level = 2;
+#endif
+    if (level > limit) level = limit;
+    LEVEL_USED = level;
+    BODIES[F32] = (body_t){loop_f32_l0, draw_f32_l0, load_f32_l0};
+    BODIES[F64] = (body_t){loop_f64_l0, draw_f64_l0, load_f64_l0};
+#ifdef HORN_X86
+    if (level == 1) {
+        BODIES[F32] = (body_t){loop_f32_l1, draw_f32_l1, load_f32_l1};
+        BODIES[F64] = (body_t){loop_f64_l1, draw_f64_l1, load_f64_l1};
+    } else if (level == 2) {
+        BODIES[F32] = (body_t){loop_f32_l2, draw_f32_l2, load_f32_l2};
+        BODIES[F64] = (body_t){loop_f64_l2, draw_f64_l2, load_f64_l2};
+    }
+#endif
+}
+
+/* ---- GEMM ---- */
+typedef void (*sgemm32_t)(int, int, int, int, int, int, float, const void *, int, const void *, int,
+                          float, void *, int);
+typedef void (*dgemm32_t)(int, int, int, int, int, int, double, const void *, int, const void *,
+                          int, double, void *, int);
+typedef void (*sgemm64_t)(int, int, int, int64_t, int64_t, int64_t, float, const void *, int64_t,
+                          const void *, int64_t, float, void *, int64_t);
+typedef void (*dgemm64_t)(int, int, int, int64_t, int64_t, int64_t, double, const void *, int64_t,
+                          const void *, int64_t, double, void *, int64_t);
+
+/* Rows [r0, r1) and columns [c0, c1) of C. */
+static void gemm_part(const tape_t *t, const gemm_t *g, int64_t r0, int64_t r1, int64_t c0,
+                      int64_t c1, int64_t k, double alpha, double beta) {
+    int64_t size = ITEM_SIZE[t->dtype], m = r1 - r0, n = c1 - c0;
+    if (m <= 0 || n <= 0) return;
+    const char *a = g->a.data + r0 * g->a.stride[0] * size;
+    const char *b = g->b.data + c0 * g->b.stride[1] * size;
+    char *c = g->c.data + (r0 * g->c.stride[0] + c0 * g->c.stride[1]) * size;
+    int order = g->c.row ? 101 : 102;
+    int ta = g->a.row == g->c.row ? 111 : 112, tb = g->b.row == g->c.row ? 111 : 112;
+    if (t->ilp64) {
+        if (t->dtype == F32)
+            ((sgemm64_t)t->sgemm)(order, ta, tb, m, n, k, (float)alpha, a, g->a.ld, b, g->b.ld,
+                                  (float)beta, c, g->c.ld);
+        else
+            ((dgemm64_t)t->dgemm)(order, ta, tb, m, n, k, alpha, a, g->a.ld, b, g->b.ld, beta, c,
+                                  g->c.ld);
+    } else {
+        if (t->dtype == F32)
+            ((sgemm32_t)t->sgemm)(order, ta, tb, (int)m, (int)n, (int)k, (float)alpha, a,
+                                  (int)g->a.ld, b, (int)g->b.ld, (float)beta, c, (int)g->c.ld);
+        else
+            ((dgemm32_t)t->dgemm)(order, ta, tb, (int)m, (int)n, (int)k, alpha, a, (int)g->a.ld, b,
+                                  (int)g->b.ld, beta, c, (int)g->c.ld);
+    }
+}
+
+static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
+    const gemm_t *g = ins->gemm;
+    int64_t m = resolve(t, g->m), n = resolve(t, g->n), k = resolve(t, g->k), lo, hi;
+    double alpha = value_of(t, g->alpha), beta = value_of(t, g->beta);
+    if (m <= 0 || n <= 0) return;
+    if (ins->numpy) {
+        if (tid == 0) t->numpy_gemm(t->owner, g, m, n, k, alpha, beta);
+        return;
+    }
+    if (nt > 1 && m * n * (k + 1) < 65536) {        /* not worth a second thread */
+        if (tid == 0) gemm_part(t, g, 0, m, 0, n, k, alpha, beta);
+    } else if (m >= 32 * nt || m >= n) {
+        share(m, tid, nt, m >= 32 * nt ? 16 : 1, &lo, &hi);
+        gemm_part(t, g, lo, hi, 0, n, k, alpha, beta);
+    } else {
+        share(n, tid, nt, n >= 32 * nt ? 16 : 1, &lo, &hi);
+        gemm_part(t, g, 0, m, lo, hi, k, alpha, beta);
+    }
+}
+
+static void run_loop(const tape_t *t, const loop_t *l, int tid, int nt) {
+    domain_t d;
+    int nv = l->n_in + l->n_out;
+    bind_loop(t, l, &d);
+    simplify(&d, nv);
+    if (cut(&d, nv, tid, nt, l->n_ops + 1)) BODIES[t->dtype].loop(t, l, &d, t->scratch[tid]);
+}
+
+static void wait_all(tape_t *t, int nt);
+
+/* The GEMM's rows in blocks that stay in the second-level cache while the loop updates them. */
+static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
+    const gemm_t *g = ins->gemm; const loop_t *l = ins->loop;
+    int64_t m = resolve(t, g->m), n = resolve(t, g->n), k = resolve(t, g->k), lo, hi;
+    double alpha = value_of(t, g->alpha), beta = value_of(t, g->beta);
+    int nv = l->n_in + l->n_out;
+    if (m <= 0 || n <= 0) return;
+    if (ins->numpy) {
+        if (tid == 0) t->numpy_gemm(t->owner, g, m, n, k, alpha, beta);
+        wait_all(t, nt);
+    }
+    if (nt > 1 && m * n * (k + 1) < 65536) { nt = 1; if (tid) return; }
+    share(m, tid, nt, m >= 32 * nt ? 16 : 1, &lo, &hi);
+    for (int64_t r = lo; r < hi; r += g->block) {
+        int64_t end = r + g->block < hi ? r + g->block : hi;
+        if (hi - end < g->block / 4) end = hi;      /* no thin last block */
+        if (!ins->numpy) gemm_part(t, g, r, end, 0, n, k, alpha, beta);
+        domain_t d;
+        bind_loop(t, l, &d);
+        shift(&d, nv, 0, r); d.n[0] = end - r;
+        simplify(&d, nv);
+        BODIES[t->dtype].loop(t, l, &d, t->scratch[tid]);
+        if (end == hi) break;
+    }
+}
+
+static void run_live(tape_t *t, const live_t *v) {
+    int64_t n = resolve(t, v->n), count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const char *p = v->mask + i * v->stride * ITEM_SIZE[v->dtype];
+        int on = v->dtype == F32 ? *(const float *)p != 0 : v->dtype == F64 ? *(const double *)p != 0
+               : *(const uint8_t *)p != 0;
+        v->list[count] = (int32_t)i;
+        count += on;
+    }
+    t->dims[v->dim] = count;
+}
+
+/* ---- threads: one region per run, a barrier after each instruction ---- */
+static inline void relax(void) {
+#ifdef HORN_X86
+    _mm_pause();
+#endif
+}
+
+/* Wait until *word differs from seen: spin while threads do not outnumber cores, yield, sleep. */
+static void wait_change(tape_t *t, atomic_int *word, int seen, atomic_int *sleepers, int yields) {
+    for (int i = 0; i < t->spin; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != seen) return;
+        relax();
+    }
+    for (int i = 0; i < yields; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != seen) return;
+        sched_yield();
+    }
+    pthread_mutex_lock(&t->lock);
+    atomic_fetch_add(sleepers, 1);
+    while (atomic_load(word) == seen) pthread_cond_wait(&t->wake, &t->lock);
+    atomic_fetch_sub(sleepers, 1);
+    pthread_mutex_unlock(&t->lock);
+}
+
+static void announce(tape_t *t, atomic_int *word, atomic_int *sleepers) {
+    atomic_fetch_add(word, 1);
+    if (atomic_load(sleepers) > 0) {
+        pthread_mutex_lock(&t->lock);
+        pthread_cond_broadcast(&t->wake);
+        pthread_mutex_unlock(&t->lock);
+    }
+}
+
+static void wait_all(tape_t *t, int nt) {
+    if (nt == 1) return;
+    int seen = atomic_load_explicit(&t->generation, memory_order_acquire);
+    if (atomic_fetch_add(&t->arrived, 1) == nt - 1) {
+        atomic_store(&t->arrived, 0);
+        announce(t, &t->generation, &t->sleepers);
+    } else {
+        wait_change(t, &t->generation, seen, &t->sleepers, 200);
+    }
+}
+
+static void run_all(tape_t *t, int tid, int nt) {
+    for (int32_t i = t->first; i < t->last; i++) {
+        ins_t *ins = &t->ins[i];
+        int64_t start = t->profile ? now_ns() : 0;
+        switch (ins->kind) {
+        case K_GEMM: run_gemm(t, ins, tid, nt); break;
+        case K_LOOP: run_loop(t, ins->loop, tid, nt); break;
+        case K_GEMM_LOOP: run_gemm_loop(t, ins, tid, nt); break;
+        case K_DRAW: BODIES[t->dtype].draw(t, ins->draw, tid, nt); break;
+        case K_LOAD: BODIES[t->dtype].load(t, ins->load, tid, nt); break;
+        case K_LIVE: if (tid == 0) run_live(t, ins->live); break;
+        }
+        wait_all(t, nt);
+        if (t->profile && tid == 0) ins->ns += now_ns() - start;
+    }
+}
+
+static void *work(void *arg) {
+    worker_t *w = (worker_t *)arg; tape_t *t = w->tape;
+    int seen = 0;
+    for (;;) {
+        wait_change(t, &t->go, seen, &t->sleepers_go, 50);
+        seen++;
+        if (atomic_load(&t->stop)) return NULL;
+        run_all(t, w->tid, t->n_threads);
+    }
+}
+
+static int start_threads(tape_t *t) {
+    t->pid = getpid();
+    atomic_store(&t->stop, 0); atomic_store(&t->go, 0); atomic_store(&t->sleepers_go, 0);
+    atomic_store(&t->arrived, 0); atomic_store(&t->generation, 0); atomic_store(&t->sleepers, 0);
+    pthread_mutex_init(&t->lock, NULL); pthread_cond_init(&t->wake, NULL);
+    t->worker = (worker_t *)calloc(t->n_threads, sizeof(worker_t));
+    if (!t->worker) return -1;
+    for (int i = 1; i < t->n_threads; i++) {
+        t->worker[i] = (worker_t){.tape = t, .tid = i};
+        if (pthread_create(&t->worker[i].thread, NULL, work, &t->worker[i])) return -1;
+        t->n_workers++;
+    }
+    return 0;
+}
+
+static void stop_threads(tape_t *t) {
+    if (!t->worker) return;
+    if (t->pid == getpid()) {
+        atomic_store(&t->stop, 1);
+        announce(t, &t->go, &t->sleepers_go);
+        for (int i = 1; i <= t->n_workers; i++) pthread_join(t->worker[i].thread, NULL);
+        pthread_mutex_destroy(&t->lock); pthread_cond_destroy(&t->wake);
+    }
+    free(t->worker); t->worker = NULL; t->n_workers = 0;
+}
+
+static void tape_run(tape_t *t, int32_t first, int32_t last) {
+    int before = 1;
+    if (t->blas_get) {
+        before = ((int (*)(void))t->blas_get)();
+        if (before != 1) ((void (*)(int))t->blas_set)(1);
+    }
+    t->first = first; t->last = last;
+    if (t->n_threads > 1) announce(t, &t->go, &t->sleepers_go);
+    run_all(t, 0, t->n_threads);
+    if (before != 1) ((void (*)(int))t->blas_set)(before);
+}
+
+static void free_loop(loop_t *l) {
+    if (!l) return;
+    free(l->view); free(l->ops); free(l->consts); free(l->slot); free(l->result); free(l);
+}
+
+static void tape_free(tape_t *t) {
+    stop_threads(t);
+    for (int32_t i = 0; i < t->n_ins; i++) {
+        free(t->ins[i].gemm); free_loop(t->ins[i].loop); free(t->ins[i].draw);
+        free(t->ins[i].load); free(t->ins[i].live);
+    }
+    free(t->ins);
+    if (t->scratch) for (int i = 0; i < t->n_threads; i++) free(t->scratch[i]);
+    free(t->scratch); free(t->dims); free(t->scalars);
+}
+#endif

@@ -1,0 +1,830 @@
+/* Loops over strips: included once per dtype and processor level (see engine.h).
+ *
+ * REAL, IS_F32, LEVEL and K(name) come from the includer. A strip is STRIP_BYTES of one value,
+ * seen as r rows of axis a1 by c columns of axis a2. Every loop here is branch-free over a strip
+ * and may be called with the destination equal to a source, never with a shifted overlap.
+ */
+#define STRIP ((int64_t)(STRIP_BYTES / sizeof(REAL)))
+#define REAL_TYPE (IS_F32 ? F32 : F64)
+
+/* ---- scalar functions: polynomials for float (about 2 ulp), libm for double ---- */
+#if IS_F32
+static inline uint32_t K(bits)(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
+static inline float K(from_bits)(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
+
+/* e**x: x = n ln 2 + r, a polynomial in r (Cephes), the scale in two factors so that results
+ * beyond the normal range come out as infinity or subnormal. */
+static inline float K(exp_)(float x) {
+    const float magic = 12582912.0f;            /* 1.5 * 2**23: adding it rounds to an integer */
+    float y = x > 89.0f ? 89.0f : x;
+    y = y < -104.0f ? -104.0f : y;
+    float t = y * 1.44269504088896341f + magic;
+    float n = t - magic;
+    uint32_t i = K(bits)(t) - K(bits)(magic);
+    float r = y - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    uint32_t h = (uint32_t)((int32_t)i >> 1);
+    return p * K(from_bits)((h + 127u) << 23) * K(from_bits)((i - h + 127u) << 23);
+}
+
+/* log x: x = 2**k m with m near 1 (fdlibm's e_logf). */
+static inline float K(log_)(float x) {
+    int tiny = x < 1.17549435e-38f;
+    float y = tiny ? x * 8388608.0f : x;
+    uint32_t u = K(bits)(y) + (0x3f800000u - 0x3f3504f3u);
+    int32_t k = (int32_t)(u >> 23) - 127 - (tiny ? 23 : 0);
+    float f = K(from_bits)((u & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+    float s = f / (2.0f + f), z = s * s, w = z * z;
+    float t1 = w * (0.40000972152f + w * 0.24279078841f);
+    float t2 = z * (0.66666662693f + w * 0.28498786688f);
+    float h = 0.5f * f * f, dk = (float)k;
+    float v = s * (h + (t1 + t2)) + dk * 9.0580006145e-06f - h + f + dk * 6.9313812256e-01f;
+    v = x == 0.0f ? -INFINITY : v;
+    v = x < 0.0f ? NAN : v;
+    v = x == INFINITY ? x : v;
+    return x != x ? x : v;
+}
+
+static inline float K(tanh_)(float x) {
+    float a = fabsf(x), z = x * x;
+    float p = -5.70498872745e-3f;
+    p = p * z + 2.06390887954e-2f;
+    p = p * z - 5.37397155531e-2f;
+    p = p * z + 1.33314422036e-1f;
+    p = p * z - 3.33332819422e-1f;
+    float small = p * z * x + x;
+    float large = copysignf(1.0f - 2.0f / (K(exp_)(2.0f * a) + 1.0f), x);
+    return a < 0.625f ? small : (x != x ? x : large);
+}
+
+static inline float K(sigmoid_)(float x) { return 1.0f / (1.0f + K(exp_)(-x)); }
+
+/* log(1 + x) and e**x - 1 with the rounding of 1 + x and of e**x taken back (Kahan). */
+static inline float K(log1p_)(float x) {
+    float w = 1.0f + x, d = w - 1.0f;
+    float v = K(log_)(w) + (x - d) / w;
+    v = w == 1.0f ? x : v;
+    return x == INFINITY ? x : v;
+}
+static inline float K(expm1_)(float x) {
+    /* |x| < 0.35: the Taylor series; beyond it e**x - 1 loses at most a bit or two */
+    float p = 1.98412698e-4f;
+    p = p * x + 1.38888889e-3f;
+    p = p * x + 8.33333333e-3f;
+    p = p * x + 4.16666667e-2f;
+    p = p * x + 1.66666667e-1f;
+    p = p * x + 0.5f;
+    float small = p * (x * x) + x, large = K(exp_)(x) - 1.0f;
+    return fabsf(x) < 0.35f ? small : large;
+}
+static inline float K(softplus_)(float x) {
+    float m = x > 0.0f ? x : (x != x ? x : 0.0f);
+    return m + K(log1p_)(K(exp_)(-fabsf(x)));
+}
+#define ABS_ fabsf
+#define SQRT_ sqrtf
+#define FLOOR_ floorf
+#define SIN_ sinf
+#define COS_ cosf
+#define POW_ powf
+#else
+static inline double K(exp_)(double x) { return exp(x); }
+static inline double K(log_)(double x) { return log(x); }
+static inline double K(tanh_)(double x) { return tanh(x); }
+static inline double K(sigmoid_)(double x) { return 1.0 / (1.0 + exp(-x)); }
+static inline double K(log1p_)(double x) { return log1p(x); }
+static inline double K(expm1_)(double x) { return expm1(x); }
+static inline double K(softplus_)(double x) {
+    return (x > 0.0 ? x : (x != x ? x : 0.0)) + log1p(exp(-fabs(x)));
+}
+#define ABS_ fabs
+#define SQRT_ sqrt
+#define FLOOR_ floor
+#define SIN_ sin
+#define COS_ cos
+#define POW_ pow
+#endif
+
+/* ---- the operations ---- */
+#define UNARY(E) { IVDEP for (int64_t i = 0; i < n; i++) { REAL x = a[i]; d[i] = (REAL)(E); } break; }
+#define BINARY(E) \
+    { IVDEP for (int64_t i = 0; i < n; i++) { REAL x = a[i], y = b[i]; d[i] = (REAL)(E); } break; }
+#define TERNARY(E) \
+    { IVDEP for (int64_t i = 0; i < n; i++) \
+        { REAL x = a[i], y = b[i], z = c[i]; d[i] = (REAL)(E); } break; }
+
+static void K(apply)(int op, REAL *d, const REAL *a, const REAL *b, const REAL *c, int64_t n) {
+    const REAL one = 1, zero = 0;
+    switch (op) {
+    case OP_COPY: UNARY(x)
+    case OP_NEG: UNARY(-x)
+    case OP_ABS: UNARY(ABS_(x))
+    case OP_SQRT: UNARY(SQRT_(x))
+    case OP_EXP: UNARY(K(exp_)(x))
+    case OP_LOG: UNARY(K(log_)(x))
+    case OP_LOG1P: UNARY(K(log1p_)(x))
+    case OP_EXPM1: UNARY(K(expm1_)(x))
+    case OP_TANH: UNARY(K(tanh_)(x))
+    case OP_SIGMOID: UNARY(K(sigmoid_)(x))
+    case OP_SOFTPLUS: UNARY(K(softplus_)(x))
+    case OP_SIN: UNARY(SIN_(x))
+    case OP_COS: UNARY(COS_(x))
+    case OP_FLOOR: UNARY(FLOOR_(x))
+    case OP_SIGN: UNARY(x > zero ? one : (x < zero ? -one : x))
+    case OP_NOT: UNARY(x == zero ? one : zero)
+    case OP_RELU: UNARY(x <= zero ? zero : x)
+    case OP_SQUARE: UNARY(x * x)
+    case OP_RECIPROCAL: UNARY(one / x)
+    case OP_ADD: BINARY(x + y)
+    case OP_SUB: BINARY(x - y)
+    case OP_MUL: BINARY(x * y)
+    case OP_DIV: BINARY(x / y)
+    case OP_MIN: BINARY(x < y || x != x ? x : y)
+    case OP_MAX: BINARY(x > y || x != x ? x : y)
+    case OP_POW: BINARY(POW_(x, y))
+    case OP_LT: BINARY(x < y ? one : zero)
+    case OP_LE: BINARY(x <= y ? one : zero)
+    case OP_GT: BINARY(x > y ? one : zero)
+    case OP_GE: BINARY(x >= y ? one : zero)
+    case OP_EQ: BINARY(x == y ? one : zero)
+    case OP_NE: BINARY(x != y ? one : zero)
+    case OP_AND: BINARY((x != zero) & (y != zero) ? one : zero)
+    case OP_OR: BINARY((x != zero) | (y != zero) ? one : zero)
+    case OP_SELECT: TERNARY(x != zero ? y : z)
+    case OP_FMA: TERNARY(x * y + z)
+    }
+}
+
+/* ---- strips in and out ---- */
+static inline int64_t K(place)(const view_t *v, int axis, int64_t i) {
+    return (v->index[axis] ? (int64_t)v->index[axis][i] : i) * v->stride[axis];
+}
+
+#define LOAD_ROW(T) { \
+    const T *p = (const T *)v->data + off; \
+    if (x2) { for (int64_t j = 0; j < c; j++) to[j] = (REAL)p[x2[i2 + j] * s2]; } \
+    else if (s2 == 0) { REAL q = (REAL)p[0]; for (int64_t j = 0; j < c; j++) to[j] = q; } \
+    else if (s2 == 1) { p += i2; for (int64_t j = 0; j < c; j++) to[j] = (REAL)p[j]; } \
+    else { p += i2 * s2; for (int64_t j = 0; j < c; j++) to[j] = (REAL)p[j * s2]; } \
+    break; }
+
+static void K(fetch)(const view_t *v, REAL *restrict to, int64_t i0, int64_t i1, int64_t r,
+                     int64_t i2, int64_t c, int64_t row_start) {
+    const int64_t s2 = v->stride[2]; const int32_t *x2 = v->index[2];
+    const int64_t start = K(place)(v, 0, i0);
+    for (int64_t row = 0; row < r; row++, to += c) {
+        int64_t off = start + K(place)(v, 1, i1 + row);
+        switch (v->dtype) {
+        case F32: LOAD_ROW(float)
+        case F64: LOAD_ROW(double)
+        case U8: LOAD_ROW(uint8_t)
+        case I32: LOAD_ROW(int32_t)
+        case I64: LOAD_ROW(int64_t)
+        case IOTA: {
+            int64_t base = (int64_t)(intptr_t)v->data + off;
+            if (v->local) base -= row_start * v->stride[1];
+            if (x2) for (int64_t j = 0; j < c; j++) to[j] = (REAL)(base + x2[i2 + j] * s2);
+            else for (int64_t j = 0; j < c; j++) to[j] = (REAL)(base + (i2 + j) * s2);
+            break; }
+        }
+    }
+}
+
+#define STORE_ROW(T) { \
+    T *p = (T *)v->data + off; \
+    if (x2) { for (int64_t j = 0; j < c; j++) p[x2[i2 + j] * s2] = (T)from[j]; } \
+    else if (s2 == 1) { p += i2; for (int64_t j = 0; j < c; j++) p[j] = (T)from[j]; } \
+    else { p += i2 * s2; for (int64_t j = 0; j < c; j++) p[j * s2] = (T)from[j]; } \
+    break; }
+
+static void K(put)(const view_t *v, const REAL *restrict from, int64_t i0, int64_t i1, int64_t r,
+                   int64_t i2, int64_t c) {
+    const int64_t s2 = v->stride[2]; const int32_t *x2 = v->index[2];
+    const int64_t start = K(place)(v, 0, i0);
+    for (int64_t row = 0; row < r; row++, from += c) {
+        int64_t off = start + K(place)(v, 1, i1 + row);
+        switch (v->dtype) {
+        case F32: STORE_ROW(float)
+        case F64: STORE_ROW(double)
+        case U8: STORE_ROW(uint8_t)
+        case I32: STORE_ROW(int32_t)
+        case I64: STORE_ROW(int64_t)
+        }
+    }
+}
+
+static inline double K(read)(const view_t *v, int64_t off) {
+    switch (v->dtype) {
+    case F32: return ((const float *)v->data)[off];
+    case F64: return ((const double *)v->data)[off];
+    case U8: return ((const uint8_t *)v->data)[off];
+    case I32: return ((const int32_t *)v->data)[off];
+    default: return (double)((const int64_t *)v->data)[off];
+    }
+}
+static inline void K(write)(const view_t *v, int64_t off, double x) {
+    switch (v->dtype) {
+    case F32: ((float *)v->data)[off] = (float)x; break;
+    case F64: ((double *)v->data)[off] = x; break;
+    case U8: ((uint8_t *)v->data)[off] = (uint8_t)x; break;
+    case I32: ((int32_t *)v->data)[off] = (int32_t)x; break;
+    case I64: ((int64_t *)v->data)[off] = (int64_t)x; break;
+    }
+}
+
+/* ---- reductions along a strip: 32 lanes, then double ---- */
+#define LANES 32
+static double K(sum_row)(const REAL *a, int64_t n) {
+    double total = 0;
+    int64_t i = 0;
+    if (n >= LANES) {
+        REAL lane[LANES];
+        for (int l = 0; l < LANES; l++) lane[l] = a[l];
+        for (i = LANES; i + LANES <= n; i += LANES)
+            for (int l = 0; l < LANES; l++) lane[l] += a[i + l];
+        for (int l = 0; l < LANES / 2; l++) lane[l] += lane[l + LANES / 2];
+        for (int l = 0; l < LANES / 4; l++) lane[l] += lane[l + LANES / 4];
+        for (int l = 0; l < LANES / 4; l++) total += lane[l];
+    }
+    for (; i < n; i++) total += a[i];
+    return total;
+}
+static double K(dot_row)(const REAL *a, const REAL *b, int64_t n) {
+    double total = 0;
+    int64_t i = 0;
+    if (n >= LANES) {
+        REAL lane[LANES];
+        for (int l = 0; l < LANES; l++) lane[l] = a[l] * b[l];
+        for (i = LANES; i + LANES <= n; i += LANES)
+            for (int l = 0; l < LANES; l++) lane[l] += a[i + l] * b[i + l];
+        for (int l = 0; l < LANES / 2; l++) lane[l] += lane[l + LANES / 2];
+        for (int l = 0; l < LANES / 4; l++) lane[l] += lane[l + LANES / 4];
+        for (int l = 0; l < LANES / 4; l++) total += lane[l];
+    }
+    for (; i < n; i++) total += (double)a[i] * b[i];
+    return total;
+}
+#define EXTREME_ROW(NAME, BETTER) \
+static REAL K(NAME)(const REAL *a, int64_t n, REAL best) { \
+    int64_t i = 0; \
+    if (n >= LANES) { \
+        REAL lane[LANES]; \
+        for (int l = 0; l < LANES; l++) lane[l] = a[l]; \
+        for (i = LANES; i + LANES <= n; i += LANES) \
+            for (int l = 0; l < LANES; l++) { \
+                REAL x = lane[l], y = a[i + l]; lane[l] = (x BETTER y) | (x != x) ? x : y; } \
+        for (int l = 0; l < LANES; l++) \
+            best = best BETTER lane[l] || best != best ? best : lane[l]; \
+    } \
+    for (; i < n; i++) best = best BETTER a[i] || best != best ? best : a[i]; \
+    return best; \
+}
+EXTREME_ROW(max_row, >)
+EXTREME_ROW(min_row, <)
+#undef EXTREME_ROW
+
+/* One reduction's running value; which member is alive depends on the monoid. */
+typedef struct { double sum; REAL best; int64_t where; } K(acc_t);
+
+static inline K(acc_t) K(start)(int monoid) {
+    K(acc_t) s = {0, 0, -1};
+    if (monoid == R_PROD || monoid == R_ALL) s.sum = 1;
+    if (monoid == R_MAX || monoid == R_ARGMAX) s.best = -(REAL)INFINITY;
+    if (monoid == R_MIN) s.best = (REAL)INFINITY;
+    return s;
+}
+static void K(fold_row)(int monoid, K(acc_t) *s, const REAL *a, int64_t n, int64_t first) {
+    switch (monoid) {
+    case R_SUM: s->sum += K(sum_row)(a, n); break;
+    case R_PROD: for (int64_t i = 0; i < n; i++) s->sum *= a[i]; break;
+    case R_MAX: s->best = K(max_row)(a, n, s->best); break;
+    case R_MIN: s->best = K(min_row)(a, n, s->best); break;
+    case R_ANY: for (int64_t i = 0; i < n; i++) s->sum = (s->sum != 0) | (a[i] != 0); break;
+    case R_ALL: for (int64_t i = 0; i < n; i++) s->sum = (s->sum != 0) & (a[i] != 0); break;
+    case R_ARGMAX: {
+        if (n == 0) break;
+        REAL best = K(max_row)(a, n, -(REAL)INFINITY);
+        if (s->where >= 0 && !(best > s->best)) break;
+        int64_t i = 0;
+        while (i < n && !(a[i] == best)) i++;
+        s->best = best; s->where = first + (i < n ? i : 0);
+        break; }
+    }
+}
+static void K(finish)(const loop_t *l, const view_t *out, int64_t off, int64_t off2, K(acc_t) s) {
+    double v = s.sum;
+    if (l->reduce == R_MAX || l->reduce == R_MIN) v = s.best;
+    if (l->reduce == R_ARGMAX) {
+        int64_t offset = (int64_t)l->consts[l->n_const].factor;
+        double where = s.where < 0 ? -1 : (double)(s.where + offset);
+        if (l->accumulate) {
+            double old = K(read)(out, off), old_best = K(read)(out + 1, off2);
+            if (old >= 0 && (s.where < 0 || !(s.best > old_best))) return;
+        }
+        K(write)(out, off, where);
+        if (l->n_out > 1) K(write)(out + 1, off2, s.best);
+        return;
+    }
+    if (l->accumulate) {
+        double old = K(read)(out, off);
+        switch (l->reduce) {
+        case R_SUM: v = old + v; break;
+        case R_PROD: v = old * v; break;
+        case R_MAX: v = old > v || old != old ? old : v; break;
+        case R_MIN: v = old < v || old != old ? old : v; break;
+        case R_ANY: v = (old != 0) | (v != 0); break;
+        case R_ALL: v = (old != 0) & (v != 0); break;
+        }
+    }
+    K(write)(out, off, v);
+}
+
+/* ---- the loop ---- */
+typedef struct {
+    const loop_t *l; const domain_t *d; REAL *strip; REAL **value;
+} K(machine_t);
+
+/* Evaluate the program on one tile: every value's strip is in value[] afterwards. */
+static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, int64_t i2, int64_t c,
+                    int64_t row_start) {
+    const loop_t *l = m->l; const domain_t *d = m->d; REAL **value = m->value;
+    for (int k = 0; k < l->n_in; k++) {
+        const view_t *v = &d->v[k];
+        if (v->dtype == REAL_TYPE && !v->index[2] && (v->stride[2] == 1 || c == 1)
+            && (r == 1 || (v->stride[1] == c && !v->index[1]))) {
+            value[k] = (REAL *)v->data + K(place)(v, 0, i0) + K(place)(v, 1, i1)
+                       + i2 * v->stride[2];
+        } else {
+            value[k] = m->strip + l->slot[k] * STRIP;
+            K(fetch)(v, value[k], i0, i1, r, i2, c, row_start);
+        }
+    }
+    int first = l->n_in + l->n_const;
+    uint64_t direct = 0;
+    if (!l->reduce)
+        for (int k = 0; k < l->n_out; k++) {
+            const view_t *v = &d->v[l->n_in + k];
+            if (v->direct && v->dtype == REAL_TYPE && !v->index[2] && (v->stride[2] == 1 || c == 1)
+                && (r == 1 || (v->stride[1] == c && !v->index[1]))) {
+                value[l->result[k]] = (REAL *)v->data + K(place)(v, 0, i0) + K(place)(v, 1, i1)
+                                      + i2 * v->stride[2];
+                direct |= (uint64_t)1 << k;
+            } else {
+                value[l->result[k]] = m->strip + l->slot[l->result[k]] * STRIP;
+            }
+        }
+    for (int k = 0; k < l->n_ops; k++) {
+        const op_t *o = &l->ops[k];
+        K(apply)(o->op, value[first + k], value[o->a], value[o->b], value[o->c], r * c);
+    }
+    if (!l->reduce)
+        for (int k = 0; k < l->n_out; k++)
+            if (!(direct >> k & 1))
+                K(put)(&d->v[l->n_in + k], value[l->result[k]], i0, i1, r, i2, c);
+}
+
+/* Rows per tile: as many as fit, unless that would force copies of rows worth using in place. */
+static int64_t K(rows_per_tile)(const loop_t *l, const domain_t *d) {
+    int64_t c = d->n[2];
+    if (c > STRIP / 2) return 1;
+    if (c >= 64)
+        for (int k = 0; k < l->n_in + l->n_out; k++) {
+            const view_t *v = &d->v[k];
+            if (v->dtype == REAL_TYPE && v->stride[2] == 1 && !v->index[2]
+                && (v->index[1] || v->stride[1] != c)) return 1;
+        }
+    return c > 0 ? STRIP / c : 1;
+}
+
+/* sum over a1 of x[place of a1, a2] * w[a1]: the sparse forward, four messages at a time. */
+static int K(weighted_rows)(const loop_t *l, const domain_t *d, double *acc, REAL *part) {
+    const view_t *x = &d->v[0], *w = &d->v[1], *out = &d->v[2];
+    if (x->dtype != REAL_TYPE || w->dtype != REAL_TYPE || x->stride[2] != 1 || x->index[2])
+        { const view_t *s = x; x = w; w = s; }
+    if (x->dtype != REAL_TYPE || w->dtype != REAL_TYPE) return 0;
+    if (x->stride[2] != 1 || x->index[2] || w->stride[2] != 0) return 0;
+    for (int64_t i0 = 0; i0 < d->n[0]; i0++) {
+        int64_t e0 = d->indptr ? d->indptr[i0] : 0, e1 = d->indptr ? d->indptr[i0 + 1] : d->n[1];
+        const REAL *xs = (const REAL *)x->data + K(place)(x, 0, i0);
+        const REAL *ws = (const REAL *)w->data + K(place)(w, 0, i0);
+        for (int64_t i2 = 0; i2 < d->n[2]; i2 += STRIP) {
+            int64_t c = d->n[2] - i2 < STRIP ? d->n[2] - i2 : STRIP;
+            for (int64_t j = 0; j < c; j++) acc[j] = 0;
+            for (int64_t e = e0; e < e1;) {
+                int64_t stop = e + 32 < e1 ? e + 32 : e1;   /* short float sums, long double ones */
+                for (int64_t j = 0; j < c; j++) part[j] = 0;
+                for (; e + 4 <= stop; e += 4) {
+                    const REAL *x0 = xs + K(place)(x, 1, e) + i2;
+                    const REAL *x1 = xs + K(place)(x, 1, e + 1) + i2;
+                    const REAL *x2 = xs + K(place)(x, 1, e + 2) + i2;
+                    const REAL *x3 = xs + K(place)(x, 1, e + 3) + i2;
+                    REAL w0 = ws[K(place)(w, 1, e)], w1 = ws[K(place)(w, 1, e + 1)];
+                    REAL w2 = ws[K(place)(w, 1, e + 2)], w3 = ws[K(place)(w, 1, e + 3)];
+                    IVDEP for (int64_t j = 0; j < c; j++)
+                        part[j] += w0 * x0[j] + w1 * x1[j] + (w2 * x2[j] + w3 * x3[j]);
+                }
+                for (; e < stop; e++) {
+                    const REAL *x0 = xs + K(place)(x, 1, e) + i2; REAL w0 = ws[K(place)(w, 1, e)];
+                    IVDEP for (int64_t j = 0; j < c; j++) part[j] += w0 * x0[j];
+                }
+                for (int64_t j = 0; j < c; j++) acc[j] += part[j];
+            }
+            int64_t start = K(place)(out, 0, i0);
+            for (int64_t j = 0; j < c; j++) {
+                K(acc_t) s = {acc[j], 0, -1};
+                K(finish)(l, out, start + K(place)(out, 2, i2 + j), 0, s);
+            }
+        }
+    }
+    return 1;
+}
+
+/* sum over a2 of x * y, both contiguous: the sparse weight gradient. */
+static int K(dot_rows)(const loop_t *l, const domain_t *d) {
+    const view_t *x = &d->v[0], *y = &d->v[1], *out = &d->v[2];
+    if (x->dtype != REAL_TYPE || y->dtype != REAL_TYPE || x->stride[2] != 1 || x->index[2]
+        || y->stride[2] != 1 || y->index[2]) return 0;
+    for (int64_t i0 = 0; i0 < d->n[0]; i0++) {
+        int64_t e0 = d->indptr ? d->indptr[i0] : 0, e1 = d->indptr ? d->indptr[i0 + 1] : d->n[1];
+        for (int64_t e = e0; e < e1; e++) {
+            const REAL *xs = (const REAL *)x->data + K(place)(x, 0, i0) + K(place)(x, 1, e);
+            const REAL *ys = (const REAL *)y->data + K(place)(y, 0, i0) + K(place)(y, 1, e);
+            K(acc_t) s = {0, 0, -1};
+            for (int64_t i2 = 0; i2 < d->n[2]; i2 += STRIP) {
+                int64_t c = d->n[2] - i2 < STRIP ? d->n[2] - i2 : STRIP;
+                s.sum += K(dot_row)(xs + i2, ys + i2, c);
+            }
+            K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 1, e), 0, s);
+        }
+    }
+    return 1;
+}
+
+static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch) {
+    const int64_t n0 = d->n[0], n1 = d->n[1], n2 = d->n[2];
+    REAL *strip = (REAL *)scratch;
+    double *acc = (double *)(scratch + l->n_slots * STRIP_BYTES);
+    REAL *best = (REAL *)(acc + STRIP);
+    int64_t *where = (int64_t *)(best + STRIP);
+    REAL **value = (REAL **)(where + STRIP);
+    K(machine_t) m = {l, d, strip, value};
+    if (n0 <= 0) return;
+    if (l->fast && d->axis == 1 && K(weighted_rows)(l, d, acc, best)) return;
+    if (l->fast && d->axis == 2 && K(dot_rows)(l, d)) return;
+
+    for (int k = l->n_in; k < l->n_values; k++) value[k] = strip + l->slot[k] * STRIP;
+    for (int k = 0; k < l->n_const; k++) {
+        REAL q = (REAL)value_of(t, l->consts[k]), *to = value[l->n_in + k];
+        for (int64_t j = 0; j < STRIP; j++) to[j] = q;
+    }
+    const int64_t rows = K(rows_per_tile)(l, d);
+    const view_t *out = &d->v[l->n_in];
+
+    if (d->axis != 1) {                         /* elementwise, or reduce along the strip */
+        for (int64_t i0 = 0; i0 < n0; i0++) {
+            int64_t e0 = d->indptr ? d->indptr[i0] : 0, e1 = d->indptr ? d->indptr[i0 + 1] : n1;
+            for (int64_t i1 = e0; i1 < e1; i1 += rows) {
+                int64_t r = e1 - i1 < rows ? e1 - i1 : rows;
+                if (d->axis == 0) {
+                    for (int64_t i2 = 0; i2 < n2; i2 += STRIP)
+                        K(tile)(&m, i0, i1, r, i2, n2 - i2 < STRIP ? n2 - i2 : STRIP, e0);
+                    continue;
+                }
+                K(acc_t) s = K(start)(l->reduce);
+                if (rows == 1) {
+                    for (int64_t i2 = 0; i2 < n2; i2 += STRIP) {
+                        int64_t c = n2 - i2 < STRIP ? n2 - i2 : STRIP;
+                        K(tile)(&m, i0, i1, 1, i2, c, e0);
+                        K(fold_row)(l->reduce, &s, value[l->result[0]], c, i2);
+                    }
+                    K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 1, i1),
+                              l->n_out > 1 ? K(place)(out + 1, 0, i0) + K(place)(out + 1, 1, i1) : 0,
+                              s);
+                    continue;
+                }
+                K(tile)(&m, i0, i1, r, 0, n2, e0);
+                for (int64_t j = 0; j < r; j++) {
+                    s = K(start)(l->reduce);
+                    K(fold_row)(l->reduce, &s, value[l->result[0]] + j * n2, n2, 0);
+                    K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 1, i1 + j),
+                              l->n_out > 1
+                                  ? K(place)(out + 1, 0, i0) + K(place)(out + 1, 1, i1 + j) : 0,
+                              s);
+                }
+            }
+        }
+        return;
+    }
+
+    const K(acc_t) zero = K(start)(l->reduce);
+    if (n2 == 1) {                              /* one result per row of a ragged axis */
+        for (int64_t i0 = 0; i0 < n0; i0++) {
+            int64_t e0 = d->indptr ? d->indptr[i0] : 0, e1 = d->indptr ? d->indptr[i0 + 1] : n1;
+            K(acc_t) s = zero;
+            for (int64_t i1 = e0; i1 < e1; i1 += rows) {
+                int64_t r = e1 - i1 < rows ? e1 - i1 : rows;
+                K(tile)(&m, i0, i1, r, 0, 1, e0);
+                K(fold_row)(l->reduce, &s, value[l->result[0]], r, i1 - e0);
+            }
+            K(finish)(l, out, K(place)(out, 0, i0), l->n_out > 1 ? K(place)(out + 1, 0, i0) : 0, s);
+        }
+        return;
+    }
+    for (int64_t i0 = 0; i0 < n0; i0++) {       /* reduce over rows, a strip of results at a time */
+        int64_t e0 = d->indptr ? d->indptr[i0] : 0, e1 = d->indptr ? d->indptr[i0 + 1] : n1;
+        for (int64_t i2 = 0; i2 < n2; i2 += STRIP) {
+            int64_t c = n2 - i2 < STRIP ? n2 - i2 : STRIP;
+            for (int64_t j = 0; j < c; j++) { acc[j] = zero.sum; best[j] = zero.best; where[j] = -1; }
+            for (int64_t i1 = e0; i1 < e1; i1 += rows) {
+                int64_t r = e1 - i1 < rows ? e1 - i1 : rows;
+                K(tile)(&m, i0, i1, r, i2, c, e0);
+                const REAL *v = value[l->result[0]];
+                for (int64_t row = 0; row < r; row++, v += c)
+                    switch (l->reduce) {
+                    case R_SUM: IVDEP for (int64_t j = 0; j < c; j++) acc[j] += v[j]; break;
+                    case R_PROD: IVDEP for (int64_t j = 0; j < c; j++) acc[j] *= v[j]; break;
+                    case R_MAX:
+                        IVDEP for (int64_t j = 0; j < c; j++) {
+                            REAL x = best[j], y = v[j]; best[j] = (x > y) | (x != x) ? x : y; }
+                        break;
+                    case R_MIN:
+                        IVDEP for (int64_t j = 0; j < c; j++) {
+                            REAL x = best[j], y = v[j]; best[j] = (x < y) | (x != x) ? x : y; }
+                        break;
+                    case R_ANY:
+                        IVDEP for (int64_t j = 0; j < c; j++) acc[j] = v[j] != 0 ? 1.0 : acc[j];
+                        break;
+                    case R_ALL:
+                        IVDEP for (int64_t j = 0; j < c; j++) acc[j] = v[j] == 0 ? 0.0 : acc[j];
+                        break;
+                    case R_ARGMAX:
+                        for (int64_t j = 0; j < c; j++) {
+                            int better = (where[j] < 0) | (v[j] > best[j]);
+                            best[j] = better ? v[j] : best[j];
+                            where[j] = better ? i1 + row - e0 : where[j];
+                        }
+                        break;
+                    }
+            }
+            for (int64_t j = 0; j < c; j++) {
+                K(acc_t) s = {acc[j], best[j], where[j]};
+                K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 2, i2 + j),
+                          l->n_out > 1 ? K(place)(out + 1, 0, i0) + K(place)(out + 1, 2, i2 + j) : 0,
+                          s);
+            }
+        }
+    }
+}
+
+/* ---- random draws ---- */
+#define PHILOX_LANES 16
+/* Ten rounds on PHILOX_LANES counters at once; 32-bit words in 64-bit lanes, as vpmuludq wants. */
+#if LEVEL == 2
+#define VEC __m512i
+#define VLEN 8
+#define V_SET(x) _mm512_set1_epi64(x)
+#define V_LOAD(p) _mm512_loadu_si512((const void *)(p))
+#define V_STORE(p, x) _mm512_storeu_si512((void *)(p), x)
+#define V_MUL(a, b) _mm512_mul_epu32(a, b)
+#define V_HIGH(a) _mm512_srli_epi64(a, 32)
+#define V_XOR(a, b) _mm512_xor_si512(a, b)
+#elif LEVEL == 1
+#define VEC __m256i
+#define VLEN 4
+#define V_SET(x) _mm256_set1_epi64x(x)
+#define V_LOAD(p) _mm256_loadu_si256((const __m256i *)(p))
+#define V_STORE(p, x) _mm256_storeu_si256((__m256i *)(p), x)
+#define V_MUL(a, b) _mm256_mul_epu32(a, b)
+#define V_HIGH(a) _mm256_srli_epi64(a, 32)
+#define V_XOR(a, b) _mm256_xor_si256(a, b)
+#elif defined(HORN_X86)
+#define VEC __m128i
+#define VLEN 2
+#define V_SET(x) _mm_set1_epi64x(x)
+#define V_LOAD(p) _mm_loadu_si128((const __m128i *)(p))
+#define V_STORE(p, x) _mm_storeu_si128((__m128i *)(p), x)
+#define V_MUL(a, b) _mm_mul_epu32(a, b)
+#define V_HIGH(a) _mm_srli_epi64(a, 32)
+#define V_XOR(a, b) _mm_xor_si128(a, b)
+#else
+#define VEC uint64_t
+#define VLEN 1
+#define V_SET(x) ((uint64_t)(x))
+#define V_LOAD(p) (*(p))
+#define V_STORE(p, x) (*(p) = (x))
+#define V_MUL(a, b) (((a) & 0xffffffffu) * (b))
+#define V_HIGH(a) ((a) >> 32)
+#define V_XOR(a, b) ((a) ^ (b))
+#endif
+static void K(philox)(const uint32_t key[2], uint64_t w[4][PHILOX_LANES]) {
+    const VEC m0 = V_SET(0xD2511F53u), m1 = V_SET(0xCD9E8D57u);
+    for (int lane = 0; lane < PHILOX_LANES; lane += 2 * VLEN) {
+        VEC a0 = V_LOAD(w[0] + lane), a1 = V_LOAD(w[1] + lane);
+        VEC a2 = V_LOAD(w[2] + lane), a3 = V_LOAD(w[3] + lane);
+        VEC b0 = V_LOAD(w[0] + lane + VLEN), b1 = V_LOAD(w[1] + lane + VLEN);
+        VEC b2 = V_LOAD(w[2] + lane + VLEN), b3 = V_LOAD(w[3] + lane + VLEN);
+        uint32_t k0 = key[0], k1 = key[1];
+        for (int round = 0; round < 10; round++) {
+            const VEC v0 = V_SET((uint64_t)k0), v1 = V_SET((uint64_t)k1);
+            VEC la = V_MUL(a0, m0), ha = V_MUL(a2, m1), lb = V_MUL(b0, m0), hb = V_MUL(b2, m1);
+            /* the upper halves of a1, a3 hold rubbish from the products; only low words count */
+            a0 = V_XOR(V_XOR(V_HIGH(ha), a1), v0); a1 = ha;
+            a2 = V_XOR(V_XOR(V_HIGH(la), a3), v1); a3 = la;
+            b0 = V_XOR(V_XOR(V_HIGH(hb), b1), v0); b1 = hb;
+            b2 = V_XOR(V_XOR(V_HIGH(lb), b3), v1); b3 = lb;
+            k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
+        }
+        V_STORE(w[0] + lane, a0); V_STORE(w[1] + lane, a1);
+        V_STORE(w[2] + lane, a2); V_STORE(w[3] + lane, a3);
+        V_STORE(w[0] + lane + VLEN, b0); V_STORE(w[1] + lane + VLEN, b1);
+        V_STORE(w[2] + lane + VLEN, b2); V_STORE(w[3] + lane + VLEN, b3);
+    }
+}
+#undef VEC
+#undef VLEN
+#undef V_SET
+#undef V_LOAD
+#undef V_STORE
+#undef V_MUL
+#undef V_HIGH
+#undef V_XOR
+
+#define TO_UNIT(w) ((REAL)(int32_t)((uint32_t)(w) >> 8) * (REAL)5.9604644775390625e-08)
+
+static inline double K(gauss)(uint64_t w0, uint64_t w1) {
+    double u1 = ((double)(uint32_t)w0 + 0.5) * 2.3283064365386963e-10;
+    double u2 = ((double)(uint32_t)w1 + 0.5) * 2.3283064365386963e-10;
+    return sqrt(-2.0 * log(u1)) * cos(6.283185307179586 * u2);
+}
+
+/* Blocks of 4 neurons (2 for normals) times 16 samples, or 16 blocks times one sample. */
+static void K(draw)(const tape_t *t, const draw_t *g, int tid, int nt) {
+    const int64_t b = resolve(t, g->rows), n = resolve(t, g->neurons);
+    const int64_t s0 = g->stride[0], s1 = g->stride[1];
+    const uint32_t iteration = (uint32_t)t->dims[g->iteration];
+    const int normal = g->kind == D_NORMAL, bernoulli = g->kind == D_BERNOULLI;
+    const int64_t per = normal ? 2 : 4;
+    const REAL below = bernoulli ? (REAL)value_of(t, g->below) : 0;
+    const uint64_t mark = (uint64_t)((g->site << 16) | 0) & 0xffffffffu;
+    REAL *out = (REAL *)g->out;
+    if (b <= 0 || n <= 0) return;
+    if (b * n < 4096) { if (tid) return; nt = 1; }
+    const int64_t q_first = g->first / per, q_last = (g->first + n - 1) / per + 1;
+    uint64_t w[4][PHILOX_LANES];
+    REAL u[4][PHILOX_LANES];
+
+    const int by_sample = s0 == 1 || s1 != 1;   /* neuron-major: lanes are samples */
+    int64_t lo, hi;
+    if (by_sample) share(q_last - q_first, tid, nt, 1, &lo, &hi);
+    else share(b, tid, nt, 1, &lo, &hi);
+    const int64_t outer_end = hi, inner_end = by_sample ? b : q_last - q_first;
+    for (int64_t o = lo; o < outer_end; o++) {
+        for (int64_t i = 0; i < inner_end; i += PHILOX_LANES) {
+            const int64_t lanes = inner_end - i < PHILOX_LANES ? inner_end - i : PHILOX_LANES;
+            for (int l = 0; l < PHILOX_LANES; l++) {
+                int64_t at = i + (l < lanes ? l : 0);
+                int64_t row = by_sample ? at : o, q = q_first + (by_sample ? o : at);
+                uint64_t s = g->samples ? g->samples[row] : ~(uint64_t)0;
+                w[0][l] = (uint64_t)q & 0xffffffffu; w[1][l] = s & 0xffffffffu;
+                w[2][l] = iteration;
+                w[3][l] = (mark ^ (s >> 32)) | (normal ? 0x80000000u : 0);
+            }
+            K(philox)(g->key, w);
+            if (normal) {
+                for (int k = 0; k < 2; k++)
+                    for (int64_t l = 0; l < lanes; l++)
+                        u[k][l] = (REAL)K(gauss)(w[2 * k][l], w[2 * k + 1][l]);
+            } else if (bernoulli) {
+                for (int k = 0; k < 4; k++)
+                    for (int l = 0; l < PHILOX_LANES; l++)
+                        u[k][l] = TO_UNIT(w[k][l]) < below ? (REAL)1 : (REAL)0;
+            } else {
+                for (int k = 0; k < 4; k++)
+                    for (int l = 0; l < PHILOX_LANES; l++) u[k][l] = TO_UNIT(w[k][l]);
+            }
+            if (by_sample) {
+                for (int64_t k = 0; k < per; k++) {
+                    int64_t j = (q_first + o) * per + k - g->first;
+                    if (j < 0 || j >= n) continue;
+                    REAL *p = out + j * s1 + i * s0;
+                    if (s0 == 1 && lanes == PHILOX_LANES)
+                        for (int l = 0; l < PHILOX_LANES; l++) p[l] = u[k][l];
+                    else
+                        for (int64_t l = 0; l < lanes; l++) p[l * s0] = u[k][l];
+                }
+            } else {
+                int64_t j = (q_first + i) * per - g->first;
+                REAL *p = out + o * s0 + j;
+                if (j >= 0 && j + lanes * per <= n && per == 4) {
+                    for (int64_t l = 0; l < lanes; l++)
+                        for (int k = 0; k < 4; k++) p[4 * l + k] = u[k][l];
+                } else {
+                    for (int64_t l = 0; l < lanes; l++)
+                        for (int64_t k = 0; k < per; k++) {
+                            int64_t at = l * per + k;
+                            if (j + at >= 0 && j + at < n) p[at] = u[k][l];
+                        }
+                }
+            }
+        }
+    }
+}
+
+/* ---- gathering a batch ---- */
+#define LOAD_ROWS(T, U) { \
+    U *out = (U *)g->out; \
+    if (s1 == 1) { \
+        for (int64_t i = lo; i < hi; i++) { \
+            const T *p = (const T *)(g->source + g->index[i] * g->row_stride); \
+            U *q = out + i * s0; \
+            if (cs == 1) for (int64_t j = 0; j < n; j++) q[j] = (U)(scale * (REAL)p[j]); \
+            else for (int64_t j = 0; j < n; j++) q[j] = (U)(scale * (REAL)p[j * cs]); \
+        } \
+    } else { \
+        for (int64_t i = 0; i < b; i += 16) { \
+            const T *p[16] = {0}; int64_t c = b - i < 16 ? b - i : 16; \
+            for (int64_t l = 0; l < c; l++) \
+                p[l] = (const T *)(g->source + g->index[i + l] * g->row_stride); \
+            if (c == 16 && s0 == 1) { \
+                for (int64_t j = lo; j < hi; j++) { \
+                    U *q = out + i + j * s1; \
+                    for (int l = 0; l < 16; l++) q[l] = (U)(scale * (REAL)p[l][j * cs]); \
+                } \
+            } else { \
+                for (int64_t j = lo; j < hi; j++) \
+                    for (int64_t l = 0; l < c; l++) \
+                        out[(i + l) * s0 + j * s1] = (U)(scale * (REAL)p[l][j * cs]); \
+            } \
+        } \
+    } \
+    break; }
+#define LOAD_WHOLE(T, U) { \
+    U *out = (U *)g->out; \
+    for (int64_t i = 0; i < b; i++) { \
+        const T *p = (const T *)(g->source + g->index[i] * g->row_stride); \
+        for (int64_t j = 0; j < n; j++) out[i * s0 + j * s1] = (U)p[j * cs]; \
+    } \
+    break; }
+
+static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
+    const int64_t b = resolve(t, g->rows), n = resolve(t, g->cols), s0 = g->stride[0];
+    const int64_t s1 = g->stride[1], cs = g->col_stride;
+    const REAL scale = (REAL)value_of(t, g->scale);
+    int64_t lo, hi;
+    if (b * n < 4096) { if (tid) return; nt = 1; }
+    if (g->out_dtype != REAL_TYPE) {            /* whole numbers: labels */
+        if (tid) return;
+        if (g->out_dtype == I32)
+            switch (g->dtype) {
+            case F32: LOAD_WHOLE(float, int32_t)
+            case F64: LOAD_WHOLE(double, int32_t)
+            case U8: LOAD_WHOLE(uint8_t, int32_t)
+            case I32: LOAD_WHOLE(int32_t, int32_t)
+            case I64: LOAD_WHOLE(int64_t, int32_t)
+            }
+        else if (g->out_dtype == I64)
+            switch (g->dtype) {
+            case F32: LOAD_WHOLE(float, int64_t)
+            case F64: LOAD_WHOLE(double, int64_t)
+            case U8: LOAD_WHOLE(uint8_t, int64_t)
+            case I32: LOAD_WHOLE(int32_t, int64_t)
+            case I64: LOAD_WHOLE(int64_t, int64_t)
+            }
+        return;
+    }
+    if (s1 == 1) share(b, tid, nt, 1, &lo, &hi);
+    else share(n, tid, nt, 16, &lo, &hi);
+    switch (g->dtype) {
+    case F32: LOAD_ROWS(float, REAL)
+    case F64: LOAD_ROWS(double, REAL)
+    case U8: LOAD_ROWS(uint8_t, REAL)
+    case I32: LOAD_ROWS(int32_t, REAL)
+    case I64: LOAD_ROWS(int64_t, REAL)
+    }
+}
+
+#undef STRIP
+#undef REAL_TYPE
+#undef ABS_
+#undef SQRT_
+#undef FLOOR_
+#undef SIN_
+#undef COS_
+#undef POW_
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+#undef LOAD_ROW
+#undef STORE_ROW
+#undef LANES
+#undef PHILOX_LANES
+#undef TO_UNIT
+#undef LOAD_ROWS
+#undef LOAD_WHOLE
