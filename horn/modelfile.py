@@ -2,8 +2,8 @@
 
 Nothing in it runs when it is read. The header holds the manifest as text with its sha256, the
 manifest holds the sha256 of the arrays, so that a flipped bit is seen. Arrays are made contiguous
-before they are written: safetensors 0.8.0 writes a view's memory, not its values. No NumPy is needed
-to read a manifest.
+before they are written: safetensors 0.8.0 writes a view's memory, not its values. No NumPy is
+needed to read a manifest.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def write(
         )
         os.close(handle)
         save_file(solid, temporary, metadata=header)
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, 0o666 & ~umask())
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -106,6 +106,12 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"it was written by horn {manifest.get('horn', '?')}"
         )
     return manifest
+
+
+def shapes(path: str | os.PathLike[str]) -> dict[str, list[int]]:
+    """The shape of every array by name, from the header alone. Raises as ``read_manifest``."""
+    header = _header(Path(path))
+    return {name: found["shape"] for name, found in header.items() if name != "__metadata__"}
 
 
 def _header(file: Path) -> dict[str, Any]:
@@ -168,7 +174,7 @@ def digest(arrays: Mapping[str, Array]) -> str:
     return found.hexdigest()
 
 
-def _umask() -> int:
+def umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib.util
 import math
 import platform
+import sys
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -46,9 +48,9 @@ importing: str | None = None
 class History:
     """One row per epoch, and columns by name.
 
-    ``history[0]`` and ``history[-1]`` are rows (dicts), ``history["loss"]`` is a column (a list), and
-    iteration gives the rows. What was not measured is None. Columns: epoch (from 1; the last may be
-    partial), iteration (updates so far), loss, acc (of the training samples, as they were learned
+    ``history[0]`` and ``history[-1]`` are rows (dicts), ``history["loss"]`` is a column (a list),
+    and iteration gives the rows. What was not measured is None. Columns: epoch (from 1; the last may
+    be partial), iteration (updates so far), loss, acc (of the training samples, as they were learned
     from), val_loss, val_acc, learning_rate (of the last update), seconds (since the start),
     samples_per_s.
     """
@@ -92,7 +94,7 @@ class Run:
     model : the last state, or the best one with early stopping or ``keep_best``.
     state : "SUCCEEDED". seconds : the whole of ``train``. best_epoch : where the model is from, if
     the best was kept. test : {"loss", "acc"} of the job's test data. metrics : the last word on the
-    model, by where it was measured: {"test": {...}}, else {"validation": ...}, else {"training": ...}.
+    model, by where it was measured: {"test": {...}}, else "validation", else "training".
     """
 
     model: Model
@@ -394,3 +396,12 @@ def _first_bad_layer(network: Network, parameters: Mapping[str, Array]) -> str:
                 f"({layer.neuron.__name__}) have weights that are not finite."
             )
     return f"The weights are still finite; the largest is {largest:.2g}, in {holder}."
+
+
+class _CallableModule(types.ModuleType):
+    """``horn.train`` is the function, whoever imported this module before."""
+
+    __call__ = staticmethod(train)
+
+
+sys.modules[__name__].__class__ = _CallableModule

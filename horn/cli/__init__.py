@@ -1,0 +1,47 @@
+"""The command line: one file per command, found by its name and imported when it is called.
+
+A command parses, calls one function, prints one thing. Results go to stdout, everything else to
+stderr. This package imports neither NumPy nor the engine before a command runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+import click
+
+from horn.cli._end import ending
+
+
+class Commands(click.Group):
+    """The commands are the files of this package; each has an object ``command``."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        found = (m.name for m in pkgutil.iter_modules(__path__))
+        return sorted(name for name in found if not name.startswith("_"))
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in self.list_commands(context):
+            return None
+        command: click.Command = importlib.import_module(f"horn.cli.{name}").command
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="horn-bsp", prog_name="horn")
+def horn() -> None:
+    """Write one neuron in plain Python, train networks of it at the speed of matrix code.
+
+    horn COMMAND --help tells more about each command.
+
+    Exit codes: 0 success, 1 job failed, 2 usage or configuration, 3 cluster unreachable, 4 no such
+    model or file, 7 diverged, 70 a bug in horn, 124 timeout, 130 interrupted.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The ``horn`` command. Ends the process with the exit code of DESIGN 8."""
+    sys.exit(ending(horn, list(sys.argv[1:] if arguments is None else arguments)))

@@ -1,0 +1,118 @@
+"""How every command ends: its exit code, and one sentence instead of a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from horn.errors import HornError
+
+INTERNAL, INTERRUPTED, TERMINATED = 70, 130, 143
+
+
+def ending(command: click.Command, arguments: list[str]) -> int:
+    """Run a command and return the exit code; says on stderr what went wrong."""
+    _stop_on_sigterm()
+    verbose = _is_verbose(arguments)
+    try:
+        result = command.main(arguments, prog_name="horn", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        _say("\nStopped by Ctrl-C; nothing was saved.")
+        return INTERRUPTED
+    except HornError as error:
+        _say_error(str(error))
+        if verbose:
+            _traceback()
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output has gone, such as head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except MemoryError:
+        _say_error("out of memory; use a smaller batch_size, fewer neurons, or dtype float32")
+        return 1
+    except BaseException as error:
+        return _unexpected(error, arguments, verbose)
+
+
+def _unexpected(error: BaseException, arguments: list[str], verbose: bool) -> int:
+    """An exception that horn did not raise on purpose: from the user's code, or a bug in horn."""
+    from horn.sources import line_of
+
+    kind = f"{type(error).__name__}: {error}"
+    if (found := line_of(error)) is not None:
+        file, line, text = found
+        _say_error(f"{_short(file)}:{line}  {text}\n{kind}")
+        if verbose:
+            _traceback()
+        return 1
+    _traceback()
+    _say(_bug_report(kind, arguments))
+    return INTERNAL
+
+
+def _bug_report(kind: str, arguments: list[str]) -> str:
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = []
+    for name in ("horn-bsp", "numpy", "safetensors", "click"):
+        try:
+            versions.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            versions.append(f"{name} missing")
+    return (
+        f"\nThis is a bug in horn. Please report it with the traceback above and these lines:\n"
+        f"  {kind}\n"
+        f"  command: horn {' '.join(arguments)}\n"
+        f"  python {platform.python_version()}, {', '.join(versions)}, {platform.platform()}"
+    )
+
+
+def _is_verbose(arguments: list[str]) -> bool:
+    """-v is wanted for errors too that come before the options are parsed."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return any(a == "--verbose" or (a[:1] == "-" and a[1:2] != "-" and "v" in a) for a in own)
+
+
+def _stop_on_sigterm() -> None:
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(TERMINATED)
+
+    try:
+        signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread: a test, or someone's program
+        pass
+
+
+def _traceback() -> None:
+    import traceback
+
+    traceback.print_exc()
+
+
+def _say_error(text: str) -> None:
+    _say(click.style("Error:", fg="red") + f" {text}")
+
+
+def _say(text: Any) -> None:
+    click.echo(text, err=True)
+
+
+def _short(file: str) -> str:
+    """A path from here, if the file is below the current folder."""
+    here = os.getcwd() + os.sep
+    return file.removeprefix(here)

@@ -1,0 +1,169 @@
+"""What the commands show: tables, a bar while training, sizes and times in words.
+
+rich is imported when something is drawn with it: no command waits for what it does not show.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from horn.errors import JobError
+from horn.progress import Progress, count, line
+
+if TYPE_CHECKING:
+    from horn.job import Job
+
+UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def say(text: str = "") -> None:
+    """A line for the person, on stderr."""
+    click.echo(text, err=True)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on stdout; NaN and infinity as null."""
+    click.echo(json.dumps(_finite(value)))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return value.item() if hasattr(value, "item") else value
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, err: bool) -> None:
+    """Columns of text; those whose cells are numbers stand to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    stream = sys.stderr if err else sys.stdout
+    # Nobody resizes a pipe: there a row is one line, whatever its length.
+    console = Console(file=stream, width=None if stream.isatty() else 1000, highlight=False)
+    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for k, name in enumerate(columns):
+        numbers = all(re.fullmatch(r"[-–\d,.]*( \w?B)?", row[k]) for row in rows)
+        shown.add_column(name, justify="right" if numbers and rows else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*row)
+    if stream.isatty():
+        console.print(shown)
+        return
+    with console.capture() as captured:
+        console.print(shown)
+    for text in captured.get().splitlines():
+        click.echo(text.rstrip(), err=err)
+
+
+def size(n_bytes: float) -> str:
+    """512 B, 30.5 kB, 2.3 MB"""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000 or unit == "GB":
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    raise AssertionError
+
+
+def duration(text: str) -> float:
+    """Seconds of 90, 90s, 5m or 2h."""
+    found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", text.lower())
+    if found is None or found[2] not in UNITS_S or found[1].count(".") > 1 or found[1] == ".":
+        raise JobError(f"{text!r} is no length of time; write 90s, 5m or 2h")
+    return float(found[1]) * UNITS_S[found[2]]
+
+
+def metrics(found: Mapping[str, float]) -> str:
+    """loss 0.0897  acc 0.9722"""
+    return "  ".join(f"{name} {value:.4f}" for name, value in found.items())
+
+
+class Bar(Progress):
+    """A bar that moves within the epoch, and a line above it for each epoch that is over."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as RichProgress
+
+        self.console = Console(stderr=True, highlight=False)
+        self.rich = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[words]}"),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+        )
+        self.n_epochs = self.per_epoch = 0
+
+    def begin(self, job: Job) -> None:
+        self.per_epoch = job.iterations_per_epoch
+        self.n_epochs = -(-job.n_iterations // self.per_epoch)
+        total = min(self.per_epoch, job.n_iterations)
+        self.task = self.rich.add_task(self._name(1), total=total, words="")
+        self.rich.start()
+
+    def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
+        self.rich.update(
+            self.task,
+            description=self._name(epoch),
+            completed=iteration - (epoch - 1) * self.per_epoch,
+            words=f"loss {loss:.4f}  {count(samples_per_s)} samples/s",
+        )
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        self.console.print(line(row, self.n_epochs))
+        self.rich.update(self.task, description=self._name(row["epoch"] + 1), completed=0)
+
+    def end(self) -> None:
+        self.rich.stop()
+
+    def _name(self, epoch: int) -> str:
+        return f"Epoch {min(epoch, self.n_epochs):>{len(str(self.n_epochs))}}/{self.n_epochs}"
+
+
+def seconds_since_start() -> float:
+    """How long this process has been running; 0 where the system does not say."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        with open("/proc/uptime", "rb") as file:
+            uptime_s = float(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(uptime_s - ticks / os.sysconf("SC_CLK_TCK"), 0.0)
+
+
+class FirstStep(Progress):
+    """Another progress, and when the first step began."""
+
+    def __init__(self, inner: Progress) -> None:
+        self.inner, self.seconds = inner, 0.0
+
+    def begin(self, job: Job) -> None:
+        self.seconds = seconds_since_start()
+        self.begun = time.perf_counter()
+        self.inner.begin(job)
+
+    def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
+        self.inner.step(epoch, iteration, loss, samples_per_s)
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        self.inner.epoch(row)
+
+    def end(self) -> None:
+        self.inner.end()

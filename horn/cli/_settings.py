@@ -1,0 +1,162 @@
+"""--set key=value: one field of the job, its optimizer, its early stopping or a layer.
+
+Keys are the fields of the frozen descriptions, joined by dots; values are typed by the field and
+checked by the description itself. All settings are applied at once, the last of a key wins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+
+from horn.errors import JobError
+
+if TYPE_CHECKING:
+    from horn.job import Job
+
+TRUE, FALSE, NONE = ("true", "yes", "on"), ("false", "no", "off"), ("none", "null")
+JOB_KEYS = (
+    "batch_size", "epochs", "iterations", "validation", "target", "dtype", "check", "keep_best",
+    "name",
+)  # fmt: skip
+LAYER_KEYS = {"size": int, "keep": float, "per": str}
+
+
+def apply(job: Job, settings: Iterable[str]) -> Job:
+    """The job with these settings. Raises JobError for an unknown key or a wrong type."""
+    pairs = dict(_split(text) for text in settings)
+    if not pairs:
+        return job
+    changes: dict[str, Any] = {}
+    layers: dict[str, dict[str, Any]] = {}
+    optimizer = job.optimizer
+    if "optimizer" in pairs:
+        optimizer = _optimizer(pairs.pop("optimizer"))
+    keys = valid_keys(dataclasses.replace(job, optimizer=optimizer))
+    nested: dict[str, dict[str, str]] = {"optimizer": {}, "early_stopping": {}}
+    for key, text in pairs.items():
+        if key not in keys:
+            raise _unknown(key, keys)
+        head, _, rest = key.partition(".")
+        if not rest:
+            changes[key] = _job_value(job, key, text)
+        elif head in nested:
+            nested[head][rest] = text
+        else:
+            kind = LAYER_KEYS[rest]
+            layers.setdefault(head, {})[rest] = _typed(key, text, kind)
+    changes["optimizer"] = _changed(optimizer, nested["optimizer"], "optimizer")
+    if nested["early_stopping"]:
+        from horn.job import EarlyStopping
+
+        stopping = job.early_stopping or EarlyStopping()
+        changes["early_stopping"] = _changed(stopping, nested["early_stopping"], "early_stopping")
+    if layers:
+        changes["network"] = job.network.rebuilt(changes=layers)
+    if "epochs" in changes and "iterations" not in changes:
+        changes["iterations"] = None
+    if "iterations" in changes and "epochs" not in changes:
+        changes["epochs"] = None
+    return job.with_settings(**changes)
+
+
+def valid_keys(job: Job) -> list[str]:
+    """Every key that --set knows for this job."""
+    from horn.job import EarlyStopping
+
+    keys = [*JOB_KEYS, "optimizer", *_keys_of(job.optimizer, "optimizer")]
+    keys += _keys_of(job.early_stopping or EarlyStopping(), "early_stopping")
+    for layer in job.network.layers:
+        fields = ("size", "keep", "per") if layer.kind == "input" else ("size",)
+        keys += [f"{layer.name}.{name}" for name in fields]
+    return keys
+
+
+def _keys_of(thing: Any, prefix: str) -> list[str]:
+    keys = []
+    for field in dataclasses.fields(thing):
+        keys.append(f"{prefix}.{field.name}")
+        value = getattr(thing, field.name)
+        if dataclasses.is_dataclass(value):
+            keys += _keys_of(value, f"{prefix}.{field.name}")
+    return keys
+
+
+def _split(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise JobError(f"--set {text}: write --set key=value, as in --set batch_size=50")
+    return key.strip(), value.strip()
+
+
+def _unknown(key: str, keys: list[str]) -> JobError:
+    near = difflib.get_close_matches(key, keys, 1, 0.5)
+    if not near:  # learning_rate for optimizer.learning_rate
+        near = [k for k in keys if k.rpartition(".")[2] == key][:1]
+    hint = f"did you mean {near[0]}? " if near else ""
+    return JobError(f"--set {key}: unknown key; {hint}Valid keys: {', '.join(keys)}")
+
+
+def _optimizer(name: str) -> Any:
+    from horn import optimizers
+
+    known = {
+        k.lower(): v
+        for k, v in vars(optimizers).items()
+        if isinstance(v, type)
+        and issubclass(v, optimizers.Optimizer)
+        and v is not optimizers.Optimizer
+    }
+    if name.lower() not in known:
+        near = difflib.get_close_matches(name.lower(), known, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise JobError(f"--set optimizer={name}: unknown; {hint}Known: {', '.join(known)}")
+    return known[name.lower()]()
+
+
+def _changed(thing: Any, changes: Mapping[str, str], prefix: str) -> Any:
+    """A frozen description with some fields replaced, nested ones too."""
+    hints = get_type_hints(type(thing))
+    own: dict[str, Any] = {}
+    inner: dict[str, dict[str, str]] = {}
+    for key, text in changes.items():
+        head, _, rest = key.partition(".")
+        if rest:
+            inner.setdefault(head, {})[rest] = text
+        else:
+            own[head] = _typed(f"{prefix}.{key}", text, hints[head])
+    for head, below in inner.items():
+        own[head] = _changed(own.get(head, getattr(thing, head)), below, f"{prefix}.{head}")
+    return dataclasses.replace(thing, **own)
+
+
+def _job_value(job: Job, key: str, text: str) -> Any:
+    if key == "validation":
+        return _typed(key, text, float)
+    hints = get_type_hints(type(job))
+    return _typed(key, text, hints[key])
+
+
+def _typed(key: str, text: str, hint: Any) -> Any:
+    """Text as the type of a field: whole number, number, true or false, text, none."""
+    union = get_origin(hint) in (Union, types.UnionType)
+    kinds = get_args(hint) if union else (hint,)
+    lower = text.lower()
+    if type(None) in kinds and lower in NONE:
+        return None
+    if bool in kinds and lower in TRUE + FALSE:
+        return lower in TRUE
+    for kind in (int, float):
+        if kind in kinds:
+            try:
+                return kind(text)
+            except ValueError:
+                pass
+    if str in kinds:
+        return text
+    names = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
+    wanted = " or ".join(names[kind] for kind in kinds if kind in names)
+    raise JobError(f"--set {key}={text}: {key} is {wanted}, got {text!r}")

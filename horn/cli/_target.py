@@ -1,0 +1,212 @@
+"""TARGET of ``submit`` and ``check``: file.py, file.py:name, package.module or package.module:name.
+
+The name is ``job`` by default: a horn.Job, or a function that returns one. ARGS after -- are the
+file's sys.argv; a function with parameters gets them as --parameter value too, each converted to
+the type of its annotation or default. A file may also have ``report(run)``, which is called after
+training.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from horn.errors import JobError, NotFound
+
+if TYPE_CHECKING:
+    from horn.job import Job
+    from horn.train import Run
+
+TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A job, where it came from, and what the file wants to say about its run."""
+
+    job: Job
+    stem: str
+    report: Callable[[Run], Any] | None
+
+
+def load(target: str, arguments: Sequence[str] = ()) -> Target:
+    """Import a target and get its job.
+
+    Raises
+    ------
+    NotFound : no such file, module or name.
+    JobError : the file does not give a horn.Job, or the arguments do not fit its function.
+    """
+    from horn.job import Job
+
+    place, name = _split(target)
+    with _importing(place, arguments):
+        module, stem = _import(place)
+        found = getattr(module, name, None)
+        if found is None:
+            raise _no_such_name(module, place, name)
+        job = found
+        if not isinstance(found, Job) and callable(found):
+            job = found(**_parameters(found, name, arguments))
+    if not isinstance(job, Job):
+        raise JobError(
+            f"{place}: {name} gives {_kind(job)}, not a horn.Job; end it with "
+            f"return horn.Job(net, data=...)"
+        )
+    report = getattr(module, "report", None)
+    return Target(job, stem, report if callable(report) else None)
+
+
+def _split(target: str) -> tuple[str, str]:
+    place, colon, name = target.rpartition(":")
+    if not colon or not name.isidentifier():
+        return target, "job"
+    return place, name
+
+
+def _import(place: str) -> tuple[types.ModuleType, str]:
+    path = Path(place)
+    if path.suffix == ".py" or path.exists():
+        return _import_file(path), path.stem
+    if "/" in place or not all(part.isidentifier() for part in place.split(".")):
+        raise NotFound(f"{place}: no such file or module; give file.py or package.module")
+    sys.path.insert(0, "")
+    try:
+        return importlib.import_module(place), place.split(".")[-1]
+    except ModuleNotFoundError as error:
+        if error.name and (place == error.name or place.startswith(error.name + ".")):
+            hint = f"; did you mean {place}.py?" if Path(f"{place}.py").exists() else ""
+            raise NotFound(f"{place}: no such file or module{hint}") from None
+        raise
+
+
+def _import_file(path: Path) -> types.ModuleType:
+    if not path.is_file():
+        what = "is a folder; name a file in it" if path.is_dir() else "no such file"
+        near = difflib.get_close_matches(path.name, _names_in(path.parent), 1)
+        hint = f"; did you mean {path.with_name(near[0])}?" if near else ""
+        raise NotFound(f"{path}: {what}{hint}")
+    sys.path.insert(0, str(path.parent.resolve()))  # as python file.py does
+    name = path.stem if path.stem not in sys.modules else f"horn_target_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise JobError(f"{path}: is no Python file; give file.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        if error.filename != str(path.resolve()):
+            raise
+        text = (error.text or "").rstrip("\n")
+        caret = " " * ((error.offset or 1) - 1) + "^"
+        raise JobError(f"{path}:{error.lineno}\n    {text}\n    {caret}\n{error.msg}") from None
+    return module
+
+
+@contextmanager
+def _importing(place: str, arguments: Sequence[str]) -> Iterator[None]:
+    """sys.argv as the file expects it, and horn.train refused at its top level."""
+    train: Any = importlib.import_module("horn.train")
+    before = sys.argv
+    sys.argv = [place, *arguments]
+    train.importing = place
+    try:
+        yield
+    finally:
+        sys.argv = before
+        train.importing = None
+
+
+def _no_such_name(module: types.ModuleType, place: str, name: str) -> NotFound:
+    from horn.job import Job
+
+    mine = {
+        k: v
+        for k, v in vars(module).items()
+        if isinstance(v, Job) or (inspect.isfunction(v) and v.__module__ == module.__name__)
+    }
+    near = difflib.get_close_matches(name, mine, 1)
+    if near:
+        return NotFound(f"{place} has no {name!r}; did you mean {place}:{near[0]}?")
+    has = f" (it has {', '.join(mine)})" if mine else ""
+    return NotFound(f"{place} has no {name!r}{has}; write  def {name}(): return horn.Job(...)")
+
+
+def _parameters(
+    function: Callable[..., Any], name: str, arguments: Sequence[str]
+) -> dict[str, Any]:
+    """--key value and --key=value as arguments of the job function."""
+    parameters = inspect.signature(function).parameters
+    if not parameters:
+        return {}  # ARGS are for the file's own sys.argv
+    words = list(arguments)
+    given: dict[str, Any] = {}
+    while words:
+        word = words.pop(0)
+        key, equals, value = word.removeprefix("--").partition("=")
+        key = key.replace("-", "_")
+        if not word.startswith("--"):
+            raise JobError(
+                f"argument {word!r}: {name} takes --parameter value ({_usage(parameters)})"
+            )
+        if key not in parameters:
+            near = difflib.get_close_matches(key, parameters, 1)
+            hint = f"did you mean --{near[0]}? " if near else ""
+            raise JobError(f"{name} has no parameter {key!r}; {hint}It has {_usage(parameters)}")
+        if not equals:
+            if not words:
+                raise JobError(f"--{key} needs a value ({_usage(parameters)})")
+            value = words.pop(0)
+        given[key] = _typed(key, value, parameters[key])
+    missing = [
+        p.name
+        for p in parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if lacking := [p for p in missing if p not in given]:
+        raise JobError(
+            f"{name} needs {', '.join('--' + p for p in lacking)}; write them after --, as in "
+            f"horn submit FILE -- --{lacking[0]} VALUE"
+        )
+    return given
+
+
+def _typed(key: str, text: str, parameter: inspect.Parameter) -> Any:
+    kinds = {"int": int, "float": float, "bool": bool, "str": str}
+    note = parameter.annotation
+    kind = note if isinstance(note, type) else kinds.get(str(note))
+    if kind not in kinds.values():
+        kind = type(parameter.default)
+    if kind is bool:
+        if text.lower() in TRUE + FALSE:
+            return text.lower() in TRUE
+        raise JobError(f"--{key} is true or false, got {text!r}")
+    if kind not in (int, float):
+        return text
+    try:
+        return kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise JobError(f"--{key} is {what}, got {text!r}") from None
+
+
+def _usage(parameters: Any) -> str:
+    return ", ".join(f"--{name}" for name in parameters)
+
+
+def _names_in(folder: Path) -> list[str]:
+    return [entry.name for entry in folder.glob("*.py")] if folder.is_dir() else []
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,36 @@
+"""horn evaluate: how good a model is on a data set."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.argument("data", metavar="DATA")
+@click.option(
+    "--backend", default="kernels", show_default=True, help="kernels, reference or python."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
+def command(model: str, data: str, backend: str, as_json: bool, verbose: bool) -> None:
+    """Print the loss of MODEL on DATA and, for class labels, the fraction that is right.
+
+    DATA is digits:test, mnist:test, cifar10:test, or files: rows.npz, x.npy,y.npy, rows.csv (the
+    label in the last column), images,labels in IDX format, plain or .gz.
+    """
+    from horn import modelfile
+    from horn.cli import _screen
+    from horn.data import load
+    from horn.model import Model
+
+    modelfile.read_manifest(model)
+    found = load(data)
+    values = Model.load(model, backend=backend).evaluate(found)
+    if as_json:
+        _screen.print_json(
+            {"schema": "horn.evaluate/1", "model": model, "data": data, "samples": len(found)}
+            | values
+        )
+    else:
+        click.echo(_screen.metrics(values))

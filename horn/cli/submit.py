@@ -1,0 +1,198 @@
+"""horn submit: train a job."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from horn.job import Job
+    from horn.train import Run
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("target")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "-g", "--groups", default=1, type=click.IntRange(min=1), help="Replicas of the network."
+)
+@click.option("-n", "--tasks", default=1, type=click.IntRange(min=1), help="Processes per group.")
+@click.option("--strategy", default="allreduce", help="How groups keep together.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A field of the job, as in optimizer.learning_rate=0.1, batch_size=50, layer1.size=100. "
+    "Repeat for more.",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Instead of the network's own.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="The model file. By default the target's name with .horn, in the current folder.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
+@click.option("--backend", default="kernels", help="kernels, reference or python.")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="At most so many. By default all cores."
+)
+@click.option("--timeout", metavar="TIME", help="Stop with exit code 124 after 90s, 5m or 2h.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the result.")
+@click.option("-v", "--verbose", is_flag=True, help="Times, and tracebacks of errors.")
+def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], output: str | None,
+            dry_run: bool, timeout: str | None, as_json: bool, quiet: bool, verbose: bool,
+            seed: int | None, backend: str, **options: Any) -> None:  # fmt: skip
+    """Train the job of TARGET, save the model, print how good it is.
+
+    TARGET is file.py, file.py:name, package.module or package.module:name; the name, job by
+    default, is a horn.Job or a function that returns one. ARGS after -- are the file's sys.argv, or
+    --parameter value for a function with parameters. If the file has a function report(run), it is
+    called at the end.
+    """
+    from horn.cli import _screen, _settings, _target
+    from horn.model import default_path
+    from horn.modelfile import check_writable
+
+    found = _target.load(target, args)
+    job = _settings.apply(found.job, settings)
+    if seed is not None:
+        job = job.with_settings(network=job.network.rebuilt(seed=seed))
+    timeout_s = None if timeout is None else _screen.duration(timeout)
+    if dry_run:
+        job.check_data()
+        _dry_run(job, backend, as_json)
+        return
+    path = default_path(found.stem) if output is None else output
+    check_writable(path)
+    if not quiet:
+        _show_plan(job, backend)
+    run, first_step_s = _train(job, backend, timeout_s, quiet, options)
+    if verbose:
+        _screen.say(f"First step {first_step_s:.2f} s after the start of the process.")
+    run.model.save(path)
+    if not quiet:
+        _say_end(run, str(path))
+    if as_json:
+        _screen.print_json(_json(run, str(path)))
+        return
+    for where, values in run.metrics.items():
+        click.echo(f"{where} {_screen.metrics(values)}")
+    if found.report is not None:
+        found.report(run)
+    if not quiet:
+        _screen.say(
+            f"Next:  horn show {path}   horn evaluate {path} DATA   horn predict {path} DATA"
+        )
+
+
+def _train(
+    job: Job, backend: str, timeout_s: float | None, quiet: bool, options: dict[str, Any]
+) -> tuple[Run, float]:
+    from horn.cli import _screen
+    from horn.progress import Lines, Progress
+    from horn.train import train
+
+    inner = Progress() if quiet else _screen.Bar() if sys.stderr.isatty() else Lines()
+    progress = _screen.FirstStep(inner)
+    run = train(job, backend=backend, progress=progress, timeout=timeout_s, **options)
+    return run, progress.seconds
+
+
+def _show_plan(job: Job, backend: str) -> None:
+    from horn import plan
+    from horn.cli import _screen
+
+    rows = plan.layers(job.network, backend)
+    _screen.table(
+        ["Layer", "Neuron", "Units", "Params", "Runs as"],
+        [
+            [f"{r.index} {r.name}", r.neuron, f"{r.units:,}", f"{r.parameters:,}", r.runs_as]
+            for r in rows
+        ],
+        err=True,
+    )
+    memory = plan.memory_bytes(job)
+    _screen.say(
+        f"{sum(r.parameters for r in rows):,} parameters, {_screen.size(memory['parameters'])} · "
+        f"{type(job.optimizer).__name__} · batch {job.batch_size} · {len(job.data):,} samples · "
+        f"{job.n_iterations:,} updates · seed {job.network.seed}\n"
+    )
+
+
+def _say_end(run: Run, path: str) -> None:
+    import os
+
+    from horn.cli import _screen
+
+    if run.stopped_early:
+        _screen.say("Stopped early: no improvement on the validation data.")
+    if run.best_epoch is not None:
+        _screen.say(f"Kept the model of epoch {run.best_epoch}, the best of {run.epochs}.")
+    _screen.say(f"Saved {path} ({_screen.size(os.path.getsize(path))}).")
+    _screen.say(f"{run.state} in {run.seconds:.1f} s · {run.iterations:,} updates")
+
+
+def _json(run: Run, path: str) -> dict[str, Any]:
+    return {
+        "schema": "horn.run/1",
+        "state": run.state,
+        "model": path,
+        "metrics": run.metrics,
+        "epochs": run.epochs,
+        "iterations": run.iterations,
+        "stopped_early": run.stopped_early,
+        "best_epoch": run.best_epoch,
+        "seconds": run.seconds,
+        "history": list(run.history),
+    }
+
+
+def _dry_run(job: Job, backend: str, as_json: bool) -> None:
+    """The plan is the result here: it goes to stdout."""
+    import dataclasses
+
+    from horn import plan
+    from horn.cli import _screen
+
+    rows = plan.layers(job.network, backend)
+    memory = plan.memory_bytes(job)
+    if as_json:
+        _screen.print_json(
+            {
+                "schema": "horn.plan/1",
+                "layers": [dataclasses.asdict(row) for row in rows],
+                "memory_bytes": memory,
+                "samples": len(job.data),
+                "batch_size": job.batch_size,
+                "iterations": job.n_iterations,
+                "iterations_per_epoch": job.iterations_per_epoch,
+                "optimizer": repr(job.optimizer),
+                "dtype": job.dtype,
+                "seed": job.network.seed,
+            }
+        )
+        return
+    _screen.table(
+        ["Layer", "Neuron", "Units", "Params", "Runs as", "Backward"],
+        [
+            [f"{r.index} {r.name}", r.neuron, f"{r.units:,}", f"{r.parameters:,}", r.runs_as,
+             plan.backward_of(job.network.layers[r.index]) if r.index else "–"]
+            for r in rows
+        ],
+        err=False,
+    )  # fmt: skip
+    total = sum(memory.values())
+    parts = ", ".join(f"{name} {_screen.size(value)}" for name, value in memory.items())
+    click.echo(f"{sum(r.parameters for r in rows):,} parameters · {job.dtype} · {job.optimizer}")
+    click.echo(
+        f"{len(job.data):,} samples · batch {job.batch_size} · {job.n_iterations:,} updates "
+        f"({job.iterations_per_epoch:,} per epoch) · seed {job.network.seed}"
+    )
+    click.echo(f"Memory about {_screen.size(total)}: {parts}")
+    click.echo("1 group of 1 task: nothing is sent. Dry run: nothing was trained or written.")

@@ -1,0 +1,83 @@
+"""What a job will do, without doing it: layers, how each neuron runs, memory, updates."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from horn.network import Layer, Network
+from horn.neuron import has_backward
+
+if TYPE_CHECKING:
+    from horn.job import Job
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """One row of the plan's table. ``runs_as`` is how its neurons are computed."""
+
+    index: int
+    name: str
+    neuron: str
+    units: int
+    parameters: int
+    runs_as: str
+
+
+def layers(network: Network, backend: str = "kernels") -> list[LayerPlan]:
+    """A row per layer."""
+    ways = {} if backend == "python" else _ways(network)
+    rows = []
+    for layer in network.layers:
+        if layer.kind == "input":
+            neuron = "input" if layer.keep == 1.0 else f"input, keep {layer.keep:g}"
+            rows.append(LayerPlan(layer.index, layer.name, neuron, layer.size, 0, "–"))
+            continue
+        neuron = f"{layer.neuron.__name__}, {layer.activation_name}"
+        way = "message by message" if backend == "python" else ways.get(layer.name, "")
+        rows.append(
+            LayerPlan(layer.index, layer.name, neuron, layer.size, n_parameters(layer), way)
+        )
+    return rows
+
+
+def n_parameters(layer: Layer) -> int:
+    """Learned numbers of a layer."""
+    weights = sum(int(np.prod(link.shape(layer.size))) for link in layer.links)
+    return weights + layer.size * ((layer.bias is not None) + len(layer.parameters))
+
+
+def memory_bytes(job: Job) -> dict[str, int]:
+    """Predicted, by what it is for: parameters, optimizer, activations, data."""
+    item = np.dtype(job.dtype).itemsize
+    learned = sum(n_parameters(layer) for layer in job.network.layers[1:])
+    units = sum(layer.size for layer in job.network.layers)
+    return {
+        "parameters": learned * item,
+        "optimizer": learned * item * len(job.optimizer.slots),
+        # an output, a summed input and a delta per neuron and sample
+        "activations": 3 * units * min(job.batch_size, len(job.data)) * item,
+        "data": sum(
+            data.x.nbytes + (0 if data.y is None else data.y.nbytes)
+            for data in (job.data, job.validation, job.test)
+            if data is not None and not isinstance(data.x, np.memmap)
+        ),
+    }
+
+
+def backward_of(layer: Layer) -> str:
+    """Who wrote the backward of a layer's neurons."""
+    if layer.kind == "output":
+        return "derived from the loss"
+    return "written" if has_backward(layer.neuron) else "derived"
+
+
+def _ways(network: Network) -> dict[str, Any]:
+    """How the compiler will run each layer, by layer name; raises CompileError if it cannot."""
+    if importlib.util.find_spec("horn.compiler.explain") is None:
+        return {}
+    return dict(importlib.import_module("horn.compiler.explain").runs_as(network))

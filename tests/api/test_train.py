@@ -1,0 +1,278 @@
+"""The training loop, over an engine whose losses are written down before."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.data import permutation
+from horn.errors import DataError, Diverged, JobError, ModelError, Timeout
+from horn.progress import Progress, line
+from tests.api.fake import Scripted
+
+training: Any = importlib.import_module("horn.train")  # the attribute of horn is the function
+
+
+def network(seed: int = 5) -> horn.Network:
+    net = horn.Network(seed=seed)
+    net.input(3)
+    net.layer(4, activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def data(n: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.random((n, 3), np.float32), np.arange(n) % 2
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def use(losses: Any, scores: Any = ()) -> Scripted:
+        engine = Scripted(losses, itertools.chain(scores, itertools.repeat((0.5, 5))))
+        monkeypatch.setattr(training, "make", engine)
+        return engine
+
+    return use
+
+
+def test_every_epoch_visits_every_sample_once_in_the_order_of_seed_and_epoch(use: Any) -> None:
+    engine = use(itertools.repeat(1.0))
+    horn.train(horn.Job(network(seed=9), data(10), batch_size=4, epochs=2))
+    rows = [row for batch, _, _ in engine.calls for row in batch]
+    assert rows[:10] == permutation(10, 9, 0).tolist()
+    assert rows[10:] == permutation(10, 9, 1).tolist()
+    assert [len(batch) for batch, _, _ in engine.calls] == [4, 4, 2, 4, 4, 2]
+    assert [iteration for _, iteration, _ in engine.calls] == list(range(6))
+
+
+def test_first_sample_counts_the_samples_since_the_start_of_the_job(use: Any) -> None:
+    engine = use(itertools.repeat(1.0))
+    horn.train(horn.Job(network(), data(10), batch_size=4, epochs=2))
+    assert [sample for _, _, sample in engine.calls] == [0, 4, 8, 10, 14, 18]
+
+
+def test_loss_of_an_epoch_is_the_mean_over_its_samples(use: Any) -> None:
+    use([1.0, 2.0, 6.0])
+    run = horn.train(horn.Job(network(), data(10), batch_size=4, epochs=1))
+    assert run.history[0]["loss"] == pytest.approx((4 * 1 + 4 * 2 + 2 * 6) / 10)
+    assert run.history[0]["acc"] == pytest.approx(5 / 10)
+
+
+def test_iterations_that_end_inside_an_epoch_report_the_partial_epoch(use: Any) -> None:
+    engine = use(itertools.repeat(1.0))
+    run = horn.train(horn.Job(network(), data(10), batch_size=4, iterations=5))
+    assert len(engine.calls) == 5
+    assert run.history["iteration"] == [3, 5]
+    assert run.iterations == 5
+
+
+def test_history_is_a_dict_of_columns_and_a_list_of_rows(use: Any) -> None:
+    use(itertools.count(3.0, -1.0))
+    run = horn.train(horn.Job(network(), data(10), batch_size=10, epochs=3))
+    assert run.history["loss"] == [3.0, 2.0, 1.0]
+    assert run.history[-1]["epoch"] == 3
+    assert [row["epoch"] for row in run.history] == [1, 2, 3]
+    assert dict(run.history)["loss"] == [3.0, 2.0, 1.0]
+    assert len(run.history) == 3
+    with pytest.raises(KeyError, match="columns: epoch, iteration"):
+        run.history["los"]
+
+
+def test_learning_rate_of_the_history_is_that_of_the_last_update(use: Any) -> None:
+    use(itertools.repeat(1.0))
+    job = horn.Job(
+        network(), data(10), optimizer=horn.SGD(horn.Step(0.8, 2, 0.5)), batch_size=5, epochs=2
+    )
+    assert horn.train(job).history["learning_rate"] == [0.8, 0.4]
+
+
+def test_early_stopping_keeps_the_best_and_restores_it(use: Any) -> None:
+    engine = use(itertools.repeat(1.0), [(0.9, 1), (0.4, 2), (0.6, 1), (0.5, 1)])
+    job = horn.Job(
+        network(), data(10), batch_size=10, epochs=20, validation=data(4),
+        early_stopping=horn.EarlyStopping(patience=2),
+    )  # fmt: skip
+    start = job.network.initial_parameters()
+    run = horn.train(job)
+    assert run.stopped_early and run.best_epoch == 2 and run.epochs == 4
+    assert engine.loaded_updates == 2
+    np.testing.assert_allclose(run.model.parameters["layer1.bias"], start["layer1.bias"] + 2)
+    assert run.metrics == {"validation": {"loss": 0.4, "acc": 0.5}}
+    assert run.model.facts["iteration"] == 2
+
+
+def test_early_stopping_can_watch_accuracy(use: Any) -> None:
+    use(itertools.repeat(1.0), [(0.9, 1), (0.4, 3), (0.3, 2), (0.2, 3)])
+    stopping = horn.EarlyStopping(patience=1, monitor="val_acc")
+    job = horn.Job(
+        network(), data(10), batch_size=10, epochs=9, validation=data(4), early_stopping=stopping
+    )
+    assert horn.train(job).best_epoch == 2
+
+
+def test_keep_best_alone_trains_to_the_end(use: Any) -> None:
+    use(itertools.repeat(1.0), [(0.4, 2), (0.6, 1), (0.5, 1)])
+    job = horn.Job(network(), data(10), batch_size=10, epochs=3, validation=data(4), keep_best=True)
+    run = horn.train(job)
+    assert run.epochs == 3 and run.best_epoch == 1 and not run.stopped_early
+
+
+def test_validation_fraction_is_the_part_held_out(use: Any) -> None:
+    engine = use(itertools.repeat(1.0))
+    run = horn.train(horn.Job(network(), data(10), batch_size=10, epochs=1, validation=0.2))
+    assert len(engine.data) == 8
+    assert run.history[0]["val_loss"] == 0.5
+
+
+def test_test_data_are_measured_once_at_the_end(use: Any) -> None:
+    use(itertools.repeat(1.0), [(0.25, 3)])
+    run = horn.train(horn.Job(network(), data(10), epochs=2, test=data(4)))
+    assert run.test == {"loss": 0.25, "acc": 0.75}
+    assert run.metrics == {"test": run.test}
+
+
+def test_loss_that_is_not_finite_names_the_place_and_the_remedy(use: Any) -> None:
+    engine = use([1.0, float("nan")])
+    engine_make = engine.__call__
+
+    def broken(backend: str, setup: Any) -> Scripted:
+        made = engine_make(backend, setup)
+        made.arrays["layer1.weight"][1:3, 0] = np.nan
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "make", broken)
+        with pytest.raises(Diverged) as caught:
+            horn.train(horn.Job(network(), data(10), optimizer=horn.SGD(0.5), batch_size=5))
+    text = str(caught.value)
+    assert "became nan at iteration 1 (epoch 1)" in text
+    assert "First seen in layer1: 2 of 4 neurons (Standard)" in text
+    assert "too high (0.5). Try 0.05 or clip_norm=1.0" in text
+    assert caught.value.exit_code == 7
+
+
+def test_weights_that_are_not_finite_after_the_last_update_are_seen(use: Any) -> None:
+    engine = use(itertools.repeat(1.0))
+    engine.step = lambda rows, **_: engine.arrays["layer2.bias"].fill(np.inf) or 1.0
+    with pytest.raises(Diverged, match="First seen in layer2: 2 of 2"):
+        horn.train(horn.Job(network(), data(10), batch_size=10, epochs=1))
+
+
+def test_timeout_stops_the_training(use: Any) -> None:
+    use(itertools.repeat(1.0))
+    with pytest.raises(Timeout, match=r"more than 0 s; stopped at iteration 1 of 1000"):
+        horn.train(horn.Job(network(), data(10), batch_size=10, iterations=1000), timeout=0)
+
+
+def test_seed_replaces_the_networks(use: Any) -> None:
+    engine = use(itertools.repeat(1.0))
+    horn.train(horn.Job(network(seed=1), data(10), batch_size=10, epochs=1), seed=2)
+    other = network(seed=2).initial_parameters()
+    np.testing.assert_array_equal(engine.arrays["layer1.weight"], other["layer1.weight"] + 1)
+    assert engine.calls[0][0] == permutation(10, 2, 0).tolist()
+
+
+def test_another_seed_draws_random_connections_anew() -> None:
+    net = horn.Network(seed=1)
+    net.input(50)
+    net.layer(8, connect=horn.Sparse(fan_in=5))
+    net.output(2, activation="softmax", loss="cross_entropy")
+    again, other = net.rebuilt(seed=1), net.rebuilt(seed=2)
+    edges = [n.layers[1].links[0].edges.indices for n in (net, again, other)]
+    np.testing.assert_array_equal(edges[0], edges[1])
+    assert not np.array_equal(edges[0], edges[2])
+    assert other.layers[2].links[0].source is other.layers[1]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"groups": 2}, "one task in one group"),
+        ({"tasks": 3}, "one task in one group"),
+        ({"groups": 0}, "groups must be a whole number from 1, got 0"),
+        ({"strategy": "downpour"}, 'has "allreduce" only'),
+    ],
+)
+def test_one_task_in_one_group_is_all_there_is(options: Any, message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        horn.train(horn.Job(network(), data()), **options)
+
+
+def test_train_wants_a_job() -> None:
+    with pytest.raises(
+        JobError, match="takes a horn.Job, got <horn.network.Network|takes a horn.Job"
+    ):
+        horn.train(network())  # type: ignore[arg-type]
+
+
+def test_unknown_backend_is_named() -> None:
+    with pytest.raises(JobError, match="unknown backend 'kernel'; known: kernels"):
+        horn.train(horn.Job(network(), data()), backend="kernel")
+
+
+def test_data_are_checked_before_the_engine_is_made(use: Any) -> None:
+    use([])
+    with pytest.raises(DataError, match="features"):
+        horn.train(horn.Job(network(), (np.ones((4, 2)), np.zeros(4, int))))
+    with pytest.raises(DataError, match="classes 0..1"):
+        horn.train(horn.Job(network(), (np.ones((4, 3)), np.array([0, 1, 2, 1]))))
+
+
+def test_early_stopping_without_validation_is_refused() -> None:
+    with pytest.raises(ModelError, match="add validation=0.1"):
+        horn.Job(network(), data(), early_stopping=horn.EarlyStopping())
+
+
+def test_progress_sees_begin_epochs_and_end_also_when_training_fails(use: Any) -> None:
+    class Seen(Progress):
+        interval_s = 0.0
+
+        def __init__(self) -> None:
+            self.events: list[Any] = []
+
+        def begin(self, job: Any) -> None:
+            self.events.append("begin")
+
+        def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
+            self.events.append(iteration)
+
+        def epoch(self, row: Any) -> None:
+            self.events.append(f"epoch {row['epoch']}")
+
+        def end(self) -> None:
+            self.events.append("end")
+
+    use([1.0, 1.0, float("inf")])
+    seen = Seen()
+    with pytest.raises(Diverged):
+        horn.train(horn.Job(network(), data(10), batch_size=5, epochs=2), progress=seen)
+    assert seen.events == ["begin", 1, 2, "epoch 1", "end"]
+
+
+def test_progress_true_is_a_line_per_epoch_on_stderr(
+    use: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(itertools.repeat(0.25))
+    horn.train(horn.Job(network(), data(10), batch_size=5, epochs=2), progress=True)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert [text.split("  ")[0] for text in captured.err.splitlines()] == ["Epoch 1/2", "Epoch 2/2"]
+    assert "loss 0.2500  acc 0.4000" in captured.err
+
+
+def test_line_leaves_out_what_was_not_measured() -> None:
+    row = {"epoch": 2, "loss": None, "acc": None, "val_loss": 0.5, "val_acc": None}
+    text = line({**row, "samples_per_s": 4900.0}, 20)
+    assert text == "Epoch  2/20  val_loss 0.5000  4.9k samples/s"
+
+
+def test_train_is_the_function_whoever_imported_the_module_first() -> None:
+    importlib.import_module("horn.train")
+    with pytest.raises(JobError, match="takes a horn.Job"):
+        horn.train(None)  # type: ignore[arg-type]
