@@ -255,6 +255,11 @@ def make(op: Op, *args: Node) -> Node:
             return make(Op.NEG, args[1])
         if is_const(args[1], -1.0):
             return make(Op.NEG, args[0])
+        for a, b in (args, args[::-1]):  # numbers first: they are multiplied once, not once per element
+            if not a.axes and b.op is Op.MUL and b.axes:
+                for c, d in (b.args, b.args[::-1]):
+                    if not c.axes:
+                        return make(Op.MUL, make(Op.MUL, a, c), d)
     elif op is Op.DIV and is_const(args[1], 1.0):
         return args[0]
     elif op is Op.NEG and args[0].op is Op.NEG:
@@ -270,9 +275,28 @@ def make(op: Op, *args: Node) -> Node:
                 return truth(other) if bool(a.value) == bool(neutral) else const(1.0 - neutral)
         if args[0] is args[1]:
             return args[0]
+    elif op in _COMPARISONS:
+        chosen = _compare_choice(op, args)
+        if chosen is not None:
+            return chosen
     if op in COMMUTATIVE and args[0].number > args[1].number:
         args = (args[1], args[0])
     return _intern(op, args, union(*(a.axes for a in args)), None)
+
+
+_COMPARISONS = frozenset({Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE})
+
+
+def _compare_choice(op: Op, args: tuple[Node, ...]) -> Node | None:
+    """Comparing (1 where c, else 0) with a number is c, its opposite, or a constant."""
+    for k, (a, b) in enumerate((args, args[::-1])):
+        if a.op is Op.SELECT and b.op is Op.CONST and all(x.op is Op.CONST for x in a.args[1:]):
+            pair = [(x.value, b.value) if k == 0 else (b.value, x.value) for x in a.args[1:]]
+            yes, no = (bool(_FOLD[op](*p)) for p in pair)
+            if yes == no:
+                return const(float(yes))
+            return a.args[0] if yes else make(Op.NOT, a.args[0])
+    return None
 
 
 def _fold(op: Op, values: list[float]) -> float | None:
@@ -317,7 +341,17 @@ def select(condition: Node, a: Node, b: Node) -> Node:
     condition = truth(condition)
     if condition.op is Op.NOT:
         return select(condition.args[0], b, a)
-    return make(Op.SELECT, condition, a, b)
+    a, b = assume(a, condition, True), assume(b, condition, False)
+    return a if a is b else make(Op.SELECT, condition, a, b)
+
+
+def assume(node: Node, condition: Node, holds: bool) -> Node:
+    """The node where the condition is known: selects by the same condition choose their side."""
+    if condition.op is Op.NOT:
+        condition, holds = condition.args[0], not holds
+    if not any(n is condition for n in walk(node)):
+        return node
+    return replace(node, {condition: const(float(holds))})
 
 
 def add(a: Any, b: Any) -> Node:

@@ -326,6 +326,9 @@ class Run:
         """Run both sides of a condition and merge what they leave behind; their values too."""
         if c.op is Op.CONST:
             return then() if c.value else other()
+        if c.op is Op.NOT:  # one form of each condition, so that paths can be compared
+            result = self.branch(c.args[0], other, then, node)
+            return result[::-1] if isinstance(result, tuple) else result
         before, path = self.frame, self.path
         self.frame, self.path = before.copy(), (*path, (c, True))
         a = then()
