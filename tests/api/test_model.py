@@ -1,0 +1,274 @@
+"""A model and its file: what is saved is what is loaded, from the file alone."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn import modelfile
+from horn.errors import DataError, ModelError, NotFound
+from horn.model import Model
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def userland(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """tests/api/userland.py imported from a folder that the test may remove."""
+    folder = tmp_path / "src"
+    folder.mkdir()
+    shutil.copy(HERE / "userland.py", folder)
+    (folder / "helper_of_userland.py").write_text(
+        "import horn\n\nFACTOR = 2.0\n\ndef steep(z):\n    return FACTOR * z\n"
+    )
+    (folder / "this-file-is-removed").write_text("")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.chdir(folder)
+    module = importlib.import_module("userland")
+    yield module
+    for name in ("userland", "helper_of_userland"):
+        sys.modules.pop(name, None)
+
+
+def model_of(network: horn.Network, **options: Any) -> Model:
+    parameters = network.initial_parameters(options.get("dtype", "float32"))
+    return Model(network, parameters, network.initial_states(), **options)
+
+
+def dense(seed: int = 1) -> horn.Network:
+    net = horn.Network(seed=seed)
+    net.input(3)
+    net.layer(4, activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def test_a_saved_model_is_loaded_as_it_was(tmp_path: Path) -> None:
+    net = dense()
+    model = model_of(net, dtype="float64", facts={"iteration": 7})
+    model.save(tmp_path / "a.horn")
+    again = Model.load(tmp_path / "a.horn")
+    assert again.dtype == "float64" and again.facts == {"iteration": 7}
+    assert [layer.size for layer in again.network.layers] == [3, 4, 2]
+    assert again.network.last.activation_name == "softmax"
+    assert again.network.loss is net.loss
+    assert again.parameters.keys() == model.parameters.keys()
+    for name, value in model.parameters.items():
+        np.testing.assert_array_equal(again.parameters[name], value)
+
+
+def test_user_code_works_when_its_file_is_gone(userland: ModuleType, tmp_path: Path) -> None:
+    model_of(userland.network()).save(tmp_path / "u.horn")
+    shutil.rmtree(tmp_path / "src")
+    sys.modules.pop("userland")
+    sys.modules.pop("helper_of_userland")
+
+    net = Model.load(tmp_path / "u.horn").network
+    first, square, last = net.layers[1:]
+    assert first.neuron.__name__ == "Leaky" and first.neuron.slope == 1.0
+    assert list(first.parameters) == ["gain"] and list(first.states) == ["trace"]
+    assert first.activation(1.0) == pytest.approx(1.0 / (1.0 + np.exp(-2.0)))
+    assert square.activation(3.0) == 9.0 and square.activation.derivative_at(3.0) == 6.0
+    assert last.interlayer is not None and last.loss is not None
+    np.testing.assert_allclose(last.interlayer(np.array([1.0, 3.0])), [0.25, 0.75])
+    assert last.loss.name == "halved" and last.loss.f(3.0, 1.0) == 1.0
+    # the compiler and the caret of its messages read the source through inspect
+    assert "def forward(self, messages):" in inspect.getsource(first.neuron)
+    assert inspect.getsource(first.neuron.forward).startswith("    def forward")
+    assert inspect.getsource(last.interlayer).startswith("def unit(output):")
+    assert inspect.getsourcefile(first.neuron).endswith("u.horn/userland.py")
+
+
+def test_sparse_connections_are_saved_not_drawn_again(userland: ModuleType, tmp_path: Path) -> None:
+    net = userland.network()
+    model_of(net).save(tmp_path / "u.horn")
+    edges = Model.load(tmp_path / "u.horn").network.layers[2].links[0].edges
+    assert edges is not None
+    np.testing.assert_array_equal(edges.indices, net.layers[2].links[0].edges.indices)
+
+
+def test_neurons_defined_in_a_function_are_saved_with_the_numbers_they_read(
+    userland: ModuleType, tmp_path: Path
+) -> None:
+    model_of(userland.nested(3.0)).save(tmp_path / "n.horn")
+    shutil.rmtree(tmp_path / "src")
+    last = Model.load(tmp_path / "n.horn").network.last
+    assert last.activation(2.0) == 6.0
+    assert last.neuron.__name__ == "Inner"
+    assert "class Inner" in inspect.getsource(last.neuron)
+
+
+def test_class_constants_are_saved_as_they_were_when_training(
+    userland: ModuleType, tmp_path: Path
+) -> None:
+    userland.Leaky.slope = 0.125
+    model_of(userland.network()).save(tmp_path / "a.horn")
+    userland.Leaky.slope = 0.5
+    model_of(userland.network()).save(tmp_path / "b.horn")
+    a, b = (Model.load(tmp_path / name).network.layers[1].neuron for name in ("a.horn", "b.horn"))
+    assert (a.slope, b.slope) == (0.125, 0.5)
+
+
+def test_nothing_is_run_to_read_a_manifest(userland: ModuleType, tmp_path: Path) -> None:
+    model_of(userland.network()).save(tmp_path / "u.horn")
+    program = (
+        "import sys; from horn import modelfile; "
+        f"modelfile.read_manifest({str(tmp_path / 'u.horn')!r}); "
+        "names = ('numpy', 'safetensors', 'horn.model', 'horn.sources'); "
+        "print([name for name in names if name in sys.modules])"
+    )
+    root = Path(horn.__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_neuron_without_a_file_is_trained_but_not_saved(tmp_path: Path) -> None:
+    namespace: dict[str, Any] = {"horn": horn, "__name__": "nowhere"}
+    exec("class Ghost(horn.Neuron):\n    def forward(self, messages): pass\n", namespace)
+    net = horn.Network()
+    net.input(2)
+    net.output(2, neuron=namespace["Ghost"])
+    with pytest.raises(ModelError, match="source of Ghost cannot be read"):
+        model_of(net).save(tmp_path / "g.horn")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_views_survive_saving(tmp_path: Path) -> None:
+    """safetensors 0.8.0 writes a view's memory, not its values."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((4, 6)).astype(np.float32)
+    views = {"t": w.T, "f": np.asfortranarray(w), "s": w[::2, 1::2], "r": w[::-1], "e": w[:0].T}
+    modelfile.write(tmp_path / "v.horn", {"horn": "0"}, views)
+    _, arrays = modelfile.read(tmp_path / "v.horn")
+    for name, view in views.items():
+        np.testing.assert_array_equal(arrays[name], view)
+
+
+def test_parameters_cannot_be_changed_behind_the_models_back() -> None:
+    model = model_of(dense())
+    with pytest.raises(ValueError, match="read-only"):
+        model.parameters["layer1.bias"][0] = 1.0
+
+
+def test_arrays_that_do_not_fit_the_network_are_refused() -> None:
+    net = dense()
+    parameters = net.initial_parameters()
+    with pytest.raises(ModelError, match="layer1.bias has shape"):
+        Model(net, {**parameters, "layer1.bias": np.zeros(9)})
+    with pytest.raises(ModelError, match=r"do not fit the network: layer9.bias"):
+        Model(net, {**parameters, "layer9.bias": np.zeros(9)})
+
+
+def damaged(path: Path, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    length = int.from_bytes(content[:8], "little")
+    if how == "empty":
+        content = bytearray()
+    elif how == "foreign":
+        content = bytearray(b"PK\x03\x04 this is a zip file, or so it says, and no model at all")
+    elif how == "cut":
+        content = content[:-5]
+    elif how == "cut in the header":
+        content = content[: length // 2]
+    elif how == "longer":
+        content += b"more"
+    elif how == "a flipped bit in a weight":
+        content[-3] ^= 4
+    elif how == "a flipped bit in the source":
+        content[content.index(b"softmax")] ^= 1
+    elif how == "safetensors of another program":
+        header = json.dumps({"__metadata__": {"format": "pt"}}).encode()
+        content = bytearray(len(header).to_bytes(8, "little") + header)
+    elif how == "another format":
+        text = json.dumps({"format": 99, "horn": "9.0"})
+        import hashlib
+
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        header = json.dumps({"__metadata__": {"horn": text, "horn_sha256": digest}}).encode()
+        content = bytearray(len(header).to_bytes(8, "little") + header)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "how, message",
+    [
+        ("empty", "is no model file"),
+        ("foreign", "is no model file|cut short or no model file"),
+        ("cut", "is cut short"),
+        ("cut in the header", "is cut short"),
+        ("longer", "has bytes too many"),
+        ("a flipped bit in a weight", "its numbers are not those that were saved"),
+        ("a flipped bit in the source", "its description has changed"),
+        ("safetensors of another program", "not one that horn wrote"),
+        ("another format", "is of format 99, this horn reads format 1"),
+    ],
+)
+def test_a_damaged_file_is_named_in_one_sentence(how: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.horn"
+    model_of(dense()).save(path)
+    damaged(path, how)
+    with pytest.raises(ModelError, match=message) as caught:
+        Model.load(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no such file"):
+        Model.load(tmp_path / "none.horn")
+    with pytest.raises(ModelError, match="is a folder"):
+        Model.load(tmp_path)
+
+
+def test_a_save_that_fails_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.horn"
+    model_of(dense(seed=1)).save(path)
+    before = path.read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(ModelError, match="No space left on device.; choose another place"):
+        model_of(dense(seed=2)).save(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["m.horn"]
+    assert path.read_bytes() == before
+
+
+def test_saving_into_a_missing_folder_is_said_plainly(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot be written"):
+        model_of(dense()).save(tmp_path / "no" / "m.horn")
+
+
+def test_evaluate_checks_the_data() -> None:
+    model = model_of(dense())
+    with pytest.raises(DataError, match="declares input"):
+        model.evaluate(np.ones((2, 4)), np.array([0, 1]))
+    with pytest.raises(DataError, match="classes 0..1"):
+        model.evaluate(np.ones((2, 3)), np.array([0, 2]))
+    with pytest.raises(DataError, match="declares input"):
+        model.predict(np.ones((2, 4)))
+
+
+def test_a_model_without_a_loss_cannot_be_evaluated() -> None:
+    net = horn.Network()
+    net.input(3)
+    net.layer(2)
+    with pytest.raises(
+        ModelError, match="has no loss, so there is nothing to evaluate; use predict"
+    ):
+        model_of(net).evaluate(np.ones((2, 3)))
