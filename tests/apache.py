@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Self
 
 JAR = Path("/usr/share/java/zookeeper.jar")
+# With it the server's warnings are in output.log; without it nothing is.
+LOGGER_JAR = Path("/usr/share/java/slf4j-simple.jar")
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 START_TIMEOUT_S = 60.0
 
@@ -83,7 +85,8 @@ class _Process:
                 [
                     "java",
                     "-cp",
-                    str(JAR),
+                    f"{JAR}:{LOGGER_JAR}",
+                    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
                     "-Xmx256m",
                     "-Dfile.encoding=UTF-8",
                     "-Djava.awt.headless=true",

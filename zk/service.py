@@ -344,6 +344,8 @@ class Service:
         assert client.session is not None
         if ops and ops[0][0] in wire.READ_OPS:
             raise WireError("a multi holds reads")
+        if any(_mixes_ttl(op, fields) for op, fields in ops):
+            raise WireError("a create has flags of the other sort of create")
         zxid = self.tree.zxid + 1
         txns: list[Txn] = []
         fired: list[Fired] = []
@@ -483,7 +485,7 @@ class Service:
     def _on_add_watch(self, client: Client, reader: Reader, time_ms: int) -> bytes:
         path, mode = wire.decode_body(Op.ADD_WATCH, reader)
         if mode not in (0, 1):
-            raise Refused(Code.BAD_ARGUMENTS, path)
+            raise WireError(f"a watch of mode {mode}")
         self.watches.add_persistent(path, client, recursive=mode == 1)
         return wire.pack_int32(0)
 
@@ -578,6 +580,13 @@ FOUR_LETTER_WORDS = frozenset(
     b"conf cons crst dirs dump envi gtmk hash isro lead mntr obsr orst ruok srst srvr stat stmk "
     b"sysp wchc wchp wchs".split()
 )
+
+
+def _mixes_ttl(op: int, fields: tuple[Any, ...]) -> bool:
+    """A plain create with a time to live, or the other way round: Apache cannot even read it."""
+    if op == Op.CREATE_TTL:
+        return fields[3] not in (5, 6)
+    return op not in (Op.DELETE, Op.SET_DATA, Op.CHECK) and fields[3] in (5, 6)
 
 
 def _multi_failed(n_ops: int, failed_at: int, code: int) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from zk import wire
 from zk.wire import Connect, Op, Reader
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class Reply(NamedTuple):
@@ -53,7 +53,9 @@ class RawClient:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self.xid = 0
-        if connect:
+        if not connect:
+            return
+        try:
             self.send_frame(
                 wire.encode_connect(
                     Connect(0, last_zxid, timeout_ms, session_id, password, read_only)
@@ -62,6 +64,9 @@ class RawClient:
             frame = self.read_frame()
             _, self.timeout_ms, self.session_id = struct.unpack_from(">iiq", frame)
             self.password = frame[20:36]
+        except BaseException:
+            self.socket.close()
+            raise
 
     def send_frame(self, payload: bytes) -> None:
         self.socket.sendall(wire.frame(payload))
