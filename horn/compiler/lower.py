@@ -244,14 +244,15 @@ class Builder:
             found = contract(node, axis, self.count(frame, axis))
             if found is not None:
                 return self.resolve(found, frame, stem)
-        if axis not in node.axes:
-            node = self.spread(node, axis, frame)
+        needed = axis if link.edges is None else "oi"  # the sources of a sparse receiver are its own
+        for letter in needed:
+            if letter not in node.axes:
+                node = self.spread(node, letter, frame)
         return self.reduction_loop(node, axis, monoid, frame, stem)
 
-    def spread(self, node: Node, axis: str, frame: Frame) -> Node:
+    def spread(self, node: Node, letter: str, frame: Frame) -> Node:
         """The same value, made to vary (in name) along an axis, so that a loop meets it once per place."""
-        zero = {"i": lambda: mul(self.ones(frame, "i"), const(1.0)), "o": lambda: self.ones(frame, "o")}
-        return make(Op.MUL, node, zero[axis]())
+        return mul(node, self.ones(frame, letter))
 
     def ones(self, frame: Frame, letter: str) -> Node:
         layer = frame.layer if letter == "o" else self.link(frame).source.index
@@ -417,8 +418,9 @@ class Builder:
             if position < len(layer.links):
                 frame = Frame(layer.index, position)
                 here = self.at_link(arg, code, position)
-                if "i" not in here.axes:
-                    here = self.spread(here, "i", frame)
+                for letter in "i" if layer.links[position].edges is None else "oi":
+                    if letter not in here.axes:
+                        here = self.spread(here, letter, frame)
                 top = self.reduction_loop(here, "i", value, frame, f"{layer.name}.{value}")
                 at = self.reduction_loop(here, "i", monoid, frame, f"{layer.name}.{monoid}") + offset
             elif layer.bias is not None:

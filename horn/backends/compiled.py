@@ -1,0 +1,257 @@
+"""What the compiled backends share: an Engine that builds programs and hands them to a Runner.
+
+A backend is a Runner: it takes a Program, the persistent arrays and the data, and runs one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from horn.backends import Array, Setup
+from horn.compiler import lower
+from horn.compiler.program import Program
+from horn.data import Dataset
+from horn.errors import ModelError
+from horn.network import Network
+
+PREDICT_ROWS = 256  # samples per batch of inference
+
+
+class Runner(Protocol):
+    """One program, ready to run on batches of a data set."""
+
+    def __init__(
+        self, program: Program, arrays: dict[str, Array], setup: Setup, batch_size: int
+    ) -> None: ...
+
+    def bind(self, data: Dataset) -> None:
+        """The data set that rows are indices into."""
+
+    def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
+        """One batch. scalars: learning_rate, iteration, updates, rows, inv_rows."""
+
+    def value(self, name: str) -> Array:
+        """The content of a buffer after a run, in the program's axes; for a compact layer with zeros at the silent neurons."""
+
+    def push(self) -> None:
+        """The persistent arrays were changed from outside."""
+
+    def pull(self) -> None:
+        """Bring the persistent arrays up to date."""
+
+
+class CompiledEngine:
+    """The Engine of a compiled backend. Persistent arrays live in ``arrays``, in the user's shapes."""
+
+    runner: type[Runner]
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.network: Network = setup.network
+        dtype = np.dtype(setup.dtype)
+        self.updates = 0
+        self.arrays: dict[str, Array] = {}
+        self._names = list(self.network.initial_parameters(dtype).items())
+        self.arrays.update(self._names)
+        self._learned = [name for name, _ in self._names]
+        self._names = []
+        states = self.network.initial_states(dtype)
+        self._states = list(states)
+        self.arrays.update(states)
+        self._slots: list[str] = []
+        self._data: Dataset | None = None
+        self._runners: dict[object, Runner] = {}
+
+    # --- programs
+
+    def target_kind(self, data: Dataset) -> str | None:
+        """What Target statement reads this data set; None without a loss or labels."""
+        if self.network.loss is None or self.setup.target is None:
+            return None
+        if self.setup.target == "input":
+            return "input"
+        if data.y is None:
+            return None
+        if data.y.ndim == 1:
+            return "label" if self.network.last.size > 1 else "value"
+        return "values"
+
+    def _runner(self, kind: str, target: str | None) -> Runner:
+        key = (kind, target)
+        if key not in self._runners:
+            optimizer = self.setup.optimizer
+            if kind == "infer":
+                program = lower.inference_program(self.network, target)
+            elif optimizer is None:
+                raise ModelError("this engine was made to predict: it has no optimizer")
+            else:
+                program = lower.training_program(self.network, optimizer, target, fuse=kind == "train")
+            self._allocate(program)
+            size = PREDICT_ROWS if kind == "infer" else self.setup.batch_size
+            self._runners[key] = self.runner(program, self.arrays, self.setup, size)
+        return self._runners[key]
+
+    def _allocate(self, program: Program) -> None:
+        for name, buffer in program.buffers.items():
+            if buffer.role == "slot" and name not in self.arrays:
+                self.arrays[name] = np.zeros_like(self.arrays[name.rsplit("/", 1)[0]])
+                self._slots.append(name)
+
+    # --- Engine
+
+    def bind(self, data: Dataset) -> None:
+        self._data = data
+        self._bound(self._runner("train", self.target_kind(data)), data)
+
+    @staticmethod
+    def _bound(runner: Runner, data: Dataset) -> Runner:
+        runner.bind(data)
+        return runner
+
+    def _scalars(self, rows: int, iteration: int) -> dict[str, float]:
+        optimizer = self.setup.optimizer
+        return {
+            "learning_rate": 0.0 if optimizer is None else optimizer.rate(iteration),
+            "iteration": float(iteration),
+            "updates": float(self.updates + 1),
+            "rows": float(rows),
+            "inv_rows": 1.0 / rows,
+        }
+
+    def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
+        data = self._data
+        if data is None:
+            raise ModelError("step before bind: name the data set first")
+        runner = self._runner("train", self.target_kind(data))
+        runner.run(rows, self._scalars(len(rows), iteration), first_sample)
+        self.updates += 1
+        loss = self._loss_name("train", self.target_kind(data))
+        return 0.0 if loss is None else float(runner.value(loss).mean(dtype=np.float64))
+
+    def _loss_name(self, kind: str, target: str | None) -> str | None:
+        return "loss" if target is not None else None
+
+    def outputs(self, x: Array) -> Array:
+        data = Dataset(np.ascontiguousarray(x), None, 1.0, "x")
+        runner = self._bound(self._runner("infer", None), data)
+        result = np.empty((len(data), self.network.last.size), self.setup.dtype)
+        for start, rows in self._batches(len(data)):
+            runner.run(rows, self._inference_scalars(len(rows)), start)
+            result[rows] = runner.value(self.network.last.name + ".output")
+        return result
+
+    def _inference_scalars(self, rows: int) -> dict[str, float]:
+        return {**self._scalars(rows, self.updates), "learning_rate": 0.0}
+
+    @staticmethod
+    def _batches(n: int) -> list[tuple[int, Array]]:
+        return [
+            (start, np.arange(start, min(start + PREDICT_ROWS, n), dtype=np.int64))
+            for start in range(0, n, PREDICT_ROWS)
+        ]
+
+    def losses(self, data: Dataset) -> tuple[float, int]:
+        target = self.target_kind(data)
+        runner = self._bound(self._runner("infer", target), data)
+        labels = data.y if target == "label" else None
+        total, correct = 0.0, 0
+        for start, rows in self._batches(len(data)):
+            runner.run(rows, self._inference_scalars(len(rows)), start)
+            if target is not None:
+                total += float(runner.value("loss").sum(dtype=np.float64))
+            if labels is not None:
+                output = runner.value(self.network.last.name + ".output")
+                correct += int((output.argmax(axis=1) == labels[rows]).sum())
+        return total, correct
+
+    def probe(self, rows: Array, *, iteration: int, first_sample: int) -> dict[str, Array]:
+        data = self._data
+        if data is None:
+            raise ModelError("probe before bind: name the data set first")
+        target = self.target_kind(data)
+        runner = self._runner("probe", target)
+        for other in self._runners.values():
+            other.pull()
+        saved = {name: array.copy() for name, array in self.arrays.items()}
+        runner.bind(data)
+        runner.push()
+        runner.run(rows, self._scalars(len(rows), iteration), first_sample)
+        program = runner.program  # type: ignore[attr-defined]
+        found = {name: np.array(runner.value(buffer)) for name, buffer in program.probes.items()}
+        if target is not None:
+            found["loss"] = np.asarray(runner.value("loss").mean(dtype=np.float64))
+        for name, array in saved.items():
+            self.arrays[name][...] = array
+        for other in self._runners.values():
+            other.push()
+        return found
+
+    def _copies(self, names: list[str]) -> dict[str, Array]:
+        for runner in self._runners.values():
+            runner.pull()
+        return {name: self.arrays[name].copy() for name in names}
+
+    def parameters(self) -> dict[str, Array]:
+        return self._copies(self._learned)
+
+    def states(self) -> dict[str, Array]:
+        return self._copies(self._states)
+
+    def slots(self) -> dict[str, Array]:
+        if self.setup.optimizer is not None and not self._slots and self._data is not None:
+            self._runner("train", self.target_kind(self._data))
+        return self._copies(self._slots)
+
+    def load(
+        self,
+        parameters: Mapping[str, Array],
+        states: Mapping[str, Array] | None = None,
+        slots: Mapping[str, Array] | None = None,
+        updates: int = 0,
+    ) -> None:
+        for name, array in {**parameters, **(states or {}), **(slots or {})}.items():
+            if name not in self.arrays and slots and name in slots:
+                self.arrays[name] = np.array(array, self.setup.dtype)
+                self._slots.append(name)
+                continue
+            if name not in self.arrays:
+                raise ModelError(f"no array {name!r} in this network; it has {', '.join(self.arrays)}")
+            if self.arrays[name].shape != np.shape(array):
+                raise ModelError(
+                    f"{name}: shape {np.shape(array)} does not fit {self.arrays[name].shape}"
+                )
+            self.arrays[name][...] = array
+        self.updates = updates
+        for runner in self._runners.values():
+            runner.push()
+
+
+def constant(value: tuple[Any, ...], network: Network, dtype: Any) -> Array:
+    """The array of a "constant" buffer."""
+    kind, layer = value[0], network.layers[value[1]]
+    if kind == "ones":
+        return np.ones(layer.size, dtype)
+    if kind == "index":
+        return np.arange(layer.size, dtype=dtype)
+    if kind == "edge":
+        edges = layer.links[value[2]].edges
+        assert edges is not None
+        return np.arange(len(edges.indices), dtype=dtype)
+    count = np.zeros(layer.size, dtype)
+    if kind == "fan_in":
+        count += float(layer.bias is not None)
+        for link in layer.links:
+            count += link.source.size if link.edges is None else np.diff(link.edges.indptr)
+        return count
+    assert kind == "fan_out"
+    for other in network.layers:
+        for link in other.links:
+            if link.source is layer:
+                if link.edges is None:
+                    count += other.size
+                else:
+                    count += np.bincount(link.edges.indices, minlength=layer.size)
+    return count

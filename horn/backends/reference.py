@@ -1,0 +1,329 @@
+"""The judge: programs in plain NumPy, one statement after the other, nothing fused, nothing reused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from horn import math, random
+from horn.backends import Array, Setup
+from horn.backends.compiled import CompiledEngine, constant
+from horn.compiler import ir
+from horn.compiler.ir import Node, Op
+from horn.compiler.program import (
+    Draw,
+    Frame,
+    Input,
+    Live,
+    Loop,
+    Matmul,
+    Output,
+    Program,
+    Take,
+    Target,
+    Update,
+)
+from horn.data import Dataset
+
+CHUNK = 1 << 21  # elements of a (b, o, i) domain that are computed at once
+
+_UFUNC: dict[Op, Any] = {
+    Op.ADD: np.add, Op.SUB: np.subtract, Op.MUL: np.multiply, Op.DIV: np.divide, Op.NEG: np.negative,
+    Op.LT: np.less, Op.LE: np.less_equal, Op.GT: np.greater, Op.GE: np.greater_equal,
+    Op.EQ: np.equal, Op.NE: np.not_equal,
+    Op.AND: np.logical_and, Op.OR: np.logical_or, Op.NOT: np.logical_not, Op.SELECT: np.where,
+}  # fmt: skip
+_REDUCE: dict[str, Any] = {
+    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
+    "any": np.logical_or, "all": np.logical_and,
+}  # fmt: skip
+
+
+class Runner:
+    """Runs one program. Buffers are made anew for every batch."""
+
+    def __init__(
+        self, program: Program, arrays: dict[str, Array], setup: Setup, batch_size: int
+    ) -> None:
+        self.program, self.arrays, self.setup = program, arrays, setup
+        self.dtype = np.dtype(setup.dtype)
+        self.network = program.network
+        self.env: dict[str, Array] = {}
+        self.once: dict[str, Array] = {
+            name: constant(buffer.value, self.network, self.dtype)
+            for name, buffer in program.buffers.items()
+            if buffer.role == "constant"
+        }
+        self.alive: dict[int, Array] = {}
+        self.scalars: Mapping[str, float] = {"iteration": 0.0}
+        self.first_sample, self.rows = 0, np.empty(0, np.int64)
+        self.data: Dataset | None = None
+        for statement in program.prologue:
+            assert isinstance(statement, Draw)
+            self.draw(statement)
+        self.once.update(self.env)
+
+    def bind(self, data: Dataset) -> None:
+        self.data = data
+
+    def push(self) -> None:
+        pass
+
+    def pull(self) -> None:
+        pass
+
+    def value(self, name: str) -> Array:
+        value = self.env[name]
+        buffer = self.program.buffers[name]
+        if buffer.full:
+            return value
+        for axis, label in enumerate(buffer.axes):
+            k = int(label[1:]) if label.startswith("n") else -1
+            if k in self.program.compact:
+                shape = list(value.shape)
+                shape[axis] = self.network.layers[k].size
+                whole = np.zeros(shape, value.dtype)
+                whole[(slice(None),) * axis + (self.alive[k],)] = value
+                value = whole
+        return value
+
+    def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
+        self.env, self.alive = dict(self.once), {}
+        self.rows, self.scalars, self.first_sample = rows, scalars, first_sample
+        with np.errstate(all="ignore"):
+            for statement in self.program.statements:
+                getattr(self, type(statement).__name__.lower())(statement)
+
+    def array(self, name: str) -> Array:
+        return self.env[name] if name in self.env else self.arrays[name]
+
+    # --- statements
+
+    def input(self, s: Input) -> None:
+        assert self.data is not None
+        out = np.empty((len(self.rows), self.network.n_inputs), self.dtype)
+        self.data.read(self.rows, out)
+        self.env[s.out] = out
+
+    def target(self, s: Target) -> None:
+        assert self.data is not None
+        if s.kind == "input":
+            out = np.empty((len(self.rows), self.network.n_inputs), self.dtype)
+            self.data.read(self.rows, out)
+        else:
+            assert self.data.y is not None
+            out = self.data.y[self.rows].astype(self.dtype)
+        self.env[s.out] = out
+
+    def draw(self, s: Draw) -> None:
+        layer = self.network.layers[s.layer]
+        key = random.key(self.network.seed, s.layer)
+        f = random.normal if s.kind == "normal" else random.uniform
+        neurons = np.arange(layer.size)
+        once = 2**32 - 1
+        if s.per == "synapse":
+            if s.link == len(layer.links):
+                out = f(key, s.site, neurons, [s.link << 32], once)[0]
+            else:
+                link = layer.links[s.link]
+                sources = np.arange(link.source.size, dtype=np.uint64) + np.uint64(s.link << 32)
+                out = f(key, s.site, neurons, sources, once).T
+                if link.edges is not None:
+                    out = out[_receivers(link.edges.indptr), link.edges.indices]
+        elif s.per == "sample":
+            samples = np.arange(len(self.rows), dtype=np.uint64) + np.uint64(self.first_sample)
+            out = f(key, s.site, neurons, samples, int(self.scalars["iteration"]))
+        else:
+            iteration = once if s.per == "run" else int(self.scalars["iteration"])
+            out = f(key, s.site, neurons, [random.SHARED], iteration)[0]
+        self.env[s.out] = np.ascontiguousarray(out, self.dtype)
+
+    def live(self, s: Live) -> None:
+        self.alive[s.layer] = np.flatnonzero(self.env[s.mask])
+
+    def take(self, s: Take) -> None:
+        value = self.array(s.array)
+        for axis, label in enumerate(self.program.buffers[s.out].axes):
+            k = int(label[1:]) if label.startswith("n") else -1
+            if k in self.program.compact:
+                value = np.take(value, self.alive[k], axis=axis)
+        self.env[s.out] = value
+
+    def matmul(self, s: Matmul) -> None:
+        letters = f"{s.a_axes},{s.b_axes}->{s.out_axes}"
+        out = np.einsum(letters, self.array(s.a), self.array(s.b), optimize=True)
+        self.env[s.out] = self.env[s.out] + out if s.accumulate else out
+
+    def update(self, s: Update) -> None:
+        gradient = self.array(s.a).T @ self.array(s.b)
+        step = self.dtype.type(-self.scalars["learning_rate"] * self.scalars["inv_rows"]) * gradient
+        if s.velocity is not None:
+            velocity = self.arrays[s.velocity]
+            velocity *= self.dtype.type(s.momentum)
+            velocity += step
+            step = velocity
+        self.arrays[s.weight] += step
+
+    # --- loops
+
+    def loop(self, s: Loop) -> None:
+        results = [self.result(s, output) for output in s.outputs]
+        for output, value in zip(s.outputs, results, strict=True):
+            buffer = self.program.buffers[output.buffer]
+            if buffer.role == "work":
+                self.env[output.buffer] = (
+                    self.env[output.buffer] + value if output.accumulate else value
+                )
+            elif s.scatter:
+                self.arrays[output.buffer][self.places(output.buffer)] = value
+            else:
+                self.arrays[output.buffer][...] = value
+
+    def places(self, name: str) -> Any:
+        """Where the live part of a full array is."""
+        axes = self.program.buffers[name].axes
+        index = []
+        for size, label in zip(self.array(name).shape, axes, strict=True):
+            k = int(label[1:]) if label.startswith("n") else -1
+            index.append(self.alive[k] if k in self.program.compact else np.arange(size))
+        return np.ix_(*index)
+
+    def result(self, s: Loop, output: Output) -> Array:
+        node, frame = output.node, s.frame
+        buffer = self.program.buffers[output.buffer]
+        domain = ir.union(node.axes, output.axis, *_letters(buffer.axes, frame, self.network))
+        if frame.link is not None and "o" in domain and "i" in domain:
+            if self.network.layers[frame.layer].links[frame.link].edges is not None:
+                return self.on_edges(frame, output)
+        size = self.sizes(frame)
+        n = int(np.prod([size[a] for a in domain if a != "b"], dtype=np.int64))
+        rows = size["b"] if "b" in domain else 1
+        step = max(1, CHUNK // max(n, 1)) if len(domain) == 3 else max(rows, 1)
+        kept = domain.replace(output.axis, "")
+        parts = []
+        for start in range(0, rows, step):
+            here = slice(start, min(start + step, rows))
+            value = self.evaluate(node, frame, domain, here, s.scatter)
+            full = tuple((here.stop - here.start) if a == "b" else size[a] for a in domain)
+            value = np.broadcast_to(value, full)
+            if output.axis:
+                axis = domain.index(output.axis)
+                if output.monoid.startswith("arg"):
+                    arg = np.argmax if output.monoid == "argmax" else np.argmin
+                    value = arg(value, axis=axis).astype(self.dtype)
+                else:
+                    identity = ir.IDENTITY[output.monoid]
+                    value = _REDUCE[output.monoid].reduce(value, axis=axis, initial=identity)
+            parts.append(value)
+        if not parts:
+            value = np.zeros([size[a] for a in kept], self.dtype)
+        elif "b" in kept:
+            value = np.concatenate(parts, axis=0)
+        else:
+            value = parts[0]
+            for part in parts[1:]:
+                value = _REDUCE[output.monoid or "sum"](value, part)
+        return np.ascontiguousarray(value, self.dtype)
+
+    def sizes(self, frame: Frame) -> dict[str, int]:
+        """The length of each letter's axis in a frame: of compact layers, the live neurons."""
+
+        def count(k: int) -> int:
+            return len(self.alive[k]) if k in self.alive else self.network.layers[k].size
+
+        size = {"b": len(self.rows), "o": count(frame.layer)}
+        if frame.link is not None:
+            size["i"] = count(self.network.layers[frame.layer].links[frame.link].source.index)
+        return size
+
+    def evaluate(
+        self, root: Node, frame: Frame, domain: str, here: slice, scatter: bool
+    ) -> Array:
+        """The expression over the domain, broadcast only as far as its own axes go."""
+        done: dict[Node, Any] = {}
+        for node in ir.walk(root):
+            if node.op is Op.LOAD:
+                value = self.array(node.value)
+                buffer = self.program.buffers[node.value]
+                if scatter and buffer.full and buffer.axes:
+                    value = value[self.places(node.value)]
+                if "b" in node.axes:
+                    value = value[here]
+                index = tuple(slice(None) if a in node.axes else None for a in domain)
+                done[node] = value[index] if domain else value
+            else:
+                done[node] = self.operate(node, done)
+        return np.asarray(done[root])
+
+    def operate(self, node: Node, done: Mapping[Node, Any]) -> Any:
+        args = [done[a] for a in node.args]
+        if node.op is Op.CONST:
+            return self.dtype.type(node.value)
+        if node.op is Op.SCALAR:
+            return self.dtype.type(self.scalars[node.value])
+        if node.op in _UFUNC:
+            if node.op in (Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.NEG):
+                args = [a.astype(self.dtype) if np.asarray(a).dtype == bool else a for a in args]
+            return _UFUNC[node.op](*args)
+        return math.apply(node.op.value, *(np.asarray(a) for a in args))
+
+    def on_edges(self, frame: Frame, output: Output) -> Array:
+        """A loop in the frame of a sparse link: everything is taken at the edges, then reduced by receiver or source."""
+        node = output.node
+        layer = self.network.layers[frame.layer]
+        link = layer.links[frame.link or 0]
+        assert link.edges is not None
+        receivers, sources = _receivers(link.edges.indptr), link.edges.indices
+        n, rows = len(sources), len(self.rows)
+        done: dict[Node, Any] = {}
+        for x in ir.walk(node):
+            if x.op is not Op.LOAD:
+                done[x] = self.operate(x, done)
+                continue
+            value = self.array(x.value)
+            rest = x.axes.replace("b", "")
+            if rest == "oi" or not rest:
+                at = value
+            else:
+                at = value[..., receivers if rest == "o" else sources]
+            done[x] = at[:, None] if x.axes == "b" else at
+        value = np.asarray(done[node])
+        if output.axis == "b":
+            return np.asarray(np.broadcast_to(value, (rows, n)).sum(axis=0), self.dtype)
+        has_b = "b" in node.axes
+        value = np.broadcast_to(value, (rows, n) if has_b else (n,))
+        if not output.axis:
+            return np.ascontiguousarray(value, self.dtype)
+        place, count = (receivers, layer.size) if output.axis == "i" else (sources, link.source.size)
+        out = np.zeros((*value.shape[:-1], count), self.dtype)
+        for k in range(count):
+            mine = np.flatnonzero(place == k)
+            part = value[..., mine]
+            if output.monoid.startswith("arg"):
+                arg = np.argmax if output.monoid == "argmax" else np.argmin
+                out[..., k] = mine[arg(part, axis=-1)] if len(mine) else 0
+            else:
+                initial = ir.IDENTITY[output.monoid]
+                out[..., k] = _REDUCE[output.monoid].reduce(part, axis=-1, initial=initial)
+        return out
+
+
+def _receivers(indptr: Array) -> Array:
+    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+
+
+def _letters(axes: tuple[str, ...], frame: Frame, network: Any) -> list[str]:
+    """The letters of a buffer's absolute axes in a frame."""
+    layer = network.layers[frame.layer]
+    names = {"b": "b", f"n{layer.index}": "o"}
+    if frame.link is not None:
+        names[f"n{layer.links[frame.link].source.index}"] = "i"
+    return ["oi" if a.startswith("e") else names[a] for a in axes]
+
+
+class Engine(CompiledEngine):
+    """The reference backend."""
+
+    runner = Runner
