@@ -1,0 +1,331 @@
+"""One run of ``forward`` or ``backward`` by one neuron for one sample, and the rules that it must keep.
+
+``Call`` is the neuron's host while the method runs: feedforward, backpropagate, push and the draws arrive here. Every broken rule is
+a CompileError at the user's line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from horn import random
+from horn.interpreter import places
+from horn.interpreter.tape import Traced, is_number, listening, number
+from horn.neuron import DRAWS, MESSAGE_FIELDS, PERIODS, READABLE, Neuron, Synapse
+
+FOREVER = 2**32 - 1  # the iteration of draws that are made once per run
+
+
+def suggest(word: str, known: Sequence[str]) -> str:
+    """ "Did you mean 'delta'? ", or nothing."""
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f"Did you mean {close[0]!r}? " if close else ""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a method runs. ``sample`` is the global number of the sample; ``seed`` the network's."""
+
+    seed: int
+    training: bool
+    iteration: int
+    sample: int
+    learning_rate: float
+
+
+class Message(Synapse):
+    """A Synapse that a neuron sees. ``fields`` are what it may read; ``refused`` says why a field cannot be had.
+
+    no_push : why nothing may be pushed to it, or "". identity : (layer, neuron) of the receiver, position of the link, source, for
+    what is drawn once per synapse (note 0001, point 10).
+    """
+
+    _host: Any = None
+
+    def __init__(self, kind: str, fields: dict[str, Any], identity: tuple[int, int, int, int] = (0, 0, 0, 0),
+                 refused: Mapping[str, str] = MappingProxyType({}), no_push: str = "") -> None:  # fmt: skip
+        own = vars(self)
+        own.update(fields)
+        own.update(_kind=kind, _identity=identity, _refused=refused, _no_push=no_push)
+
+    def __repr__(self) -> str:
+        return f"<message {', '.join(f'{k}={v}' for k, v in vars(self).items() if not k.startswith('_'))}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        fields = MESSAGE_FIELDS[self._kind]
+        known = ", ".join(fields)
+        if name in self._refused:
+            raise places.error(self._refused[name])
+        if self._kind == "backward" and name == "input":
+            raise places.error(f"in backward a message has no 'input': what this neuron sent is self.output. Fields: {known}")
+        if self._kind == "forward" and name in MESSAGE_FIELDS["backward"]:
+            raise places.error(f"in forward a message has no {name!r} yet: it comes in backward. Fields: {known}")
+        raise places.error(f"message has no field {name!r}. {suggest(name, fields)}Fields: {known}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise places.error(f"m.{name} cannot be assigned: a message is read-only; a weight changes by self.push(...)")
+
+    def normal(self, mean: Any = 0.0, std: Any = 1.0) -> Any:
+        return mean + std * self._draw(random.normal)
+
+    def uniform(self, low: Any = 0.0, high: Any = 1.0) -> Any:
+        return low + (high - low) * self._draw(random.uniform)
+
+    def _draw(self, draw: Callable[..., Any]) -> Any:
+        layer, neuron, link, source = self._identity
+        key = random.key(self._host.moment.seed, layer)
+        found = draw(key, places.draw_site(self._host.code), [neuron], [(link << 32) + source], FOREVER)
+        return Traced(found[0, 0], "synapse")
+
+
+class Messages:
+    """What ``for m in messages`` runs over. It keeps the message of the moment, which ``push`` belongs to."""
+
+    def __init__(self, call: Call, items: Sequence[Message]) -> None:
+        self._call, self._items = call, items
+
+    def __repr__(self) -> str:
+        return f"<{len(self._items)} messages>"
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Message]:
+        current = self._call.current
+        if current and not self._call.neuron.interpreted:
+            raise places.error(
+                "a loop inside the loop over messages is not in the neuron language: compute it before, in a loop of its own"
+            )
+        self._call.read = True
+        current.append(None)
+        try:
+            for message in self._items:
+                current[-1] = message
+                yield message
+        finally:
+            current.pop()
+
+    def __getitem__(self, index: Any) -> Any:
+        if not self._call.neuron.interpreted:
+            raise places.error(
+                "a neuron sees one message at a time and in no fixed order; loop over them (for m in messages) instead of indexing"
+            )
+        self._call.read = True
+        return self._items[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise places.error(f"messages has no {name!r}: loop over it (for m in messages), or ask len(messages)")
+
+
+class Call:
+    """The host of one neuron's method while it runs, and what it did.
+
+    fed, delta : what was fed forward, and propagated back. pushed : by message. pushed_to : by Parameter.
+    conditions : what was compared before feedforward. read : messages were looked at before it. drew_batch : a draw was per batch.
+    """
+
+    def __init__(self, neuron: Neuron, kind: str, messages: Sequence[Message], moment: Moment) -> None:
+        self.neuron, self.kind, self.moment = neuron, kind, moment
+        self.messages = Messages(self, messages)
+        self.items = messages
+        for message in messages:
+            vars(message)["_host"] = self
+        method = getattr(type(neuron), kind)
+        self.method, self.code = method, method.__code__
+        self.name = f"{type(neuron).__name__}.{kind}"
+        self.current: list[Message | None] = []
+        self.fed: Any = None
+        self.delta: Any = None
+        self.pushed: dict[int, Any] = {}
+        self.pushed_to: dict[str, Any] = {}
+        self.conditions: list[Any] = []
+        self.read = False
+        self.drew_batch = False
+        self.sites: set[tuple[int, str, str]] = set()
+        self.silent = False
+
+    def run(self, parameters: Sequence[str] = ()) -> Call:
+        """Run the method and check what it owes at its end. ``parameters`` are those a written backward must push to."""
+        vars(self.neuron)["_host"] = self
+        with listening(self.compared):
+            self.method(self.neuron, self.messages)
+        if self.kind == "forward" and self.fed is None:
+            raise places.error_at(
+                self.method, f"{self.name} never called self.feedforward(...), so the neuron has no output. End forward with "
+                f"self.feedforward(value), on every path",
+            )  # fmt: skip
+        if self.kind == "backward" and self.delta is None:
+            raise places.error_at(
+                self.method, f"{self.name} never called self.backpropagate(...), so the neuron has no delta. End backward with "
+                f"self.backpropagate(delta), on every path",
+            )  # fmt: skip
+        if self.pushed and len(self.pushed) != len(self.items):
+            raise places.error_at(self.method, self.count())
+        for name in parameters:
+            if name not in self.pushed_to:
+                raise places.error_at(
+                    self.method, f"{self.name} does not push the gradient of its Parameter {name!r}; call "
+                    f'self.push(gradient, to="{name}") once on every path, outside the loop',
+                )  # fmt: skip
+        return self
+
+    def compared(self, outcome: bool, operands: tuple[Any, ...]) -> bool:
+        """A comparison was made: it may decide what is fed forward."""
+        if self.fed is None:
+            self.conditions.extend(operands)
+        return outcome
+
+    # --- the neuron's words
+
+    def feedforward(self, neuron: Neuron, value: Any) -> None:
+        self._belongs("feedforward", "forward", self.fed)
+        self.fed = self._number(value, "self.feedforward")
+        vars(neuron)["output"] = self.fed
+        reasons = [c for c in self.conditions if isinstance(c, Traced)]
+        self.silent = (
+            not isinstance(value, Traced) and value == 0.0 and not self.read
+            and any(c.batch for c in reasons) and not any(c.varies for c in reasons)
+        )  # fmt: skip
+
+    def backpropagate(self, neuron: Neuron, delta: Any) -> None:
+        self._belongs("backpropagate", "backward", self.delta)
+        self.delta = self._number(delta, "self.backpropagate")
+
+    def push(self, neuron: Neuron, gradient: Any, to: str | None) -> None:
+        gradient = self._number(gradient, "self.push")
+        if to is not None:
+            self._push_to(to, gradient)
+            return
+        message = self.current[-1] if self.current else None
+        if message is None:
+            raise places.error(f"push outside the loop over messages: {self.count(1)}")
+        if message._no_push:
+            raise places.error(message._no_push)
+        if id(message) in self.pushed:
+            raise places.error("push is called a second time for the same message; push exactly once per message")
+        self.pushed[id(message)] = gradient
+
+    def _push_to(self, to: str, gradient: Any) -> None:
+        cls = type(self.neuron)
+        names = vars(self.neuron)["_parameters"]
+        if to not in names:
+            known = ", ".join(names) or "none"
+            raise places.error(f"{cls.__name__} has no Parameter {to!r}. {suggest(str(to), names)}Parameters: {known}")
+        if self.kind == "forward":
+            raise places.error(f'push(..., to="{to}") belongs in backward')
+        if self.current:
+            raise places.error(
+                f'push(..., to="{to}") stands inside the loop over messages; sum up in a variable and push once after the loop'
+            )
+        if to in self.pushed_to:
+            raise places.error(f'push(..., to="{to}") is called a second time; once on every path')
+        self.pushed_to[to] = gradient
+
+    def draw(self, neuron: Neuron, kind: str, args: tuple[Any, ...], per: str) -> Any:
+        if per not in PERIODS:
+            raise places.error(f"per must be one of {', '.join(map(repr, PERIODS))}, got {per!r}")
+        if self.current:
+            raise places.error(
+                f"self.{kind} is drawn inside the loop over messages; draw once before the loop, or m.normal() or m.uniform() for a "
+                f"number that belongs to the synapse"
+            )
+        args = tuple(self._number(a, f"self.{kind}") for a in args)
+        draw = random.normal if kind == "normal" else random.uniform
+        where = (places.draw_site(self.code), draw.__name__, per)
+        if where in self.sites:
+            raise places.error(
+                "this draw is made a second time, and would give the same number again: a draw is known by its place in the text; "
+                "write each draw on its own"
+            )
+        self.sites.add(where)
+        self.drew_batch = self.drew_batch or per == "batch"
+        moment = self.moment
+        sample = moment.sample if per == "sample" else random.SHARED
+        iteration = FOREVER if per == "run" else moment.iteration
+        key = random.key(moment.seed, neuron.layer_index)
+        found = float(draw(key, where[0], [neuron.index], [sample], iteration)[0, 0])
+        flags = {"varies": per == "sample", "batch": per == "batch"}
+        if kind == "bernoulli":
+            p = args[0]
+            flags = {f: v or (isinstance(p, Traced) and getattr(p, f)) for f, v in flags.items()}
+            return Traced(found < number(p), "draw", **flags)
+        drawn = Traced(found, "draw", **flags)
+        return args[0] + (args[1] - args[0]) * drawn if kind == "uniform" else args[0] + args[1] * drawn
+
+    # --- helpers
+
+    def _belongs(self, word: str, kind: str, before: Any) -> None:
+        if self.kind != kind:
+            raise places.error(f"self.{word} belongs in {kind}, not in {self.kind}")
+        if self.current:
+            raise places.error(f"self.{word} is called inside the loop over messages; call it once, after the loop")
+        if before is not None:
+            raise places.error(f"self.{word} is called a second time; call it exactly once on every path")
+
+    def _number(self, value: Any, what: str) -> Any:
+        if not is_number(value):
+            raise places.error(f"{what} takes a number, got {value!r}")
+        return value
+
+    def count(self, more: int = 0) -> str:
+        n, side = len(self.pushed) + more, "incoming" if self.kind == "forward" else "outgoing"
+        updates = f"{n} weight update{'s' * (n != 1)}"
+        return (
+            f"{self.name} pushed {updates} for {len(self.items)} {side} synapse{'s' * (len(self.items) != 1)}. Call self.push(...) "
+            f"once per message, inside the loop over messages"
+        )
+
+
+class Guard:
+    """Mixed into a running neuron's class: what is not declared can be neither read nor written, and the message says so."""
+
+    def __getattr__(self, name: str) -> Any:
+        cls = type(self)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name == "output":
+            raise places.error("self.output is read before self.feedforward(...) has set it")
+        if name == "activation":
+            raise places.error("self.activation is not set")
+        known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")]
+        raise places.error(
+            f"{cls.__name__} has no {name!r}. {suggest(name, [*known, *READABLE])}Declare it in the class: a constant "
+            f"({name} = 1.0), horn.Parameter or horn.State"
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = vars(self)
+        host = own.get("_host")
+        if name in own["_states"] and host is not None:
+            if host.current:
+                raise places.error(
+                    f"self.{name} is set inside the loop over messages, so its value depends on their order; sum up in a variable "
+                    f"and set it after the loop"
+                )
+            if not is_number(value):
+                raise places.error(f"self.{name} is a State and holds a number, got {value!r}")
+            own[name] = value
+            return
+        if name in own["_parameters"]:
+            problem = (
+                f"self.{name} is a Parameter: it is learned, not assigned; for a value that you set yourself declare  "
+                f"{name} = horn.State(0.0)"
+            )
+        elif name in READABLE or name in DRAWS:
+            word = "call self.feedforward(value)" if name == "output" else "it is read-only"
+            problem = f"self.{name} cannot be assigned: {word}"
+        else:
+            problem = (
+                f"self.{name} is not declared; a value that a neuron keeps is a State: write  {name} = horn.State(0.0)  in "
+                f"{type(self).__name__}, or use a plain variable"
+            )
+        raise places.error(problem)
+

@@ -1,0 +1,282 @@
+"""The interpreter's engine: batches of samples, their mean gradients, and the update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from horn import random
+from horn.backends import Setup
+from horn.data import Dataset
+from horn.errors import DataError, ModelError
+from horn.interpreter import passes
+from horn.interpreter.calls import Moment
+from horn.interpreter.language import Translator
+from horn.interpreter.layers import Stage
+from horn.interpreter.passes import Memory, Numbers
+from horn.interpreter.tape import number
+from horn.optimizers import Direct, Optimizer
+
+Array = np.ndarray[Any, Any]
+NO_PREVIOUS = (
+    "m.previous_update is the last change of the weight under horn.Direct(); with another optimizer a neuron keeps what it needs "
+    "in a horn.State"
+)
+
+
+@dataclass
+class Batch:
+    """The means over a training batch, and who sat it out: True where a number is not to be updated."""
+
+    loss: float
+    gradients: dict[str, Array]
+    states: dict[str, Array]
+    sits_out: dict[str, Array]
+    sent: list[list[list[float]]]
+    deltas: list[list[list[float]]]
+
+
+class Engine:
+    """A network that runs as its neurons are written. See ``horn.backends.Engine`` for what each method means.
+
+    Arithmetic is in double precision; with dtype "float32" the stored arrays are rounded after each update.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        setup.network.check()
+        self.setup, self.network, self.optimizer = setup, setup.network, setup.optimizer
+        self.dtype = np.dtype(setup.dtype)
+        translator = Translator()
+        self.stages = [Stage(self.network, layer, translator) for layer in self.network.layers]
+        wires = [wire for stage in self.stages for wires in stage.wires for wire in wires if wire.source >= 0]
+        for wire in sorted(wires, key=lambda w: (w.layer, w.link, w.neuron)):
+            self.stages[wire.source_layer].outgoing[wire.source].append(wire)
+        for stage in self.stages:
+            stage.check()
+        loss = self.network.loss if setup.target is not None else None
+        self._loss = translator.value(loss.f) if loss is not None else None
+        self._arrays: dict[str, Array] = self.network.initial_parameters(self.dtype)
+        self._states: dict[str, Array] = self.network.initial_states(self.dtype)
+        self._slots: dict[str, Array] = {}
+        if self.optimizer is not None:
+            for name, array in self._arrays.items():
+                self._slots |= {f"{name}/{slot}": np.zeros_like(array) for slot in self.optimizer.slots}
+        self._updates = 0
+        self._data: Dataset | None = None
+
+    # --- the face
+
+    def bind(self, data: Dataset) -> None:
+        self._data = data
+
+    def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
+        if self.optimizer is None:
+            raise ModelError("this engine only predicts: it was made without an optimizer")
+        batch = self._run(rows, iteration, first_sample)
+        self._states = {name: array.astype(self.dtype) for name, array in batch.states.items()}
+        self._update(self.optimizer, batch, iteration)
+        return batch.loss
+
+    def probe(self, rows: Array, *, iteration: int, first_sample: int) -> dict[str, Array]:
+        batch = self._run(rows, iteration, first_sample, want_deltas=True)
+        found: dict[str, Array] = {"loss": np.array(batch.loss)}
+        for stage in self.stages:
+            found[f"{stage.name}.output"] = np.array([sent[stage.index] for sent in batch.sent])
+        for stage in self._with_delta():
+            found[f"{stage.name}.delta"] = np.array([deltas[stage.index] for deltas in batch.deltas])
+        return found | {f"{name}.gradient": gradient for name, gradient in batch.gradients.items()}
+
+    def outputs(self, x: Array) -> Array:
+        found = [self._predict([float(v) for v in row], k).sent[-1] for k, row in enumerate(np.asarray(x, np.float64))]
+        return np.array(found, self.dtype).reshape(len(found), self.network.last.size)
+
+    def losses(self, data: Dataset) -> tuple[float, int]:
+        total, right = 0.0, 0
+        for row in range(len(data)):
+            x, target, label = self._read(data, row)
+            sent = self._predict(x, row).sent[-1]
+            if self._loss is not None and target is not None:
+                total += number(passes.judge(self._loss, sent, target))
+            if label is not None:
+                said = sent.index(max(sent)) if len(sent) > 1 else int(sent[0] > 0.5)
+                right += said == label
+        return total, right
+
+    def parameters(self) -> dict[str, Array]:
+        return {name: array.copy() for name, array in self._arrays.items()}
+
+    def states(self) -> dict[str, Array]:
+        return {name: array.copy() for name, array in self._states.items()}
+
+    def slots(self) -> dict[str, Array]:
+        return {name: array.copy() for name, array in self._slots.items()}
+
+    def load(
+        self,
+        parameters: Mapping[str, Array],
+        states: Mapping[str, Array] | None = None,
+        slots: Mapping[str, Array] | None = None,
+        updates: int = 0,
+    ) -> None:
+        for new, own in ((parameters, self._arrays), (states or {}, self._states), (slots or {}, self._slots)):
+            for name, array in new.items():
+                if name not in own or np.shape(array) != own[name].shape:
+                    known = f"it is {own[name].shape}" if name in own else f"known: {', '.join(own) or 'none'}"
+                    raise ModelError(f"array {name!r} of shape {np.shape(array)} does not fit the network; {known}")
+                own[name] = np.array(array, self.dtype)
+        self._updates = updates
+
+    # --- samples
+
+    def _read(self, data: Dataset, row: int) -> tuple[list[float], list[float] | None, int | None]:
+        """A sample, its targets (one per output neuron), and its label if it has one (note 0001, point 3)."""
+        x: list[float] = data.read(np.array([row]), np.empty((1, data.x.shape[1])))[0].tolist()
+        if self.setup.target == "input":
+            return x, x, None
+        if self.setup.target is None or data.y is None:
+            if self._loss is not None:
+                raise DataError(f"{self.network.last.name} has a loss, but the data have no labels; pass (x, y)")
+            return x, None, None
+        y = data.y[row]
+        if data.y.ndim == 2:
+            return x, [float(v) for v in y], None
+        label = int(y)
+        size = self.network.last.size
+        return x, [float(k == label) for k in range(size)] if size > 1 else [float(label)], label
+
+    def _memory(self) -> Memory:
+        previous: Numbers | str = NO_PREVIOUS
+        if self.optimizer is None:
+            previous = {name: [0.0] * array.size for name, array in self._arrays.items()}
+        elif isinstance(self.optimizer, Direct):
+            previous = {name: self._slots[f"{name}/previous_update"].ravel().tolist() for name in self._arrays}
+        return Memory(_flat(self._arrays), previous)
+
+    def _rate(self, iteration: int) -> float:
+        return self.optimizer.rate(iteration) if self.optimizer is not None else 0.0
+
+    def _input_mask(self, moment: Moment) -> list[float]:
+        """Input dropout: site 0 of layer 0 (note 0001, point 10)."""
+        layer = self.network.layers[0]
+        sample = moment.sample if layer.per == "sample" else random.SHARED
+        key = random.key(moment.seed, 0)
+        drawn = random.uniform(key, 0, range(layer.size), [sample], moment.iteration)[0]
+        return [float(u < layer.keep) for u in drawn]
+
+    def _predict(self, x: list[float], k: int) -> passes.Sample:
+        keep = self.network.layers[0].keep
+        moment = Moment(self.network.seed, False, self._updates, k, self._rate(self._updates))
+        return passes.forward(self.stages, [v * keep for v in x], moment, self._memory(), _flat(self._states))
+
+    # --- a batch
+
+    def _run(self, rows: Array, iteration: int, first_sample: int, want_deltas: bool = False) -> Batch:
+        """Forward and backward for every sample of a training batch. Changes nothing."""
+        if self._data is None:
+            raise ModelError("bind(data) comes before step and probe")
+        memory, states = self._memory(), _flat(self._states)
+        gradients = {name: np.zeros(array.size) for name, array in self._arrays.items()}
+        last_states = {name: np.zeros(array.size) for name, array in self._states.items()}
+        silent: dict[tuple[int, int], int] = {}
+        loss, sent, deltas = 0.0, [], []
+        keep = self.network.layers[0].keep
+        for k, row in enumerate(rows):
+            x, target, _ = self._read(self._data, int(row))
+            moment = Moment(self.network.seed, True, iteration, first_sample + k, self._rate(iteration))
+            if keep < 1.0:
+                mask = self._input_mask(moment)
+                x = [v * m for v, m in zip(x, mask, strict=True)]
+                if self.network.layers[0].per == "batch":
+                    silent |= {(0, i): len(rows) for i, m in enumerate(mask) if m == 0.0}
+            sample = passes.forward(self.stages, x, moment, memory, states)
+            back = passes.backward(self.stages, sample, memory, self._loss, target, want_deltas)
+            for name, values in back.arrays.items():
+                gradients[name] += values
+            for name, values in sample.states.items():
+                last_states[name] += values
+            for layer, neurons in enumerate(sample.fired):
+                for o, fired in enumerate(neurons):
+                    silent[layer, o] = silent.get((layer, o), 0) + fired.call.silent
+            loss += back.loss
+            sent.append(sample.sent)
+            deltas.append(back.deltas)
+        n = max(len(rows), 1)
+        sits_out = self._sits_out({who for who, times in silent.items() if times == len(rows)})
+        return Batch(
+            loss / n,
+            {k: np.where(sits_out[k], 0.0, (v / n).reshape(self._arrays[k].shape)) for k, v in gradients.items()},
+            {k: (v / n).reshape(self._states[k].shape) for k, v in last_states.items()},
+            sits_out, sent, deltas,
+        )  # fmt: skip
+
+    def _sits_out(self, silent: set[tuple[int, int]]) -> dict[str, Array]:
+        """The numbers that belong to neurons which sat the batch out: their synapses, in and out, and their Parameters."""
+        found = {name: np.zeros(array.size, bool) for name, array in self._arrays.items()}
+        for stage in self.stages:
+            for o, wires in enumerate(stage.wires):
+                for wire in wires:
+                    if (stage.index, o) in silent or (wire.source_layer, wire.source) in silent:
+                        found[wire.array][wire.place] = True
+                for array in stage.parameters.values():
+                    found[array][o] = (stage.index, o) in silent
+        return {name: array.reshape(self._arrays[name].shape) for name, array in found.items()}
+
+    def _with_delta(self) -> Sequence[Stage]:
+        """The weighted-sum layers that a delta reaches from the loss."""
+        reached: set[int] = set()
+        found = []
+        for stage in reversed(self.stages[1:]):
+            passes_on = stage.writes_backward or not stage.local
+            from_above = stage.is_last and self._loss is not None
+            if passes_on and (from_above or any(w.layer in reached for wires in stage.outgoing for w in wires)):
+                reached.add(stage.index)
+                if stage.weighted_sum:
+                    found.append(stage)
+        return found
+
+    def _pushed(self) -> set[str]:
+        """The arrays whose gradient is what neurons push."""
+        found: set[str] = set()
+        for stage in self.stages[1:]:
+            links = stage.layer.links
+            found |= {k.weight for k in links if stage.local or self.stages[k.source.index].pushes}
+            if stage.local and stage.layer.bias is not None:
+                found.add(stage.layer.bias_name)
+            if stage.writes_backward:
+                found |= set(stage.parameters.values())
+        return found
+
+    def _update(self, optimizer: Optimizer, batch: Batch, iteration: int) -> None:
+        """Decay, clip, and the optimizer's formula, for every learned number but those that sat out (note 0001, points 7 and 8)."""
+        lr = optimizer.rate(iteration)
+        stored = {name: np.asarray(array, np.float64) for name, array in self._arrays.items()}
+        gradients = dict(batch.gradients)
+        for name, g in gradients.items():
+            if isinstance(optimizer, Direct) and name not in self._pushed():
+                g = -lr * g  # only what is pushed is an update already
+            if ".weight" in name:
+                g = g + optimizer.weight_decay * stored[name]
+            g = np.where(batch.sits_out[name], 0.0, g)
+            if optimizer.clip_value is not None:
+                g = np.clip(g, -optimizer.clip_value, optimizer.clip_value)
+            gradients[name] = g
+        if optimizer.clip_norm is not None:
+            norm = float(np.sqrt(sum(float(np.sum(g * g)) for g in gradients.values())))
+            if norm > optimizer.clip_norm:
+                gradients = {name: g * (optimizer.clip_norm / norm) for name, g in gradients.items()}
+        self._updates += 1
+        for name, g in gradients.items():
+            slots = {s: np.asarray(self._slots[f"{name}/{s}"], np.float64) for s in optimizer.slots}
+            new, new_slots = optimizer.update(stored[name], g, slots, lr, self._updates)
+            self._arrays[name] = np.where(batch.sits_out[name], stored[name], new).astype(self.dtype)
+            for slot, value in new_slots.items():
+                kept = np.where(batch.sits_out[name], slots[slot], value)
+                self._slots[f"{name}/{slot}"] = kept.astype(self.dtype)
+
+
+def _flat(arrays: Mapping[str, Array]) -> Numbers:
+    """The arrays as flat lists of Python floats."""
+    return {name: np.asarray(array, np.float64).ravel().tolist() for name, array in arrays.items()}

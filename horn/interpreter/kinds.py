@@ -1,0 +1,129 @@
+"""What kind of neuron a class is: whether it is a weighted sum, whether it has a local rule, whether its backward pushes.
+
+The answers are about the class, not about one sample, so every path of the method is walked: it is run on three made-up messages
+again and again, each time with one more comparison turned the other way. The neuron's prints happen on these walks too; breakpoint()
+does nothing. A class whose answers nobody needs is not walked.
+
+Weighted sum (note 0001, point 4): on every path what is fed forward, and what was compared before, depends on ``m.input`` and
+``m.weight`` through sum(m.input * m.weight) over all messages alone, each product taken once. A path that reads neither is one too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from horn.errors import HornError
+from horn.interpreter.calls import Call, Message
+from horn.interpreter.tape import Traced, below
+
+# Enough for every neuron seen so far by a wide margin; a method with more paths is judged by these.
+MOST_PATHS, MOST_TURNS = 256, 24
+PROBES = 3
+
+FREE, FULL, BAD = "free", "full", "bad"
+
+
+def walk(make: Callable[[], Call]) -> Iterator[Call]:
+    """Run a method along its paths. The first run is as the numbers have it, and its errors count; the others turn comparisons
+    around, which may be more than the method was written for, so that a path which fails there says nothing."""
+    pending: list[list[bool]] = [[]]
+    hook, sys.breakpointhook = sys.breakpointhook, lambda *a, **k: None
+    try:
+        for number in range(MOST_PATHS):
+            if not pending:
+                return
+            script = pending.pop()
+            call = make()
+            outcomes: list[bool] = []
+            listen = call.compared
+
+            def turn(
+                outcome: bool, operands: tuple[Any, ...], script: list[bool] = script,
+                outcomes: list[bool] = outcomes, listen: Callable[..., bool] = listen,
+            ) -> bool:  # fmt: skip
+                listen(outcome, operands)
+                outcome = script[len(outcomes)] if len(outcomes) < len(script) else outcome
+                outcomes.append(outcome)
+                return outcome
+
+            call.compared = turn  # type: ignore[method-assign]
+            try:
+                call.run()
+                finished = True
+            except HornError:
+                if number == 0:
+                    raise
+                finished = False
+            except Exception:
+                # Arithmetic and the like on a path that no number takes. On a path that one takes, the real run raises it.
+                finished = False
+            for place in range(len(script), min(len(outcomes), MOST_TURNS)):
+                pending.append([*outcomes[:place], not outcomes[place]])
+            if finished:
+                yield call
+    finally:
+        sys.breakpointhook = hook
+
+
+def probes(kind: str) -> list[Message]:
+    """Made-up messages, told apart on the tape by their number."""
+    fields = {"forward": ("input", "weight"), "backward": ("delta", "weight", "gradient")}[kind]
+    found = []
+    for i in range(PROBES):
+        values: dict[str, Any] = {
+            name: Traced(0.25 + 0.5 * i + 0.125 * k, name, (i,), variable=True, varies=True) for k, name in enumerate(fields)
+        }
+        values["previous_update"] = Traced(0.0, "previous_update", (i,))
+        found.append(Message(kind, values, (0, 0, 0, i)))
+    return found
+
+
+def is_weighted_sum(calls: Sequence[Call]) -> bool:
+    """Whether no path lets a message through by any other way than the one sum."""
+    return all(kind(root) is not BAD for call in calls for root in (call.fed, *call.conditions))
+
+
+def kind(root: Any) -> str:
+    """FREE of messages, FULL (a function of the weighted sum of all messages), or BAD."""
+    if not isinstance(root, Traced):
+        return FREE
+    kinds: dict[int, Any] = {}
+    for node in reversed(below(root)):
+        kinds[node.serial] = _kind(node, kinds)
+    found = kinds[root.serial]
+    return found if found in (FREE, FULL) else BAD
+
+
+def _kind(node: Traced, kinds: dict[int, Any]) -> Any:
+    """FREE, FULL, BAD, ("input", i), ("weight", i), ("product", {i}) or ("sum", {some of the messages})."""
+    if node.op in ("input", "weight"):
+        return node.op, node.args[0]
+    if node.op in ("previous_update", "synapse"):
+        return BAD
+    args = [kinds[a.serial] if isinstance(a, Traced) else FREE for a in node.args]
+    if all(a is FREE for a in args):
+        return FREE
+    if all(a in (FREE, FULL) for a in args):
+        return FULL
+    if node.op in ("mul", "add"):
+        neutral = 1.0 if node.op == "mul" else 0.0
+        plain = [i for i, a in enumerate(node.args) if not isinstance(a, Traced) and a == neutral]
+        if plain:
+            return args[1 - plain[0]]
+        left, right = args
+        if node.op == "mul" and {left[0], right[0]} == {"input", "weight"} and left[1] == right[1]:
+            return _complete("product", frozenset([left[1]]))
+        if node.op == "add":
+            # A sum that runs over the messages takes one bare product at a time, and may start anywhere.
+            for a, b in ((left, right), (right, left)):
+                if a[0] == "product" and b is FREE:
+                    return _complete("sum", a[1])
+                if a[0] == "product" and b[0] in ("product", "sum") and not a[1] & b[1]:
+                    return _complete("sum", a[1] | b[1])
+    return BAD
+
+
+def _complete(word: str, messages: frozenset[int]) -> Any:
+    return FULL if len(messages) == PROBES else (word, messages)

@@ -1,0 +1,176 @@
+"""The user's functions, as they are, with ``math.exp`` and the like replaced by what the tape can follow.
+
+A function runs from its own code object, so that its file and line numbers stay; only the names that it looks up outside of itself
+are seen through ``Names``: the module ``math`` and its functions become those of ``horn.math``, helper functions and modules of the
+user's are treated likewise. What a function writes with ``global`` stays among the interpreter's copies.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math as python_math
+import types
+from collections.abc import Callable
+from typing import Any
+
+from horn import math
+from horn.activations import Activation
+from horn.interpreter import places
+from horn.interpreter.tape import Traced, derivative, is_number, make
+from horn.neuron import Neuron
+
+
+def _log(z: Any, base: Any = None) -> Any:
+    return math.log(z) if base is None else math.log(z) / math.log(base)
+
+
+_MATH: dict[Any, Callable[..., Any]] = {
+    python_math.log: _log,
+    python_math.pow: math.pow_,
+    python_math.fabs: math.abs_,
+    **{
+        getattr(python_math, name): getattr(math, name)
+        for name in ("exp", "sqrt", "tanh", "sin", "cos", "floor", "log1p", "expm1")
+    },
+}
+
+
+class _FloatType(type):
+    def __call__(cls, value: Any = 0.0) -> Any:
+        return value if isinstance(value, Traced) else float(value)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, (float, Traced))
+
+
+class _Float(metaclass=_FloatType):
+    """``float`` as a neuron sees it: of a traced number it is that number."""
+
+
+class _Module:
+    """A module, or what stands for it: attributes are translated when they are looked up."""
+
+    def __init__(self, module: types.ModuleType, translate: Callable[[Any], Any]) -> None:
+        self._module, self._translate = module, translate
+
+    def __getattr__(self, name: str) -> Any:
+        return self._translate(getattr(self._module, name))
+
+    def __dir__(self) -> list[str]:
+        return dir(self._module)
+
+
+class Names(dict[str, Any]):
+    """A function's globals, read through ``translate``. Python looks a dict subclass up by ``[]``."""
+
+    def __init__(self, outer: dict[str, Any], translate: Callable[[Any], Any]) -> None:
+        def import_(name: str, *args: Any, **kwargs: Any) -> Any:
+            return translate(builtins.__import__(name, *args, **kwargs))
+
+        super().__init__(__builtins__={**vars(builtins), "float": _Float, "__import__": import_})
+        self.outer, self.translate = outer, translate
+        for name in ("__name__", "__file__", "__package__"):
+            if name in outer:
+                self[name] = outer[name]
+
+    def __getitem__(self, name: str) -> Any:
+        return super().__getitem__(name) if name in self else self.translate(self.outer[name])
+
+
+class Translator:
+    """Translates each function, module and class once."""
+
+    def __init__(self) -> None:
+        self._functions: dict[types.FunctionType, types.FunctionType] = {}
+        self._names: dict[int, Names] = {}
+        self._classes: dict[type, type] = {}
+
+    def value(self, value: Any) -> Any:
+        """What a neuron sees where the user's text names this value."""
+        if isinstance(value, types.FunctionType):
+            return self.function(value)
+        if isinstance(value, types.BuiltinFunctionType):
+            return _MATH.get(value, value)
+        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in ("horn", "numpy", "builtins"):
+            return _Module(value, self.value)
+        if isinstance(value, Activation):
+            return self.activation(value)
+        return value
+
+    def function(self, function: types.FunctionType) -> types.FunctionType:
+        """The same code with other names around it. Functions of horn itself are fit as they are."""
+        if function.__module__ is not None and function.__module__.startswith("horn."):
+            return function
+        if function not in self._functions:
+            names = self._names.get(id(function.__globals__))
+            if names is None:
+                names = self._names[id(function.__globals__)] = Names(function.__globals__, self.value)
+            old = function.__closure__ or ()
+            cells = tuple(types.CellType() if self._changes(cell) else cell for cell in old)
+            new = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
+            new.__kwdefaults__, new.__qualname__ = function.__kwdefaults__, function.__qualname__
+            new.__module__, new.__doc__ = function.__module__, function.__doc__
+            self._functions[function] = new
+            for cell, was in zip(cells, old, strict=True):
+                if cell is not was:
+                    cell.cell_contents = self.value(was.cell_contents)
+        return self._functions[function]
+
+    def _changes(self, cell: types.CellType) -> bool:
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not filled yet
+            return False
+        return isinstance(value, types.FunctionType) or self.value(value) is not value
+
+    def activation(self, activation: Activation) -> Activation:
+        """An activation whose functions are translated, and whose ``derivative_at`` can always be had."""
+        if isinstance(activation, _Derived):
+            return activation
+        f, df, df_at = (self.value(g) for g in (activation.f, activation.df, activation.df_at))
+        return _Derived(activation.name, f, df, df_at)
+
+    def neuron(self, cls: type) -> type:
+        """A subclass of the user's class whose methods are translated, those that ``super()`` finds too."""
+        if cls in (Neuron, object) or not isinstance(cls, type):
+            return cls
+        if cls not in self._classes:
+            if "__init__" in vars(cls):
+                raise places.error_at(
+                    vars(cls)["__init__"],
+                    f"horn makes the neurons and never calls {cls.__name__}.__init__; declare constants as class attributes, "
+                    f"learned numbers as horn.Parameter and remembered ones as horn.State",
+                )
+            own: dict[str, Any] = {}
+            for name, value in vars(cls).items():
+                if isinstance(value, types.FunctionType):
+                    own[name] = self.function(value)
+                elif isinstance(value, (staticmethod, classmethod)):
+                    own[name] = type(value)(self.value(value.__func__))
+                elif isinstance(value, property):
+                    own[name] = property(*(self.value(f) for f in (value.fget, value.fset, value.fdel)))
+            # [New, cls, new base, base, Neuron]: super() in a method of cls finds the new base first.
+            bases = (cls, *(b for b in map(self.neuron, cls.__bases__) if b not in cls.__bases__))
+            own |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+            self._classes[cls] = type(cls)(cls.__name__, bases, own)
+        return self._classes[cls]
+
+
+class _Derived(Activation):
+    """An activation under the interpreter: f runs on the tape, so ``derivative_at`` can be derived where it is not given."""
+
+    def __call__(self, z: Any) -> Any:
+        return self.f(z if isinstance(z, Traced) or not is_number(z) else Traced(z))
+
+    def derivative(self, y: Any) -> Any:
+        if self.df is None:
+            raise places.error(
+                f"activation {self.name!r} has no derivative of its output; use self.activation.derivative_at(z) with the summed "
+                f"input z"
+            )
+        return self.df(y)
+
+    def derivative_at(self, z: Any) -> Any:
+        if self.df_at is not None:
+            return self.df_at(z)
+        return self.df(self(z)) if self.df is not None else derivative(self.f, make("add", z, 0.0))

@@ -1,0 +1,90 @@
+"""Where in the user's own text something happens: the frames of the neuron's methods, for messages and for draws."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from horn.errors import CompileError
+from horn.random import site
+
+_HORN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# Comprehensions and generators are part of the function around them: Python 3.12 runs some of them without a frame of their own.
+_INSIDE = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
+
+
+def _is_horn(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return file.startswith(_HORN) and os.path.basename(file) != "neurons.py"
+
+
+def _position(frame: FrameType) -> tuple[int, int, int]:
+    """Line, first and last column of what a frame is doing."""
+    positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    line, end_line, column, end = positions
+    line = line or frame.f_lineno
+    if column is None or end is None:
+        return line, 0, 0
+    return line, column, end if end_line == line else 10_000
+
+
+def error(problem: str) -> CompileError:
+    """A CompileError at the user's line that runs now."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_horn(frame):
+        frame = frame.f_back
+    if frame is None:
+        return CompileError(problem)
+    line, column, end = _position(frame)
+    return _error(problem, frame.f_code, line, column, end)
+
+
+def error_at(function: Callable[..., Any], problem: str) -> CompileError:
+    """A CompileError at the ``def`` of a method."""
+    code: CodeType = function.__code__  # type: ignore[attr-defined]
+    line, text = code.co_firstlineno, ""
+    for line in range(code.co_firstlineno, code.co_firstlineno + 50):  # decorators come before def
+        text = linecache.getline(code.co_filename, line)
+        if not text or text.lstrip().startswith(("def ", "async ")):
+            break
+    if not text:
+        line = code.co_firstlineno
+    indent = len(text) - len(text.lstrip())
+    return _error(problem, code, line, indent, len(text.rstrip()))
+
+
+def _error(problem: str, code: CodeType, line: int, column: int, end: int) -> CompileError:
+    text = linecache.getline(code.co_filename, line).rstrip("\n")
+    parts = [p for p in code.co_qualname.split(".") if p != "<locals>" and p not in _INSIDE]
+    return CompileError(
+        problem, file=code.co_filename, line=line, column=column, end_column=min(end, len(text)), text=text,
+        where=".".join(parts[-2:]),
+    )  # fmt: skip
+
+
+def draw_site(method: CodeType) -> int:
+    """The site of the draw that is being made: the calls from the neuron's method to it, each as (function, line, column).
+
+    The line counts from the function's first line (its first decorator, if any); the column is where the call expression begins.
+    """
+    path: list[tuple[str, int, int]] = []
+    inner: tuple[int, int] | None = None  # the place inside a generator expression, said by the function around it
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not _is_horn(frame):
+            line, column, _ = _position(frame)
+            place = inner or (line, column)
+            if code.co_name in _INSIDE:
+                inner = place
+            else:
+                path.append((code.co_name, place[0] - code.co_firstlineno, place[1]))
+                inner = None
+        if code is method:
+            break
+        frame = frame.f_back
+    return site(path[::-1])
