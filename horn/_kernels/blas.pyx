@@ -47,8 +47,11 @@ def load(name=None):
             return found
     raise ValueError(
         f"the BLAS {wanted!r} is not here; "
-        + ("install it with: pip install 'horn-bsp[mkl]'" if wanted == "mkl" else
-           "NumPy did not load one: leave HORN_BLAS unset")
+        + (
+            "install it with: pip install 'horn-bsp[mkl]'"
+            if wanted == "mkl"
+            else "NumPy did not load one: leave HORN_BLAS unset"
+        )
     )
 
 
@@ -62,8 +65,9 @@ def _mkl():
             library = ctypes.CDLL(str(path))
             # 1 = sequential: the engine has its own threads, and MKL then needs no OpenMP.
             library.MKL_Set_Threading_Layer(1)
-            return Blas("mkl", str(path), _address(library.cblas_sgemm),
-                        _address(library.cblas_dgemm))
+            return Blas(
+                "mkl", str(path), _address(library.cblas_sgemm), _address(library.cblas_dgemm)
+            )
         except (OSError, AttributeError):
             continue
     return None
@@ -92,7 +96,8 @@ def _openblas():
             for tail in ("64_", "_64", ""):
                 try:
                     return Blas(
-                        "openblas", str(path),
+                        "openblas",
+                        str(path),
                         _address(getattr(library, f"{head}cblas_sgemm{tail}")),
                         _address(getattr(library, f"{head}cblas_dgemm{tail}")),
                         bool(tail),

@@ -607,7 +607,7 @@ cdef class Tape:
         s0, s1 = _strides(array)
         if _is_row(array):
             s1 = 1
-            s0 = max(s0, cols, 1) if rows <= 1 else s0
+            s0 = max(s0, cols, 1) if rows <= 1 or cols == 0 else s0
             out.row, out.ld = 1, s0
         elif _is_row(array.T):
             s0 = 1
@@ -830,7 +830,7 @@ cdef class Tape:
                                      f"vector, got {places.shape} of {places.dtype}")
                 length = len(places)
             if isinstance(extent, Ragged):
-                need = int(extent.indptr[-1])
+                need = int(extent.indptr[len(extent.indptr) - 1])
             else:
                 need = extent.maximum if isinstance(extent, Dim) else int(extent)
             if length < need:
@@ -840,7 +840,10 @@ cdef class Tape:
         if unknown:
             raise ValueError(f"index lists for {unknown}, which the view {view.axes} does not have")
         if is_output:
-            missing = [name for name in axes if name != folded and name not in view.axes]
+            implied = [extent.over for name, extent in axes.items()
+                       if isinstance(extent, Ragged) and name in view.axes]
+            missing = [name for name in axes
+                       if name != folded and name not in view.axes and name not in implied]
             if missing or folded in view.axes:
                 raise ValueError(f"an output must lie on exactly the axes "
                                  f"{[name for name in axes if name != folded]}, not {view.axes}")
@@ -946,6 +949,8 @@ def _is_row(array):
     """Rows are contiguous, one after the other or further apart."""
     rows, cols = array.shape
     s0, s1 = _strides(array)
+    if array.size == 0:
+        return True
     return (s1 == 1 or cols <= 1) and (rows <= 1 or s0 >= max(1, cols))
 
 

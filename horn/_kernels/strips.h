@@ -74,15 +74,16 @@ static inline float K(log1p_)(float x) {
     return x == INFINITY ? x : v;
 }
 static inline float K(expm1_)(float x) {
-    /* |x| < 0.35: the Taylor series; beyond it e**x - 1 loses at most a bit or two */
-    float p = 1.98412698e-4f;
+    /* |x| < 0.5: the Taylor series; beyond it e**x - 1 loses at most a bit or two */
+    float p = 2.48015873e-5f;
+    p = p * x + 1.98412698e-4f;
     p = p * x + 1.38888889e-3f;
     p = p * x + 8.33333333e-3f;
     p = p * x + 4.16666667e-2f;
     p = p * x + 1.66666667e-1f;
     p = p * x + 0.5f;
     float small = p * (x * x) + x, large = K(exp_)(x) - 1.0f;
-    return fabsf(x) < 0.35f ? small : large;
+    return fabsf(x) < 0.5f ? small : large;
 }
 static inline float K(softplus_)(float x) {
     float m = x > 0.0f ? x : (x != x ? x : 0.0f);

@@ -55,7 +55,7 @@ def test_normals_have_mean_zero_and_unit_spread():
     assert abs(z.mean()) < 0.02 and abs(z.std() - 1) < 0.02
 
 
-@pytest.mark.parametrize("other", [dict(site=1), dict(iteration=1), dict(key=(1, 3))])
+@pytest.mark.parametrize("other", [{"site": 1}, {"iteration": 1}, {"key": (1, 3)}])
 def test_site_iteration_and_key_each_change_the_draws(other):
-    call = dict(key=(1, 2), site=0, neurons=range(8), samples=range(8), iteration=0)
+    call = {"key": (1, 2), "site": 0, "neurons": range(8), "samples": range(8), "iteration": 0}
     assert not np.array_equal(random.uniform(**call), random.uniform(**(call | other)))

@@ -1,0 +1,556 @@
+"""Every instruction of the engine against NumPy: sizes 0 and 1, both dtypes, orders and threads."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horn import random
+from horn._kernels import blas, reference
+from horn._kernels.engine import Coef, Iota, Ragged, Tape, View
+
+DTYPES = [np.float32, np.float64]
+RTOL = {np.float32: 3e-6, np.float64: 1e-13}
+ULPS = {np.float32: 3, np.float64: 4}
+BLASES = ["openblas", "numpy", "mkl"]
+
+
+@pytest.fixture(params=DTYPES, ids=["float32", "float64"])
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture(params=[1, 2])
+def n_threads(request):
+    return request.param
+
+
+def some_blas(name):
+    try:
+        return blas.load(name)
+    except ValueError as absent:
+        pytest.skip(str(absent))
+
+
+def normal(rng, *shape, dtype=np.float64, order="C"):
+    return np.asarray(rng.standard_normal(shape), dtype=dtype, order=order)
+
+
+# ---- products ----
+
+
+@pytest.mark.parametrize("name", BLASES)
+@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (3, 2, 5), (0, 4, 4), (4, 0, 3), (3, 4, 0),
+                                     (1, 70, 33), (130, 1, 20), (257, 64, 100)])  # fmt: skip
+def test_gemm_matches_numpy_in_all_orders(name, m, n, k, dtype, n_threads, kernel_rng):
+    library = some_blas(name)
+    for orders in itertools.product("CF", repeat=3):
+        a = normal(kernel_rng, m, k, dtype=dtype, order=orders[0])
+        b = normal(kernel_rng, k, n, dtype=dtype, order=orders[1])
+        c = normal(kernel_rng, m, n, dtype=dtype, order=orders[2])
+        a.flags.writeable = b.flags.writeable = False
+        expected = 0.5 * (a.astype(float) @ b) + 2.0 * c
+        tape = Tape(dtype, n_threads, library)
+        tape.gemm(a, b, c, alpha=0.5, beta=tape.scalar(2.0))
+
+        tape.run()
+
+        np.testing.assert_allclose(c, expected, rtol=RTOL[dtype] * 10, atol=RTOL[dtype] * 100)
+
+
+def test_gemm_sees_this_runs_extents_and_divides_by_the_rows(dtype, n_threads, kernel_rng):
+    a, b = normal(kernel_rng, 100, 40, dtype=dtype), normal(kernel_rng, 40, 30, dtype=dtype)
+    c = np.full((100, 30), np.nan, dtype)
+    tape = Tape(dtype, n_threads)
+    rows, live = tape.dim(100), tape.dim(40)
+    rate = tape.scalar(3.0)
+    tape.gemm(a, b, c, m=rows, k=live, alpha=Coef(-2.0, rate, per=rows))
+    tape.dims[rows.index], tape.dims[live.index] = 7, 11
+
+    tape.run()
+
+    np.testing.assert_allclose(c[:7], -6.0 / 7 * (a[:7, :11] @ b[:11]), rtol=1e-4, atol=1e-5)
+    assert np.isnan(c[7:]).all()
+
+
+def test_gemm_with_beta_zero_ignores_what_was_there(dtype, kernel_rng):
+    a, b = normal(kernel_rng, 4, 3, dtype=dtype), normal(kernel_rng, 3, 5, dtype=dtype)
+    for name in BLASES:
+        c = np.full((4, 5), np.nan, dtype)
+        tape = Tape(dtype, 1, some_blas(name))
+        tape.gemm(a, b, c)
+        tape.run()
+        np.testing.assert_allclose(c, a @ b, rtol=1e-5)
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("m, n, k", [(0, 3, 2), (1, 1, 1), (200, 70, 20), (513, 97, 30)])
+def test_gemm_loop_is_the_product_and_then_the_loop(m, n, k, order, dtype, n_threads, kernel_rng):
+    d, x = normal(kernel_rng, k, m, dtype=dtype), normal(kernel_rng, k, n, dtype=dtype)
+    v = normal(kernel_rng, m, n, dtype=dtype, order=order)
+    w = normal(kernel_rng, m, n, dtype=dtype, order=order)
+    velocity = 0.9 * v - 0.1 * (d.T.astype(float) @ x)
+    weight = w + velocity
+    for name in BLASES:
+        v1, w1 = v.copy(order), w.copy(order)
+        tape = Tape(dtype, n_threads, some_blas(name))
+        momentum = tape.scalar(0.9)
+        tape.gemm_loop(d.T, x, v1, alpha=-0.1, beta=momentum, block=48,
+                       inputs=[View(w1, "mn"), View(v1, "mn")], ops=[("add", 0, 1)],
+                       outputs=[(View(w1, "mn"), 2)])  # fmt: skip
+        tape.run()
+        np.testing.assert_allclose(v1, velocity, rtol=RTOL[dtype] * 10, atol=RTOL[dtype] * 20)
+        np.testing.assert_allclose(w1, weight, rtol=RTOL[dtype] * 10, atol=RTOL[dtype] * 20)
+
+
+# ---- loops ----
+
+UNARY = "copy neg abs tanh sigmoid softplus sin cos floor sign not relu square".split()
+BINARY = "add sub mul min max lt le gt ge eq ne and or".split()
+
+
+@st.composite
+def loops(draw):
+    """A program over up to three axes: inputs on subsets of them, in any memory order."""
+    names = "boi"[: draw(st.integers(1, 3))]
+    axes = {n: draw(st.sampled_from([0, 1, 2, 3, 7, 33, 130, 600])) for n in names}
+    while np.prod(list(axes.values())) > 60_000:
+        axes[max(axes, key=axes.get)] //= 4
+    inputs = draw(st.lists(st.tuples(st.permutations(names), st.integers(0, len(names)),
+                                     st.booleans()), min_size=1, max_size=4))  # fmt: skip
+    n_values = len(inputs)
+    ops = []
+    for _ in range(draw(st.integers(0, 5))):
+        values = st.integers(0, n_values + len(ops) - 1)
+        kind = draw(st.sampled_from(["unary", "binary", "select", "fma"]))
+        if kind == "unary":
+            ops.append((draw(st.sampled_from(UNARY)), draw(values)))
+        elif kind == "binary":
+            ops.append((draw(st.sampled_from(BINARY)), draw(values), draw(values)))
+        else:
+            ops.append((kind, draw(values), draw(values), draw(values)))
+    outputs = draw(st.lists(st.tuples(st.integers(0, n_values + len(ops) - 1),
+                                      st.permutations(names)), min_size=1, max_size=3))  # fmt: skip
+    fold = draw(st.sampled_from([None, *reference.FOLDS, "argmax"]))
+    return axes, inputs, ops, outputs, fold, draw(st.sampled_from(names))
+
+
+@settings(max_examples=300, deadline=None)
+@given(case=loops(), n_threads=st.sampled_from([1, 2]), dtype=st.sampled_from(DTYPES),
+       seed=st.integers(0, 2**31), accumulate=st.booleans())  # fmt: skip
+def test_any_loop_matches_numpy(case, n_threads, dtype, seed, accumulate):
+    axes, inputs, ops, outputs, fold, folded = case
+    rng = np.random.default_rng(seed)
+    arrays = []
+    for names, count, is_strided in inputs:
+        names = "".join(names[:count])
+        shape = [axes[n] for n in names]
+        if is_strided and names:
+            array = normal(rng, *shape[:-1], 2 * shape[-1], dtype=dtype)[..., ::2]
+        else:
+            array = normal(rng, *shape, dtype=dtype)
+        arrays.append((np.asarray(np.round(array, 1)), names))
+    values = reference.evaluate(axes, arrays, ops, dtype)
+    tape = Tape(dtype, n_threads)
+    views = [View(a, n) for a, n in arrays]
+    tol = {
+        "rtol": 1e-4 if dtype is np.float32 else 1e-9,
+        "atol": 1e-4 if dtype is np.float32 else 1e-9,
+    }
+
+    if fold is None:
+        outs = []
+        for value, names in outputs:
+            out = np.full([axes[n] for n in names], np.nan, dtype)
+            outs.append((View(out, names), value))
+        tape.loop(axes, views, ops, outs)
+        tape.run()
+        for view, value in outs:
+            order = [list(axes).index(n) for n in view.axes]
+            np.testing.assert_allclose(view.array, values[value].transpose(order), **tol)
+        return
+
+    value, names = outputs[0]
+    names = [n for n in names if n != folded]
+    place = list(axes).index(folded)
+    expected = reference.fold(fold, values[value], place)
+    out = np.ones([axes[n] for n in names], dtype)
+    accumulate = accumulate and fold != "argmax"
+    if accumulate:
+        unit = np.ones_like(expected, dtype=float)
+        expected = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
+                    "any": np.maximum, "all": np.minimum}[fold](expected, unit)  # fmt: skip
+    left = [n for n in axes if n != folded]
+    expected = expected.transpose([left.index(n) for n in names])
+    tape.loop(axes, views, ops, [(View(out, names), value)], reduce=(fold, folded),
+              accumulate=accumulate)  # fmt: skip
+    tape.run()
+    np.testing.assert_allclose(out, expected, **tol)
+
+
+def test_elementwise_results_do_not_depend_on_the_threads(dtype, kernel_rng):
+    x = normal(kernel_rng, 301, 517, dtype=dtype)
+    results = []
+    for n_threads in (1, 2, 3):
+        y = np.zeros_like(x)
+        s = np.zeros(301, dtype)
+        tape = Tape(dtype, n_threads)
+        axes = {"b": 301, "o": 517}
+        tape.loop(axes, [View(x, "bo")], [("tanh", 0)], [(View(y, "bo"), 1)])
+        tape.loop(axes, [View(y, "bo")], [], [(View(s, "b"), 0)], reduce=("sum", "o"))
+        tape.run()
+        results.append((y.copy(), s.copy()))
+    for y, s in results[1:]:
+        assert np.array_equal(y, results[0][0]) and np.array_equal(s, results[0][1])
+
+
+FUNCTIONS = {
+    "exp": (-80, 80), "log": (1e-6, 1e6), "log1p": (-0.99, 1e3), "expm1": (-20, 20),
+    "tanh": (-12, 12), "sigmoid": (-80, 80), "softplus": (-80, 80), "sin": (-100, 100),
+    "cos": (-100, 100), "sqrt": (0, 1e6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_accurate_to_a_few_units_in_the_last_place(name, dtype, kernel_rng):
+    low, high = FUNCTIONS[name]
+    x = np.concatenate(
+        [
+            kernel_rng.uniform(low, high, 20_000),
+            kernel_rng.uniform(max(low, -1), min(high, 1), 20_000),
+        ]
+    ).astype(dtype)
+    y = np.empty_like(x)
+    tape = Tape(dtype)
+    tape.loop({"i": x.size}, [View(x, "i")], [(name, 0)], [(View(y, "i"), 1)])
+    tape.run()
+    wide = np.longdouble if dtype is np.float64 else np.float64
+    exact = reference.OPERATIONS[name](x.astype(wide))
+    error = np.abs(y - exact) / np.spacing(np.abs(exact).astype(dtype))
+    assert error.max() <= ULPS[dtype], (x[error.argmax()], y[error.argmax()], error.max())
+
+
+SPECIAL = [
+    np.nan,
+    np.inf,
+    -np.inf,
+    0.0,
+    -0.0,
+    1e-42,
+    -1e-42,
+    88.5,
+    89.5,
+    100.0,
+    -87.5,
+    -100.0,
+    -110,
+]
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "log1p", "expm1", "tanh", "sigmoid", "softplus",
+                                  "relu", "sign", "sqrt", "floor"])  # fmt: skip
+def test_special_values_come_out_as_in_numpy(name, dtype):
+    x = np.array(SPECIAL, dtype)
+    y = np.empty_like(x)
+    tape = Tape(dtype)
+    tape.loop({"i": x.size}, [View(x, "i")], [(name, 0)], [(View(y, "i"), 1)])
+    tape.run()
+    with np.errstate(all="ignore"):
+        expected = reference.OPERATIONS[name](x.astype(np.float64)).astype(dtype)
+    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-43 if name != "sigmoid" else 1e-38)
+
+
+def test_float32_sums_do_not_drift():
+    x = np.full((100_000, 3), 0.1, np.float32)
+    down, along = np.zeros(3, np.float32), np.zeros(1, np.float32)
+    tape = Tape(np.float32)
+    tape.loop({"b": 100_000, "o": 3}, [View(x, "bo")], [], [(View(down, "o"), 0)],
+              reduce=("sum", "b"))  # fmt: skip
+    flat = x.reshape(1, -1)
+    tape.loop({"o": 1, "b": 300_000}, [View(flat, "ob")], [], [(View(along, "o"), 0)],
+              reduce=("sum", "b"))  # fmt: skip
+    tape.run()
+    np.testing.assert_allclose(down, 1e4, rtol=2e-7)
+    np.testing.assert_allclose(along, 3e4, rtol=2e-7)
+
+
+def test_an_update_in_place_reads_before_it_writes(dtype, kernel_rng):
+    w, g, m = (normal(kernel_rng, 5000, dtype=dtype) for _ in range(3))
+    expected_m = 0.9 * m + g
+    expected_w = w - 0.1 * expected_m * np.sign(w)
+    tape = Tape(dtype)
+    rate = tape.scalar(0.1)
+    tape.loop({"i": 5000}, [View(w, "i"), View(g, "i"), View(m, "i"), 0.9, rate],
+              [("fma", 2, 3, 1), ("mul", 5, 4), ("sign", 0), ("mul", 6, 7), ("sub", 0, 8),
+               ("add", 2, 2)],
+              [(View(w, "i"), 9), (View(m, "i"), 5)])  # fmt: skip
+    tape.run()
+    np.testing.assert_allclose(m, expected_m, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(w, expected_w, rtol=1e-5, atol=1e-6)
+
+
+def test_argmax_is_the_first_and_goes_on_from_another_connection(dtype, n_threads):
+    x = np.array([[1, 5, 5], [7, 2, 7], [-1, -2, -3]], dtype)
+    y = np.array([[5, 6], [7, 0], [-9, -0.5]], dtype)
+    where, best = np.zeros(3, np.int32), np.zeros(3, dtype)
+    tape = Tape(dtype, n_threads)
+    outs = [(View(where, "b"), 0), (View(best, "b"), 0)]
+    tape.loop({"b": 3, "i": 3}, [View(x, "bi")], [], outs, reduce=("argmax", "i"))
+    tape.loop({"b": 3, "i": 2}, [View(y, "bi")], [], outs, reduce=("argmax", "i"),
+              accumulate=True, offset=3)  # fmt: skip
+    tape.run()
+    assert where.tolist() == [4, 0, 4] and best.tolist() == [6, 7, -0.5]
+
+
+def test_iota_and_comparison_make_a_one_hot_target(dtype, n_threads, kernel_rng):
+    y = np.abs(normal(kernel_rng, 50, 10, dtype=dtype))
+    label = kernel_rng.integers(0, 10, 50).astype(np.int64)
+    delta = np.zeros((10, 50), dtype).T
+    tape = Tape(dtype, n_threads)
+    tape.loop({"b": 50, "o": 10}, [View(y, "bo"), View(label, "b"), Iota("o", 0)],
+              [("eq", 1, 2), ("sub", 0, 3)], [(View(delta, "bo"), 4)])  # fmt: skip
+    tape.run()
+    assert np.array_equal(delta, y - np.eye(10, dtype=dtype)[label])
+
+
+# ---- edges ----
+
+
+@pytest.fixture
+def graph(kernel_rng):
+    degrees = kernel_rng.integers(0, 9, 40)
+    degrees[[0, 7]] = 0
+    degrees[3] = 200
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    indices = kernel_rng.integers(0, 60, indptr[-1]).astype(np.int32)
+    return indptr, indices, np.repeat(np.arange(40), degrees)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 5, 100, 700])
+@pytest.mark.parametrize("fold", ["sum", "max", "argmax"])
+@pytest.mark.parametrize("order", "CF")
+def test_edges_reduce_to_their_receivers(batch, fold, order, dtype, n_threads, graph, kernel_rng):
+    indptr, indices, _ = graph
+    x = normal(kernel_rng, 60, batch, dtype=dtype, order=order)
+    w = normal(kernel_rng, len(indices), dtype=dtype)
+    out = np.full((40, batch), np.nan, dtype)
+    tape = Tape(dtype, n_threads)
+    tape.loop({"o": 40, "e": Ragged(indptr, "o"), "b": tape.dim(batch)},
+              [View(x, "eb", {"e": indices}), View(w, "e")], [("mul", 0, 1)],
+              [(View(out, "ob"), 2)], reduce=(fold, "e"))  # fmt: skip
+    tape.run()
+    for r in range(40):
+        e = slice(indptr[r], indptr[r + 1])
+        expected = reference.fold(fold, x[indices[e]] * w[e, None], 0)
+        np.testing.assert_allclose(out[r], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_edges_without_a_batch_reduce_to_their_receivers(dtype, n_threads, graph, kernel_rng):
+    indptr, indices, _ = graph
+    w = normal(kernel_rng, len(indices), dtype=dtype)
+    x = normal(kernel_rng, 60, dtype=dtype)
+    out, count = np.zeros(40, dtype), np.zeros(40, dtype)
+    tape = Tape(dtype, n_threads)
+    axes = {"o": 40, "e": Ragged(indptr, "o")}
+    tape.loop(axes, [View(x, "e", {"e": indices}), View(w, "e")], [("mul", 0, 1), ("tanh", 2)],
+              [(View(out, "o"), 3)], reduce=("sum", "e"))  # fmt: skip
+    tape.loop(axes, [Iota("e")], [], [(View(count, "o"), 0)], reduce=("max", "e"))
+    tape.run()
+    for r in range(40):
+        e = slice(indptr[r], indptr[r + 1])
+        np.testing.assert_allclose(
+            out[r], np.tanh(x[indices[e]] * w[e]).sum(), rtol=1e-5, atol=1e-6
+        )
+        assert count[r] == (e.stop - e.start - 1 if e.stop > e.start else -np.inf)
+
+
+@pytest.mark.parametrize("batch", [1, 5, 100, 700])
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_edge_gradients_reduce_over_the_batch(batch, is_plain, dtype, n_threads, graph, kernel_rng):
+    indptr, indices, receiver = graph
+    x = normal(kernel_rng, 60, batch, dtype=dtype)
+    delta = normal(kernel_rng, 40, batch, dtype=dtype)
+    grad = np.zeros(len(indices), dtype)
+    tape = Tape(dtype, n_threads)
+    ops = [("mul", 0, 1)] if is_plain else [("mul", 0, 1), ("tanh", 2)]
+    tape.loop({"o": 40, "e": Ragged(indptr, "o"), "b": batch},
+              [View(delta, "ob"), View(x, "eb", {"e": indices})], ops,
+              [(View(grad, "e"), 1 + len(ops))], reduce=("sum", "b"))  # fmt: skip
+    tape.run()
+    product = delta[receiver].astype(float) * x[indices]
+    expected = (product if is_plain else np.tanh(product)).sum(axis=1)
+    np.testing.assert_allclose(grad, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_edges_may_be_walked_from_the_sending_side(dtype, n_threads, graph, kernel_rng):
+    indptr, indices, receiver = graph
+    perm = np.argsort(indices, kind="stable").astype(np.int32)
+    back_ptr = np.concatenate([[0], np.cumsum(np.bincount(indices, minlength=60))]).astype(np.int64)
+    to = receiver[perm].astype(np.int32)
+    delta = normal(kernel_rng, 40, 33, dtype=dtype)
+    w = normal(kernel_rng, len(indices), dtype=dtype)
+    out = np.zeros((60, 33), dtype)
+    tape = Tape(dtype, n_threads)
+    tape.loop({"i": 60, "e": Ragged(back_ptr, "i"), "b": 33},
+              [View(delta, "eb", {"e": to}), View(w, "e", {"e": perm})], [("mul", 0, 1)],
+              [(View(out, "ib"), 2)], reduce=("sum", "e"))  # fmt: skip
+    tape.run()
+    expected = np.zeros((60, 33))
+    np.add.at(expected, indices, delta[receiver].astype(float) * w[:, None])
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+
+
+# ---- live neurons ----
+
+
+@pytest.mark.parametrize("which", ["random", "range", "none", "all"])
+@pytest.mark.parametrize("order", "CF")
+def test_gather_and_scatter_touch_only_live_places(which, order, dtype, n_threads, kernel_rng):
+    w = normal(kernel_rng, 70, 50, dtype=dtype, order=order)
+    masks = [(kernel_rng.random(n) < 0.5).astype(dtype) for n in (70, 50)]
+    if which == "range":
+        masks = [np.zeros(70, dtype), np.zeros(50, dtype)]
+        masks[0][10:40] = 1
+        masks[1][3:44] = 1
+    elif which != "random":
+        masks = [np.full(n, which == "all", dtype) for n in (70, 50)]
+    tape = Tape(dtype, n_threads)
+    lists = [np.zeros(71, np.int32), np.zeros(51, np.int32)]
+    counts = [tape.dim(70), tape.dim(50)]
+    compact = np.full((70, 50), np.nan, dtype)
+    for mask, kept, count in zip(masks, lists, counts, strict=True):
+        tape.live(mask, kept, count)
+    places = {"m": lists[0], "n": lists[1]}
+    axes = {"m": counts[0], "n": counts[1]}
+    tape.loop(axes, [View(w, "mn", places, ascending=True)], [], [(View(compact, "mn"), 0)])
+    tape.loop(axes, [View(w, "mn", places, ascending=True), View(compact, "mn"), 10.0],
+              [("fma", 1, 2, 0)], [(View(w, "mn", places, ascending=True), 3)])  # fmt: skip
+    before = w.copy()
+    tape.run()
+
+    live = np.ix_(np.flatnonzero(masks[0]), np.flatnonzero(masks[1]))
+    expected = before.copy()
+    expected[live] *= 11
+    np.testing.assert_allclose(w, expected, rtol=1e-5)
+    rows, cols = len(live[0]), live[1].size
+    assert tape.dims[[c.index for c in counts]].tolist() == [rows, cols]
+    assert np.array_equal(compact[:rows, :cols], before[live])
+
+
+def test_an_unordered_index_list_is_not_taken_for_a_range(dtype):
+    x, out = np.arange(6, dtype=dtype), np.zeros(3, dtype)
+    tape = Tape(dtype)
+    tape.loop({"i": 3}, [View(x, "i", {"i": np.array([0, 5, 2], np.int32)})], [],
+              [(View(out, "i"), 0)])  # fmt: skip
+    tape.run()
+    assert out.tolist() == [0, 5, 2]
+
+
+# ---- draws ----
+
+
+@pytest.mark.parametrize("rows, neurons, first", [(0, 5, 0), (3, 0, 0), (1, 1, 0), (5, 7, 3),
+                                                  (100, 67, 2), (17, 784, 0), (130, 33, 1)])  # fmt: skip
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("shared", [True, False])
+def test_draws_are_those_of_horn_random(rows, neurons, first, order, shared, dtype, n_threads):
+    samples = np.arange(2**32 - 3, 2**32 - 3 + rows, dtype=np.uint64)
+    tape = Tape(dtype, n_threads)
+    iteration = tape.dim(2**31)
+    tape.dims[iteration.index] = 12345
+    key = random.key(7, 3)
+    outs = [np.full((rows, neurons), np.nan, dtype, order) for _ in range(3)]
+    call = {"key": key, "site": 5, "iteration": iteration, "first": first,
+            "samples": None if shared else samples}  # fmt: skip
+    tape.draw(outs[0], "uniform", **call)
+    tape.draw(outs[1], "normal", **call)
+    tape.draw(outs[2], "bernoulli", below=0.3, **call)
+    tape.run()
+
+    s = np.full(rows, random.SHARED, np.uint64) if shared else samples
+    who = range(first, first + neurons)
+    u = random.uniform(key, 5, who, s, 12345)
+    assert np.array_equal(outs[0], u.astype(dtype))
+    np.testing.assert_allclose(outs[1], random.normal(key, 5, who, s, 12345), rtol=1e-6, atol=1e-7)
+    assert np.array_equal(outs[2], (u < dtype(0.3)).astype(dtype))
+
+
+# ---- batches ----
+
+
+@pytest.mark.parametrize("source_dtype", [np.uint8, np.float32, np.float64, np.int64, np.bool_])
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("rows", [0, 1, 16, 37, 100])
+def test_load_gathers_scaled_rows(source_dtype, order, rows, dtype, n_threads, kernel_rng):
+    source = kernel_rng.integers(0, 200, (90, 65)).astype(source_dtype)
+    source.flags.writeable = False
+    index = kernel_rng.integers(0, 90, 100)
+    out = np.full((100, 65), np.nan, dtype, order)
+    tape = Tape(dtype, n_threads)
+    n = tape.dim(100)
+    tape.dims[n.index] = rows
+    tape.load(source, index, out, rows=n, scale=1 / 255)
+    tape.run()
+    expected = source[index[:rows]].astype(dtype) * dtype(1 / 255)
+    assert np.array_equal(out[:rows], expected) and np.isnan(out[rows:]).all()
+
+
+@pytest.mark.parametrize("out_dtype", [np.int32, np.int64, np.float32])
+def test_load_gathers_labels(out_dtype, n_threads):
+    labels, index = np.arange(10, dtype=np.uint8), np.array([3, 9, 0])
+    out = np.zeros(3, out_dtype)
+    tape = Tape(np.float32, n_threads)
+    tape.load(labels, index, out)
+    tape.run()
+    assert out.tolist() == [3, 9, 0]
+
+
+# ---- errors ----
+
+
+def test_mistakes_are_told_when_appending():
+    tape = Tape(np.float32)
+    x, y = np.zeros((3, 4), np.float32), np.zeros((3, 4), np.float32)
+    z = np.zeros((3, 3), np.float32)
+    frozen = y.copy()
+    frozen.flags.writeable = False
+    axes = {"b": 3, "o": 4}
+    v, w = View(x, "bo"), View(y, "bo")
+    wrong = {
+        "does not give": lambda: tape.gemm(x, y, z),
+        "must be contiguous": lambda: tape.gemm(x, np.zeros((8, 6), np.float32)[::2, ::2], z),
+        "shares memory": lambda: tape.gemm(z, x, x),
+        "matrix of float32": lambda: tape.gemm(x.astype(float), y.T, z),
+        "may have 5 places": lambda: tape.loop({"b": 5, "o": 4}, [v], [], [(w, 0)]),
+        "read-only": lambda: tape.loop(axes, [v], [], [(View(frozen, "bo"), 0)]),
+        "known: copy": lambda: tape.loop(axes, [v], [("relux", 0)], [(w, 1)]),
+        "takes 2 values": lambda: tape.loop(axes, [v], [("add", 0)], [(w, 1)]),
+        "reads value 1": lambda: tape.loop(axes, [v], [("neg", 1)], [(w, 1)]),
+        "exactly the axes": lambda: tape.loop(axes, [v], [], [(w, 0)], reduce=("sum", "o")),
+        "no reduction": lambda: tape.loop(axes, [v], [], [(w, 0)], reduce=("mean", "o")),
+        "one to three axes": lambda: tape.loop({}, [v], [], [(w, 0)]),
+        "cannot lie on": lambda: tape.loop(axes, [View(x, "b")], [], [(w, 0)]),
+    }
+    for message, call in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert len(tape) == 0
+    tape.run()
+
+
+def test_an_unknown_blas_is_an_error():
+    with pytest.raises(ValueError, match="mkl, openblas, numpy"):
+        blas.load("atlas")
+
+
+def test_a_tape_runs_again_and_in_parts(n_threads):
+    x = np.zeros(20_000, np.float32)
+    tape = Tape(np.float32, n_threads)
+    for step in (1.0, 10.0):
+        tape.loop({"i": x.size}, [View(x, "i"), step], [("add", 0, 1)], [(View(x, "i"), 2)])
+    for _ in range(100):
+        tape.run()
+    tape.run(0, 1)
+    assert (x == 1101).all()
