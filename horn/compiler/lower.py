@@ -115,7 +115,8 @@ class Builder:
         self.stored: dict[tuple[Frame, str, Node], Node] = {}
         self.values: dict[Node, Node] = {}  # expressions that a buffer holds already
         self.masks: dict[int, Node] = {}  # layer -> who is live, where some sit out
-        self.gradients: list[tuple[str, Frame, Node]] = []
+        self.gradients: list[tuple[str, Frame, Node]] = []  # waiting for their common norm
+        self.pending: list[tuple[str, Frame, Node]] = []  # of biases and parameters, which others still load
         self.compact: frozenset[int] = frozenset()
         self.codes: dict[int, Code] = {}
         self.outgoing: dict[int, list[Outgoing]] = {layer.index: [] for layer in network.layers}
@@ -588,8 +589,10 @@ class Builder:
         if self.training:
             for layer in reversed(net.layers):
                 self.backward(layer)
-            self.apply_clipped()
             self.keep_states()
+            for name, frame, gradient in self.pending:
+                self.apply(name, frame, gradient)
+            self.apply_clipped()
         for layer in net.layers:
             self.probes.setdefault(f"{layer.name}.output", self.output_name(layer))
         program = Program(net, self.buffers, tuple(self.prologue), tuple(self.statements),
@@ -836,6 +839,10 @@ class Builder:
             node = self.at_vertex(code.backward.delta, code, "backward")
             code.delta = self.store(node, frame, "bo", stem)
             code.upstream = None
+            for name, node in code.backward.states.items():
+                now = self.buffer(self.fresh(f"{layer.name}.{name}.after"), ("b", f"n{layer.index}"))
+                self.loop(frame, [Output(now, self.at_vertex(node, code, "backward"))])
+                self.known[(layer.index, "kept", name)] = load(now, "bo")
         else:
             if layer.kind != "output" and not code.is_local:
                 code.upstream = self.from_receivers(code)
@@ -970,6 +977,8 @@ class Builder:
             gradient = make(Op.MINIMUM, make(Op.MAXIMUM, gradient, low), high)
         if o.clip_norm is not None:
             self.gradients.append((name, frame, self.store(gradient, frame, letters, f"{name}.clipped")))
+        elif frame.link is None:
+            self.pending.append((name, frame, self.store(gradient, frame, letters, f"{name}.mean_gradient")))
         else:
             self.apply(name, frame, gradient)
 
@@ -1029,11 +1038,8 @@ class Builder:
             layer = code.layer
             frame = Frame(layer.index)
             for name in layer.states:
-                if code.backward is not None and name in code.backward.states:
-                    now = self.at_vertex(code.backward.states[name], code, "backward")
-                elif name in code.forward.states:
-                    now = load(f"{layer.name}.{name}.now", "bo")
-                else:
+                now = self.known.get((layer.index, "kept", name)) or self.known.get((layer.index, "state", name))
+                if now is None:
                     continue
                 full = f"{layer.name}.{name}"
                 self.persistent(full, (f"n{layer.index}",), "state")
