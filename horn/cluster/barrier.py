@@ -205,7 +205,8 @@ class RegionBarrier:
     def _make(self, crossing: _Crossing, generation: int) -> None:
         """The folder is not there: the first crossing, a jump, or too late."""
         names = self.coord.children(f"{self.folder}/{self._region}")
-        if any(int(name) > generation for name in names if name.isdigit()):
+        mine = paths.generation(generation)  # made before any later one: if it is here, it is early
+        if mine not in names and any(name > mine for name in names):
             raise Fenced(
                 f"{self.name} at generation {generation} of {self.folder}",
                 f"the group is past it, with generations {', '.join(names)}",
