@@ -337,6 +337,8 @@ class Service:
         if op == Op.CREATE_TTL:
             raise Refused(Code.UNIMPLEMENTED)
         path, data, acl, flags = fields
+        if flags in (5, 6):
+            raise WireError("a plain create with a time to live")  # as Apache's multi has it
         return self.tree.check_create(path, data, acl, flags, client.session.id, ids)
 
     def _on_multi(self, client: Client, reader: Reader, time_ms: int) -> bytes:
@@ -344,8 +346,6 @@ class Service:
         assert client.session is not None
         if ops and ops[0][0] in wire.READ_OPS:
             raise WireError("a multi holds reads")
-        if any(_mixes_ttl(op, fields) for op, fields in ops):
-            raise WireError("a create has flags of the other sort of create")
         zxid = self.tree.zxid + 1
         txns: list[Txn] = []
         fired: list[Fired] = []
@@ -359,10 +359,12 @@ class Service:
                 fired += events
                 undos.append(undo)
                 bodies.append(self._multi_result(op, txn))
-        except Refused as refused:
+        except (Refused, WireError) as error:
             for undo in reversed(undos):
                 undo()
-            return _multi_failed(len(ops), len(txns), refused.code)
+            if isinstance(error, WireError):
+                raise
+            return _multi_failed(len(ops), len(txns), error.code)
         self._commit(tuple(txns), client.session.id, time_ms)
         self._tell(fired)
         return b"".join(bodies) + wire.MULTI_HEADER.pack(-1, True, -1)
@@ -580,13 +582,6 @@ FOUR_LETTER_WORDS = frozenset(
     b"conf cons crst dirs dump envi gtmk hash isro lead mntr obsr orst ruok srst srvr stat stmk "
     b"sysp wchc wchp wchs".split()
 )
-
-
-def _mixes_ttl(op: int, fields: tuple[Any, ...]) -> bool:
-    """A plain create with a time to live, or the other way round: Apache cannot even read it."""
-    if op == Op.CREATE_TTL:
-        return fields[3] not in (5, 6)
-    return op not in (Op.DELETE, Op.SET_DATA, Op.CHECK) and fields[3] in (5, 6)
 
 
 def _multi_failed(n_ops: int, failed_at: int, code: int) -> bytes:

@@ -113,7 +113,8 @@ reads = st.one_of(
     ),
     st.tuples(
         st.sampled_from([Op.GET_ACL, Op.SYNC, Op.GET_ALL_CHILDREN_NUMBER, Op.GET_EPHEMERALS]),
-        st.tuples(paths),
+        # Java's writer turns a character beyond U+FFFF, which sync echoes, into two broken ones.
+        st.tuples(paths.filter(lambda path: "\U0001f600" not in path)),
     ),
 )
 requests = st.one_of(
