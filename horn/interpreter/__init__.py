@@ -1,7 +1,8 @@
 """The interpreter: the specification of what a network means, slow and obvious.
 
-``horn.train(job, backend="python")`` runs the user's own methods, neuron by neuron, sample by sample, message by message, with real
-``Neuron`` and ``Synapse`` objects, so that ``print`` and the debugger work. docs/notes/0001 says what they mean.
+``horn.train(job, backend="python")`` runs the user's own methods, neuron by neuron, sample by
+sample, message by message, with real ``Neuron`` and ``Synapse`` objects, so that ``print`` and the
+debugger work. docs/notes/0001 says what they mean.
 
     places    where in the user's text something happens
     tape      numbers that remember how they were made; derivatives

@@ -1,7 +1,8 @@
-"""One run of ``forward`` or ``backward`` by one neuron for one sample, and the rules that it must keep.
+"""One run of ``forward`` or ``backward`` by one neuron for one sample, and the rules that it must
+keep.
 
-``Call`` is the neuron's host while the method runs: feedforward, backpropagate, push and the draws arrive here. Every broken rule is
-a CompileError at the user's line.
+``Call`` is the neuron's host while the method runs: feedforward, backpropagate, push and the draws
+arrive here. Every broken rule is a CompileError at the user's line.
 """
 
 from __future__ import annotations
@@ -38,22 +39,30 @@ class Moment:
 
 
 class Message(Synapse):
-    """A Synapse that a neuron sees. ``fields`` are what it may read; ``refused`` says why a field cannot be had.
+    """A Synapse that a neuron sees. ``fields`` are what it may read; ``refused`` says why a field
+    cannot be had.
 
-    no_push : why nothing may be pushed to it, or "". identity : (layer, neuron) of the receiver, position of the link, source, for
-    what is drawn once per synapse (note 0001, point 10).
+    no_push : why nothing may be pushed to it, or "". identity : (layer, neuron) of the receiver,
+    position of the link, source, for what is drawn once per synapse (note 0001, point 10).
     """
 
     _host: Any = None
 
-    def __init__(self, kind: str, fields: dict[str, Any], identity: tuple[int, int, int, int] = (0, 0, 0, 0),
-                 refused: Mapping[str, str] = MappingProxyType({}), no_push: str = "") -> None:  # fmt: skip
+    def __init__(
+        self,
+        kind: str,
+        fields: dict[str, Any],
+        identity: tuple[int, int, int, int] = (0, 0, 0, 0),
+        refused: Mapping[str, str] = MappingProxyType({}),
+        no_push: str = "",
+    ) -> None:
         own = vars(self)
         own.update(fields)
         own.update(_kind=kind, _identity=identity, _refused=refused, _no_push=no_push)
 
     def __repr__(self) -> str:
-        return f"<message {', '.join(f'{k}={v}' for k, v in vars(self).items() if not k.startswith('_'))}>"
+        fields = ", ".join(f"{k}={v}" for k, v in vars(self).items() if not k.startswith("_"))
+        return f"<message {fields}>"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -63,13 +72,21 @@ class Message(Synapse):
         if name in self._refused:
             raise places.error(self._refused[name])
         if self._kind == "backward" and name == "input":
-            raise places.error(f"in backward a message has no 'input': what this neuron sent is self.output. Fields: {known}")
+            raise places.error(
+                "in backward a message has no 'input': what this neuron sent is self.output. "
+                f"Fields: {known}"
+            )
         if self._kind == "forward" and name in MESSAGE_FIELDS["backward"]:
-            raise places.error(f"in forward a message has no {name!r} yet: it comes in backward. Fields: {known}")
+            raise places.error(
+                f"in forward a message has no {name!r} yet: it comes in backward. Fields: {known}"
+            )
         raise places.error(f"message has no field {name!r}. {suggest(name, fields)}Fields: {known}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise places.error(f"m.{name} cannot be assigned: a message is read-only; a weight changes by self.push(...)")
+        raise places.error(
+            f"m.{name} cannot be assigned: a message is read-only; a weight changes by "
+            "self.push(...)"
+        )
 
     def normal(self, mean: Any = 0.0, std: Any = 1.0) -> Any:
         return mean + std * self._draw(random.normal)
@@ -80,12 +97,15 @@ class Message(Synapse):
     def _draw(self, draw: Callable[..., Any]) -> Any:
         layer, neuron, link, source = self._identity
         key = random.key(self._host.moment.seed, layer)
-        found = draw(key, places.draw_site(self._host.code), [neuron], [(link << 32) + source], FOREVER)
+        found = draw(
+            key, places.draw_site(self._host.code), [neuron], [(link << 32) + source], FOREVER
+        )
         return Traced(found[0, 0], "synapse")
 
 
 class Messages:
-    """What ``for m in messages`` runs over. It keeps the message of the moment, which ``push`` belongs to."""
+    """What ``for m in messages`` runs over. It keeps the message of the moment, which ``push``
+    belongs to."""
 
     def __init__(self, call: Call, items: Sequence[Message]) -> None:
         self._call, self._items = call, items
@@ -100,7 +120,8 @@ class Messages:
         current = self._call.current
         if current and not self._call.neuron.interpreted:
             raise places.error(
-                "a loop inside the loop over messages is not in the neuron language: compute it before, in a loop of its own"
+                "a loop inside the loop over messages is not in the neuron language: compute it "
+                "before, in a loop of its own"
             )
         self._call.read = True
         current.append(None)
@@ -114,7 +135,8 @@ class Messages:
     def __getitem__(self, index: Any) -> Any:
         if not self._call.neuron.interpreted:
             raise places.error(
-                "a neuron sees one message at a time and in no fixed order; loop over them (for m in messages) instead of indexing"
+                "a neuron sees one message at a time and in no fixed order; loop over them (for "
+                "m in messages) instead of indexing"
             )
         self._call.read = True
         return self._items[index]
@@ -122,17 +144,22 @@ class Messages:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise places.error(f"messages has no {name!r}: loop over it (for m in messages), or ask len(messages)")
+        raise places.error(
+            f"messages has no {name!r}: loop over it (for m in messages), or ask len(messages)"
+        )
 
 
 class Call:
     """The host of one neuron's method while it runs, and what it did.
 
-    fed, delta : what was fed forward, and propagated back. pushed : by message. pushed_to : by Parameter.
-    conditions : what was compared before feedforward. read : messages were looked at before it. drew_batch : a draw was per batch.
+    fed, delta : what was fed forward, and propagated back. pushed : by message. pushed_to : by
+    Parameter.
+    conditions : what was compared before feedforward. read : messages were looked at before it.
     """
 
-    def __init__(self, neuron: Neuron, kind: str, messages: Sequence[Message], moment: Moment) -> None:
+    def __init__(
+        self, neuron: Neuron, kind: str, messages: Sequence[Message], moment: Moment
+    ) -> None:
         self.neuron, self.kind, self.moment = neuron, kind, moment
         self.messages = Messages(self, messages)
         self.items = messages
@@ -148,33 +175,38 @@ class Call:
         self.pushed_to: dict[str, Any] = {}
         self.conditions: list[Any] = []
         self.read = False
-        self.drew_batch = False
         self.sites: set[tuple[int, str, str]] = set()
         self.silent = False
 
     def run(self, parameters: Sequence[str] = ()) -> Call:
-        """Run the method and check what it owes at its end. ``parameters`` are those a written backward must push to."""
+        """Run the method and check what it owes at its end. ``parameters`` are those a written
+        backward must push to."""
         vars(self.neuron)["_host"] = self
         with listening(self.compared):
             self.method(self.neuron, self.messages)
         if self.kind == "forward" and self.fed is None:
             raise places.error_at(
-                self.method, f"{self.name} never called self.feedforward(...), so the neuron has no output. End forward with "
+                self.method,
+                f"{self.name} never called self.feedforward(...), so the neuron has no output. "
+                "End forward with "
                 f"self.feedforward(value), on every path",
-            )  # fmt: skip
+            )
         if self.kind == "backward" and self.delta is None:
             raise places.error_at(
-                self.method, f"{self.name} never called self.backpropagate(...), so the neuron has no delta. End backward with "
+                self.method,
+                f"{self.name} never called self.backpropagate(...), so the neuron has no delta. "
+                "End backward with "
                 f"self.backpropagate(delta), on every path",
-            )  # fmt: skip
+            )
         if self.pushed and len(self.pushed) != len(self.items):
             raise places.error_at(self.method, self.count())
         for name in parameters:
             if name not in self.pushed_to:
                 raise places.error_at(
-                    self.method, f"{self.name} does not push the gradient of its Parameter {name!r}; call "
+                    self.method,
+                    f"{self.name} does not push the gradient of its Parameter {name!r}; call "
                     f'self.push(gradient, to="{name}") once on every path, outside the loop',
-                )  # fmt: skip
+                )
         return self
 
     def compared(self, outcome: bool, operands: tuple[Any, ...]) -> bool:
@@ -191,9 +223,12 @@ class Call:
         vars(neuron)["output"] = self.fed
         reasons = [c for c in self.conditions if isinstance(c, Traced)]
         self.silent = (
-            not isinstance(value, Traced) and value == 0.0 and not self.read
-            and any(c.batch for c in reasons) and not any(c.varies for c in reasons)
-        )  # fmt: skip
+            not isinstance(value, Traced)
+            and value == 0.0
+            and not self.read
+            and any(c.batch for c in reasons)
+            and not any(c.varies for c in reasons)
+        )
 
     def backpropagate(self, neuron: Neuron, delta: Any) -> None:
         self._belongs("backpropagate", "backward", self.delta)
@@ -210,7 +245,9 @@ class Call:
         if message._no_push:
             raise places.error(message._no_push)
         if id(message) in self.pushed:
-            raise places.error("push is called a second time for the same message; push exactly once per message")
+            raise places.error(
+                "push is called a second time for the same message; push exactly once per message"
+            )
         self.pushed[id(message)] = gradient
 
     def _push_to(self, to: str, gradient: Any) -> None:
@@ -218,12 +255,16 @@ class Call:
         names = vars(self.neuron)["_parameters"]
         if to not in names:
             known = ", ".join(names) or "none"
-            raise places.error(f"{cls.__name__} has no Parameter {to!r}. {suggest(str(to), names)}Parameters: {known}")
+            raise places.error(
+                f"{cls.__name__} has no Parameter {to!r}. {suggest(str(to), names)}Parameters: "
+                f"{known}"
+            )
         if self.kind == "forward":
             raise places.error(f'push(..., to="{to}") belongs in backward')
         if self.current:
             raise places.error(
-                f'push(..., to="{to}") stands inside the loop over messages; sum up in a variable and push once after the loop'
+                f'push(..., to="{to}") stands inside the loop over messages; sum up in a variable '
+                "and push once after the loop"
             )
         if to in self.pushed_to:
             raise places.error(f'push(..., to="{to}") is called a second time; once on every path')
@@ -234,7 +275,8 @@ class Call:
             raise places.error(f"per must be one of {', '.join(map(repr, PERIODS))}, got {per!r}")
         if self.current:
             raise places.error(
-                f"self.{kind} is drawn inside the loop over messages; draw once before the loop, or m.normal() or m.uniform() for a "
+                f"self.{kind} is drawn inside the loop over messages; draw once before the loop, "
+                "or m.normal() or m.uniform() for a "
                 f"number that belongs to the synapse"
             )
         args = tuple(self._number(a, f"self.{kind}") for a in args)
@@ -242,23 +284,25 @@ class Call:
         where = (places.draw_site(self.code), draw.__name__, per)
         if where in self.sites:
             raise places.error(
-                "this draw is made a second time, and would give the same number again: a draw is known by its place in the text; "
+                "this draw is made a second time, and would give the same number again: a draw "
+                "is known by its place in the text; "
                 "write each draw on its own"
             )
         self.sites.add(where)
-        self.drew_batch = self.drew_batch or per == "batch"
         moment = self.moment
         sample = moment.sample if per == "sample" else random.SHARED
         iteration = FOREVER if per == "run" else moment.iteration
         key = random.key(moment.seed, neuron.layer_index)
         found = float(draw(key, where[0], [neuron.index], [sample], iteration)[0, 0])
-        flags = {"varies": per == "sample", "batch": per == "batch"}
+        varies, batch = per == "sample", per == "batch"
         if kind == "bernoulli":
-            p = args[0]
-            flags = {f: v or (isinstance(p, Traced) and getattr(p, f)) for f, v in flags.items()}
-            return Traced(found < number(p), "draw", **flags)
-        drawn = Traced(found, "draw", **flags)
-        return args[0] + (args[1] - args[0]) * drawn if kind == "uniform" else args[0] + args[1] * drawn
+            if isinstance(args[0], Traced):
+                varies, batch = varies or args[0].varies, batch or args[0].batch
+            return Traced(found < number(args[0]), "draw", varies=varies, batch=batch)
+        drawn = Traced(found, "draw", varies=varies, batch=batch)
+        if kind == "uniform":
+            return args[0] + (args[1] - args[0]) * drawn
+        return args[0] + args[1] * drawn
 
     # --- helpers
 
@@ -266,9 +310,13 @@ class Call:
         if self.kind != kind:
             raise places.error(f"self.{word} belongs in {kind}, not in {self.kind}")
         if self.current:
-            raise places.error(f"self.{word} is called inside the loop over messages; call it once, after the loop")
+            raise places.error(
+                f"self.{word} is called inside the loop over messages; call it once, after the loop"
+            )
         if before is not None:
-            raise places.error(f"self.{word} is called a second time; call it exactly once on every path")
+            raise places.error(
+                f"self.{word} is called a second time; call it exactly once on every path"
+            )
 
     def _number(self, value: Any, what: str) -> Any:
         if not is_number(value):
@@ -279,13 +327,15 @@ class Call:
         n, side = len(self.pushed) + more, "incoming" if self.kind == "forward" else "outgoing"
         updates = f"{n} weight update{'s' * (n != 1)}"
         return (
-            f"{self.name} pushed {updates} for {len(self.items)} {side} synapse{'s' * (len(self.items) != 1)}. Call self.push(...) "
+            f"{self.name} pushed {updates} for {len(self.items)} {side} "
+            f"synapse{'s' * (len(self.items) != 1)}. Call self.push(...) "
             f"once per message, inside the loop over messages"
         )
 
 
 class Guard:
-    """Mixed into a running neuron's class: what is not declared can be neither read nor written, and the message says so."""
+    """Mixed into a running neuron's class: what is not declared can be neither read nor written,
+    and the message says so."""
 
     def __getattr__(self, name: str) -> Any:
         cls = type(self)
@@ -297,7 +347,8 @@ class Guard:
             raise places.error("self.activation is not set")
         known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")]
         raise places.error(
-            f"{cls.__name__} has no {name!r}. {suggest(name, [*known, *READABLE])}Declare it in the class: a constant "
+            f"{cls.__name__} has no {name!r}. {suggest(name, [*known, *READABLE])}Declare it in "
+            "the class: a constant "
             f"({name} = 1.0), horn.Parameter or horn.State"
         )
 
@@ -307,7 +358,8 @@ class Guard:
         if name in own["_states"] and host is not None:
             if host.current:
                 raise places.error(
-                    f"self.{name} is set inside the loop over messages, so its value depends on their order; sum up in a variable "
+                    f"self.{name} is set inside the loop over messages, so its value depends on "
+                    "their order; sum up in a variable "
                     f"and set it after the loop"
                 )
             if not is_number(value):
@@ -316,7 +368,8 @@ class Guard:
             return
         if name in own["_parameters"]:
             problem = (
-                f"self.{name} is a Parameter: it is learned, not assigned; for a value that you set yourself declare  "
+                f"self.{name} is a Parameter: it is learned, not assigned; for a value that you "
+                "set yourself declare  "
                 f"{name} = horn.State(0.0)"
             )
         elif name in READABLE or name in DRAWS:
@@ -324,8 +377,8 @@ class Guard:
             problem = f"self.{name} cannot be assigned: {word}"
         else:
             problem = (
-                f"self.{name} is not declared; a value that a neuron keeps is a State: write  {name} = horn.State(0.0)  in "
+                f"self.{name} is not declared; a value that a neuron keeps is a State: write  "
+                f"{name} = horn.State(0.0)  in "
                 f"{type(self).__name__}, or use a plain variable"
             )
         raise places.error(problem)
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +22,19 @@ from horn.optimizers import Direct, Optimizer
 
 Array = np.ndarray[Any, Any]
 NO_PREVIOUS = (
-    "m.previous_update is the last change of the weight under horn.Direct(); with another optimizer a neuron keeps what it needs "
+    "m.previous_update is the last change of the weight under horn.Direct(); with another "
+    "optimizer a neuron keeps what it needs "
     "in a horn.State"
 )
 
 
 @dataclass
 class Batch:
-    """The means over a training batch, and who sat it out: True where a number is not to be updated."""
+    """The means over a training batch, and who sat it out: True where a number is not to be
+    updated.
+
+    gradients : of the arrays that learn.
+    """
 
     loss: float
     gradients: dict[str, Array]
@@ -40,9 +45,11 @@ class Batch:
 
 
 class Engine:
-    """A network that runs as its neurons are written. See ``horn.backends.Engine`` for what each method means.
+    """A network that runs as its neurons are written. See ``horn.backends.Engine`` for what each
+    method means.
 
-    Arithmetic is in double precision; with dtype "float32" the stored arrays are rounded after each update.
+    Arithmetic is in double precision; with dtype "float32" the stored arrays are rounded after
+    each update.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -51,7 +58,13 @@ class Engine:
         self.dtype = np.dtype(setup.dtype)
         translator = Translator()
         self.stages = [Stage(self.network, layer, translator) for layer in self.network.layers]
-        wires = [wire for stage in self.stages for wires in stage.wires for wire in wires if wire.source >= 0]
+        wires = [
+            wire
+            for stage in self.stages
+            for wires in stage.wires
+            for wire in wires
+            if wire.source >= 0
+        ]
         for wire in sorted(wires, key=lambda w: (w.layer, w.link, w.neuron)):
             self.stages[wire.source_layer].outgoing[wire.source].append(wire)
         for stage in self.stages:
@@ -63,8 +76,11 @@ class Engine:
         self._slots: dict[str, Array] = {}
         if self.optimizer is not None:
             for name, array in self._arrays.items():
-                self._slots |= {f"{name}/{slot}": np.zeros_like(array) for slot in self.optimizer.slots}
+                self._slots |= {
+                    f"{name}/{slot}": np.zeros_like(array) for slot in self.optimizer.slots
+                }
         self._updates = 0
+        self._learning = self._find_learning()
         self._data: Dataset | None = None
 
     # --- the face
@@ -85,12 +101,18 @@ class Engine:
         found: dict[str, Array] = {"loss": np.array(batch.loss)}
         for stage in self.stages:
             found[f"{stage.name}.output"] = np.array([sent[stage.index] for sent in batch.sent])
-        for stage in self._with_delta():
-            found[f"{stage.name}.delta"] = np.array([deltas[stage.index] for deltas in batch.deltas])
+        for stage in self.stages:
+            if stage.index in self._sends and stage.weighted_sum:
+                found[f"{stage.name}.delta"] = np.array(
+                    [deltas[stage.index] for deltas in batch.deltas]
+                )
         return found | {f"{name}.gradient": gradient for name, gradient in batch.gradients.items()}
 
     def outputs(self, x: Array) -> Array:
-        found = [self._predict([float(v) for v in row], k).sent[-1] for k, row in enumerate(np.asarray(x, np.float64))]
+        found = [
+            self._predict([float(v) for v in row], k).sent[-1]
+            for k, row in enumerate(np.asarray(x, np.float64))
+        ]
         return np.array(found, self.dtype).reshape(len(found), self.network.last.size)
 
     def losses(self, data: Dataset) -> tuple[float, int]:
@@ -101,8 +123,7 @@ class Engine:
             if self._loss is not None and target is not None:
                 total += number(passes.judge(self._loss, sent, target))
             if label is not None:
-                said = sent.index(max(sent)) if len(sent) > 1 else int(sent[0] > 0.5)
-                right += said == label
+                right += sent.index(max(sent)) == label
         return total, right
 
     def parameters(self) -> dict[str, Array]:
@@ -121,42 +142,57 @@ class Engine:
         slots: Mapping[str, Array] | None = None,
         updates: int = 0,
     ) -> None:
-        for new, own in ((parameters, self._arrays), (states or {}, self._states), (slots or {}, self._slots)):
+        for new, own in (
+            (parameters, self._arrays),
+            (states or {}, self._states),
+            (slots or {}, self._slots),
+        ):
             for name, array in new.items():
                 if name not in own or np.shape(array) != own[name].shape:
-                    known = f"it is {own[name].shape}" if name in own else f"known: {', '.join(own) or 'none'}"
-                    raise ModelError(f"array {name!r} of shape {np.shape(array)} does not fit the network; {known}")
+                    known = (
+                        f"it is {own[name].shape}"
+                        if name in own
+                        else f"known: {', '.join(own) or 'none'}"
+                    )
+                    raise ModelError(
+                        f"array {name!r} of shape {np.shape(array)} does not fit the network; "
+                        f"{known}"
+                    )
                 own[name] = np.array(array, self.dtype)
         self._updates = updates
 
     # --- samples
 
     def _read(self, data: Dataset, row: int) -> tuple[list[float], list[float] | None, int | None]:
-        """A sample, its targets (one per output neuron), and its label if it has one (note 0001, point 3)."""
+        """A sample, its targets (one per output neuron), and its label if it has one (note 0001,
+        point 3)."""
         x: list[float] = data.read(np.array([row]), np.empty((1, data.x.shape[1])))[0].tolist()
         if self.setup.target == "input":
             return x, x, None
-        if self.setup.target is None or data.y is None:
-            if self._loss is not None:
-                raise DataError(f"{self.network.last.name} has a loss, but the data have no labels; pass (x, y)")
+        if self._loss is None:
             return x, None, None
+        if data.y is None:
+            raise DataError(
+                f"{self.network.last.name} has a loss, but the data have no labels; pass (x, y)"
+            )
         y = data.y[row]
         if data.y.ndim == 2:
             return x, [float(v) for v in y], None
-        label = int(y)
         size = self.network.last.size
-        return x, [float(k == label) for k in range(size)] if size > 1 else [float(label)], label
+        if size == 1:
+            return x, [float(y)], None
+        return x, [float(k == y) for k in range(size)], int(y)
 
     def _memory(self) -> Memory:
         previous: Numbers | str = NO_PREVIOUS
         if self.optimizer is None:
             previous = {name: [0.0] * array.size for name, array in self._arrays.items()}
         elif isinstance(self.optimizer, Direct):
-            previous = {name: self._slots[f"{name}/previous_update"].ravel().tolist() for name in self._arrays}
+            previous = {
+                name: self._slots[f"{name}/previous_update"].ravel().tolist()
+                for name in self._arrays
+            }
         return Memory(_flat(self._arrays), previous)
-
-    def _rate(self, iteration: int) -> float:
-        return self.optimizer.rate(iteration) if self.optimizer is not None else 0.0
 
     def _input_mask(self, moment: Moment) -> list[float]:
         """Input dropout: site 0 of layer 0 (note 0001, point 10)."""
@@ -168,24 +204,29 @@ class Engine:
 
     def _predict(self, x: list[float], k: int) -> passes.Sample:
         keep = self.network.layers[0].keep
-        moment = Moment(self.network.seed, False, self._updates, k, self._rate(self._updates))
-        return passes.forward(self.stages, [v * keep for v in x], moment, self._memory(), _flat(self._states))
+        moment = Moment(self.network.seed, False, self._updates, k, 0.0)
+        return passes.forward(
+            self.stages, [v * keep for v in x], moment, self._memory(), _flat(self._states)
+        )
 
     # --- a batch
 
-    def _run(self, rows: Array, iteration: int, first_sample: int, want_deltas: bool = False) -> Batch:
+    def _run(
+        self, rows: Array, iteration: int, first_sample: int, want_deltas: bool = False
+    ) -> Batch:
         """Forward and backward for every sample of a training batch. Changes nothing."""
         if self._data is None:
             raise ModelError("bind(data) comes before step and probe")
         memory, states = self._memory(), _flat(self._states)
-        gradients = {name: np.zeros(array.size) for name, array in self._arrays.items()}
+        lr = self.optimizer.rate(iteration) if self.optimizer is not None else 0.0
+        gradients = {name: np.zeros(self._arrays[name].size) for name in self._learning}
         last_states = {name: np.zeros(array.size) for name, array in self._states.items()}
         silent: dict[tuple[int, int], int] = {}
         loss, sent, deltas = 0.0, [], []
         keep = self.network.layers[0].keep
         for k, row in enumerate(rows):
             x, target, _ = self._read(self._data, int(row))
-            moment = Moment(self.network.seed, True, iteration, first_sample + k, self._rate(iteration))
+            moment = Moment(self.network.seed, True, iteration, first_sample + k, lr)
             if keep < 1.0:
                 mask = self._input_mask(moment)
                 x = [v * m for v, m in zip(x, mask, strict=True)]
@@ -193,8 +234,8 @@ class Engine:
                     silent |= {(0, i): len(rows) for i, m in enumerate(mask) if m == 0.0}
             sample = passes.forward(self.stages, x, moment, memory, states)
             back = passes.backward(self.stages, sample, memory, self._loss, target, want_deltas)
-            for name, values in back.arrays.items():
-                gradients[name] += values
+            for name in gradients:
+                gradients[name] += back.arrays[name]
             for name, values in sample.states.items():
                 last_states[name] += values
             for layer, neurons in enumerate(sample.fired):
@@ -207,13 +248,19 @@ class Engine:
         sits_out = self._sits_out({who for who, times in silent.items() if times == len(rows)})
         return Batch(
             loss / n,
-            {k: np.where(sits_out[k], 0.0, (v / n).reshape(self._arrays[k].shape)) for k, v in gradients.items()},
+            {
+                k: np.where(sits_out[k], 0.0, (v / n).reshape(self._arrays[k].shape))
+                for k, v in gradients.items()
+            },
             {k: (v / n).reshape(self._states[k].shape) for k, v in last_states.items()},
-            sits_out, sent, deltas,
-        )  # fmt: skip
+            sits_out,
+            sent,
+            deltas,
+        )
 
     def _sits_out(self, silent: set[tuple[int, int]]) -> dict[str, Array]:
-        """The numbers that belong to neurons which sat the batch out: their synapses, in and out, and their Parameters."""
+        """The numbers that belong to neurons which sat the batch out: their synapses, in and out,
+        and their Parameters."""
         found = {name: np.zeros(array.size, bool) for name, array in self._arrays.items()}
         for stage in self.stages:
             for o, wires in enumerate(stage.wires):
@@ -224,38 +271,41 @@ class Engine:
                     found[array][o] = (stage.index, o) in silent
         return {name: array.reshape(self._arrays[name].shape) for name, array in found.items()}
 
-    def _with_delta(self) -> Sequence[Stage]:
-        """The weighted-sum layers that a delta reaches from the loss."""
-        reached: set[int] = set()
-        found = []
-        for stage in reversed(self.stages[1:]):
-            passes_on = stage.writes_backward or not stage.local
-            from_above = stage.is_last and self._loss is not None
-            if passes_on and (from_above or any(w.layer in reached for wires in stage.outgoing for w in wires)):
-                reached.add(stage.index)
-                if stage.weighted_sum:
-                    found.append(stage)
-        return found
+    def _find_learning(self) -> dict[str, str]:
+        """The arrays that learn, and whether their gradient is "pushed" or "derived".
 
-    def _pushed(self) -> set[str]:
-        """The arrays whose gradient is what neurons push."""
-        found: set[str] = set()
+        The others are those that no gradient can reach: below a local rule, or without a loss
+        above. They are left alone.
+        """
+        sends: set[int] = set()  # the layers through which something flows back
+        for stage in reversed(self.stages[1:]):
+            from_above = stage.is_last and self._loss is not None
+            from_above |= any(w.layer in sends for wires in stage.outgoing for w in wires)
+            if stage.writes_backward or (from_above and not stage.local):
+                sends.add(stage.index)
+        self._sends = sends
+        found: dict[str, str] = {}
         for stage in self.stages[1:]:
-            links = stage.layer.links
-            found |= {k.weight for k in links if stage.local or self.stages[k.source.index].pushes}
-            if stage.local and stage.layer.bias is not None:
-                found.add(stage.layer.bias_name)
-            if stage.writes_backward:
-                found |= set(stage.parameters.values())
+            for link in stage.layer.links:
+                if stage.local or self.stages[link.source.index].pushes:
+                    found[link.weight] = "pushed"
+                elif stage.index in sends:
+                    found[link.weight] = "derived"
+            if stage.layer.bias is not None and (stage.local or stage.index in sends):
+                found[stage.layer.bias_name] = "pushed" if stage.local else "derived"
+            if stage.index in sends:
+                how = "pushed" if stage.writes_backward else "derived"
+                found |= dict.fromkeys(stage.parameters.values(), how)
         return found
 
     def _update(self, optimizer: Optimizer, batch: Batch, iteration: int) -> None:
-        """Decay, clip, and the optimizer's formula, for every learned number but those that sat out (note 0001, points 7 and 8)."""
+        """Decay, clip, and the optimizer's formula, for every learned number but those that sat
+        out (note 0001, points 7 and 8)."""
         lr = optimizer.rate(iteration)
         stored = {name: np.asarray(array, np.float64) for name, array in self._arrays.items()}
         gradients = dict(batch.gradients)
         for name, g in gradients.items():
-            if isinstance(optimizer, Direct) and name not in self._pushed():
+            if isinstance(optimizer, Direct) and self._learning[name] == "derived":
                 g = -lr * g  # only what is pushed is an update already
             if ".weight" in name:
                 g = g + optimizer.weight_decay * stored[name]
@@ -266,12 +316,16 @@ class Engine:
         if optimizer.clip_norm is not None:
             norm = float(np.sqrt(sum(float(np.sum(g * g)) for g in gradients.values())))
             if norm > optimizer.clip_norm:
-                gradients = {name: g * (optimizer.clip_norm / norm) for name, g in gradients.items()}
+                gradients = {
+                    name: g * (optimizer.clip_norm / norm) for name, g in gradients.items()
+                }
         self._updates += 1
         for name, g in gradients.items():
             slots = {s: np.asarray(self._slots[f"{name}/{s}"], np.float64) for s in optimizer.slots}
             new, new_slots = optimizer.update(stored[name], g, slots, lr, self._updates)
-            self._arrays[name] = np.where(batch.sits_out[name], stored[name], new).astype(self.dtype)
+            self._arrays[name] = np.where(batch.sits_out[name], stored[name], new).astype(
+                self.dtype
+            )
             for slot, value in new_slots.items():
                 kept = np.where(batch.sits_out[name], slots[slot], value)
                 self._slots[f"{name}/{slot}"] = kept.astype(self.dtype)

@@ -1,11 +1,14 @@
-"""What kind of neuron a class is: whether it is a weighted sum, whether it has a local rule, whether its backward pushes.
+"""What kind of neuron a class is: whether it is a weighted sum, whether it has a local rule,
+whether its backward pushes.
 
-The answers are about the class, not about one sample, so every path of the method is walked: it is run on three made-up messages
-again and again, each time with one more comparison turned the other way. The neuron's prints happen on these walks too; breakpoint()
-does nothing. A class whose answers nobody needs is not walked.
+The answers are about the class, not about one sample, so every path of the method is walked: it is
+run on three made-up messages again and again, each time with one more comparison turned the other
+way. The neuron's prints happen on these walks too; breakpoint() does nothing. A class whose
+answers nobody needs is not walked.
 
-Weighted sum (note 0001, point 4): on every path what is fed forward, and what was compared before, depends on ``m.input`` and
-``m.weight`` through sum(m.input * m.weight) over all messages alone, each product taken once. A path that reads neither is one too.
+Weighted sum (note 0001, point 4): on every path what is fed forward, and what was compared before,
+depends on ``m.input`` and ``m.weight`` through sum(m.input * m.weight) over all messages alone,
+each product taken once. A path that reads neither is one too.
 """
 
 from __future__ import annotations
@@ -26,8 +29,9 @@ FREE, FULL, BAD = "free", "full", "bad"
 
 
 def walk(make: Callable[[], Call]) -> Iterator[Call]:
-    """Run a method along its paths. The first run is as the numbers have it, and its errors count; the others turn comparisons
-    around, which may be more than the method was written for, so that a path which fails there says nothing."""
+    """Run a method along its paths. The first run is as the numbers have it, and its errors count;
+    the others turn comparisons around, which may be more than the method was written for, so that
+    a path which fails there says nothing."""
     pending: list[list[bool]] = [[]]
     hook, sys.breakpointhook = sys.breakpointhook, lambda *a, **k: None
     try:
@@ -40,9 +44,12 @@ def walk(make: Callable[[], Call]) -> Iterator[Call]:
             listen = call.compared
 
             def turn(
-                outcome: bool, operands: tuple[Any, ...], script: list[bool] = script,
-                outcomes: list[bool] = outcomes, listen: Callable[..., bool] = listen,
-            ) -> bool:  # fmt: skip
+                outcome: bool,
+                operands: tuple[Any, ...],
+                script: list[bool] = script,
+                outcomes: list[bool] = outcomes,
+                listen: Callable[..., bool] = listen,
+            ) -> bool:
                 listen(outcome, operands)
                 outcome = script[len(outcomes)] if len(outcomes) < len(script) else outcome
                 outcomes.append(outcome)
@@ -57,7 +64,8 @@ def walk(make: Callable[[], Call]) -> Iterator[Call]:
                     raise
                 finished = False
             except Exception:
-                # Arithmetic and the like on a path that no number takes. On a path that one takes, the real run raises it.
+                # Arithmetic and the like on a path that no number takes. On a path that one takes,
+                # the real run raises it.
                 finished = False
             for place in range(len(script), min(len(outcomes), MOST_TURNS)):
                 pending.append([*outcomes[:place], not outcomes[place]])
@@ -73,7 +81,8 @@ def probes(kind: str) -> list[Message]:
     found = []
     for i in range(PROBES):
         values: dict[str, Any] = {
-            name: Traced(0.25 + 0.5 * i + 0.125 * k, name, (i,), variable=True, varies=True) for k, name in enumerate(fields)
+            name: Traced(0.25 + 0.5 * i + 0.125 * k, name, (i,), variable=True, varies=True)
+            for k, name in enumerate(fields)
         }
         values["previous_update"] = Traced(0.0, "previous_update", (i,))
         found.append(Message(kind, values, (0, 0, 0, i)))
@@ -97,12 +106,13 @@ def kind(root: Any) -> str:
 
 
 def _kind(node: Traced, kinds: dict[int, Any]) -> Any:
-    """FREE, FULL, BAD, ("input", i), ("weight", i), ("product", {i}) or ("sum", {some of the messages})."""
+    """FREE, FULL, BAD, ("input", i), ("weight", i), ("product", {i}) or ("sum", {some of the
+    messages})."""
     if node.op in ("input", "weight"):
         return node.op, node.args[0]
     if node.op in ("previous_update", "synapse"):
         return BAD
-    args = [kinds[a.serial] if isinstance(a, Traced) else FREE for a in node.args]
+    args: list[Any] = [kinds[a.serial] if isinstance(a, Traced) else FREE for a in node.args]
     if all(a is FREE for a in args):
         return FREE
     if all(a in (FREE, FULL) for a in args):
@@ -116,7 +126,8 @@ def _kind(node: Traced, kinds: dict[int, Any]) -> Any:
         if node.op == "mul" and {left[0], right[0]} == {"input", "weight"} and left[1] == right[1]:
             return _complete("product", frozenset([left[1]]))
         if node.op == "add":
-            # A sum that runs over the messages takes one bare product at a time, and may start anywhere.
+            # A sum that runs over the messages takes one bare product at a time, and may start
+            # anywhere.
             for a, b in ((left, right), (right, left)):
                 if a[0] == "product" and b is FREE:
                     return _complete("sum", a[1])

@@ -1,8 +1,10 @@
-"""The user's functions, as they are, with ``math.exp`` and the like replaced by what the tape can follow.
+"""The user's functions, as they are, with ``math.exp`` and the like replaced by what the tape can
+follow.
 
-A function runs from its own code object, so that its file and line numbers stay; only the names that it looks up outside of itself
-are seen through ``Names``: the module ``math`` and its functions become those of ``horn.math``, helper functions and modules of the
-user's are treated likewise. What a function writes with ``global`` stays among the interpreter's copies.
+A function runs from its own code object, so that its file and line numbers stay; only the names
+that it looks up outside of itself are seen through ``Names``: the module ``math`` and its
+functions become those of ``horn.math``, helper functions and modules of the user's are treated
+likewise. What a function writes with ``global`` stays among the interpreter's copies.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ class _Module:
 
 
 class Names(dict[str, Any]):
-    """A function's globals, read through ``translate``. Python looks a dict subclass up by ``[]``."""
+    """A function's globals, read through ``translate``. Python looks a dict subclass up by
+    ``[]``."""
 
     def __init__(self, outer: dict[str, Any], translate: Callable[[Any], Any]) -> None:
         def import_(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -91,23 +94,32 @@ class Translator:
             return self.function(value)
         if isinstance(value, types.BuiltinFunctionType):
             return _MATH.get(value, value)
-        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in ("horn", "numpy", "builtins"):
+        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in (
+            "horn",
+            "numpy",
+            "builtins",
+        ):
             return _Module(value, self.value)
         if isinstance(value, Activation):
             return self.activation(value)
         return value
 
     def function(self, function: types.FunctionType) -> types.FunctionType:
-        """The same code with other names around it. Functions of horn itself are fit as they are."""
+        """The same code with other names around it. Functions of horn itself are fit as they
+        are."""
         if function.__module__ is not None and function.__module__.startswith("horn."):
             return function
         if function not in self._functions:
             names = self._names.get(id(function.__globals__))
             if names is None:
-                names = self._names[id(function.__globals__)] = Names(function.__globals__, self.value)
+                names = self._names[id(function.__globals__)] = Names(
+                    function.__globals__, self.value
+                )
             old = function.__closure__ or ()
             cells = tuple(types.CellType() if self._changes(cell) else cell for cell in old)
-            new = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
+            new = types.FunctionType(
+                function.__code__, names, function.__name__, function.__defaults__, cells or None
+            )
             new.__kwdefaults__, new.__qualname__ = function.__kwdefaults__, function.__qualname__
             new.__module__, new.__doc__ = function.__module__, function.__doc__
             self._functions[function] = new
@@ -124,21 +136,24 @@ class Translator:
         return isinstance(value, types.FunctionType) or self.value(value) is not value
 
     def activation(self, activation: Activation) -> Activation:
-        """An activation whose functions are translated, and whose ``derivative_at`` can always be had."""
+        """An activation whose functions are translated, and whose ``derivative_at`` can always be
+        had."""
         if isinstance(activation, _Derived):
             return activation
         f, df, df_at = (self.value(g) for g in (activation.f, activation.df, activation.df_at))
         return _Derived(activation.name, f, df, df_at)
 
     def neuron(self, cls: type) -> type:
-        """A subclass of the user's class whose methods are translated, those that ``super()`` finds too."""
+        """A subclass of the user's class whose methods are translated, those that ``super()``
+        finds too."""
         if cls in (Neuron, object) or not isinstance(cls, type):
             return cls
         if cls not in self._classes:
             if "__init__" in vars(cls):
                 raise places.error_at(
                     vars(cls)["__init__"],
-                    f"horn makes the neurons and never calls {cls.__name__}.__init__; declare constants as class attributes, "
+                    f"horn makes the neurons and never calls {cls.__name__}.__init__; declare "
+                    "constants as class attributes, "
                     f"learned numbers as horn.Parameter and remembered ones as horn.State",
                 )
             own: dict[str, Any] = {}
@@ -148,16 +163,24 @@ class Translator:
                 elif isinstance(value, (staticmethod, classmethod)):
                     own[name] = type(value)(self.value(value.__func__))
                 elif isinstance(value, property):
-                    own[name] = property(*(self.value(f) for f in (value.fget, value.fset, value.fdel)))
-            # [New, cls, new base, base, Neuron]: super() in a method of cls finds the new base first.
+                    own[name] = property(
+                        *(self.value(f) for f in (value.fget, value.fset, value.fdel))
+                    )
+            # [New, cls, new base, base, Neuron]: super() in a method of cls finds the new base
+            # first.
             bases = (cls, *(b for b in map(self.neuron, cls.__bases__) if b not in cls.__bases__))
-            own |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+            own |= {
+                "__module__": cls.__module__,
+                "__qualname__": cls.__qualname__,
+                "__doc__": cls.__doc__,
+            }
             self._classes[cls] = type(cls)(cls.__name__, bases, own)
         return self._classes[cls]
 
 
 class _Derived(Activation):
-    """An activation under the interpreter: f runs on the tape, so ``derivative_at`` can be derived where it is not given."""
+    """An activation under the interpreter: f runs on the tape, so ``derivative_at`` can be derived
+    where it is not given."""
 
     def __call__(self, z: Any) -> Any:
         return self.f(z if isinstance(z, Traced) or not is_number(z) else Traced(z))
@@ -165,7 +188,8 @@ class _Derived(Activation):
     def derivative(self, y: Any) -> Any:
         if self.df is None:
             raise places.error(
-                f"activation {self.name!r} has no derivative of its output; use self.activation.derivative_at(z) with the summed "
+                f"activation {self.name!r} has no derivative of its output; use "
+                "self.activation.derivative_at(z) with the summed "
                 f"input z"
             )
         return self.df(y)

@@ -1,13 +1,16 @@
-"""A layer as the interpreter holds it: its neurons, who listens to whom, and what kind of neurons they are."""
+"""A layer as the interpreter holds it: its neurons, who listens to whom, and what kind of neurons
+they are."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import CodeType
 from functools import cached_property
+from types import CodeType, FunctionType
 from typing import Any
 
+from horn.errors import ModelError
 from horn.interpreter import kinds, places
 from horn.interpreter.calls import Call, Guard, Message, Moment
 from horn.interpreter.language import Translator
@@ -18,7 +21,8 @@ from horn.neuron import Neuron, has_backward
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One synapse. ``array`` and ``place`` say where its weight is; ``link`` is the position of its link among the receiver's.
+    """One synapse. ``array`` and ``place`` say where its weight is; ``link`` is the position of
+    its link among the receiver's.
 
     The bias synapse has source -1: nobody sends on it.
     """
@@ -38,7 +42,8 @@ class Wire:
 
 
 class Stage:
-    """A layer, made ready: ``neurons`` are real instances of the user's class; ``wires[o]`` lead to neuron o, the bias last."""
+    """A layer, made ready: ``neurons`` are real instances of the user's class; ``wires[o]`` lead
+    to neuron o, the bias last."""
 
     def __init__(self, network: Network, layer: Layer, translator: Translator) -> None:
         self.layer, self.index, self.name = layer, layer.index, layer.name
@@ -48,21 +53,36 @@ class Stage:
         self.states = {name: f"{layer.name}.{name}" for name in layer.states}
         self.interlayer = translator.value(layer.interlayer)
         user = translator.neuron(layer.neuron)
+        for kind in ("forward", "backward"):
+            method = inspect.getattr_static(layer.neuron, kind, None)
+            if method is not None and not isinstance(method, FunctionType):
+                raise ModelError(
+                    f"{layer.neuron.__name__}.{kind} must be a plain method: "
+                    f"def {kind}(self, messages)"
+                )
         names = {"__module__": layer.neuron.__module__, "__qualname__": layer.neuron.__qualname__}
         self.cls: type[Neuron] = type(layer.neuron.__name__, (Guard, user), names)
         self.activation = translator.activation(layer.activation)
         self.neurons = [self._neuron(o) for o in range(layer.size)]
         self.wires = [list(self._wires(o)) for o in range(layer.size)]
         self.outgoing: list[list[Wire]] = [[] for _ in range(layer.size)]
-        # The output layer is always derived (note 0001, point 5): a backward that it writes is not called.
-        self.writes_backward = has_backward(layer.neuron) and not self.is_last and layer.kind != "input"
+        # The output layer is always derived (note 0001, point 5): a backward that it writes is not
+        # called.
+        self.writes_backward = layer.kind == "hidden" and has_backward(layer.neuron)
 
     def _neuron(self, index: int) -> Neuron:
         neuron = object.__new__(self.cls)
         vars(neuron).update(
-            index=index, layer_index=self.index, activation=self.activation, training=False, iteration=0, learning_rate=0.0,
-            _parameters=self.parameters, _states=self.states, _host=None,
-        )  # fmt: skip
+            index=index,
+            layer_index=self.index,
+            activation=self.activation,
+            training=False,
+            iteration=0,
+            learning_rate=0.0,
+            _parameters=self.parameters,
+            _states=self.states,
+            _host=None,
+        )
         return neuron
 
     def _wires(self, o: int) -> Sequence[Wire]:
@@ -73,9 +93,14 @@ class Stage:
             else:
                 start, stop = int(link.edges.indptr[o]), int(link.edges.indptr[o + 1])
                 sources = [(int(link.edges.indices[e]), e) for e in range(start, stop)]
-            found += [Wire(link.source.index, i, self.index, o, link.weight, place, position) for i, place in sources]
+            found += [
+                Wire(link.source.index, i, self.index, o, link.weight, place, position)
+                for i, place in sources
+            ]
         if self.layer.bias is not None:
-            found.append(Wire(-1, -1, self.index, o, self.layer.bias_name, o, len(self.layer.links)))
+            found.append(
+                Wire(-1, -1, self.index, o, self.layer.bias_name, o, len(self.layer.links))
+            )
         return found
 
     # --- what kind of neurons they are, asked only where it matters
@@ -86,7 +111,9 @@ class Stage:
 
     def _probe(self, kind: str) -> Call:
         neuron = self._neuron(0)
-        fields: dict[str, Any] = {name: Traced(0.5, "parameter", variable=True) for name in self.parameters}
+        fields: dict[str, Any] = {
+            name: Traced(0.5, "parameter", variable=True) for name in self.parameters
+        }
         fields |= {name: Traced(0.25, "state", varies=True) for name in self.states}
         if kind == "backward":
             fields["output"] = Traced(0.375, "output", varies=True)
@@ -95,7 +122,8 @@ class Stage:
 
     @cached_property
     def weighted_sum(self) -> bool:
-        """Whether forward depends on its messages through one sum of input * weight (note 0001, point 4)."""
+        """Whether forward depends on its messages through one sum of input * weight (note 0001,
+        point 4)."""
         return kinds.is_weighted_sum(self._forward_walks)
 
     @cached_property
@@ -106,55 +134,86 @@ class Stage:
     @cached_property
     def pushes(self) -> bool:
         """Whether a written backward pushes to its outgoing synapses."""
-        return self.writes_backward and any(c.pushed for c in kinds.walk(lambda: self._probe("backward")))
+        return self.writes_backward and any(
+            c.pushed for c in kinds.walk(lambda: self._probe("backward"))
+        )
 
     def check(self) -> None:
-        """A written backward needs a weighted-sum forward and no interlayer (note 0001, point 5)."""
+        """A written backward needs a weighted-sum forward and no interlayer (note 0001, point
+        5)."""
         if not self.writes_backward:
             return
         name, method = self.cls.__name__, self.cls.backward  # type: ignore[attr-defined]
         if self.layer.interlayer is not None:
             raise places.error_at(
-                method, f"{name}.backward is written, but {self.name} has an interlayer, through which one neuron's delta depends on the "
+                method,
+                f"{name}.backward is written, but {self.name} has an interlayer, through which "
+                "one neuron's delta depends on the "
                 f"whole layer; remove backward (it is derived), or the interlayer",
-            )  # fmt: skip
+            )
         if not self.weighted_sum:
             raise places.error_at(
-                method, f"{name}.backward is written, but {name}.forward does not depend on its messages through "
-                f"sum(m.input * m.weight) alone, so it has no delta to propagate back; remove backward: it is derived",
-            )  # fmt: skip
+                method,
+                f"{name}.backward is written, but {name}.forward does not depend on its messages "
+                "through "
+                "sum(m.input * m.weight) alone, so it has no delta to propagate back; remove "
+                "backward: it is derived",
+            )
 
     # --- messages
 
     @cached_property
     def refusals(self) -> tuple[dict[str, str], str]:
-        """What a sender's written backward may not do with the synapses to this layer: fields it may not read, and why no push."""
+        """What a sender's written backward may not do with the synapses to this layer: fields it
+        may not read, and why no push."""
         name = self.cls.__name__
         refused, no_push = {}, ""
         if not self.weighted_sum:
             why = (
-                f"the receiver {self.name} ({name}) does not depend on its messages through sum(m.input * m.weight) alone, so a "
+                f"the receiver {self.name} ({name}) does not depend on its messages through "
+                "sum(m.input * m.weight) alone, so a "
                 f"synapse to it has no delta"
             )
-            refused["delta"] = f"m.delta: {why}; read m.gradient (d loss / d input) and do not push: its weights are derived"
+            refused["delta"] = (
+                f"m.delta: {why}; read m.gradient (d loss / d input) and do not push: its weights "
+                "are derived"
+            )
             no_push = f"push: {why} and its weights are derived; do not push, and read m.gradient"
         if self.local:
             no_push = (
-                f"push: the receiver {self.name} ({name}) learns from its own push in forward (a local rule); do not push to it"
+                f"push: the receiver {self.name} ({name}) learns from its own push in forward "
+                "(a local rule); do not push to it"
             )
         return refused, no_push
 
 
-def _mentions(cls: type, name: str) -> bool:
-    """Whether any method of the class, or a helper function that it may call, names ``name``: a cheap reason not to walk."""
-    def within(code: CodeType) -> bool:
-        return name in code.co_names or any(within(c) for c in code.co_consts if isinstance(c, CodeType))
+def _mentions(cls: type, word: str) -> bool:
+    """Whether a method of the class, or a function that one names, says ``word``: without it there
+    is no need to walk."""
+    pending: list[Any] = [f for c in cls.__mro__ if c is not Neuron for f in vars(c).values()]
+    seen: set[int] = set()
+    while pending:
+        function = pending.pop()
+        code = getattr(function, "__code__", None)
+        if code is None or id(function) in seen:
+            continue
+        seen.add(id(function))
+        codes = [code]
+        for inner in codes:
+            codes += [c for c in inner.co_consts if isinstance(c, CodeType)]
+            if word in inner.co_names:
+                return True
+            pending += [
+                function.__globals__[n]
+                for n in inner.co_names
+                if n in getattr(function, "__globals__", {})
+            ]
+    return False
 
-    methods = [f for c in cls.__mro__ if c is not Neuron for f in vars(c).values() if hasattr(f, "__code__")]
-    return any(within(f.__code__) for f in methods)
 
-
-def forward_message(wire: Wire, value: float, weight: float, previous: float | str) -> tuple[Message, Traced, Traced]:
+def forward_message(
+    wire: Wire, value: float, weight: float, previous: float | str
+) -> tuple[Message, Traced, Traced]:
     """The message of a synapse in forward, and its two leaves on the tape."""
     x = Traced(value, "input", (), variable=True, varies=True)
     w = Traced(weight, "weight", (), variable=True)
@@ -163,13 +222,26 @@ def forward_message(wire: Wire, value: float, weight: float, previous: float | s
     return Message("forward", fields, wire.identity, refused), x, w
 
 
-def backward_message(wire: Wire, delta: float, weight: float, gradient: float, previous: float | str,
-                     refused: dict[str, str], no_push: str) -> Message:  # fmt: skip
+def backward_message(
+    wire: Wire,
+    delta: float,
+    weight: float,
+    gradient: float,
+    previous: float | str,
+    refused: dict[str, str],
+    no_push: str,
+) -> Message:
     """The message of an outgoing synapse in backward."""
-    fields: dict[str, Any] = {"delta": Traced(delta), "weight": Traced(weight), "gradient": Traced(gradient)}
+    fields: dict[str, Any] = {
+        "delta": Traced(delta),
+        "weight": Traced(weight),
+        "gradient": Traced(gradient),
+    }
     for name in refused:
         del fields[name]
-    return Message("backward", fields, wire.identity, refused | _previous(fields, previous), no_push)
+    return Message(
+        "backward", fields, wire.identity, refused | _previous(fields, previous), no_push
+    )
 
 
 def _previous(fields: dict[str, Any], previous: float | str) -> dict[str, str]:

@@ -17,18 +17,24 @@ Numbers = dict[str, list[float]]  # arrays by name, flat
 
 @dataclass
 class Memory:
-    """What a pass reads: the learned numbers, and the last update of each weight, or why it cannot be had."""
+    """What a pass reads: the learned numbers, and the last update of each weight, or why it cannot
+    be had."""
 
     learned: Numbers
     previous: Numbers | str
 
     def previous_of(self, wire: Wire) -> float | str:
-        return self.previous if isinstance(self.previous, str) else self.previous[wire.array][wire.place]
+        return (
+            self.previous
+            if isinstance(self.previous, str)
+            else self.previous[wire.array][wire.place]
+        )
 
 
 @dataclass
 class Fired:
-    """What one neuron did in forward: the call, and its leaves on the tape by synapse and by Parameter."""
+    """What one neuron did in forward: the call, and its leaves on the tape by synapse and by
+    Parameter."""
 
     call: Call
     leaves: list[tuple[Wire, Traced, Traced]]
@@ -37,9 +43,11 @@ class Fired:
 
 @dataclass
 class Sample:
-    """One sample on its way. Lists by layer index; ``states`` are per sample, from forward to backward.
+    """One sample on its way. Lists by layer index; ``states`` are per sample, from forward to
+    backward.
 
-    between : of a layer with an interlayer its leaves (what was fed forward) and what it made of them.
+    between : of a layer with an interlayer its leaves (what was fed forward) and what it made of
+    them.
     """
 
     moment: Moment
@@ -51,7 +59,8 @@ class Sample:
 
 @dataclass
 class Gradients:
-    """What came back from one sample: by array (flat), the loss, and each neuron's delta by layer index.
+    """What came back from one sample: by array (flat), the loss, and each neuron's delta by layer
+    index.
 
     arrived : by synapse, d loss / d input and the receiver's delta.
     """
@@ -62,7 +71,9 @@ class Gradients:
     arrived: dict[Wire, tuple[float, float]] = field(default_factory=dict)
 
 
-def forward(stages: Sequence[Stage], x: list[float], moment: Moment, memory: Memory, states: Numbers) -> Sample:
+def forward(
+    stages: Sequence[Stage], x: list[float], moment: Moment, memory: Memory, states: Numbers
+) -> Sample:
     """Send one sample through the network."""
     sample = Sample(moment, {name: list(values) for name, values in states.items()}, [x])
     for stage in stages[1:]:
@@ -82,25 +93,46 @@ def _fire(stage: Stage, o: int, sample: Sample, memory: Memory) -> Fired:
     """Run one neuron's forward."""
     leaves, messages = [], []
     for wire in stage.wires[o]:
-        value = 1.0 if wire.source < 0 else sample.sent[wire.source_layer][wire.source]  # the bias always says 1
-        message, x, w = forward_message(wire, value, memory.learned[wire.array][wire.place], memory.previous_of(wire))
+        value = (
+            1.0 if wire.source < 0 else sample.sent[wire.source_layer][wire.source]
+        )  # the bias always says 1
+        message, x, w = forward_message(
+            wire, value, memory.learned[wire.array][wire.place], memory.previous_of(wire)
+        )
         messages.append(message)
         leaves.append((wire, x, w))
-    parameters = {n: Traced(memory.learned[a][o], "parameter", variable=True) for n, a in stage.parameters.items()}
+    parameters = {
+        n: Traced(memory.learned[a][o], "parameter", variable=True)
+        for n, a in stage.parameters.items()
+    }
     call = _run(stage, o, "forward", messages, parameters, sample)
     return Fired(call, leaves, parameters)
 
 
-def _run(stage: Stage, o: int, kind: str, messages: list[Any], parameters: dict[str, Traced], sample: Sample) -> Call:
+def _run(
+    stage: Stage,
+    o: int,
+    kind: str,
+    messages: list[Any],
+    parameters: dict[str, Traced],
+    sample: Sample,
+) -> Call:
     """Run a method of one neuron, with its parameters and the sample's states as attributes."""
     own, moment = vars(stage.neurons[o]), sample.moment
     own.pop("output", None)
-    own.update(parameters, training=moment.training, iteration=moment.iteration, learning_rate=moment.learning_rate)
+    own.update(
+        parameters,
+        training=moment.training,
+        iteration=moment.iteration,
+        learning_rate=moment.learning_rate,
+    )
     for name, array in stage.states.items():
         own[name] = Traced(sample.states[array][o], "state", varies=True)
     if kind == "backward":
         own["output"] = Traced(sample.sent[stage.index][o], "output", varies=True)
-    call = Call(stage.neurons[o], kind, messages, moment).run(tuple(parameters) if kind == "backward" else ())
+    call = Call(stage.neurons[o], kind, messages, moment).run(
+        tuple(parameters) if kind == "backward" else ()
+    )
     for name, array in stage.states.items():
         sample.states[array][o] = number(own[name])
     return call
@@ -108,7 +140,7 @@ def _run(stage: Stage, o: int, kind: str, messages: list[Any], parameters: dict[
 
 def _between(stage: Stage, leaves: list[Traced]) -> list[Any]:
     """What the layer's interlayer function makes of its outputs."""
-    function = stage.layer.interlayer
+    function: Any = stage.layer.interlayer
     made = stage.interlayer(LayerOutput(leaves))
     if isinstance(made, LayerOutput) and len(made) == len(leaves) and all(map(is_number, made)):
         return list(made)
@@ -130,9 +162,16 @@ def judge(loss: Any, sent: Sequence[Any], target: Sequence[float]) -> Any:
     return total
 
 
-def backward(stages: Sequence[Stage], sample: Sample, memory: Memory, loss: Any, target: Sequence[float] | None,
-             want_deltas: bool = False) -> Gradients:  # fmt: skip
-    """Come back with the gradients of one sample. Without a loss nothing comes from above, and local rules still push."""
+def backward(
+    stages: Sequence[Stage],
+    sample: Sample,
+    memory: Memory,
+    loss: Any,
+    target: Sequence[float] | None,
+    want_deltas: bool = False,
+) -> Gradients:
+    """Come back with the gradients of one sample. Without a loss nothing comes from above, and
+    local rules still push."""
     back = Gradients(
         {name: [0.0] * len(values) for name, values in memory.learned.items()},
         [[0.0] * stage.layer.size for stage in stages],
@@ -146,22 +185,40 @@ def backward(stages: Sequence[Stage], sample: Sample, memory: Memory, loss: Any,
         flows = [table.get(leaf.serial, 0.0) for leaf in leaves]
     for stage in reversed(stages[1:]):
         if not stage.is_last:
-            flows = [sum(back.arrived.get(wire, (0.0, 0.0))[0] for wire in wires) for wires in stage.outgoing]
+            flows = [
+                sum(back.arrived.get(wire, (0.0, 0.0))[0] for wire in wires)
+                for wires in stage.outgoing
+            ]
         if stage.index in sample.between:
             leaves, made = sample.between[stage.index]
             table = adjoints(zip(made, flows, strict=True))
             flows = [table.get(leaf.serial, 0.0) for leaf in leaves]
-        needs_delta = stage.index and (want_deltas or any(stages[k.source.index].writes_backward for k in stage.layer.links))
+        needs_delta = stage.index and (
+            want_deltas or any(stages[k.source.index].writes_backward for k in stage.layer.links)
+        )
         for o, fired in enumerate(sample.fired[stage.index]):
-            # One that sits out has left the network: no gradient, delta 0, and its backward is not called.
+            # One that sits out has left the network: no gradient, delta 0, and its backward is not
+            # called.
             if not fired.call.silent:
-                _come_back(stages, stage, o, fired, flows[o], sample, memory, back, bool(needs_delta))
+                _come_back(
+                    stages, stage, o, fired, flows[o], sample, memory, back, bool(needs_delta)
+                )
     return back
 
 
-def _come_back(stages: Sequence[Stage], stage: Stage, o: int, fired: Fired, flow: float, sample: Sample, memory: Memory,
-               back: Gradients, needs_delta: bool) -> None:  # fmt: skip
-    """One neuron's gradients: to its senders, its incoming weights, its Parameters, and what it pushes itself."""
+def _come_back(
+    stages: Sequence[Stage],
+    stage: Stage,
+    o: int,
+    fired: Fired,
+    flow: float,
+    sample: Sample,
+    memory: Memory,
+    back: Gradients,
+    needs_delta: bool,
+) -> None:
+    """One neuron's gradients: to its senders, its incoming weights, its Parameters, and what it
+    pushes itself."""
     passes = stage.writes_backward or not stage.local
     if stage.writes_backward:
         call = _written(stages, stage, o, fired, sample, memory, back)
@@ -173,7 +230,9 @@ def _come_back(stages: Sequence[Stage], stage: Stage, o: int, fired: Fired, flow
         table = adjoints([(fired.call.fed, flow)])
         of_input = [table.get(x.serial, 0.0) for _, x, _ in fired.leaves]
         of_weight = [table.get(w.serial, 0.0) for _, _, w in fired.leaves]
-        of_parameter = {name: table.get(leaf.serial, 0.0) for name, leaf in fired.parameters.items()}
+        of_parameter = {
+            name: table.get(leaf.serial, 0.0) for name, leaf in fired.parameters.items()
+        }
         delta = _delta(fired, table) if needs_delta and stage.weighted_sum else 0.0
     back.deltas[stage.index][o] = delta
     pushes = [number(g) for g in fired.call.pushed.values()]  # in the order of messages, or none
@@ -197,15 +256,29 @@ def _delta(fired: Fired, table: dict[int, float]) -> float:
     return sum(table.get(product.serial, 0.0) for product in products)
 
 
-def _written(stages: Sequence[Stage], stage: Stage, o: int, fired: Fired, sample: Sample, memory: Memory,
-             back: Gradients) -> Call:  # fmt: skip
+def _written(
+    stages: Sequence[Stage],
+    stage: Stage,
+    o: int,
+    fired: Fired,
+    sample: Sample,
+    memory: Memory,
+    back: Gradients,
+) -> Call:
     """Run a written backward; what it pushes is the gradient of the outgoing synapses."""
     messages = []
     for wire in stage.outgoing[o]:
         gradient, delta = back.arrived.get(wire, (0.0, 0.0))
         weight = memory.learned[wire.array][wire.place]
         messages.append(
-            backward_message(wire, delta, weight, gradient, memory.previous_of(wire), *stages[wire.layer].refusals)
+            backward_message(
+                wire,
+                delta,
+                weight,
+                gradient,
+                memory.previous_of(wire),
+                *stages[wire.layer].refusals,
+            )
         )
     parameters = {n: Traced(memory.learned[a][o], "parameter") for n, a in stage.parameters.items()}
     call = _run(stage, o, "backward", messages, parameters, sample)
@@ -213,5 +286,7 @@ def _written(stages: Sequence[Stage], stage: Stage, o: int, fired: Fired, sample
         if id(message) in call.pushed:
             back.arrays[wire.array][wire.place] = number(call.pushed[id(message)])
     if stage.pushes and messages and not call.pushed:
-        raise places.error_at(call.method, call.count() + "; this path pushes nothing, another does")
+        raise places.error_at(
+            call.method, call.count() + "; this path pushes nothing, another does"
+        )
     return call

@@ -1,4 +1,5 @@
-"""Where in the user's own text something happens: the frames of the neuron's methods, for messages and for draws."""
+"""Where in the user's own text something happens: the frames of the neuron's methods, for messages
+and for draws."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from horn.errors import CompileError
 from horn.random import site
 
 _HORN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# Comprehensions and generators are part of the function around them: Python 3.12 runs some of them without a frame of their own.
+# Comprehensions and generators are part of the function around them: Python 3.12 runs some of them
+# without a frame of their own.
 _INSIDE = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
 
 
@@ -45,7 +47,7 @@ def error(problem: str) -> CompileError:
 
 def error_at(function: Callable[..., Any], problem: str) -> CompileError:
     """A CompileError at the ``def`` of a method."""
-    code: CodeType = function.__code__  # type: ignore[attr-defined]
+    code: CodeType = function.__code__
     line, text = code.co_firstlineno, ""
     for line in range(code.co_firstlineno, code.co_firstlineno + 50):  # decorators come before def
         text = linecache.getline(code.co_filename, line)
@@ -61,18 +63,27 @@ def _error(problem: str, code: CodeType, line: int, column: int, end: int) -> Co
     text = linecache.getline(code.co_filename, line).rstrip("\n")
     parts = [p for p in code.co_qualname.split(".") if p != "<locals>" and p not in _INSIDE]
     return CompileError(
-        problem, file=code.co_filename, line=line, column=column, end_column=min(end, len(text)), text=text,
+        problem,
+        file=code.co_filename,
+        line=line,
+        column=column,
+        end_column=min(end, len(text)),
+        text=text,
         where=".".join(parts[-2:]),
-    )  # fmt: skip
+    )
 
 
 def draw_site(method: CodeType) -> int:
-    """The site of the draw that is being made: the calls from the neuron's method to it, each as (function, line, column).
+    """The site of the draw that is being made: the calls from the neuron's method to it, each as
+    (function, line, column).
 
-    The line counts from the function's first line (its first decorator, if any); the column is where the call expression begins.
+    The line counts from the function's first line (its first decorator, if any); the column is
+    where the call expression begins.
     """
     path: list[tuple[str, int, int]] = []
-    inner: tuple[int, int] | None = None  # the place inside a generator expression, said by the function around it
+    inner: tuple[int, int] | None = (
+        None  # the place inside a generator expression, said by the function around it
+    )
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

@@ -1,8 +1,10 @@
-"""Numbers that remember how they were made, and the derivatives that follow: a scalar reverse-mode tape.
+"""Numbers that remember how they were made, and the derivatives that follow: a scalar reverse-mode
+tape.
 
-``Traced`` is a double that behaves like a Python number: it prints, compares and formats as one. It is not a ``float``, on purpose:
-a C function such as ``math.gamma`` would take a float and silently forget where it came from; so ``float(x)`` of a number that
-depends on messages is refused, with the line. Arithmetic is IEEE 754: 1 / 0 is infinity, log(-1) is NaN, nothing raises.
+``Traced`` is a double that behaves like a Python number: it prints, compares and formats as one.
+It is not a ``float``, on purpose: a C function such as ``math.gamma`` would take a float and
+silently forget where it came from; so ``float(x)`` of a number that depends on messages is
+refused, with the line. Arithmetic is IEEE 754: 1 / 0 is infinity, log(-1) is NaN, nothing raises.
 
 Source: Griewank & Walther, "Evaluating Derivatives", 2008, section 3.2 (reverse mode).
 """
@@ -19,25 +21,38 @@ import numpy as np
 from horn import math
 from horn.interpreter import places
 
-Rule = Callable[..., Any]  # (arguments..., result) -> d result / d argument, or None for "not at all"
+Rule = Callable[
+    ..., Any
+]  # (arguments..., result) -> d result / d argument, or None for "not at all"
 
 _serial = itertools.count()
-# Who is told of every comparison, and may overrule it: horn.interpreter.kinds walks all paths of a method this way.
+# Who is told of every comparison, and may overrule it: horn.interpreter.kinds walks all paths of a
+# method this way.
 _listeners: list[Callable[[bool, tuple[Any, ...]], bool]] = []
 
 
 class Traced:
     """A number on the tape.
 
-    op, args : how it was made; leaves have no args. ``variable``: a derivative may be asked with respect to something it depends on.
-    varies : it may differ between the samples of a batch. ``batch``: it depends on a ``per="batch"`` draw.
+    op, args : how it was made; leaves have no args. ``variable``: a derivative may be asked with
+    respect to something it depends on.
+    varies : it may differ between the samples of a batch. ``batch``: it depends on a
+    ``per="batch"`` draw.
     """
 
     __slots__ = ("value", "op", "args", "variable", "varies", "batch", "serial")
     __hash__ = object.__hash__
 
-    def __init__(self, value: float, op: str = "number", args: tuple[Any, ...] = (), *,
-                 variable: bool = False, varies: bool = False, batch: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        value: float,
+        op: str = "number",
+        args: tuple[Any, ...] = (),
+        *,
+        variable: bool = False,
+        varies: bool = False,
+        batch: bool = False,
+    ) -> None:
         self.value, self.op, self.args = float(value), op, args
         self.variable, self.varies, self.batch = variable, varies, batch
         self.serial = next(_serial)
@@ -51,7 +66,8 @@ class Traced:
     def __float__(self) -> float:
         if self.variable:
             raise places.error(
-                "a plain number is needed here, but this one depends on the messages; the functions of the neuron language are "
+                "a plain number is needed here, but this one depends on the messages; the "
+                "functions of the neuron language are "
                 f"{', '.join(sorted(math.OPS))}: take them from horn.math, or from math"
             )
         return self.value
@@ -63,7 +79,8 @@ class Traced:
         name = _UFUNCS.get(ufunc.__name__)
         if name is None or method != "__call__" or kwargs or not all(map(is_number, args)):
             raise places.error(
-                f"numpy.{ufunc.__name__} of this is not in the neuron language; use the functions of horn.math, on numbers"
+                f"numpy.{ufunc.__name__} of this is not in the neuron language; use the functions "
+                "of horn.math, on numbers"
             )
         return getattr(operator, name)(*args) if hasattr(operator, name) else make(name, *args)
 
@@ -132,7 +149,8 @@ class Traced:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number of the neuron language: Traced, or anything plain that is one number."""
+    """Whether a value is a number of the neuron language: Traced, or anything plain that is one
+    number."""
     return isinstance(value, (Traced, int, float, np.number, np.bool_))
 
 
@@ -147,7 +165,8 @@ def told(outcome: bool, *operands: Any) -> bool:
 
 
 class listening:
-    """``with listening(f)``: f(outcome, operands) hears of every comparison of Traced numbers and returns the outcome to use."""
+    """``with listening(f)``: f(outcome, operands) hears of every comparison of Traced numbers and
+    returns the outcome to use."""
 
     def __init__(self, listener: Callable[[bool, tuple[Any, ...]], bool]) -> None:
         self.listener = listener
@@ -160,7 +179,8 @@ class listening:
 
 
 def make(op: str, *args: Any) -> Any:
-    """Apply an operation to numbers of the language and record it. ``where`` looks at the condition and gives one of the two."""
+    """Apply an operation to numbers of the language and record it. ``where`` looks at the
+    condition and gives one of the two."""
     if any(isinstance(a, LayerOutput) for a in args):
         return _each(lambda *xs: math.apply(op, *xs), *args)
     if op == "where":
@@ -168,9 +188,13 @@ def make(op: str, *args: Any) -> Any:
     traced = [a for a in args if isinstance(a, Traced)]
     value = compute(op, *map(number, args))
     return Traced(
-        value, op, args, variable=any(a.variable for a in traced), varies=any(a.varies for a in traced),
+        value,
+        op,
+        args,
+        variable=any(a.variable for a in traced),
+        varies=any(a.varies for a in traced),
         batch=any(a.batch for a in traced),
-    )  # fmt: skip
+    )
 
 
 def _binary(op: str, a: Any, b: Any) -> Any:
@@ -178,18 +202,35 @@ def _binary(op: str, a: Any, b: Any) -> Any:
 
 
 _ARITHMETIC: dict[str, Callable[..., float]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "neg": operator.neg,
-}  # fmt: skip
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "neg": operator.neg,
+}
 _NUMPY = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "neg": "negative"}
 _UFUNCS = {
-    **{name: name for name in math.OPS}, "absolute": "abs", "fabs": "abs", "power": "pow", "add": "add", "subtract": "sub",
-    "multiply": "mul", "divide": "truediv", "negative": "neg", "less": "lt", "less_equal": "le", "greater": "gt",
-    "greater_equal": "ge", "equal": "eq", "not_equal": "ne",
-}  # fmt: skip
+    **{name: name for name in math.OPS},
+    "absolute": "abs",
+    "fabs": "abs",
+    "power": "pow",
+    "add": "add",
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "truediv",
+    "negative": "neg",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "equal": "eq",
+    "not_equal": "ne",
+}
 
 
 def compute(op: str, *values: float) -> float:
-    """The value of an operation, by the rules of IEEE 754: where Python raises, NumPy's inf or NaN."""
+    """The value of an operation, by the rules of IEEE 754: where Python raises, NumPy's inf or
+    NaN."""
     try:
         value = _ARITHMETIC[op](*values) if op in _ARITHMETIC else math.apply(op, *values)
     except (ArithmeticError, ValueError):
@@ -206,9 +247,12 @@ def _f(op: str) -> Callable[..., Any]:
     return lambda *args: (make if any(isinstance(a, Traced) for a in args) else compute)(op, *args)
 
 
-_div, _log, _cos, _sin, _sign, _pow, _sigmoid = map(_f, ("div", "log", "cos", "sin", "sign", "pow", "sigmoid"))
+_div, _log, _cos, _sin, _sign, _pow, _sigmoid = map(
+    _f, ("div", "log", "cos", "sin", "sign", "pow", "sigmoid")
+)
 
-# d result / d argument, for every operation and argument. None: the argument was not chosen, nothing flows to it, not even NaN.
+# d result / d argument, for every operation and argument. None: the argument was not chosen,
+# nothing flows to it, not even NaN.
 RULES: dict[str, tuple[Rule, ...]] = {
     "add": (lambda a, b, y: 1.0, lambda a, b, y: 1.0),
     "sub": (lambda a, b, y: 1.0, lambda a, b, y: -1.0),
@@ -245,7 +289,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
 
 
 def below(*roots: Any, stop: Iterable[Traced] = ()) -> list[Traced]:
-    """Every traced number that the roots were made from, the roots included, the latest first; nothing below ``stop``."""
+    """Every traced number that the roots were made from, the roots included, the latest first;
+    nothing below ``stop``."""
     ends = {leaf.serial for leaf in stop}
     found: dict[int, Traced] = {}
     pending = [root for root in roots if isinstance(root, Traced)]
@@ -258,8 +303,11 @@ def below(*roots: Any, stop: Iterable[Traced] = ()) -> list[Traced]:
     return [found[serial] for serial in sorted(found, reverse=True)]
 
 
-def adjoints(seeds: Iterable[tuple[Any, Any]], stop: Iterable[Traced] = (), traced: bool = False) -> dict[int, Any]:
-    """d (sum of root * seed) / d every number below, by serial; a number that nothing flows to is not in the answer.
+def adjoints(
+    seeds: Iterable[tuple[Any, Any]], stop: Iterable[Traced] = (), traced: bool = False
+) -> dict[int, Any]:
+    """d (sum of root * seed) / d every number below, by serial; a number that nothing flows to is
+    not in the answer.
 
     With ``traced`` the derivatives are Traced themselves, so that they can be differentiated again.
     """
@@ -292,8 +340,9 @@ def derivative(f: Callable[[Any], Any], z: Any) -> Any:
 
 
 class LayerOutput:
-    """The outputs of a whole layer for one sample, as an ``interlayer`` function sees them: arithmetic works number by number,
-    and ``sum()``, ``max()``, ``min()`` and ``mean()`` are over the layer."""
+    """The outputs of a whole layer for one sample, as an ``interlayer`` function sees them:
+    arithmetic works number by number, and ``sum()``, ``max()``, ``min()`` and ``mean()`` are over
+    the layer."""
 
     __hash__ = object.__hash__
 
@@ -337,9 +386,11 @@ def _operators() -> None:
         setattr(LayerOutput, f"__{name}__", lambda a, b, f=f: _each(f, a, b))
         setattr(LayerOutput, f"__r{name}__", lambda a, b, f=f: _each(f, b, a))
     for name in ("lt", "le", "gt", "ge", "eq", "ne"):
-        setattr(LayerOutput, f"__{name}__", lambda a, b, f=getattr(operator, name): _each(f, a, b))
+        f = getattr(operator, name)
+        setattr(LayerOutput, f"__{name}__", lambda a, b, f=f: _each(f, a, b))
     for name in ("neg", "abs"):
-        setattr(LayerOutput, f"__{name}__", lambda a, f=getattr(operator, name): _each(f, a))
+        f = getattr(operator, name)
+        setattr(LayerOutput, f"__{name}__", lambda a, f=f: _each(f, a))
 
 
 _operators()
