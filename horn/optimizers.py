@@ -150,11 +150,19 @@ class Adam(Optimizer):
 class Direct(Optimizer):
     """The pushed value is the update: w += mean over the batch of what was pushed. ``m.previous_update`` is the last one.
 
+    What is not pushed (biases and input synapses of a network with a loss) takes the plain step: w -= learning_rate * gradient. Weight decay
+    is not offered: it belongs in what the neuron pushes.
+
     Source: Yoon 2016, section 2.1, where the neuron itself computes the change of its weight.
     """
 
     learning_rate: float | Schedule = 1.0
     slots: ClassVar[tuple[str, ...]] = ("previous_update",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight_decay:
+            raise ModelError("Direct adds exactly what is pushed; put the weight decay into the push")
 
     def update(
         self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any

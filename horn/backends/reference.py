@@ -225,7 +225,7 @@ class Runner:
             value = parts[0]
             for part in parts[1:]:
                 value = _REDUCE[output.monoid or "sum"](value, part)
-        return np.ascontiguousarray(value, self.dtype)
+        return np.array(value, self.dtype)
 
     def sizes(self, frame: Frame) -> dict[str, int]:
         """The length of each letter's axis in a frame: of compact layers, the live neurons."""
@@ -295,7 +295,7 @@ class Runner:
         has_b = "b" in node.axes
         value = np.broadcast_to(value, (rows, n) if has_b else (n,))
         if not output.axis:
-            return np.ascontiguousarray(value, self.dtype)
+            return np.array(value, self.dtype)
         place, count = (receivers, layer.size) if output.axis == "i" else (sources, link.source.size)
         out = np.zeros((*value.shape[:-1], count), self.dtype)
         for k in range(count):

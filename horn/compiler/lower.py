@@ -889,11 +889,13 @@ class Builder:
                 per_sample = self.at_vertex(code.derived.parameters[name], code, "forward")
             else:
                 continue
-            self.update(f"{layer.name}.{name}", axes, frame, "o", self.mean(per_sample, frame, f"{layer.name}.{name}"))  # fmt: skip
+            gradient = self.mean(per_sample, frame, f"{layer.name}.{name}")
+            self.update(f"{layer.name}.{name}", axes, frame, "o", gradient, pushed=written is not None)
         if layer.bias is not None:
             node = self.weight_gradient(code, None)
             if node is not None:
-                self.update(layer.bias_name, axes, frame, "o", self.mean(node, frame, layer.bias_name))
+                mean = self.mean(node, frame, layer.bias_name)
+                self.update(layer.bias_name, axes, frame, "o", mean, pushed=code.is_local)
 
     def mean(self, per_sample: Node, frame: Frame, name: str) -> Node:
         """The mean over the batch of a vertex expression (b, o)."""
@@ -921,7 +923,9 @@ class Builder:
         frame = Frame(code.layer.index, position)
         axes = self.axes_of(frame, "oi")
         self.weight(code.layer, position)
-        if sender is not None and sender.backward is not None and sender.backward.push is not None:
+        written = sender is not None and sender.backward is not None and sender.backward.push is not None
+        if written:
+            assert sender is not None and sender.backward is not None and sender.backward.push is not None
             node: Node | None = self.at_outgoing(sender.backward.push, sender, out)
         else:
             node = self.weight_gradient(code, position)
@@ -936,7 +940,7 @@ class Builder:
         else:
             total = self.reduction_loop(node, "b", "sum", frame, f"{link.weight}.gradient")
             gradient = mul(total, Scalar("inv_rows"))
-        self.update(link.weight, axes, frame, "oi", gradient)
+        self.update(link.weight, axes, frame, "oi", gradient, pushed=written or code.is_local)
 
     def fused_update(self, link: Link, frame: Frame, node: Node) -> bool:
         """The update inside the gradient's matrix product, where the optimizer is plain enough."""
@@ -960,21 +964,29 @@ class Builder:
         self.emit(Update(frame, link.weight, velocity, o.momentum, a.value, b.value))
         return True
 
-    def update(self, name: str, axes: tuple[str, ...], frame: Frame, letters: str, gradient: Node) -> None:
+    def update(self, name: str, axes: tuple[str, ...], frame: Frame, letters: str, gradient: Node, pushed: bool) -> None:
         """Apply the optimizer to one array, now, or once all gradients are known (clip_norm)."""
         self.persistent(name, axes, "learned")
         o = self.optimizer
         assert o is not None
         if not self.fuse:
+            here = self.live_synapse(frame)
+            if here is not None:
+                gradient = select(here, gradient, ZERO)
             gradient = self.store(gradient, frame, letters, f"{name}.mean_gradient")
             self.probes[f"{name}.gradient"] = gradient.value
         elif gradient.op is not Op.LOAD:
             gradient = self.lift_out(gradient, frame, letters)
+        if isinstance(o, Direct) and not pushed:
+            gradient = -Scalar("learning_rate") * gradient  # only what is pushed is an update already
         if o.weight_decay and letters == "oi":
             gradient = gradient + o.weight_decay * self.learned(name, axes, letters)
         if o.clip_value is not None:
             low, high = const(-o.clip_value), const(o.clip_value)
             gradient = make(Op.MINIMUM, make(Op.MAXIMUM, gradient, low), high)
+        live = self.live_synapse(frame)
+        if live is not None:
+            gradient = select(live, gradient, ZERO)
         if o.clip_norm is not None:
             self.gradients.append((name, frame, self.store(gradient, frame, letters, f"{name}.clipped")))
         elif frame.link is None:
