@@ -91,8 +91,13 @@ class Engine(Protocol):
 
 
 def make(backend: str, setup: Setup) -> Engine:
-    """The engine of a backend: "kernels", "reference" or "python", with the network's initial arrays."""
+    """The engine of a backend: "kernels", "reference" or "python", with the network's initial arrays.
+
+    A network with an ``@horn.interpreted`` neuron runs on "python", as its class says.
+    """
     if backend not in BACKENDS:
         raise JobError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}")
+    if any(layer.neuron.interpreted for layer in setup.network.layers):
+        backend = "python"
     engine: Engine = importlib.import_module(BACKENDS[backend]).Engine(setup)
     return engine

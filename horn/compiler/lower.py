@@ -73,12 +73,14 @@ class Outgoing:
     link: Link
 
 
-def read_layer(layer: Layer, training: bool) -> tuple[ForwardIR, BackwardIR | None, Node | None]:
-    """Parse one layer's neuron. Raises CompileError."""
+def read_layer(
+    layer: Layer, training: bool, written: bool = True
+) -> tuple[ForwardIR, BackwardIR | None, Node | None]:
+    """Parse one layer's neuron; without ``written`` as if it had no backward. Raises CompileError."""
     context = Context(layer.neuron, layer.activation, layer.index, training)
     forward = parse.forward(context)
     backward = None
-    if training and has_backward(layer.neuron) and layer.kind != "output":
+    if training and written and has_backward(layer.neuron) and layer.kind != "output":
         backward = parse.backward(context)
         _check_written(layer, forward, backward)
     interlayer = parse.function(layer.interlayer, OUTPUT) if layer.interlayer is not None else None
@@ -103,8 +105,10 @@ class Builder:
     """Builds one program. ``optimizer`` None: inference."""
 
     def __init__(
-        self, network: Network, optimizer: Optimizer | None, target: str | None, *, fuse: bool
+        self, network: Network, optimizer: Optimizer | None, target: str | None, *, fuse: bool,
+        written: frozenset[int] | None = None,
     ) -> None:
+        self.written = written
         self.network, self.optimizer, self.target, self.fuse = network, optimizer, target, fuse
         self.training = optimizer is not None
         self.buffers: dict[str, Buffer] = {}
@@ -572,7 +576,10 @@ class Builder:
 
     def build(self) -> Program:
         net = self.network
-        parsed = {layer.index: read_layer(layer, self.training) for layer in net.layers[1:]}
+        parsed = {
+            layer.index: read_layer(layer, self.training, self.written is None or layer.index in self.written)
+            for layer in net.layers[1:]
+        }
         for layer in net.layers[1:]:
             forward, backward, interlayer = parsed[layer.index]
             self.codes[layer.index] = self.code(layer, forward, backward, interlayer)
@@ -1109,9 +1116,15 @@ def verify(program: Program) -> None:
             written.add(statement.out)  # type: ignore[attr-defined]
 
 
-def training_program(network: Network, optimizer: Optimizer, target: str | None, *, fuse: bool = True) -> Program:
-    """One training step. ``target`` is the kind of Target, or None without a loss. ``fuse=False`` keeps every value that probes ask for."""
-    return Builder(network, optimizer, target, fuse=fuse).build()
+def training_program(
+    network: Network, optimizer: Optimizer, target: str | None, *, fuse: bool = True,
+    written: frozenset[int] | None = None,
+) -> Program:
+    """One training step. ``target`` is the kind of Target, or None without a loss. ``fuse=False`` keeps every value that probes ask for.
+
+    ``written`` : the layers whose written backward is used, the others' being derived; None for all.
+    """  # fmt: skip
+    return Builder(network, optimizer, target, fuse=fuse, written=written).build()
 
 
 def inference_program(network: Network, target: str | None) -> Program:

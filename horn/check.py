@@ -1,0 +1,174 @@
+"""Is a written backward the gradient of its forward?
+
+Each layer whose class writes ``backward`` is tried alone, the others derived, in double precision on a few samples of the job's own data:
+what it pushes, what it backpropagates and what it pushes to its Parameters are compared with central finite differences of the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from horn.backends import Array, Setup
+from horn.backends.reference import Engine, Runner
+from horn.compiler import explain, lower
+from horn.errors import ModelError
+from horn.job import Job
+from horn.network import Layer, Network
+from horn.neuron import has_backward
+from horn.optimizers import SGD
+
+SAMPLES, ENTRIES, STEP, TOLERANCE = 6, 4, 1e-5, 1e-4
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number that was compared. ``what`` is the user's word that gives it."""
+
+    array: str
+    place: tuple[int, ...]
+    written: float
+    expected: float
+    what: str
+
+    @property
+    def error(self) -> float:
+        """Relative to the larger of the two."""
+        return abs(self.written - self.expected) / max(abs(self.written), abs(self.expected), 1e-7)
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """What was found of one layer. ``backward`` is "written", "derived" or "none"; ``worst`` the entry that differs most, if any was compared."""
+
+    layer: str
+    neuron: str
+    backward: str
+    runs_as: str
+    kind: str
+    worst: Entry | None = None
+    compared: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.worst is None or self.worst.error <= TOLERANCE
+
+
+def check_network(job: Job, tolerance: float = TOLERANCE) -> list[LayerCheck]:
+    """A row per layer. Raises CompileError if a neuron cannot be compiled."""
+    net = job.network
+    ways = explain.runs_as(net)
+    rows = []
+    for layer in net.layers[1:]:
+        written = has_backward(layer.neuron) and layer.kind != "output"
+        kind = "interpreted" if layer.neuron.interpreted else explain.kind(layer)
+        if kind == "local rule" and not written:
+            backward = "none (learns from its push)"
+        elif net.loss is None and not written:
+            backward = "none (no loss)"
+        else:
+            backward = "written" if written else "derived"
+        entries = list(_compare(job, layer)) if written and kind != "interpreted" and net.loss else []
+        worst = max(entries, key=lambda e: e.error, default=None)
+        rows.append(LayerCheck(layer.name, layer.neuron.__name__, backward, ways[layer.name], kind, worst, len(entries)))  # fmt: skip
+    return rows
+
+
+def check_job(job: Job) -> None:
+    """Raise ModelError at the first layer whose written backward is not the gradient of its forward."""
+    for layer in job.network.layers[1:-1]:
+        if not has_backward(layer.neuron) or layer.neuron.interpreted or job.network.loss is None:
+            continue
+        for entry in _compare(job, layer):
+            if entry.error > TOLERANCE:
+                raise ModelError(describe(layer, entry))
+
+
+def describe(layer: Layer, entry: Entry) -> str:
+    """One paragraph: where, what was got, what was expected, what to do."""
+    code = layer.neuron.backward.__code__  # type: ignore[attr-defined]
+    place = ", ".join(map(str, entry.place))
+    ratio = f" ({entry.written / entry.expected:.3g} times too much)" if abs(entry.expected) > 1e-9 else ""
+    return (
+        f"{code.co_filename}:{code.co_firstlineno}, in {layer.neuron.__name__}.backward: {entry.what} is not the gradient of the "
+        f"loss. d loss / d {entry.array}[{place}] is {entry.expected:.6g} by finite differences, but backward gives "
+        f"{entry.written:.6g}{ratio}. Correct it, leave backward out and horn derives it, or pass check=False to the Job if "
+        f"it is meant to differ"
+    )
+
+
+def _compare(job: Job, layer: Layer) -> Iterator[Entry]:
+    """The gradients of the arrays that this layer's backward decides, beside finite differences."""
+    net = job.network
+    tried = _Loss(job, frozenset({layer.index}))
+    rng = np.random.default_rng(net.seed)
+    mine = [
+        *((link.weight, "self.push(...)") for other in net.layers for link in other.links if link.source is layer),
+        *((f"{layer.name}.{name}", f'self.push(..., to="{name}")') for name in layer.parameters),
+        *((link.weight, "self.backpropagate(...)") for link in layer.links),
+        *(((layer.bias_name, "self.backpropagate(...)"),) if layer.bias is not None else ()),
+    ]  # fmt: skip
+    gradients = tried.gradients()
+    for name, what in mine:
+        gradient = gradients.get(name)
+        if gradient is None or not gradient.size:
+            continue
+        flat = np.abs(gradient).ravel()
+        largest = int(flat.argmax())  # a wrong factor shows where the gradient is large
+        others = rng.choice(flat.size, min(ENTRIES - 1, flat.size), replace=False)
+        for index in dict.fromkeys([largest, *map(int, others)]):
+            place = tuple(int(k) for k in np.unravel_index(index, gradient.shape))
+            expected = tried.slope(name, place)
+            if expected is not None:
+                yield Entry(name, place, float(gradient[place]), expected, what)
+
+
+class _Loss:
+    """The training loss on a few samples, as a function of the learned arrays."""
+
+    def __init__(self, job: Job, written: frozenset[int]) -> None:
+        net: Network = job.network
+        setup = Setup(net, SGD(0.0), job.target, SAMPLES, "float64")
+        engine = Engine(setup)
+        target = engine.target_kind(job.data)
+        program = lower.training_program(net, SGD(0.0), target, fuse=False, written=written)
+        self.arrays = engine.arrays
+        self.runner = Runner(program, self.arrays, setup, SAMPLES)
+        self.runner.bind(job.data)
+        self.probes = program.probes
+        self.rows: Array = np.arange(min(SAMPLES, len(job.data)), dtype=np.int64)
+
+    def loss(self) -> float:
+        saved = {name: array.copy() for name, array in self.arrays.items()}
+        n = float(len(self.rows))
+        scalars = {"learning_rate": 0.0, "iteration": 0.0, "updates": 1.0, "rows": n, "inv_rows": 1 / n}
+        self.runner.run(self.rows, scalars, 0)
+        for name, array in saved.items():
+            self.arrays[name][...] = array
+        return float(self.runner.value("loss").mean())
+
+    def gradients(self) -> dict[str, Array]:
+        self.loss()
+        return {
+            name.removesuffix(".gradient"): self.runner.value(buffer)
+            for name, buffer in self.probes.items()
+            if name.endswith(".gradient")
+        }
+
+    def slope(self, name: str, place: tuple[int, ...]) -> float | None:
+        """The central difference, or None where the loss has a kink within the step."""
+        array = self.arrays[name]
+        start = float(array[place])
+        found = []
+        for h in (STEP, STEP / 2):
+            array[place] = start + h
+            up = self.loss()
+            array[place] = start - h
+            down = self.loss()
+            array[place] = start
+            found.append((up - down) / (2 * h))
+        wide, narrow = found
+        smooth = abs(wide - narrow) <= 0.1 * TOLERANCE * max(abs(wide), abs(narrow)) + 1e-9
+        return narrow if smooth else None
