@@ -142,6 +142,7 @@ class Tape:
         scale: Number = 1.0,
         label: str = "",
     ) -> int: ...
+    def rebind(self, number: int, source: Array) -> None: ...
     def live(
         self,
         mask: Array,

@@ -244,7 +244,7 @@ cdef class Tape:
     cdef list keep
     cdef list labels
     cdef int n_dims, n_scalars
-    cdef object arrays
+    cdef dict sources
     cdef object failure
 
     def __cinit__(self, dtype=np.float32, n_threads=1, blas=None):
@@ -257,7 +257,7 @@ cdef class Tape:
         if n_threads < 1:
             raise ValueError(f"n_threads is {n_threads}; a tape needs at least 1")
         self.blas = blas if blas is not None else _blas.load()
-        self.keep, self.labels, self.arrays, self.failure = [], [], {}, None
+        self.keep, self.labels, self.sources, self.failure = [], [], {}, None
         cdef tape_t *t = &self.t
         t.dtype = DTYPES[self.dtype]
         t.n_threads = n_threads
@@ -463,6 +463,27 @@ cdef class Tape:
         cdef ins_t *ins = self._append(K_LOAD, label or "load", NULL, NULL)
         ins.load = g
         return self.t.n_ins - 1
+
+    def rebind(self, number, source):
+        """Let the load instruction `number` read another source with rows of the same length."""
+        if not 0 <= number < self.t.n_ins or self.t.ins[number].load == NULL:
+            raise ValueError(f"instruction {number} is not a load")
+        cdef load_t *g = self.t.ins[number].load
+        source = self._array(source, "source")
+        if source.dtype not in DTYPES:
+            raise ValueError(f"source has dtype {source.dtype}; known: "
+                             f"{', '.join(str(d) for d in DTYPES)}")
+        if source.ndim == 1:
+            source = source[:, None]
+        if source.ndim != 2 or source.shape[1] != g.cols.fixed:
+            raise ValueError(f"source has rows of {source.shape[1:]}, the load takes "
+                             f"{g.cols.fixed}")
+        self.sources[number] = source
+        self.keep.pop()
+        g.source = <const char *><uintptr_t>source.ctypes.data
+        g.row_stride = source.strides[0]
+        g.col_stride = source.strides[1] // source.itemsize
+        g.dtype = DTYPES[source.dtype]
 
     def live(self, mask, kept, count, *, n=None, label=""):
         """kept[:count] = the places where mask (n,) is not zero, ascending; int32."""
