@@ -8,8 +8,9 @@ arrive here. Every broken rule is a CompileError at the user's line.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +20,15 @@ from horn.interpreter.tape import Traced, is_number, listening, number
 from horn.neuron import DRAWS, MESSAGE_FIELDS, PERIODS, READABLE, Neuron, Synapse
 
 FOREVER = 2**32 - 1  # the iteration of draws that are made once per run
+
+
+@lru_cache(maxsize=65_536)
+def drawn(
+    kind: str, seed: int, layer: int, place: int, neuron: int, sample: int, iteration: int
+) -> float:
+    """The number of one draw (note 0001, point 10). kind : "uniform" or "normal"."""
+    draw = random.normal if kind == "normal" else random.uniform
+    return float(draw(random.key(seed, layer), place, [neuron], [sample], iteration)[0, 0])
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
@@ -89,18 +99,16 @@ class Message(Synapse):
         )
 
     def normal(self, mean: Any = 0.0, std: Any = 1.0) -> Any:
-        return mean + std * self._draw(random.normal)
+        return mean + std * self._draw("normal")
 
     def uniform(self, low: Any = 0.0, high: Any = 1.0) -> Any:
-        return low + (high - low) * self._draw(random.uniform)
+        return low + (high - low) * self._draw("uniform")
 
-    def _draw(self, draw: Callable[..., Any]) -> Any:
+    def _draw(self, kind: str) -> Traced:
         layer, neuron, link, source = self._identity
-        key = random.key(self._host.moment.seed, layer)
-        found = draw(
-            key, places.draw_site(self._host.code), [neuron], [(link << 32) + source], FOREVER
-        )
-        return Traced(found[0, 0], "synapse")
+        place, seed = places.draw_site(self._host.code), self._host.moment.seed
+        sample = (link << 32) + source
+        return Traced(drawn(kind, seed, layer, place, neuron, sample, FOREVER), "synapse")
 
 
 class Messages:
@@ -280,8 +288,8 @@ class Call:
                 f"number that belongs to the synapse"
             )
         args = tuple(self._number(a, f"self.{kind}") for a in args)
-        draw = random.normal if kind == "normal" else random.uniform
-        where = (places.draw_site(self.code), draw.__name__, per)
+        source = "normal" if kind == "normal" else "uniform"
+        where = (places.draw_site(self.code), source, per)
         if where in self.sites:
             raise places.error(
                 "this draw is made a second time, and would give the same number again: a draw "
@@ -292,17 +300,18 @@ class Call:
         moment = self.moment
         sample = moment.sample if per == "sample" else random.SHARED
         iteration = FOREVER if per == "run" else moment.iteration
-        key = random.key(moment.seed, neuron.layer_index)
-        found = float(draw(key, where[0], [neuron.index], [sample], iteration)[0, 0])
+        found = drawn(
+            source, moment.seed, neuron.layer_index, where[0], neuron.index, sample, iteration
+        )
         varies, batch = per == "sample", per == "batch"
         if kind == "bernoulli":
             if isinstance(args[0], Traced):
                 varies, batch = varies or args[0].varies, batch or args[0].batch
             return Traced(found < number(args[0]), "draw", varies=varies, batch=batch)
-        drawn = Traced(found, "draw", varies=varies, batch=batch)
+        random_number = Traced(found, "draw", varies=varies, batch=batch)
         if kind == "uniform":
-            return args[0] + (args[1] - args[0]) * drawn
-        return args[0] + args[1] * drawn
+            return args[0] + (args[1] - args[0]) * random_number
+        return args[0] + args[1] * random_number
 
     # --- helpers
 

@@ -7,6 +7,7 @@ import linecache
 import os
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
@@ -26,11 +27,14 @@ def _is_horn(frame: FrameType) -> bool:
 
 def _position(frame: FrameType) -> tuple[int, int, int]:
     """Line, first and last column of what a frame is doing."""
-    positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-    line, end_line, column, end = positions
-    line = line or frame.f_lineno
-    if column is None or end is None:
-        return line, 0, 0
+    return _position_in(frame.f_code, frame.f_lasti)
+
+
+@lru_cache(maxsize=4096)
+def _position_in(code: CodeType, instruction: int) -> tuple[int, int, int]:
+    line, end_line, column, end = list(code.co_positions())[instruction // 2]
+    if line is None or column is None or end is None:
+        return line or code.co_firstlineno, 0, 0
     return line, column, end if end_line == line else 10_000
 
 

@@ -1,0 +1,24 @@
+"""Fixtures that every folder may use: a seeded generator, and the backends that exist."""
+
+import importlib.util
+import os
+
+import numpy as np
+import pytest
+
+from horn.backends import BACKENDS
+
+# A backend joins every test that takes ``backend`` as soon as its module is there.
+EXISTING = [name for name, module in BACKENDS.items() if importlib.util.find_spec(module)]
+
+
+@pytest.fixture
+def rng():
+    """A generator seeded from HORN_SEED."""
+    return np.random.default_rng(int(os.environ.get("HORN_SEED", "0")))
+
+
+@pytest.fixture(params=EXISTING)
+def backend(request):
+    """The name of each backend in turn."""
+    return request.param
