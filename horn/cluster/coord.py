@@ -9,6 +9,7 @@ completions run in the connection's thread: they must be short and must not call
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -47,6 +48,7 @@ _kazoo_logger.addHandler(logging.NullHandler())  # what it says, horn says as an
 USER = "horn"  # of the digest ACL
 MAX_DATA_BYTES = 1_000_000  # ZooKeeper's own limit is 1,048,575 for the whole frame
 CLOSED = "closed here"  # the reason of an orderly end
+CONNECT_S = 2.0  # at most this long for one TCP connection, so that a dead host costs no session
 ANSWER_S = 10.0  # how long a call waits for its answer unless told otherwise
 
 
@@ -191,7 +193,7 @@ class Coordinator:
             raise JobError(
                 f"ZooKeeper hosts {hosts!r}: {error}; write host:port[,host:port][/folder]"
             ) from error
-        self._handler.connect_s = session_s / 3 / max(1, len(self._client.hosts))
+        self._handler.connect_s = min(session_s / 3 / len(self._client.hosts), CONNECT_S)
         self._client.add_listener(self._on_state)
         self._start(timeout_s, acl)
 
@@ -313,10 +315,13 @@ class Coordinator:
             if self._over:
                 return
             self._over = reason
+        was_connected = self._connected.is_set()
         self._handler.ended = True  # from here on kazoo cannot open another session
         self._connected.set()  # wakes those who wait for it; check() tells them
         self._cancel_timer()
         self._tell(Lost(reason))
+        if reason != CLOSED or not was_connected:
+            self._handler.hang_up()
         if reason != CLOSED:
             threading.Thread(target=self._stop, name="horn-zk-stop", daemon=True).start()
 
@@ -617,6 +622,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.failure = ""
         self.ended = self.was_connected = False
         self._wake_fds: set[int] = set()
+        self._connection: Any = None
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -652,8 +658,14 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         except OSError as error:
             self.failure = (error.strerror or str(error) or "no answer").lower()
             raise
-        self.failure = ""
+        self.failure, self._connection = "", connection
         return connection
+
+    def hang_up(self) -> None:
+        """End the connection from this side, so that nobody waits for its answer."""
+        if self._connection is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                self._connection.shutdown(socket.SHUT_RDWR)
 
     def select(
         self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None

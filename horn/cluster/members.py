@@ -17,7 +17,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from horn.cluster import paths
-from horn.cluster.coord import Coordinator, Create, Delete, Event, Lost, Node, Reply, Resumed, Step
+from horn.cluster.coord import (
+    ANSWER_S,
+    Coordinator,
+    Create,
+    Delete,
+    Event,
+    Lost,
+    Node,
+    Reply,
+    Resumed,
+    Step,
+)
 from horn.errors import BarrierTimeout, Conflict, Fenced, NotApplied, ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -229,6 +240,7 @@ class Membership:
                 node = None
             if node is not None:
                 self._mine = _Mine(name, node.created)
+                self._wait_seen(name, node.created)
                 return node.created
             if not self._wait_gone(name, deadline):
                 raise Conflict(
@@ -247,6 +259,16 @@ class Membership:
     def _is_mine(self, path: str, data: bytes) -> bool:
         node = self.coord.get(path)
         return node is not None and (node.owner, node.data) == (self.coord.session, data)
+
+    def _wait_seen(self, name: str, epoch: int) -> None:
+        """Until the own view has caught up, so that members() shows what join() did."""
+
+        def is_seen() -> bool:
+            node = self._view.nodes().get(name)
+            return node is not None and node.created >= epoch
+
+        with self._changed:
+            self._changed.wait_for(lambda: is_seen() or not self.coord.connected, ANSWER_S)
 
     def _wait_gone(self, name: str, deadline: float) -> bool:
         with self._changed:

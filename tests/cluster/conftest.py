@@ -1,0 +1,106 @@
+"""The same coordination suite against three servers: embedded, one Apache, an Apache ensemble."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+import zk
+from horn.cluster.coord import Coordinator
+from tests.apache import ApacheEnsemble, ApacheServer, is_available
+
+java = [
+    pytest.mark.java,
+    pytest.mark.skipif(not is_available(), reason="no Apache ZooKeeper on this machine"),
+]
+KINDS = [
+    "embedded",
+    pytest.param("apache", marks=java),
+    pytest.param("ensemble", marks=java),
+]
+Server = zk.EmbeddedServer | ApacheServer | ApacheEnsemble
+_roots = itertools.count()
+
+
+@dataclass(frozen=True)
+class Zookeeper:
+    """A running server and a folder in it that no other test uses."""
+
+    kind: str
+    hosts: str
+    root: str
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Callable[[str], Server]]:
+    """A server of each kind, started when first asked for."""
+    makers = {
+        "embedded": lambda: zk.EmbeddedServer(tick_ms=200),
+        "apache": lambda: ApacheServer(tick_ms=200),
+        "ensemble": lambda: ApacheEnsemble(tick_ms=200),
+    }
+    running: dict[str, Server] = {}
+
+    def server_of(kind: str) -> Server:
+        if kind not in running:
+            running[kind] = makers[kind]()
+            running[kind].start()
+        return running[kind]
+
+    yield server_of
+    for server in running.values():
+        server.stop()
+
+
+@pytest.fixture(params=KINDS)
+def zookeeper(request: pytest.FixtureRequest, servers: Callable[[str], Server]) -> Zookeeper:
+    return Zookeeper(request.param, servers(request.param).hosts, f"/test-{next(_roots)}")
+
+
+@pytest.fixture
+def embedded(servers: Callable[[str], Server]) -> Zookeeper:
+    return Zookeeper("embedded", servers("embedded").hosts, f"/test-{next(_roots)}")
+
+
+Connect = Callable[..., Coordinator]
+
+
+@pytest.fixture
+def connect(zookeeper: Zookeeper) -> Iterator[Connect]:
+    """Open sessions that are closed at the end of the test."""
+    yield from _connect(zookeeper)
+
+
+@pytest.fixture
+def connect_embedded(embedded: Zookeeper) -> Iterator[Connect]:
+    yield from _connect(embedded)
+
+
+def _connect(zookeeper: Zookeeper) -> Iterator[Connect]:
+    opened: list[Coordinator] = []
+
+    def connect(hosts: str = "", **settings: object) -> Coordinator:
+        settings = {"root": zookeeper.root, "session_s": 4.0, "timeout_s": 20.0} | settings
+        coord = Coordinator(hosts or zookeeper.hosts, **settings)  # type: ignore[arg-type]
+        opened.append(coord)
+        return coord
+
+    yield connect
+    for coord in opened:
+        coord.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(servers: object) -> Iterator[None]:
+    """No thread of horn and no child process outlives a test."""
+    yield
+    left = [t for t in threading.enumerate() if t.name.startswith(("horn-", "relay", "member-"))]
+    for thread in left:
+        thread.join(5)
+    assert not [t.name for t in left if t.is_alive()]
+    assert not multiprocessing.active_children()

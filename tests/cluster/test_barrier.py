@@ -1,0 +1,348 @@
+"""The region barrier: laws, failures, and what it leaves behind. docs/notes/0011."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+
+from horn.cluster import paths
+from horn.cluster.barrier import RegionBarrier
+from horn.cluster.members import Membership
+from horn.errors import (
+    BarrierTimeout,
+    Conflict,
+    Fenced,
+    JobError,
+    MemberLost,
+    ProtocolError,
+    SessionLost,
+    Unreachable,
+)
+from tests.cluster.conftest import KINDS, Zookeeper
+from tests.cluster.helpers import Call, end_session, members, wait_arrived, wait_until
+from tests.cluster.relay import Relay
+
+pytestmark = [pytest.mark.net, pytest.mark.timeout(60)]
+LONG_S = 30.0
+
+
+def folder_of(zookeeper: Zookeeper) -> str:
+    return f"{zookeeper.root}/barrier"
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_nobody_passes_before_all_have_arrived_and_little_is_left(zookeeper, connect, n):
+    # given n members in n sessions
+    names = [f"t{i}" for i in range(n)]
+    arrivals, folder, generations = [0] * n, folder_of(zookeeper), 12
+    barriers = [RegionBarrier(connect(), folder, name, names) for name in names]
+
+    def run(i):
+        for generation in range(generations):
+            arrivals[i] = generation + 1
+            barriers[i].cross(generation, LONG_S)
+            # then all have arrived at whatever this one has passed
+            assert min(arrivals) >= generation + 1
+
+    # when all cross again and again
+    for call in [Call(run, i) for i in range(n)]:
+        call.result()
+    # then at most four generations are left: two done, two made ahead
+    coord = connect()
+    (region,) = coord.children(folder)
+    left = [paths.generation(g) for g in range(generations - 2, generations + 2)]
+    assert wait_until(lambda: coord.children(f"{folder}/{region}") == left)
+
+
+def test_a_timeout_names_the_absent_and_the_late_one_can_still_come(zookeeper, connect):
+    names, folder = ["a", "b", "c"], folder_of(zookeeper)
+    a, b, c = (RegionBarrier(connect(), folder, name, names) for name in names)
+    other = Call(b.cross, 3, LONG_S)
+    wait_arrived(connect(), folder, 3, "b")
+    # when c does not come in time
+    started = time.monotonic()
+    with pytest.raises(BarrierTimeout) as caught:
+        a.cross(3, 0.5)
+    # then it is named, at once
+    assert time.monotonic() - started < 1.5
+    assert (caught.value.absent, caught.value.arrived) == (("c",), ("a", "b"))
+    assert "only 2 of 3 arrived in 0.5 s; absent: c" in str(caught.value)
+    # and the same generation can still be passed by all
+    calls = [Call(c.cross, 3, LONG_S), Call(a.cross, 3, LONG_S), other]
+    assert [call.result() for call in calls] == [None] * 3
+
+
+def harm(fault, victim, relay):
+    if fault == "expired":
+        relay.freeze()  # its session expires, the process lives
+    else:
+        victim.signal({"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[fault])
+
+
+@pytest.mark.cluster
+def test_killed_stopped_and_expired_members_are_named_at_the_deadline(zookeeper, connect):
+    # given one that waits for three others, processes, one of them behind a relay
+    faults = ["expired", "killed", "stopped"]
+    with (
+        Relay(zookeeper.hosts) as relay,
+        members(zookeeper.hosts, zookeeper.root, faults[1:], ["a", *faults]) as [killed, stopped],
+        members(relay.hosts, zookeeper.root, faults[:1], ["a", *faults]) as [expired],
+    ):
+        a = RegionBarrier(connect(), folder_of(zookeeper), "a", ["a", *faults])
+        waiting = Call(a.cross, 0, 1.0)
+        started = time.monotonic()
+        # when they are lost
+        for fault, victim in zip(faults, [expired, killed, stopped], strict=True):
+            harm(fault, victim, relay)
+        # then it is told who, in time
+        with pytest.raises(BarrierTimeout, match="absent: expired, killed, stopped") as caught:
+            waiting.result()
+        assert time.monotonic() - started < 2.0
+        assert caught.value.absent == tuple(faults)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("fault", ["killed", "stopped", "expired"])
+def test_a_lost_member_is_named_as_soon_as_its_session_ends(zookeeper, connect, fault):
+    # given two that wait without hurry and a third with a session of 1.2 s
+    folder, names, session_s = folder_of(zookeeper), ["a", "b", "victim"], 1.2
+    with (
+        Relay(zookeeper.hosts) as relay,
+        members(relay.hosts, zookeeper.root, ["victim"], names, session_s) as [victim],
+    ):
+        calls = []
+        for name in "ab":
+            coord = connect()
+            membership = Membership(coord, f"{zookeeper.root}/members")
+            membership.wait_for(["victim"], LONG_S)
+            barrier = RegionBarrier(coord, folder, name, names, membership=membership)
+            calls.append(Call(barrier.cross, 0, LONG_S))
+        started = time.monotonic()
+        # when the third is lost
+        harm(fault, victim, relay)
+        # then both are told who, long before their deadline
+        for call in calls:
+            with pytest.raises(MemberLost, match="lost victim") as caught:
+                call.result()
+            assert caught.value.lost == ("victim",)
+        assert time.monotonic() - started < session_s + 1.0
+
+
+@pytest.mark.cluster
+def test_a_fast_member_may_enter_the_next_generation_while_a_slow_one_leaves(zookeeper, connect):
+    folder, names = folder_of(zookeeper), ["fast", "slow"]
+    coord = connect()
+    fast = RegionBarrier(coord, folder, "fast", names)
+    with members(zookeeper.hosts, zookeeper.root, ["slow"], names) as [slow]:
+        # given a slow one that stops while it waits
+        slow.tell("cross", 0, LONG_S)
+        wait_arrived(coord, folder, 0, "slow")
+        slow.signal(signal.SIGSTOP)
+        # when the fast one passes and enters the next
+        fast.cross(0, LONG_S)
+        next_ = Call(fast.cross, 1, LONG_S)
+        wait_arrived(coord, folder, 1, "fast")
+        # then it waits there, the slow one passes the first, and both pass the second
+        assert not next_.is_done()
+        slow.signal(signal.SIGCONT)
+        assert slow.answer() is None
+        assert not next_.is_done()
+        assert slow.ask("cross", 1, LONG_S) is None
+        assert next_.result() is None
+
+
+@pytest.mark.cluster
+def test_a_member_that_passes_and_exits_does_not_strand_a_slower_one(zookeeper, connect):
+    folder, names = folder_of(zookeeper), ["fast", "slow"]
+    with members(zookeeper.hosts, zookeeper.root, ["slow"], names) as [slow]:
+        coord = connect()
+        membership = Membership(coord, f"{zookeeper.root}/members")
+        membership.join("fast", "tcp://here")
+        fast = RegionBarrier(coord, folder, "fast", names, membership=membership)
+        slow.tell("cross", 0, LONG_S)
+        wait_arrived(coord, folder, 0, "slow")
+        slow.signal(signal.SIGSTOP)
+        # when the fast one is through and ends its session
+        fast.cross(0, LONG_S)
+        coord.close()
+        slow.signal(signal.SIGCONT)
+        # then the slow one passes all the same
+        assert slow.answer() is None
+
+
+def test_a_cut_connection_changes_nothing(zookeeper, connect):
+    folder, names = folder_of(zookeeper), ["a", "b"]
+    with Relay(zookeeper.hosts) as relay:
+        a = RegionBarrier(connect(relay.hosts), folder, "a", names)
+        b = RegionBarrier(connect(), folder, "b", names)
+        waiting = Call(a.cross, 0, LONG_S)
+        wait_arrived(connect(), folder, 0, "a")
+        # when the last one arrives while a is cut off
+        relay.cut()
+        b.cross(0, LONG_S)
+        assert not waiting.is_done()
+        relay.mend()
+        # then a passes as soon as it is back
+        assert waiting.result() is None
+
+
+def test_an_arrival_whose_answer_is_lost_counts_once(zookeeper, connect):
+    folder, names = folder_of(zookeeper), ["a", "b", "c"]
+    with Relay(zookeeper.hosts) as relay:
+        coord = connect(relay.hosts)
+        a = RegionBarrier(coord, folder, "a", names)
+        b, c = (RegionBarrier(connect(), folder, name, names) for name in "bc")
+        # given an arrival that lands, but whose answer never comes
+        Call(b.cross, 0, LONG_S)
+        wait_arrived(connect(), folder, 0, "b")
+        relay.deafen()
+        waiting = Call(a.cross, 0, LONG_S)
+        wait_arrived(connect(), folder, 0, "a")
+        # when the connection breaks and is repaired, so that a arrives again
+        relay.cut()
+        relay.mend()
+        wait_until(lambda: coord.connected)
+        # then two have arrived, not three
+        with pytest.raises(BarrierTimeout) as caught:
+            RegionBarrier(connect(), folder, "c", [*names, "d"]).cross(0, 0.2)
+        assert not waiting.is_done()
+        assert "tasks disagree" in str(caught.value)
+        # and the marks of the repeated arrival are cleaned up like any other
+        calls = [Call(lambda m=m: [m.cross(g, LONG_S) for g in range(1, 6)]) for m in (b,)]
+        c.cross(0, LONG_S)
+        waiting.result()
+        calls += [Call(lambda m=m: [m.cross(g, LONG_S) for g in range(1, 6)]) for m in (a, c)]
+        for call in calls:
+            call.result()
+        region = paths.region(0, names)
+        assert wait_until(lambda: len(connect().children(f"{folder}/{region}")) == 4)
+
+
+def test_other_lists_of_members_never_meet(zookeeper, connect):
+    folder = folder_of(zookeeper)
+    a = RegionBarrier(connect(), folder, "a", ["a", "b"])
+    b = RegionBarrier(connect(), folder, "b", ["b", "c"])
+    calls = [Call(a.cross, 0, 0.5), Call(b.cross, 0, 0.5)]
+    for call, absent in zip(calls, [("b",), ("c",)], strict=True):
+        with pytest.raises(BarrierTimeout, match="disagree about who belongs") as caught:
+            call.result()
+        assert caught.value.absent == absent
+
+
+def test_a_generation_that_is_over_fences_who_comes_to_it(zookeeper, connect):
+    folder, names = folder_of(zookeeper), ["a"]
+    a = RegionBarrier(connect(), folder, "a", names)
+    for generation in range(5):
+        a.cross(generation, LONG_S)
+    late = RegionBarrier(connect(), folder, "a", names)
+    with pytest.raises(Fenced, match="the group is past it"):
+        late.cross(1, LONG_S)
+
+
+def test_two_processes_under_one_name_conflict(zookeeper, connect):
+    folder, names = folder_of(zookeeper), ["a", "b"]
+    first = RegionBarrier(connect(), folder, "a", names)
+    second = RegionBarrier(connect(), folder, "a", names)
+    b = RegionBarrier(connect(), folder, "b", names)
+    waiting = Call(first.cross, 0, LONG_S)
+    wait_arrived(connect(), folder, 0, "a")
+    with pytest.raises(Conflict, match="as another process"):
+        second.cross(0, LONG_S)
+    b.cross(0, LONG_S)
+    waiting.result()
+
+
+def test_a_new_epoch_may_repeat_generations_and_removes_the_old_ones(zookeeper, connect):
+    folder, names = folder_of(zookeeper), ["a"]
+    coord = connect()
+    RegionBarrier(coord, folder, "a", names, epoch=5).cross(7, LONG_S)
+    again = RegionBarrier(coord, folder, "a", names, epoch=6)
+    again.cross(7, LONG_S)
+    assert coord.children(folder) == [paths.region(6, names)]
+
+
+def test_generations_may_jump_and_what_lies_before_is_removed(zookeeper, connect):
+    folder, names = folder_of(zookeeper), ["a", "b"]
+    pair = [RegionBarrier(connect(), folder, name, names) for name in names]
+    for generation in (0, 1, 2, 100, 101, 102):
+        for call in [Call(m.cross, generation, LONG_S) for m in pair]:
+            call.result()
+    coord, region = connect(), paths.region(0, names)
+    left = [paths.generation(g) for g in range(101, 105)]
+    assert wait_until(lambda: coord.children(f"{folder}/{region}") == left)
+
+
+def test_a_member_whose_session_ends_is_told_so(zookeeper, connect):
+    coord = connect()
+    a = RegionBarrier(coord, folder_of(zookeeper), "a", ["a", "b"])
+    waiting = Call(a.cross, 0, LONG_S)
+    wait_arrived(connect(), folder_of(zookeeper), 0, "a")
+    end_session(coord)
+    with pytest.raises(SessionLost, match="must stop and register again"):
+        waiting.result()
+
+
+def test_a_member_whose_place_is_taken_is_fenced_while_it_waits(zookeeper, connect):
+    folder, names = folder_of(zookeeper), ["a", "b"]
+    coord, successor = connect(), connect()
+    membership = Membership(coord, f"{zookeeper.root}/members")
+    membership.join("a", "tcp://old")
+    a = RegionBarrier(coord, folder, "a", names, membership=membership)
+    waiting = Call(a.cross, 0, LONG_S)
+    wait_arrived(successor, folder, 0, "a")
+    Membership(successor, f"{zookeeper.root}/members").join("a", "tcp://new", replace=True)
+    with pytest.raises(Fenced, match="another process took its place"):
+        waiting.result()
+
+
+def test_without_zookeeper_the_deadline_still_holds(embedded, connect_embedded):
+    with Relay(embedded.hosts) as relay:
+        coord = connect_embedded(relay.hosts)
+        a = RegionBarrier(coord, folder_of(embedded), "a", ["a", "b"])
+        relay.cut()
+        started = time.monotonic()
+        with pytest.raises(Unreachable):
+            a.cross(0, 0.5)
+        assert time.monotonic() - started < 1.5
+        relay.mend()
+
+
+def test_wrong_use_is_refused(embedded, connect_embedded):
+    coord, folder = connect_embedded(), folder_of(embedded)
+    with pytest.raises(JobError, match="not among the members"):
+        RegionBarrier(coord, folder, "x", ["a"])
+    with pytest.raises(JobError, match="letters"):
+        RegionBarrier(coord, folder, "a/b", ["a/b"])
+    a = RegionBarrier(coord, folder, "a", ["a"])
+    a.cross(3, LONG_S)
+    with pytest.raises(ProtocolError, match="has crossed 3 already"):
+        a.cross(3, LONG_S)
+    a.close()
+
+
+@pytest.mark.parametrize("zookeeper", [KINDS[-1]], indirect=True)
+def test_an_ensemble_that_loses_its_leader_loses_no_crossing(zookeeper, servers, connect):
+    names, halfway = ["a", "b", "c"], threading.Event()
+    group = [
+        RegionBarrier(connect(session_s=8.0), folder_of(zookeeper), name, names) for name in names
+    ]
+
+    def run(member):
+        for generation in range(40):
+            member.cross(generation, LONG_S)
+            if generation == 20:
+                halfway.set()
+
+    calls = [Call(run, member) for member in group]
+    assert halfway.wait(LONG_S)
+    ensemble = servers("ensemble")
+    leader = ensemble.leader()
+    ensemble.kill(leader)
+    try:
+        for call in calls:
+            call.result()
+    finally:
+        ensemble.restart(leader)

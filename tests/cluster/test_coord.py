@@ -1,0 +1,233 @@
+"""The session: start, primitives, events, loss, access, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import socket
+import threading
+import time
+
+import pytest
+
+from horn import errors
+from horn.cluster.coord import (
+    Check,
+    Coordinator,
+    Create,
+    Delete,
+    Fence,
+    Lost,
+    Put,
+    Resumed,
+    Suspended,
+)
+from tests.cluster.helpers import Call, end_session, wait_until
+from tests.cluster.relay import Relay
+
+pytestmark = [pytest.mark.net, pytest.mark.timeout(60)]
+
+
+def test_primitives_say_what_they_met(zookeeper, connect):
+    coord, root = connect(), zookeeper.root
+    made = coord.create(f"{root}/a", b"1")
+    assert coord.get(f"{root}/a") == made
+    assert (made.data, made.version, made.owner) == (b"1", 0, 0)
+    with pytest.raises(errors.Conflict, match="is there already"):
+        coord.create(f"{root}/a")
+    with pytest.raises(errors.NotFound, match="folder is not there"):
+        coord.create(f"{root}/none/b")
+    zxid = coord.set(f"{root}/a", b"2", version=0)
+    assert zxid > made.created and coord.get(f"{root}/a").changed == zxid
+    with pytest.raises(errors.Conflict, match="was changed by another"):
+        coord.set(f"{root}/a", b"3", version=0)
+    with pytest.raises(errors.NotFound):
+        coord.set(f"{root}/none", b"")
+    assert coord.create(f"{root}/e", ephemeral=True).owner == coord.session
+    assert coord.children(root) == ["a", "e"]
+    assert coord.children(f"{root}/none") == [] and coord.get(f"{root}/none") is None
+    assert coord.delete(f"{root}/e") and not coord.delete(f"{root}/e")
+    coord.ensure(f"{root}/x/y/z", f"{root}/x/w")
+    with pytest.raises(errors.Conflict, match="not empty"):
+        coord.delete(f"{root}/x")
+    assert coord.remove(f"{root}/x") and not coord.remove(f"{root}/x")
+    with pytest.raises(errors.JobError, match="1000001 bytes"):
+        coord.create(f"{root}/big", bytes(1_000_001))
+    coord.sync(root)
+
+
+def test_a_transaction_is_all_or_nothing_and_says_which_step(zookeeper, connect):
+    coord, root = connect(), zookeeper.root
+    steps = [Create(f"{root}/a", b"1"), Create(f"{root}/s-", sequence=True), Check(root)]
+    assert coord.commit(steps)[:2] == [f"{root}/a", f"{root}/s-0000000001"]
+    with pytest.raises(errors.NotApplied) as caught:
+        coord.commit([Put(f"{root}/a", b"2"), Delete(f"{root}/none"), Delete(f"{root}/a")])
+    assert (caught.value.index, caught.value.reason) == (1, "missing")
+    assert coord.get(f"{root}/a").data == b"1"
+    with pytest.raises(errors.NotApplied, match="version"):
+        coord.commit([Check(f"{root}/a", 7)])
+
+
+def test_a_secret_closes_the_tree_to_others(zookeeper, connect):
+    ours = connect(secret=b"k" * 32)
+    ours.create(f"{zookeeper.root}/a", b"private")
+    ours.commit([Create(f"{zookeeper.root}/b")])
+    assert connect(secret=b"k" * 32).get(f"{zookeeper.root}/a").data == b"private"
+    for settings in ({}, {"secret": b"x" * 32}):
+        with pytest.raises(errors.AccessDenied) as caught:
+            connect(**settings)
+        assert caught.value.exit_code == 3
+        assert str(caught.value) == (
+            f"ZooKeeper at {zookeeper.hosts} refuses access to {zookeeper.root}: "
+            f"the key is another one, or missing"
+        )
+
+
+def test_a_secret_is_not_laid_over_an_open_tree(zookeeper, connect):
+    connect()
+    with pytest.raises(errors.AccessDenied, match="made without this key"):
+        connect(secret=b"k" * 32)
+
+
+def test_an_unreachable_zookeeper_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(errors.Unreachable) as caught:
+        Coordinator(f"127.0.0.1:{port}", timeout_s=0.3)
+    assert caught.value.exit_code == 3
+    assert str(caught.value) == (
+        f"Cannot reach ZooKeeper at 127.0.0.1:{port} (connection refused, tried for "
+        f"{caught.value.tried_s:.3g} s). Is it running?  nc -z 127.0.0.1 {port}"
+    )
+
+
+def test_a_server_that_never_answers_is_said_so():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(errors.Unreachable, match="accepts connections but does not answer"):
+            Coordinator(f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.3)
+
+
+def test_a_name_without_address_is_said_so():
+    with pytest.raises(errors.Unreachable, match="no address for the name 'horn.invalid'"):
+        Coordinator("horn.invalid:2181", timeout_s=0.3)
+
+
+@pytest.mark.parametrize("hosts", ["zk1:port", "", "zk1:99999"])
+def test_hosts_that_cannot_be_parsed_are_a_usage_error(hosts):
+    with pytest.raises(errors.JobError, match="write host:port") as caught:
+        Coordinator(hosts, timeout_s=0.3)
+    assert caught.value.exit_code == 2
+
+
+def test_a_short_cut_is_suspended_then_resumed_in_the_same_session(zookeeper, connect):
+    with Relay(zookeeper.hosts) as relay:
+        coord = connect(relay.hosts)
+        events = queue.Queue()
+        unsubscribe = coord.subscribe(events.put)
+        session = coord.session
+        coord.create(f"{zookeeper.root}/mine", ephemeral=True)
+        relay.cut()
+        assert events.get(timeout=10) == Suspended()
+        assert not coord.connected
+        asked = Call(coord.get, f"{zookeeper.root}/mine")  # waits for the connection
+        relay.mend()
+        assert events.get(timeout=10) == Resumed()
+        assert asked.result().owner == session == coord.session
+        unsubscribe()
+        coord.close()
+        assert events.empty()
+
+
+def test_silence_for_a_session_time_is_loss_before_others_can_take_over(zookeeper, connect):
+    with Relay(zookeeper.hosts) as relay:
+        coord, other = connect(relay.hosts, session_s=1.2), connect()
+        events = queue.Queue()
+        coord.subscribe(events.put)
+        coord.create(f"{zookeeper.root}/mine", ephemeral=True)
+        relay.freeze()
+        started = time.monotonic()
+        waiting = Call(coord.get, f"{zookeeper.root}/mine")
+        assert events.get(timeout=10) == Suspended()
+        assert isinstance(events.get(timeout=10), Lost)
+        assert time.monotonic() - started < 1.2 + 0.5
+        # from now on every call says so, those under way too, and nothing brings it back
+        for call in (waiting.result, coord.check, lambda: coord.children("/")):
+            with pytest.raises(errors.SessionLost, match="no answer for 1.2 s"):
+                call()
+        relay.mend()
+        wait_until(lambda: other.get(f"{zookeeper.root}/mine") is None)
+        assert not coord._handler.is_connection_thread() and events.empty()
+
+
+def test_an_expired_session_is_lost_once_and_never_replaced(zookeeper, connect):
+    coord, other = connect(), connect()
+    events = queue.Queue()
+    coord.subscribe(events.put)
+    end_session(coord)
+    seen = [events.get(timeout=10)]
+    while not isinstance(seen[-1], Lost):  # before that: suspended, in an ensemble also resumed
+        seen.append(events.get(timeout=10))
+    assert seen[-1] == Lost("ZooKeeper ended it")
+    for write in (coord.delete, coord.create, coord.ensure):
+        with pytest.raises(errors.SessionLost):
+            write(f"{zookeeper.root}/late")
+    assert other.get(f"{zookeeper.root}/late") is None
+    late = queue.Queue()
+    coord.subscribe(late.put)  # who comes late is told as well
+    assert late.get(timeout=1) == Lost("ZooKeeper ended it")
+
+
+def test_a_closed_session_leaves_no_thread_and_no_descriptor(embedded):
+    def descriptors() -> set[str]:
+        return set(os.listdir("/proc/self/fd"))
+
+    Coordinator(embedded.hosts, root=embedded.root).close()  # what is made once is made
+    before, threads = descriptors(), threading.active_count()
+    with Coordinator(embedded.hosts, root=embedded.root) as coord:
+        coord.create(f"{embedded.root}/mine", ephemeral=True)
+    coord.close()
+    with Coordinator(embedded.hosts, root=embedded.root) as coord:
+        assert coord.get(f"{embedded.root}/mine") is None
+    assert threading.active_count() == threads
+    assert wait_until(lambda: len(descriptors()) <= len(before))  # the server closes its ends
+
+
+def test_waiting_inside_a_callback_is_refused_not_a_deadlock(embedded, connect_embedded):
+    coord, seen = connect_embedded(), queue.Queue()
+
+    def careless(reply):
+        try:
+            coord.get(embedded.root)
+        except AssertionError as error:
+            seen.put(str(error))
+
+    coord.send_exists(careless, embedded.root, lambda word: None)
+    assert seen.get(timeout=10) == "a callback must not wait for ZooKeeper"
+
+
+def test_a_fence_lets_only_the_newest_epoch_through():
+    fence = Fence()
+    for epoch in (3, 3, 9):
+        fence.admit(epoch)
+    with pytest.raises(errors.Fenced, match="master 1 is fenced: its epoch 3 is older than 9"):
+        fence.admit(3, "master 1")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.NotApplied(1, "/horn/a", "missing"),
+        errors.Unreachable("zk1:2181", "connection refused", 10.0),
+        errors.AccessDenied("zk1:2181", "/horn", "no"),
+        errors.SessionLost("zk1:2181", "expired"),
+        errors.BarrierTimeout("generation 1", ("a",), ("b",), 2.0),
+        errors.MemberLost("generation 1", ("a",)),
+        errors.Fenced("a", "b"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_travel_between_processes(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
+    assert isinstance(error, errors.ClusterError | errors.Conflict)

@@ -1,0 +1,106 @@
+"""The tree of jobs and the table of paths."""
+
+from __future__ import annotations
+
+import pytest
+
+from horn import errors
+from horn.cluster import paths
+from horn.cluster.election import Candidate
+from horn.cluster.jobs import NEXT, Jobs, State
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_paths_are_those_of_the_design():
+    at = paths.Paths()
+    assert [at.workers(), at.spec("j"), at.state("j"), at.result("j"), at.leader("j")] == [
+        "/horn/workers",
+        "/horn/jobs/j/spec",
+        "/horn/jobs/j/state",
+        "/horn/jobs/j/result",
+        "/horn/jobs/j/leader",
+    ]
+    assert [at.members("j", 2), at.barrier("j", 2), at.servers("j"), at.checkpoints("j")] == [
+        "/horn/jobs/j/groups/2/members",
+        "/horn/jobs/j/groups/2/barrier",
+        "/horn/jobs/j/servers",
+        "/horn/jobs/j/checkpoints",
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "..", ".", "a/b", "a b", "-x", "x" * 101, "a\0", "ä"])
+def test_names_that_are_no_path_part_are_refused(name):
+    with pytest.raises(errors.JobError, match="use 1 to 100 letters"):
+        paths.Paths().job(name)
+
+
+@pytest.mark.parametrize("call", [paths.generation, paths.Paths().groups, paths.region])
+def test_numbers_below_zero_are_refused(call):
+    with pytest.raises(errors.JobError):
+        call(-1, []) if call is paths.region else call(-1) if call is paths.generation else call("")
+
+
+def test_generations_sort_as_numbers():
+    assert sorted(map(paths.generation, [10, 9, 100])) == list(map(paths.generation, [9, 10, 100]))
+
+
+@pytest.mark.net
+def test_a_job_from_entry_to_removal(zookeeper, connect):
+    coord = connect()
+    jobs = Jobs(coord)
+    jobs.create("j", b"spec")
+    with pytest.raises(errors.Conflict, match="there is a job 'j' already"):
+        jobs.create("j", b"other")
+    assert (jobs.states(), jobs.spec("j")) == ({"j": State.PENDING}, b"spec")
+    assert (jobs.result("j"), jobs.checkpoint("j")) == (b"", b"")
+    master = Candidate(coord, coord.paths.leader("j")).wait_elected(10)
+    jobs.change("j", State.PENDING, State.RUNNING, leadership=master)
+    jobs.note_checkpoint("j", b"ckpt-100", leadership=master)
+    assert jobs.checkpoint("j") == b"ckpt-100"
+    with pytest.raises(errors.Conflict, match="RUNNING; stop it first"):
+        jobs.remove("j")
+    jobs.change("j", State.RUNNING, State.SUCCEEDED, result=b"0.97", leadership=master)
+    assert (jobs.state("j"), jobs.result("j")) == (State.SUCCEEDED, b"0.97")
+    jobs.remove("j")
+    assert jobs.states() == {}
+    with pytest.raises(errors.NotFound, match="no job 'j'"):
+        jobs.state("j")
+
+
+@pytest.mark.net
+def test_a_change_of_state_must_fit_the_state_and_the_leader(zookeeper, connect):
+    coord = connect()
+    jobs = Jobs(coord)
+    jobs.create("j", b"")
+    with pytest.raises(errors.Conflict, match="PENDING, not RUNNING"):
+        jobs.change("j", State.RUNNING, State.FAILED)
+    with pytest.raises(errors.Conflict, match="PENDING does not lead to SUCCEEDED"):
+        jobs.change("j", State.PENDING, State.SUCCEEDED)
+    with pytest.raises(errors.NotFound):
+        jobs.change("k", State.PENDING, State.RUNNING)
+    candidate = Candidate(coord, coord.paths.leader("j"))
+    master = candidate.wait_elected(10)
+    candidate.resign()
+    with pytest.raises(errors.Fenced):
+        jobs.change("j", State.PENDING, State.RUNNING, leadership=master)
+    assert jobs.state("j") is State.PENDING
+    coord.set(coord.paths.state("j"), b"ODD")
+    with pytest.raises(errors.ProtocolError, match="unknown state"):
+        jobs.states()
+
+
+@pytest.mark.net
+def test_a_description_that_does_not_fit_is_refused_before_it_is_sent(embedded, connect_embedded):
+    with pytest.raises(errors.JobError, match="at most 900000 fit"):
+        Jobs(connect_embedded()).create("j", bytes(900_001))
+
+
+def test_every_state_is_reachable_and_only_success_is_final():
+    reached, todo = {State.PENDING}, [State.PENDING]
+    while todo:
+        new = NEXT[todo.pop()] - reached
+        reached |= new
+        todo += new
+    assert reached == set(State)
+    assert [state for state in State if not NEXT[state]] == [State.SUCCEEDED]

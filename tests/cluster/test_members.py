@@ -1,0 +1,138 @@
+"""Membership: who is there, who went, who took whose place, across broken connections."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from horn import errors
+from horn.cluster.members import Change, Membership
+from tests.cluster.helpers import Call, end_session, wait_until
+from tests.cluster.relay import Relay
+
+pytestmark = [pytest.mark.net, pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def folder(zookeeper):
+    return f"{zookeeper.root}/members"
+
+
+def test_members_see_one_another_with_endpoint_and_versions(folder, connect):
+    a, b = Membership(connect(), folder), Membership(connect(), folder)
+    a.join("a", "tcp://h1:5", versions={"horn": "0.1"}, info={"slots": 4})
+    epoch = b.join("b", "tcp://h2:6")
+    found = a.wait_for(["a", "b"], 10)
+    assert found["b"].endpoint == "tcp://h2:6" and found["b"].epoch == epoch
+    assert (found["a"].versions, found["a"].info) == ({"layout": 1, "horn": "0.1"}, {"slots": 4})
+    assert found["a"].epoch < epoch
+    b.leave()
+    wait_until(lambda: a.names() == {"a"})
+    b.leave()  # nothing happens
+
+
+def test_waiting_names_the_absent(folder, connect):
+    a = Membership(connect(), folder)
+    a.join("a", "tcp://h1:5")
+    with pytest.raises(errors.BarrierTimeout, match="only 1 of 3 arrived in 0.2 s") as caught:
+        a.wait_for(["a", "b", "c"], 0.2)
+    assert caught.value.absent == ("b", "c")
+
+
+def test_a_held_name_is_a_conflict_until_its_session_ends(folder, connect):
+    holder, other = connect(), Membership(connect(), folder)
+    Membership(holder, folder).join("a", "tcp://old")
+    with pytest.raises(errors.Conflict, match="held by another process, at tcp://old"):
+        other.join("a", "tcp://new", timeout_s=0.2)
+    waiting = Call(other.join, "a", "tcp://new")
+    holder.close()
+    epoch = waiting.result()
+    assert other.members()["a"].endpoint == "tcp://new" and epoch == other.members()["a"].epoch
+
+
+def test_who_is_replaced_is_fenced(folder, connect):
+    old, new = Membership(connect(), folder), Membership(connect(), folder)
+    first = old.join("a", "tcp://old")
+    assert new.join("a", "tcp://new", replace=True) > first
+    wait_until(lambda: old.departures()["a"] == 1)
+    with pytest.raises(errors.Fenced, match="another process took its place"):
+        old.check()
+    new.check()
+    old.leave()  # must not remove the new holder's node
+    assert new.names() == {"a"}
+
+
+def test_a_member_may_join_again_in_its_own_session(folder, connect):
+    a = Membership(connect(), folder)
+    first = a.join("a", "tcp://h:1")
+    assert a.join("a", "tcp://h:2") > first
+    wait_until(lambda: a.members()["a"].endpoint == "tcp://h:2")
+    a.check()
+
+
+def test_changes_during_a_broken_connection_are_all_seen(zookeeper, folder, connect):
+    with Relay(zookeeper.hosts) as relay:
+        watcher, stays = Membership(connect(relay.hosts), folder), Membership(connect(), folder)
+        going, reborn = connect(), connect()
+        stays.join("stays", "tcp://h:1")
+        Membership(going, folder).join("goes", "tcp://h:2")
+        Membership(reborn, folder).join("reborn", "tcp://h:3")
+        watcher.wait_for(["stays", "goes", "reborn"], 10)
+        changes = queue.Queue()
+        watcher.subscribe(changes.put)
+        # when one goes, one comes, and one goes and comes while nothing is heard
+        relay.cut()
+        going.close()
+        reborn.close()
+        Membership(connect(), folder).join("comes", "tcp://h:4")
+        Membership(connect(), folder).join("reborn", "tcp://h:5")
+        relay.mend()
+        # then all of it is told, the reborn one as gone and come
+        joined, left = set(), set()
+        while joined != {"comes", "reborn"} or left != {"goes", "reborn"}:
+            change = changes.get(timeout=10)
+            joined |= change.joined
+            left |= change.left
+        assert watcher.names() == {"stays", "comes", "reborn"}
+        assert watcher.members()["reborn"].endpoint == "tcp://h:5"
+        # and the watches work again
+        stays.leave()
+        assert changes.get(timeout=10) == Change(frozenset(), frozenset({"stays"}))
+
+
+def test_a_thousand_changes_end_in_the_true_picture(folder, connect):
+    watcher = Membership(connect(), folder)
+    coord = connect()
+    for i in range(100):
+        coord.create(f"{folder}/m{i % 7}-{i}", b"x", ephemeral=True)
+        if i % 3:
+            coord.delete(f"{folder}/m{i % 7}-{i}")
+    truth = frozenset(coord.children(folder))
+    wait_until(lambda: watcher.names() == truth)
+    assert len(truth) == 34
+
+
+def test_a_stranger_among_the_members_is_named(folder, connect):
+    a = Membership(connect(), folder)
+    connect().create(f"{folder}/odd", b"{}")
+    wait_until(lambda: "odd" in a.names())
+    with pytest.raises(errors.ProtocolError, match="odd is not a member that horn wrote"):
+        a.members()
+
+
+def test_another_layout_is_named(folder, connect):
+    a = Membership(connect(), folder)
+    data = b'{"endpoint": "x", "info": {}, "versions": {"layout": 9}}'
+    connect().create(f"{folder}/new", data)
+    wait_until(lambda: "new" in a.names())
+    with pytest.raises(errors.ProtocolError, match="layout 9, but this horn reads 1"):
+        a.members()
+
+
+def test_who_waits_for_members_hears_of_its_own_loss(folder, connect):
+    coord = connect()
+    waiting = Call(Membership(coord, folder).wait_for, ["x"], 30)
+    end_session(coord)
+    with pytest.raises(errors.SessionLost):
+        waiting.result()
