@@ -10,7 +10,7 @@ from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any
 
-from horn.errors import ModelError
+from horn.errors import HornError, ModelError
 from horn.interpreter import kinds, places
 from horn.interpreter.calls import Call, Guard, Message, Moment
 from horn.interpreter.language import Translator
@@ -106,8 +106,16 @@ class Stage:
     # --- what kind of neurons they are, asked only where it matters
 
     @cached_property
-    def _forward_walks(self) -> list[Call]:
-        return list(kinds.walk(lambda: self._probe("forward")))
+    def _forward_walks(self) -> list[Call] | None:
+        return self._walk("forward")
+
+    def _walk(self, kind: str) -> list[Call] | None:
+        """The paths of a method, or None if it breaks a rule: the run that comes will say so, with
+        the neuron's own numbers."""
+        try:
+            return list(kinds.walk(lambda: self._probe(kind)))
+        except HornError:
+            return None
 
     def _probe(self, kind: str) -> Call:
         neuron = self._neuron(0)
@@ -124,19 +132,20 @@ class Stage:
     def weighted_sum(self) -> bool:
         """Whether forward depends on its messages through one sum of input * weight (note 0001,
         point 4)."""
-        return kinds.is_weighted_sum(self._forward_walks)
+        walks = self._forward_walks
+        return walks is None or (bool(walks) and kinds.is_weighted_sum(walks))
 
     @cached_property
     def local(self) -> bool:
         """Whether forward pushes: a local learning rule (note 0001, point 6)."""
-        return _mentions(self.cls, "push") and any(call.pushed for call in self._forward_walks)
+        return _mentions(self.cls, "push") and any(
+            call.pushed for call in self._forward_walks or ()
+        )
 
     @cached_property
     def pushes(self) -> bool:
         """Whether a written backward pushes to its outgoing synapses."""
-        return self.writes_backward and any(
-            c.pushed for c in kinds.walk(lambda: self._probe("backward"))
-        )
+        return self.writes_backward and any(call.pushed for call in self._walk("backward") or ())
 
     def check(self) -> None:
         """A written backward needs a weighted-sum forward and no interlayer (note 0001, point

@@ -82,7 +82,8 @@ class Traced:
                 f"numpy.{ufunc.__name__} of this is not in the neuron language; use the functions "
                 "of horn.math, on numbers"
             )
-        return getattr(operator, name)(*args) if hasattr(operator, name) else make(name, *args)
+        plain = [a if isinstance(a, Traced) else float(a) for a in args]
+        return getattr(operator, name)(*plain) if hasattr(operator, name) else make(name, *plain)
 
     def __bool__(self) -> bool:
         return told(self.value != 0.0, self)

@@ -121,8 +121,8 @@ class Reweighted(horn.Neuron):
 
 
 NEURONS = [
-    WeightedSum, Maximum, Product, Radial, TanhInside, Gain, Conditional, Helpers, Everything, Noisy,
-    Remembering, Reweighted, horn.Dropout,
+    WeightedSum, Maximum, Product, Radial, TanhInside, Gain, Conditional, Helpers, Everything,
+    Noisy, Remembering, Reweighted, horn.Dropout,
 ]  # fmt: skip
 
 
@@ -265,7 +265,7 @@ def test_a_correct_written_backward_equals_the_derived_one(written, derived):
 def test_what_backward_pushes_is_what_is_learned_even_if_it_is_no_gradient():
     class Stubborn(WeightedSum):
         def backward(self, messages):
-            for m in messages:
+            for _ in messages:
                 self.push(1.0)
             self.backpropagate(0.0)
 
@@ -439,8 +439,10 @@ def test_a_draw_in_a_generator_expression_is_placed_in_the_method_around_it():
     np.testing.assert_allclose(got[0, 0], z.sum())
 
 
-@pytest.mark.parametrize("per, same_sample, same_iteration",
-                         [("sample", False, False), ("batch", True, False), ("run", True, True)])  # fmt: skip
+@pytest.mark.parametrize(
+    "per, same_sample, same_iteration",
+    [("sample", False, False), ("batch", True, False), ("run", True, True)],
+)
 def test_draws_are_per_sample_batch_or_run(per, same_sample, same_iteration):
     class Drawing(horn.Neuron):
         period = per
@@ -635,7 +637,7 @@ def test_under_direct_a_push_is_the_update_and_a_derived_gradient_goes_downhill(
         np.testing.assert_allclose(made.parameters()[name], expected, rtol=1e-12, err_msg=name)
     # from here on the pushed weights have momentum, the derived ones have none
     for other in (plain, sgd):
-        other.load(made.parameters(), slots={k: v for k, v in other.slots().items()}, updates=1)
+        other.load(made.parameters(), slots=other.slots(), updates=1)
     moved = made.parameters()["layer2.weight"] - before["layer2.weight"]
     step(made, 4), step(plain, 4), step(sgd, 4)
     assert np.abs(moved).max() > 0
