@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT_S = 10.0
 # A client that reads nothing while events pile up is dropped here; one full frame is 1 MiB.
 MAX_UNSENT_BYTES = 64 << 20
+# No more requests of one client are answered while so much of it is not sent: a request of 30 bytes
+# may have an answer of 1 MiB, and thousands of them come in one read.
+MAX_AHEAD_BYTES = 1 << 20
 # Connections from one address, as Apache's maxClientCnxns; loopback is one address for a whole
 # machine.
 MAX_PER_ADDRESS, MAX_PER_LOOPBACK = 60, 1000
@@ -52,6 +55,7 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._buffer = bytearray()
         self._is_new = True
+        self._is_paused = self._is_held = False
         self.client = Client("")
         self.transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -81,14 +85,25 @@ class Connection(asyncio.Protocol):
             self._deadline.cancel()
             self._deadline = None
 
+    # Who does not read its answers is not read from, and what it asked already waits.
+
     def pause_writing(self) -> None:
-        # Who does not read its answers is not read from.
+        self._is_paused = True
         if self.transport is not None:
             self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self.transport is not None:
-            self.transport.resume_reading()
+        self._is_paused = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.transport is None or self._is_paused:
+            return
+        self.transport.resume_reading()
+        if self._is_held:
+            self._is_held = False
+            self._cut()
+            self._server.settle()
 
     def data_received(self, data: bytes) -> None:
         if self.client.is_closing:
@@ -101,12 +116,18 @@ class Connection(asyncio.Protocol):
                 self._server.settle()
                 return
         buffer += data
-        self._cut()
-        self._server.settle()
+        if not self._is_held:
+            self._cut()
+            self._server.settle()
 
     def _cut(self) -> None:
         buffer, pos = self._buffer, 0
         while len(buffer) - pos >= 4 and not self.client.is_closing:
+            if self._is_paused or self.client.n_unsent > MAX_AHEAD_BYTES:
+                self._is_held = True
+                if self.transport is not None:
+                    self.transport.pause_reading()
+                break
             head = bytes(buffer[pos : pos + 4])
             if self._is_new and head in FOUR_LETTER_WORDS:
                 self._server.answer_word(self.client, head)
@@ -126,6 +147,7 @@ class Connection(asyncio.Protocol):
     def flush(self) -> None:
         """Send what the service has answered; close if it says so."""
         transport, client = self.transport, self.client
+        client.n_unsent = 0
         if transport is None:
             client.out.clear()
             return
@@ -134,6 +156,8 @@ class Connection(asyncio.Protocol):
             client.out.clear()
         if client.is_closing:
             transport.close()
+        elif self._is_held and not self._is_paused:
+            self._server.loop.call_soon(self._go_on)
         elif transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             logger.warning("client dropped address=%s reason=reads_nothing", client.address)
             transport.abort()
@@ -416,7 +440,7 @@ class EmbeddedServer:
         self._tls, self._super_digest = tls, super_digest
         self._server: Server | None = None
         self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
 
     @property
     def hosts(self) -> str:
@@ -427,16 +451,16 @@ class EmbeddedServer:
         if self._thread is not None:
             return self
         ready = threading.Event()
-        self._error = None
+        self.error = None
         self._thread = threading.Thread(
             target=self._run, args=(ready,), name="zk-server", daemon=True
         )
         self._thread.start()
         ready.wait()
-        if self._error is not None:
+        if self.error is not None:
             self._thread.join()
             self._thread = None
-            raise self._error
+            raise self.error
         return self
 
     def stop(self) -> None:
@@ -465,7 +489,7 @@ class EmbeddedServer:
         try:
             asyncio.run(self._serve(ready))
         except BaseException as error:  # the top of a thread: the starter hears of it
-            self._error = error
+            self.error = error
             logger.error("server ended reason=%s", error)
         finally:
             ready.set()

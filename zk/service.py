@@ -35,7 +35,16 @@ class Client:
     ``out`` holds framed answers in order; ``is_closing`` means: send them, then close.
     """
 
-    __slots__ = ("address", "ids", "is_closing", "n_received", "n_sent", "out", "session")
+    __slots__ = (
+        "address",
+        "ids",
+        "is_closing",
+        "n_received",
+        "n_sent",
+        "n_unsent",
+        "out",
+        "session",
+    )
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -44,6 +53,7 @@ class Client:
         self.out: list[bytes] = []
         self.is_closing = False
         self.n_received = self.n_sent = 0
+        self.n_unsent = 0  # bytes in ``out``
 
 
 Handler = Callable[[Client, Reader, int], bytes]
@@ -147,6 +157,7 @@ class Service:
 
     def _send(self, client: Client, data: bytes) -> None:
         client.out.append(data)
+        client.n_unsent += len(data)
         client.n_sent += 1
         self.n_sent += 1
         self.dirty[client] = None

@@ -25,7 +25,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSES = Path(__file__).with_name("kazoo-passes-on-apache-3.8.0.txt")
-JAR = ":".join(f"/usr/share/java/{name}.jar" for name in ("zookeeper", "netty-codec", "netty-resolver"))
+JAR = ":".join(
+    f"/usr/share/java/{name}.jar" for name in ("zookeeper", "netty-codec", "netty-resolver")
+)
 RUN_TIMEOUT_S = 900
 
 RECONFIG = "the embedded server is one server: no dynamic configuration (reconfig answers -123)"

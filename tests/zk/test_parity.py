@@ -126,10 +126,7 @@ requests = st.one_of(
     st.tuples(st.just(Op.SET_ACL), st.tuples(paths, acls, versions)),
     reads,
     reads,
-    st.tuples(
-        st.sampled_from([Op.CHECK_WATCHES, Op.REMOVE_WATCHES]),
-        st.tuples(plain, st.sampled_from([1, 2, 3])),
-    ),
+    st.tuples(st.just(Op.REMOVE_WATCHES), st.tuples(plain, st.sampled_from([1, 2, 3]))),
     st.tuples(st.sampled_from([Op.WHO_AM_I]), st.just(())),
     # With other flags one such request ends Apache's process (IllegalArgumentException).
     st.tuples(
@@ -264,6 +261,25 @@ def machine(pair: Pair) -> type[RuleBasedStateMachine]:
                 return side.call(index, Op.SET_WATCHES, body, wire.XID_SET_WATCHES)
 
             self.compare(("set watches", full, age), act)
+
+        @rule(index=sessions, op=st.sampled_from([Op.EXISTS, Op.GET_CHILDREN, Op.GET_DATA]))
+        def watch_own(self, index: int, op: int) -> None:
+            body = self.body(op, (f"@/own{index}", True))
+            self.compare(("watch own", op), lambda side: side.call(index, op, body))
+
+        @rule(index=sessions, kind=st.sampled_from([0, 1, 2, 3]))
+        def check_own_watches(self, index: int, kind: int) -> None:
+            # Only where no other session watches: Apache 3.8.0 counts the watches of all sessions.
+            body = self.body(Op.CHECK_WATCHES, (f"@/own{index}", kind))
+            self.compare(("check own", kind), lambda side: side.call(index, Op.CHECK_WATCHES, body))
+
+        @rule(index=sessions)
+        def create_or_delete_own(self, index: int) -> None:
+            create = self.body(Op.CREATE, (f"@/own{index}", b"", OPEN, 0))
+            seen = self.compare("create own", lambda side: side.call(index, Op.CREATE, create))
+            if seen[-1] != (0, f"{self.root}/own{index}"):
+                delete = self.body(Op.DELETE, (f"@/own{index}", -1))
+                self.compare("delete own", lambda side: side.call(index, Op.DELETE, delete))
 
         @rule(index=sessions)
         def resume(self, index: int) -> None:

@@ -1,0 +1,333 @@
+"""The sockets: bad peers are closed alone, sessions live and end on time, restarts keep data."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+import zk
+from tests.zk.client import Closed, Notice, RawClient
+from zk import wire
+from zk.acl import OPEN
+from zk.errors import ServerError
+from zk.server import MAX_PER_LOOPBACK, check_bind
+from zk.wire import Code, Event, Op
+
+pytestmark = [pytest.mark.net, pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def server() -> Iterator[zk.EmbeddedServer]:
+    threads = set(threading.enumerate())
+    handles = os.listdir("/proc/self/fd")
+    with zk.EmbeddedServer() as running:
+        yield running
+    assert set(threading.enumerate()) <= threads, "a thread is left"
+    assert len(os.listdir("/proc/self/fd")) <= len(handles), "a descriptor is left"
+
+
+@contextlib.contextmanager
+def bystander(hosts: str) -> Iterator[RawClient]:
+    """A client that must not notice what the others do."""
+    with RawClient(hosts) as client:
+        client.call(Op.CREATE, "/calm", b"", OPEN, 1)
+        yield client
+        assert client.call(Op.GET_DATA, "/calm", False)[0].code == 0
+
+
+def stray(hosts: str) -> socket.socket:
+    host, port = hosts.split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def is_closed(s: socket.socket) -> bool:
+    """Whether the server closes, possibly after an answer."""
+    try:
+        while s.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 2**31 - 1),
+        struct.pack(">i", 1_048_576),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        struct.pack(">i", 3) + b"abc",
+        struct.pack(">i", 0),
+        b"zzzz",
+    ],
+)
+def test_garbage_closes_that_connection_only(server: zk.EmbeddedServer, data: bytes) -> None:
+    with bystander(server.hosts), stray(server.hosts) as s:
+        s.sendall(data)
+        assert is_closed(s)
+
+
+@pytest.mark.parametrize("length", [-1, 2**31 - 1, 1_048_576])
+def test_length_that_cannot_be_closes_a_session_s_connection_too(
+    server: zk.EmbeddedServer, length: int
+) -> None:
+    with bystander(server.hosts), RawClient(server.hosts) as client:
+        client.socket.sendall(struct.pack(">i", length))
+        with pytest.raises(Closed):
+            client.read()
+
+
+def test_huge_vectors_are_refused_without_being_made(server: zk.EmbeddedServer) -> None:
+    with bystander(server.hosts), RawClient(server.hosts) as client:
+        for count in (2**31 - 1, 262_144, -2):
+            body = wire.write_string("/a") + wire.write_buffer(b"") + struct.pack(">i", count)
+            assert client.raw(Op.CREATE, body + bytes(100))[0].code == Code.MARSHALLING
+        body = struct.pack(">q", 0) + struct.pack(">i", 2**31 - 1)
+        assert client.raw(Op.SET_WATCHES, body, wire.XID_SET_WATCHES)[0].code == Code.MARSHALLING
+
+
+def test_frames_may_come_byte_by_byte_and_many_at_once(server: zk.EmbeddedServer) -> None:
+    with RawClient(server.hosts) as client:
+        ping = wire.frame(struct.pack(">ii", -2, Op.PING))
+        for byte in ping:
+            client.socket.sendall(bytes([byte]))
+        assert client.read_until(-2)[1] == []
+        client.socket.sendall(ping * 500)
+        for _ in range(500):
+            client.read_until(-2)
+
+
+def test_largest_frame_works_and_one_byte_more_does_not(server: zk.EmbeddedServer) -> None:
+    with RawClient(server.hosts) as client:
+        head = 8 + len(wire.encode_body(Op.CREATE, ("/big", b"", OPEN, 0)))
+        data = b"x" * (wire.MAX_FRAME_BYTES - head)
+        assert client.call(Op.CREATE, "/big", data, OPEN, 0)[0].code == 0
+        with pytest.raises((Closed, ConnectionError)):
+            client.call(Op.SET_DATA, "/big", b"x" * wire.MAX_FRAME_BYTES, -1)
+
+
+def test_idle_sockets_do_not_disturb_the_others(server: zk.EmbeddedServer) -> None:
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(bystander(server.hosts))
+        idle = [stack.enter_context(stray(server.hosts)) for _ in range(500)]
+        for s in idle[:100]:
+            s.sendall(b"\0\0")  # half a length
+        times = []
+        for _ in range(200):
+            start = time.perf_counter()
+            client.ping()
+            times.append(time.perf_counter() - start)
+        assert sorted(times)[197] < 0.5  # 99 %, on a machine that does other things too
+
+
+def test_silent_peer_is_closed_after_the_handshake_s_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("zk.server.HANDSHAKE_TIMEOUT_S", 0.2)
+    with zk.EmbeddedServer() as server, bystander(server.hosts), stray(server.hosts) as s:
+        assert is_closed(s)
+
+
+def test_connections_of_one_address_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_PER_LOOPBACK >= 1000
+    monkeypatch.setattr("zk.server.MAX_PER_LOOPBACK", 5)
+    with zk.EmbeddedServer() as server, contextlib.ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(RawClient(server.hosts))
+        with pytest.raises((Closed, ConnectionError)):
+            RawClient(server.hosts)
+
+
+def test_who_does_not_read_is_not_read_from(server: zk.EmbeddedServer) -> None:
+    with bystander(server.hosts), RawClient(server.hosts) as client:
+        client.call(Op.CREATE, "/big", b"x" * 900_000, OPEN, 0)
+        body = wire.encode_body(Op.GET_DATA, ("/big", False))
+        ask = wire.frame(struct.pack(">ii", 9, Op.GET_DATA) + body)
+        client.socket.settimeout(1)
+        with pytest.raises(TimeoutError):
+            for _ in range(200_000):
+                client.socket.sendall(ask * 50)
+
+
+def test_peer_that_resets_takes_no_one_with_it(server: zk.EmbeddedServer) -> None:
+    with bystander(server.hosts) as watcher:
+        client = RawClient(server.hosts)
+        client.call(Op.CREATE, "/e", b"", OPEN, 1)
+        watcher.call(Op.EXISTS, "/e", True)
+        linger = struct.pack("ii", 1, 0)
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        client.close()  # a reset, not an end
+        with RawClient(
+            server.hosts, session_id=client.session_id, password=client.password
+        ) as again:
+            assert again.session_id == client.session_id
+            again.call(Op.DELETE, "/e", -1)
+            assert watcher.read() == Notice(Event.DELETED, "/e")
+
+
+def test_four_letter_words_are_answered_before_a_session_only(server: zk.EmbeddedServer) -> None:
+    with stray(server.hosts) as s:
+        s.sendall(b"ruok")
+        assert s.recv(10) == b"imok" and s.recv(10) == b""
+
+
+def test_session_without_a_word_ends_within_its_timeout_and_a_tick() -> None:
+    with zk.EmbeddedServer(tick_ms=50) as server:
+        with RawClient(server.hosts) as watcher, RawClient(server.hosts, timeout_ms=200) as client:
+            client.call(Op.CREATE, "/e", b"", OPEN, 1)
+            watcher.call(Op.EXISTS, "/e", True)
+            start = time.monotonic()
+            event = None
+            while event is None:
+                watcher.socket.settimeout(0.02)
+                try:
+                    event = watcher.read()
+                except TimeoutError:
+                    watcher.send(Op.PING, xid=-2)
+                else:
+                    event = event if isinstance(event, Notice) else None
+            assert event == Notice(Event.DELETED, "/e")
+            assert 0.2 <= time.monotonic() - start <= 0.2 + 0.05 + 0.1 + 0.2  # 0.2 for this reader
+            with pytest.raises(Closed):
+                client.read()
+
+
+def test_kazoo_basics(server: zk.EmbeddedServer) -> None:
+    client = KazooClient(server.hosts, timeout=4)
+    client.start(timeout=10)
+    try:
+        events: list[str] = []
+        done = threading.Event()
+
+        def watch(event: object) -> None:
+            events.append(str(event))
+            done.set()
+
+        assert client.exists("/a", watch=watch) is None
+        assert client.create("/a", b"x") == "/a"
+        assert done.wait(10) and "CREATED" in events[0]
+        assert client.get("/a")[0] == b"x"
+        client.set("/a", b"y")
+        assert client.create("/a/s-", ephemeral=True, sequence=True) == "/a/s-0000000000"
+        assert client.get_children("/a") == ["s-0000000000"]
+        client.delete("/a", recursive=True)
+        assert client.server_version()[:3] == (3, 8, 0)
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_restart_keeps_data_and_sessions(tmp_path: Path) -> None:
+    server = zk.EmbeddedServer(data_dir=tmp_path, tick_ms=500)
+    with server:
+        first = RawClient(server.hosts, timeout_ms=10_000)
+        first.call(Op.CREATE, "/e", b"mine", OPEN, 1)
+        first.call(Op.CREATE, "/p", b"kept", OPEN, 0)
+        zxid = first.call(Op.EXISTS, "/p", False)[0].zxid
+        port = server.port
+    first.close()
+    with server:
+        assert server.port == port
+        with RawClient(
+            server.hosts, session_id=first.session_id, password=first.password, last_zxid=zxid
+        ) as again:
+            assert again.session_id == first.session_id
+            assert again.call(Op.EXISTS, "/e", False)[0].code == 0
+            assert again.call(Op.GET_DATA, "/p", False)[0].zxid >= zxid
+
+
+def test_port_in_use_is_one_sentence(server: zk.EmbeddedServer) -> None:
+    with pytest.raises(ServerError, match=r"port \d+ on 127.0.0.1 is in use; stop .*") as caught:
+        zk.EmbeddedServer(port=server.port).start()
+    assert caught.value.exit_code == 6
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org"])
+def test_bind_beyond_loopback_needs_tls(host: str) -> None:
+    with pytest.raises(ServerError, match="not loopback"):
+        zk.EmbeddedServer(host=host).start()
+    check_bind(host, has_tls=True)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_may_be_bound_without_tls(host: str) -> None:
+    check_bind(host, has_tls=False)
+
+
+def test_disk_failure_ends_the_server_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zk.EmbeddedServer(data_dir=tmp_path) as server:
+        client = RawClient(server.hosts)
+        assert client.call(Op.CREATE, "/kept", b"", OPEN, 0)[0].code == 0
+
+        def fail(handle: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(os, "fdatasync", fail)
+        with pytest.raises((Closed, ConnectionError)):
+            client.call(Op.CREATE, "/lost", b"", OPEN, 0)
+        client.close()
+        with pytest.raises(ConnectionError):
+            RawClient(server.hosts)
+    assert isinstance(server.error, ServerError)
+    assert "Input/output error" in str(server.error) and server.error.exit_code == 3
+    monkeypatch.undo()
+    with zk.EmbeddedServer(data_dir=tmp_path) as server, RawClient(server.hosts) as client:
+        assert client.call(Op.EXISTS, "/kept", False)[0].code == 0
+
+
+def run_zk(*arguments: str, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "zk", *arguments], capture_output=True, text=True, timeout=timeout_s
+    )
+
+
+@pytest.mark.cluster
+def test_command_ends_with_a_sentence_and_a_code(server: zk.EmbeddedServer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "log.0000000000000000").write_bytes(b"not a log" * 10)
+    cases = [
+        (["--port", str(server.port)], 6, "is in use"),
+        (["--port", "0", "--bind", "0.0.0.0"], 2, "not loopback"),
+        (["--port", "0", "--data-dir", str(tmp_path / "file" / "x")], 2, "Not a directory"),
+        (["--port", "0", "--data-dir", str(tmp_path / "d")], 3, "at offset 0"),
+        (["--port", "0", "--tls-cert", "/nowhere.pem"], 2, "cannot use /nowhere.pem"),
+        (["--port", "70000"], 2, "--port"),
+    ]
+    for arguments, exit_code, sentence in cases:
+        done = run_zk(*arguments)
+        assert done.returncode == exit_code, (arguments, done.stderr)
+        assert sentence in done.stderr and done.stdout == ""
+        assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.cluster
+def test_command_serves_until_it_is_told_to_end() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zk", "--port", "0"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        hosts = process.stdout.readline().strip()
+        with RawClient(hosts) as client:
+            assert client.call(Op.CREATE, "/a", b"", OPEN, 0)[0].code == 0
+            process.terminate()
+            assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.communicate()
