@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -76,8 +74,8 @@ def backward_of(layer: Layer) -> str:
     return "written" if has_backward(layer.neuron) else "derived"
 
 
-def _ways(network: Network) -> dict[str, Any]:
+def _ways(network: Network) -> dict[str, str]:
     """How the compiler will run each layer, by layer name; raises CompileError if it cannot."""
-    if importlib.util.find_spec("horn.compiler.explain") is None:
-        return {}
-    return dict(importlib.import_module("horn.compiler.explain").runs_as(network))
+    from horn.compiler import explain
+
+    return explain.runs_as(network)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import click
 
-from horn.cli._end import ending
+from horn.cli._end import ending, stop_on_sigterm
 
 
 class Commands(click.Group):
@@ -44,4 +44,5 @@ def horn() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The ``horn`` command. Ends the process with the exit code of DESIGN 8."""
+    stop_on_sigterm()
     sys.exit(ending(horn, list(sys.argv[1:] if arguments is None else arguments)))

@@ -17,7 +17,6 @@ INTERNAL, INTERRUPTED, TERMINATED = 70, 130, 143
 
 def ending(command: click.Command, arguments: list[str]) -> int:
     """Run a command and return the exit code; says on stderr what went wrong."""
-    _stop_on_sigterm()
     verbose = _is_verbose(arguments)
     try:
         result = command.main(arguments, prog_name="horn", standalone_mode=False)
@@ -32,7 +31,7 @@ def ending(command: click.Command, arguments: list[str]) -> int:
         _say("\nStopped by Ctrl-C; nothing was saved.")
         return INTERRUPTED
     except HornError as error:
-        _say_error(str(error))
+        _say_error(_short(str(error)))
         if verbose:
             _traceback()
         return error.exit_code
@@ -88,7 +87,7 @@ def _is_verbose(arguments: list[str]) -> bool:
     return any(a == "--verbose" or (a[:1] == "-" and a[1:2] != "-" and "v" in a) for a in own)
 
 
-def _stop_on_sigterm() -> None:
+def stop_on_sigterm() -> None:
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(TERMINATED)
 
@@ -112,7 +111,6 @@ def _say(text: Any) -> None:
     click.echo(text, err=True)
 
 
-def _short(file: str) -> str:
-    """A path from here, if the file is below the current folder."""
-    here = os.getcwd() + os.sep
-    return file.removeprefix(here)
+def _short(text: str) -> str:
+    """Paths below the current folder as paths from here."""
+    return text.replace(os.getcwd() + os.sep, "")

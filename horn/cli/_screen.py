@@ -55,8 +55,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, err: bool) -
     console = Console(file=stream, width=None if stream.isatty() else 1000, highlight=False)
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for k, name in enumerate(columns):
-        numbers = all(re.fullmatch(r"[-–\d,.]*( \w?B)?", row[k]) for row in rows)
-        shown.add_column(name, justify="right" if numbers and rows else "left", overflow="fold")
+        cells = [row[k] for row in rows]
+        numbers = all(re.fullmatch(r"[-–\d,.]*( \w?B)?", cell) for cell in cells)
+        numbers = numbers and any(cell[-1:].isdigit() for cell in cells)
+        shown.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         shown.add_row(*row)
     if stream.isatty():

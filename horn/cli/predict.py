@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 
-@click.command()
+@click.command(short_help="What a model says about samples.")
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="DATA")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE",

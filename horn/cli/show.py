@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 
-@click.command()
+@click.command(short_help="What is in a model file.")
 @click.argument("model", metavar="MODEL")
 @click.option("--source", is_flag=True, help="Print the source of its neurons too.")
 @click.option("--json", "as_json", is_flag=True, help="The whole manifest, one JSON object.")

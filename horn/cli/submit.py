@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from horn.train import Run
 
 
-@click.command(context_settings={"show_default": True})
+@click.command(
+    short_help="Train a job and save its model.", context_settings={"show_default": True}
+)
 @click.argument("target")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option(

@@ -12,6 +12,7 @@ from horn.errors import JobError
 
 @click.command(
     add_help_option=False,
+    short_help="Run the embedded ZooKeeper server.",
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)

@@ -1,0 +1,77 @@
+"""``run("submit", "job.py")`` runs a command in a folder of its own, in this process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from horn.cli import horn
+from horn.cli._end import ending
+
+JOB = """
+import numpy as np
+import horn
+
+def job():
+    net = horn.Network(seed=3)
+    net.input(2)
+    net.layer(4, activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 2)).astype("float32")
+    y = (x[:, 0] > 0).astype(int)
+    return horn.Job(net, (x, y), optimizer=horn.SGD(0.5), batch_size=10, epochs=3)
+"""
+
+
+@dataclass
+class Result:
+    """What a command did. ``files`` are those in its folder that were not there before."""
+
+    code: int
+    out: str
+    err: str
+    files: set[str]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder of the test, with job.py in it; what it imports is forgotten after."""
+    (tmp_path / "job.py").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
+    path, modules = list(sys.path), set(sys.modules)
+    yield tmp_path
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    def run(*arguments: str) -> Result:
+        before = {p.name for p in folder.iterdir()}
+        for name in [n for n, m in sys.modules.items() if getattr(m, "__file__", None)]:
+            if str(folder) in str(sys.modules[name].__file__):
+                del sys.modules[name]  # a command is a process: the file is imported anew
+        capsys.readouterr()
+        code = ending(horn, [*arguments[:1], *extra(arguments[0]), *arguments[1:]])
+        captured = capsys.readouterr()
+        files = {p.name for p in folder.iterdir()} - before - {"__pycache__"}
+        return Result(code, captured.out, captured.err, files)
+
+    return run
+
+
+def extra(command: str) -> list[str]:
+    return ["--backend", "reference"] if command in ("submit", "evaluate", "predict") else []

@@ -1,0 +1,320 @@
+"""Every bad input: a clear message with place and remedy, the exit code, nothing written."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import JOB, Result
+
+
+def assert_refused(done: Result, code: int, *sentences: str) -> None:
+    assert done.code == code, (done.code, done.out, done.err)
+    for sentence in sentences:
+        assert sentence in done.err, done.err
+    assert "Traceback" not in done.err
+    assert done.out == ""
+    assert done.files == set()
+
+
+def job_with(folder: Path, **replacements: str) -> None:
+    """job.py with the line that sets a name replaced: x="np.ones((4, 3))"."""
+    text = JOB
+    for name, value in replacements.items():
+        text, n = re.subn(rf"^    {name} = .*$", f"    {name} = {value}", text, flags=re.M)
+        assert n == 1
+    (folder / "job.py").write_text(text)
+
+
+# --- data ---
+
+
+def test_wrong_feature_count(run: Any, folder: Path) -> None:
+    job_with(folder, x='rng.standard_normal((40, 3)).astype("float32")')
+    done = run("submit", "job.py")
+    assert_refused(done, 2, "input has 3 features per sample, but", "declares input(2)")
+    assert "Use net.input(3) or pass matching data" in done.err
+
+
+def test_labels_outside_the_output(run: Any, folder: Path) -> None:
+    job_with(folder, y="(x[:, 0] > 0) * 2")
+    done = run("submit", "job.py")
+    assert_refused(done, 2, "labels contain 2", "classes 0..1", "Use net.output(3, ...) or remap y")
+
+
+def test_negative_labels(run: Any, folder: Path) -> None:
+    job_with(folder, y="np.where(x[:, 0] > 0, 1, -1)")
+    assert_refused(run("submit", "job.py"), 2, "label -1 in row", "classes count from 0")
+
+
+@pytest.mark.parametrize("value, name", [("nan", "NaN"), ("inf", "infinity")])
+def test_values_that_are_not_finite(run: Any, folder: Path, value: str, name: str) -> None:
+    job_with(folder, y=f"(x[:, 0] > 0).astype(int); x[7, 1] = np.{value}")
+    done = run("submit", "job.py")
+    assert_refused(done, 2, f"x has {name} at row 7, column 1", "drop those rows or fill them in")
+
+
+def test_empty_data(run: Any, folder: Path) -> None:
+    job_with(folder, x="np.empty((0, 2))")
+    assert_refused(run("submit", "job.py"), 2, "nothing to learn from; pass at least one sample")
+
+
+def test_labels_and_samples_of_different_number(run: Any, folder: Path) -> None:
+    job_with(folder, y="(x[:30, 0] > 0).astype(int)")
+    assert_refused(run("submit", "job.py"), 2, "x has 40 samples, but y has 30")
+
+
+def idx(shape: tuple[int, ...], content: bytes) -> bytes:
+    return struct.pack(f">I{len(shape)}I", 0x0800 + len(shape), *shape) + content
+
+
+@pytest.fixture
+def model(run: Any) -> str:
+    """A model of two features and two classes."""
+    assert run("submit", "job.py", "-q").code == 0
+    return "job.horn"
+
+
+DATA: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated-idx3-ubyte": (
+        lambda p: p.write_bytes(idx((5, 1, 2), b"1234567")),
+        "is cut short: got 7 bytes of values, expected 10 by its header; fetch the file again",
+    ),
+    "truncated-idx3-ubyte.gz": (
+        lambda p: p.write_bytes(gzip.compress(idx((5, 1, 2), b"1234567"))),
+        "is cut short: got 7 bytes of values, expected 10 by its header",
+    ),
+    "objects.npy": (
+        lambda p: np.save(p, np.array([1, "a", None], dtype=object), allow_pickle=True),
+        "Python objects",
+    ),
+    "nan.npy": (lambda p: np.save(p, np.array([[1.0, np.nan]])), "x has NaN at row 0, column 1"),
+    "empty.npy": (lambda p: np.save(p, np.empty((0, 2))), "pass at least one sample"),
+    "wide.npy": (
+        lambda p: np.save(p, np.ones((3, 5))),
+        "input has 5 features per sample, but this model declares input(2)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_predict_from_a_bad_file(run: Any, folder: Path, model: str, name: str) -> None:
+    write, sentence = DATA[name]
+    write(folder / name)
+    assert_refused(run("predict", model, name, "-o", "out.npy"), 2, name, sentence)
+
+
+def test_evaluate_on_labels_outside_the_output(run: Any, folder: Path, model: str) -> None:
+    np.savez(folder / "rows.npz", x=np.ones((2, 2)), y=np.array([0, 7]))
+    assert_refused(run("evaluate", model, "rows.npz"), 2, "labels contain 7", "classes 0..1")
+
+
+def test_evaluate_without_labels(run: Any, folder: Path, model: str) -> None:
+    np.save(folder / "x.npy", np.ones((2, 2)))
+    assert_refused(
+        run("evaluate", model, "x.npy"), 2, "there are no labels", "pass the pair (x, y)"
+    )
+
+
+def test_data_that_are_not_there(run: Any, model: str) -> None:
+    assert_refused(run("evaluate", model, "digit"), 4, "did you mean 'digits'")
+    assert_refused(run("predict", model, "rows.npz"), 4, "no such file")
+
+
+# --- neurons ---
+
+SUM = """
+        total = 0.0
+        for m in messages:
+            total += m.input * m.weight"""
+FORWARD = SUM + "\n        self.feedforward(self.activation(total))"
+END = "        self.backpropagate(error * self.activation.derivative(self.output))"
+
+
+def backward(loop: str, after: str = "") -> str:
+    body = "".join(f"\n            {line}" for line in loop.split("\n"))
+    end = after + "\n" + END if after else "\n" + END
+    return (
+        f"{FORWARD}\n\n    def backward(self, messages):\n        error = 0.0\n"
+        f"        for m in messages:\n            error += m.delta * m.weight{body}{end}"
+    )
+
+
+NEURONS: dict[str, tuple[str, int, str, str]] = {  # source, line, what is underlined, sentence
+    "no feedforward": (
+        SUM, 6, "def forward(self, messages):",
+        "Mine.forward never calls self.feedforward(...), so the neuron has no output. "
+        "End forward with self.feedforward(value)",
+    ),
+    "feedforward twice": (
+        FORWARD + "\n        self.feedforward(total)", 11, "self.feedforward(total)",
+        "self.feedforward is called a second time; call it exactly once on every path",
+    ),
+    "feedforward on one path": (
+        SUM + "\n        if total > 0.0:\n            self.feedforward(total)", 5,
+        "def forward(self, messages):",
+        "self.feedforward(...) is not called where 'total > 0.0' is false",
+    ),
+    "push outside the loop": (
+        backward("pass", "\n        self.push(error * self.output)"), 17,
+        "self.push(error * self.output)",
+        "Call self.push(...) once per message, inside the loop",
+    ),
+    "push for some messages": (
+        backward("if m.delta > 0.0:\n    self.push(m.delta * self.output)"), 17,
+        "self.push(m.delta * self.output)",
+        "push exactly once per message on every path of the loop",
+    ),
+    "push twice for a message": (
+        backward("self.push(m.delta * self.output)\nself.push(m.delta * self.output)"), 17,
+        "self.push(m.delta * self.output)",
+        "push is called a second time for the same message",
+    ),
+    "what an earlier message said": (
+        """
+        total = 0.0
+        last = 0.0
+        for m in messages:
+            total += m.input * last
+            last = m.weight
+        self.feedforward(total)""", 10, "total += m.input * last",
+        "'total' depends on the order of messages",
+    ),
+    "a later message": (
+        """
+        total = 0.0
+        for m in messages:
+            total += m.input * next(messages).weight
+        self.feedforward(total)""", 9, "next",
+        "next is not in the neuron language",
+    ),
+    "an unknown field": (
+        backward("self.push(m.detla * self.output)"), 16, "m.detla",
+        "message has no field 'detla'. Did you mean 'delta'?",
+    ),
+}  # fmt: skip
+
+
+def neuron_job(folder: Path, source: str) -> None:
+    neuron = f"class Mine(horn.Neuron):\n    def forward(self, messages):{source}"
+    text = JOB.replace("def job", f"{neuron}\n\ndef job", 1)
+    (folder / "job.py").write_text(text.replace("net.layer(4, ", "net.layer(4, neuron=Mine, "))
+
+
+@pytest.mark.parametrize("what", NEURONS)
+@pytest.mark.parametrize("command", ["submit", "check"])
+def test_a_neuron_outside_the_language(run: Any, folder: Path, what: str, command: str) -> None:
+    source, line, underlined, sentence = NEURONS[what]
+    neuron_job(folder, source)
+    done = run(command, "job.py")
+    method = "backward" if "def backward" in source else "forward"
+    assert_refused(done, 2, f"Error: job.py:{line}, in Mine.{method}\n", sentence)
+    text, caret = done.err.splitlines()[1:3]
+    shown = "".join(a for a, b in zip(text, caret.ljust(len(text)), strict=False) if b == "^")
+    assert shown == underlined
+
+
+def test_a_backward_with_a_wrong_gradient(run: Any, folder: Path) -> None:
+    neuron_job(folder, backward("self.push(-m.delta * self.output)"))
+    done = run("submit", "job.py")
+    assert_refused(
+        done, 2, "job.py:12, in Mine.backward: self.push(...) is not the gradient of the loss",
+        "by finite differences, but backward gives", "leave backward out and horn derives it",
+    )  # fmt: skip
+    done = run("check", "job.py")
+    assert done.code == 1 and done.files == set()
+    assert "DIFFER" in done.out and "self.push(...) is not the gradient of the loss" in done.out
+
+
+def test_a_wrong_gradient_that_is_meant_is_not_checked(run: Any, folder: Path) -> None:
+    neuron_job(folder, backward("self.push(-m.delta * self.output)"))
+    assert run("submit", "job.py", "--set", "check=false").code == 0
+
+
+# --- the command line and its files ---
+
+
+@pytest.mark.parametrize(
+    "setting, message",
+    [
+        (
+            "batchsize=5",
+            "--set batchsize: unknown key; did you mean batch_size? Valid keys: batch_",
+        ),
+        ("learning_rate=5", "unknown key; did you mean optimizer.learning_rate?"),
+        ("optimizer.momentun=0.5", "did you mean optimizer.momentum?"),
+        ("layer9.size=5", "did you mean layer2.size?"),
+        ("batch_size=many", "batch_size is a whole number, got 'many'"),
+        ("batch_size=2.5", "batch_size is a whole number, got '2.5'"),
+        ("batch_size=0", "batch_size must be a whole number from 1, got 0"),
+        ("optimizer.learning_rate=-1", "learning_rate must be 0 or more, got -1.0"),
+        ("keep_best=maybe", "keep_best is true or false, got 'maybe'"),
+        ("optimizer=sdg", "--set optimizer=sdg: unknown; did you mean sgd?"),
+        ("dtype=float16", 'dtype must be "float32" or "float64"'),
+        ("early_stopping.patience=3", "add validation=0.1"),
+        ("batch_size", "write --set key=value"),
+    ],
+)
+def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> None:
+    assert_refused(run("submit", "job.py", "--set", setting), 2, message)
+
+
+@pytest.mark.parametrize(
+    "arguments, code, message",
+    [
+        (["jop.py"], 4, "jop.py: no such file; did you mean job.py?"),
+        (["work/job"], 4, "work/job: no such file or module; give file.py or package.module"),
+        (["job.py:jop"], 4, "job.py has no 'jop'; did you mean job.py:job?"),
+        (["no.such.module"], 4, "no.such.module: no such file or module"),
+        (["."], 4, "is a folder; name a file in it"),
+        (["job.py", "-n", "2"], 2, "this version of horn runs one task in one group"),
+        (["job.py", "-g", "2"], 2, "this version of horn runs one task in one group"),
+        (["job.py", "--strategy", "downpour"], 2, 'has "allreduce" only'),
+        (["job.py", "--backend", "cuda"], 2, "unknown backend 'cuda'; known: kernels"),
+        (["job.py", "--timeout", "soon"], 2, "'soon' is no length of time; write 90s, 5m or 2h"),
+        (["job.py", "-o", "no/where.horn"], 2, "the folder no does not exist; make it first"),
+        (["job.py", "--batch", "5"], 2, "No such option"),
+        ([], 2, "Missing argument"),
+    ],
+)
+def test_a_command_that_does_not_fit(
+    run: Any, arguments: list[str], code: int, message: str
+) -> None:
+    assert_refused(run("submit", *arguments), code, message)
+
+
+def test_a_file_with_a_syntax_error(run: Any, folder: Path) -> None:
+    (folder / "job.py").write_text("import horn\ndef job(:\n    pass\n")
+    assert_refused(run("submit", "job.py"), 2, "job.py:2\n    def job(:\n            ^")
+
+
+@pytest.mark.parametrize("ending, kind", [("None", "nothing"), ("42", "a int")])
+def test_a_job_function_that_returns_something_else(
+    run: Any, folder: Path, ending: str, kind: str
+) -> None:
+    (folder / "job.py").write_text(f"def job():\n    return {ending}\n")
+    assert_refused(run("submit", "job.py"), 2, f"job gives {kind}, not a horn.Job")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict", "show"])
+def test_a_model_that_is_damaged_foreign_or_missing(
+    run: Any, folder: Path, model: str, command: str
+) -> None:
+    more = [] if command == "show" else ["digits:test"]
+    (folder / "cut.horn").write_bytes((folder / model).read_bytes()[:-9])
+    (folder / "text.horn").write_text("not a model at all, but long enough to look at it twice")
+    assert_refused(run(command, "cut.horn", *more), 2, "cut.horn: is cut short")
+    assert_refused(run(command, "text.horn", *more), 2, "text.horn: is no model file")
+    assert_refused(run(command, "none.horn", *more), 4, "none.horn: no such file")
+
+
+def test_predictions_go_to_a_known_kind_of_file(run: Any, model: str) -> None:
+    done = run("predict", model, "digits:test", "-o", "out.parquet")
+    assert_refused(done, 2, "predictions are written as .npy or .csv")

@@ -1,0 +1,132 @@
+"""horn evaluate, predict and show, on a model that submit has saved."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from tests.cli.conftest import JOB
+
+NEURON = """
+class Shifted(horn.Neuron):
+    shift = 0.25
+    gain = horn.Parameter(1.0)
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(self.gain * self.activation(total + self.shift))
+"""
+
+
+@pytest.fixture
+def model(run: Any, folder: Path) -> str:
+    """A model of a user's neuron, whose file is gone; and rows.npz, what it was trained on."""
+    (folder / "source").mkdir()
+    text = JOB.replace("def job", NEURON + "\ndef job", 1)
+    text = text.replace("net.layer(4, ", "net.layer(4, neuron=Shifted, ")
+    text = text.replace("    return", '    np.savez("rows.npz", x=x, y=y)\n    return')
+    (folder / "source" / "mine.py").write_text(text)
+    assert run("submit", "source/mine.py", "-q", "--set", "epochs=5").code == 0
+    shutil.rmtree(folder / "source")
+    return "mine.horn"
+
+
+def test_evaluate_and_predict_give_the_figure_of_the_training(run: Any, model: str) -> None:
+    shown = run("show", model, "--json").json["facts"]["metrics"]["training"]
+    found = run("evaluate", model, "rows.npz", "--json").json
+    assert found["schema"] == "horn.evaluate/1" and found["samples"] == 40
+    assert found["loss"] == pytest.approx(shown["loss"]) and found["acc"] == shown["acc"]
+    labels = [int(text) for text in run("predict", model, "rows.npz", "--labels").out.split()]
+    assert np.mean(labels == np.load("rows.npz")["y"]) == found["acc"]
+    assert f"acc {found['acc']:.4f}" in run("evaluate", model, "rows.npz").out
+
+
+def test_predict_writes_what_the_model_predicts(run: Any, model: str) -> None:
+    done = run("predict", model, "rows.npz", "-o", "out.npy")
+    assert done.out == "" and done.err == "Wrote out.npy: 40 × 2 float32.\n"
+    expected = horn.Model.load(model, backend="reference").predict(np.load("rows.npz")["x"])
+    np.testing.assert_array_equal(np.load("out.npy"), expected)
+    assert run("predict", model, "rows.npz", "-o", "out.csv").files == {"out.csv"}
+    np.testing.assert_allclose(np.loadtxt("out.csv", delimiter=","), expected, rtol=1e-6)
+    first = run("predict", model, "rows.npz").out.splitlines()[0]
+    np.testing.assert_allclose([float(v) for v in first.split()], expected[0], rtol=1e-5)
+
+
+def test_predict_json_has_the_outputs(run: Any, model: str) -> None:
+    found = run("predict", model, "rows.npz", "--json").json
+    assert found["schema"] == "horn.predict/1" and found["shape"] == [40, 2]
+    assert len(found["outputs"]) == 40 and sum(found["outputs"][0]) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_show_says_what_the_model_is_and_where_it_comes_from(run: Any, model: str) -> None:
+    done = run("show", model)
+    assert done.code == 0 and done.err == ""
+    for text in ("1 layer1  Shifted, tanh", "16", "loss       cross_entropy", "training   loss 0.",
+                 "optimizer  SGD(learning_rate=0.5", "20 updates of batch 10, 5 epochs", "mine.py"):  # fmt: skip
+        assert text in done.out, done.out
+    assert "self.activation(total + self.shift)" in run("show", model, "--source").out
+
+
+def test_show_json_is_the_manifest(run: Any, model: str) -> None:
+    found = run("show", model, "--json").json
+    assert found["schema"] == "horn.model/1" and found["format"] == 1
+    assert found["network"]["layers"][1]["constants"] == {"shift": 0.25}
+    assert found["sources"]["mine"]["file"] == "mine.py"
+
+
+def test_show_runs_nothing_of_the_file(run: Any, model: str, folder: Path) -> None:
+    """A model whose source would say so when it is run."""
+    from horn import modelfile
+
+    manifest, arrays = modelfile.read(model)
+    text = manifest["sources"]["mine"]["text"].replace(
+        "shift = 0.25", "shift = 0.25; open('was-run', 'w').close()"
+    )
+    import hashlib
+
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    manifest["sources"]["mine"] |= {"text": text, "sha256": digest}
+    modelfile.write("evil.horn", manifest, arrays)
+    assert run("show", "evil.horn").code == 0 and run("show", "evil.horn", "--source").code == 0
+    assert not (folder / "was-run").exists()
+    assert run("evaluate", "evil.horn", "rows.npz").files == {"was-run"}  # it would have shown
+
+
+def test_check_says_how_neurons_run_and_that_backwards_agree(run: Any, folder: Path) -> None:
+    neuron = """
+class Own(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    def backward(self, messages):
+        error = 0.0
+        for m in messages:
+            error += m.delta * m.weight
+            self.push(m.delta * self.output)
+        self.backpropagate(error * self.activation.derivative(self.output))
+"""
+    text = JOB.replace("def job", neuron + "\ndef job", 1)
+    (folder / "job.py").write_text(text.replace("net.layer(4, ", "net.layer(4, neuron=Own, "))
+    done = run("check", "job.py")
+    assert done.code == 0 and done.files == set()
+    assert "weighted sum" in done.out and "matrix products" in done.out and "agree" in done.out
+    found = run("check", "job.py", "--json").json
+    assert found["schema"] == "horn.check/1" and found["ok"] is True
+    assert found["layers"][0]["backward"] == "written"
+    assert found["layers"][0]["worst"]["relative_error"] < 1e-6
+    assert json.dumps(found)
+
+
+def test_zk_has_the_options_of_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+    from horn.cli import horn as group
+    from horn.cli._end import ending
+
+    assert ending(group, ["zk", "--help"]) == 0
+    assert "--data-dir" in capsys.readouterr().out
+    assert ending(group, ["zk", "--tick-ms", "0"]) == 2

@@ -1,0 +1,65 @@
+"""What starting costs: the help imports nothing heavy, and training begins soon."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import horn
+
+ROOT = Path(horn.__file__).parents[1]
+HEAVY = ("numpy", "rich", "safetensors", "kazoo", "zmq", "horn.network", "horn.compiler", "asyncio")
+BUDGET_US = 150_000  # imports of horn --help, reference/dependencies.md 2.1
+
+
+def imports(*arguments: str) -> dict[str, int]:
+    """Microseconds that each module took to import, by name."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "horn", *arguments],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)", done.stderr)
+    return {name: int(own) for own, name in found}
+
+
+@pytest.mark.cluster
+def test_help_imports_nothing_heavy() -> None:
+    took = imports("--help")
+    assert [name for name in HEAVY if name in took] == []
+
+
+@pytest.mark.cluster
+def test_help_stays_within_its_import_budget() -> None:
+    took = min(sum(imports("--help").values()) for _ in range(5))
+    assert took < BUDGET_US, f"imports took {took / 1000:.0f} ms"
+
+
+@pytest.mark.cluster
+def test_show_imports_neither_numpy_nor_the_engine(tmp_path: Path) -> None:
+    net = horn.Network()
+    net.input(2)
+    net.output(1)
+    horn.Model(net, net.initial_parameters()).save(tmp_path / "m.horn")
+    took = imports("show", str(tmp_path / "m.horn"), "--json")
+    assert [name for name in ("numpy", "horn.model", "safetensors") if name in took] == []
+
+
+@pytest.mark.cluster
+def test_first_step_of_the_digits_example_comes_within_a_second_and_a_half(tmp_path: Path) -> None:
+    best = 99.0
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-m", "horn", "submit", "examples/digits.py", "-v",
+             "-o", str(tmp_path / "d.horn"), "--set", "iterations=1"],
+            cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found = re.search(r"First step ([\d.]+) s after", done.stderr)
+        assert found is not None
+        best = min(best, float(found[1]))
+    assert best <= 1.5, f"the first step came after {best} s"

@@ -1,0 +1,186 @@
+"""horn submit on one task."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from tests.cli.conftest import JOB
+
+ROOT = Path(horn.__file__).parents[1]
+
+
+def test_result_goes_to_stdout_and_all_else_to_stderr(run: Any) -> None:
+    done = run("submit", "job.py")
+    assert done.code == 0, done.err
+    assert re.fullmatch(r"training loss \d\.\d{4}  acc [01]\.\d{4}\n", done.out)
+    assert len(re.findall(r"^Epoch [123]/3  loss .* samples/s$", done.err, re.M)) == 3
+    assert "1 layer1  Standard, tanh" in done.err
+    assert "22 parameters, 88 B · SGD · batch 10 · 40 samples · 12 updates · seed 3" in done.err
+    assert "Saved job.horn (" in done.err and "SUCCEEDED in" in done.err
+    assert done.files == {"job.horn"}
+    assert "\x1b" not in done.out + done.err
+
+
+def test_quiet_says_the_result_only(run: Any) -> None:
+    done = run("submit", "job.py", "-q")
+    assert done.err == "" and done.out.startswith("training loss") and done.files == {"job.horn"}
+
+
+def test_json_is_one_object(run: Any) -> None:
+    done = run("submit", "job.py", "--json")
+    assert next(iter(done.json)) == "schema" and done.json["schema"] == "horn.run/1"
+    assert done.json["state"] == "SUCCEEDED" and done.json["iterations"] == 12
+    assert [row["epoch"] for row in done.json["history"]] == [1, 2, 3]
+    assert set(done.json["metrics"]["training"]) == {"loss", "acc"}
+
+
+def test_output_names_the_model_file(run: Any) -> None:
+    assert run("submit", "job.py", "-o", "other.horn").files == {"other.horn"}
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(run: Any) -> None:
+    done = run("submit", "job.py", "--dry-run")
+    assert done.code == 0 and done.files == set()
+    assert "Dry run: nothing was trained or written." in done.out
+    assert "12 updates (4 per epoch)" in done.out and "Memory about" in done.out
+    plan = run("submit", "job.py", "--dry-run", "--json").json
+    assert plan["schema"] == "horn.plan/1"
+    assert [layer["parameters"] for layer in plan["layers"]] == [0, 12, 10]
+    assert plan["memory_bytes"]["parameters"] == 88
+
+
+def test_same_seed_gives_bitwise_the_same_weights_and_another_does_not(run: Any) -> None:
+    for name, seed in (("a", "5"), ("b", "5"), ("c", "6")):
+        assert run("submit", "job.py", "-q", "--seed", seed, "-o", f"{name}.horn").code == 0
+    a, b, c = (horn.Model.load(f"{name}.horn").parameters for name in "abc")
+    for name in a:
+        assert a[name].tobytes() == b[name].tobytes()
+    assert not np.array_equal(a["layer1.weight"], c["layer1.weight"])
+
+
+def test_set_changes_job_optimizer_and_layers(run: Any) -> None:
+    done = run(
+        "submit", "job.py", "--dry-run", "--json",
+        "--set", "batch_size=20", "--set", "iterations=7",
+        "--set", "optimizer.momentum=0.5", "--set", "layer1.size=9",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert done.json["batch_size"] == 20 and done.json["iterations"] == 7
+    assert "momentum=0.5" in done.json["optimizer"]
+    assert done.json["layers"][1]["units"] == 9
+
+
+def test_report_of_the_file_has_the_last_word(run: Any, folder: Path) -> None:
+    (folder / "job.py").write_text(JOB + "\ndef report(run):\n    print('epochs', run.epochs)\n")
+    assert run("submit", "job.py").out.splitlines()[-1] == "epochs 3"
+
+
+def test_arguments_after_the_dashes_reach_the_job_function(run: Any, folder: Path) -> None:
+    text = JOB.replace("def job():", "def job(units: int = 4, kind='tanh', bias=True):")
+    text = text.replace("net.layer(4, activation", "net.layer(units, bias=bias, activation")
+    (folder / "job.py").write_text(text)
+    done = run("submit", "job.py", "--dry-run", "--json", "--", "--units", "6", "--bias=false")
+    assert done.code == 0, done.err
+    assert done.json["layers"][1]["parameters"] == 12
+    assert run("submit", "job.py", "--", "--unit", "6").err == (
+        "Error: job has no parameter 'unit'; did you mean --units? It has --units, --kind, --bias\n"
+    )
+    assert (
+        "--units is a whole number, got 'six'" in run("submit", "job.py", "--", "--units=six").err
+    )
+
+
+def test_arguments_reach_the_files_own_argv(run: Any, folder: Path) -> None:
+    text = JOB.replace("import horn", "import horn, sys\nUNITS = int(sys.argv[1])", 1)
+    (folder / "job.py").write_text(text.replace("layer(4", "layer(UNITS"))
+    done = run("submit", "job.py", "--dry-run", "--json", "--", "7")
+    assert done.json["layers"][1]["units"] == 7
+
+
+def test_a_target_is_a_file_a_module_or_a_name_in_one(run: Any, folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "__init__.py").write_text("")
+    (folder / "mine" / "nets.py").write_text(JOB + "\nready = job()\n")
+    for target in ("mine.nets", "mine.nets:ready", "mine/nets.py:ready"):
+        assert run("submit", target, "--dry-run").code == 0
+    assert run("submit", "mine.nets:ready", "-q").files == {"nets.horn"}
+
+
+def test_a_file_may_import_its_neighbour(run: Any, folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "neighbour_of_job.py").write_text("UNITS = 5\n")
+    (folder / "sub" / "job2.py").write_text(
+        JOB.replace("import horn", "import horn\nfrom neighbour_of_job import UNITS").replace(
+            "layer(4", "layer(UNITS"
+        )
+    )
+    done = run("submit", "sub/job2.py", "--dry-run", "--json")
+    assert done.json["layers"][1]["units"] == 5
+
+
+def test_timeout_ends_with_124_and_writes_nothing(run: Any) -> None:
+    done = run("submit", "job.py", "--set", "epochs=100000", "--timeout", "0.1s")
+    assert done.code == 124 and done.files == set()
+    assert "training took more than 0.1 s" in done.err
+
+
+def test_divergence_ends_with_7_and_writes_nothing(run: Any, folder: Path) -> None:
+    text = JOB.replace('"softmax", loss="cross_entropy"', '"identity", loss="squared_error"')
+    (folder / "job.py").write_text(text)
+    done = run("submit", "job.py", "--set", "optimizer.learning_rate=1e30", "--set", "epochs=50")
+    assert done.code == 7 and done.files == set()
+    assert "at iteration" in done.err and "(1e+30). Try 1e+29 or clip_norm=1.0" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_an_exception_in_the_users_file_names_its_line(run: Any, folder: Path) -> None:
+    (folder / "job.py").write_text(JOB.replace("rng = np", "rng = nq"))
+    done = run("submit", "job.py")
+    assert done.code == 1 and done.files == set()
+    assert "job.py:10  rng = nq.random.default_rng(0)" in done.err
+    assert "NameError: name 'nq' is not defined" in done.err and "Traceback" not in done.err
+    assert "Traceback" in run("submit", "job.py", "-v").err
+
+
+def test_a_bug_in_horn_ends_with_70_and_a_report(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("horn.plan.layers", None)
+    done = run("submit", "job.py")
+    assert done.code == 70 and done.files == set()
+    assert "This is a bug in horn" in done.err and "TypeError" in done.err
+    assert "command: horn submit" in done.err
+
+
+def test_training_at_the_top_level_of_a_file_is_refused(run: Any, folder: Path) -> None:
+    (folder / "job.py").write_text(JOB + "\nhorn.train(job())\n")
+    done = run("submit", "job.py")
+    assert done.code == 2 and 'put it under if __name__ == "__main__":' in done.err
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_cleanly(folder: Path, number: signal.Signals, code: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "horn", "submit", str(folder / "job.py"),
+         "-o", str(folder / "m.horn"), "--set", "epochs=10000000"],
+        cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for text in process.stderr:  # wait for the first epoch
+        if text.startswith("Epoch"):
+            break
+    process.send_signal(number)
+    deadline = time.monotonic() + 60
+    _, err = process.communicate(timeout=deadline - time.monotonic())
+    assert process.returncode == code
+    assert "Traceback" not in err
+    assert [p.name for p in folder.iterdir() if p.suffix != ".py" and p.name != "__pycache__"] == []
