@@ -1,0 +1,200 @@
+"""Servers killed under load lose nothing; clients killed or stopped lose their nodes on time."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.zk.client import RawClient
+from tests.zk.faults import (
+    ServerProcess,
+    Writer,
+    children,
+    client_process,
+    fill,
+    names,
+    wait_event,
+)
+from zk.acl import OPEN
+from zk.wire import Op
+
+pytestmark = [pytest.mark.net, pytest.mark.cluster, pytest.mark.timeout(120)]
+
+N_WRITERS = 4
+SEED = int(os.environ.get("HORN_SEED", "0"))
+
+
+def kill_under_writers(folder: Path, n_trials: int, n_nodes: int) -> list[float]:
+    """Kill -9 again and again; check after each start. Returns the seconds of each recovery."""
+    rng = random.Random(SEED)
+    server = ServerProcess(folder)
+    server.start()
+    kept: dict[str, set[int]] = {f"/w{i}": set() for i in range(N_WRITERS)}
+    seconds, zxid = [], 0
+    try:
+        if n_nodes:
+            fill(server.hosts, n_nodes)
+        with RawClient(server.hosts) as client:
+            for root in kept:
+                client.call(Op.CREATE, root, b"", OPEN, 0)
+        for trial in range(n_trials):
+            writers = [Writer(server.hosts, root, trial * 1_000_000, churn=True) for root in kept]
+            for writer in writers:
+                writer.start()
+            killer = threading.Timer(rng.uniform(0.005, 0.12), server.kill)
+            killer.start()
+            killer.join()
+            for writer in writers:
+                writer.join(30)
+                assert not writer.is_alive()
+            seconds.append(server.start())
+            zxid = max(zxid, *[w.zxid for w in writers])
+            with RawClient(server.hosts) as client:
+                # The server has seen all that a client was told of.
+                assert client.call(Op.EXISTS, "/", False)[0].zxid >= zxid
+                for writer in writers:
+                    check(client, writer, kept[writer.root])
+                if n_nodes:
+                    assert len(children(client, "/bulk")) == n_nodes
+                for root, numbers in kept.items():
+                    # Start the next trial small.
+                    for number in sorted(numbers)[:-20]:
+                        client.multi([(Op.DELETE, (p, -1)) for p in names(root, number)])
+                        numbers.discard(number)
+    finally:
+        server.kill()
+    return seconds
+
+
+def check(client: RawClient, writer: Writer, kept: set[int]) -> None:
+    """What is there is what was acknowledged, plus whole changes that were on their way."""
+    there = children(client, writer.root)
+    must = kept | (set(writer.acknowledged) - writer.deleted)
+    maybe = {writer.sent} - set(writer.acknowledged)
+    if writer.deleting is not None:
+        maybe.add(writer.deleting)
+        must.discard(writer.deleting)
+    for number in must:
+        assert set(names(writer.root, number)) <= there, f"acknowledged {number} is lost"
+    for number in maybe:
+        parts = set(names(writer.root, number))
+        assert parts <= there or not parts & there, f"{number} is there in part"
+        if parts <= there:
+            must = must | {number}
+    known = {path for number in must for path in names(writer.root, number)}
+    assert there == known, "something is there that was never written, or was deleted"
+    kept.clear()
+    kept.update(must)
+
+
+def test_kill_minus_nine_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    seconds = kill_under_writers(tmp_path / "d", n_trials=4, n_nodes=0)
+    assert len(seconds) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_kill_minus_nine_two_hundred_times_at_ten_thousand_nodes(tmp_path: Path) -> None:
+    seconds = sorted(kill_under_writers(tmp_path / "d", n_trials=200, n_nodes=10_000))
+    print(f"200 kills: recovery median {seconds[100]:.2f} s, worst {seconds[-1]:.2f} s")
+    assert seconds[-1] <= 1.0
+
+
+@pytest.fixture
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess(None, tick_ms=500) as running:
+        yield running
+
+
+def vanish(server: ServerProcess, number: int, how: int, timeout_ms: int, phase_s: float) -> float:
+    """Seconds from the signal until a watcher hears that the node is gone."""
+    path = f"/e{number}"
+    with (
+        RawClient(server.hosts, timeout_ms=10_000) as watcher,
+        client_process(server.hosts, path, timeout_ms) as process,
+    ):
+        assert watcher.call(Op.EXISTS, path, True)[0].code == 0
+        pinging = threading.Event()
+
+        def ping() -> None:
+            while not pinging.wait(1.0):
+                watcher.send(Op.PING, xid=-2)
+
+        pinger = threading.Thread(target=ping)
+        pinger.start()
+        try:
+            threading.Event().wait(phase_s)  # a random phase between pings and ticks
+            process.send_signal(how)
+            start = time.monotonic()
+            return wait_event(watcher) - start
+        finally:
+            pinging.set()
+            pinger.join()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_node_of_a_killed_or_stopped_client_vanishes_on_time(
+    server: ServerProcess, how: int
+) -> None:
+    assert vanish(server, 0, how, timeout_ms=1000, phase_s=0.1) <= 1.0 + 0.5 + 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nodes_vanish_on_time_in_fifty_trials(server: ServerProcess) -> None:
+    rng = random.Random(SEED)
+    took = []
+    for number in range(50):
+        how = signal.SIGKILL if number % 2 else signal.SIGSTOP
+        timeout_ms = rng.choice([1000, 1500, 2000])
+        seconds = vanish(server, number, how, timeout_ms, rng.uniform(0, 0.5))
+        took.append((seconds - timeout_ms / 1000, seconds, timeout_ms))
+    late = [t for t in took if t[0] > 0.5 + 0.1]
+    print(f"50 trials: latest {max(took)[0]:+.3f} s after the timeout (allowed +0.600)")
+    assert not late
+
+
+def live_under_load(server: ServerProcess, n_clients: int, seconds: float) -> int:
+    """How many of ``n_clients`` sessions of 2 s end while both cores are busy."""
+    burn = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    clients = [RawClient(server.hosts, timeout_ms=2000) for _ in range(n_clients)]
+    lost = 0
+    try:
+        for number, client in enumerate(clients):
+            client.call(Op.CREATE, f"/live{number}", b"", OPEN, 1)
+        deadline = time.monotonic() + seconds
+        pause = threading.Event()
+        while time.monotonic() < deadline:
+            for number, client in enumerate(clients):
+                client.call(Op.SET_DATA, f"/live{number}", b"x", -1)
+                client.ping()
+            pause.wait(0.4)
+        for number, client in enumerate(clients):
+            lost += client.call(Op.EXISTS, f"/live{number}", False)[0].code != 0
+    finally:
+        for process in burn:
+            process.kill()
+        for process in burn:
+            process.wait()
+        for client in clients:
+            client.close()
+    return lost
+
+
+def test_no_live_client_expires_while_all_cores_are_busy(server: ServerProcess) -> None:
+    assert live_under_load(server, n_clients=10, seconds=4) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_live_client_expires_in_a_minute_of_full_load(server: ServerProcess) -> None:
+    assert live_under_load(server, n_clients=20, seconds=60) == 0
