@@ -145,9 +145,9 @@ class Coordinator:
     """A session, its primitives and its events.
 
     Times in seconds. ``session_s`` is the time after which ZooKeeper gives up a silent client: the
-    time it takes to notice a killed one; the server may clamp it. With a ``secret`` every node is
-    readable and writable with that secret only (digest ACL; the password is derived, the secret
-    itself is never sent).
+    time it takes to notice a killed one; the attribute says what the server granted. With a
+    ``secret`` every node is readable and writable with that secret only (digest ACL; the password
+    is derived, the secret itself is never sent).
 
     Raises
     ------
@@ -195,6 +195,7 @@ class Coordinator:
             ) from error
         self._handler.connect_s = min(session_s / 3 / len(self._client.hosts), CONNECT_S)
         self._client.add_listener(self._on_state)
+        self._learn_session_time()
         self._start(timeout_s, acl)
 
     def _start(self, timeout_s: float, acl: list[Any] | None) -> None:
@@ -218,6 +219,18 @@ class Coordinator:
         except BaseException:
             self.close()
             raise
+
+    def _learn_session_time(self) -> None:
+        """Take over the time that the server grants: kazoo uses it, but keeps it to itself."""
+        connection = self._client._connection
+        connect = connection._connect
+
+        def connect_and_learn(*args: Any) -> tuple[float, float]:
+            read_ms, connect_ms = connect(*args)
+            self.session_s = read_ms * 1.5 / 1000  # it waits 2/3 of the time for an answer
+            return read_ms, connect_ms
+
+        connection._connect = connect_and_learn
 
     def _why_unreachable(self) -> str:
         for host, port in self._client.hosts:

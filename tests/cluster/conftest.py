@@ -42,7 +42,7 @@ def servers() -> Iterator[Callable[[str], Server]]:
     makers = {
         "embedded": lambda: zk.EmbeddedServer(tick_ms=200),
         "apache": lambda: ApacheServer(tick_ms=200),
-        "ensemble": lambda: ApacheEnsemble(tick_ms=200),
+        "ensemble": lambda: ApacheEnsemble(tick_ms=400),
     }
     running: dict[str, Server] = {}
 

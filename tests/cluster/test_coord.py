@@ -160,6 +160,14 @@ def test_silence_for_a_session_time_is_loss_before_others_can_take_over(zookeepe
         assert not coord._handler.is_connection_thread() and events.empty()
 
 
+def test_a_session_time_that_the_server_cuts_is_known(zookeeper, connect):
+    # given servers that grant 2 to 20 ticks of 0.2 s, the ensemble of 0.4 s
+    tick_s = 0.4 if zookeeper.kind == "ensemble" else 0.2
+    for asked_s, granted_s in [(3.0, 3.0), (60.0, 20 * tick_s), (0.1, 2 * tick_s)]:
+        coord = connect(session_s=asked_s)
+        assert coord.session_s == pytest.approx(granted_s)
+
+
 def test_an_expired_session_is_lost_once_and_never_replaced(zookeeper, connect):
     coord, other = connect(), connect()
     events = queue.Queue()
