@@ -349,9 +349,15 @@ def assume(node: Node, condition: Node, holds: bool) -> Node:
     """The node where the condition is known: selects by the same condition choose their side."""
     if condition.op is Op.NOT:
         condition, holds = condition.args[0], not holds
-    if not any(n is condition for n in walk(node)):
-        return node
-    return replace(node, {condition: const(float(holds))})
+    known = const(float(holds))
+
+    def find(n: Node) -> Node | None:
+        if n is condition:
+            return known
+        # Inside a reduction over messages the same words speak of every message, not of this one.
+        return n if n.op is Op.REDUCE and n.value[1] in condition.axes else None
+
+    return replace(node, find) if any(n is condition for n in walk(node)) else node
 
 
 def add(a: Any, b: Any) -> Node:

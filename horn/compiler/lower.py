@@ -629,8 +629,6 @@ class Builder:
                 if (pushes or deltas) and not receiver.derived.is_weighted_sum:
                     what = "m.delta" if deltas else "push"
                     raise _at(written.place, f"{name}.backward uses {what} toward {receiver.layer.name}, but {other}.forward is more than a function of sum(input * weight) and has no one delta: read m.gradient, and do not push, or leave backward out")  # fmt: skip
-                if not pushes and not receiver.is_local and receiver.derived.is_weighted_sum:
-                    raise _at(written.place, f"{name}.backward never calls self.push(...): the weights of its outgoing synapses would not learn. Push the gradient once per message, inside the loop")  # fmt: skip
 
     # -- sitting out
 
@@ -844,11 +842,16 @@ class Builder:
         stem = f"{layer.name}.delta"
         if code.backward is not None:
             node = self.at_vertex(code.backward.delta, code, "backward")
+            here = None if layer.index in self.compact else self.masks.get(layer.index)
+            taking_part = const(1.0) if here is None else make(Op.NE, here, ZERO)
+            node = select(taking_part, node, ZERO)  # who sits out is not asked
             code.delta = self.store(node, frame, "bo", stem)
             code.upstream = None
             for name, node in code.backward.states.items():
                 now = self.buffer(self.fresh(f"{layer.name}.{name}.after"), ("b", f"n{layer.index}"))
-                self.loop(frame, [Output(now, self.at_vertex(node, code, "backward"))])
+                before = self.state_now(layer, name, code)
+                after = self.at_vertex(node, code, "backward")
+                self.loop(frame, [Output(now, select(taking_part, after, before))])
                 self.known[(layer.index, "kept", name)] = load(now, "bo")
         else:
             if layer.kind != "output" and not code.is_local:
@@ -869,6 +872,11 @@ class Builder:
                 self.known[(layer.index, "forward", UPSTREAM)] = code.upstream
         if code.delta is not None:
             self.probes[stem] = code.delta.value
+
+    def state_now(self, layer: Layer, name: str, code: Code) -> Node:
+        """A State as forward left it."""
+        now = self.known.get((layer.index, "state", name))
+        return self.at_vertex(leaf(Op.STATE, "bo", name), code, "forward") if now is None else now
 
     def from_receivers(self, code: Code) -> Node | None:
         """d loss / d output: the sum of m.gradient over the outgoing synapses. None if nothing flows back."""
@@ -1057,7 +1065,7 @@ class Builder:
             layer = code.layer
             frame = Frame(layer.index)
             for name in layer.states:
-                now = self.known.get((layer.index, "kept", name)) or self.known.get((layer.index, "state", name))
+                now = self.known.get((layer.index, "kept", name), self.known.get((layer.index, "state", name)))
                 if now is None:
                     continue
                 full = f"{layer.name}.{name}"

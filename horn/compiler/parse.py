@@ -221,6 +221,7 @@ class Run:
         self.path: Path = ()
         self.calls: tuple[tuple[str, int, int], ...] = ()
         self.in_loop = False
+        self.loop_depth = 0  # how many calls deep the loop over messages stands
         self.uses_delta = False
         self.push_place: ast.AST | None = None
 
@@ -366,9 +367,9 @@ class Run:
         frame.fed = both(yes.fed, no.fed, "self.feedforward(...) is not called")
         frame.delta = both(yes.delta, no.delta, "self.backpropagate(...) is not called")
         frame.pushed = both(yes.pushed, no.pushed, "self.push(...) is not called")
-        frame.loop_push = both(yes.loop_push, no.loop_push, "self.push(...) is not called")
-        if isinstance(frame.loop_push, Unset):
-            self.fail(node, f"{frame.loop_push.why}; push once per message on every path")
+        if yes.loop_push is not no.loop_push:  # a path that reads no messages pushes nothing
+            sides = (const(0.0) if f.loop_push is None else f.loop_push for f in (yes, no))
+            frame.loop_push = select(c, *sides)
         for name in {*yes.parameters, *no.parameters}:
             frame.parameters[name] = both(
                 yes.parameters.get(name), no.parameters.get(name), f'self.push(..., to="{name}") is not called'
@@ -405,7 +406,7 @@ class Run:
         elif isinstance(node, ast.Return):
             frame.returned = self.expression(node.value) if node.value is not None else None
             frame.done = True
-            if self.in_loop:
+            if self.in_loop and len(self.sources) == self.loop_depth:
                 self.fail(node, "return inside the loop over messages: what is computed would depend on the order of messages; use an if instead")  # fmt: skip
         elif isinstance(node, ast.Pass):
             pass
@@ -472,7 +473,7 @@ class Run:
                 frame.names.pop(name, None)
         frame.names[node.target.id] = Message()
         outer_push, frame.pushed = frame.pushed, None
-        self.in_loop = True
+        self.in_loop, self.loop_depth = True, len(self.sources)
         self.block(node.body)
         self.in_loop = False
         frame = self.frame
@@ -531,7 +532,7 @@ class Run:
         self.frame.read = (*self.frame.read, self.path)
         saved = self.frame.names.get(comp.target.id)
         self.frame.names[comp.target.id] = Message()
-        self.in_loop = True
+        self.in_loop, self.loop_depth = True, len(self.sources)
         keep: Node | None = None
         for test in comp.ifs:
             c = self.condition(self.expression(test), test)
