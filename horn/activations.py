@@ -46,7 +46,12 @@ class Activation:
         """d f / d z, from the summed input z."""
         if self.df_at is not None:
             return self.df_at(z)
-        return self.derivative(self.f(z))
+        if self.df is None:
+            raise ModelError(
+                f"activation {self.name!r} was given no derivative; horn derives it where a network runs, "
+                f"to call it yourself give horn.Activation(name, f, df)"
+            )
+        return self.df(self.f(z))
 
 
 def identity(z: Any) -> Any:

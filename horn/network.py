@@ -77,6 +77,15 @@ class Layer:
         return int(total.max(initial=0))
 
     @cached_property
+    def typical_fan_in(self) -> int:
+        """Synapses per neuron over all links, the bias apart: the mean, rounded up, where they differ. What initialisers go by."""
+        total = sum(
+            link.source.size * self.size if link.edges is None else len(link.edges.indices)
+            for link in self.links
+        )
+        return -(-total // self.size)
+
+    @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """The learned numbers that the neuron class declares."""
         return declared(self.neuron, Parameter)
@@ -197,6 +206,12 @@ class Network:
                 )
         if len(set(map(id, sources))) != len(sources):
             raise ModelError(f"{where}: a layer is named twice in inputs")
+        if isinstance(connect, Mapping):
+            for key in connect:
+                if not any(key is source for source in sources):
+                    raise ModelError(
+                        f"{where}: connect names {key!r}, which is not among its inputs; the keys are layers of inputs"
+                    )
         size = _size(size, where)
         initial = init
         if init is None:
@@ -288,10 +303,9 @@ class Network:
         for layer in self.layers[1:]:
             for link in layer.links:
                 shape = link.shape(layer.size)
-                fan_in = link.source.size if link.edges is None else -(-shape[0] // max(layer.size, 1))  # fmt: skip
                 rng = initializers.generator(self.seed, layer.index, link.source.index, 0)
                 arrays[link.weight] = np.ascontiguousarray(
-                    link.init.values(shape, fan_in, layer.size, rng), dtype
+                    link.init.values(shape, layer.typical_fan_in, layer.size, rng), dtype
                 )
             if layer.bias is not None:
                 rng = initializers.generator(self.seed, layer.index, 0, 2)

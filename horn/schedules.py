@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from horn.errors import ModelError
+
 
 class Schedule(Protocol):
     """``at(iteration)`` is the learning rate of that update."""
@@ -20,6 +22,10 @@ class Step:
     initial: float
     every: int
     factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ModelError(f"Step: every must be at least 1 iteration, got {self.every!r}")
 
     def at(self, iteration: int) -> float:
         return self.initial * float(self.factor ** (iteration // self.every))

@@ -40,27 +40,31 @@ class Sparse:
                 f"Sparse takes exactly one of fan_in, csr, edge_list, sources; got {', '.join(given) or 'none'}"
             )
         if self.edge_list is not None:
-            object.__setattr__(self, "edge_list", tuple(map(tuple, self.edge_list)))
+            pairs = tuple(tuple(edge) for edge in self.edge_list)
+            for pair in pairs:
+                if len(pair) != 2:
+                    raise ModelError(f"Sparse: an edge is (source, receiver), got {pair!r}")
+            object.__setattr__(self, "edge_list", pairs)
 
     def edges(self, n_sources: int, n_receivers: int, rng: np.random.Generator) -> Edges:
         if self.fan_in is not None:
-            if not 0 <= self.fan_in <= n_sources:
+            if self.fan_in != int(self.fan_in) or not 0 <= self.fan_in <= n_sources:
                 raise ModelError(
                     f"Sparse(fan_in={self.fan_in}): the layer below has {n_sources} neurons; "
                     f"choose fan_in between 0 and {n_sources}"
                 )
             rows = [
-                np.sort(rng.choice(n_sources, self.fan_in, replace=False, shuffle=False))
+                np.sort(rng.choice(n_sources, int(self.fan_in), replace=False, shuffle=False))
                 for _ in range(n_receivers)
             ]
         elif self.sources is not None:
-            rows = [np.asarray(list(self.sources(o)), dtype=np.int64) for o in range(n_receivers)]
+            rows = [_whole(list(self.sources(o)), f"sources({o})") for o in range(n_receivers)]
         elif self.edge_list is not None:
             rows = _by_receiver(self.edge_list, n_receivers)
         else:
             assert self.csr is not None
-            indptr = np.asarray(self.csr[0], dtype=np.int64)
-            indices = np.asarray(self.csr[1], dtype=np.int64)
+            indptr = _whole(self.csr[0], "csr: indptr")
+            indices = _whole(self.csr[1], "csr: indices")
             if len(indptr) != n_receivers + 1 or indptr[0] != 0 or indptr[-1] != len(indices):
                 raise ModelError(
                     f"Sparse(csr): indptr must have {n_receivers + 1} entries from 0 to {len(indices)} "
@@ -88,13 +92,21 @@ class Sparse:
 def _by_receiver(pairs: Iterable[tuple[int, int]], n_receivers: int) -> list[Any]:
     rows: list[list[int]] = [[] for _ in range(n_receivers)]
     for source, receiver in pairs:
-        if not 0 <= receiver < n_receivers:
+        if not 0 <= receiver < n_receivers or receiver != int(receiver):
             raise ModelError(
                 f"Sparse: edge ({source}, {receiver}) names receiver {receiver}, but the layer has neurons "
                 f"0..{n_receivers - 1}; an edge is (source, receiver)"
             )
-        rows[receiver].append(source)
-    return [np.asarray(row, dtype=np.int64) for row in rows]
+        rows[int(receiver)].append(source)
+    return [_whole(row, "edge_list") for row in rows]
+
+
+def _whole(values: Any, what: str) -> Any:
+    """The values as int64, or a ModelError if they are not whole numbers."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ModelError(f"Sparse({what}): a list of whole numbers is expected, got {values!r}")
+    return array.astype(np.int64)
 
 
 CONNECTION = Sparse
