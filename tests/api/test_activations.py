@@ -1,0 +1,72 @@
+"""Activations: names, what they compute, and what they refuse."""
+
+import math
+
+import numpy as np
+import pytest
+
+from horn.activations import ACTIVATIONS, Activation, resolve, softmax
+from horn.errors import ModelError
+
+PLAIN = {
+    "identity": lambda z: z,
+    "sigmoid": lambda z: 1 / (1 + math.exp(-z)),
+    "tanh": math.tanh,
+    "scaled_tanh": lambda z: 1.7159 * math.tanh(2 / 3 * z),
+    "relu": lambda z: max(z, 0.0),
+    "leaky_relu": lambda z: z if z > 0 else 0.01 * z,
+    "softplus": lambda z: math.log(1 + math.exp(z)),
+}
+
+
+def test_every_activation_is_in_this_table():
+    assert PLAIN.keys() == ACTIVATIONS.keys()
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("z", [-3.0, -0.5, 0.0, 0.5, 3.0])
+def test_values_on_numbers_and_on_arrays(name, z):
+    f = ACTIVATIONS[name]
+    assert f(z) == pytest.approx(PLAIN[name](z), abs=1e-15)
+    np.testing.assert_allclose(f(np.array([z, z])), [PLAIN[name](z)] * 2, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "name, low, high",
+    [("sigmoid", 0.0, 1.0), ("softplus", 0.0, 800.0), ("tanh", -1.0, 1.0),
+     ("scaled_tanh", -1.7159, 1.7159)],
+)  # fmt: skip
+def test_large_inputs_do_not_overflow(name, low, high):
+    f = ACTIVATIONS[name]
+    with np.errstate(over="raise", invalid="raise"):
+        np.testing.assert_array_equal(f(np.array([-800.0, 800.0])), [low, high])
+    assert [f(-800.0), f(800.0)] == [low, high]
+
+
+def test_slopes_at_the_kink_are_those_of_note_1():
+    assert ACTIVATIONS["relu"].derivative(0.0) == 0.0
+    assert ACTIVATIONS["leaky_relu"].derivative(0.0) == 0.01
+
+
+def test_softmax_is_positive_sums_to_one_and_does_not_overflow():
+    y = softmax(np.array([1000.0, 1001.0, -1000.0]))
+    np.testing.assert_allclose(y, [1 / (1 + math.e), math.e / (1 + math.e), 0.0], atol=1e-15)
+
+
+def test_an_activation_of_the_users_own():
+    square = Activation("square", lambda z: z * z, df_at=lambda z: 2 * z)
+    assert square(3.0) == 9.0 and square.derivative_at(3.0) == 6.0
+    with pytest.raises(ModelError, match="use self.activation.derivative_at"):
+        square.derivative(9.0)
+    bare = Activation("bare", lambda z: z)
+    with pytest.raises(ModelError, match="was given no derivative; horn derives it"):
+        bare.derivative_at(1.0)
+
+
+def test_names_resolve_and_softmax_is_an_interlayer():
+    assert resolve("tanh", "layer 1") == (ACTIVATIONS["tanh"], None)
+    assert resolve("softmax", "layer 1") == (ACTIVATIONS["identity"], softmax)
+    mine = Activation("mine", abs)
+    assert resolve(mine, "layer 1") == (mine, None)
+    with pytest.raises(ModelError, match="layer 1: unknown activation 'sigmod'; did you mean 'sig"):
+        resolve("sigmod", "layer 1")

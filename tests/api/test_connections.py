@@ -1,0 +1,77 @@
+"""Connections: the four ways to describe a sparse one, and what does not fit."""
+
+import numpy as np
+import pytest
+
+import horn
+from horn.errors import ModelError
+
+
+def rows(sparse, n_sources=4, n_receivers=3, seed=0):
+    edges = sparse.edges(n_sources, n_receivers, np.random.default_rng(seed))
+    return [
+        edges.indices[a:b].tolist() for a, b in zip(edges.indptr, edges.indptr[1:], strict=False)
+    ]
+
+
+def test_dense_says_nothing():
+    assert horn.Dense().edges(4, 3, np.random.default_rng(0)) is None
+
+
+def test_fan_in_draws_that_many_sources_without_repetition_in_order():
+    found = rows(horn.Sparse(fan_in=3), 10, 50)
+    assert all(len(set(row)) == 3 and row == sorted(row) for row in found)
+    assert {i for row in found for i in row} == set(range(10))
+    assert rows(horn.Sparse(fan_in=3), 10, 50) == found
+    assert rows(horn.Sparse(fan_in=3), 10, 50, seed=1) != found
+
+
+def test_fan_in_may_be_nothing_or_all():
+    assert rows(horn.Sparse(fan_in=0)) == [[], [], []]
+    assert rows(horn.Sparse(fan_in=4)) == [[0, 1, 2, 3]] * 3
+
+
+@pytest.mark.parametrize(
+    "sparse",
+    [
+        horn.Sparse(csr=([0, 2, 2, 3], [3, 0, 1])),
+        horn.Sparse(edge_list=[(3, 0), (1, 2), (0, 0)]),
+        horn.Sparse(edge_list=iter([(3, 0), (1, 2), (0, 0)])),
+        horn.Sparse(sources=lambda o: [[3, 0], [], [1]][o]),
+        horn.Sparse(sources=lambda o: np.array([[3, 0], [], [1]][o], np.int32)),
+    ],
+    ids=["csr", "edges", "iterator", "function", "arrays"],
+)
+def test_one_graph_in_every_description(sparse):
+    assert rows(sparse) == [[3, 0], [], [1]]
+    assert rows(sparse) == [[3, 0], [], [1]]  # an iterator is not used up
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: horn.Sparse(), "exactly one of fan_in, csr, edge_list, sources; got none"),
+        (lambda: horn.Sparse(fan_in=1, sources=list), "got fan_in, sources"),
+        (lambda: rows(horn.Sparse(fan_in=5)), "choose fan_in between 0 and 4"),
+        (lambda: rows(horn.Sparse(fan_in=1.5)), "choose fan_in between 0 and 4"),
+        (lambda: rows(horn.Sparse(csr=([0, 1], [0]))), "indptr must have 4 entries"),
+        (lambda: rows(horn.Sparse(csr=([0, 2, 1, 3], [0, 1, 2]))), "must not decrease"),
+        (lambda: rows(horn.Sparse(csr=([0, 1, 1, 1], [4]))), "neuron 0 listens to source 4"),
+        (lambda: rows(horn.Sparse(csr=([0, 1, 1, 1], [0.5]))), "whole numbers is expected"),
+        (lambda: rows(horn.Sparse(edge_list=[(0, 3)])), "names receiver 3.*neurons 0..2"),
+        (lambda: rows(horn.Sparse(edge_list=[(-1, 0)])), "neuron 0 listens to source -1"),
+        (lambda: rows(horn.Sparse(edge_list=[(1, 0), (1, 0)])), "names a source twice"),
+        (lambda: horn.Sparse(edge_list=[(1, 0, 2)]), r"an edge is \(source, receiver\), got"),
+        (lambda: rows(horn.Sparse(sources=lambda o: [0.5])), r"sources\(0\).*whole numbers"),
+    ],
+)
+def test_what_cannot_be_wired_is_refused(make, message):
+    with pytest.raises(ModelError, match=message):
+        make()
+
+
+def test_a_network_says_which_layer_cannot_be_wired():
+    net = horn.Network()
+    net.input(4)
+    with pytest.raises(ModelError, match="layer 1 'layer1': Sparse"):
+        net.layer(2, connect=horn.Sparse(fan_in=9))

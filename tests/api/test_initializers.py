@@ -1,0 +1,54 @@
+"""Initial weights: their spread, and that they depend on nothing else in the network."""
+
+import math
+
+import numpy as np
+import pytest
+
+from horn import initializers
+from horn.errors import ModelError
+from horn.initializers import INITIALIZERS, Constant, Glorot, He, LeCun, Normal, Uniform
+
+SHAPE, FAN_IN, FAN_OUT = (300, 200), 200, 300
+
+
+@pytest.mark.parametrize(
+    "init, mean, std, limit",
+    [
+        (Glorot(), 0.0, math.sqrt(2 / 500), math.sqrt(6 / 500)),
+        (He(), 0.0, math.sqrt(2 / 200), None),
+        (LeCun(), 0.0, math.sqrt(1 / 200), None),
+        (Uniform(1.0, 3.0), 2.0, 2 / math.sqrt(12), None),
+        (Normal(0.5, 0.1), 0.5, 0.1, None),
+        (Constant(0.7), 0.7, 0.0, 0.7),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_mean_and_spread(init, mean, std, limit, rng):
+    values = init.values(SHAPE, FAN_IN, FAN_OUT, rng)
+    assert values.shape == SHAPE
+    assert values.mean() == pytest.approx(mean, abs=0.02)
+    assert values.std() == pytest.approx(std, rel=0.02, abs=1e-12)
+    assert limit is None or np.abs(values).max() <= limit
+
+
+@pytest.mark.parametrize("name", INITIALIZERS)
+def test_no_synapses_is_no_error(name, rng):
+    assert INITIALIZERS[name].values((0,), 0, 0, rng).shape == (0,)
+
+
+def test_names_numbers_and_objects_resolve():
+    assert initializers.resolve("he", "layer 1") == He()
+    assert initializers.resolve(0.5, "layer 1") == Constant(0.5)
+    assert initializers.resolve(Glorot(), "layer 1") == Glorot()
+    with pytest.raises(ModelError, match="unknown initialiser 'glorott'; did you mean 'glorot'"):
+        initializers.resolve("glorott", "layer 1")
+    with pytest.raises(ModelError, match="init must be a name, a number or an initialiser"):
+        initializers.resolve([1, 2], "layer 1")
+
+
+def test_each_thing_has_a_generator_of_its_own():
+    a, b = (initializers.generator(7, 1, 0, 0).random(4) for _ in "ab")
+    assert np.array_equal(a, b)
+    others = [(8, 1, 0, 0), (7, 2, 0, 0), (7, 1, 1, 0), (7, 1, 0, 1)]
+    assert not any(np.array_equal(a, initializers.generator(*o).random(4)) for o in others)

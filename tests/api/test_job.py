@@ -1,0 +1,114 @@
+"""Jobs: what they take, what they fill in, and what they refuse before anything runs."""
+
+import numpy as np
+import pytest
+
+import horn
+from horn.errors import DataError, JobError, ModelError
+from horn.job import integer_targets
+
+
+def network(n_outputs=2, **output):
+    net = horn.Network(seed=3)
+    net.input(4)
+    net.output(n_outputs, **(output or {"activation": "softmax", "loss": "cross_entropy"}))
+    return net
+
+
+def arrays(n=20, classes=2):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(n, 4)), np.arange(n) % classes
+
+
+def test_a_job_is_ten_epochs_unless_told_otherwise():
+    job = horn.Job(network(), arrays(), batch_size=8)
+    assert (job.epochs, job.iterations_per_epoch, job.n_iterations) == (10, 3, 30)
+    job = horn.Job(network(), arrays(), batch_size=8, iterations=7)
+    assert (job.epochs, job.n_iterations) == (None, 7)
+
+
+def test_a_fraction_of_the_data_is_held_out_for_validation():
+    x, y = arrays(100)
+    job = horn.Job(network(), (x, y), validation=0.2)
+    assert (len(job.data), len(job.validation)) == (80, 20)
+    seen = {tuple(row) for part in (job.data, job.validation) for row in part.x}
+    assert len(seen) == 100
+    again = horn.Job(network(), (x, y), validation=0.2)
+    np.testing.assert_array_equal(job.validation.x, again.validation.x)
+
+
+def test_settings_are_changed_in_a_copy():
+    job = horn.Job(network(), arrays())
+    other = job.with_settings(batch_size=4)
+    assert (job.batch_size, other.batch_size) == (32, 4)
+    with pytest.raises(JobError, match="batchsize"):
+        job.with_settings(batchsize=4)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"optimizer": "sgd"}, "optimizer must be an optimizer such as horn.SGD"),
+        ({"batch_size": 0}, "batch_size must be a whole number from 1, got 0"),
+        ({"batch_size": None}, "batch_size must be a whole number from 1, got None"),
+        ({"epochs": 1.5}, "epochs must be a whole number from 1"),
+        ({"iterations": True}, "iterations must be a whole number from 1"),
+        ({"epochs": 1, "iterations": 1}, "give epochs or iterations, not both"),
+        ({"dtype": "float16"}, 'dtype must be "float32" or "float64"'),
+        ({"target": "output"}, 'target must be "labels", "input" or None'),
+        ({"validation": 1.5}, "must be a fraction between 0 and 1"),
+        ({"early_stopping": horn.EarlyStopping()}, "need validation data"),
+        ({"keep_best": True}, "need validation data"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ModelError, match=message):
+        horn.Job(network(), arrays(), **settings)
+
+
+def test_early_stopping_watches_the_validation():
+    with pytest.raises(ModelError, match='monitor must be "val_loss" or "val_acc", got \'loss\''):
+        horn.EarlyStopping(monitor="loss")
+    with pytest.raises(ModelError, match="patience must be at least 1 epoch, got 0"):
+        horn.EarlyStopping(patience=0)
+
+
+def test_a_network_that_cannot_run_is_refused_at_once():
+    with pytest.raises(ModelError, match="the first argument is a horn.Network"):
+        horn.Job("net", arrays())
+    with pytest.raises(ModelError, match="needs outputs that are positive and sum to 1"):
+        horn.Job(network(loss="cross_entropy", activation="sigmoid"), arrays())
+
+
+@pytest.mark.parametrize(
+    "net, data, settings, message",
+    [
+        (network(), (np.zeros((3, 5)), np.zeros(3, int)), {}, r"declares input\(4\)"),
+        (network(), (np.zeros((3, 4)), np.array([0, 1, 2])), {}, "labels contain 2"),
+        (network(), (np.zeros((3, 4)), None), {}, "has no labels"),
+        (network(), np.zeros((3, 4)), {"target": "input"}, "make them equal"),
+        (network(loss="squared_error"), (np.zeros((3, 4)), np.zeros((3, 3))), {}, r"pass \(3, 2\)"),
+    ],
+)
+def test_data_that_do_not_fit_the_network_are_refused(net, data, settings, message):
+    with pytest.raises(DataError, match=message):
+        horn.Job(net, data, **settings).check_data()
+
+
+@pytest.mark.parametrize(
+    "net, data, settings",
+    [
+        (network(), arrays(), {}),
+        (network(1, loss="squared_error"), arrays(), {}),
+        (network(2, loss="squared_error"), (np.zeros((3, 4)), np.zeros((3, 2))), {}),
+        (network(4, loss="squared_error"), np.zeros((3, 4)), {"target": "input"}),
+        (network(2, activation="tanh"), np.zeros((3, 4)), {"target": None}),
+    ],
+)
+def test_data_that_fit_are_taken(net, data, settings):
+    horn.Job(net, data, **settings).check_data()
+
+
+def test_labels_are_whole_numbers_in_one_column():
+    assert integer_targets(horn.data.as_dataset(arrays()))
+    assert not integer_targets(horn.data.as_dataset((np.zeros((3, 4)), np.zeros((3, 1)))))

@@ -1,0 +1,68 @@
+"""The neuron's words, before any engine runs them."""
+
+import pytest
+
+import horn
+from horn.errors import ModelError
+from horn.neuron import READABLE, check_class, declared, has_backward
+
+
+class Gain(horn.Neuron):
+    gain = horn.Parameter(1.0)
+    trace = horn.State(0.5)
+
+    def forward(self, messages):
+        self.feedforward(self.gain)
+
+
+class Wider(Gain):
+    shift = horn.Parameter(0.0)
+
+
+class Fixed(Wider):
+    gain = 2.0
+
+
+def test_parameters_and_states_are_found_in_the_order_of_definition_bases_first():
+    assert list(declared(Wider, horn.Parameter)) == ["gain", "shift"]
+    assert list(declared(Wider, horn.State)) == ["trace"]
+    assert declared(Wider, horn.Parameter)["shift"].name == "shift"
+
+
+def test_a_constant_in_a_subclass_takes_a_parameter_away():
+    assert list(declared(Fixed, horn.Parameter)) == ["shift"]
+
+
+@pytest.mark.parametrize("word", [*READABLE, "bernoulli", "push", "feedforward"])
+def test_a_class_may_not_take_a_word_of_the_neuron(word):
+    with pytest.raises(ModelError, match=f"Thief defines {word}, which every neuron already has"):
+        type("Thief", (horn.Neuron,), {word: 1.0})
+
+
+def test_backward_counts_as_written_in_a_base_too():
+    class Written(Gain):
+        def backward(self, messages):
+            self.backpropagate(0.0)
+
+    class Heir(Written):
+        pass
+
+    assert has_backward(Written) and has_backward(Heir)
+    assert not has_backward(Gain) and not has_backward(horn.Standard)
+
+
+def test_interpreted_marks_the_class_and_its_heirs_alone():
+    marked = horn.interpreted(type("Marked", (Gain,), {}))
+    assert marked.interpreted and type("Heir", (marked,), {}).interpreted
+    assert not Gain.interpreted
+
+
+def test_a_neuron_class_is_needed_and_it_needs_a_forward():
+    with pytest.raises(ModelError, match="layer 1: neuron must be a subclass of horn.Neuron"):
+        check_class("Standard", "layer 1")
+    with pytest.raises(ModelError, match="must be a subclass of horn.Neuron, got <class 'int'>"):
+        check_class(int, "layer 1")
+    with pytest.raises(ModelError, match=r"Bare has no forward\(self, messages\); write one"):
+        check_class(type("Bare", (horn.Neuron,), {}), "layer 1")
+    with pytest.raises(ModelError, match="has no forward"):
+        horn.Neuron().forward([])

@@ -1,0 +1,33 @@
+"""Learning-rate schedules, as numbers."""
+
+import pytest
+
+from horn import Cosine, Exponential, Step, Warmup
+from horn.errors import ModelError
+from horn.schedules import rate
+
+
+@pytest.mark.parametrize(
+    "schedule, expected",
+    [
+        (Step(1.0, every=2, factor=0.5), [1.0, 1.0, 0.5, 0.5, 0.25]),
+        (Exponential(2.0, 0.5), [2.0, 1.0, 0.5, 0.25, 0.125]),
+        (Cosine(1.0, 4, final=0.2), [1.0, 0.2 + 0.8 * (1 + 0.5**0.5) / 2, 0.6,
+                                     0.2 + 0.8 * (1 - 0.5**0.5) / 2, 0.2]),
+        (Warmup(4, 0.8), [0.2, 0.4, 0.6, 0.8, 0.8]),
+        (Warmup(2, Exponential(1.0, 0.5)), [0.5, 0.5, 0.25, 0.125, 0.0625]),
+        (0.3, [0.3] * 5),
+        (1, [1.0] * 5),
+    ],
+)  # fmt: skip
+def test_rates(schedule, expected):
+    assert [rate(schedule, k) for k in range(5)] == pytest.approx(expected, rel=1e-14)
+
+
+def test_cosine_stays_at_its_end():
+    assert rate(Cosine(1.0, 4, final=0.2), 1000) == 0.2
+
+
+def test_step_needs_a_positive_interval():
+    with pytest.raises(ModelError, match="every must be at least 1 iteration, got 0"):
+        Step(1.0, every=0)
