@@ -40,7 +40,8 @@ def test_arrays_have_the_names_and_shapes_of_the_module():
 
     assert shapes == {
         "a.weight": (3, 4), "a.bias": (3,), "layer2.weight.layer0": (10,),
-        "layer2.weight.a": (5, 3), "layer2.gain": (5,), "layer3.weight": (1, 5), "layer3.bias": (1,),
+        "layer2.weight.a": (5, 3), "layer2.gain": (5,),
+        "layer3.weight": (1, 5), "layer3.bias": (1,),
     }  # fmt: skip
     arrays = net.initial_parameters(np.float64)
     assert np.all(arrays["layer2.gain"] == 2.0) and np.all(arrays["layer3.bias"] == 0.25)

@@ -1,0 +1,69 @@
+"""The names that horn offers, exactly, and what importing it costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import horn
+
+NAMES = {
+    # what a user subclasses, and the neurons that are there
+    "Neuron", "Synapse", "Parameter", "State", "interpreted", "Standard", "Dropout",
+    # networks and jobs
+    "Network", "Job", "EarlyStopping", "Dense", "Sparse", "Activation", "Loss",
+    "Constant", "Uniform", "Normal", "Glorot", "He", "LeCun",
+    "SGD", "Adagrad", "RMSProp", "AdaDelta", "Adam", "Direct",
+    "Step", "Exponential", "Cosine", "Warmup",
+    # running and keeping
+    "train", "Run", "Model",
+    # errors
+    "HornError", "ModelError", "DataError", "CompileError", "Diverged",
+    "data", "math", "__version__",
+}  # fmt: skip
+
+
+def test_all_is_exact():
+    assert set(horn.__all__) == NAMES
+    assert sorted(horn.__all__) == list(horn.__all__) and dir(horn) == list(horn.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES - {"__version__"}))
+def test_every_name_is_there_and_is_what_it_says(name):
+    value = getattr(horn, name)
+    assert getattr(value, "__name__", name).rpartition(".")[2] == name
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'horn' has no attribute 'Netwrok'"):
+        _ = horn.Netwrok
+
+
+def test_type_checkers_see_every_lazy_name():
+    tree = ast.parse(Path(horn.__file__).read_text())
+    block = next(n for n in tree.body if isinstance(n, ast.If))
+    seen = {a.asname for n in block.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    assert seen == NAMES - {"__version__"}
+
+
+def loaded(code: str) -> set[str]:
+    """The modules of interest that a fresh Python has loaded after running ``code``."""
+    heavy = ("numpy", "zmq", "kazoo", "torch", "rich", "click", "safetensors")
+    show = f"import sys; print(*[m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; {show}"], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_horn_loads_nothing_heavy():
+    assert loaded("import horn") == set()
+
+
+def test_describing_and_running_a_network_needs_neither_zmq_nor_kazoo():
+    assert loaded("import horn; horn.Network; horn.Job; horn.interpreted; horn.math.exp(1.0)") == {
+        "numpy"
+    }
+    assert not loaded("import horn; horn.train; horn.Model") & {"zmq", "kazoo", "torch"}
