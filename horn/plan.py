@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -65,6 +66,17 @@ def memory_bytes(job: Job) -> dict[str, int]:
             if data is not None and not isinstance(data.x, np.memmap)
         ),
     }
+
+
+def in_words(thing: Any) -> str:
+    """A frozen description as it would be written: SGD(learning_rate=0.1, momentum=0.9)."""
+    fields = dataclasses.fields(thing)
+    said = [
+        f"{field.name}={in_words(value) if dataclasses.is_dataclass(value) else repr(value)}"
+        for field in fields
+        if (value := getattr(thing, field.name)) != field.default or field is fields[0]
+    ]
+    return f"{type(thing).__name__}({', '.join(said)})"
 
 
 def backward_of(layer: Layer) -> str:

@@ -19,6 +19,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from horn import plan
 from horn.backends import Engine, Setup, make
 from horn.data import permutation
 from horn.errors import CompileError, Diverged, JobError, Timeout
@@ -176,7 +177,7 @@ def train(
         "samples": len(job.data),
         "scale": job.data.scale if job.data.x.dtype == np.uint8 else None,
         "seed": job.network.seed,
-        "optimizer": repr(job.optimizer),
+        "optimizer": plan.in_words(job.optimizer),
         "batch_size": job.batch_size,
         "epochs": len(loop.history),
         "iteration": loop.iteration if loop.best is None else loop.best.iteration,

@@ -174,7 +174,7 @@ def _dry_run(job: Job, backend: str, as_json: bool) -> None:
                 "batch_size": job.batch_size,
                 "iterations": job.n_iterations,
                 "iterations_per_epoch": job.iterations_per_epoch,
-                "optimizer": repr(job.optimizer),
+                "optimizer": plan.in_words(job.optimizer),
                 "dtype": job.dtype,
                 "seed": job.network.seed,
             }
@@ -191,7 +191,8 @@ def _dry_run(job: Job, backend: str, as_json: bool) -> None:
     )  # fmt: skip
     total = sum(memory.values())
     parts = ", ".join(f"{name} {_screen.size(value)}" for name, value in memory.items())
-    click.echo(f"{sum(r.parameters for r in rows):,} parameters · {job.dtype} · {job.optimizer}")
+    n_parameters = sum(row.parameters for row in rows)
+    click.echo(f"{n_parameters:,} parameters · {job.dtype} · {plan.in_words(job.optimizer)}")
     click.echo(
         f"{len(job.data):,} samples · batch {job.batch_size} · {job.n_iterations:,} updates "
         f"({job.iterations_per_epoch:,} per epoch) · seed {job.network.seed}"

@@ -65,13 +65,9 @@ def run(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Resul
             if str(folder) in str(sys.modules[name].__file__):
                 del sys.modules[name]  # a command is a process: the file is imported anew
         capsys.readouterr()
-        code = ending(horn, [*arguments[:1], *extra(arguments[0]), *arguments[1:]])
+        code = ending(horn, list(arguments))
         captured = capsys.readouterr()
         files = {p.name for p in folder.iterdir()} - before - {"__pycache__"}
         return Result(code, captured.out, captured.err, files)
 
     return run
-
-
-def extra(command: str) -> list[str]:
-    return ["--backend", "reference"] if command in ("submit", "evaluate", "predict") else []

@@ -158,7 +158,7 @@ NEURONS: dict[str, tuple[str, int, str, str]] = {  # source, line, what is under
         "self.feedforward is called a second time; call it exactly once on every path",
     ),
     "feedforward on one path": (
-        SUM + "\n        if total > 0.0:\n            self.feedforward(total)", 5,
+        SUM + "\n        if total > 0.0:\n            self.feedforward(total)", 6,
         "def forward(self, messages):",
         "self.feedforward(...) is not called where 'total > 0.0' is false",
     ),

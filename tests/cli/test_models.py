@@ -50,7 +50,7 @@ def test_evaluate_and_predict_give_the_figure_of_the_training(run: Any, model: s
 def test_predict_writes_what_the_model_predicts(run: Any, model: str) -> None:
     done = run("predict", model, "rows.npz", "-o", "out.npy")
     assert done.out == "" and done.err == "Wrote out.npy: 40 × 2 float32.\n"
-    expected = horn.Model.load(model, backend="reference").predict(np.load("rows.npz")["x"])
+    expected = horn.Model.load(model).predict(np.load("rows.npz")["x"])
     np.testing.assert_array_equal(np.load("out.npy"), expected)
     assert run("predict", model, "rows.npz", "-o", "out.csv").files == {"out.csv"}
     np.testing.assert_allclose(np.loadtxt("out.csv", delimiter=","), expected, rtol=1e-6)
@@ -67,8 +67,14 @@ def test_predict_json_has_the_outputs(run: Any, model: str) -> None:
 def test_show_says_what_the_model_is_and_where_it_comes_from(run: Any, model: str) -> None:
     done = run("show", model)
     assert done.code == 0 and done.err == ""
-    for text in ("1 layer1  Shifted, tanh", "16", "loss       cross_entropy", "training   loss 0.",
-                 "optimizer  SGD(learning_rate=0.5", "20 updates of batch 10, 5 epochs", "mine.py"):  # fmt: skip
+    for text in (
+        "1 layer1  Shifted, tanh",
+        "loss       cross_entropy",
+        "training   loss 0.",
+        "optimizer  SGD(learning_rate=0.5",
+        "20 updates of batch 10, 5 epochs",
+        "source     mine.py (mine), sha256",
+    ):
         assert text in done.out, done.out
     assert "self.activation(total + self.shift)" in run("show", model, "--source").out
 

@@ -157,7 +157,7 @@ def test_a_bug_in_horn_ends_with_70_and_a_report(run: Any, monkeypatch: pytest.M
     done = run("submit", "job.py")
     assert done.code == 70 and done.files == set()
     assert "This is a bug in horn" in done.err and "TypeError" in done.err
-    assert "command: horn submit" in done.err
+    assert "command: horn submit job.py" in done.err
 
 
 def test_training_at_the_top_level_of_a_file_is_refused(run: Any, folder: Path) -> None:

@@ -1,0 +1,151 @@
+"""Every code block of README.md and docs/ runs, and shows what it says it shows.
+
+In a file the Python blocks run one after another in one module whose lines are those of the file,
+so that messages point into it. A block that begins with "# name.py" is also saved under that name.
+A "python error" block must be refused with the text of the block after it. In a console block
+every command runs, and its output must be the one shown, numbers and "..." apart.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import horn
+from horn.cli import horn as commands
+from horn.cli._end import ending
+
+ROOT = Path(__file__).parents[1]
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@dataclass
+class Block:
+    """A fenced block: its info string, its text, and the line of its first line (from 1)."""
+
+    kind: str
+    text: str
+    line: int
+
+
+def blocks(path: Path) -> list[Block]:
+    found = []
+    for match in re.finditer(r"^```(.*)\n((?:.*\n)*?)```$", path.read_text(), re.M):
+        line = path.read_text()[: match.start(2)].count("\n") + 1
+        found.append(Block(match[1], match[2], line))
+    return found
+
+
+@pytest.fixture
+def module(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
+    """A module with the lines of the document, in a folder of its own."""
+    path: Path = request.param
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    name = re.sub(r"\W", "_", path.stem.lower())
+    found = types.ModuleType(f"doc_{name}")
+    found.__file__ = str(tmp_path / path.name)
+    code = "\n" * path.read_text().count("\n")
+    lines = code.splitlines(keepends=True)
+    for block in blocks(path):
+        if block.kind.startswith("python"):
+            for k, text in enumerate(block.text.splitlines(keepends=True)):
+                lines[block.line - 1 + k] = text
+    (tmp_path / path.name).write_text("".join(lines))
+    sys.modules[found.__name__] = found
+    found.__dict__["document"] = path
+    yield found
+    for added in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[added], "__file__", "")):
+            del sys.modules[added]
+
+
+@pytest.mark.parametrize("module", FILES, indirect=True, ids=lambda path: path.name)
+def test_every_block_runs(module: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path: Path = module.document
+    found = blocks(path)
+    assert found
+    for k, block in enumerate(found):
+        if block.kind == "python":
+            run(module, block)
+            if name := re.match(r"# (\w+\.py)\n", block.text):
+                (tmp_path / name[1]).write_text(block.text)
+        elif block.kind == "python error":
+            assert found[k + 1].kind == "text"
+            assert refusal(module, block) == found[k + 1].text.strip()
+        elif block.kind == "console":
+            console(block, capsys)
+        else:
+            assert block.kind in ("text", "bash"), (
+                f"{path.name}:{block.line}: nobody runs this block"
+            )
+
+
+def run(module: Any, block: Block) -> None:
+    code = compile("\n" * (block.line - 1) + block.text, module.__file__, "exec")
+    exec(code, module.__dict__)
+
+
+def refusal(module: Any, block: Block) -> str:
+    """What horn says to a job with the block's neuron."""
+    run(module, block)
+    name = re.search(r"class (\w+)", block.text)
+    assert name is not None
+    net = horn.Network(seed=1)
+    net.input(64)
+    net.layer(3, neuron=getattr(module, name[1]))
+    net.output(10, activation="softmax", loss="cross_entropy")
+    with pytest.raises(horn.HornError) as caught:
+        horn.train(horn.Job(net, horn.data.digits().take(40), epochs=1))
+    return str(caught.value).replace(str(Path(module.__file__).parent) + "/", "")
+
+
+def console(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
+        command, _, shown = part.partition("\n")
+        words = shlex.split(command)
+        assert words[0] == "horn"
+        capsys.readouterr()
+        code = ending(commands, words[1:])
+        captured = capsys.readouterr()
+        assert code == 0, captured.err
+        compare(shown, captured.err + captured.out, command)
+
+
+def compare(shown: str, said: str, command: str) -> None:
+    """Every line that is shown was said, in this order on its stream, numbers apart."""
+    lines = [mask(line) for line in said.splitlines()]
+    for line in shown.splitlines():
+        if line.strip() not in ("", "..."):
+            assert mask(line) in lines, f"{command} did not say {line!r}, but:\n{said}"
+
+
+def mask(line: str) -> str:
+    """A line without its numbers, hashes and the width of its columns."""
+    line = re.sub(r"sha256 \w+", "sha256 #", line)
+    return re.sub(r"\s+", " ", re.sub(r"\d[\d,.]*(e[+-]\d+)?[kM]?", "#", line)).strip()
+
+
+def test_the_two_commands_of_the_readme_are_those_that_ci_runs() -> None:
+    first, second = (b.text.strip() for b in blocks(ROOT / "README.md") if b.kind == "bash")
+    script = (ROOT / ".ci" / "run").read_text()
+    assert first.endswith(".venv/bin/horn submit examples/digits.py")
+    assert second.endswith(".venv/bin/python -m pytest")
+    assert second in script and first in script
+
+
+def test_links_lead_somewhere() -> None:
+    for path in FILES:
+        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+            assert target.startswith("http") or (path.parent / target).exists(), f"{path}: {target}"

@@ -1,0 +1,117 @@
+"""Every example runs and says something a person can judge, with submit and with python."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import horn
+from horn.cli import horn as commands
+from horn.cli._end import ending
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def accuracy(least: float) -> Callable[[str], bool]:
+    def enough(out: str) -> bool:
+        found = re.search(r"^test loss [\d.]+  acc ([\d.]+)$", out, re.M)
+        return found is not None and float(found[1]) >= least
+
+    return enough
+
+
+def xor_is_learned(out: str) -> bool:
+    found = re.findall(r"^([01]) xor ([01]) = ([\d.]+)$", out, re.M)
+    return len(found) == 4 and all(round(float(y)) == int(a) ^ int(b) for a, b, y in found)
+
+
+def component_is_found(out: str) -> bool:
+    found = re.search(r"first principal component ([\d.]+)$", out, re.M)
+    return found is not None and float(found[1]) > 0.99
+
+
+JUDGES: dict[str, Callable[[str], bool]] = {
+    "digits": accuracy(0.95),
+    "feedback_alignment": accuracy(0.94),
+    "maxout": accuracy(0.95),
+    "mnist": accuracy(0.98),
+    "oja": component_is_found,
+    "own_neuron": accuracy(0.945),
+    "rbf": accuracy(0.98),
+    "sparse_graph": accuracy(0.95),
+    "xor": xor_is_learned,
+}
+
+
+def test_every_example_is_judged_and_short() -> None:
+    assert {path.stem for path in EXAMPLES} == set(JUDGES)
+    for path in EXAMPLES:
+        assert len(path.read_text().splitlines()) < 60, f"{path.name} is too long"
+
+
+@pytest.mark.timeout(600)  # MNIST, ten epochs on a busy machine
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_learns(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if path.stem == "mnist":
+        need_mnist()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    sys.modules.pop(path.stem, None)
+    try:
+        assert ending(commands, ["submit", str(path)]) == 0, capsys.readouterr().err
+        out = capsys.readouterr().out
+        assert JUDGES[path.stem](out), out
+        assert (tmp_path / f"{path.stem}.horn").exists()
+    finally:
+        sys.modules.pop(path.stem, None)
+
+
+@pytest.mark.cluster
+def test_an_example_runs_with_python_alone(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "xor.py")],
+        cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert xor_is_learned(done.stdout)
+
+
+def test_mnist_evaluated_and_predicted_from_its_file_is_as_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One epoch is enough to compare the figures; two runs of one seed are bitwise the same."""
+    need_mnist()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    said = []
+    for name in ("a.horn", "b.horn"):
+        sys.modules.pop("mnist", None)
+        target = str(ROOT / "examples" / "mnist.py")
+        assert ending(commands, ["submit", target, "-q", "--set", "epochs=1", "-o", name]) == 0
+        said.append(capsys.readouterr().out)
+    sys.modules.pop("mnist", None)
+    a, b = (horn.Model.load(name).parameters for name in ("a.horn", "b.horn"))
+    assert said[0] == said[1]
+    assert all(a[name].tobytes() == b[name].tobytes() for name in a)
+
+    assert ending(commands, ["evaluate", "a.horn", "mnist:test"]) == 0
+    assert f"test {capsys.readouterr().out}" == said[0]
+    assert ending(commands, ["predict", "a.horn", "mnist:test", "--labels"]) == 0
+    labels = [int(text) for text in capsys.readouterr().out.split()]
+    right = float((horn.data.mnist("test").y == labels).mean())
+    assert f"acc {right:.4f}" in said[0]
+
+
+def need_mnist() -> None:
+    try:
+        horn.data.mnist("test")
+    except horn.HornError as error:
+        pytest.skip(str(error))
