@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from horn.cluster import paths
-from horn.cluster.coord import Coordinator, Create, Delete, Event, Lost, Reply, Resumed, Step
+from horn.cluster.coord import Coordinator
 from horn.cluster.members import Change, Membership
+from horn.cluster.records import Create, Delete, Event, Lost, Reply, Resumed, Step
 from horn.errors import (
     BarrierTimeout,
     Conflict,
@@ -169,14 +170,14 @@ class RegionBarrier:
                     return  # nobody waits for this
             self._wake.set()
 
-        self.coord.send_exists(looked, crossing.last_mark, watched)
+        self.coord.send(looked, "exists", crossing.last_mark, watch=watched)
         if not crossing.arrived:
             steps: list[Step] = [
                 Create(f"{crossing.folder}/in-{self.name}", self._token()),
                 Create(f"{crossing.folder}/n-", self._token(), sequence=True),
                 *map(Delete, crossing.old),
             ]
-            self.coord.send_commit(arrived, steps)
+            self.coord.send(arrived, "commit", steps[0].path, steps)
 
     def _token(self) -> bytes:
         return b"%016x" % (self.coord.session & 0xFFFF_FFFF_FFFF_FFFF)
@@ -296,7 +297,7 @@ class RegionBarrier:
         steps: list[Step] = [Create(self._folder(generation + KEPT))]
         if behind is not None:
             steps.append(Delete(behind.folder))
-        self.coord.send_commit(self._on_tidied, steps)
+        self.coord.send(self._on_tidied, "commit", steps[0].path, steps)
 
     def _folder(self, generation: int) -> str:
         return f"{self.folder}/{self._region}/{paths.generation(generation)}"

@@ -2,9 +2,10 @@
 
 A Coordinator is one session from start to end. When the session is lost it says so once, as
 ``Lost`` to subscribers and as SessionLost from every call, and never turns into another session
-behind the caller's back; who wants to go on makes a new one. Reads are repeated over a broken
-connection; a write that may or may not have landed is looked up. Subscribers, watches and
-completions run in the connection's thread: they must be short and must not call back in.
+behind the caller's back; who wants to go on makes a new one. The blocking calls are in ``nodes``.
+Reads are repeated over a broken connection; a write that may or may not have landed is looked up.
+Subscribers, watches and completions run in the connection's thread: they must be short and must not
+call back in.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kazoo import exceptions as zk
@@ -28,15 +28,24 @@ from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
+from horn.cluster.nodes import ANSWER_S, Nodes
 from horn.cluster.paths import Paths
+from horn.cluster.records import (
+    Check,
+    Create,
+    Delete,
+    Event,
+    Lost,
+    Node,
+    Put,
+    Reply,
+    Resumed,
+    Step,
+    Suspended,
+)
 from horn.errors import (
     AccessDenied,
-    ClusterError,
-    Conflict,
-    Fenced,
     JobError,
-    NotApplied,
-    NotFound,
     SessionLost,
     Unreachable,
 )
@@ -46,78 +55,8 @@ _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_logger.addHandler(logging.NullHandler())  # what it says, horn says as an error or an event
 
 USER = "horn"  # of the digest ACL
-MAX_DATA_BYTES = 1_000_000  # ZooKeeper's own limit is 1,048,575 for the whole frame
 CLOSED = "closed here"  # the reason of an orderly end
 CONNECT_S = 2.0  # at most this long for one TCP connection, so that a dead host costs no session
-ANSWER_S = 10.0  # how long a call waits for its answer unless told otherwise
-
-
-# Session events, in the order in which they can happen.
-
-
-@dataclass(frozen=True)
-class Suspended:
-    """The connection broke; the session may still be alive. Send nothing that needs it."""
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """The same session goes on. Watches are armed again by those who own them."""
-
-
-@dataclass(frozen=True)
-class Lost:
-    """The session is over; nothing more happens on this Coordinator."""
-
-    reason: str
-
-
-Event = Suspended | Resumed | Lost
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node's data and the part of its stat that horn uses. ``created``, ``changed``: zxids."""
-
-    data: bytes
-    version: int
-    created: int
-    changed: int
-    owner: int  # session of an ephemeral node, else 0
-    n_children: int
-
-
-# Steps of a transaction.
-
-
-@dataclass(frozen=True)
-class Create:
-    path: str
-    data: bytes = b""
-    ephemeral: bool = False
-    sequence: bool = False
-
-
-@dataclass(frozen=True)
-class Put:
-    path: str
-    data: bytes
-    version: int = -1
-
-
-@dataclass(frozen=True)
-class Delete:
-    path: str
-    version: int = -1
-
-
-@dataclass(frozen=True)
-class Check:
-    path: str
-    version: int = -1
-
-
-Step = Create | Put | Delete | Check
 
 REASONS = {
     zk.NoNodeError: "missing",
@@ -125,23 +64,11 @@ REASONS = {
     zk.BadVersionError: "version",
     zk.NotEmptyError: "children",
     zk.NoAuthError: "access",
+    zk.AuthFailedError: "access",
 }
 
 
-@dataclass(frozen=True)
-class Reply:
-    """What an asynchronous request came to: a value, or the reason why not.
-
-    ``reason`` is "" or a word of REASONS; "broken" when the connection went and nobody knows,
-    "lost" when the session is over. ``step`` is the step of a transaction that was refused.
-    """
-
-    value: Any = None
-    reason: str = ""
-    step: int = 0
-
-
-class Coordinator:
+class Coordinator(Nodes):
     """A session, its primitives and its events.
 
     Times in seconds. ``session_s`` is the time after which ZooKeeper gives up a silent client: the
@@ -205,10 +132,7 @@ class Coordinator:
             if not live.wait(timeout_s):
                 raise Unreachable(self.hosts, self._why_unreachable(), time.monotonic() - started)
             self.ensure(self.paths.root)
-            if (
-                acl is not None
-                and self._ask(self._client.get_acls_async, self.paths.root)[0] != acl
-            ):
+            if acl is not None and self._acl_of(self.paths.root, timeout_s) != acl:
                 raise AccessDenied(
                     self.hosts,
                     self.paths.root,
@@ -219,6 +143,9 @@ class Coordinator:
         except BaseException:
             self.close()
             raise
+
+    def _acl_of(self, path: str, timeout_s: float) -> Any:
+        return self._ask("get_acls", path, timeout_s=timeout_s).value[0]
 
     def _learn_session_time(self) -> None:
         """Take over the time that the server grants: kazoo uses it, but keeps it to itself."""
@@ -338,50 +265,33 @@ class Coordinator:
         if reason != CLOSED:
             threading.Thread(target=self._stop, name="horn-zk-stop", daemon=True).start()
 
-    # Requests: a blocking form that raises, and a form that reports to a callback
+    # Requests
 
-    def _ask(
-        self, send: Callable[..., Any], *args: Any, timeout_s: float = ANSWER_S, **kwargs: Any
-    ) -> Any:
-        """The answer to an idempotent request, repeated over broken connections."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                return self._ask_once(send, *args, deadline=deadline, **kwargs)
-            except zk.ConnectionLoss:
-                self._wait_connected(deadline, timeout_s)
+    def is_in_callback(self) -> bool:
+        return self._handler.is_connection_thread()
 
-    def _wait_connected(self, deadline: float, timeout_s: float) -> None:
-        if not self._connected.wait(max(0.0, deadline - time.monotonic())):
+    def wait_connected(self, timeout_s: float) -> None:
+        """Until there is a connection; Unreachable if there is none in time."""
+        if not self._connected.wait(max(0.0, timeout_s)):
             raise Unreachable(self.hosts, self._handler.failure or "no answer", timeout_s)
         self.check()
 
-    def _ask_once(
-        self, send: Callable[..., Any], *args: Any, deadline: float, **kwargs: Any
-    ) -> Any:
-        assert not self._handler.is_connection_thread(), "a callback must not wait for ZooKeeper"
-        self.check()
-        asked = time.monotonic()
-        result = send(*args, **kwargs)
-        if not result.wait(max(0.0, deadline - asked)):
-            self.check()
-            raise Unreachable(self.hosts, "no answer", time.monotonic() - asked)
-        try:
-            return result.get_nowait()
-        except (zk.SessionExpiredError, zk.ConnectionClosedError):
-            self._end("ZooKeeper ended it")
-            raise SessionLost(self.hosts, self._over) from None
-        except zk.ConnectionLoss:
-            self.check()
-            raise
-        except (zk.NoAuthError, zk.AuthFailedError):
-            path = str(args[0]) if args else self.paths.root
-            raise AccessDenied(self.hosts, path, "the key is another one, or missing") from None
-
     def send(
-        self, then: Callable[[Reply], None], request: Callable[..., Any], *args: Any, **kwargs: Any
+        self, then: Callable[[Reply], None], request: str, path: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Send now, call ``then`` in the connection's thread; used for watches and pipelines."""
+        """Send one of REQUESTS now, and call ``then`` in the connection's thread, in the order of
+        answers and events. Only a failure may be told at once, in the caller's thread.
+
+        With ``watch=``, for "exists", "get" and "get_children", that function is called once with
+        "created", "deleted", "changed" or "children", or with "broken" when the watch went with the
+        connection.
+        """
+        if self._over:
+            then(Reply(reason="lost"))
+            return
+        if "watch" in kwargs:
+            kwargs["watch"] = _word(kwargs["watch"])
+        convert = REQUESTS[request]
 
         def completed(result: Any) -> None:
             try:
@@ -389,47 +299,21 @@ class Coordinator:
             except zk.ConnectionLoss:
                 then(Reply(reason="lost" if self._over else "broken"))
             except (zk.SessionExpiredError, zk.ConnectionClosedError):
+                self._end("ZooKeeper ended it")
                 then(Reply(reason="lost"))
             except zk.KazooException as error:
                 then(Reply(reason=_reason(error)))
             else:
-                then(value if isinstance(value, Reply) else Reply(value))
+                then(convert(value))
 
-        if self._over:
-            then(Reply(reason="lost"))
-        else:
-            request(*args, **kwargs).rawlink(completed)
-
-    def send_exists(
-        self, then: Callable[[Reply], None], path: str, watch: Callable[[str], None]
-    ) -> None:
-        """Reply.value: whether ``path`` exists. ``watch`` gets "created", "deleted", "changed",
-        "children", or "broken" when the watch went with the connection."""
-        self.send(then, self._client.exists_async, path, watch=_word(watch))
-
-    def send_get(
-        self, then: Callable[[Reply], None], path: str, watch: Callable[[str], None]
-    ) -> None:
-        """Reply.value: the Node."""
-
-        def node(reply: Reply) -> None:
-            then(reply if reply.reason else Reply(_node(*reply.value)))
-
-        self.send(node, self._client.get_async, path, watch=_word(watch))
-
-    def send_children(
-        self, then: Callable[[Reply], None], path: str, watch: Callable[[str], None]
-    ) -> None:
-        """Reply.value: the list of names."""
-        self.send(then, self._client.get_children_async, path, watch=_word(watch))
-
-    def send_commit(self, then: Callable[[Reply], None], steps: Sequence[Step]) -> None:
-        """Reply.value: per step the created path, or what kazoo gives."""
-
-        def judged(reply: Reply) -> None:
-            then(reply if reply.reason else _judge(reply.value))
-
-        self.send(judged, self._transaction(steps).commit_async)
+        with self._handler.order:  # else the answer could be told here, out of its order
+            if request == "commit":
+                result = self._transaction(*args).commit_async()
+            elif request == "create":
+                result = self._client.create_async(path, *args, include_data=True, **kwargs)
+            else:
+                result = getattr(self._client, f"{request}_async")(path, *args, **kwargs)
+            result.rawlink(completed)
 
     def _transaction(self, steps: Sequence[Step]) -> Any:
         transaction = self._client.transaction()
@@ -445,178 +329,6 @@ class Coordinator:
                     transaction.check(path, version)
         return transaction
 
-    # Primitives
-
-    def get(self, path: str, timeout_s: float = ANSWER_S) -> Node | None:
-        """The node, or None if it is not there."""
-        try:
-            data, stat = self._ask(self._client.get_async, path, timeout_s=timeout_s)
-        except zk.NoNodeError:
-            return None
-        return _node(data, stat)
-
-    def children(self, path: str, timeout_s: float = ANSWER_S) -> list[str]:
-        """The names below ``path``, sorted; none if it is not there."""
-        try:
-            names = self._ask(self._client.get_children_async, path, timeout_s=timeout_s)
-        except zk.NoNodeError:
-            return []
-        return sorted(names)
-
-    def sync(self, path: str, timeout_s: float = ANSWER_S) -> None:
-        """Let this server catch up with its leader, so that later reads are no older than now."""
-        self._ask(self._client.sync_async, path, timeout_s=timeout_s)
-
-    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Node:
-        """Make a node; Conflict if the name is taken, NotFound if its folder is missing."""
-        if len(data) > MAX_DATA_BYTES:
-            raise JobError(f"{path}: {len(data)} bytes, but at most {MAX_DATA_BYTES} fit")
-        deadline = time.monotonic() + ANSWER_S
-        broken = False
-        while True:
-            try:
-                stat = self._ask_once(
-                    self._client.create_async,
-                    path,
-                    data,
-                    ephemeral=ephemeral,
-                    include_data=True,
-                    deadline=deadline,
-                )[1]
-                return _node(data, stat)
-            except zk.ConnectionLoss:
-                broken = True
-                self._wait_connected(deadline, ANSWER_S)
-            except zk.NoNodeError:
-                raise NotFound(f"{path}: its folder is not there") from None
-            except zk.NodeExistsError:
-                node = self.get(path)
-                owner = self.session if ephemeral else 0
-                if broken and node and (node.data, node.owner) == (data, owner):
-                    return node  # it had landed
-                raise Conflict(f"{path} is there already") from None
-
-    def ensure(self, *paths: str) -> None:
-        """Make folders that are missing, with those above them, in one round trip."""
-        wanted: dict[str, None] = {}
-        for path in paths:
-            parts = path.strip("/").split("/")
-            wanted.update(
-                dict.fromkeys("/" + "/".join(parts[:i]) for i in range(1, len(parts) + 1))
-            )
-
-        def send_all() -> _All:
-            return _All([self._client.create_async(path) for path in wanted])
-
-        self._ask(send_all)
-
-    def set(self, path: str, data: bytes, version: int = -1) -> int:
-        """Replace the data and return the zxid of the change; NotFound, Conflict on a version."""
-        deadline = time.monotonic() + ANSWER_S
-        broken = False
-        while True:
-            try:
-                stat = self._ask_once(
-                    self._client.set_async, path, data, version, deadline=deadline
-                )
-                return int(stat.mzxid)
-            except zk.ConnectionLoss:
-                broken = True
-                self._wait_connected(deadline, ANSWER_S)
-            except zk.NoNodeError:
-                raise NotFound(f"{path} is not there") from None
-            except zk.BadVersionError:
-                node = self.get(path)
-                if broken and node and (node.data, node.version) == (data, version + 1):
-                    return node.changed  # it had landed
-                raise Conflict(f"{path} was changed by another since it was read") from None
-
-    def delete(self, path: str) -> bool:
-        """Remove a node without children; False if it was not there."""
-        try:
-            self._ask(self._client.delete_async, path)
-        except zk.NoNodeError:
-            return False
-        except zk.NotEmptyError:
-            raise Conflict(f"{path} is not empty") from None
-        return True
-
-    def commit(self, steps: Sequence[Step], landed: Callable[[], bool] | None = None) -> list[Any]:
-        """All steps or none; NotApplied says which one was refused.
-
-        When the connection breaks in between, ``landed`` is asked whether the change is there;
-        without it that is a ClusterError, because nobody knows.
-        """
-        deadline = time.monotonic() + ANSWER_S
-        while True:
-            try:
-                answers = self._ask_once(
-                    lambda: self._transaction(steps).commit_async(), deadline=deadline
-                )
-            except zk.ConnectionLoss:
-                self._wait_connected(deadline, ANSWER_S)
-                if landed is None:
-                    raise ClusterError(
-                        f"the connection to ZooKeeper at {self.hosts} broke during a change of "
-                        f"{steps[0].path}; read it to see whether it was made"
-                    ) from None
-                if landed():
-                    return []
-                continue
-            reply = _judge(answers)
-            if reply.reason == "access":
-                raise AccessDenied(
-                    self.hosts, steps[reply.step].path, "the key is another one, or missing"
-                )
-            if reply.reason:
-                raise NotApplied(reply.step, steps[reply.step].path, reply.reason)
-            return list(reply.value)
-
-    def remove(self, path: str) -> bool:
-        """Remove a node and all below it; False if it was not there."""
-        found = False
-        while True:
-            below = [path]
-            for folder in below:  # grows while it is read: parents before children
-                below += [f"{folder}/{name}" for name in self.children(folder)]
-            try:
-                for at in reversed(below):
-                    found = self.delete(at) or found
-                return found
-            except Conflict:
-                continue  # somebody created below it in the meantime
-
-
-class Fence:
-    """Lets only the newest epoch through. For whoever receives orders from a leader."""
-
-    def __init__(self, epoch: int = 0) -> None:
-        self.epoch = epoch
-
-    def admit(self, epoch: int, who: str = "the sender") -> None:
-        """Remember ``epoch``; Fenced if a newer one has been seen."""
-        if epoch < self.epoch:
-            raise Fenced(who, f"its epoch {epoch} is older than {self.epoch}")
-        self.epoch = epoch
-
-
-class _All:
-    """Several results as one, for ensure(): done when all are; "exists" is fine."""
-
-    def __init__(self, results: list[Any]) -> None:
-        self.results = results
-
-    def wait(self, timeout_s: float) -> bool:
-        deadline = time.monotonic() + timeout_s
-        return all(r.wait(max(0.0, deadline - time.monotonic())) for r in self.results)
-
-    def get_nowait(self) -> None:
-        for result in self.results:
-            try:
-                result.get_nowait()
-            except zk.NodeExistsError:
-                continue
-
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threads, less two of three: callbacks run where the reply is read.
@@ -630,6 +342,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.coordinator = coordinator
         self.completion_queue = _Inline(coordinator)
         self.stopping = threading.Lock()
+        self.order = threading.RLock()
         self.connect_s = 1.0
         self.heard_at = time.monotonic()
         self.failure = ""
@@ -690,7 +403,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         for fd in writers:
             poll.register(fd, select.POLLOUT)
         ready = poll.poll(None if timeout is None else timeout * 1000)
-        found = [fd for fd, _ in ready]
+        with self.order:  # whoever is sending has said where the answer goes
+            found = [fd for fd, _ in ready]
         if any(fd in readers and fd not in self._wake_fds for fd in found):
             self.heard_at = time.monotonic()
         return (
@@ -727,7 +441,8 @@ def _word(watch: Callable[[str], None]) -> Callable[[Any], None]:
     return lambda event: watch(_WORDS[event.type])
 
 
-def _node(data: bytes, stat: Any) -> Node:
+def _node(answer: tuple[bytes, Any]) -> Node:
+    data, stat = answer
     return Node(data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.numChildren)
 
 
@@ -742,3 +457,21 @@ def _judge(answers: list[Any]) -> Reply:
         if isinstance(answer, Exception) and not isinstance(answer, rolled_back):
             return Reply(reason=_reason(answer), step=step)
     return Reply(answers)
+
+
+def _created(answer: tuple[str, Any]) -> Reply:
+    return Reply(_node((b"", answer[1])))
+
+
+# The requests of Coordinator.send, and what becomes of their answers.
+REQUESTS: dict[str, Callable[[Any], Reply]] = {
+    "exists": lambda stat: Reply(stat is not None),
+    "get": lambda answer: Reply(_node(answer)),
+    "get_children": Reply,
+    "get_acls": Reply,
+    "sync": Reply,
+    "create": _created,
+    "set": lambda stat: Reply(stat.mzxid),
+    "delete": Reply,
+    "commit": _judge,
+}

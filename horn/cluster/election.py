@@ -13,7 +13,8 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from horn.cluster.coord import Check, Coordinator, Create, Event, Node, Reply, Step
+from horn.cluster.coord import Coordinator
+from horn.cluster.records import Check, Create, Event, Node, Reply, Step
 from horn.errors import Fenced, NotApplied, NotFound
 from horn.errors import Timeout as HornTimeout
 
@@ -99,7 +100,7 @@ class Candidate:
                 raise HornTimeout(
                     f"{self.path} was not elected within {timeout_s:g} s: {before} is before it"
                 )
-            self.coord.send_exists(self._looked, f"{self.folder}/{before}", self._watched)
+            self.coord.send(self._looked, "exists", f"{self.folder}/{before}", watch=self._watched)
             self._wake.wait(left)
 
     def _looked(self, reply: Reply) -> None:

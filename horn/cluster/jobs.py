@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 
-from horn.cluster.coord import Coordinator, Create, Put, Step
+from horn.cluster.coord import Coordinator
 from horn.cluster.election import Leadership, commit_as
+from horn.cluster.records import Create, Put, Step
 from horn.errors import Conflict, JobError, NotApplied, NotFound, ProtocolError
 
 MAX_SPEC_BYTES = 900_000  # one transaction carries it, and ZooKeeper's frame is 1,048,575

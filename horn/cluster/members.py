@@ -17,18 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from horn.cluster import paths
-from horn.cluster.coord import (
-    ANSWER_S,
-    Coordinator,
-    Create,
-    Delete,
-    Event,
-    Lost,
-    Node,
-    Reply,
-    Resumed,
-    Step,
-)
+from horn.cluster.coord import Coordinator
+from horn.cluster.nodes import ANSWER_S
+from horn.cluster.records import Create, Delete, Event, Lost, Node, Reply, Resumed, Step
 from horn.errors import BarrierTimeout, Conflict, Fenced, NotApplied, ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -104,7 +95,7 @@ class View:
     def _look(self) -> None:
         with self._lock:
             self._pending += 1
-        self.coord.send_children(self._on_names, self.folder, self._on_folder_watch)
+        self.coord.send(self._on_names, "get_children", self.folder, watch=self._on_folder_watch)
 
     def _on_folder_watch(self, word: str) -> None:
         if not self._closed and word == "children":
@@ -145,7 +136,7 @@ class View:
                 return
             self._answered()
 
-        self.coord.send_get(read, f"{self.folder}/{name}", watch)
+        self.coord.send(read, "get", f"{self.folder}/{name}", watch=watch)
 
     def _answered(self) -> None:
         with self._lock:

@@ -12,9 +12,9 @@ import time
 import pytest
 
 from horn import errors
-from horn.cluster.coord import (
+from horn.cluster.coord import Coordinator
+from horn.cluster.records import (
     Check,
-    Coordinator,
     Create,
     Delete,
     Fence,
@@ -210,7 +210,7 @@ def test_waiting_inside_a_callback_is_refused_not_a_deadlock(embedded, connect_e
         except AssertionError as error:
             seen.put(str(error))
 
-    coord.send_exists(careless, embedded.root, lambda word: None)
+    coord.send(careless, "exists", embedded.root)
     assert seen.get(timeout=10) == "a callback must not wait for ZooKeeper"
 
 

@@ -1,0 +1,105 @@
+"""What travels between the coordination layer and its users: events, nodes, steps, replies.
+
+Pure: frozen records and the fence; importing them does not load kazoo.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from horn.errors import Fenced
+
+# Session events, in the order in which they can happen.
+
+
+@dataclass(frozen=True)
+class Suspended:
+    """The connection broke; the session may still be alive. Send nothing that needs it."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The same session goes on. Watches are armed again by those who own them."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The session is over; nothing more happens on this Coordinator."""
+
+    reason: str
+
+
+Event = Suspended | Resumed | Lost
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node's data and the part of its stat that horn uses. ``created``, ``changed``: zxids."""
+
+    data: bytes
+    version: int
+    created: int
+    changed: int
+    owner: int  # session of an ephemeral node, else 0
+    n_children: int
+
+
+# Steps of a transaction.
+
+
+@dataclass(frozen=True)
+class Create:
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequence: bool = False
+
+
+@dataclass(frozen=True)
+class Put:
+    path: str
+    data: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True)
+class Delete:
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True)
+class Check:
+    path: str
+    version: int = -1
+
+
+Step = Create | Put | Delete | Check
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What an asynchronous request came to: a value, or the reason why not.
+
+    ``reason`` is "" or a word of the server ("missing", "exists", ...); "broken" when the
+    connection went and nobody knows, "lost" when the session is over. ``step`` is the step of a
+    transaction that was refused.
+    """
+
+    value: Any = None
+    reason: str = ""
+    step: int = 0
+
+
+class Fence:
+    """Lets only the newest epoch through. For whoever receives orders from a leader."""
+
+    def __init__(self, epoch: int = 0) -> None:
+        self.epoch = epoch
+
+    def admit(self, epoch: int, who: str = "the sender") -> None:
+        """Remember ``epoch``; Fenced if a newer one has been seen."""
+        if epoch < self.epoch:
+            raise Fenced(who, f"its epoch {epoch} is older than {self.epoch}")
+        self.epoch = epoch
