@@ -37,9 +37,9 @@ from zk.wire import Reader
 
 logger = logging.getLogger(__name__)
 
-# A log is replaced by a snapshot after so many changes (or as many as there are nodes): 20,000 are
-# read back in about 0.2 s, and the snapshot of 10,000 nodes takes about 0.05 s (docs/notes/0010).
-SNAPSHOT_AFTER_CHANGES = 20_000
+# A log is replaced by a snapshot after so many changes (or as many as there are nodes): 10,000 are
+# read back in 0.17 s, and the snapshot of 10,000 nodes takes about 0.05 s (docs/notes/0010).
+SNAPSHOT_AFTER_CHANGES = 10_000
 SNAPSHOT_AFTER_BYTES = 64 << 20
 
 _LOG_MAGIC, _SNAPSHOT_MAGIC = b"HORNLOG1", b"HORNSNP1"

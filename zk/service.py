@@ -20,7 +20,7 @@ from zk.acl import Ids
 from zk.errors import Refused, WireError
 from zk.record import Change, Record
 from zk.sessions import CloseSession, OpenSession, Session, Sessions
-from zk.tree import Create, Delete, Fired, SetAcl, SetData, Tree, Txn, Undo
+from zk.tree import CONTAINER_OWNER, Create, Delete, Fired, SetAcl, SetData, Tree, Txn, Undo
 from zk.watches import ANY, CHILDREN, Watches
 from zk.wire import Code, Event, Op, Reader
 
@@ -381,10 +381,13 @@ class Service:
         return b"".join(bodies) + wire.MULTI_HEADER.pack(-1, True, -1)
 
     def _multi_result(self, op: int, txn: Txn) -> bytes:
-        head = wire.MULTI_HEADER.pack(op, False, 0)
         if isinstance(txn, Create):
-            body = wire.write_string(txn.path)
-            return head + (body if op == Op.CREATE else body + self.tree.nodes[txn.path].stat())
+            # A container is answered as create2 and all else as create, whatever asked for it.
+            has_stat = txn.owner == CONTAINER_OWNER
+            head = wire.MULTI_HEADER.pack(Op.CREATE2 if has_stat else Op.CREATE, False, 0)
+            body = head + wire.write_string(txn.path)
+            return body + self.tree.nodes[txn.path].stat() if has_stat else body
+        head = wire.MULTI_HEADER.pack(op, False, 0)
         if isinstance(txn, SetData | SetAcl):
             return head + self.tree.nodes[txn.path].stat()
         return head
@@ -435,7 +438,7 @@ class Service:
     def _on_multi_read(self, client: Client, reader: Reader, time_ms: int) -> bytes:
         ops = wire.decode_multi(reader)
         parts: list[bytes] = []
-        for op, (path, wants_watch) in ops:
+        for op, (path, _) in ops:  # its watch flags set no watch, as in Apache
             try:
                 if op not in wire.READ_OPS:
                     raise WireError("a multi-read holds a change")
@@ -446,12 +449,8 @@ class Service:
                 continue
             parts.append(wire.MULTI_HEADER.pack(op, False, 0))
             if op == Op.GET_DATA:
-                if wants_watch:
-                    self.watches.add_data(path, client)
                 parts.append(wire.write_buffer(node.data) + node.stat())
             else:
-                if wants_watch:
-                    self.watches.add_child(path, client)
                 parts.append(wire.write_strings(list(node.children or ())))
         parts.append(wire.MULTI_HEADER.pack(-1, True, -1))
         return b"".join(parts)

@@ -32,7 +32,8 @@ _BAD_CHARACTER = "[\u0000-\u001f\u007f-\u009f\ud800-\uf8ff\ufff0-\uffff\U0001000
 class Node:
     """One znode. ``cversion`` counts the creates of children; the shown one counts deletes too.
 
-    Units: ``ctime`` and ``mtime`` in ms since 1970; ``owner`` is a session id, 0 for none.
+    Units: ``ctime`` and ``mtime`` in ms since 1970; ``owner`` is a session id, 0 for none, or
+    CONTAINER_OWNER, which clients are shown as 0.
     """
 
     __slots__ = (
@@ -67,7 +68,7 @@ class Node:
             self.version,
             _wrap(self.cversion * 2 - n_children),
             self.aversion,
-            self.owner,
+            0 if self.owner == CONTAINER_OWNER else self.owner,
             len(self.data) if self.data is not None else 0,
             n_children,
             self.pzxid,

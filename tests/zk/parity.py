@@ -19,7 +19,7 @@ class Side:
     def __init__(self, hosts: str, n_sessions: int) -> None:
         self.hosts = hosts
         self.zxids: dict[int, int] = {0: 0}
-        self.owners: dict[int, int] = {0: 0, -(1 << 63): -1}
+        self.owners: dict[int, int] = {0: 0}
         self.clients: list[RawClient] = []
         for _ in range(n_sessions):
             self.clients.append(self._new())

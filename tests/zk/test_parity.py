@@ -136,7 +136,9 @@ requests = st.one_of(
         st.tuples(plain, data, acls, st.sampled_from([5, 6]), st.sampled_from([1, 5])),
     ),
 )
-multis = st.lists(st.one_of(creates, creates, deletes, sets, checks, wild_creates), max_size=5)
+multis = st.lists(
+    st.one_of(creates, creates, containers, deletes, sets, checks, wild_creates), max_size=5
+)
 multi_reads = st.lists(
     st.tuples(st.sampled_from([Op.GET_DATA, Op.GET_CHILDREN]), st.tuples(paths, watch)),
     max_size=4,
