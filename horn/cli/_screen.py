@@ -151,14 +151,13 @@ def seconds_since_start() -> float:
 
 
 class FirstStep(Progress):
-    """Another progress, and when the first step began."""
+    """Another progress, and when the first step began: wall and processor time of the process."""
 
     def __init__(self, inner: Progress) -> None:
-        self.inner, self.seconds = inner, 0.0
+        self.inner, self.seconds, self.cpu_s = inner, 0.0, 0.0
 
     def begin(self, job: Job) -> None:
-        self.seconds = seconds_since_start()
-        self.begun = time.perf_counter()
+        self.seconds, self.cpu_s = seconds_since_start(), time.process_time()
         self.inner.begin(job)
 
     def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:

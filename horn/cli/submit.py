@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from horn.cli._screen import FirstStep
     from horn.job import Job
     from horn.train import Run
 
@@ -74,9 +75,12 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     check_writable(path)
     if not quiet:
         _show_plan(job, backend)
-    run, first_step_s = _train(job, backend, timeout_s, quiet, options)
+    run, first = _train(job, backend, timeout_s, quiet, options)
     if verbose:
-        _screen.say(f"First step {first_step_s:.2f} s after the start of the process.")
+        _screen.say(
+            f"First step {first.seconds:.2f} s after the start of the process "
+            f"({first.cpu_s:.2f} s of processor time)."
+        )
     run.model.save(path)
     if not quiet:
         _say_end(run, str(path))
@@ -95,7 +99,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
 
 def _train(
     job: Job, backend: str, timeout_s: float | None, quiet: bool, options: dict[str, Any]
-) -> tuple[Run, float]:
+) -> tuple[Run, FirstStep]:
     from horn.cli import _screen
     from horn.progress import Lines, Progress
     from horn.train import train
@@ -103,7 +107,7 @@ def _train(
     inner = Progress() if quiet else _screen.Bar() if sys.stderr.isatty() else Lines()
     progress = _screen.FirstStep(inner)
     run = train(job, backend=backend, progress=progress, timeout=timeout_s, **options)
-    return run, progress.seconds
+    return run, progress
 
 
 def _show_plan(job: Job, backend: str) -> None:
