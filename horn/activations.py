@@ -1,8 +1,9 @@
 """Activations: a function of the summed input z, and its derivative.
 
-The derivative is given in terms of the neuron's output y where that is possible (sigmoid y(1-y), tanh 1-y^2, relu y>0), as the
-Horn paper does; one without an output form offers only ``derivative_at(z)``. Softmax needs the whole layer and is an
-interlayer function (`softmax` below); naming it as an activation means identity plus that interlayer.
+The derivative is given in terms of the neuron's output y where that is possible (sigmoid y(1-y),
+tanh 1-y^2, relu y>0), as the Horn paper does; one without an output form offers only
+``derivative_at(z)``. Softmax needs the whole layer and is an interlayer function (`softmax` below);
+naming it as an activation means identity plus that interlayer.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Activation:
-    """A pair: ``f(z)`` and its derivative, as ``derivative(y)`` of the output, ``derivative_at(z)``, or both.
+    """A pair: ``f(z)`` and its derivative, as ``derivative(y)`` of the output,
+    ``derivative_at(z)``, or both.
 
-    Each is a function in the neuron language. Without either the compiler derives ``derivative_at`` from ``f``.
+    Each is a function in the neuron language. Without either the compiler derives ``derivative_at``
+    from ``f``.
     """
 
     name: str
@@ -48,7 +51,8 @@ class Activation:
             return self.df_at(z)
         if self.df is None:
             raise ModelError(
-                f"activation {self.name!r} was given no derivative; horn derives it where a network runs, "
+                f"activation {self.name!r} was given no derivative; horn derives it "
+                "where a network runs, "
                 f"to call it yourself give horn.Activation(name, f, df)"
             )
         return self.df(self.f(z))
@@ -117,7 +121,9 @@ INTERLAYERS: dict[str, Function] = {"softmax": softmax}
 
 
 def resolve(activation: str | Activation, where: str) -> tuple[Activation, Function | None]:
-    """An activation and the interlayer that its name implies. Raises ModelError for an unknown name."""
+    """An activation and the interlayer that its name implies. Raises ModelError for an unknown
+    name.
+    """
     if isinstance(activation, Activation):
         return activation, None
     if activation in INTERLAYERS:

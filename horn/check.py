@@ -1,7 +1,8 @@
 """Is a written backward the gradient of its forward?
 
-Each layer whose class writes ``backward`` is tried alone, the others derived, in double precision on a few samples of the job's own data:
-what it pushes, what it backpropagates and what it pushes to its Parameters are compared with central finite differences of the loss.
+Each layer whose class writes ``backward`` is tried alone, the others derived, in double precision
+on a few samples of the job's own data: what it pushes, what it backpropagates and what it pushes to
+its Parameters are compared with central finite differences of the loss.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """What was found of one layer. ``backward`` is "written", "derived" or "none"; ``worst`` the entry that differs most, if any was compared."""
+    """What was found of one layer. ``backward`` is "written", "derived" or "none"; ``worst`` the
+    entry that differs most, if any was compared.
+    """
 
     layer: str
     neuron: str
@@ -70,14 +73,28 @@ def check_network(job: Job, tolerance: float = TOLERANCE) -> list[LayerCheck]:
             backward = "none (no loss)"
         else:
             backward = "written" if written else "derived"
-        entries = list(_compare(job, layer)) if written and kind != "interpreted" and net.loss else []
+        entries = (
+            list(_compare(job, layer)) if written and kind != "interpreted" and net.loss else []
+        )
         worst = max(entries, key=lambda e: e.error, default=None)
-        rows.append(LayerCheck(layer.name, layer.neuron.__name__, backward, ways[layer.name], kind, worst, len(entries)))  # fmt: skip
+        rows.append(
+            LayerCheck(
+                layer.name,
+                layer.neuron.__name__,
+                backward,
+                ways[layer.name],
+                kind,
+                worst,
+                len(entries),
+            )
+        )
     return rows
 
 
 def check_job(job: Job) -> None:
-    """Raise ModelError at the first layer whose written backward is not the gradient of its forward."""
+    """Raise ModelError at the first layer whose written backward is not the gradient of its
+    forward.
+    """
     for layer in job.network.layers[1:-1]:
         if not has_backward(layer.neuron) or layer.neuron.interpreted or job.network.loss is None:
             continue
@@ -90,11 +107,19 @@ def describe(layer: Layer, entry: Entry) -> str:
     """One paragraph: where, what was got, what was expected, what to do."""
     code = layer.neuron.backward.__code__  # type: ignore[attr-defined]
     place = ", ".join(map(str, entry.place))
-    ratio = f" ({entry.written / entry.expected:.3g} times too much)" if abs(entry.expected) > 1e-9 else ""
+    ratio = (
+        f" ({entry.written / entry.expected:.3g} times too much)"
+        if abs(entry.expected) > 1e-9
+        else ""
+    )
     return (
-        f"{code.co_filename}:{code.co_firstlineno}, in {layer.neuron.__name__}.backward: {entry.what} is not the gradient of the "
-        f"loss. d loss / d {entry.array}[{place}] is {entry.expected:.6g} by finite differences, but backward gives "
-        f"{entry.written:.6g}{ratio}. Correct it, leave backward out and horn derives it, or pass check=False to the Job if "
+        f"{code.co_filename}:{code.co_firstlineno}, in "
+        f"{layer.neuron.__name__}.backward: {entry.what} is not the gradient of "
+        "the "
+        f"loss. d loss / d {entry.array}[{place}] is {entry.expected:.6g} by "
+        "finite differences, but backward gives "
+        f"{entry.written:.6g}{ratio}. Correct it, leave backward out and horn "
+        "derives it, or pass check=False to the Job if "
         f"it is meant to differ"
     )
 
@@ -105,11 +130,16 @@ def _compare(job: Job, layer: Layer) -> Iterator[Entry]:
     tried = _Loss(job, frozenset({layer.index}))
     rng = np.random.default_rng(net.seed)
     mine = [
-        *((link.weight, "self.push(...)") for other in net.layers for link in other.links if link.source is layer),
+        *(
+            (link.weight, "self.push(...)")
+            for other in net.layers
+            for link in other.links
+            if link.source is layer
+        ),
         *((f"{layer.name}.{name}", f'self.push(..., to="{name}")') for name in layer.parameters),
         *((link.weight, "self.backpropagate(...)") for link in layer.links),
         *(((layer.bias_name, "self.backpropagate(...)"),) if layer.bias is not None else ()),
-    ]  # fmt: skip
+    ]
     gradients = tried.gradients()
     for name, what in mine:
         gradient = gradients.get(name)
@@ -143,7 +173,13 @@ class _Loss:
     def loss(self) -> float:
         saved = {name: array.copy() for name, array in self.arrays.items()}
         n = float(len(self.rows))
-        scalars = {"learning_rate": 0.0, "iteration": 0.0, "updates": 1.0, "rows": n, "inv_rows": 1 / n}
+        scalars = {
+            "learning_rate": 0.0,
+            "iteration": 0.0,
+            "updates": 1.0,
+            "rows": n,
+            "inv_rows": 1 / n,
+        }
         self.runner.run(self.rows, scalars, 0)
         for name, array in saved.items():
             self.arrays[name][...] = array

@@ -191,8 +191,9 @@ class Fenced(ClusterError):
 class CompileError(HornError):
     """A neuron leaves the neuron language.
 
-    ``file``, ``line`` (from 1), ``column`` and ``end_column`` (from 0) point at the user's own text; ``where`` is
-    "Class.method". The message shows the line with a caret, what is not understood, and what to write instead.
+    ``file``, ``line`` (from 1), ``column`` and ``end_column`` (from 0) point at the user's own
+    text; ``where`` is "Class.method". The message shows the line with a caret, what is not
+    understood, and what to write instead.
     """
 
     exit_code = 2

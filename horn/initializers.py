@@ -1,6 +1,7 @@
 """Initial weights: each initialiser draws an array from a NumPy generator.
 
-Shapes: weights are (fan_out, fan_in), or (n_edges,) of a sparse connection; fan_in counts a neuron's synapses, the bias apart.
+Shapes: weights are (fan_out, fan_in), or (n_edges,) of a sparse connection; fan_in counts a
+neuron's synapses, the bias apart.
 """
 
 from __future__ import annotations
@@ -111,7 +112,9 @@ def resolve(init: str | float | Initializer, where: str) -> Initializer:
         return Constant(float(init))
     if not isinstance(init, str):
         if not hasattr(init, "values"):
-            raise ModelError(f"{where}: init must be a name, a number or an initialiser, got {init!r}")
+            raise ModelError(
+                f"{where}: init must be a name, a number or an initialiser, got {init!r}"
+            )
         return init
     if init in INITIALIZERS:
         return INITIALIZERS[init]
@@ -123,5 +126,7 @@ def resolve(init: str | float | Initializer, where: str) -> Initializer:
 
 
 def generator(seed: int, *path: int) -> np.random.Generator:
-    """The generator of one thing in the network, counter-based, so that no other thing's size changes its numbers."""
+    """The generator of one thing in the network, counter-based, so that no other thing's size
+    changes its numbers.
+    """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=path)))

@@ -15,7 +15,8 @@ from horn.optimizers import SGD, Optimizer
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Stop when ``monitor`` has not improved by more than ``min_delta`` for ``patience`` epochs; keep the best model.
+    """Stop when ``monitor`` has not improved by more than ``min_delta`` for ``patience`` epochs;
+    keep the best model.
 
     ``monitor`` is "val_loss" (lower is better) or "val_acc" (higher is better).
     """
@@ -30,20 +31,24 @@ class EarlyStopping:
                 f'EarlyStopping: monitor must be "val_loss" or "val_acc", got {self.monitor!r}'
             )
         if self.patience < 1:
-            raise ModelError(f"EarlyStopping: patience must be at least 1 epoch, got {self.patience}")
+            raise ModelError(
+                f"EarlyStopping: patience must be at least 1 epoch, got {self.patience}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
     """What to train, on what, and how.
 
-    data, validation : a ``horn.data`` dataset, or arrays (x, y); validation may also be a fraction of data that is held out.
+    data, validation : a ``horn.data`` dataset, or arrays (x, y); validation may also be a fraction
+    of data that is held out.
     batch_size : samples per update.
     epochs, iterations : how long; one of the two (10 epochs by default).
     target : "labels" (y), "input" (autoencoder), or None where there is no loss.
     dtype : "float32" or "float64".
     check : compare written backward methods with finite differences before the first step.
-    early_stopping : stop and keep the best by the validation data. Without it ``keep_best`` alone keeps the best.
+    early_stopping : stop and keep the best by the validation data. Without it ``keep_best`` alone
+    keeps the best.
     test : data that are evaluated once, after training.
     """
 
@@ -78,7 +83,8 @@ class Job:
                 raise ModelError(f"Job: {what} must be a whole number from 1, got {value!r}")
         if self.epochs is not None and self.iterations is not None:
             raise ModelError(
-                f"Job: give epochs or iterations, not both (got {self.epochs} and {self.iterations})"
+                f"Job: give epochs or iterations, not both (got {self.epochs} and "
+                f"{self.iterations})"
             )
         if self.dtype not in ("float32", "float64"):
             raise ModelError(f'Job: dtype must be "float32" or "float64", got {self.dtype!r}')
@@ -99,7 +105,8 @@ class Job:
             set_(self, "test", as_dataset(self.test, "test"))
         if (self.early_stopping or self.keep_best) and validation is None:
             raise ModelError(
-                "Job: early stopping and keep_best need validation data; add validation=0.1 to hold out a tenth"
+                "Job: early stopping and keep_best need validation data; add "
+                "validation=0.1 to hold out a tenth"
             )
         if self.epochs is None and self.iterations is None:
             set_(self, "epochs", 10)
@@ -122,7 +129,11 @@ class Job:
         from horn.data import check_features, check_finite, check_labels
 
         net = self.network
-        for what, data in (("data", self.data), ("validation", self.validation), ("test", self.test)):
+        for what, data in (
+            ("data", self.data),
+            ("validation", self.validation),
+            ("test", self.test),
+        ):
             if data is None:
                 continue
             check_features(data, net.n_inputs, what)
@@ -132,12 +143,14 @@ class Job:
             if self.target == "input":
                 if net.last.size != net.n_inputs:
                     raise DataError(
-                        f'target="input" compares {net.last.name} ({net.last.size} neurons) with the input '
+                        f'target="input" compares {net.last.name} ({net.last.size} neurons) with'
+                        " the input "
                         f"({net.n_inputs} features); make them equal"
                     )
             elif data.y is None:
                 raise DataError(
-                    f"{what} has no labels, but {net.last.name} has loss {net.loss.name!r}; pass (x, y), or target=\"input\""
+                    f"{what} has no labels, but {net.last.name} has loss {net.loss.name!r}; "
+                    'pass (x, y), or target="input"'
                 )
             elif integer_targets(data) and net.last.size > 1:
                 check_labels(data, net.last.size, net.last.name)
@@ -145,7 +158,8 @@ class Job:
                 pass
             elif data.y.ndim != 2 or data.y.shape[1] != net.last.size:
                 raise DataError(
-                    f"{what}: targets have shape {data.y.shape}, but {net.last.name} has {net.last.size} neurons; "
+                    f"{what}: targets have shape {data.y.shape}, but {net.last.name} has "
+                    f"{net.last.size} neurons; "
                     f"pass ({len(data)}, {net.last.size})"
                 )
 

@@ -1,6 +1,8 @@
-"""Losses: functions of one output neuron and its target, summed over the layer and averaged over the batch.
+"""Losses: functions of one output neuron and its target, summed over the layer and averaged over
+the batch.
 
-``f(output, target)`` is in the neuron language. With integer labels the target of neuron k is 1 where the label is k, else 0.
+``f(output, target)`` is in the neuron language. With integer labels the target of neuron k is 1
+where the label is k, else 0.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from horn.errors import ModelError
 
 @dataclass(frozen=True)
 class Loss:
-    """``f(output, target)`` of one neuron. ``labels``: integer labels are expected and accuracy is reported."""
+    """``f(output, target)`` of one neuron. ``labels``: integer labels are expected and accuracy is
+    reported.
+    """
 
     name: str
     f: Callable[[Any, Any], Any]
@@ -58,5 +62,6 @@ def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> 
     close = difflib.get_close_matches(str(loss), LOSSES, 1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise ModelError(
-        f"{where}: unknown loss {loss!r}; {hint}known: {', '.join(LOSSES)}, or pass a function f(output, target)"
+        f"{where}: unknown loss {loss!r}; {hint}known: {', '.join(LOSSES)}, or "
+        "pass a function f(output, target)"
     )

@@ -1,8 +1,8 @@
 """The functions of the neuron language.
 
-Each takes numbers, NumPy arrays, or what the compiler and the interpreter put in their place (objects with a
-``__horn_math__`` method), and is written in one place for all of them. ``OPS`` names every function: a backend that
-covers ``OPS`` covers the language.
+Each takes numbers, NumPy arrays, or what the compiler and the interpreter put in their place
+(objects with a ``__horn_math__`` method), and is written in one place for all of them. ``OPS``
+names every function: a backend that covers ``OPS`` covers the language.
 """
 
 from __future__ import annotations
@@ -12,10 +12,25 @@ from collections.abc import Callable
 from typing import Any
 
 OPS: dict[str, int] = {  # name -> number of arguments
-    "exp": 1, "log": 1, "sqrt": 1, "tanh": 1, "sin": 1, "cos": 1, "abs": 1, "floor": 1, "sign": 1,
-    "log1p": 1, "expm1": 1, "sigmoid": 1, "softplus": 1, "relu": 1,
-    "pow": 2, "maximum": 2, "minimum": 2, "where": 3,
-}  # fmt: skip
+    "exp": 1,
+    "log": 1,
+    "sqrt": 1,
+    "tanh": 1,
+    "sin": 1,
+    "cos": 1,
+    "abs": 1,
+    "floor": 1,
+    "sign": 1,
+    "log1p": 1,
+    "expm1": 1,
+    "sigmoid": 1,
+    "softplus": 1,
+    "relu": 1,
+    "pow": 2,
+    "maximum": 2,
+    "minimum": 2,
+    "where": 3,
+}
 
 
 def _sigmoid(z: float) -> float:

@@ -1,8 +1,10 @@
-"""Network and Layer: frozen descriptions of who computes what and who listens to whom. They never run anything.
+"""Network and Layer: frozen descriptions of who computes what and who listens to whom. They never
+run anything.
 
-Layers are numbered from 0, the input. A layer's name is "layer<k>" unless given; its arrays are named after it:
-"layer1.weight" (fan_out, fan_in), or (n_edges,) for a sparse connection; "layer1.bias" (fan_out,); "layer1.<parameter>" (fan_out,).
-A layer with several inputs has one weight array each: "layer3.weight.layer1".
+Layers are numbered from 0, the input. A layer's name is "layer<k>" unless given; its arrays are
+named after it: "layer1.weight" (fan_out, fan_in), or (n_edges,) for a sparse connection;
+"layer1.bias" (fan_out,); "layer1.<parameter>" (fan_out,). A layer with several inputs has one
+weight array each: "layer3.weight.layer1".
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ class Layer:
 
     @cached_property
     def typical_fan_in(self) -> int:
-        """Synapses per neuron over all links, the bias apart: the mean, rounded up, where they differ. What initialisers go by."""
+        """Synapses per neuron over all links, the bias apart: the mean, rounded up, where they
+        differ. What initialisers go by.
+        """
         total = sum(
             link.source.size * self.size if link.edges is None else len(link.edges.indices)
             for link in self.links
@@ -112,7 +116,9 @@ class InputNeuron(Neuron):
 
 @dataclass(eq=False)
 class Network:
-    """Layers, added in order: one ``input``, any number of ``layer``, at most one ``output``, which is the last."""
+    """Layers, added in order: one ``input``, any number of ``layer``, at most one ``output``, which
+    is the last.
+    """
 
     seed: int = 0
     layers: tuple[Layer, ...] = field(default=(), init=False)
@@ -122,19 +128,30 @@ class Network:
     ) -> Layer:
         """The layer that holds one sample of ``size`` features.
 
-        ``keep`` below 1 silences each feature with probability 1 - keep in training, per sample or per batch; at inference the
-        features are scaled by keep.
+        ``keep`` below 1 silences each feature with probability 1 - keep in training, per sample or
+        per batch; at inference the features are scaled by keep.
         """
         if self.layers:
             raise ModelError(f"input comes first and once; this network has {self.layers[0]!r}")
         if not 0.0 < keep <= 1.0:
-            raise ModelError(f"input: keep is the probability to keep, above 0 and up to 1; got {keep!r}")
+            raise ModelError(
+                f"input: keep is the probability to keep, above 0 and up to 1; got {keep!r}"
+            )
         if per not in ("sample", "batch"):
             raise ModelError(f'input: per must be "sample" or "batch", got {per!r}')
         return self._add(
-            Layer(0, name or "layer0", _size(size, "input"), "input", InputNeuron,
-                  activations.ACTIVATIONS["identity"], "identity", keep=float(keep), per=per)
-        )  # fmt: skip
+            Layer(
+                0,
+                name or "layer0",
+                _size(size, "input"),
+                "input",
+                InputNeuron,
+                activations.ACTIVATIONS["identity"],
+                "identity",
+                keep=float(keep),
+                per=per,
+            )
+        )
 
     def layer(
         self,
@@ -151,11 +168,14 @@ class Network:
     ) -> Layer:
         """A hidden layer of ``size`` neurons listening to the last layer, or to all of ``inputs``.
 
-        ``connect`` is one connection for all inputs, or a mapping from input to connection; dense by default. ``init`` is drawn
-        for every weight: He for relu-like activations, else Glorot. ``bias=False`` leaves the bias out; a number or an initialiser
-        sets its initial value (0 by default).
+        ``connect`` is one connection for all inputs, or a mapping from input to connection; dense
+        by default. ``init`` is drawn for every weight: He for relu-like activations, else Glorot.
+        ``bias=False`` leaves the bias out; a number or an initialiser sets its initial value (0 by
+        default).
         """
-        return self._hidden("hidden", size, neuron, activation, interlayer, inputs, connect, init, bias, name, None)  # fmt: skip
+        return self._hidden(
+            "hidden", size, neuron, activation, interlayer, inputs, connect, init, bias, name, None
+        )
 
     def output(
         self,
@@ -173,21 +193,36 @@ class Network:
     ) -> Layer:
         """The last layer, with the loss that its outputs are judged by (none for local rules)."""
         found = losses.resolve(loss, "output")
-        layer = self._hidden("output", size, neuron, activation, interlayer, inputs, connect, init, bias, name, found)  # fmt: skip
+        layer = self._hidden(
+            "output", size, neuron, activation, interlayer, inputs, connect, init, bias, name, found
+        )
         return layer
 
-    def _hidden(self, kind: str, size: int, neuron: type[Neuron], activation: str | Activation,
-                interlayer: Interlayer | None, inputs: Sequence[Layer] | Layer | None,
-                connect: Connection | Mapping[Layer, Connection] | None,
-                init: str | float | Initializer | None, bias: bool | str | float | Initializer,
-                name: str | None, loss: Loss | None) -> Layer:  # fmt: skip
+    def _hidden(
+        self,
+        kind: str,
+        size: int,
+        neuron: type[Neuron],
+        activation: str | Activation,
+        interlayer: Interlayer | None,
+        inputs: Sequence[Layer] | Layer | None,
+        connect: Connection | Mapping[Layer, Connection] | None,
+        init: str | float | Initializer | None,
+        bias: bool | str | float | Initializer,
+        name: str | None,
+        loss: Loss | None,
+    ) -> Layer:
         index = len(self.layers)
         name = name or f"layer{index}"
         where = f"layer {index} {name!r}"
         if not self.layers:
-            raise ModelError(f"{where}: the first layer is the input; call net.input(n_features) before")
+            raise ModelError(
+                f"{where}: the first layer is the input; call net.input(n_features) before"
+            )
         if self.layers[-1].kind == "output":
-            raise ModelError(f"{where}: the output layer is the last; add it before net.output(...)")
+            raise ModelError(
+                f"{where}: the output layer is the last; add it before net.output(...)"
+            )
         if any(layer.name == name for layer in self.layers):
             raise ModelError(f"{where}: another layer has this name; names are unique")
         if "." in name or not name:
@@ -195,14 +230,23 @@ class Network:
         check_class(neuron, where)
         function, implied = activations.resolve(activation, where)
         if implied is not None and interlayer is not None:
-            raise ModelError(f"{where}: activation={activation!r} is an interlayer itself; give one of the two")
-        sources = (self.layers[-1],) if inputs is None else (inputs,) if isinstance(inputs, Layer) else tuple(inputs)  # fmt: skip
+            raise ModelError(
+                f"{where}: activation={activation!r} is an interlayer itself; give one of the two"
+            )
+        sources = (
+            (self.layers[-1],)
+            if inputs is None
+            else (inputs,)
+            if isinstance(inputs, Layer)
+            else tuple(inputs)
+        )
         if not sources:
             raise ModelError(f"{where}: inputs is empty; name at least one layer")
         for source in sources:
             if not isinstance(source, Layer) or source not in self.layers:
                 raise ModelError(
-                    f"{where}: inputs must be layers of this network, as net.input and net.layer return them; got {source!r}"
+                    f"{where}: inputs must be layers of this network, as net.input and "
+                    f"net.layer return them; got {source!r}"
                 )
         if len(set(map(id, sources))) != len(sources):
             raise ModelError(f"{where}: a layer is named twice in inputs")
@@ -210,7 +254,8 @@ class Network:
             for key in connect:
                 if not any(key is source for source in sources):
                     raise ModelError(
-                        f"{where}: connect names {key!r}, which is not among its inputs; the keys are layers of inputs"
+                        f"{where}: connect names {key!r}, which is not among its inputs; the "
+                        "keys are layers of inputs"
                     )
         size = _size(size, where)
         initial = init
@@ -218,7 +263,9 @@ class Network:
             initial = "he" if function.name in ("relu", "leaky_relu", "softplus") else "glorot"
         links = []
         for source in sources:
-            connection = connect.get(source, Dense()) if isinstance(connect, Mapping) else connect or Dense()  # fmt: skip
+            connection = (
+                connect.get(source, Dense()) if isinstance(connect, Mapping) else connect or Dense()
+            )
             edges = self._edges(connection, source, size, index, name)
             weight = f"{name}.weight" + (f".{source.name}" if len(sources) > 1 else "")
             links.append(
@@ -229,16 +276,29 @@ class Network:
             bias_init = initializers.resolve(0.0 if bias is True else bias, where)
         label = activation if isinstance(activation, str) else activation.name
         return self._add(
-            Layer(index, name, size, kind, neuron, function, label, interlayer or implied,
-                  tuple(links), bias_init, loss)
-        )  # fmt: skip
+            Layer(
+                index,
+                name,
+                size,
+                kind,
+                neuron,
+                function,
+                label,
+                interlayer or implied,
+                tuple(links),
+                bias_init,
+                loss,
+            )
+        )
 
     def rebuilt(
         self, *, seed: int | None = None, changes: Mapping[str, Mapping[str, Any]] | None = None
     ) -> Network:
-        """The same description with another seed, or with other fields of some layers: {"layer1": {"size": 100}}.
+        """The same description with another seed, or with other fields of some layers: {"layer1":
+        {"size": 100}}.
 
-        Random connections are drawn anew from the seed. Handles of the old layers are not layers of the new network.
+        Random connections are drawn anew from the seed. Handles of the old layers are not layers of
+        the new network.
         """
         network = Network(self.seed if seed is None else seed)
         for layer in self.layers:
@@ -246,9 +306,14 @@ class Network:
             layer = replace(layer, links=links, **(changes or {}).get(layer.name, {}))
             _size(layer.size, f"layer {layer.index} {layer.name!r}")
             drawn = tuple(
-                replace(k, edges=network._edges(k.connection, k.source, layer.size, layer.index, layer.name))
+                replace(
+                    k,
+                    edges=network._edges(
+                        k.connection, k.source, layer.size, layer.index, layer.name
+                    ),
+                )
                 for k in links
-            )  # fmt: skip
+            )
             network._add(replace(layer, links=drawn))
         return network
 
@@ -287,13 +352,22 @@ class Network:
         loss, last = self.loss, self.last
         if loss is not None and loss.name == "cross_entropy" and last.interlayer is None:
             raise ModelError(
-                f"{last.name}: cross_entropy needs outputs that are positive and sum to 1 over the layer, but activation "
-                f'{last.activation_name!r} does not give them; use activation="softmax", or loss="binary_cross_entropy" with '
+                f"{last.name}: cross_entropy needs outputs that are positive and sum to "
+                "1 over the layer, but activation "
+                f'{last.activation_name!r} does not give them; use activation="softmax",'
+                ' or loss="binary_cross_entropy" with '
                 f'activation="sigmoid"'
             )
-        if loss is not None and loss.name == "binary_cross_entropy" and last.interlayer is None and last.activation_name in ("identity", "relu", "leaky_relu", "softplus", "tanh", "scaled_tanh"):  # fmt: skip
+        if (
+            loss is not None
+            and loss.name == "binary_cross_entropy"
+            and last.interlayer is None
+            and last.activation_name
+            in ("identity", "relu", "leaky_relu", "softplus", "tanh", "scaled_tanh")
+        ):
             raise ModelError(
-                f"{last.name}: binary_cross_entropy needs outputs between 0 and 1, but activation {last.activation_name!r} "
+                f"{last.name}: binary_cross_entropy needs outputs between 0 and 1, but "
+                f"activation {last.activation_name!r} "
                 f'leaves that range; use activation="sigmoid"'
             )
 
@@ -334,5 +408,7 @@ class Network:
 
 def _size(size: int, where: str) -> int:
     if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
-        raise ModelError(f"{where}: the number of neurons must be a whole number from 1, got {size!r}")
+        raise ModelError(
+            f"{where}: the number of neurons must be a whole number from 1, got {size!r}"
+        )
     return int(size)

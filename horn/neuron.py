@@ -1,7 +1,7 @@
 """What a user subclasses: Neuron, and what it sees: Synapse, Parameter, State.
 
-The methods here are the neuron's words. Under the interpreter they run as written, on one neuron and one sample at a time; the
-compiler reads the same source and never calls them.
+The methods here are the neuron's words. Under the interpreter they run as written, on one neuron
+and one sample at a time; the compiler reads the same source and never calls them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ MESSAGE_FIELDS = {
     "forward": ("input", "weight", "previous_update"),
     "backward": ("delta", "weight", "gradient", "previous_update"),
 }
-READABLE = ("output", "training", "iteration", "learning_rate", "layer_index", "index", "activation")
+READABLE = (
+    "output",
+    "training",
+    "iteration",
+    "learning_rate",
+    "layer_index",
+    "index",
+    "activation",
+)
 DRAWS = ("bernoulli", "uniform", "normal")
 PERIODS = ("sample", "batch", "run")
 
@@ -44,16 +52,18 @@ class Parameter:
 class State(Parameter):
     """A number per neuron that is remembered between supersteps.
 
-    Within a batch each sample sees its own value, from forward to backward. When a training batch ends the neuron keeps the mean
-    over the batch, and every sample of the next batch starts from it. Prediction starts from the kept value and does not change it.
+    Within a batch each sample sees its own value, from forward to backward. When a training batch
+    ends the neuron keeps the mean over the batch, and every sample of the next batch starts from
+    it. Prediction starts from the kept value and does not change it.
     """
 
 
 class Synapse:
-    """What one synapse delivers to a neuron: ``input`` and ``weight`` in forward, ``delta``, ``gradient`` and ``weight`` in backward.
+    """What one synapse delivers to a neuron: ``input`` and ``weight`` in forward, ``delta``,
+    ``gradient`` and ``weight`` in backward.
 
-    ``previous_update`` is the last change of the weight under ``horn.Direct``. ``normal(mean, std)`` is a number drawn once for this
-    synapse; it never changes in a run.
+    ``previous_update`` is the last change of the weight under ``horn.Direct``. ``normal(mean,
+    std)`` is a number drawn once for this synapse; it never changes in a run.
     """
 
     input: float
@@ -74,10 +84,12 @@ class Synapse:
 class Neuron:
     """One neuron. Subclass it and write ``forward``; write ``backward`` too, or let horn derive it.
 
-    Readable: ``output`` (what it last sent on), ``training``, ``iteration`` (from 0), ``learning_rate``, ``layer_index`` (the input
-    layer is 0), ``index`` (within the layer). Class attributes that are numbers are constants.
+    Readable: ``output`` (what it last sent on), ``training``, ``iteration`` (from 0),
+    ``learning_rate``, ``layer_index`` (the input layer is 0), ``index`` (within the layer). Class
+    attributes that are numbers are constants.
 
-    Source: Yoon, "Horn: A System for Parallel Training and Regularizing of Large-Scale Neural Networks", 2016, section 2.1.
+    Source: Yoon, "Horn: A System for Parallel Training and Regularizing of Large-Scale Neural
+    Networks", 2016, section 2.1.
     """
 
     activation: Activation
@@ -95,7 +107,8 @@ class Neuron:
         taken = {*READABLE, *DRAWS, "feedforward", "backpropagate", "push"} & set(vars(cls))
         if taken:
             raise ModelError(
-                f"{cls.__name__} defines {', '.join(sorted(taken))}, which every neuron already has; use another name"
+                f"{cls.__name__} defines {', '.join(sorted(taken))}, which every neuron "
+                "already has; use another name"
             )
 
     def forward(self, messages: Iterable[Any]) -> None:
@@ -107,18 +120,24 @@ class Neuron:
         self._host.feedforward(self, value)
 
     def backpropagate(self, delta: Any) -> None:
-        """Set this neuron's delta: d loss / d (summed input). Exactly once on every path of ``backward``."""
+        """Set this neuron's delta: d loss / d (summed input). Exactly once on every path of
+        ``backward``.
+        """
         self._host.backpropagate(self, delta)
 
     def push(self, gradient: Any, to: str | None = None) -> None:
-        """The gradient of the loss with respect to this message's weight, or to the Parameter named by ``to``.
+        """The gradient of the loss with respect to this message's weight, or to the Parameter named
+        by ``to``.
 
-        Inside the loop over messages, once per message; with ``to`` once per path, outside the loop.
+        Inside the loop over messages, once per message; with ``to`` once per path, outside the
+        loop.
         """
         self._host.push(self, gradient, to)
 
     def bernoulli(self, p: Any, per: str = "sample") -> Any:
-        """1.0 with probability p, else 0.0; one draw per sample, or ``per="batch"``, or ``per="run"``."""
+        """1.0 with probability p, else 0.0; one draw per sample, or ``per="batch"``, or
+        ``per="run"``.
+        """
         return self._host.draw(self, "bernoulli", (p,), per)
 
     def uniform(self, low: Any = 0.0, high: Any = 1.0, per: str = "sample") -> Any:
@@ -134,13 +153,17 @@ N = TypeVar("N", bound=type[Neuron])
 
 
 def interpreted(cls: N) -> N:
-    """Class decorator: run this neuron message by message in Python, thousands of times slower, outside the neuron language."""
+    """Class decorator: run this neuron message by message in Python, thousands of times slower,
+    outside the neuron language.
+    """
     cls.interpreted = True
     return cls
 
 
 def declared(cls: type[Neuron], kind: type[Parameter]) -> dict[str, Parameter]:
-    """The Parameters (or, with kind=State, the States) of a neuron class by name, in the order of definition, bases first."""
+    """The Parameters (or, with kind=State, the States) of a neuron class by name, in the order of
+    definition, bases first.
+    """
     found: dict[str, Parameter] = {}
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():

@@ -19,7 +19,8 @@ class Standard(Neuron):
 
 
 class Dropout(Neuron):
-    """A standard neuron that is silent with probability 1 - keep, per sample; at inference its output is scaled by keep.
+    """A standard neuron that is silent with probability 1 - keep, per sample; at inference its
+    output is scaled by keep.
 
     Source: Yoon 2016, section 3.
     """
@@ -36,7 +37,9 @@ class Dropout(Neuron):
 
 
 class BatchDropout(Neuron):
-    """Dropout with one mask per neuron and batch: a dropped neuron sits the whole batch out and is not computed at all."""
+    """Dropout with one mask per neuron and batch: a dropped neuron sits the whole batch out and is
+    not computed at all.
+    """
 
     keep = 0.5
 

@@ -1,12 +1,14 @@
 """Optimizers: what one weight does with its gradient.
 
-``update(w, g, slots, lr, t)`` is a pure formula in the neuron language, for one weight, an array of weights, or the compiler's
-nodes: ``w`` the weight, ``g`` the gradient (mean over the batch, weight decay and clipping already in it), ``slots`` what is
-remembered per weight, ``lr`` the learning rate of this iteration, ``t`` the number of updates including this one (from 1). It
-returns the new weight and the new slots. The same object serves a task and a parameter server.
+``update(w, g, slots, lr, t)`` is a pure formula in the neuron language, for one weight, an array of
+weights, or the compiler's nodes: ``w`` the weight, ``g`` the gradient (mean over the batch, weight
+decay and clipping already in it), ``slots`` what is remembered per weight, ``lr`` the learning rate
+of this iteration, ``t`` the number of updates including this one (from 1). It returns the new
+weight and the new slots. The same object serves a task and a parameter server.
 
-Weight decay is added to the gradient of synapse weights (g + weight_decay * w), not of biases and Parameters. ``clip_value`` bounds
-each gradient; ``clip_norm`` scales all gradients of the network together so that their Euclidean norm stays below it.
+Weight decay is added to the gradient of synapse weights (g + weight_decay * w), not of biases and
+Parameters. ``clip_value`` bounds each gradient; ``clip_norm`` scales all gradients of the network
+together so that their Euclidean norm stays below it.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Optimizer:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in ("momentum", "beta1", "beta2", "rho") and not 0 <= value < 1:
-                raise ModelError(f"{name}: {field.name} must be at least 0 and below 1, got {value!r}")
+                raise ModelError(
+                    f"{name}: {field.name} must be at least 0 and below 1, got {value!r}"
+                )
             if field.name in ("clip_value", "clip_norm") and value is not None and not value > 0:
                 raise ModelError(f"{name}: {field.name} must be above 0, got {value!r}")
             if field.name == "weight_decay" and not value >= 0:
@@ -92,7 +96,9 @@ class Adagrad(Optimizer):
 
 @dataclass(frozen=True)
 class RMSProp(Optimizer):
-    """s = rho s + (1 - rho) g^2, w -= lr g / (sqrt(s) + eps). Source: Tieleman & Hinton 2012, lecture 6.5."""
+    """s = rho s + (1 - rho) g^2, w -= lr g / (sqrt(s) + eps). Source: Tieleman & Hinton 2012,
+    lecture 6.5.
+    """
 
     learning_rate: float | Schedule = 0.001
     rho: float = 0.9
@@ -108,7 +114,9 @@ class RMSProp(Optimizer):
 
 @dataclass(frozen=True)
 class AdaDelta(Optimizer):
-    """Steps scaled by the running size of past steps over that of gradients. Source: Zeiler 2012, algorithm 1."""
+    """Steps scaled by the running size of past steps over that of gradients. Source: Zeiler 2012,
+    algorithm 1.
+    """
 
     learning_rate: float | Schedule = 1.0
     rho: float = 0.95
@@ -148,10 +156,11 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class Direct(Optimizer):
-    """The pushed value is the update: w += mean over the batch of what was pushed. ``m.previous_update`` is the last one.
+    """The pushed value is the update: w += mean over the batch of what was pushed.
+    ``m.previous_update`` is the last one.
 
-    What is not pushed (biases and input synapses of a network with a loss) takes the plain step: w -= learning_rate * gradient. Weight decay
-    is not offered: it belongs in what the neuron pushes.
+    What is not pushed (biases and input synapses of a network with a loss) takes the plain step: w
+    -= learning_rate * gradient. Weight decay is not offered: it belongs in what the neuron pushes.
 
     Source: Yoon 2016, section 2.1, where the neuron itself computes the change of its weight.
     """
@@ -162,7 +171,9 @@ class Direct(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.weight_decay:
-            raise ModelError("Direct adds exactly what is pushed; put the weight decay into the push")
+            raise ModelError(
+                "Direct adds exactly what is pushed; put the weight decay into the push"
+            )
 
     def update(
         self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any

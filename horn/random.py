@@ -99,9 +99,10 @@ def _counter(
 def site(path: Sequence[tuple[str, int, int]]) -> int:
     """The number of a draw in the source: below 2**15, from where it stands.
 
-    `path` leads from `forward` to the draw: for each call on the way (function name, line relative to its ``def`` or first
-    decorator, column in the file). The same for the interpreter, which sees frames, and the compiler, which sees the syntax tree;
-    an edit above the method does not change it.
+    `path` leads from `forward` to the draw: for each call on the way (function name, line relative
+    to its ``def`` or first decorator, column in the file). The same for the interpreter, which sees
+    frames, and the compiler, which sees the syntax tree; an edit above the method does not change
+    it.
     """
     text = ";".join(f"{name}:{line}:{column}" for name, line, column in path)
     return zlib.crc32(text.encode()) & 0x7FFF

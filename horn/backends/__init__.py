@@ -1,7 +1,8 @@
 """Backends: three ways to run the same network, with one face.
 
-``python`` is the interpreter (horn/interpreter.py), the specification. ``reference`` runs the compiled program with NumPy, the judge.
-``kernels`` runs it with Cython and BLAS, the default. A backend is never replaced by another silently.
+``python`` is the interpreter (horn/interpreter.py), the specification. ``reference`` runs the
+compiled program with NumPy, the judge. ``kernels`` runs it with Cython and BLAS, the default. A
+backend is never replaced by another silently.
 """
 
 from __future__ import annotations
@@ -45,30 +46,38 @@ class Setup:
 class Engine(Protocol):
     """A network with its learned arrays, ready to run.
 
-    Arrays are named as in ``Network.initial_parameters`` and always seen in the user's shapes: weights (fan_out, fan_in) or
-    (n_edges,), the rest (fan_out,). Slots of the optimizer are named "<array>/<slot>".
+    Arrays are named as in ``Network.initial_parameters`` and always seen in the user's shapes:
+    weights (fan_out, fan_in) or (n_edges,), the rest (fan_out,). Slots of the optimizer are named
+    "<array>/<slot>".
     """
 
     def bind(self, data: Dataset) -> None:
         """The data set that ``step`` reads its rows from."""
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
-        """One update from the samples ``rows`` (int64 indices into the data). Returns the mean loss before it (0.0 without a loss).
+        """One update from the samples ``rows`` (int64 indices into the data). Returns the mean loss
+        before it (0.0 without a loss).
 
         ``first_sample`` is the global number of the first row: draws of row k use first_sample + k.
         """
 
     def outputs(self, x: Array) -> Array:
-        """What the last layer sends, in inference: (n, features) as stored -> (n, n_outputs). ``x`` is already scaled."""
+        """What the last layer sends, in inference: (n, features) as stored -> (n, n_outputs). ``x``
+        is already scaled.
+        """
 
     def losses(self, data: Dataset) -> tuple[float, int]:
-        """In inference over a whole data set: the sum of the losses, and how many labels are the largest output (0 without labels)."""
+        """In inference over a whole data set: the sum of the losses, and how many labels are the
+        largest output (0 without labels).
+        """
 
     def probe(self, rows: Array, *, iteration: int, first_sample: int) -> dict[str, Array]:
-        """What a training step computes, without the update; for tests, ``horn check`` and the curious.
+        """What a training step computes, without the update; for tests, ``horn check`` and the
+        curious.
 
-        "<layer>.output" (b, n) for every layer (the input too), "<layer>.delta" (b, n) for weighted-sum layers that a delta reaches,
-        "<array>.gradient" in the array's shape (mean over the batch; before decay and clipping), "loss" ().
+        "<layer>.output" (b, n) for every layer (the input too), "<layer>.delta" (b, n) for
+        weighted-sum layers that a delta reaches, "<array>.gradient" in the array's shape (mean over
+        the batch; before decay and clipping), "loss" ().
         """
 
     def parameters(self) -> dict[str, Array]:
@@ -87,11 +96,14 @@ class Engine(Protocol):
         slots: Mapping[str, Array] | None = None,
         updates: int = 0,
     ) -> None:
-        """Overwrite the arrays; ``updates`` is how many updates they have had (what Adam's t counts, and predict's iteration)."""
+        """Overwrite the arrays; ``updates`` is how many updates they have had (what Adam's t
+        counts, and predict's iteration).
+        """
 
 
 def make(backend: str, setup: Setup) -> Engine:
-    """The engine of a backend: "kernels", "reference" or "python", with the network's initial arrays.
+    """The engine of a backend: "kernels", "reference" or "python", with the network's initial
+    arrays.
 
     A network with an ``@horn.interpreted`` neuron runs on "python", as its class says.
     """

@@ -34,7 +34,9 @@ class Runner(Protocol):
         """One batch. scalars: learning_rate, iteration, updates, rows, inv_rows."""
 
     def value(self, name: str) -> Array:
-        """The content of a buffer after a run, in the program's axes; for a compact layer with zeros at the silent neurons."""
+        """The content of a buffer after a run, in the program's axes; for a compact layer with
+        zeros at the silent neurons.
+        """
 
     def push(self) -> None:
         """The persistent arrays were changed from outside."""
@@ -44,7 +46,7 @@ class Runner(Protocol):
 
 
 class CompiledEngine:
-    """The Engine of a compiled backend. Persistent arrays live in ``arrays``, in the user's shapes."""
+    """The Engine of a compiled backend. Persistent arrays are in ``arrays``, as users see them."""
 
     runner: type[Runner]
 
@@ -88,7 +90,9 @@ class CompiledEngine:
             elif optimizer is None:
                 raise ModelError("this engine was made to predict: it has no optimizer")
             else:
-                program = lower.training_program(self.network, optimizer, target, fuse=kind == "train")
+                program = lower.training_program(
+                    self.network, optimizer, target, fuse=kind == "train"
+                )
             self._allocate(program)
             size = PREDICT_ROWS if kind == "infer" else self.setup.batch_size
             self._runners[key] = self.runner(program, self.arrays, self.setup, size)
@@ -218,7 +222,9 @@ class CompiledEngine:
                 self._slots.append(name)
                 continue
             if name not in self.arrays:
-                raise ModelError(f"no array {name!r} in this network; it has {', '.join(self.arrays)}")
+                raise ModelError(
+                    f"no array {name!r} in this network; it has {', '.join(self.arrays)}"
+                )
             if self.arrays[name].shape != np.shape(array):
                 raise ModelError(
                     f"{name}: shape {np.shape(array)} does not fit {self.arrays[name].shape}"

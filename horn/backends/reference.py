@@ -1,4 +1,4 @@
-"""The judge: programs in plain NumPy, one statement after the other, nothing fused, nothing reused."""
+"""The judge: programs in plain NumPy, one statement after the other, nothing fused or reused."""
 
 from __future__ import annotations
 
@@ -30,15 +30,30 @@ from horn.data import Dataset
 CHUNK = 1 << 21  # elements of a (b, o, i) domain that are computed at once
 
 _UFUNC: dict[Op, Any] = {
-    Op.ADD: np.add, Op.SUB: np.subtract, Op.MUL: np.multiply, Op.DIV: np.divide, Op.NEG: np.negative,
-    Op.LT: np.less, Op.LE: np.less_equal, Op.GT: np.greater, Op.GE: np.greater_equal,
-    Op.EQ: np.equal, Op.NE: np.not_equal,
-    Op.AND: np.logical_and, Op.OR: np.logical_or, Op.NOT: np.logical_not, Op.SELECT: np.where,
-}  # fmt: skip
+    Op.ADD: np.add,
+    Op.SUB: np.subtract,
+    Op.MUL: np.multiply,
+    Op.DIV: np.divide,
+    Op.NEG: np.negative,
+    Op.LT: np.less,
+    Op.LE: np.less_equal,
+    Op.GT: np.greater,
+    Op.GE: np.greater_equal,
+    Op.EQ: np.equal,
+    Op.NE: np.not_equal,
+    Op.AND: np.logical_and,
+    Op.OR: np.logical_or,
+    Op.NOT: np.logical_not,
+    Op.SELECT: np.where,
+}
 _REDUCE: dict[str, Any] = {
-    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
-    "any": np.logical_or, "all": np.logical_and,
-}  # fmt: skip
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "any": np.logical_or,
+    "all": np.logical_and,
+}
 
 
 class Runner:
@@ -238,9 +253,7 @@ class Runner:
             size["i"] = count(self.network.layers[frame.layer].links[frame.link].source.index)
         return size
 
-    def evaluate(
-        self, root: Node, frame: Frame, domain: str, here: slice, scatter: bool
-    ) -> Array:
+    def evaluate(self, root: Node, frame: Frame, domain: str, here: slice, scatter: bool) -> Array:
         """The expression over the domain, broadcast only as far as its own axes go."""
         done: dict[Node, Any] = {}
         for node in ir.walk(root):
@@ -270,7 +283,9 @@ class Runner:
         return math.apply(node.op.value, *(np.asarray(a) for a in args))
 
     def on_edges(self, frame: Frame, output: Output) -> Array:
-        """A loop in the frame of a sparse link: everything is taken at the edges, then reduced by receiver or source."""
+        """A loop in the frame of a sparse link: everything is taken at the edges, then reduced by
+        receiver or source.
+        """
         node = output.node
         layer = self.network.layers[frame.layer]
         link = layer.links[frame.link or 0]
@@ -296,7 +311,9 @@ class Runner:
         value = np.broadcast_to(value, (rows, n) if has_b else (n,))
         if not output.axis:
             return np.array(value, self.dtype)
-        place, count = (receivers, layer.size) if output.axis == "i" else (sources, link.source.size)
+        place, count = (
+            (receivers, layer.size) if output.axis == "i" else (sources, link.source.size)
+        )
         out = np.zeros((*value.shape[:-1], count), self.dtype)
         for k in range(count):
             mine = np.flatnonzero(place == k)

@@ -1,8 +1,9 @@
 """Sums of products become matrix products.
 
-A sum over one axis of an expression over (b, o, i) is a *contraction* if the expression is a polynomial whose factors each vary along at
-most one axis besides the summed one: then it is a sum of matrix products. (input - weight)^2 summed over the synapses is
-sum(input^2) - 2 input @ weight' + sum(weight^2).
+A sum over one axis of an expression over (b, o, i) is a *contraction* if the expression is a
+polynomial whose factors each vary along at most one axis besides the summed one: then it is a sum
+of matrix products. (input - weight)^2 summed over the synapses is sum(input^2) - 2 input @ weight'
++ sum(weight^2).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ Monomial = tuple[float, tuple[Node, ...]]  # coefficient, factors (repeated for 
 
 
 def contract(node: Node, axis: str, count: Node) -> Node | None:
-    """Sum over ``axis`` of the node as matrix products, or None if it is not a contraction. ``count``: the length of the axis."""
+    """Sum over ``axis`` of the node as matrix products, or None if it is not a contraction.
+    ``count``: the length of the axis.
+    """
     if node.op is Op.SELECT and axis not in node.args[0].axes:
         a, b = (contract(x, axis, count) for x in node.args[1:])
         return None if a is None or b is None else select(node.args[0], a, b)
@@ -60,7 +63,9 @@ def _term(coefficient: float, factors: tuple[Node, ...], axis: str, count: Node)
 
 
 def monomials(node: Node) -> list[Monomial] | None:
-    """The expression as a sum of products of factors that do not vary along all three axes; None if it is not one."""
+    """The expression as a sum of products of factors that do not vary along all three axes; None if
+    it is not one.
+    """
     if node.op is Op.CONST:
         return [(float(node.value), ())]
     if node.op is Op.NEG:

@@ -1,6 +1,7 @@
 """Backward from forward: reverse-mode differentiation of IR.
 
-A value that a select does not choose contributes nothing, not even NaN: derivatives are multiplied inside the select.
+A value that a select does not choose contributes nothing, not even NaN: derivatives are multiplied
+inside the select.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from horn.compiler import ir
 from horn.compiler.ir import Node, Op, const, leaf, make, mul, reduce, select
-from horn.compiler.parse import ForwardIR
+from horn.compiler.scope import ForwardIR
 
 _MESSAGE = (Op.INPUT, Op.WEIGHT, Op.SYNAPSE_DRAW, Op.PREVIOUS, Op.POSITION)
 
@@ -19,8 +20,10 @@ _MESSAGE = (Op.INPUT, Op.WEIGHT, Op.SYNAPSE_DRAW, Op.PREVIOUS, Op.POSITION)
 class Derived:
     """The gradients of one neuron class, given UPSTREAM = d loss / d output.
 
-    sum : the node of sum(input * weight) if the class is a weighted-sum neuron, else None. delta : d loss / d sum (b, o), or None.
-    input, weight : d loss / d input and d loss / d weight of each synapse (b, o, i), for the others.
+    sum : the node of sum(input * weight) if the class is a weighted-sum neuron, else None. delta :
+    d loss / d sum (b, o), or None.
+    input, weight : d loss / d input and d loss / d weight of each synapse (b, o, i), for the
+    others.
     parameters : d loss / d parameter (b, o) by name.
     """
 
@@ -144,11 +147,13 @@ def _reduction(n: Node, a: Node) -> Node | None:
     return None
 
 
-def gradient(root: Node, seed: Node, wanted: Iterable[Node], layerwide: bool = False) -> dict[Node, Node]:
+def gradient(
+    root: Node, seed: Node, wanted: Iterable[Node], layerwide: bool = False
+) -> dict[Node, Node]:
     """d (sum of root * seed) / d each wanted node, 0 where there is none.
 
-    What one neuron's forward derives stays per synapse: axis o is not summed. ``layerwide`` (interlayers, losses) sums over o what
-    reaches a value that all neurons of the layer share.
+    What one neuron's forward derives stays per synapse: axis o is not summed. ``layerwide``
+    (interlayers, losses) sums over o what reaches a value that all neurons of the layer share.
     """
     wanted = list(wanted)
     adjoint: dict[Node, Node] = {root: seed}
@@ -160,7 +165,9 @@ def gradient(root: Node, seed: Node, wanted: Iterable[Node], layerwide: bool = F
         for arg, part in zip(node.args, _rules(node, a), strict=True):
             if part is None or ir.is_const(part, 0.0) or arg.op is Op.CONST:
                 continue
-            missing = [x for x in part.axes if x not in arg.axes and (x == "i" or (x == "o" and layerwide))]
+            missing = [
+                x for x in part.axes if x not in arg.axes and (x == "i" or (x == "o" and layerwide))
+            ]
             if not (node.op is Op.REDUCE and node.value[1] in missing):
                 for axis in missing:
                     part = reduce("sum", axis, part)
@@ -170,7 +177,9 @@ def gradient(root: Node, seed: Node, wanted: Iterable[Node], layerwide: bool = F
 
 
 def weighted_sum(output: Node) -> tuple[bool, Node | None]:
-    """Whether the output depends on the messages through sum(input * weight) alone, and that node if it is there."""
+    """Whether the output depends on the messages through sum(input * weight) alone, and that node
+    if it is there.
+    """
     total = reduce("sum", "i", mul(leaf(Op.INPUT, "bi"), leaf(Op.WEIGHT, "oi")))
     without = ir.replace(output, {total: const(0.0)})
     if ir.contains(without, *_MESSAGE):

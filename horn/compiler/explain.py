@@ -9,7 +9,9 @@ from horn.optimizers import SGD
 
 
 def runs_as(network: Network) -> dict[str, str]:
-    """Per layer: "matrix products", "fused loop", both, or "message by message". Raises CompileError if a neuron cannot be compiled."""
+    """Per layer: "matrix products", "fused loop", both, or "message by message". Raises
+    CompileError if a neuron cannot be compiled.
+    """
     if any(layer.neuron.interpreted for layer in network.layers[1:]):
         return {layer.name: "message by message" for layer in network.layers[1:]}
     program = lower.training_program(network, SGD(), "label" if network.loss else None)
@@ -21,7 +23,9 @@ def runs_as(network: Network) -> dict[str, str]:
                 products = True
             if isinstance(statement, Loop) and statement.frame.layer == layer.index:
                 wide = (ir.union(o.node.axes, o.axis) for o in statement.outputs)
-                loops |= statement.frame.link is not None and any("o" in w and "i" in w and "b" in w for w in wide)
+                loops |= statement.frame.link is not None and any(
+                    "o" in w and "i" in w and "b" in w for w in wide
+                )
         parts = []
         if products:
             parts.append("matrix products")
@@ -36,7 +40,7 @@ def runs_as(network: Network) -> dict[str, str]:
 
 
 def kind(layer: Layer) -> str:
-    """ "weighted sum", "other", or "local rule": what decides how gradients pass through a layer."""
+    """What decides how gradients pass through a layer: weighted sum, local rule, or other."""
     forward, _, _ = lower.read_layer(layer, True)
     if forward.push is not None:
         return "local rule"

@@ -1,7 +1,9 @@
-"""The intermediate representation: immutable expression nodes, a table that says what each may be, and its checker.
+"""The intermediate representation: immutable expression nodes, a table that says what each may be,
+and its checker.
 
-A node is an operation, its arguments, a value (a number, a name, ...) and the axes it varies along: ``b`` the batch, ``o`` this
-layer's neurons, ``i`` the neuron's synapses. Equal nodes are one object, so that a shared subexpression is computed once.
+A node is an operation, its arguments, a value (a number, a name, ...) and the axes it varies along:
+``b`` the batch, ``o`` this layer's neurons, ``i`` the neuron's synapses. Equal nodes are one
+object, so that a shared subexpression is computed once.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ AXES = "boi"
 
 
 class Op(enum.Enum):
-    """What a node can be. The elementwise operations are those of ``horn.math.OPS`` and the arithmetic below."""
+    """What a node can be. The elementwise operations are those of ``horn.math.OPS`` and the
+    arithmetic below.
+    """
 
     # leaves of one neuron
     CONST = "const"  # a number                                     ""
@@ -106,7 +110,8 @@ class Node:
         inside = [repr(self.value)] if self.value is not None else []
         return f"{self.op.value}({', '.join([*inside, *map(repr, self.args)])}):{self.axes}"
 
-    # A node works in ordinary formulas: built-in activations, optimizers and lambdas are traced through these.
+    # A node works in ordinary formulas: built-in activations, optimizers and lambdas are traced
+    # through these.
     def __add__(self, other: Any) -> Node:
         return add(self, other)
 
@@ -160,7 +165,8 @@ class Node:
 
     def __bool__(self) -> bool:
         raise CompileError(
-            "a true/false value is asked for while many values are computed at once; use horn.math.where(c, a, b)"
+            "a true/false value is asked for while many values are computed at "
+            "once; use horn.math.where(c, a, b)"
         )
 
     def __horn_math__(self, name: str, args: tuple[Any, ...]) -> Node:
@@ -255,7 +261,10 @@ def make(op: Op, *args: Node) -> Node:
             return make(Op.NEG, args[1])
         if is_const(args[1], -1.0):
             return make(Op.NEG, args[0])
-        for a, b in (args, args[::-1]):  # numbers first: they are multiplied once, not once per element
+        for a, b in (
+            args,
+            args[::-1],
+        ):  # numbers first: they are multiplied once, not once per element
             if not a.axes and b.op is Op.MUL and b.axes:
                 for c, d in (b.args, b.args[::-1]):
                     if not c.axes:
@@ -369,7 +378,9 @@ def mul(a: Any, b: Any) -> Node:
 
 
 def reduce(monoid: str, axis: str, arg: Node) -> Node:
-    """``monoid`` of the argument along one axis. An argument that does not vary along it is counted, not repeated."""
+    """``monoid`` of the argument along one axis. An argument that does not vary along it is
+    counted, not repeated.
+    """
     if axis not in arg.axes and axis == "i" and monoid != "argmax" and monoid != "argmin":
         count = leaf(Op.COUNT, "o")
         if monoid == "sum":
@@ -389,7 +400,8 @@ IDENTITY = {
     "sum": 0.0, "prod": 1.0, "max": float("-inf"), "min": float("inf"), "any": 0.0, "all": 1.0,
 }  # fmt: skip
 COMBINE = {
-    "sum": Op.ADD, "prod": Op.MUL, "max": Op.MAXIMUM, "min": Op.MINIMUM, "any": Op.OR, "all": Op.AND,
+    "sum": Op.ADD, "prod": Op.MUL, "max": Op.MAXIMUM, "min": Op.MINIMUM,
+    "any": Op.OR, "all": Op.AND,
 }  # fmt: skip
 
 
@@ -422,10 +434,13 @@ def rebuild(node: Node, args: tuple[Node, ...]) -> Node:
     if node.op in ELEMENTWISE:
         return make(node.op, *args)
     if node.op is Op.REDUCE:
-        return reduce(*node.value, args[0])
+        monoid, axis = node.value
+        return reduce(monoid, axis, args[0])
     if not node.args:
         return node
-    return _intern(node.op, args, union(*(a.axes for a in args)).replace(node.value, ""), node.value)
+    return _intern(
+        node.op, args, union(*(a.axes for a in args)).replace(node.value, ""), node.value
+    )
 
 
 def replace(root: Node, known: Mapping[Node, Node] | Callable[[Node], Node | None]) -> Node:
@@ -469,19 +484,38 @@ _LEAF_AXES: dict[Op, tuple[str, ...]] = {
     Op.UPSTREAM: ("bo",),
     Op.TARGET: ("bo",),
 }
+
+
+def _is_leaf(node: Node) -> bool:
+    return not node.args and node.axes in _LEAF_AXES[node.op]
+
+
+def _is_elementwise(node: Node) -> bool:
+    whole = union(*(a.axes for a in node.args))
+    return len(node.args) == ELEMENTWISE[node.op] and node.axes == whole
+
+
+def _is_reduction(node: Node) -> bool:
+    monoid, axis = node.value
+    (arg,) = node.args
+    return monoid in MONOIDS and axis in arg.axes and node.axes == arg.axes.replace(axis, "")
+
+
+def _is_product(node: Node) -> bool:
+    a, b = node.args
+    rest = union(a.axes, b.axes).replace(node.value, "")
+    pairs = all(node.value in x.axes and len(x.axes) == 2 for x in (a, b))
+    return pairs and node.axes == rest and len(rest) == 2
+
+
 SPEC: dict[Op, Callable[[Node], bool]] = {
-    **{op: (lambda n, allowed=axes: not n.args and n.axes in allowed) for op, axes in _LEAF_AXES.items()},  # type: ignore[misc]
+    **dict.fromkeys(_LEAF_AXES, _is_leaf),
+    **dict.fromkeys(ELEMENTWISE, _is_elementwise),
     Op.LOAD: lambda n: not n.args and isinstance(n.value, str),
     Op.CARRY: lambda n: not n.args,
-    **{
-        op: (lambda n, arity=arity: len(n.args) == arity and n.axes == union(*(a.axes for a in n.args)))  # type: ignore[misc]
-        for op, arity in ELEMENTWISE.items()
-    },
-    Op.REDUCE: lambda n: len(n.args) == 1 and n.value[0] in MONOIDS and n.value[1] in n.args[0].axes
-    and n.axes == n.args[0].axes.replace(n.value[1], ""),
-    Op.MATMUL: lambda n: len(n.args) == 2 and all(n.value in a.axes and len(a.axes) == 2 for a in n.args)
-    and n.axes == union(*(a.axes for a in n.args)).replace(n.value, "") and len(n.axes) == 2,
-}  # fmt: skip
+    Op.REDUCE: _is_reduction,
+    Op.MATMUL: _is_product,
+}
 
 
 def verify(*roots: Node) -> None:

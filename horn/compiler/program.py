@@ -1,18 +1,23 @@
-"""What the compiler hands to a backend: named buffers and a list of statements over them. Pure data.
+"""What the compiler hands to a backend: named buffers and a list of statements over them. Pure
+data.
 
-Every statement works in a *frame*: the letters b, o, i of its expressions stand for the rows of the batch, the neurons of ``frame.layer``,
-and, in the frame of a link, the neurons of the link's source layer. A ``LOAD(name, axes)`` node is the content of buffer ``name``
-seen along these letters, in the order "boi", which is also the order of the buffer's own axes.
+Every statement works in a *frame*: the letters b, o, i of its expressions stand for the rows of the
+batch, the neurons of ``frame.layer``, and, in the frame of a link, the neurons of the link's source
+layer. A ``LOAD(name, axes)`` node is the content of buffer ``name`` seen along these letters, in
+the order "boi", which is also the order of the buffer's own axes.
 
-Buffers have absolute axes: "b" (rows, at most the batch size), "n<k>" (neurons of layer k), "e<k>.<j>" (synapses of the sparse link j
-of layer k, in CSR order; in the link's frame such a buffer is seen along "oi"). No axes: one number.
+Buffers have absolute axes: "b" (rows, at most the batch size), "n<k>" (neurons of layer k),
+"e<k>.<j>" (synapses of the sparse link j of layer k, in CSR order; in the link's frame such a
+buffer is seen along "oi"). No axes: one number.
 
-In the frame of a sparse link an expression lives on the edges: "bi" values are taken at the edge's source, "bo" values at its
-receiver, "oi" values at the edge.
+In the frame of a sparse link an expression lives on the edges: "bi" values are taken at the edge's
+source, "bo" values at its receiver, "oi" values at the edge.
 
-Compact layers: in a training program some layers are computed for their live neurons only (per-batch dropout). ``Live`` finds them; from
-then on the axis "n<k>" of every buffer that is not ``full`` has only the live neurons, in ascending order. ``Take`` makes compact
-copies of full buffers. A ``Loop`` with ``scatter`` writes (and reads) full buffers at the live places only: optimizer updates.
+Compact layers: in a training program some layers are computed for their live neurons only
+(per-batch dropout). ``Live`` finds them; from then on the axis "n<k>" of every buffer that is not
+``full`` has only the live neurons, in ascending order. ``Take`` makes compact copies of full
+buffers. A ``Loop`` with ``scatter`` writes (and reads) full buffers at the live places only:
+optimizer updates.
 """
 
 from __future__ import annotations
@@ -20,13 +25,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from horn.compiler.ir import Node
+from horn.compiler import ir
+from horn.compiler.ir import Node, Op
 from horn.network import Network
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Where the letters of an expression point. ``link`` is the place of the link among the layer's, or None: then there is no i."""
+    """Where the letters of an expression point. ``link`` is the place of the link among the
+    layer's, or None: then there is no i.
+    """
 
     layer: int
     link: int | None = None
@@ -36,7 +44,8 @@ class Frame:
 class Buffer:
     """An array of the program.
 
-    role : "learned" (a weight, bias or Parameter), "state", "slot" (the optimizer's memory), "constant" (``value`` says which), or "work".
+    role : "learned" (a weight, bias or Parameter), "state", "slot" (the optimizer's memory),
+    "constant" (``value`` says which), or "work".
     full : it has all neurons of its layers even where they are compact.
     """
 
@@ -44,7 +53,9 @@ class Buffer:
     axes: tuple[str, ...]
     role: str = "work"
     full: bool = False
-    value: tuple[Any, ...] = ()  # of a constant: ("index", layer), ("fan_in", layer), ("fan_out", layer)
+    value: tuple[
+        Any, ...
+    ] = ()  # of a constant: ("index", layer), ("fan_in", layer), ("fan_out", layer)
 
 
 @dataclass(frozen=True)
@@ -69,10 +80,11 @@ class Target(Statement):
 
 @dataclass(frozen=True)
 class Draw(Statement):
-    """out = random numbers. kind "uniform" or "normal"; per "sample" (b, n), "batch" (n), "run" (n), or "synapse" (o, i), drawn once.
+    """out = random numbers. kind "uniform" or "normal"; per "sample" (b, n), "batch" (n), "run"
+    (n), or "synapse" (o, i), drawn once.
 
-    ``layer`` names the key and the neurons; for "synapse" see note 0001, point 10 (``link`` is the link's position; out is a weight's shape, or
-    (n,) for the bias, where link = number of links).
+    ``layer`` names the key and the neurons; for "synapse" see note 0001, point 10 (``link`` is the
+    link's position; out is a weight's shape, or (n,) for the bias, where link = number of links).
     """
 
     out: str
@@ -87,8 +99,9 @@ class Draw(Statement):
 class Matmul(Statement):
     """out = sum over ``axis`` of a * b, or out += that.
 
-    The operands' letters are in the link's frame: forward a (b,i), b (o,i), axis i -> (b,o); backward a (b,o), b (o,i), axis o -> (b,i);
-    gradient a (b,o), b (b,i), axis b -> (o,i). ``out_axes`` are the letters of out.
+    The operands' letters are in the link's frame: forward a (b,i), b (o,i), axis i -> (b,o);
+    backward a (b,o), b (o,i), axis o -> (b,i); gradient a (b,o), b (b,i), axis b -> (o,i).
+    ``out_axes`` are the letters of out.
     """
 
     frame: Frame
@@ -104,7 +117,9 @@ class Matmul(Statement):
 
 @dataclass(frozen=True)
 class Output:
-    """One result of a Loop: ``node`` stored, or reduced over ``axis`` with ``monoid`` (and, if accumulate, into what is there)."""
+    """One result of a Loop: ``node`` stored, or reduced over ``axis`` with ``monoid`` (and, if
+    accumulate, into what is there).
+    """
 
     buffer: str
     node: Node
@@ -115,7 +130,8 @@ class Output:
 
 @dataclass(frozen=True)
 class Loop(Statement):
-    """A fused pass over the frame's domain: all outputs have the same domain (the union of their axes before reduction) and the same axis.
+    """A fused pass over the frame's domain: all outputs have the same domain (the union of their
+    axes before reduction) and the same axis.
 
     An output may be a buffer that is also loaded (in place, elementwise).
     With ``scatter`` full buffers are read and written at the live neurons of compact layers.
@@ -128,9 +144,11 @@ class Loop(Statement):
 
 @dataclass(frozen=True)
 class Update(Statement):
-    """A weight update fused with its gradient: velocity = momentum * velocity - lr * inv_rows * (sum over b of a * b); weight += velocity.
+    """A weight update fused with its gradient: velocity = momentum * velocity - lr * inv_rows *
+    (sum over b of a * b); weight += velocity.
 
-    Without momentum (velocity is None): weight -= lr * inv_rows * (...). a (b,o), b (b,i), in the link's frame. Never with compact layers.
+    Without momentum (velocity is None): weight -= lr * inv_rows * (...). a (b,o), b (b,i), in the
+    link's frame. Never with compact layers.
     """
 
     frame: Frame
@@ -143,7 +161,9 @@ class Update(Statement):
 
 @dataclass(frozen=True)
 class Live(Statement):
-    """The live neurons of a layer: where ``mask`` (n,) is not 0. ``all_live`` in programs that do not drop."""
+    """The live neurons of a layer: where ``mask`` (n,) is not 0. ``all_live`` in programs that do
+    not drop.
+    """
 
     layer: int
     mask: str
@@ -151,7 +171,9 @@ class Live(Statement):
 
 @dataclass(frozen=True)
 class Take(Statement):
-    """out = the part of a full buffer that belongs to live neurons, along every axis of a compact layer."""
+    """out = the part of a full buffer that belongs to live neurons, along every axis of a compact
+    layer.
+    """
 
     out: str
     array: str
@@ -161,8 +183,9 @@ class Take(Statement):
 class Program:
     """Statements in order, and the buffers they use.
 
-    ``prologue`` runs once (synapse draws, per="run" draws); ``statements`` per batch. ``outputs`` is the buffer (b, n) that the last layer
-    sends, ``loss`` the buffer (b,) of each sample's loss or None. ``probes`` maps the names of ``Engine.probe`` to buffers.
+    ``prologue`` runs once (synapse draws, per="run" draws); ``statements`` per batch. ``outputs``
+    is the buffer (b, n) that the last layer sends, ``loss`` the buffer (b,) of each sample's loss
+    or None. ``probes`` maps the names of ``Engine.probe`` to buffers.
     """
 
     network: Network
@@ -173,3 +196,32 @@ class Program:
     loss: str | None
     compact: frozenset[int] = frozenset()
     probes: dict[str, str] = field(default_factory=dict)
+
+
+def verify(program: Program) -> None:
+    """Every expression obeys the table of IR and names buffers that exist; every buffer is written
+    before it is read.
+    """
+    written = {b.name for b in program.buffers.values() if b.role != "work"}
+    for statement in (*program.prologue, *program.statements):
+        if isinstance(statement, Loop):
+            roots = [o.node for o in statement.outputs]
+            ir.verify(*roots)
+            for node in ir.walk(*roots):
+                assert node.op in ir.LOWERED, f"{node!r} is left in a lowered program"
+                assert node.op not in (Op.REDUCE, Op.MATMUL), f"{node!r} is not scheduled"
+                assert node.op is not Op.LOAD or node.value in written, (
+                    f"{node.value} is read before it is written"
+                )
+            written.update(o.buffer for o in statement.outputs)
+        elif isinstance(statement, (Matmul, Update)):
+            assert statement.a in written and statement.b in written, statement
+            if isinstance(statement, Matmul):
+                written.add(statement.out)
+        elif isinstance(statement, Take):
+            assert statement.array in written, statement
+            written.add(statement.out)
+        elif isinstance(statement, Live):
+            assert statement.mask in written, statement
+        else:
+            written.add(statement.out)  # type: ignore[attr-defined]

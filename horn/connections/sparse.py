@@ -1,4 +1,6 @@
-"""Each neuron listens to some neurons below: drawn at random, given as a graph, or computed from its index."""
+"""Each neuron listens to some neurons below: drawn at random, given as a graph, or computed from
+its index.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from horn.errors import ModelError
 class Sparse:
     """Exactly one of four descriptions.
 
-    fan_in : each receiver listens to this many sources, drawn without replacement from the network's seed.
+    fan_in : each receiver listens to this many sources, drawn without replacement from the
+    network's seed.
     csr : (indptr, indices), shapes (n_receivers + 1,) and (n_edges,), by receiver.
     edge_list : pairs (source, receiver), in any order.
     sources : a function from a receiver's index to the indices of its sources.
@@ -37,7 +40,8 @@ class Sparse:
         ]
         if len(given) != 1:
             raise ModelError(
-                f"Sparse takes exactly one of fan_in, csr, edge_list, sources; got {', '.join(given) or 'none'}"
+                "Sparse takes exactly one of fan_in, csr, edge_list, sources; got "
+                f"{', '.join(given) or 'none'}"
             )
         if self.edge_list is not None:
             pairs = tuple(tuple(edge) for edge in self.edge_list)
@@ -67,7 +71,8 @@ class Sparse:
             indices = _whole(self.csr[1], "csr: indices")
             if len(indptr) != n_receivers + 1 or indptr[0] != 0 or indptr[-1] != len(indices):
                 raise ModelError(
-                    f"Sparse(csr): indptr must have {n_receivers + 1} entries from 0 to {len(indices)} "
+                    f"Sparse(csr): indptr must have {n_receivers + 1} entries from 0 to "
+                    f"{len(indices)} "
                     f"(one row per receiver); got {len(indptr)} entries"
                 )
             if np.any(np.diff(indptr) < 0):
@@ -75,8 +80,10 @@ class Sparse:
             rows = np.split(indices, indptr[1:-1])
         for receiver, row in enumerate(rows):
             if len(row) and (row.min() < 0 or row.max() >= n_sources):
+                outside = int(row.min() if row.min() < 0 else row.max())
                 raise ModelError(
-                    f"Sparse: neuron {receiver} listens to source {int(row.min() if row.min() < 0 else row.max())}, "
+                    f"Sparse: neuron {receiver} listens to source {outside},"
+                    " "
                     f"but the layer below has neurons 0..{n_sources - 1}"
                 )
             if len(np.unique(row)) != len(row):
@@ -94,7 +101,8 @@ def _by_receiver(pairs: Iterable[tuple[int, int]], n_receivers: int) -> list[Any
     for source, receiver in pairs:
         if not 0 <= receiver < n_receivers or receiver != int(receiver):
             raise ModelError(
-                f"Sparse: edge ({source}, {receiver}) names receiver {receiver}, but the layer has neurons "
+                f"Sparse: edge ({source}, {receiver}) names receiver {receiver}, but the"
+                " layer has neurons "
                 f"0..{n_receivers - 1}; an edge is (source, receiver)"
             )
         rows[int(receiver)].append(source)

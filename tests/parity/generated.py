@@ -1,4 +1,6 @@
-"""Random neurons and networks, as source text: what the law "compiled equals interpreted" is tried on."""
+"""Random neurons and networks, as source text: what the law "compiled equals interpreted" is tried
+on.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,15 @@ CONSTANTS = ("0.5", "1.5", "-0.7", "2.0", "0.1")
 def message_expression(draw: Any, fields: tuple[str, ...], depth: int = 2) -> str:
     """An expression of one message, bounded where it could explode."""
     if depth == 0 or draw(st.integers(0, 3)) == 0:
-        return draw(st.sampled_from((*fields, *fields, "self.gain", draw(st.sampled_from(CONSTANTS)))))
+        return draw(
+            st.sampled_from((*fields, *fields, "self.gain", draw(st.sampled_from(CONSTANTS))))
+        )
     a = draw(message_expression(fields, depth - 1))
-    form = draw(st.sampled_from(("+", "-", "*", "*", "tanh", "square", "abs", "if", "max", "sigmoid", "helper")))
+    form = draw(
+        st.sampled_from(
+            ("+", "-", "*", "*", "tanh", "square", "abs", "if", "max", "sigmoid", "helper")
+        )
+    )
     if form in ("+", "-", "*"):
         return f"({a} {form} {draw(message_expression(fields, depth - 1))})"
     if form == "tanh":
@@ -49,7 +57,9 @@ def vertex_expression(draw: Any, names: tuple[str, ...], depth: int = 2) -> str:
     if depth == 0 or draw(st.integers(0, 3)) == 0:
         return draw(st.sampled_from((*names, *names, draw(st.sampled_from(CONSTANTS)))))
     a = draw(vertex_expression(names, depth - 1))
-    form = draw(st.sampled_from(("+", "-", "*", "tanh", "if", "where", "exp", "div", "method", "min")))
+    form = draw(
+        st.sampled_from(("+", "-", "*", "tanh", "if", "where", "exp", "div", "method", "min"))
+    )
     if form in ("+", "-", "*"):
         return f"({a} {form} {draw(vertex_expression(names, depth - 1))})"
     if form == "tanh":
@@ -71,7 +81,9 @@ def vertex_expression(draw: Any, names: tuple[str, ...], depth: int = 2) -> str:
 
 @st.composite
 def neuron_source(draw: Any, name: str) -> str:
-    """A class with forward, and sometimes parameters, state, draws, branches, a written backward, or a local rule."""
+    """A class with forward, and sometimes parameters, state, draws, branches, a written backward,
+    or a local rule.
+    """
     lines: list[str] = []
     kind = draw(st.sampled_from(("sum", "sum", "any", "any", "written", "local")))
     fields = ("m.input", "m.weight")
@@ -79,7 +91,15 @@ def neuron_source(draw: Any, name: str) -> str:
     body: list[str] = []
     if draw(st.booleans()):
         per = draw(st.sampled_from(("sample", "sample", "batch", "run")))
-        call = draw(st.sampled_from((f'self.bernoulli(0.7, per="{per}")', f'self.uniform(-1.0, 1.0, per="{per}")', f'self.normal(0.0, 0.5, per="{per}")')))  # fmt: skip
+        call = draw(
+            st.sampled_from(
+                (
+                    f'self.bernoulli(0.7, per="{per}")',
+                    f'self.uniform(-1.0, 1.0, per="{per}")',
+                    f'self.normal(0.0, 0.5, per="{per}")',
+                )
+            )
+        )
         body.append(f"noise = {call} if self.training else 0.7")
         names.append("noise")
     dropped = draw(st.sampled_from(("", "", "sample", "batch")))
@@ -93,16 +113,35 @@ def neuron_source(draw: Any, name: str) -> str:
     else:
         for k in range(draw(st.integers(1, 2))):
             e = draw(message_expression(fields))
-            if "m." not in e:  # a neuron that only counts its messages has no synapse to differentiate
+            if (
+                "m." not in e
+            ):  # a neuron that only counts its messages has no synapse to differentiate
                 e = f"({e} * m.input)"
             r = f"r{k}"
-            form = draw(st.sampled_from(("loop", "sum", "mean", "max", "min", "best", "product", "count")))
+            form = draw(
+                st.sampled_from(("loop", "sum", "mean", "max", "min", "best", "product", "count"))
+            )
             if form == "loop":
-                body += [f"{r} = 0.0", "for m in messages:", f"    v = {e}", f"    {r} += v * m.weight"]
+                body += [
+                    f"{r} = 0.0",
+                    "for m in messages:",
+                    f"    v = {e}",
+                    f"    {r} += v * m.weight",
+                ]
             elif form == "best":
-                body += [f"{r} = -10.0", "for m in messages:", f"    v = {e}", f"    if v > {r}:", f"        {r} = v"]
+                body += [
+                    f"{r} = -10.0",
+                    "for m in messages:",
+                    f"    v = {e}",
+                    f"    if v > {r}:",
+                    f"        {r} = v",
+                ]
             elif form == "product":
-                body += [f"{r} = 1.0", "for m in messages:", f"    {r} *= 1.0 + 0.3 * horn.math.tanh({e})"]
+                body += [
+                    f"{r} = 1.0",
+                    "for m in messages:",
+                    f"    {r} *= 1.0 + 0.3 * horn.math.tanh({e})",
+                ]
             elif form == "count":
                 body += [f"{r} = sum({e} for m in messages if m.input > 0.1)"]
             elif form == "mean":
@@ -113,31 +152,60 @@ def neuron_source(draw: Any, name: str) -> str:
     states = draw(st.booleans())
     if states:
         names.append("self.trace")
-    y = draw(vertex_expression(tuple(n for n in names)))
+    y = draw(vertex_expression(tuple(names)))
+    # What is gathered is used: the two may judge a value that nobody uses differently.
+    for unused in [n for n in names if n.startswith("r") and n not in y]:
+        y = f"({y} + 0.1 * math.tanh({unused}))"
     if kind in ("sum", "any", "local") and draw(st.booleans()):
         y = f"math.tanh({y})"
     main = names[-2] if states else names[-1]
     if kind == "written":
         y = "total"
-    y = f"self.activation(math.tanh({main}) + {y})" if kind != "written" else "self.activation(total)"
+    y = (
+        f"self.activation(math.tanh({main}) + {y})"
+        if kind != "written"
+        else "self.activation(total)"
+    )
     if draw(st.booleans()):
-        body += [f"if {main} > 0.0:", f"    y = {y}", "else:", f"    y = 0.5 * {y}"] if kind != "written" else [f"y = {y}"]
+        body += (
+            [f"if {main} > 0.0:", f"    y = {y}", "else:", f"    y = 0.5 * {y}"]
+            if kind != "written"
+            else [f"y = {y}"]
+        )
     else:
         body.append(f"y = {y}")
     if states:
         body.append("self.trace = 0.9 * self.trace + 0.1 * math.tanh(y)")
     body.append("self.feedforward(y)")
     if kind == "local":
-        body += ["for m in messages:", "    self.push(math.tanh(self.output) * (m.input - self.output * m.weight))"]
+        body += [
+            "for m in messages:",
+            "    self.push(math.tanh(self.output) * (m.input - self.output * m.weight))",
+        ]
     lines += [f"class {name}(horn.Neuron):", "    gain = horn.Parameter(0.8)"]
     if states:
         lines.append("    trace = horn.State(0.2)")
-    lines += ["    def bend(self, v):", "        if v > 0.3:", "            return math.tanh(v) * self.gain", "        return 0.3 * v"]
+    lines += [
+        "    def bend(self, v):",
+        "        if v > 0.3:",
+        "            return math.tanh(v) * self.gain",
+        "        return 0.3 * v",
+    ]
     lines += ["    def forward(self, messages):", *(f"        {x}" for x in body)]
     if kind == "written":
-        e = draw(st.sampled_from(("m.gradient", "m.gradient", "m.gradient * 0.5", "horn.math.tanh(m.gradient)")))
-        lines += ["    def backward(self, messages):", "        g = 0.0", "        for m in messages:", f"            g += {e}",
-                  "        self.backpropagate(g * self.activation.derivative(self.output) * self.gain)", '        self.push(g, to="gain")']  # fmt: skip
+        e = draw(
+            st.sampled_from(
+                ("m.gradient", "m.gradient", "m.gradient * 0.5", "horn.math.tanh(m.gradient)")
+            )
+        )
+        lines += [
+            "    def backward(self, messages):",
+            "        g = 0.0",
+            "        for m in messages:",
+            f"            g += {e}",
+            "        self.backpropagate(g * self.activation.derivative(self.output) * self.gain)",
+            '        self.push(g, to="gain")',
+        ]
     return "\n".join(lines)
 
 
@@ -198,10 +266,16 @@ class Case:
 
 
 OPTIMIZERS = (
-    "horn.SGD(0.1)", "horn.SGD(0.1, momentum=0.9)", "horn.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=0.01)",
-    "horn.Adam(0.01)", "horn.RMSProp(0.01)", "horn.Adagrad(0.1, clip_value=0.05)", "horn.AdaDelta()",
-    "horn.SGD(0.1, momentum=0.5, clip_norm=0.2)", "horn.Direct(0.1)",
-)  # fmt: skip
+    "horn.SGD(0.1)",
+    "horn.SGD(0.1, momentum=0.9)",
+    "horn.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=0.01)",
+    "horn.Adam(0.01)",
+    "horn.RMSProp(0.01)",
+    "horn.Adagrad(0.1, clip_value=0.05)",
+    "horn.AdaDelta()",
+    "horn.SGD(0.1, momentum=0.5, clip_norm=0.2)",
+    "horn.Direct(0.1)",
+)
 
 
 @st.composite
@@ -210,24 +284,53 @@ def cases(draw: Any) -> Case:
     n_hidden = draw(st.integers(1, 3))
     classes = []
     for k in range(n_hidden):
-        maker = draw(st.sampled_from((neuron_source, neuron_source, neuron_source, standard_source)))
+        maker = draw(
+            st.sampled_from((neuron_source, neuron_source, neuron_source, standard_source))
+        )
         classes.append(draw(maker(f"N{k}")))
-    lines = [HEADER, *classes, "def network():", f"    net = horn.Network(seed={draw(st.integers(0, 99))})"]
-    keep, per = draw(st.sampled_from(((1.0, "sample"), (1.0, "sample"), (0.7, "sample"), (0.7, "batch"))))
+    lines = [
+        HEADER,
+        *classes,
+        "def network():",
+        f"    net = horn.Network(seed={draw(st.integers(0, 99))})",
+    ]
+    keep, per = draw(
+        st.sampled_from(((1.0, "sample"), (1.0, "sample"), (0.7, "sample"), (0.7, "batch")))
+    )
     lines.append(f'    layers = [net.input({draw(st.integers(2, 5))}, keep={keep}, per="{per}")]')
     for k in range(n_hidden):
         inputs = sorted({k, draw(st.integers(0, k))}) if draw(st.booleans()) else [k]
-        connect = draw(st.sampled_from(("None", "None", "horn.Sparse(fan_in=2)", "horn.Sparse(sources=lambda o: [o % 2, 1 - o % 2])")))  # fmt: skip
+        connect = draw(
+            st.sampled_from(
+                (
+                    "None",
+                    "None",
+                    "horn.Sparse(fan_in=2)",
+                    "horn.Sparse(sources=lambda o: [o % 2, 1 - o % 2])",
+                )
+            )
+        )
         activation = draw(st.sampled_from(("tanh", "relu", "sigmoid", "identity", "leaky_relu")))
         inter = draw(st.sampled_from(("None",) * 4 + ("shrink", "centred", "peak")))
         if "def backward" in classes[k]:
             inter = "None"
         bias = draw(st.sampled_from(("True", "0.1", "False")))
         lines.append(
-            f"    layers.append(net.layer({draw(st.integers(2, 4))}, neuron=N{k}, activation={activation!r}, interlayer={inter}, "
-            f"inputs=[layers[i] for i in {inputs}], connect={connect}, bias={bias}, init=horn.Normal(0.1, 0.6)))"
+            f"    layers.append(net.layer({draw(st.integers(2, 4))}, neuron=N{k}, "
+            f"activation={activation!r}, interlayer={inter}, "
+            f"inputs=[layers[i] for i in {inputs}], connect={connect}, bias={bias}, "
+            "init=horn.Normal(0.1, 0.6)))"
         )
-    act, loss = draw(st.sampled_from((("softmax", "cross_entropy"), ("softmax", "squared_error"), ("sigmoid", "binary_cross_entropy"), ("tanh", "squared_error"))))  # fmt: skip
+    act, loss = draw(
+        st.sampled_from(
+            (
+                ("softmax", "cross_entropy"),
+                ("softmax", "squared_error"),
+                ("sigmoid", "binary_cross_entropy"),
+                ("tanh", "squared_error"),
+            )
+        )
+    )
     lines.append(f"    net.output(3, activation={act!r}, loss={loss!r})")
     lines.append("    return net")
     return Case("\n".join(lines) + "\n", draw(st.sampled_from(OPTIMIZERS)), draw(st.integers(1, 5)))

@@ -1,0 +1,361 @@
+"""Calls of the neuron language: its words, the functions of horn.math, activations, draws, and the
+user's own functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math as python_math
+import types
+from collections.abc import Callable
+from typing import Any
+
+from horn import math as horn_math
+from horn.activations import Activation
+from horn.compiler import ir
+from horn.compiler.derive import gradient
+from horn.compiler.expressions import Expressions
+from horn.compiler.ir import Node, Op, const, leaf, reduce, select
+from horn.compiler.scope import ActivationRef, Aggregate, Messages, Method, SelfRef, Unset, Word
+from horn.compiler.source import suggest
+from horn.errors import CompileError
+from horn.neuron import DRAWS, PERIODS, Parameter
+from horn.random import site
+
+_FUNCTIONS: dict[Any, str] = {
+    getattr(horn_math, name): name
+    for name in horn_math.OPS
+    if hasattr(horn_math, name) and inspect.isfunction(getattr(horn_math, name))
+}
+_FUNCTIONS |= {horn_math.abs_: "abs", horn_math.pow_: "pow"}
+_FUNCTIONS |= {
+    getattr(python_math, name): name
+    for name in ("exp", "log", "sqrt", "tanh", "sin", "cos", "floor", "log1p", "expm1", "pow")
+}
+_FUNCTIONS[python_math.fabs] = "abs"
+
+
+class Calls(Expressions):
+    """What a call means."""
+
+    def call(self, function: types.FunctionType, args: list[Any], node: ast.AST | None) -> Any:
+        raise NotImplementedError
+
+    def generator(
+        self, node: ast.GeneratorExp | ast.ListComp, monoid: str, identity: float
+    ) -> Node:
+        raise NotImplementedError
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        target = self.expression(node.func)
+        if isinstance(target, Word):
+            return self.word(target, node)
+        if (
+            target in (sum, max, min, any, all, len, abs, float, bool, pow)
+            if hashable(target)
+            else False
+        ):
+            return self.builtin(target, node)
+        if node.keywords:
+            self.fail(node, "calls in a neuron take plain arguments")
+        args = [self.expression(a) for a in node.args]
+        if isinstance(target, ActivationRef):
+            return self.activate(target, args, node)
+        if isinstance(target, Activation):
+            return self.call_any(
+                target.f, [self.number(a, n) for a, n in zip(args, node.args, strict=True)], node
+            )
+        if isinstance(target, Method):
+            return self.call(target.function, [SelfRef(), *args], node)
+        if isinstance(target, Aggregate):
+            if args:
+                self.fail(node, f"output.{target.name}() takes no arguments")
+            if target.name == "mean":
+                return reduce("sum", "o", target.node) / ir.Scalar("layer_size")
+            return reduce(target.name, "o", target.node)
+        if hashable(target) and target in _FUNCTIONS:
+            return self.math(_FUNCTIONS[target], args, node)
+        if isinstance(target, types.FunctionType):
+            return self.call(target, args, node)
+        known = ", ".join(sorted(n for n in horn_math.OPS))
+        name = ast.unparse(node.func)
+        self.fail(
+            node.func,
+            f"{name} is not in the neuron language (calls allowed: {known}, and your"
+            " own functions).\nWrite it with those, or pass it as Activation(name, "
+            "f, df).",
+        )
+
+    def call_any(self, function: Callable[..., Any], args: list[Any], node: ast.AST | None) -> Any:
+        """Call a built-in function of horn.math, a user's function, or anything callable with
+        nodes.
+        """
+        if hashable(function) and function in _FUNCTIONS:
+            return self.math(_FUNCTIONS[function], args, node)
+        if isinstance(function, types.FunctionType):
+            return self.call(function, args, node)
+        return self.trace(function, args, node)
+
+    def math(self, name: str, args: list[Any], node: ast.AST | None) -> Node:
+        if len(args) != horn_math.OPS[name]:
+            assert node is not None
+            self.fail(node, f"{name} takes {horn_math.OPS[name]} arguments, got {len(args)}")
+        nodes = [self.number(a, node) if node is not None else a for a in args]
+        if name == "where":
+            return select(ir.truth(nodes[0]), nodes[1], nodes[2])
+        return ir.make(Op(name), *nodes)
+
+    def activate(self, ref: ActivationRef, args: list[Any], node: ast.Call) -> Node:
+        assert self.context is not None
+        activation = self.context.activation
+        if len(args) != 1:
+            self.fail(node, f"self.activation takes one number, got {len(args)}")
+        arg = self.number(args[0], node.args[0])
+        if ref.part == "derivative" and activation.df is None:
+            self.fail(
+                node,
+                f"activation {activation.name!r} has no derivative of its output; use "
+                "self.activation.derivative_at(z) with the summed input z",
+            )
+        if ref.part == "derivative_at":
+            return self.slope_at(activation, arg, node)
+        function = activation.f if ref.part == "f" else activation.df
+        assert function is not None
+        return self.number(self.call_any(function, [arg], node), node)
+
+    def slope_at(self, activation: Activation, z: Node, node: ast.AST) -> Node:
+        """d f / d z at the summed input: as given, from the output, or derived."""
+        if activation.df_at is not None:
+            return ir.lift(self.call_any(activation.df_at, [z], node))
+        y = ir.lift(self.call_any(activation.f, [z], node))
+        if activation.df is not None:
+            return ir.lift(self.call_any(activation.df, [y], node))
+        return gradient(y, const(1.0), [z])[z]
+
+    def builtin(self, target: Any, node: ast.Call) -> Any:
+        name = target.__name__
+        if name == "len":
+            if len(node.args) == 1 and isinstance(self.expression(node.args[0]), Messages):
+                return leaf(Op.COUNT, "o")
+            self.fail(node, "len is for messages: len(messages)")
+        first = node.args[0] if node.args else None
+        if isinstance(first, (ast.GeneratorExp, ast.ListComp)) and name in (
+            "sum",
+            "max",
+            "min",
+            "any",
+            "all",
+        ):
+            default = [k for k in node.keywords if k.arg == "default"]
+            if len(default) != len(node.keywords):
+                self.fail(node, f"{name} over messages takes no other keywords than default")
+            result = self.generator(first, name, ir.IDENTITY[name])
+            if default:
+                value = self.number(self.expression(default[0].value), default[0].value)
+                empty = ir.make(Op.EQ, leaf(Op.COUNT, "o"), const(0.0))
+                return select(empty, value, result)
+            if name == "sum" and len(node.args) == 2:
+                return ir.add(self.number(self.expression(node.args[1]), node.args[1]), result)
+            if len(node.args) > 1:
+                self.fail(node, f"{name} takes one generator over messages")
+            return result
+        if node.keywords:
+            self.fail(node, "calls in a neuron take plain arguments")
+        args = [self.expression(a) for a in node.args]
+        if any(isinstance(a, Messages) for a in args):
+            self.fail(
+                node,
+                f"{name}(messages): say what of each message: {name}(m.input * m.weight "
+                "for m in messages)",
+            )
+        nodes = [self.number(a, n) for a, n in zip(args, node.args, strict=True)]
+        if name in ("max", "min") and len(nodes) >= 2:
+            op = Op.MAXIMUM if name == "max" else Op.MINIMUM
+            result = nodes[0]
+            for other in nodes[1:]:
+                result = ir.make(op, result, other)
+            return result
+        if name == "abs" and len(nodes) == 1:
+            return ir.make(Op.ABS, nodes[0])
+        if name == "pow" and len(nodes) == 2:
+            return ir.make(Op.POW, *nodes)
+        if name == "float" and len(nodes) == 1:
+            return (
+                nodes[0]
+                if nodes[0].op not in ir.BOOLEAN
+                else select(nodes[0], const(1.0), const(0.0))
+            )
+        if name == "bool" and len(nodes) == 1:
+            return ir.truth(nodes[0])
+        self.fail(node, f"{name} in a neuron is over messages: {name}(... for m in messages)")
+
+    def word(self, word: Word, node: ast.Call) -> Any:
+        if word.name in DRAWS or word.of == "message":
+            return self.draw(word, node)
+        if word.name == "push":
+            return self.push(node)
+        if node.keywords or len(node.args) != 1:
+            self.fail(node, f"self.{word.name} takes one number")
+        arg = node.args[0]
+        if isinstance(
+            arg, ast.IfExp
+        ):  # feed forward on each side: the same meaning, and a dropped side is seen
+            c = self.condition(self.expression(arg.test), arg.test)
+            sides = [
+                ast.copy_location(ast.Call(node.func, [x], []), x) for x in (arg.body, arg.orelse)
+            ]
+            self.branch(
+                c, lambda: self.word(word, sides[0]), lambda: self.word(word, sides[1]), arg
+            )
+            return None
+        kind, slot = ("forward", "fed") if word.name == "feedforward" else ("backward", "delta")
+        if self.kind != kind:
+            self.fail(node, f"self.{word.name} belongs in {kind}, not in {self.kind}")
+        if self.in_loop:
+            self.fail(
+                node,
+                f"self.{word.name} is called inside the loop over messages; call it "
+                "once, after the loop",
+            )
+        value = self.number(self.expression(arg), arg)
+        before = getattr(self.frame, slot)
+        if isinstance(before, Unset):
+            self.fail(
+                node,
+                f"self.{word.name} is called a second time here on some path (the other:"
+                f" {before.why.replace(' is not called', ' is missing')}); call it "
+                "exactly once on every path, with else or return",
+            )
+        if before is not None:
+            self.fail(
+                node,
+                f"self.{word.name} is called a second time; call it exactly once on every path",
+            )
+        setattr(self.frame, slot, value)
+        return None
+
+    def push(self, node: ast.Call) -> None:
+        to: str | None = None
+        for keyword in node.keywords:
+            if keyword.arg != "to" or not isinstance(keyword.value, ast.Constant):
+                self.fail(node, 'push takes a number, and to="name" for a Parameter')
+            to = str(keyword.value.value)
+        args = node.args
+        if len(args) == 2 and to is None and isinstance(args[1], ast.Constant):
+            to, args = str(args[1].value), args[:1]
+        if len(args) != 1:
+            self.fail(node, 'push takes a number, and to="name" for a Parameter')
+        value = self.number(self.expression(args[0]), args[0])
+        if to is not None:
+            assert self.context is not None
+            names = [
+                n
+                for n in dir(self.context.cls)
+                if type(inspect.getattr_static(self.context.cls, n)) is Parameter
+            ]
+            if to not in names:
+                self.fail(
+                    node,
+                    f"{self.context.cls.__name__} has no Parameter {to!r}; "
+                    f"{suggest(to, names)}Parameters: {', '.join(names) or 'none'}",
+                )
+            if self.kind == "forward":
+                self.fail(node, f'push(..., to="{to}") belongs in backward')
+            if self.in_loop:
+                self.fail(
+                    node,
+                    f'push(..., to="{to}") stands inside the loop over messages; sum up in a'
+                    " variable and push once after the loop",
+                )
+            if self.frame.parameters.get(to) is not None:
+                self.fail(node, f'push(..., to="{to}") is called a second time; once on every path')
+            self.frame.parameters[to] = value
+            return
+        if not self.in_loop:
+            assert self.context is not None
+            self.fail(
+                node,
+                f"{self.context.cls.__name__}.{self.kind} pushes outside the loop over "
+                "messages, once for all synapses. Call self.push(...) once per message,"
+                " inside the loop",
+            )
+        if self.frame.pushed is not None:
+            self.fail(
+                node,
+                "push is called a second time for the same message; push exactly once per message",
+            )
+        self.frame.pushed = value
+        self.push_place = node
+
+    def draw(self, word: Word, node: ast.Call) -> Node:
+        assert self.context is not None
+        arguments: dict[str, Any] = {}
+        order = {"bernoulli": ("p",), "uniform": ("low", "high"), "normal": ("mean", "std")}[
+            word.name
+        ]
+        for name, a in zip((*order, "per"), node.args, strict=False):
+            arguments[name] = a
+        for keyword in node.keywords:
+            if keyword.arg not in (*order, "per"):
+                self.fail(
+                    node, f"{word.name} takes {', '.join(order)} and per; got {keyword.arg!r}"
+                )
+            arguments[keyword.arg] = keyword.value
+        per_node = arguments.pop("per", None)
+        per = "sample" if word.of == "self" else "run"
+        if per_node is not None:
+            per = self.expression(per_node)
+            if per not in PERIODS or (word.of == "message" and per != "run"):
+                allowed = PERIODS if word.of == "self" else ("run",)
+                self.fail(
+                    per_node,
+                    f"per must be one of {', '.join(map(repr, allowed))}, got "
+                    f"{ast.unparse(per_node)}",
+                )
+        defaults = {"low": 0.0, "high": 1.0, "mean": 0.0, "std": 1.0}
+        values = []
+        for name in order:
+            if name in arguments:
+                values.append(self.number(self.expression(arguments[name]), arguments[name]))
+            elif name in defaults:
+                values.append(const(defaults[name]))
+            else:
+                self.fail(node, f"self.{word.name} needs {name}")
+        number = site((*self.calls, self.source.place(node)))
+        if word.of == "message":
+            u = leaf(
+                Op.SYNAPSE_DRAW, "oi", ("normal" if word.name == "normal" else "uniform", number)
+            )
+        else:
+            if self.in_loop:
+                self.fail(
+                    node,
+                    f"self.{word.name} is drawn inside the loop over messages; draw once "
+                    f"before the loop, or m.{'normal' if word.name == 'normal' else 'uniform'}()"
+                    " for a number that belongs to the synapse",
+                )
+            kind = "normal" if word.name == "normal" else "uniform"
+            u = leaf(Op.DRAW, "bo" if per == "sample" else "o", (kind, number, per))
+        if word.name == "bernoulli":
+            return select(ir.make(Op.LT, u, values[0]), const(1.0), const(0.0))
+        if word.name == "uniform":
+            return ir.add(values[0], ir.mul(values[1] - values[0], u))
+        return ir.add(values[0], ir.mul(values[1], u))
+
+    def trace(self, function: Callable[..., Any], args: list[Any], node: ast.AST | None) -> Any:
+        """A lambda: its text is hard to find, so it is called with nodes."""
+        try:
+            return self.wrap(function(*args))
+        except CompileError as error:
+            if node is None or error.file:
+                raise
+            self.fail(node, error.problem)
+
+
+def hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,334 @@
+"""Expressions of the neuron language: names, fields, arithmetic, comparisons."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from horn.compiler import ir
+from horn.compiler.ir import Node, Op, const, leaf, select
+from horn.compiler.scope import (
+    ActivationRef,
+    Aggregate,
+    Context,
+    Frame,
+    Message,
+    Messages,
+    Method,
+    Path,
+    SelfRef,
+    Unset,
+    Word,
+)
+from horn.compiler.source import Source, suggest
+from horn.neuron import DRAWS, MESSAGE_FIELDS, READABLE, Parameter, State
+
+BINARY = {ast.Add: Op.ADD, ast.Sub: Op.SUB, ast.Mult: Op.MUL, ast.Div: Op.DIV, ast.Pow: Op.POW}
+_COMPARE = {
+    ast.Lt: Op.LT,
+    ast.LtE: Op.LE,
+    ast.Gt: Op.GT,
+    ast.GtE: Op.GE,
+    ast.Eq: Op.EQ,
+    ast.NotEq: Op.NE,
+}
+
+
+class Expressions:
+    """The value of an expression: a node, or one of the things in ``scope``."""
+
+    def __init__(self, context: Context | None, kind: str) -> None:
+        self.context, self.kind = context, kind
+        self.frame = Frame({})
+        self.sources: list[Source] = []
+        self.path: Path = ()
+        self.calls: tuple[tuple[str, int, int], ...] = ()
+        self.in_loop = False
+        self.loop_depth = 0  # how many calls deep the loop over messages stands
+        self.uses_delta = False
+        self.push_place: ast.AST | None = None
+
+    # -- errors
+
+    @property
+    def source(self) -> Source:
+        return self.sources[-1]
+
+    def fail(self, node: ast.AST, problem: str) -> NoReturn:
+        raise self.source.error(node, problem)
+
+    def branch(
+        self, c: Node, then: Callable[[], Any], other: Callable[[], Any], node: ast.AST
+    ) -> Any:
+        raise NotImplementedError
+
+    @staticmethod
+    def wrap(value: Any) -> Any:
+        """A Python value as the run sees it: numbers become constants."""
+        if isinstance(value, bool) or (
+            not isinstance(value, (str, Node))
+            and hasattr(value, "__float__")
+            and not hasattr(value, "shape")
+        ):
+            return const(float(value))
+        if hasattr(value, "shape") and getattr(value, "shape", None) == ():
+            return const(float(value))
+        return value
+
+    # -- expressions
+
+    def number(self, value: Any, node: ast.AST) -> Node:
+        if isinstance(value, Node):
+            return value
+        if isinstance(value, Unset):
+            self.fail(node, value.why)
+        if isinstance(value, Messages):
+            self.fail(
+                node,
+                "messages can only be looped over: for m in messages, or sum(... for m "
+                "in messages)",
+            )
+        if isinstance(value, Message):
+            self.fail(
+                node,
+                f"a message is not a number; read one of its fields: {', '.join(self.fields())}",
+            )
+        if value is None:
+            self.fail(node, f"{ast.unparse(node)!r} gives nothing; a number is needed here")
+        self.fail(node, f"{ast.unparse(node)!r} is not a number")
+
+    def condition(self, value: Any, node: ast.AST) -> Node:
+        return ir.truth(self.number(value, node))
+
+    def fields(self) -> tuple[str, ...]:
+        return MESSAGE_FIELDS[self.kind]
+
+    def expression(self, node: ast.expr) -> Any:
+        method = getattr(self, f"visit_{type(node).__name__}", None)
+        if method is None:
+            self.fail(
+                node,
+                f"{ast.unparse(node)!r} is not in the neuron language (numbers, + - * / "
+                "**, comparisons, if-else, and the functions of horn.math are)",
+            )
+        return method(node)
+
+    def visit_Constant(self, node: ast.Constant) -> Any:
+        return self.wrap(node.value)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        if node.id in self.frame.names:
+            value = self.frame.names[node.id]
+            if isinstance(value, Unset):
+                self.fail(node, value.why)
+            if value is not None:
+                return value
+        function = self.source.function
+        closure = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
+        for space in (closure, function.__globals__, vars(builtins)):
+            if node.id in space:
+                return self.wrap(space[node.id])
+        known = [*self.frame.names, *function.__globals__]
+        hint = suggest(node.id, [k for k in known if not k.startswith("__")])
+        self.fail(
+            node,
+            f"{node.id!r} is not defined here; {hint}set it before it is used".replace(
+                "; set", ", set"
+            )
+            if not hint
+            else f"{node.id!r} is not defined here; {hint}".rstrip(),
+        )
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        value, name = self.expression(node.value), node.attr
+        if isinstance(value, SelfRef):
+            return self.self_attribute(node, name)
+        if isinstance(value, Message):
+            return self.field(node, name)
+        if isinstance(value, ActivationRef):
+            if name in ("derivative", "derivative_at"):
+                return ActivationRef(name)
+            self.fail(
+                node,
+                f"self.activation has no {name!r}; "
+                f"{suggest(name, ['derivative', 'derivative_at'])}"
+                "it offers derivative(y) and derivative_at(z)",
+            )
+        if isinstance(value, Messages):
+            self.fail(
+                node,
+                f"messages has no {name!r}: loop over it (for m in messages), or ask len(messages)",
+            )
+        if isinstance(value, Node):
+            if self.context is None and name in ("sum", "max", "min", "mean"):
+                return Aggregate(value, name)
+            self.fail(node, f"a number has no {name!r}")
+        if isinstance(value, (types.ModuleType, type)) or hasattr(value, "__dict__"):
+            try:
+                return self.wrap(getattr(value, name))
+            except AttributeError:
+                self.fail(
+                    node, f"{ast.unparse(node.value)} has no {name!r}; {suggest(name, dir(value))}"
+                )
+        self.fail(node, f"{ast.unparse(node)!r} is not in the neuron language")
+
+    def self_attribute(self, node: ast.Attribute, name: str) -> Any:
+        assert self.context is not None
+        context, cls = self.context, self.context.cls
+        if name == "activation":
+            return ActivationRef()
+        if name == "output":
+            if self.kind == "backward":
+                return leaf(Op.OUTPUT, "bo")
+            if isinstance(self.frame.fed, Node):
+                return self.frame.fed
+            self.fail(node, "self.output is read before self.feedforward(...) has set it")
+        if name == "training":
+            return const(float(context.training))
+        if name in ("iteration", "learning_rate"):
+            return ir.Scalar(name)
+        if name == "layer_index":
+            return const(float(context.layer_index))
+        if name == "index":
+            return leaf(Op.INDEX, "o")
+        if name in ("feedforward", "backpropagate", "push", *DRAWS):
+            return Word(name)
+        found = inspect.getattr_static(cls, name, None)
+        if type(found) is State:
+            return self.frame.states.get(name, leaf(Op.STATE, "bo", name))
+        if type(found) is Parameter:
+            return leaf(Op.PARAM, "o", name)
+        if isinstance(found, staticmethod):
+            return found.__func__
+        if isinstance(found, types.FunctionType):
+            return Method(found)
+        if found is not None:
+            return self.wrap(getattr(cls, name))
+        known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")] + [
+            *READABLE
+        ]
+        self.fail(
+            node,
+            f"{cls.__name__} has no {name!r}; {suggest(name, known)}declare it in "
+            f"the class: a constant ({name} = 1.0), horn.Parameter or horn.State",
+        )
+
+    def field(self, node: ast.Attribute, name: str) -> Any:
+        fields = self.fields()
+        if name in ("normal", "uniform"):
+            return Word(name, "message")
+        if name not in fields:
+            if self.kind == "backward" and name == "input":
+                self.fail(
+                    node,
+                    "in backward a message has no 'input': what this neuron sent is "
+                    "self.output. Fields: " + ", ".join(fields),
+                )
+            if self.kind == "forward" and name in MESSAGE_FIELDS["backward"]:
+                self.fail(
+                    node,
+                    f"in forward a message has no {name!r} yet: it comes in backward. "
+                    f"Fields: {', '.join(fields)}",
+                )
+            self.fail(
+                node,
+                f"message has no field {name!r}. {suggest(name, fields).capitalize()}Fields:"
+                f" {', '.join(fields)}".replace("Did you mean", "Did you mean"),
+            )
+        if name == "input":
+            return leaf(Op.INPUT, "bi")
+        if name == "weight":
+            return leaf(Op.WEIGHT, "oi")
+        if name == "previous_update":
+            return leaf(Op.PREVIOUS, "oi")
+        if name == "gradient":
+            return leaf(Op.GRADIENT, "boi")
+        self.uses_delta = True
+        return leaf(Op.DELTA, "bi")
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        op = BINARY.get(type(node.op))
+        if op is None:
+            self.fail(
+                node,
+                f"the operator in {ast.unparse(node)!r} is not in the neuron language (+"
+                " - * / ** are)",
+            )
+        left = self.number(self.expression(node.left), node.left)
+        return ir.make(op, left, self.number(self.expression(node.right), node.right))
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        value = self.number(self.expression(node.operand), node.operand)
+        if isinstance(node.op, ast.USub):
+            return ir.make(Op.NEG, value)
+        if isinstance(node.op, ast.Not):
+            return ir.make(Op.NOT, ir.truth(value))
+        if isinstance(node.op, ast.UAdd):
+            return value
+        self.fail(node, "~ is not in the neuron language; use not")
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        result: Node | None = None
+        left, where = self.expression(node.left), node.left
+        for op, right_node in zip(node.ops, node.comparators, strict=True):
+            right = self.expression(right_node)
+            if not isinstance(left, Node) and not isinstance(right, Node) and isinstance(left, str):
+                test = const(float(left == right if isinstance(op, ast.Eq) else left != right))
+            else:
+                if type(op) not in _COMPARE:
+                    self.fail(
+                        node,
+                        f"{ast.unparse(node)!r}: 'in' and 'is' are not in the neuron language (<"
+                        " <= > >= == != are)",
+                    )
+                test = ir.make(
+                    _COMPARE[type(op)], self.number(left, where), self.number(right, right_node)
+                )
+            result = test if result is None else ir.make(Op.AND, result, test)
+            left, where = right, right_node
+        return result
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        op = Op.AND if isinstance(node.op, ast.And) else Op.OR
+        result: Node | None = None
+        for part in node.values:
+            value = self.number(self.expression(part), part)
+            if value.op not in ir.BOOLEAN and value.op is not Op.CONST:
+                word = "and" if op is Op.AND else "or"
+                if not ir.contains(value, Op.CARRY) and value.op is not Op.REDUCE:
+                    self.fail(
+                        part,
+                        f"{word!r} joins conditions; {ast.unparse(part)!r} is a number: write "
+                        f"{ast.unparse(part)} != 0",
+                    )
+            value = ir.truth(value)
+            result = value if result is None else ir.make(op, result, value)
+            if result.op is Op.CONST and bool(result.value) == (op is Op.OR):
+                return result  # the rest is not evaluated, as in Python
+        return result
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        c = self.condition(self.expression(node.test), node.test)
+        if c.op is Op.CONST:
+            return self.expression(node.body if c.value else node.orelse)
+        a, b = self.branch(
+            c, lambda: self.expression(node.body), lambda: self.expression(node.orelse), node
+        )
+        return select(c, self.number(a, node.body), self.number(b, node.orelse))
+
+    def visit_Tuple(self, node: ast.Tuple) -> Any:
+        return tuple(self.expression(e) for e in node.elts)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        value = self.expression(node.value)
+        if isinstance(value, Messages):
+            self.fail(
+                node,
+                "a neuron sees one message at a time and in no fixed order; loop over "
+                "them (for m in messages) instead of indexing",
+            )
+        self.fail(node, f"{ast.unparse(node)!r}: indexing is not in the neuron language")

@@ -1,0 +1,370 @@
+"""What a neuron reads, as expressions over buffers: its own values, and its messages over every
+link and the bias.
+
+Vertex expressions use the letters (b, o) of their layer, expressions of a link the letters (b, o,
+i) of that link, whichever way the messages flow: seen from the source of a link, o and i are
+exchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from horn.compiler import derive, ir
+from horn.compiler.ir import Node, Op, const, leaf, load, make, mul, select
+from horn.compiler.program import Draw, Frame
+from horn.compiler.scope import BackwardIR, ForwardIR
+from horn.compiler.storage import Storage
+from horn.errors import ModelError
+from horn.network import Layer, Link, Network
+from horn.optimizers import Direct, Optimizer
+
+OUTPUT = leaf(Op.OUTPUT, "bo")
+UPSTREAM = leaf(Op.UPSTREAM, "bo")
+TARGET = leaf(Op.TARGET, "bo")
+ZERO = const(0.0)
+
+
+@dataclass
+class Code:
+    """The IR of one layer, and what is known of it while the program is built."""
+
+    layer: Layer
+    forward: ForwardIR
+    backward: BackwardIR | None
+    derived: derive.Derived
+    interlayer: Node | None
+    stable: bool = (
+        False  # derived starts from the summed input of a sigmoid with binary cross-entropy
+    )
+    upstream: Node | None = None  # d loss / d output, when known
+    delta: Node | None = None
+
+    @property
+    def is_local(self) -> bool:
+        return self.forward.push is not None
+
+    @property
+    def sends_delta(self) -> bool:
+        """Whether anything flows back through this layer."""
+        return self.delta is not None or self.upstream is not None
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A link seen from its source."""
+
+    receiver: Code
+    position: int
+    link: Link
+
+
+class Messages(Storage):
+    """Leaves of the neuron's IR in the place where the program keeps them."""
+
+    def __init__(self, network: Network, optimizer: Optimizer | None) -> None:
+        super().__init__(network)
+        self.optimizer = optimizer
+        self.training = optimizer is not None
+        self.known: dict[
+            tuple[object, ...], Node
+        ] = {}  # (layer, phase, abstract node) -> its expression
+        self.codes: dict[int, Code] = {}
+        self.outgoing: dict[int, list[Outgoing]] = {layer.index: [] for layer in network.layers}
+
+    # --- leaves
+
+    def at_vertex(self, root: Node, code: Code, phase: str) -> Node:
+        """An abstract expression of one neuron as an expression over buffers, letters (b, o) of its
+        layer.
+        """
+        layer = code.layer
+
+        def find(node: Node) -> Node | None:
+            key = (layer.index, phase, node)
+            if key in self.known:
+                return self.known[key]
+            found: Node | None = None
+            if node.op is Op.REDUCE and node.value[1] == "i":
+                found = self.over_messages(node, code, phase)
+            elif node.op is Op.REDUCE:
+                frame = Frame(layer.index)
+                inside = ir.replace(node.args[0], find)
+                found = self.reduction_loop(
+                    inside, node.value[1], node.value[0], frame, f"{layer.name}.{node.value[0]}"
+                )
+            elif not node.args:
+                found = self.vertex_leaf(node, code, phase)
+            if found is not None:
+                self.known[key] = found
+            return found
+
+        return ir.replace(root, find)
+
+    def vertex_leaf(self, node: Node, code: Code, phase: str) -> Node:
+        layer = code.layer
+        axis = f"n{layer.index}"
+        if node.op in (Op.CONST, Op.LOAD):
+            return node
+        if node.op is Op.SCALAR:
+            return const(float(layer.size)) if node.value == "layer_size" else node
+        if node.op is Op.PARAM:
+            name = f"{layer.name}.{node.value}"
+            self.persistent(name, (axis,), "learned")
+            return self.learned(name, (axis,), "o")
+        if node.op is Op.STATE:
+            now = self.known.get((layer.index, "state", node.value))
+            if now is not None and phase == "backward":
+                return now
+            name = f"{layer.name}.{node.value}"
+            self.persistent(name, (axis,), "state")
+            return self.learned(name, (axis,), "o")
+        if node.op is Op.INDEX:
+            return self.index(layer, "o")
+        if node.op is Op.COUNT:
+            return self.fan(layer, "fan_in" if phase == "forward" else "fan_out")
+        if node.op is Op.OUTPUT:
+            return load(self.output_name(layer), "bo")
+        if node.op is Op.DRAW:
+            return self.draw(node, layer)
+        raise AssertionError(f"{node!r} is not a value of a neuron")
+
+    def index(self, layer: Layer, letter: str) -> Node:
+        name, axis = f"layer{layer.index}#index", f"n{layer.index}"
+        self.persistent(name, (axis,), "constant", ("index", layer.index))
+        return self.learned(name, (axis,), letter)
+
+    def fan(self, layer: Layer, kind: str) -> Node:
+        """How many messages each neuron has."""
+        if kind == "fan_in" and all(link.edges is None for link in layer.links):
+            return const(
+                float(sum(link.source.size for link in layer.links) + (layer.bias is not None))
+            )
+        out = self.outgoing[layer.index]
+        if kind == "fan_out" and all(o.link.edges is None for o in out):
+            return const(float(sum(o.receiver.layer.size for o in out)))
+        name, axis = f"layer{layer.index}#{kind}", f"n{layer.index}"
+        self.persistent(name, (axis,), "constant", (kind, layer.index))
+        return self.learned(name, (axis,), "o")
+
+    def draw(self, node: Node, layer: Layer) -> Node:
+        kind, site, per = node.value
+        name = f"{layer.name}.{kind}.{per}.{site}"
+        axis = f"n{layer.index}"
+        axes = ("b", axis) if per == "sample" else (axis,)
+        if name not in self.buffers:
+            self.buffer(name, axes, full=per != "sample")
+            statement = Draw(name, kind, per, layer.index, site)
+            (self.prologue if per == "run" else self.statements).append(statement)
+        node = load(name, "bo" if per == "sample" else "o")
+        return node if per == "sample" else self.taken(node, axes)
+
+    def output_name(self, layer: Layer) -> str:
+        return f"{layer.name}.output"
+
+    # --- messages
+
+    def over_messages(self, node: Node, code: Code, phase: str) -> Node:
+        """A reduction over a neuron's messages: over every link, and the bias."""
+        monoid, _ = node.value
+        arg = node.args[0]
+        layer = code.layer
+        stem = f"{layer.name}.{monoid}" if phase == "forward" else f"{layer.name}.back"
+        if monoid in ("argmax", "argmin"):
+            return self.arg_over_messages(node, code)
+        total: Node = const(ir.IDENTITY[monoid])
+        if phase == "forward":
+            for position, _ in enumerate(layer.links):
+                frame = Frame(layer.index, position)
+                part = self.reduced(self.at_link(arg, code, position), "i", monoid, frame, stem)
+                total = ir.combine(monoid, total, part)
+            if layer.bias is not None:
+                total = ir.combine(monoid, total, self.at_bias(arg, code))
+            return total
+        for out in self.outgoing[layer.index]:
+            frame = Frame(out.receiver.layer.index, out.position)
+            part = self.reduced(self.at_outgoing(arg, code, out), "o", monoid, frame, stem)
+            total = ir.combine(monoid, total, swap(part))
+        return total
+
+    def arg_over_messages(self, node: Node, code: Code) -> Node:
+        """The position of the first largest (smallest) message among all links and the bias."""
+        monoid, _ = node.value
+        value = monoid[3:]
+        arg, layer = node.args[0], code.layer
+        better = Op.GT if value == "max" else Op.LT
+        best: Node | None = None
+        place: Node = ZERO
+        for position, offset in enumerate(self.offsets(layer)):
+            if position < len(layer.links):
+                frame = Frame(layer.index, position)
+                here = self.at_link(arg, code, position)
+                for letter in "i" if layer.links[position].edges is None else "oi":
+                    if letter not in here.axes:
+                        here = self.spread(here, letter, frame)
+                top = self.reduction_loop(here, "i", value, frame, f"{layer.name}.{value}")
+                at = (
+                    self.reduction_loop(here, "i", monoid, frame, f"{layer.name}.{monoid}") + offset
+                )
+            elif layer.bias is not None:
+                top, at = self.at_bias(arg, code), const(float(offset))
+            else:
+                continue
+            if best is None:
+                best, place = top, at
+            else:
+                c = make(better, top, best)
+                best, place = select(c, top, best), select(c, at, place)
+        return self.store(
+            place, Frame(layer.index), ir.union(place.axes, "o"), f"{layer.name}.{monoid}"
+        )
+
+    @staticmethod
+    def offsets(layer: Layer) -> list[int]:
+        """The position of each link's first message; the bias has the last."""
+        found = [0]
+        for link in layer.links:
+            found.append(
+                found[-1] + (link.source.size if link.edges is None else len(link.edges.indices))
+            )
+        return found
+
+    def weight(self, layer: Layer, position: int) -> Node:
+        link = layer.links[position]
+        axes = self.axes_of(Frame(layer.index, position), "oi")
+        self.persistent(link.weight, axes, "learned")
+        return self.learned(link.weight, axes, "oi")
+
+    def bias(self, layer: Layer) -> Node:
+        axes = (f"n{layer.index}",)
+        self.persistent(layer.bias_name, axes, "learned")
+        return self.learned(layer.bias_name, axes, "o")
+
+    def previous(self, name: str, axes: tuple[str, ...], letters: str) -> Node:
+        if not self.training:
+            return ZERO
+        if not isinstance(self.optimizer, Direct):
+            raise ModelError(
+                "m.previous_update is what horn.Direct() last added to the weight; this"
+                " job's optimizer is "
+                f"{type(self.optimizer).__name__}"
+            )
+        slot = f"{name}/previous_update"
+        self.persistent(slot, axes, "slot")
+        return self.learned(slot, axes, letters)
+
+    def at_link(self, root: Node, code: Code, position: int, phase: str = "forward") -> Node:
+        """An abstract message expression of the receiver in the frame of one link."""
+        layer = code.layer
+        link = layer.links[position]
+        frame = Frame(layer.index, position)
+
+        def find(node: Node) -> Node | None:
+            if node.op is Op.INPUT:
+                return load(self.output_name(link.source), "bi")
+            if node.op is Op.WEIGHT:
+                return self.weight(layer, position)
+            if node.op is Op.PREVIOUS:
+                return self.previous(link.weight, self.axes_of(frame, "oi"), "oi")
+            if node.op is Op.POSITION:
+                return self.position(frame)
+            if node.op is Op.SYNAPSE_DRAW:
+                return self.synapse_draw(node, layer, position)
+            if node.op is Op.UPSTREAM:
+                return self.upstream(code)
+            if not node.args or node.op is Op.REDUCE:
+                return self.at_vertex(node, code, phase)
+            return None
+
+        return ir.replace(root, find)
+
+    def position(self, frame: Frame) -> Node:
+        layer, link = self.network.layers[frame.layer], self.link(frame)
+        offset = self.offsets(layer)[frame.link or 0]
+        if link.edges is None:
+            return self.index(link.source, "i") + float(offset)
+        name, axes = f"layer{layer.index}#edge{frame.link}", self.axes_of(frame, "oi")
+        self.persistent(name, axes, "constant", ("edge", layer.index, frame.link))
+        return load(name, "oi") + float(offset)
+
+    def at_bias(self, root: Node, code: Code) -> Node:
+        """An abstract message expression of the receiver for its bias synapse: an input of 1."""
+        layer = code.layer
+
+        def find(node: Node) -> Node | None:
+            if node.op is Op.INPUT:
+                return const(1.0)
+            if node.op is Op.WEIGHT:
+                return self.bias(layer)
+            if node.op is Op.PREVIOUS:
+                return self.previous(layer.bias_name, (f"n{layer.index}",), "o")
+            if node.op is Op.POSITION:
+                return const(float(self.offsets(layer)[-1]))
+            if node.op is Op.SYNAPSE_DRAW:
+                return self.synapse_draw(node, layer, len(layer.links))
+            if node.op is Op.UPSTREAM:
+                return self.upstream(code)
+            if not node.args or node.op is Op.REDUCE:
+                return self.at_vertex(node, code, "forward")
+            return None
+
+        return ir.replace(root, find)
+
+    def synapse_draw(self, node: Node, layer: Layer, position: int) -> Node:
+        kind, site = node.value
+        name = f"{layer.name}.synapse.{kind}.{site}.{position}"
+        bias = position == len(layer.links)
+        axes = (f"n{layer.index}",) if bias else self.axes_of(Frame(layer.index, position), "oi")
+        if name not in self.buffers:
+            self.buffer(name, axes, full=True)
+            self.prologue.append(Draw(name, kind, "synapse", layer.index, site, position))
+        return self.taken(load(name, "o" if bias else "oi"), axes)
+
+    def at_outgoing(self, root: Node, code: Code, out: Outgoing) -> Node:
+        """A message expression of a sender's backward in the frame of one outgoing link."""
+        receiver = out.receiver
+
+        def find(node: Node) -> Node | None:
+            if node.op is Op.DELTA:
+                return receiver.delta if receiver.delta is not None else ZERO
+            if node.op is Op.WEIGHT:
+                return self.weight(receiver.layer, out.position)
+            if node.op is Op.PREVIOUS:
+                axes = self.axes_of(Frame(receiver.layer.index, out.position), "oi")
+                return self.previous(out.link.weight, axes, "oi")
+            if node.op is Op.GRADIENT:
+                return self.input_gradient(out)
+            if node.op is Op.SYNAPSE_DRAW:
+                return self.synapse_draw(node, receiver.layer, out.position)
+            if not node.args or node.op is Op.REDUCE:
+                return swap(self.at_vertex(node, code, "backward"))
+            return None
+
+        return ir.replace(root, find)
+
+    def input_gradient(self, out: Outgoing) -> Node:
+        """d loss / d input of the synapses of a link, in its frame; 0 if nothing flows back through
+        the receiver.
+        """
+        receiver = out.receiver
+        if receiver.delta is not None:
+            return mul(receiver.delta, self.weight(receiver.layer, out.position))
+        if receiver.upstream is not None and not receiver.derived.is_weighted_sum:
+            return self.at_link(receiver.derived.input, receiver, out.position)
+        return ZERO
+
+    def upstream(self, code: Code) -> Node:
+        assert code.upstream is not None
+        return code.upstream
+
+
+def swap(node: Node) -> Node:
+    """The same values with the letters o and i exchanged: a vertex expression of a link's source,
+    and back.
+    """
+    table = str.maketrans("oi", "io")
+
+    def find(n: Node) -> Node | None:
+        return load(n.value, ir.union(n.axes.translate(table))) if n.op is Op.LOAD else None
+
+    return ir.replace(node, find)

@@ -1,0 +1,81 @@
+"""Where the user's text is: the syntax tree of a function, and how to point into its file."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import linecache
+import textwrap
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from horn.errors import CompileError
+
+
+@dataclass(frozen=True)
+class Source:
+    """One function's syntax tree and how to point into its file."""
+
+    function: types.FunctionType
+    tree: ast.FunctionDef | ast.Lambda
+    file: str
+    first_line: int
+    indent: int
+    where: str
+
+    def error(self, node: ast.AST, problem: str) -> CompileError:
+        line = self.first_line + getattr(node, "lineno", 1) - 1
+        text = linecache.getline(self.file, line).rstrip("\n")
+        start = getattr(node, "col_offset", 0) + self.indent
+        end = (getattr(node, "end_col_offset", 0) or 0) + self.indent
+        if getattr(node, "end_lineno", None) != getattr(node, "lineno", None):
+            end = len(text)
+        return CompileError(
+            problem,
+            file=self.file,
+            line=line,
+            column=start,
+            end_column=end,
+            text=text,
+            where=self.where,
+        )
+
+    def place(self, node: ast.AST) -> tuple[str, int, int]:
+        """Where a call stands, for ``horn.random.site``."""
+        name = getattr(self.tree, "name", "<lambda>")
+        return name, node.lineno - 1, node.col_offset + self.indent  # type: ignore[attr-defined]
+
+
+@lru_cache(maxsize=512)
+def source_of(function: types.FunctionType) -> Source:
+    """The syntax tree of a function. Raises CompileError where the text cannot be had."""
+    name = function.__qualname__.replace("<locals>.", "")
+    file = inspect.getsourcefile(function) or function.__code__.co_filename
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        raise CompileError(
+            f"the source of {name} cannot be read ({function.__code__.co_filename});"
+            " horn compiles the text of a neuron: "
+            f"write it in a file"
+        ) from None
+    text = "".join(lines)
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    tree = ast.parse(textwrap.dedent(text)).body[0]
+    if not isinstance(tree, ast.FunctionDef):
+        raise CompileError(
+            f"{name} is not a plain function; write it with def",
+            file=file,
+            line=first,
+            where=name,
+            text=lines[0].rstrip("\n"),
+        )
+    return Source(function, tree, file, first, indent, name)
+
+
+def suggest(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, 1)
+    return f"did you mean {close[0]!r}? " if close else ""

@@ -1,0 +1,267 @@
+"""Where a program keeps its values: buffers, and the statements that fill them.
+
+What is computed is stored once; every later use loads it. What varies along fewer axes than a loop
+is computed before the loop.
+"""
+
+from __future__ import annotations
+
+from horn.compiler import ir
+from horn.compiler.contract import contract
+from horn.compiler.ir import Node, Op, Scalar, const, load, mul
+from horn.compiler.program import Buffer, Frame, Loop, Matmul, Output, Statement, Take
+from horn.network import Link, Network
+
+_CHEAP = frozenset(
+    {
+        Op.ADD,
+        Op.SUB,
+        Op.MUL,
+        Op.NEG,
+        Op.NOT,
+        Op.LT,
+        Op.LE,
+        Op.GT,
+        Op.GE,
+        Op.EQ,
+        Op.NE,
+        Op.AND,
+        Op.OR,
+        Op.SELECT,
+    }
+)
+
+
+class Storage:
+    """The buffers and statements of a program that is being built, and how an expression gets into
+    a buffer.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.buffers: dict[str, Buffer] = {}
+        self.prologue: list[Statement] = []
+        self.statements: list[Statement] = []
+        self.stored: dict[tuple[Frame, str, Node], Node] = {}
+        self.values: dict[Node, Node] = {}  # expressions that a buffer holds already
+        self.compact: frozenset[int] = frozenset()
+
+    # --- buffers
+
+    def buffer(
+        self,
+        name: str,
+        axes: tuple[str, ...],
+        role: str = "work",
+        full: bool = False,
+        value: tuple[object, ...] = (),
+    ) -> str:
+        assert name not in self.buffers, name
+        self.buffers[name] = Buffer(name, axes, role, full, value)
+        return name
+
+    def fresh(self, stem: str) -> str:
+        if stem not in self.buffers:
+            return stem
+        k = 2
+        while f"{stem}.{k}" in self.buffers:
+            k += 1
+        return f"{stem}.{k}"
+
+    def axes_of(self, frame: Frame, letters: str) -> tuple[str, ...]:
+        """The absolute axes of letters in a frame."""
+        if frame.link is not None and "o" in letters and "i" in letters:
+            if self.link(frame).edges is not None:
+                return (*(("b",) if "b" in letters else ()), f"e{frame.layer}.{frame.link}")
+        names = {"b": "b", "o": f"n{frame.layer}"}
+        if frame.link is not None:
+            names["i"] = f"n{self.link(frame).source.index}"
+        return tuple(names[a] for a in letters)
+
+    def link(self, frame: Frame) -> Link:
+        assert frame.link is not None
+        return self.network.layers[frame.layer].links[frame.link]
+
+    def emit(self, statement: Statement) -> None:
+        self.statements.append(statement)
+
+    def learned(self, name: str, axes: tuple[str, ...], letters: str) -> Node:
+        """A learned array, slot, state or constant as the program computes with it: its live part
+        where layers are compact.
+        """
+        return self.taken(load(name, letters), axes)
+
+    def taken(self, node: Node, axes: tuple[str, ...]) -> Node:
+        if not any(axis == f"n{k}" for k in self.compact for axis in axes):
+            return node
+        name = f"{node.value}@live"
+        if name not in self.buffers:
+            self.buffer(name, axes)
+            self.emit(Take(name, node.value))
+        return load(name, node.axes)
+
+    def persistent(
+        self, name: str, axes: tuple[str, ...], role: str, value: tuple[object, ...] = ()
+    ) -> None:
+        if name not in self.buffers:
+            self.buffer(name, axes, role, True, value)
+
+    # --- storing expressions
+
+    def store(self, node: Node, frame: Frame, letters: str, stem: str) -> Node:
+        """The node's value in a buffer of its own; a load of it."""
+        if node.op is Op.LOAD and node.axes == letters:
+            return node
+        key = (frame, letters, node)
+        if key not in self.stored:
+            name = self.buffer(self.fresh(stem), self.axes_of(frame, letters))
+            self.loop(frame, [Output(name, node)])
+            self.stored[key] = load(name, letters)
+        return self.stored[key]
+
+    def remember(self, value: Node, name: str) -> None:
+        """Later uses of this (b, o) expression load the buffer."""
+        if value.args and value.axes == "bo":
+            self.values[value] = load(name, "bo")
+
+    def loop(self, frame: Frame, outputs: list[Output], scatter: bool = False) -> None:
+        """Emit a Loop, after storing what varies along fewer axes than the loop does."""
+        domain = ir.union(
+            *(o.node.axes for o in outputs), *(self.letters(frame, o) for o in outputs)
+        )
+        axis = outputs[0].axis
+        domain = ir.union(domain, axis)
+        lifted = (
+            [self.lift_out(o.node, frame, domain) for o in outputs]
+            if not scatter
+            else [self.lift_scalars(o.node) for o in outputs]
+        )
+        self.emit(
+            Loop(
+                frame,
+                tuple(
+                    Output(o.buffer, n, o.axis, o.monoid, o.accumulate)
+                    for o, n in zip(outputs, lifted, strict=True)
+                ),
+                scatter,
+            )
+        )
+
+    def letters(self, frame: Frame, output: Output) -> str:
+        """The letters of an output's buffer in this frame."""
+        names = {
+            name: letter
+            for letter, name in zip(
+                "boi",
+                (
+                    *self.axes_of(frame, "bo"),
+                    "" if frame.link is None else f"n{self.link(frame).source.index}",
+                ),
+                strict=True,
+            )
+            if name
+        }
+        letters = ""
+        for axis in self.buffers[output.buffer].axes:
+            letters += "oi" if axis.startswith("e") else names[axis]
+        return ir.union(letters)
+
+    def lift_out(self, root: Node, frame: Frame, domain: str) -> Node:
+        """Store every subexpression that varies along fewer axes than the domain: it is computed
+        once, not once per place.
+        """
+
+        def find(node: Node) -> Node | None:
+            if not node.args:
+                return node
+            if node in self.values:
+                return self.values[node]
+            if not node.axes and domain:
+                return self.store(node, Frame(0), "", "part")
+            if len(node.axes) < len(domain) and not self.cheap(node):
+                return self.store(node, frame, node.axes, "part")
+            return None
+
+        return ir.replace(root, find)
+
+    def lift_scalars(self, root: Node) -> Node:
+        def find(node: Node) -> Node | None:
+            if node.args and not node.axes:
+                return self.store(node, Frame(0), "", "part")
+            return node if not node.args else None
+
+        return ir.replace(root, find)
+
+    @staticmethod
+    def cheap(node: Node) -> bool:
+        """Not worth a pass of its own: at most two plain operations."""
+        nodes = [n for n in ir.walk(node) if n.args]
+        return len(nodes) <= 2 and all(n.op in _CHEAP for n in nodes)
+
+    # --- reductions over a link
+
+    def reduced(self, node: Node, axis: str, monoid: str, frame: Frame, stem: str) -> Node:
+        """The reduction of a link expression over one of its axes, as an expression over what is
+        left.
+        """
+        link = self.link(frame)
+        if monoid == "sum" and link.edges is None:
+            found = contract(node, axis, self.count(frame, axis))
+            if found is not None:
+                return self.resolve(found, frame, stem)
+        needed = (
+            axis if link.edges is None else "oi"
+        )  # the sources of a sparse receiver are its own
+        for letter in needed:
+            if letter not in node.axes:
+                node = self.spread(node, letter, frame)
+        return self.reduction_loop(node, axis, monoid, frame, stem)
+
+    def spread(self, node: Node, letter: str, frame: Frame) -> Node:
+        """The same value, made to vary (in name) along an axis, so that a loop meets it once per
+        place.
+        """
+        return mul(node, self.ones(frame, letter))
+
+    def ones(self, frame: Frame, letter: str) -> Node:
+        layer = frame.layer if letter == "o" else self.link(frame).source.index
+        name = f"layer{layer}#ones"
+        self.persistent(name, (f"n{layer}",), "constant", ("ones", layer))
+        return self.learned(name, (f"n{layer}",), letter)
+
+    def count(self, frame: Frame, axis: str) -> Node:
+        if axis == "b":
+            return Scalar("rows")
+        layer = self.network.layers[frame.layer] if axis == "o" else self.link(frame).source
+        return const(float(layer.size))
+
+    def reduction_loop(self, node: Node, axis: str, monoid: str, frame: Frame, stem: str) -> Node:
+        rest = node.axes.replace(axis, "")
+        key = (frame, f"{monoid} {axis}", node)
+        if key not in self.stored:
+            name = self.buffer(self.fresh(stem), self.axes_of(frame, rest))
+            self.loop(frame, [Output(name, node, axis, monoid)])
+            self.stored[key] = load(name, rest)
+        return self.stored[key]
+
+    def resolve(self, root: Node, frame: Frame, stem: str) -> Node:
+        """Run the matrix products and the reductions in an expression; loads in their place."""
+
+        def find(node: Node) -> Node | None:
+            if node.op is Op.MATMUL:
+                return self.matmul(node, frame, stem)
+            if node.op is Op.REDUCE:
+                inside = ir.replace(node.args[0], find)
+                return self.reduction_loop(inside, node.value[1], node.value[0], frame, stem)
+            return None
+
+        return ir.replace(root, find)
+
+    def matmul(self, node: Node, frame: Frame, stem: str) -> Node:
+        key = (frame, "matmul", node)
+        if key not in self.stored:
+            a, b = (self.store(x, frame, x.axes, "factor") for x in node.args)
+            name = self.buffer(self.fresh(stem), self.axes_of(frame, node.axes))
+            self.emit(Matmul(frame, name, node.axes, a.value, a.axes, b.value, b.axes, node.value))
+            self.stored[key] = load(name, node.axes)
+        return self.stored[key]
