@@ -214,7 +214,12 @@ class Server:
     async def _listen(self, port: int, tls: ssl.SSLContext | None) -> int:
         try:
             listener = await self.loop.create_server(
-                lambda: Connection(self), self.host, port, ssl=tls, backlog=512
+                lambda: Connection(self),
+                self.host,
+                port,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls is not None else None,
+                backlog=512,
             )
         except OSError as error:
             raise _cannot_listen(self.host, port, error) from error

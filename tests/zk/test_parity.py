@@ -161,7 +161,7 @@ class Pair:
 
     def __init__(self, hosts: list[str]) -> None:
         self.hosts = hosts
-        self.n_examples = self.n_operations = self.n_late = 0
+        self.n_examples = self.n_operations = 0
 
 
 def machine(pair: Pair) -> type[RuleBasedStateMachine]:
@@ -185,13 +185,6 @@ def machine(pair: Pair) -> type[RuleBasedStateMachine]:
             ours, theirs = [act(side) for side in self.sides]
             assert ours == theirs, f"{what}: answer {ours}, Apache's {theirs}"
             ours_events, theirs_events = [side.settle() for side in self.sides]
-            if ours_events != theirs_events:
-                # Apache now and then sends an event after the answer to a later ping.
-                pair.n_late += 1
-                for side, events in zip(self.sides, (ours_events, theirs_events), strict=True):
-                    for before, after in zip(events, side.settle(), strict=True):
-                        if before != "closed" and after != "closed":
-                            before += after
             if not ordered:
                 # The nodes of a closed session go in no certain order.
                 ours_events = [sorted(map(repr, e)) for e in ours_events]
@@ -353,5 +346,5 @@ def test_embedded_and_apache_answer_the_same(pair: Pair) -> None:
 @pytest.mark.timeout(1800)
 def test_embedded_and_apache_answer_the_same_ten_thousand_times(pair: Pair) -> None:
     explore(pair, n_examples=200, n_steps=80)
-    print(f"operations compared: {pair.n_operations}; events that Apache sent late: {pair.n_late}")
+    print(f"operations compared: {pair.n_operations}")
     assert pair.n_operations >= 10_000

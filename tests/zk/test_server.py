@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -21,7 +22,7 @@ from tests.zk.client import Closed, Notice, RawClient
 from zk import wire
 from zk.acl import OPEN
 from zk.errors import ServerError
-from zk.server import MAX_PER_LOOPBACK, check_bind
+from zk.server import MAX_PER_LOOPBACK, check_bind, make_tls
 from zk.wire import Code, Event, Op
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(60)]
@@ -331,3 +332,43 @@ def test_command_serves_until_it_is_told_to_end() -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate")
+def test_tls_serves_and_refuses_who_speaks_plain(tmp_path: Path) -> None:
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-subj", "/CN=localhost", "-days", "1"]
+    command += ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
+    subprocess.run(command, check=True, capture_output=True)
+    tls = make_tls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+    with zk.EmbeddedServer(tls=tls) as server:
+        client = KazooClient(server.hosts, use_ssl=True, verify_certs=False, timeout=4)
+        client.start(timeout=10)
+        try:
+            assert client.create("/a", b"x") == "/a"
+            with stray(server.hosts) as s:
+                s.sendall(b"ruok, is this TLS?")
+                assert is_closed(s)
+            assert client.get("/a")[0] == b"x"
+        finally:
+            client.stop()
+            client.close()
+
+
+def test_log_gives_way_to_a_snapshot_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zk.log.SNAPSHOT_AFTER_CHANGES", 20)
+    with zk.EmbeddedServer(data_dir=tmp_path) as server, RawClient(server.hosts) as client:
+        for number in range(50):
+            assert client.call(Op.CREATE, f"/n{number}", b"", OPEN, number % 2)[0].code == 0
+            assert client.call(Op.SET_DATA, f"/n{number}", b"x", 0)[0].code == 0
+        assert len(list(tmp_path.glob("snapshot.*"))) == len(list(tmp_path.glob("log.*"))) == 1
+        session_id, password = client.session_id, client.password
+    with (
+        zk.EmbeddedServer(data_dir=tmp_path) as server,
+        RawClient(server.hosts, session_id=session_id, password=password) as client,
+    ):
+        assert client.session_id == session_id
+        for number in range(50):
+            assert client.call(Op.EXISTS, f"/n{number}", False)[0].code == 0
