@@ -192,6 +192,7 @@ class Server:
         self._per_address: dict[str, int] = {}
         self._listeners: list[asyncio.Server] = []
         self._tick: asyncio.TimerHandle | None = None
+        self._next_tick_ms = 0
         self._is_committing = False
         self.failure: ServerError | None = None
         self._done: asyncio.Future[None] | None = None
@@ -327,10 +328,15 @@ class Server:
     def _schedule_tick(self) -> None:
         tick_ms = self.service.sessions.tick_ms
         now = now_ms()
-        wait_s = (tick_ms - now % tick_ms) / 1000
-        self._tick = self.loop.call_later(wait_s, self._on_tick)
+        self._next_tick_ms = now - now % tick_ms + tick_ms
+        self._tick = self.loop.call_later((self._next_tick_ms - now) / 1000, self._on_tick)
 
     def _on_tick(self) -> None:
+        late_ms = now_ms() - self._next_tick_ms
+        if late_ms > self.service.sessions.tick_ms:
+            # Stopped, swapped out, or on a slow disk: who came back meanwhile waits to be accepted.
+            logger.warning("server stood still late_ms=%d", late_ms)
+            self.service.sessions.postpone(late_ms)
         self.service.tick(now_ms(), wall_ms())
         self.settle()
         self._schedule_tick()

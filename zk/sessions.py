@@ -70,6 +70,12 @@ class Sessions:
         for session in self.by_id.values():
             self.touch(session, now_ms)
 
+    def postpone(self, late_ms: int) -> None:
+        """The server itself stood still: that time counts for no one."""
+        ticks_ms = -(-late_ms // self.tick_ms) * self.tick_ms
+        for session in self.by_id.values():
+            session.deadline_ms += ticks_ms
+
     def close(self, ident: int) -> None:
         self.by_id.pop(ident, None)
 

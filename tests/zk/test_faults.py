@@ -105,7 +105,11 @@ def test_kill_minus_nine_loses_nothing_that_was_acknowledged(tmp_path: Path) -> 
 @pytest.mark.timeout(1800)
 def test_kill_minus_nine_two_hundred_times_at_ten_thousand_nodes(tmp_path: Path) -> None:
     seconds = sorted(kill_under_writers(tmp_path / "d", n_trials=200, n_nodes=10_000))
-    print(f"200 kills: recovery median {seconds[100]:.2f} s, worst {seconds[-1]:.2f} s")
+    load = os.getloadavg()[0]
+    print(
+        f"200 kills: recovery median {seconds[100]:.2f} s, 95 % {seconds[190]:.2f} s, "
+        f"worst {seconds[-1]:.2f} s, at a load of {load:.1f} on {os.cpu_count()} cores"
+    )
     assert seconds[-1] <= 1.0
 
 
@@ -146,6 +150,29 @@ def test_node_of_a_killed_or_stopped_client_vanishes_on_time(
     server: ServerProcess, how: int
 ) -> None:
     assert vanish(server, 0, how, timeout_ms=1000, phase_s=0.1) <= 1.0 + 0.5 + 0.1
+
+
+def test_stopped_server_ends_no_session_of_those_who_come_back() -> None:
+    with ServerProcess(None, tick_ms=100) as server:
+        first = RawClient(server.hosts, timeout_ms=1000)
+        first.call(Op.CREATE, "/e", b"", OPEN, 1)
+        os.kill(server.pid, signal.SIGSTOP)
+        threading.Event().wait(2.0)
+        # It comes back on a new connection, which waits to be accepted.
+        back = threading.Timer(0.1, os.kill, (server.pid, signal.SIGCONT))
+        back.start()
+        try:
+            with RawClient(
+                server.hosts,
+                timeout_ms=1000,
+                session_id=first.session_id,
+                password=first.password,
+            ) as again:
+                assert again.session_id == first.session_id
+                assert again.call(Op.EXISTS, "/e", False)[0].code == 0
+        finally:
+            back.join()
+            first.close()
 
 
 @pytest.mark.slow

@@ -36,3 +36,11 @@ def test_after_a_restart_everyone_has_a_full_timeout() -> None:
         sessions.open(ident, 1000, b"p" * 16)
     sessions.touch_all(10_000)
     assert sessions.expired(11_400) == [] and sessions.expired(11_500) == [1, 2]
+
+
+def test_time_in_which_the_server_stood_still_counts_for_no_one() -> None:
+    sessions = Sessions(500)
+    session = sessions.open(1, 1000, b"p" * 16)
+    sessions.touch(session, 10_000)
+    sessions.postpone(2_100)
+    assert sessions.expired(13_500) == [] and sessions.expired(14_000) == [1]
