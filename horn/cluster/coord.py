@@ -16,6 +16,7 @@ import hmac
 import logging
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ from horn.cluster.records import (
     Resumed,
     Step,
     Suspended,
+    Tls,
 )
 from horn.errors import (
     AccessDenied,
@@ -91,6 +93,7 @@ class Coordinator(Nodes):
         session_s: float = 10.0,
         secret: bytes | None = None,
         root: str = "/horn",
+        tls: Tls | None = None,
     ) -> None:
         self.hosts, self.session_s, self.paths = hosts, session_s, Paths(root)
         self._lock = threading.Lock()
@@ -98,7 +101,7 @@ class Coordinator(Nodes):
         self._over = ""  # why the session is over
         self._connected = threading.Event()
         self._timer: threading.Timer | None = None
-        self._handler = _Handler(self)
+        self._handler = _Handler(self, _context(tls) if tls else None)
         acl, auth = None, None
         if secret is not None:
             password = hmac.new(secret, b"horn zookeeper digest", hashlib.sha256).hexdigest()
@@ -337,8 +340,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     and refuses to connect once the session is over, so that kazoo cannot start another.
     """
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, context: ssl.SSLContext | None) -> None:
         super().__init__()
+        self.context = context
         self.coordinator = coordinator
         self.completion_queue = _Inline(coordinator)
         self.stopping = threading.Lock()
@@ -375,14 +379,20 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._wake_fds = {s.fileno() for s in pair}
         return pair
 
-    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+    def create_connection(
+        self, address: tuple[str, int], hostname: str, timeout: float, **_: Any
+    ) -> socket.socket:
+        """Connect, and shake hands where TLS is asked for; kazoo's own leaves a failed one open."""
         if self.ended:
             raise ConnectionRefusedError("the session is over")
-        kwargs["timeout"] = min(kwargs.get("timeout") or self.connect_s, self.connect_s)
         try:
-            connection = super().create_connection(*args, **kwargs)
+            connection = socket.create_connection(address, min(timeout, self.connect_s))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.context is not None:
+                with contextlib.closing(connection):  # wrapping takes its descriptor away
+                    connection = self.context.wrap_socket(connection, server_hostname=hostname)
         except OSError as error:
-            self.failure = (error.strerror or str(error) or "no answer").lower()
+            self.failure = _words(error)
             raise
         self.failure, self._connection = "", connection
         return connection
@@ -435,6 +445,25 @@ _WORDS = {
     EventType.CHILD: "children",
     EventType.NONE: "broken",
 }
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.check_hostname = tls.check_names
+        context.load_verify_locations(tls.authority)
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key)
+    except OSError as error:
+        files = ", ".join(filter(None, (tls.authority, tls.certificate, tls.key)))
+        raise JobError(f"the TLS files {files} cannot be read: {error}") from error
+    return context
+
+
+def _words(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message}"
+    return (error.strerror or str(error) or "no answer").lower()
 
 
 def _word(watch: Callable[[str], None]) -> Callable[[Any], None]:

@@ -79,6 +79,17 @@ Step = Create | Put | Delete | Check
 
 
 @dataclass(frozen=True)
+class Tls:
+    """Files in PEM form. ``authority`` is who signed the servers' certificates; the client shows
+    ``certificate`` with ``key`` when they are given. The servers' names are checked."""
+
+    authority: str
+    certificate: str | None = None
+    key: str | None = None
+    check_names: bool = True
+
+
+@dataclass(frozen=True)
 class Reply:
     """What an asynchronous request came to: a value, or the reason why not.
 

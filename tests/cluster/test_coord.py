@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 import time
 
 import pytest
 
+import zk
 from horn import errors
 from horn.cluster.coord import Coordinator
 from horn.cluster.records import (
@@ -22,6 +26,7 @@ from horn.cluster.records import (
     Put,
     Resumed,
     Suspended,
+    Tls,
 )
 from tests.cluster.helpers import Call, end_session, wait_until
 from tests.cluster.relay import Relay
@@ -111,6 +116,29 @@ def test_a_server_that_never_answers_is_said_so():
 def test_a_name_without_address_is_said_so():
     with pytest.raises(errors.Unreachable, match="no address for the name 'horn.invalid'"):
         Coordinator("horn.invalid:2181", timeout_s=0.3)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate")
+def test_tls_reaches_the_server_and_refuses_a_stranger(tmp_path):
+    certificates = []
+    for name in ("server", "stranger"):
+        certificate, key = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
+        command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+        names = ["-subj", "/CN=horn", "-addext", "subjectAltName=DNS:localhost"]
+        files = ["-keyout", str(key), "-out", str(certificate)]
+        subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
+        certificates.append((str(certificate), str(key)))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificates[0])
+    with zk.EmbeddedServer(tls=context) as server:
+        hosts = f"localhost:{server.port}"
+        with Coordinator(hosts, tls=Tls(certificates[0][0]), secret=b"k" * 32) as coord:
+            assert coord.create("/horn/a", b"x" * 300_000).version == 0
+            assert len(coord.get("/horn/a").data) == 300_000
+        with pytest.raises(errors.JobError, match="TLS files /none cannot be read"):
+            Coordinator(hosts, tls=Tls("/none"))
+        with pytest.raises(errors.Unreachable, match="its certificate is refused"):
+            Coordinator(hosts, tls=Tls(certificates[1][0]), timeout_s=0.3)
 
 
 @pytest.mark.parametrize("hosts", ["zk1:port", "", "zk1:99999"])
