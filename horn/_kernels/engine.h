@@ -73,6 +73,7 @@ typedef struct {
     extent_t m, n, k;
     coef_t alpha, beta;
     int64_t block;              /* rows of C per block of a fused loop */
+    float *plus; int64_t plus_ld; /* the loop is plus += C: thin.h can do both at once */
 } gemm_t;
 
 typedef struct {
@@ -118,7 +119,7 @@ struct tape_s {
     int64_t *dims; double *scalars;
     void *sgemm, *dgemm;
     gemm_numpy_t numpy_gemm; void *owner;
-    char **scratch; int64_t scratch_bytes;
+    char **scratch; int64_t scratch_bytes; char **thin;
     void *blas_get, *blas_set;  /* how many threads the BLAS itself would use */
     /* threads */
     worker_t *worker; int32_t n_workers; int64_t pid;
@@ -349,11 +350,14 @@ typedef struct {
 #undef IS_F32
 #undef K
 #undef LEVEL
+#include "thin.h"
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
 #pragma GCC pop_options
 #endif
+#else
+#define THIN_BYTES 64
 #endif
 
 static body_t BODIES[2];
@@ -461,6 +465,16 @@ static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
         wait_all(t, nt);
     }
     if (nt > 1 && m * n * (k + 1) < 65536) { nt = 1; if (tid) return; }
+#ifdef HORN_X86
+    if (g->plus && t->thin && !ins->numpy && LEVEL_USED == 2 && k > 0 && k <= THIN_K) {
+        share(m, tid, nt, m >= 32 * nt ? 12 : 1, &lo, &hi);
+        thin_update((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
+                    (const float *)g->b.data, g->b.stride[0], g->b.stride[1], lo, hi, n, k,
+                    (float)alpha, (float)beta, (float *)g->c.data, g->c.ld, g->plus, g->plus_ld,
+                    t->thin[tid]);
+        return;
+    }
+#endif
     share(m, tid, nt, m >= 32 * nt ? 16 : 1, &lo, &hi);
     for (int64_t r = lo; r < hi; r += g->block) {
         int64_t end = r + g->block < hi ? r + g->block : hi;
@@ -610,6 +624,7 @@ static void tape_free(tape_t *t) {
     }
     free(t->ins);
     if (t->scratch) for (int i = 0; i < t->n_threads; i++) free(t->scratch[i]);
-    free(t->scratch); free(t->dims); free(t->scalars);
+    if (t->thin) for (int i = 0; i < t->n_threads; i++) free(t->thin[i]);
+    free(t->thin); free(t->scratch); free(t->dims); free(t->scalars);
 }
 #endif

@@ -41,6 +41,9 @@ from horn.network import Link, Network
 
 ONCE = 2**32 - 1  # the iteration number of what is drawn once
 SCALARS = ("learning_rate", "iteration", "updates", "rows", "inv_rows")
+# Bytes of a cache line and of a vector register. NumPy aligns to 16: then every vector access of a
+# weight update straddles two lines, and the fused update takes 20 % longer (docs/notes/0002).
+LINE = 64
 # Below 4 million multiplications a batch takes tens of microseconds: barriers would cost more.
 MIN_WORK_PER_THREAD = 2_000_000
 
@@ -150,8 +153,8 @@ class Runner:
     def _array(self, name: str, buffer: Buffer, arrays: dict[str, Array]) -> Array:
         """A buffer's array, its axes in the program's order, whatever its layout."""
         if buffer.role in ("learned", "state", "slot"):
-            if not arrays[name].flags.c_contiguous or not arrays[name].flags.writeable:
-                arrays[name] = np.array(arrays[name], order="C")
+            if not _is_aligned(arrays[name]):
+                arrays[name] = _aligned(arrays[name].shape, arrays[name].dtype, arrays[name])
             return arrays[name]
         if buffer.role == "constant":
             if buffer.value[0] == "edge":  # compared with an argmax: the place in the receiver's row
@@ -161,8 +164,8 @@ class Runner:
             return constant(buffer.value, self.network, self.dtype)
         shape = [self._length(axis) for axis in buffer.axes]
         if self.layout == "neuron" and len(shape) == 2 and buffer.axes[0] == "b":
-            return np.zeros(shape[::-1], self.dtype).T
-        return np.zeros(shape, self.dtype)
+            return _aligned(shape[::-1], self.dtype).T
+        return _aligned(shape, self.dtype)
 
     def _length(self, axis: str) -> int:
         if axis == "b":
@@ -490,6 +493,21 @@ def _is_truth(node: Node) -> bool:
     if node.op is not Op.SELECT or node.args[0].op not in ir.BOOLEAN:
         return False
     return ir.is_const(node.args[1], 1.0) and ir.is_const(node.args[2], 0.0)
+
+
+def _is_aligned(array: Array) -> bool:
+    flags = array.flags
+    return flags.c_contiguous and flags.writeable and array.ctypes.data % LINE == 0
+
+
+def _aligned(shape: Sequence[int], dtype: Any, content: Any = 0) -> Array:
+    """A C-ordered array that starts at a cache line, holding `content`."""
+    n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    room = np.empty(n_bytes + LINE, np.uint8)
+    start = -room.ctypes.data % LINE
+    array = room[start : start + n_bytes].view(dtype).reshape(shape)
+    array[...] = content
+    return array
 
 
 def _as(array: Array, have: str, want: str) -> Array:

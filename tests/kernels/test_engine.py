@@ -86,7 +86,8 @@ def test_gemm_with_beta_zero_ignores_what_was_there(dtype, kernel_rng):
 
 
 @pytest.mark.parametrize("order", "CF")
-@pytest.mark.parametrize("m, n, k", [(0, 3, 2), (1, 1, 1), (200, 70, 20), (513, 97, 30)])
+@pytest.mark.parametrize("m, n, k", [(0, 3, 2), (3, 2, 0), (1, 1, 1), (200, 70, 20), (513, 97, 100),
+                                     (130, 50, 300)])  # fmt: skip
 def test_gemm_loop_is_the_product_and_then_the_loop(m, n, k, order, dtype, n_threads, kernel_rng):
     d, x = normal(kernel_rng, k, m, dtype=dtype), normal(kernel_rng, k, n, dtype=dtype)
     v = normal(kernel_rng, m, n, dtype=dtype, order=order)

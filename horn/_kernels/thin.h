@@ -1,0 +1,159 @@
+/* The weight gradient of a thin batch with its update, for AVX-512: every weight is touched once.
+ *
+ *     v = beta v + alpha d' x;   w += v          d (k, m), x (k, n), k at most THIN_K
+ *
+ * A BLAS packs x again for every block of rows and leaves w for a second pass; with k rows of batch
+ * this product is bound by memory as much as by arithmetic. Here x is packed once into panels of 32
+ * columns, a tile of 12 x 32 sums stays in registers, and the update is its epilogue.
+ */
+#define THIN_K 256
+#define THIN_TILES_BYTES (256 * 1024)
+#define THIN_ROWS 12
+#define THIN_BYTES (THIN_TILES_BYTES + 32 * THIN_K * 4 + 256)
+
+/* 16 rows of 16 floats, transposed: to[c * step + r] = from[r * ld + c]. */
+static inline void transpose16(const float *from, int64_t ld, float *to, int64_t step) {
+    __m512 r[16], t[16];
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(from + i * ld);
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 8; i++) {
+        r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+    }
+    for (int i = 0; i < 16; i++) _mm512_storeu_ps(to + i * step, r[i]);
+}
+
+/* One panel: to[kk * 32 + c] = x(kk, c) for c < cols, zero beyond. */
+static void thin_pack(const float *x, int64_t sk, int64_t sn, int64_t k, int64_t cols, float *to) {
+    if (sn == 1) {
+        for (int64_t kk = 0; kk < k; kk++) {
+            for (int64_t c = 0; c < cols; c++) to[kk * 32 + c] = x[kk * sk + c];
+            for (int64_t c = cols; c < 32; c++) to[kk * 32 + c] = 0;
+        }
+        return;
+    }
+    int64_t done = 0;
+    if (sk == 1 && cols == 32)
+        for (; done + 16 <= k; done += 16) {
+            transpose16(x + done, sn, to + done * 32, 32);
+            transpose16(x + done + 16 * sn, sn, to + done * 32 + 16, 32);
+        }
+    for (int64_t kk = done; kk < k; kk++) {
+        for (int64_t c = 0; c < cols; c++) to[kk * 32 + c] = x[kk * sk + c * sn];
+        for (int64_t c = cols; c < 32; c++) to[kk * 32 + c] = 0;
+    }
+}
+
+static inline int thin_height(int64_t rows) { return rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 4 ? 4 : 1; }
+
+/* One tile of d: to[kk * mr + i] = d(i, kk). */
+static void thin_pack_rows(const float *d, int64_t dm, int64_t dk, int64_t k, int mr, float *to) {
+    if (dm == 1 && mr == 12) {
+        for (int64_t kk = 0; kk < k; kk++)
+            for (int i = 0; i < 12; i++) to[kk * 12 + i] = d[i + kk * dk];
+    } else if (mr == 12) {
+        for (int64_t kk = 0; kk < k; kk++)
+            for (int i = 0; i < 12; i++) to[kk * 12 + i] = d[i * dm + kk * dk];
+    } else {
+        for (int64_t kk = 0; kk < k; kk++)
+            for (int i = 0; i < mr; i++) to[kk * mr + i] = d[i * dm + kk * dk];
+    }
+}
+
+/* `next` rows are fetched meanwhile, one after the other: the tile's own arithmetic hides them. */
+static inline __attribute__((always_inline)) void
+thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, float beta,
+          float *v, int64_t ldv, float *w, int64_t ldw, int64_t cols, int64_t next) {
+    __m512 sum[THIN_ROWS][2];
+#pragma GCC unroll 12
+    for (int i = 0; i < mr; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
+    const int64_t step = (k + mr - 1) / mr;
+    const float *fv = v + next * ldv, *fw = w + next * ldw;
+    for (int64_t k0 = 0; k0 < k; k0 += step) {
+        const int64_t k1 = k0 + step < k ? k0 + step : k;
+        _mm_prefetch((const char *)fv, _MM_HINT_T0);
+        _mm_prefetch((const char *)(fv + 16), _MM_HINT_T0);
+        fv += ldv;
+        if (w) {
+            _mm_prefetch((const char *)fw, _MM_HINT_T0);
+            _mm_prefetch((const char *)(fw + 16), _MM_HINT_T0);
+            fw += ldw;
+        }
+        for (int64_t kk = k0; kk < k1; kk++) {
+            const __m512 b0 = _mm512_load_ps(b + kk * 32), b1 = _mm512_load_ps(b + kk * 32 + 16);
+#pragma GCC unroll 12
+            for (int i = 0; i < mr; i++) {
+                const __m512 q = _mm512_set1_ps(a[kk * mr + i]);
+                sum[i][0] = _mm512_fmadd_ps(q, b0, sum[i][0]);
+                sum[i][1] = _mm512_fmadd_ps(q, b1, sum[i][1]);
+            }
+        }
+    }
+    const __m512 va = _mm512_set1_ps(alpha), vb = _mm512_set1_ps(beta);
+    const __mmask16 m0 = cols >= 16 ? 0xffff : (__mmask16)((1u << cols) - 1);
+    const __mmask16 m1 = cols >= 32 ? 0xffff : cols <= 16 ? 0 : (__mmask16)((1u << (cols - 16)) - 1);
+#pragma GCC unroll 12
+    for (int i = 0; i < mr; i++) {
+        float *p = v + i * ldv;
+        __m512 o0 = _mm512_mul_ps(va, sum[i][0]), o1 = _mm512_mul_ps(va, sum[i][1]);
+        if (beta != 0) {
+            o0 = _mm512_fmadd_ps(vb, _mm512_maskz_loadu_ps(m0, p), o0);
+            o1 = _mm512_fmadd_ps(vb, _mm512_maskz_loadu_ps(m1, p + 16), o1);
+        }
+        _mm512_mask_storeu_ps(p, m0, o0);
+        _mm512_mask_storeu_ps(p + 16, m1, o1);
+        if (w) {
+            float *q = w + i * ldw;
+            _mm512_mask_storeu_ps(q, m0, _mm512_add_ps(_mm512_maskz_loadu_ps(m0, q), o0));
+            _mm512_mask_storeu_ps(q + 16, m1, _mm512_add_ps(_mm512_maskz_loadu_ps(m1, q + 16), o1));
+        }
+    }
+}
+
+/* Rows [r0, r1) of v and w. d (m, k) and x (k, n) by strides; v and w row-major. */
+static void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, int64_t xk,
+                        int64_t xn, int64_t r0, int64_t r1, int64_t n, int64_t k, float alpha,
+                        float beta, float *v, int64_t ldv, float *w, int64_t ldw, char *scratch) {
+    float *panel = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
+    float *tiles = panel + 32 * THIN_K;
+    int64_t height = THIN_TILES_BYTES / 4 / (k > 0 ? k : 1) / THIN_ROWS * THIN_ROWS;
+    for (int64_t s0 = r0; s0 < r1; s0 += height) {
+        const int64_t s1 = s0 + height < r1 ? s0 + height : r1;
+        for (int64_t r = s0; r < s1;) {
+            const int mr = thin_height(s1 - r);
+            thin_pack_rows(d + r * dm, dm, dk, k, mr, tiles + (r - s0) * k);
+            r += mr;
+        }
+        for (int64_t c = 0; c < n; c += 32) {
+            const int64_t cols = n - c < 32 ? n - c : 32;
+            thin_pack(x + c * xn, xk, xn, k, cols, panel);
+            for (int64_t r = s0; r < s1;) {
+                const int mr = thin_height(s1 - r);
+                const float *a = tiles + (r - s0) * k;
+                float *pv = v + r * ldv + c, *pw = w ? w + r * ldw + c : NULL;
+                switch (mr) {
+                case 12: thin_tile(12, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cols, 12); break;
+                case 8: thin_tile(8, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cols, 8); break;
+                case 4: thin_tile(4, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cols, 4); break;
+                default: thin_tile(1, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cols, 1); break;
+                }
+                r += mr;
+            }
+        }
+    }
+}
