@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,14 +73,13 @@ class Engine:
         self._loss = translator.value(loss.f) if loss is not None else None
         self._arrays: dict[str, Array] = self.network.initial_parameters(self.dtype)
         self._states: dict[str, Array] = self.network.initial_states(self.dtype)
-        self._slots: dict[str, Array] = {}
-        if self.optimizer is not None:
-            for name, array in self._arrays.items():
-                self._slots |= {
-                    f"{name}/{slot}": np.zeros_like(array) for slot in self.optimizer.slots
-                }
-        self._updates = 0
         self._learning = self._find_learning()
+        self._slots: dict[str, Array] = {
+            f"{name}/{slot}": np.zeros_like(self._arrays[name])
+            for name in self._learning
+            for slot in (self.optimizer.slots if self.optimizer is not None else ())
+        }
+        self._updates = 0
         self._data: Dataset | None = None
 
     # --- the face
@@ -109,17 +108,14 @@ class Engine:
         return found | {f"{name}.gradient": gradient for name, gradient in batch.gradients.items()}
 
     def outputs(self, x: Array) -> Array:
-        found = [
-            self._predict([float(v) for v in row], k).sent[-1]
-            for k, row in enumerate(np.asarray(x, np.float64))
-        ]
+        found = list(self._predict(row.tolist() for row in np.asarray(x, np.float64)))
         return np.array(found, self.dtype).reshape(len(found), self.network.last.size)
 
     def losses(self, data: Dataset) -> tuple[float, int]:
         total, right = 0.0, 0
-        for row in range(len(data)):
-            x, target, label = self._read(data, row)
-            sent = self._predict(x, row).sent[-1]
+        samples = (self._read(data, row)[0] for row in range(len(data)))
+        for row, sent in enumerate(self._predict(samples)):
+            _, target, label = self._read(data, row)
             if self._loss is not None and target is not None:
                 total += number(passes.judge(self._loss, sent, target))
             if label is not None:
@@ -145,7 +141,7 @@ class Engine:
         for new, own in (
             (parameters, self._arrays),
             (states or {}, self._states),
-            (slots or {}, self._slots),
+            (slots if slots and self.optimizer is not None else {}, self._slots),
         ):
             for name, array in new.items():
                 if name not in own or np.shape(array) != own[name].shape:
@@ -183,15 +179,14 @@ class Engine:
             return x, [float(y)], None
         return x, [float(k == y) for k in range(size)], int(y)
 
-    def _memory(self) -> Memory:
-        previous: Numbers | str = NO_PREVIOUS
-        if self.optimizer is None:
-            previous = {name: [0.0] * array.size for name, array in self._arrays.items()}
-        elif isinstance(self.optimizer, Direct):
-            previous = {
-                name: self._slots[f"{name}/previous_update"].ravel().tolist()
-                for name in self._arrays
-            }
+    def _memory(self, training: bool) -> Memory:
+        """The learned numbers, and their previous updates, which are 0 at inference."""
+        previous: Numbers = {name: [0.0] * array.size for name, array in self._arrays.items()}
+        if training and not isinstance(self.optimizer, Direct):
+            return Memory(_flat(self._arrays), NO_PREVIOUS)
+        if training:
+            for name in self._learning:
+                previous[name] = self._slots[f"{name}/previous_update"].ravel().tolist()
         return Memory(_flat(self._arrays), previous)
 
     def _input_mask(self, moment: Moment) -> list[float]:
@@ -202,12 +197,14 @@ class Engine:
         drawn = random.uniform(key, 0, range(layer.size), [sample], moment.iteration)[0]
         return [float(u < layer.keep) for u in drawn]
 
-    def _predict(self, x: list[float], k: int) -> passes.Sample:
+    def _predict(self, samples: Iterable[Sequence[float]]) -> Iterator[list[float]]:
+        """What the last layer sends for each sample in turn, in inference."""
+        memory, states = self._memory(training=False), _flat(self._states)
         keep = self.network.layers[0].keep
-        moment = Moment(self.network.seed, False, self._updates, k, 0.0)
-        return passes.forward(
-            self.stages, [v * keep for v in x], moment, self._memory(), _flat(self._states)
-        )
+        for k, x in enumerate(samples):
+            moment = Moment(self.network.seed, False, self._updates, k, 0.0)
+            sample = passes.forward(self.stages, [v * keep for v in x], moment, memory, states)
+            yield sample.sent[-1]
 
     # --- a batch
 
@@ -217,7 +214,7 @@ class Engine:
         """Forward and backward for every sample of a training batch. Changes nothing."""
         if self._data is None:
             raise ModelError("bind(data) comes before step and probe")
-        memory, states = self._memory(), _flat(self._states)
+        memory, states = self._memory(training=True), _flat(self._states)
         lr = self.optimizer.rate(iteration) if self.optimizer is not None else 0.0
         gradients = {name: np.zeros(self._arrays[name].size) for name in self._learning}
         last_states = {name: np.zeros(array.size) for name, array in self._states.items()}
@@ -280,7 +277,11 @@ class Engine:
         sends: set[int] = set()  # the layers through which something flows back
         for stage in reversed(self.stages[1:]):
             from_above = stage.is_last and self._loss is not None
-            from_above |= any(w.layer in sends for wires in stage.outgoing for w in wires)
+            from_above |= any(
+                other in sends
+                and any(k.source is stage.layer for k in self.stages[other].layer.links)
+                for other in range(stage.index + 1, len(self.stages))
+            )
             if stage.writes_backward or (from_above and not stage.local):
                 sends.add(stage.index)
         self._sends = sends

@@ -51,6 +51,15 @@ class Gain(horn.Neuron):
         self.feedforward(self.gain * self.activation(total + self.shift))
 
 
+class GainPerMessage(horn.Neuron):
+    """A Parameter inside the sum: it is there once for every message."""
+
+    gain = horn.Parameter(0.8)
+
+    def forward(self, messages):
+        self.feedforward(sum(self.gain**2 + tanh(m.input) * m.weight for m in messages))
+
+
 class Conditional(horn.Neuron):
     slope = horn.Parameter(0.3)
 
@@ -121,8 +130,8 @@ class Reweighted(horn.Neuron):
 
 
 NEURONS = [
-    WeightedSum, Maximum, Product, Radial, TanhInside, Gain, Conditional, Helpers, Everything,
-    Noisy, Remembering, Reweighted, horn.Dropout,
+    WeightedSum, Maximum, Product, Radial, TanhInside, Gain, GainPerMessage, Conditional,
+    Helpers, Everything, Noisy, Remembering, Reweighted, horn.Dropout,
 ]  # fmt: skip
 
 
