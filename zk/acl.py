@@ -12,6 +12,7 @@ import functools
 import hashlib
 import ipaddress
 
+from zk import wire
 from zk.errors import Refused
 from zk.wire import Acl, Code
 
@@ -20,7 +21,7 @@ READ, WRITE, CREATE, DELETE, ADMIN, ALL = 1, 2, 4, 8, 16, 31
 Acls = tuple[Acl, ...]
 Ids = tuple[tuple[str, str], ...]
 
-OPEN: Acls = (Acl(ALL, "world", "anyone"),)
+OPEN: Acls = wire.OPEN_ACL
 READ_ONLY: Acls = (Acl(READ, "world", "anyone"),)
 SUPER = ("super", "")
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import logging
 import os
 import struct
@@ -89,10 +90,15 @@ class Log:
 
     def recover(self, tree: Tree, sessions: Sessions, replay: Callable[[Record], None]) -> None:
         """Bring an empty state to what the folder holds, and open the log for more."""
+        was_collecting = gc.isenabled()
+        gc.disable()  # nothing that is read back is garbage
         try:
             self._recover(tree, sessions, replay)
         except OSError as error:
             raise _cannot_write(self.folder, error) from error
+        finally:
+            if was_collecting:
+                gc.enable()
 
     def _recover(self, tree: Tree, sessions: Sessions, replay: Callable[[Record], None]) -> None:
         for path in self.folder.glob("*.tmp"):

@@ -178,6 +178,10 @@ class Reader:
         return tuple([self.path() for _ in range(self.count())])
 
     def acls(self) -> tuple[Acl, ...]:
+        if self.data.startswith(OPEN_ACL_BYTES, self.pos):
+            # Nearly every list: one compare instead of four reads.
+            self.pos += len(OPEN_ACL_BYTES)
+            return OPEN_ACL
         return tuple([Acl(self.int32(), self.string(), self.string()) for _ in range(self.count())])
 
 
@@ -213,6 +217,9 @@ def write_acls(values: tuple[Acl, ...]) -> bytes:
         [INT32.pack(a.perms) + write_string(a.scheme) + write_string(a.id) for a in values]
     )
 
+
+OPEN_ACL = (Acl(31, "world", "anyone"),)
+OPEN_ACL_BYTES = write_acls(OPEN_ACL)
 
 # kind of field: (how to read it, how to write it)
 KINDS: dict[str, tuple[Callable[[Reader], Any], Callable[[Any], bytes]]] = {

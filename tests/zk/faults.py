@@ -53,6 +53,11 @@ class ServerProcess:
             assert probe.socket.recv(4) == b"imok"
         return time.monotonic() - start
 
+    def cpu_seconds(self) -> float:
+        """What the process has used until now, of one core."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def kill(self) -> None:
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
