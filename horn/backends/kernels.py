@@ -133,6 +133,7 @@ class Runner:
         self.scalars: dict[str, Scalar] = {name: self.tape.scalar() for name in SCALARS}
         self.picks = np.zeros(batch_size, np.int64)
         self.samples = np.zeros(batch_size, np.uint64)
+        self.offsets = np.arange(batch_size, dtype=np.uint64)
         self.n_rows = 0
         self.edges: dict[tuple[int, int], Edges] = {}
         self.alive: dict[int, tuple[Array, Dim]] = {}  # layer -> its live neurons, how many
@@ -200,10 +201,12 @@ class Runner:
 
     def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         n = self.n_rows = len(rows)
-        self.picks[:n] = rows
-        if n and not (0 <= self.picks[:n].min() and self.picks[:n].max() < self.n_samples):
-            raise IndexError(f"rows must be in 0 to {self.n_samples - 1}")
-        self.samples[:n] = np.arange(first_sample, first_sample + n, dtype=np.uint64)
+        picks = self.picks[:n]
+        picks[...] = rows
+        # one pass finds rows that are too large, and negative ones, which are larger still
+        if n and np.maximum.reduce(picks.view(np.uint64)) >= self.n_samples:
+            raise IndexError(f"rows must be in 0 to {self.n_samples - 1}, got {rows!r}")
+        np.add(self.offsets[:n], np.uint64(first_sample), out=self.samples[:n])
         tape = self.tape
         tape.dims[self.rows.index] = n
         tape.dims[self.iteration.index] = int(scalars["iteration"])

@@ -176,11 +176,12 @@ def test_any_loop_matches_numpy(case, n_threads, dtype, seed, accumulate):
     value, names = outputs[0]
     names = [n for n in names if n != folded]
     place = list(axes).index(folded)
-    expected = reference.fold(fold, values[value], place)
+    with np.errstate(over="ignore"):
+        expected = reference.fold(fold, values[value], place).astype(dtype)
     out = np.ones([axes[n] for n in names], dtype)
     accumulate = accumulate and fold != "argmax"
     if accumulate:
-        unit = np.ones_like(expected, dtype=float)
+        unit = np.ones_like(expected)
         expected = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
                     "any": np.maximum, "all": np.minimum}[fold](expected, unit)  # fmt: skip
     left = [n for n in axes if n != folded]

@@ -1,0 +1,116 @@
+"""A training step with per-batch dropout against the same net without: dropped rows and columns cost nothing.
+
+    python tests/bench/bench_dropout.py [--batch 100] [--threads 1 2] [--seconds 4] [--json out.json]
+
+784-512-512-10, input keep 0.8 and hidden keep 0.5, one mask per neuron and batch; gathers and scatters are
+included. Before timing: the loss goes down, and a dropped neuron's weights do not move.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+import horn
+from horn._kernels import blas
+from horn.backends import Setup, make
+from horn.data import Dataset
+
+SIZES = [784, 512, 512, 10]
+
+
+class Plain(horn.Neuron):
+    """A weighted sum through the activation."""
+
+    def forward(self, messages: Any) -> None:
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+
+class BatchDropout(horn.Neuron):
+    """The paper's dropout neuron with one draw per batch."""
+
+    keep = 0.5
+
+    def forward(self, messages: Any) -> None:
+        mask = self.bernoulli(self.keep, per="batch") if self.training else self.keep
+        if mask == 0:
+            self.feedforward(0.0)
+        else:
+            total = sum(m.input * m.weight for m in messages)
+            self.feedforward(self.activation(total) * mask)
+
+
+def engine(dropout: bool, data: Dataset, batch: int, threads: int) -> Any:
+    net = horn.Network(seed=7)
+    if dropout:
+        net.input(SIZES[0], keep=0.8, per="batch")
+    else:
+        net.input(SIZES[0])
+    for size in SIZES[1:-1]:
+        net.layer(size, neuron=BatchDropout if dropout else Plain, activation="relu")
+    net.output(SIZES[-1], neuron=Plain, activation="softmax", loss="cross_entropy")
+    optimizer = horn.SGD(0.01, momentum=0.9)
+    runs = make("kernels", Setup(net, optimizer, "labels", batch, "float32", threads))
+    runs.bind(data)
+    return runs
+
+
+def check(runs: Any, batch: int) -> None:
+    rows = np.arange(batch)
+    before = runs.parameters()
+    name = next(iter(before))
+    first = runs.step(rows, iteration=0, first_sample=0)
+    moved = (runs.parameters()[name] != before[name]).any(axis=1).mean()
+    assert 0.4 < moved < 0.6, f"{moved:.2f} of the neurons moved; half of them were dropped"
+    losses = [runs.step(rows, iteration=t, first_sample=t * batch) for t in range(1, 200)]
+    assert np.mean(losses[-20:]) < first, "the loss does not go down"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=100)
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    rng = np.random.default_rng(0)
+    x = rng.random((args.batch, SIZES[0]), dtype=np.float32)
+    data = Dataset(x, rng.integers(0, 10, args.batch))
+    rows = np.arange(args.batch)
+    results = []
+    for threads in args.threads:
+        sides = {d: engine(d, data, args.batch, threads) for d in (False, True)}
+        check(sides[True], args.batch)
+        times: dict[bool, list[float]] = {False: [], True: []}
+        end, t = time.perf_counter() + args.seconds, 0
+        while time.perf_counter() < end or len(times[True]) < 20:
+            t += 1
+            for dropout, runs in sides.items():
+                begin = time.perf_counter()
+                for k in range(4):
+                    runs.step(rows, iteration=4 * t + k, first_sample=0)
+                times[dropout].append((time.perf_counter() - begin) / 4)
+        median = {d: statistics.median(v) * 1e6 for d, v in times.items()}
+        ratios = [a / b for a, b in zip(times[False], times[True], strict=True)]
+        result = {
+            "batch": args.batch, "threads": threads, "blas": blas.load().name,
+            "without_us": median[False], "with_us": median[True],
+            "ratio": statistics.median(ratios),
+            "ratio_of_fastest": min(times[False]) / min(times[True]),
+        }  # fmt: skip
+        results.append(result)
+        print(f"b{args.batch} threads {threads} {result['blas']}: without {median[False]:.0f} us, "
+              f"with {median[True]:.0f} us, {result['ratio']:.2f}x as fast by rounds, "
+              f"{result['ratio_of_fastest']:.2f}x by the fastest")  # fmt: skip
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(results, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""One training step of a user-written neuron against PyTorch, interleaved, after the losses agree.
+
+    python tests/bench/bench_step.py [--nets A B C] [--batches 20 100 1000] [--threads 1 2]
+                                     [--dropout] [--compile] [--seconds 2] [--json out.json]
+
+A step is forward, loss, backward and momentum update. Both sides are given the same batch; horn also
+gathers it from the data by row numbers. The opponent is the fastest of PyTorch's eager mode with
+SGD foreach and SGD fused (and torch.compile with --compile). HORN_BLAS chooses horn's library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import horn
+from horn._kernels import blas, engine
+from horn.backends import Setup, make
+from horn.data import Dataset
+
+NETS = {
+    "A": [784, 512, 10],
+    "B": [784, 512, 512, 10],
+    "C": [784, 2500, 2000, 1500, 1000, 500, 10],
+}
+RATE, MOMENTUM = 0.01, 0.9
+
+
+class MyNeuron(horn.Neuron):
+    """What a user writes."""
+
+    def forward(self, messages: Any) -> None:
+        total = 0.0
+        for m in messages:
+            total += m.input * m.weight
+        self.feedforward(self.activation(total))
+
+    def backward(self, messages: Any) -> None:
+        gradient = 0.0
+        for m in messages:
+            gradient += m.delta * m.weight
+            self.push(m.delta * self.output)
+        self.backpropagate(gradient * self.activation.derivative(self.output))
+
+
+class MyDropout(horn.Neuron):
+    """Dropout as a user writes it, one draw per sample."""
+
+    keep = 0.5
+
+    def forward(self, messages: Any) -> None:
+        mask = self.bernoulli(self.keep) if self.training else self.keep
+        if mask == 0:
+            self.feedforward(0.0)
+        else:
+            total = sum(m.input * m.weight for m in messages)
+            self.feedforward(self.activation(total) * mask)
+
+
+def network(sizes: list[int], dropout: bool) -> horn.Network:
+    net = horn.Network(seed=7)
+    net.input(sizes[0], keep=0.8 if dropout else 1.0)
+    for size in sizes[1:-1]:
+        net.layer(size, neuron=MyDropout if dropout else MyNeuron, activation="relu")
+    net.output(sizes[-1], neuron=MyNeuron, activation="softmax", loss="cross_entropy")
+    return net
+
+
+Step = Callable[[], float]
+
+
+def horn_step(net: horn.Network, data: Dataset, batch: int, threads: int) -> tuple[Any, Step]:
+    optimizer = horn.SGD(RATE, momentum=MOMENTUM)
+    runs = make("kernels", Setup(net, optimizer, "labels", batch, "float32", threads))
+    runs.bind(data)
+    rows = np.arange(batch)
+    count = iter(range(1 << 60))
+
+    def step() -> float:
+        t = next(count)
+        return runs.step(rows, iteration=t, first_sample=t * batch)
+
+    return runs, step
+
+
+def torch_step(sizes: list[int], start: dict[str, Any], x: Any, y: Any, dropout: bool,
+               fused: bool, compiled: bool) -> Step:  # fmt: skip
+    import torch
+
+    layers: list[Any] = [torch.nn.Dropout(0.2)] if dropout else []
+    for k, (n_in, n_out) in enumerate(zip(sizes, sizes[1:], strict=False), 1):
+        linear = torch.nn.Linear(n_in, n_out)
+        names = list(start)
+        with torch.no_grad():
+            linear.weight.copy_(torch.from_numpy(start[names[2 * k - 2]]))
+            linear.bias.copy_(torch.from_numpy(start[names[2 * k - 1]]))
+        layers.append(linear)
+        if k < len(sizes) - 1:
+            layers.append(torch.nn.ReLU())
+            if dropout:
+                layers.append(torch.nn.Dropout(0.5))
+    model = torch.nn.Sequential(*layers)
+    how = {"fused": True} if fused else {"foreach": True}
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, **how)
+    tx, ty = torch.from_numpy(x), torch.from_numpy(y)
+
+    def forward_backward() -> Any:
+        loss = torch.nn.functional.cross_entropy(model(tx), ty)
+        loss.backward()
+        return loss
+
+    run = torch.compile(forward_backward) if compiled else forward_backward
+
+    def step() -> float:
+        optimizer.zero_grad(set_to_none=True)
+        loss = run()
+        optimizer.step()
+        return float(loss.detach())
+
+    return step
+
+
+def bench(name: str, batch: int, threads: int, args: argparse.Namespace) -> dict[str, Any]:
+    import torch
+
+    torch.set_num_threads(threads)
+    sizes = NETS[name]
+    rng = np.random.default_rng(0)
+    x = rng.random((batch, sizes[0]), dtype=np.float32)
+    y = rng.integers(0, sizes[-1], batch)
+    runs, ours = horn_step(network(sizes, args.dropout), Dataset(x, y), batch, threads)
+    start = runs.parameters()
+    sides: dict[str, Step] = {"horn": ours}
+    for fused in (False, True):
+        label = "fused" if fused else "foreach"
+        sides[label] = torch_step(sizes, start, x, y, args.dropout, fused, False)
+        if args.compile:
+            sides[f"compile {label}"] = torch_step(sizes, start, x, y, args.dropout, fused, True)
+
+    losses = {label: [step() for _ in range(5)] for label, step in sides.items()}
+    for label, values in losses.items():
+        if args.dropout:
+            assert np.isfinite(values).all()
+        else:
+            np.testing.assert_allclose(values, losses["horn"], rtol=2e-4, err_msg=label)
+
+    once = {}
+    for label, step in sides.items():
+        begin = time.perf_counter()
+        step()
+        once[label] = time.perf_counter() - begin
+    block = max(1, int(0.02 / once["foreach"]))      # steps between changes of side
+    times: dict[str, list[float]] = {label: [] for label in sides}
+    end = time.perf_counter() + args.seconds
+    while time.perf_counter() < end or len(times["horn"]) < 7:
+        for label, step in sides.items():
+            begin = time.perf_counter()
+            for _ in range(block):
+                step()
+            times[label].append((time.perf_counter() - begin) / block)
+    median = {label: statistics.median(t) for label, t in times.items()}
+    best = min(label for label in median if label != "horn")
+    best = min((label for label in median if label != "horn"), key=lambda k: median[k])
+    # each round's ratio: what the machine does to one side it does to its neighbour in time
+    ratios = [min(t) / h for h, *t in zip(*times.values(), strict=True)]
+    fastest = {label: min(t) for label, t in times.items()}
+    return {
+        "net": name, "batch": batch, "threads": threads, "dropout": args.dropout,
+        "blas": blas.load().name, "simd": engine.LEVEL, "horn_us": median["horn"] * 1e6,
+        "best": best, "best_us": median[best] * 1e6, "ratio": median[best] / median["horn"],
+        "ratio_of_rounds": statistics.median(ratios),
+        "ratio_of_fastest": min(v for k, v in fastest.items() if k != "horn") / fastest["horn"],
+        "horn_fastest_us": fastest["horn"] * 1e6, "rounds": len(ratios),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--nets", nargs="+", default=["A", "B", "C"], choices=list(NETS))
+    parser.add_argument("--batches", nargs="+", type=int, default=[20, 100, 1000])
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--dropout", action="store_true", help="input keep 0.8, hidden keep 0.5")
+    parser.add_argument("--compile", action="store_true", help="torch.compile too (slow to start)")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    results = []
+    for threads in args.threads:
+        for name in args.nets:
+            for batch in args.batches:
+                if name == "C" and batch != 100 and len(args.nets) > 1:
+                    continue
+                r = bench(name, batch, threads, args)
+                results.append(r)
+                print(f"{name} b{batch:<5} threads {threads}  horn {r['blas']:8} "
+                      f"{r['horn_us']:9.0f} us   PyTorch {r['best']:8} {r['best_us']:9.0f} us   "
+                      f"ratio {r['ratio']:.2f}  by rounds {r['ratio_of_rounds']:.2f}  "
+                      f"of the fastest {r['ratio_of_fastest']:.2f} ({r['rounds']} rounds)",
+                      flush=True)  # fmt: skip
+    if args.json:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
+        where = {"commit": commit.stdout.strip(), "cpu": _cpu(), "cores": os.cpu_count()}
+        with open(args.json, "w") as file:
+            json.dump({"where": where, "results": results}, file, indent=1)
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":")[1].strip() for line in file if "model name" in line)
+    except (OSError, StopIteration):
+        return "unknown"
+
+
+if __name__ == "__main__":
+    main()
