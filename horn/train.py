@@ -21,7 +21,7 @@ import numpy as np
 
 from horn import plan
 from horn.backends import Engine, Setup, make
-from horn.data import permutation
+from horn.data import Dataset, permutation
 from horn.errors import CompileError, Diverged, JobError, Timeout
 from horn.job import Job
 from horn.model import Array, Description, Model, has_labels, measure
@@ -50,9 +50,9 @@ class History:
 
     ``history[0]`` and ``history[-1]`` are rows (dicts), ``history["loss"]`` is a column (a list),
     and iteration gives the rows. What was not measured is None. Columns: epoch (from 1; the last
-    may be partial), iteration (updates so far), loss, acc (of the training samples, as they were
-    learned from), val_loss, val_acc, learning_rate (of the last update), seconds (since the
-    start), samples_per_s.
+    may be partial), iteration (updates so far), loss (of the training samples, as they were learned
+    from), acc (of a sample of them, a twentieth, after the epoch), val_loss, val_acc,
+    learning_rate (of the last update), seconds (since the start), samples_per_s.
     """
 
     columns = COLUMNS
@@ -236,6 +236,7 @@ class _Loop:
         self.iteration = 0
         self.best: _Best | None = None
         self.stopped_early = False
+        self.sample = _sample(job) if has_labels(job.network, job.data, job.target) else None
 
     def run(self) -> None:
         job = self.job
@@ -243,6 +244,8 @@ class _Loop:
         while self.iteration < job.n_iterations:
             epoch += 1
             row = self._epoch(epoch)
+            if self.sample is not None:
+                row["acc"] = _measure(self.engine, job, self.sample)["acc"]
             if job.validation is not None and job.network.loss is not None:
                 found = _measure(self.engine, job, job.validation)
                 row["val_loss"], row["val_acc"] = found["loss"], found.get("acc")
@@ -262,8 +265,7 @@ class _Loop:
         order = permutation(n, job.network.seed, epoch - 1)
         sample = (epoch - 1) * n
         n_steps = min(job.iterations_per_epoch, job.n_iterations - self.iteration)
-        counts = has_labels(job.network, job.data, job.target) and hasattr(engine, "correct")
-        total, right, done, begun = 0.0, 0, 0, perf_counter()
+        total, done, begun = 0.0, 0, perf_counter()
         next_look = begun + self.watcher.interval_s
         for start in range(0, n_steps * size, size):
             rows = order[start : start + size]
@@ -275,8 +277,6 @@ class _Loop:
             self.iteration += 1
             total += loss * len(rows)
             done += len(rows)
-            if counts:
-                right += engine.correct  # type: ignore[attr-defined]
             now = perf_counter()
             if now >= next_look:
                 next_look = now + self.watcher.interval_s
@@ -291,7 +291,7 @@ class _Loop:
             "epoch": epoch,
             "iteration": self.iteration,
             "loss": total / done if job.network.loss is not None else None,
-            "acc": right / done if counts else None,
+            "acc": None,
             "val_loss": None,
             "val_acc": None,
             "learning_rate": job.optimizer.rate(self.iteration - 1),
@@ -329,6 +329,14 @@ class _Loop:
             found = {"loss": row["val_loss"], "acc": row["val_acc"]}
             return {"validation": {k: v for k, v in found.items() if v is not None}}
         return {"training": _measure(engine, job, job.data)}
+
+
+def _sample(job: Job) -> Dataset:
+    """Every so many-th of the training samples: a twentieth of them, 2,000 at most."""
+    data = job.data
+    step = -(-len(data) // min(max(len(data) // 20, 1), 2000))
+    labels = None if data.y is None else np.ascontiguousarray(data.y[::step])
+    return Dataset(np.ascontiguousarray(data.x[::step]), labels, data.scale, data.name)
 
 
 def _measure(engine: Engine, job: Job, data: Any) -> dict[str, float]:

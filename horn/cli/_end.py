@@ -12,6 +12,7 @@ import click
 
 from horn.errors import HornError
 
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INTERNAL, INTERRUPTED, TERMINATED = 70, 130, 143
 
 
@@ -43,6 +44,14 @@ def ending(command: click.Command, arguments: list[str]) -> int:
     except MemoryError:
         _say_error("out of memory; use a smaller batch_size, fewer neurons, or dtype float32")
         return 1
+    except ImportError as error:
+        if not (error.name or "").startswith("horn._kernels"):
+            return _unexpected(error, arguments, verbose)
+        _say_error(
+            f"the compiled part of horn is missing ({error.name}): {_HERE} is a source folder. "
+            f"Install it with  pip install -e .  or run the installed horn from another folder"
+        )
+        return 2
     except BaseException as error:
         return _unexpected(error, arguments, verbose)
 
