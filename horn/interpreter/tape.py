@@ -182,20 +182,20 @@ class listening:
 def make(op: str, *args: Any) -> Any:
     """Apply an operation to numbers of the language and record it. ``where`` looks at the
     condition and gives one of the two."""
-    if any(isinstance(a, LayerOutput) for a in args):
-        return _each(lambda *xs: math.apply(op, *xs), *args)
+    variable = varies = batch = False
+    values = []
+    for a in args:
+        if isinstance(a, Traced):
+            values.append(a.value)
+            variable, varies, batch = variable or a.variable, varies or a.varies, batch or a.batch
+        elif isinstance(a, LayerOutput):
+            return _each(lambda *xs: math.apply(op, *xs), *args)
+        elif op != "where":
+            values.append(float(a))
     if op == "where":
         return args[1] if args[0] else args[2]
-    traced = [a for a in args if isinstance(a, Traced)]
-    value = compute(op, *map(number, args))
-    return Traced(
-        value,
-        op,
-        args,
-        variable=any(a.variable for a in traced),
-        varies=any(a.varies for a in traced),
-        batch=any(a.batch for a in traced),
-    )
+    value = compute(op, *values)
+    return Traced(value, op, args, variable=variable, varies=varies, batch=batch)
 
 
 def _binary(op: str, a: Any, b: Any) -> Any:

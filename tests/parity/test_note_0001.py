@@ -1,0 +1,215 @@
+"""What note 0001 decides, on the compiled backends: the corners where honest engines differ."""
+
+import numpy as np
+import pytest
+
+import horn
+from horn.backends import Engine
+from tests.api.running import dataset, engine, probe, step
+from tests.conftest import EXISTING
+
+COMPILED = [name for name in EXISTING if name != "python"]
+
+
+class Sum(horn.Neuron):
+    def forward(self, messages):
+        total = 0.0
+        for m in messages:
+            total += m.input * m.weight
+        self.feedforward(self.activation(total))
+
+
+class Largest(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(max(m.input * m.weight for m in messages))
+
+
+class Counting(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(0.1 * len(messages))
+
+
+class Half(horn.Neuron):
+    """Sits out every second batch or so."""
+
+    gain = horn.Parameter(1.0)
+
+    def forward(self, messages):
+        if self.training and self.bernoulli(0.5, per="batch") == 0:
+            self.feedforward(0.0)
+        else:
+            total = sum(m.input * m.weight for m in messages)
+            self.feedforward(self.gain * self.activation(total))
+
+
+class WrittenHalf(Half):
+    """Its delta and its pushes would not be 0 if its backward ran while it sits out."""
+
+    def backward(self, messages):
+        gradient = 0.0
+        for m in messages:
+            gradient += m.gradient
+            self.push(m.delta * self.output + 0.1 * m.weight)
+        self.push(gradient * self.output / self.gain, to="gain")
+        slope = self.activation.derivative(self.output / self.gain)
+        self.backpropagate(0.1 + self.gain * gradient * slope)
+
+
+class Aligned(Sum):
+    def backward(self, messages):
+        gradient = 0.0
+        for m in messages:
+            gradient += m.delta * m.normal(0.0, 0.5)
+            self.push(m.delta * self.output)
+        self.backpropagate(gradient * self.activation.derivative(self.output))
+
+
+class Reading(Sum):
+    """Writes backward and never pushes."""
+
+    def backward(self, messages):
+        gradient = sum(m.gradient for m in messages)
+        self.backpropagate(gradient * self.activation.derivative(self.output))
+
+
+class Momentum(Sum):
+    def backward(self, messages):
+        gradient = 0.0
+        for m in messages:
+            gradient += m.gradient
+            self.push(-0.1 * m.delta * self.output + 0.9 * m.previous_update)
+        self.backpropagate(gradient * self.activation.derivative(self.output))
+
+
+class Oja(horn.Neuron):
+    gain = horn.Parameter(1.0)
+
+    def forward(self, messages):
+        self.feedforward(self.gain * sum(m.input * m.weight for m in messages))
+        for m in messages:
+            self.push(self.output * (m.input - self.output * m.weight))
+
+
+class Noisy(horn.Neuron):
+    spread = horn.Parameter(0.4)
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages) + self.normal(0.0, self.spread)
+        shared = self.uniform(-1, 1, per="batch") + self.uniform(per="run")
+        self.feedforward(self.bernoulli(0.7) * total + shared)
+
+
+class Remembering(horn.Neuron):
+    trace = horn.State(0.5)
+
+    def forward(self, messages):
+        self.trace = 0.5 * self.trace + sum(m.input * m.weight for m in messages)
+        self.feedforward(self.activation(self.trace))
+
+
+def chain(*neurons, **settings):
+    net = horn.Network(seed=4)
+    net.input(3, **settings)
+    for neuron in neurons:
+        net.layer(4, neuron=neuron, activation="tanh")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def dead_end():
+    net = horn.Network(seed=2)
+    x = net.input(3)
+    h = net.layer(4, neuron=Aligned, inputs=x, activation="tanh")
+    net.layer(2, inputs=h, activation="tanh")
+    net.output(3, inputs=[h, x], activation="softmax", loss="cross_entropy")
+    return net
+
+
+def without_loss():
+    net = horn.Network(seed=2)
+    net.input(3)
+    net.layer(4, neuron=Aligned, activation="tanh")
+    net.layer(3, neuron=Reading, activation="tanh")
+    net.layer(2, neuron=Oja)
+    return net
+
+
+def one_output():
+    net = horn.Network(seed=2)
+    net.input(3)
+    net.output(1, activation="sigmoid", loss="binary_cross_entropy")
+    return net
+
+
+def empty_rows():
+    net = horn.Network(seed=2)
+    net.input(3)
+    graph = horn.Sparse(csr=([0, 0, 1, 3, 3], [1, 0, 2]))
+    net.layer(4, activation="tanh", connect=graph, bias=False)
+    net.output(3, connect=horn.Sparse(fan_in=0), activation="softmax", loss="cross_entropy")
+    return net
+
+
+def autoencoder():
+    net = horn.Network(seed=2)
+    net.input(3, keep=0.5)
+    net.layer(2, neuron=Half, activation="tanh")
+    net.output(3, loss="squared_error", activation="sigmoid")
+    return net
+
+
+ADAM = horn.Adam(0.1, weight_decay=0.01, clip_norm=0.5)
+SGD = horn.SGD(0.1, momentum=0.9, weight_decay=0.1)
+CASES = {
+    "sitting out": (chain(Half), ADAM),
+    "sitting out, two layers": (chain(Half, Half), SGD),
+    "sitting out with a backward": (chain(WrittenHalf), ADAM),
+    "sitting out with backwards": (chain(WrittenHalf, WrittenHalf), SGD),
+    "sitting out below a maximum": (chain(Half, Largest), ADAM),
+    "sitting out above a backward": (chain(Aligned, Half), ADAM),
+    "features sit out": (chain(Largest, keep=0.6, per="batch"), ADAM),
+    "direct": (chain(Momentum, Momentum), horn.Direct(0.1, clip_value=0.05)),
+    "synapse draws": (chain(Aligned, Aligned), ADAM),
+    "backward without push": (chain(Reading), ADAM),
+    "backward below a maximum": (chain(Reading, Largest), ADAM),
+    "local rule": (chain(Sum, Oja, Sum), ADAM),
+    "counting": (chain(Counting, Sum), ADAM),
+    "draws": (chain(Noisy, Noisy, keep=0.6), ADAM),
+    "state": (chain(Remembering, keep=0.6, per="batch"), SGD),
+    "dead end": (dead_end(), SGD),
+    "one output": (one_output(), ADAM),
+    "empty rows": (empty_rows(), ADAM),
+    "no loss": (without_loss(), SGD, None),
+    "autoencoder": (autoencoder(), ADAM, "input"),
+}
+
+
+def assert_same(got: dict, expected: dict) -> None:
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def kept(made: Engine) -> dict:
+    return made.parameters() | made.states() | made.slots()
+
+
+@pytest.mark.parametrize("backend", COMPILED)
+@pytest.mark.parametrize("case", CASES)
+def test_compiled_equals_interpreted_in_the_corners(case, backend):
+    net, optimizer, *target = CASES[case]
+    target = target[0] if target else "labels"
+    data = dataset(8, 3, 2 if net.last.size == 1 else 3)
+    judge, made = (
+        engine(net, data, optimizer, backend=b, target=target) for b in ("python", backend)
+    )
+    for k in range(3):
+        expected, got = (probe(e, 4, iteration=k, first_sample=4 * k) for e in (judge, made))
+        if target is None:
+            expected.pop("loss"), got.pop("loss", None)
+        assert_same(got, expected)
+        losses = [step(e, 4, iteration=k, first_sample=4 * k) for e in (judge, made)]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-9)
+        assert_same(kept(made), kept(judge))
+    np.testing.assert_allclose(made.outputs(data.x), judge.outputs(data.x), rtol=1e-9, atol=1e-12)
+    assert made.losses(data) == pytest.approx(judge.losses(data), rel=1e-9)
