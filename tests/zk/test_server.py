@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import random
 import shutil
 import socket
 import struct
@@ -19,6 +21,7 @@ from kazoo.client import KazooClient
 
 import zk
 from tests.zk.client import Closed, Notice, RawClient
+from tests.zk.test_wire import mutate, seeds
 from zk import wire
 from zk.acl import OPEN
 from zk.errors import ServerError
@@ -372,3 +375,45 @@ def test_log_gives_way_to_a_snapshot_and_nothing_is_lost(
         assert client.session_id == session_id
         for number in range(50):
             assert client.call(Op.EXISTS, f"/n{number}", False)[0].code == 0
+
+
+def throw_frames(hosts: str, n_frames: int, seed: int) -> int:
+    """Mutated frames at a live port, with a new session after each hang-up; how many of those."""
+    rng, frames, n_closed = random.Random(seed), seeds(), 0
+    client = RawClient(hosts)
+    try:
+        for _ in range(n_frames):
+            data = mutate(rng, rng.choice(frames))
+            try:
+                client.socket.sendall(wire.frame(data) if rng.random() < 0.9 else data)
+                if rng.random() < 0.1:
+                    client.socket.shutdown(socket.SHUT_WR)
+                    assert is_closed(client.socket)
+                    raise Closed
+            except (Closed, ConnectionError):
+                n_closed += 1
+                client.close()
+                client = RawClient(hosts)
+    finally:
+        client.close()
+    return n_closed
+
+
+def test_random_frames_on_a_live_port_disturb_no_one(
+    server: zk.EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with bystander(server.hosts):
+        assert throw_frames(server.hosts, 1000, seed=0) > 50
+    assert server.error is None
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING], "asyncio caught one"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_hundred_thousand_random_frames_on_a_live_port_disturb_no_one(
+    server: zk.EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with bystander(server.hosts):
+        throw_frames(server.hosts, 100_000, seed=1)
+    assert server.error is None
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING], "asyncio caught one"
