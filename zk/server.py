@@ -360,6 +360,10 @@ def check_bind(host: str, *, has_tls: bool) -> None:
         )
 
 
+def _hosts(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _cannot_listen(host: str, port: int, error: OSError) -> ServerError:
     if error.errno == errno.EADDRINUSE:
         return ServerError(
@@ -417,7 +421,7 @@ def serve(
             for number in (signal.SIGINT, signal.SIGTERM):
                 server.loop.add_signal_handler(number, server.stop)
             if on_ready is not None:
-                on_ready(f"{bind}:{server.port}")
+                on_ready(_hosts(bind, server.port))
             await server.run()
         finally:
             await server.close()
@@ -456,7 +460,7 @@ class EmbeddedServer:
     @property
     def hosts(self) -> str:
         """What a client connects to: "host:port"."""
-        return f"{self.host}:{self.port}"
+        return _hosts(self.host, self.port)
 
     def start(self) -> Self:
         if self._thread is not None:

@@ -417,3 +417,19 @@ def test_hundred_thousand_random_frames_on_a_live_port_disturb_no_one(
         throw_frames(server.hosts, 100_000, seed=1)
     assert server.error is None
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING], "asyncio caught one"
+
+
+def test_address_of_version_six_is_in_brackets() -> None:
+    server = zk.EmbeddedServer(host="::1")
+    try:
+        server.start()
+    except ServerError:
+        pytest.skip("no IPv6 on this machine")
+    with server:
+        client = KazooClient(server.hosts, timeout=4)
+        client.start(timeout=10)
+        try:
+            assert server.hosts.startswith("[::1]:") and client.exists("/zookeeper")
+        finally:
+            client.stop()
+            client.close()
