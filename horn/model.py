@@ -105,6 +105,20 @@ class Model:
         check_fit(self.network, data, self.target, "this model")
         return measure(self._ready(), self.network, data, self.target)
 
+    def summary(self) -> str:
+        """A table of the layers: neuron class, units, parameters, how they run."""
+        from horn import plan
+
+        rows = plan.layers(self.network, self.backend)
+        cells = [("layer", "neuron", "units", "parameters", "runs as")]
+        cells += [(r.name, r.neuron, f"{r.units:,}", f"{r.parameters:,}", r.runs_as) for r in rows]
+        widths = [max(len(row[k]) for row in cells) for k in range(4)]
+        lines = (
+            f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  {e}"
+            for a, b, c, d, e in cells
+        )
+        return "\n".join(line.rstrip() for line in lines)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, with the source of its neurons. Never half a file.
 

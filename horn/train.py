@@ -146,6 +146,7 @@ def train(
     if seed is not None:
         job = job.with_settings(network=job.network.rebuilt(seed=seed))
     job.check_data()
+    _check_monitor(job)
     watcher = Lines() if progress is True else progress or Progress()
     code = Description.of(job.network)
     setup = Setup(
@@ -304,10 +305,6 @@ class _Loop:
         if stopping is None and not self.job.keep_best:
             return
         monitor = stopping.monitor if stopping else "val_loss"
-        if row[monitor] is None:
-            raise JobError(
-                f"early stopping watches {monitor}, but the validation data do not give it"
-            )
         score = row[monitor] if monitor == "val_loss" else -row[monitor]
         margin = stopping.min_delta if stopping else 0.0
         if self.best is None or score < self.best.score - margin:
@@ -332,9 +329,9 @@ class _Loop:
 
 
 def _sample(job: Job) -> Dataset:
-    """Every so many-th of the training samples: a twentieth of them, 2,000 at most."""
+    """Every so many-th of the training samples: a twentieth of them, 100 to 2,000."""
     data = job.data
-    step = -(-len(data) // min(max(len(data) // 20, 1), 2000))
+    step = -(-len(data) // min(max(len(data) // 20, 100), 2000))
     labels = None if data.y is None else np.ascontiguousarray(data.y[::step])
     return Dataset(np.ascontiguousarray(data.x[::step]), labels, data.scale, data.name)
 
@@ -355,6 +352,20 @@ def _check_topology(groups: int, tasks: int, strategy: str) -> None:
         raise JobError(
             f"asked for {groups} group(s) of {tasks} task(s), but this version of horn runs one "
             f"task in one group; leave groups and tasks out"
+        )
+
+
+def _check_monitor(job: Job) -> None:
+    """What is watched for the best model can be measured."""
+    if not (job.early_stopping or job.keep_best):
+        return
+    if job.network.loss is None:
+        raise JobError("early stopping and keep_best need a loss, but the network has none")
+    labels = has_labels(job.network, job.validation, job.target)
+    if job.early_stopping and job.early_stopping.monitor == "val_acc" and not labels:
+        raise JobError(
+            "early stopping watches val_acc, but accuracy needs class labels and two or more "
+            'outputs; watch "val_loss"'
         )
 
 

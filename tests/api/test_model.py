@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -272,3 +274,101 @@ def test_a_model_without_a_loss_cannot_be_evaluated() -> None:
         ModelError, match="has no loss, so there is nothing to evaluate; use predict"
     ):
         model_of(net).evaluate(np.ones((2, 3)))
+
+
+def test_summary_says_how_each_layer_runs() -> None:
+    lines = model_of(dense()).summary().splitlines()
+    assert lines[0].split() == ["layer", "neuron", "units", "parameters", "runs", "as"]
+    assert lines[2].split() == "layer1 Standard, tanh 4 16 matrix products".split()
+
+
+@horn.interpreted
+class Median(horn.Neuron):
+    """No array program."""
+
+    def forward(self, messages: Any) -> None:
+        values = sorted((m.input * m.weight for m in messages), key=float)
+        self.feedforward(values[len(values) // 2])
+
+
+def test_summary_of_an_interpreted_network_measures_how_much_slower_it_is() -> None:
+    net = horn.Network()
+    net.input(3)
+    net.layer(4, neuron=Median)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    said = model_of(net).summary()
+    assert re.search(r"^layer1 .* message by message, [\d,]+x slower$", said, re.M), said
+
+
+def test_predict_and_evaluate_agree_with_each_other_on_every_backend() -> None:
+    net = dense()
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((3000, 3)), rng.integers(0, 2, 3000)
+    found = {}
+    for backend in ("kernels", "reference"):
+        model = model_of(net, dtype="float64", backend=backend)
+        outputs = model.predict(x)
+        assert outputs.shape == (3000, 2)
+        np.testing.assert_array_equal(model.predict(x, labels=True), outputs.argmax(axis=1))
+        found[backend] = model.evaluate(x, y)
+        assert found[backend]["acc"] == (outputs.argmax(axis=1) == y).mean()
+        expected = -np.log(outputs[np.arange(3000), y]).mean()
+        assert found[backend]["loss"] == pytest.approx(expected, rel=1e-12)
+    assert found["kernels"] == pytest.approx(found["reference"], rel=1e-12)
+
+
+def test_bytes_are_scaled_as_the_bytes_it_learned_from() -> None:
+    digits = horn.data.digits("test").take(50)
+    net = horn.Network()
+    net.input(64)
+    net.output(10, activation="softmax", loss="cross_entropy")
+    model = horn.train(horn.Job(net, digits, epochs=1)).model
+    assert model.facts["scale"] == 1 / 16
+    raw = np.array(digits.x)
+    np.testing.assert_array_equal(model.predict(raw), model.predict(digits))
+    np.testing.assert_allclose(model.predict(raw / 16), model.predict(digits), rtol=1e-5)
+
+
+def test_state_is_saved_and_read_by_predict(userland: ModuleType, tmp_path: Path) -> None:
+    net = userland.network()
+    x = np.random.default_rng(0).random((30, 5), np.float32)
+    targets = np.random.default_rng(1).random((30, 2), np.float32)
+    model = horn.train(horn.Job(net, (x, targets), optimizer=horn.SGD(0.01), epochs=2)).model
+    assert not np.array_equal(model.states["first.trace"], np.zeros(4))
+    model.save(tmp_path / "m.horn")
+    again = Model.load(tmp_path / "m.horn")
+    np.testing.assert_array_equal(again.states["first.trace"], model.states["first.trace"])
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+
+
+@pytest.mark.cluster
+def test_a_script_may_save_a_model_of_its_own_neuron(tmp_path: Path) -> None:
+    """Its module is __main__ while it runs, and its top level is not run again by loading."""
+    (tmp_path / "script.py").write_text(
+        """
+import sys
+import numpy as np
+import horn
+
+class Scaled(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(FACTOR * sum(m.input * m.weight for m in messages))
+
+FACTOR = float(sys.argv[1])
+net = horn.Network()
+net.input(3)
+net.output(2, neuron=Scaled, loss="squared_error", init=1.0, bias=False)
+job = horn.Job(net, (np.ones((4, 3)), np.ones((4, 2))), optimizer=horn.SGD(0.0), epochs=1)
+horn.train(job).model.save(sys.argv[2])
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py"), "2.5", str(tmp_path / "m.horn")],
+        env={**os.environ, "PYTHONPATH": str(Path(horn.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "script.py").unlink()
+    model = Model.load(tmp_path / "m.horn")
+    np.testing.assert_allclose(model.predict(np.ones((1, 3))), [[7.5, 7.5]])

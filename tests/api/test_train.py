@@ -68,9 +68,9 @@ def test_accuracy_of_an_epoch_is_that_of_a_twentieth_of_the_samples_after_it(use
     seen = []
     losses = engine.losses
     engine.losses = lambda found: (seen.append(found.x.copy()), losses(found))[1]
-    x, y = data(100)
-    run = horn.train(horn.Job(network(), (x, y), batch_size=50, epochs=1))
-    assert run.history[0]["acc"] == 2 / 5
+    x, y = data(4000)
+    run = horn.train(horn.Job(network(), (x, y), batch_size=500, epochs=1))
+    assert run.history[0]["acc"] == 0.5
     np.testing.assert_array_equal(seen[0], x[::20])
 
 
@@ -237,6 +237,16 @@ def test_data_are_checked_before_the_engine_is_made(use: Any) -> None:
 def test_early_stopping_without_validation_is_refused() -> None:
     with pytest.raises(ModelError, match="add validation=0.1"):
         horn.Job(network(), data(), early_stopping=horn.EarlyStopping())
+
+
+def test_accuracy_cannot_be_watched_where_there_is_none() -> None:
+    net = horn.Network()
+    net.input(3)
+    net.output(3, activation="sigmoid", loss="squared_error")
+    stopping = horn.EarlyStopping(monitor="val_acc")
+    job = horn.Job(net, data(), target="input", validation=0.2, early_stopping=stopping)
+    with pytest.raises(JobError, match='accuracy needs class labels.*watch "val_loss"'):
+        horn.train(job)
 
 
 def test_progress_sees_begin_epochs_and_end_also_when_training_fails(use: Any) -> None:

@@ -35,8 +35,12 @@ def test_help_imports_nothing_heavy() -> None:
 
 @pytest.mark.cluster
 def test_help_stays_within_its_import_budget() -> None:
-    took = min(sum(imports("--help").values()) for _ in range(5))
-    assert took < BUDGET_US, f"imports took {took / 1000:.0f} ms"
+    best = BUDGET_US
+    for _ in range(15):  # the best of some: other programs may share the machine
+        best = min(best, sum(imports("--help").values()))
+        if best < BUDGET_US:
+            return
+    raise AssertionError(f"imports took {best / 1000:.0f} ms or more, fifteen times")
 
 
 @pytest.mark.cluster

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -184,3 +185,29 @@ def test_a_signal_stops_cleanly(folder: Path, number: signal.Signals, code: int)
     assert process.returncode == code
     assert "Traceback" not in err
     assert [p.name for p in folder.iterdir() if p.suffix != ".py" and p.name != "__pycache__"] == []
+
+
+@pytest.mark.cluster
+def test_a_terminal_gets_a_bar(folder: Path) -> None:
+    import pty
+
+    shown = bytearray()
+
+    def read(descriptor: int) -> bytes:
+        shown.extend(piece := os.read(descriptor, 4096))
+        return piece
+
+    command = [
+        sys.executable,
+        "-m",
+        "horn",
+        "submit",
+        str(folder / "job.py"),
+        "-o",
+        str(folder / "m"),
+    ]
+    program = f"import os; os.chdir({str(ROOT)!r}); os.execv({command[0]!r}, {command!r})"
+    status = pty.spawn([sys.executable, "-c", program], read)
+    text = shown.decode()
+    assert os.waitstatus_to_exitcode(status) == 0, text
+    assert "━━━━" in text and "Epoch 3/3" in text and "training loss" in text
