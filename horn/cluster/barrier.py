@@ -42,9 +42,7 @@ class _Crossing:
     broken: bool = False  # the connection went: nobody knows whether the arrival landed
     refused: Reply | None = None
     marks: list[str] = field(default_factory=list)
-    old: list[str] = field(
-        default_factory=list
-    )  # marks of an earlier generation, removed on the way
+    extras: list[Step] = field(default_factory=list)  # tidying up that travels along
 
 
 class RegionBarrier:
@@ -80,6 +78,7 @@ class RegionBarrier:
         self._last_number = 2 * len(self.members) - 1
         self._latest = -1
         self._past: deque[_Crossing] = deque(maxlen=KEPT)
+        self._chores: list[Step] = []  # for the next arrival
         self._untidy = False  # something went wrong with tidying up: list the folders next time
         self._departed = membership.departures() if membership is not None else Counter()
         self._wake = threading.Event()
@@ -137,7 +136,10 @@ class RegionBarrier:
             return known
         crossing = _Crossing(folder, f"{folder}/n-{self._last_number:010d}")
         if len(self._past) == KEPT:
-            crossing.old = self._past[0].marks
+            crossing.extras += map(Delete, self._past[0].marks)
+        if generation == self._latest + 1:
+            crossing.extras += self._chores
+        self._chores = []
         self._crossing = crossing
         self._arrive(crossing)
         return crossing
@@ -175,7 +177,7 @@ class RegionBarrier:
             steps: list[Step] = [
                 Create(f"{crossing.folder}/in-{self.name}", self._token()),
                 Create(f"{crossing.folder}/n-", self._token(), sequence=True),
-                *map(Delete, crossing.old),
+                *crossing.extras,
             ]
             self.coord.send(arrived, "commit", steps[0].path, steps)
 
@@ -186,8 +188,8 @@ class RegionBarrier:
         """The arrival was refused as a whole: put right what it needs, and arrive again."""
         refused, crossing.refused = crossing.refused, None
         assert refused is not None
-        if refused.step > 1:  # the old marks are gone already: somebody tidied up
-            crossing.old = []
+        if refused.step > 1:  # the folders are not as expected: arrive first, tidy up later
+            crossing.extras, self._untidy = [], True
         elif refused.reason == "missing":
             self._make(crossing, generation)
         elif refused.reason == "exists":
@@ -283,7 +285,7 @@ class RegionBarrier:
 
     def _finish(self, crossing: _Crossing, generation: int) -> None:
         """The last one to arrive makes the folder two generations ahead and removes the one two
-        behind: before its own next arrival, so nobody can need the new one earlier."""
+        behind, in the transaction of its next arrival: nobody can need the new one earlier."""
         is_next = generation == self._latest + 1 and len(self._past) > 0
         behind = self._past[0] if len(self._past) == KEPT else None
         self._past.append(crossing)
@@ -294,17 +296,12 @@ class RegionBarrier:
             self._tidy(generation)
             self._untidy = False
             return
-        steps: list[Step] = [Create(self._folder(generation + KEPT))]
+        self._chores = [Create(self._folder(generation + KEPT))]
         if behind is not None:
-            steps.append(Delete(behind.folder))
-        self.coord.send(self._on_tidied, "commit", steps[0].path, steps)
+            self._chores.append(Delete(behind.folder))
 
     def _folder(self, generation: int) -> str:
         return f"{self.folder}/{self._region}/{paths.generation(generation)}"
-
-    def _on_tidied(self, reply: Reply) -> None:
-        if reply.reason:
-            self._untidy = True
 
     def _tidy(self, generation: int) -> None:
         """The slow way, after the first crossing, a jump, or trouble. Everybody has arrived at

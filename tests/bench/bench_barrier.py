@@ -36,8 +36,8 @@ from tests.apache import ApacheServer, is_available
 METHODS = ("crossing", "strict", "kazoo")
 LIMIT = 0.6
 TIMEOUT_S, HANG_S = 60.0, 5.0
-CROSSINGS = {2: 40, 8: 20, 32: 6}
-ROUNDS = 3
+CROSSINGS = {2: 12, 8: 8, 32: 3}  # of one method in a row
+ROUNDS = 8
 
 
 class Bounded(threading.Event):
