@@ -170,7 +170,9 @@ static inline int64_t K(place)(const view_t *v, int axis, int64_t i) {
 
 #define LOAD_ROW(T) { \
     const T *p = (const T *)v->data + off; \
-    if (x2) { for (int64_t j = 0; j < c; j++) to[j] = (REAL)p[x2[i2 + j] * s2]; } \
+    if (x2 && s2 == 1) { const int32_t *x = x2 + i2; \
+        for (int64_t j = 0; j < c; j++) to[j] = (REAL)p[x[j]]; } \
+    else if (x2) { for (int64_t j = 0; j < c; j++) to[j] = (REAL)p[x2[i2 + j] * s2]; } \
     else if (s2 == 0) { REAL q = (REAL)p[0]; for (int64_t j = 0; j < c; j++) to[j] = q; } \
     else if (s2 == 1) { p += i2; for (int64_t j = 0; j < c; j++) to[j] = (REAL)p[j]; } \
     else { p += i2 * s2; for (int64_t j = 0; j < c; j++) to[j] = (REAL)p[j * s2]; } \
@@ -200,7 +202,9 @@ static void K(fetch)(const view_t *v, REAL *restrict to, int64_t i0, int64_t i1,
 
 #define STORE_ROW(T) { \
     T *p = (T *)v->data + off; \
-    if (x2) { for (int64_t j = 0; j < c; j++) p[x2[i2 + j] * s2] = (T)from[j]; } \
+    if (x2 && s2 == 1) { const int32_t *x = x2 + i2; \
+        IVDEP for (int64_t j = 0; j < c; j++) p[x[j]] = (T)from[j]; } \
+    else if (x2) { for (int64_t j = 0; j < c; j++) p[x2[i2 + j] * s2] = (T)from[j]; } \
     else if (s2 == 1) { p += i2; for (int64_t j = 0; j < c; j++) p[j] = (T)from[j]; } \
     else { p += i2 * s2; for (int64_t j = 0; j < c; j++) p[j * s2] = (T)from[j]; } \
     break; }
@@ -252,10 +256,13 @@ static double K(sum_row)(const REAL *a, int64_t n) {
             for (int l = 0; l < LANES; l++) lane[l] += a[i + l];
         for (int l = 0; l < LANES / 2; l++) lane[l] += lane[l + LANES / 2];
         for (int l = 0; l < LANES / 4; l++) lane[l] += lane[l + LANES / 4];
-        for (int l = 0; l < LANES / 4; l++) total += lane[l];
+        for (int l = 0; l < LANES / 8; l++) lane[l] += lane[l + LANES / 8];
+        total = ((double)lane[0] + lane[2]) + ((double)lane[1] + lane[3]);
     }
-    for (; i < n; i++) total += a[i];
-    return total;
+    double odd = 0;
+    for (; i + 2 <= n; i += 2) { total += a[i]; odd += a[i + 1]; }
+    if (i < n) total += a[i];
+    return total + odd;
 }
 static double K(dot_row)(const REAL *a, const REAL *b, int64_t n) {
     double total = 0;
@@ -267,7 +274,8 @@ static double K(dot_row)(const REAL *a, const REAL *b, int64_t n) {
             for (int l = 0; l < LANES; l++) lane[l] += a[i + l] * b[i + l];
         for (int l = 0; l < LANES / 2; l++) lane[l] += lane[l + LANES / 2];
         for (int l = 0; l < LANES / 4; l++) lane[l] += lane[l + LANES / 4];
-        for (int l = 0; l < LANES / 4; l++) total += lane[l];
+        for (int l = 0; l < LANES / 8; l++) lane[l] += lane[l + LANES / 8];
+        total = ((double)lane[0] + lane[2]) + ((double)lane[1] + lane[3]);
     }
     for (; i < n; i++) total += (double)a[i] * b[i];
     return total;
@@ -739,6 +747,51 @@ static void K(draw)(const tape_t *t, const draw_t *g, int tid, int nt) {
 }
 
 /* ---- gathering a batch ---- */
+#if LEVEL == 2 && IS_F32
+/* 16 samples of 16 features, transposed and scaled: out[c * step + r] = scale * row[r][c]. */
+static inline void K(turn)(__m512 r[16], float scale, float *out, int64_t step) {
+    __m512 t[16];
+    const __m512 by = _mm512_set1_ps(scale);
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 8; i++) {
+        r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+    }
+    for (int i = 0; i < 16; i++) _mm512_storeu_ps(out + i * step, _mm512_mul_ps(by, r[i]));
+}
+#define LOAD_TURNED(T) \
+    if (sizeof(T) == 1) { \
+        for (; j + 16 <= hi; j += 16) { \
+            __m512 r[16]; \
+            for (int l = 0; l < 16; l++) r[l] = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32( \
+                _mm_loadu_si128((const __m128i *)(const void *)(p[l] + j)))); \
+            K(turn)(r, scale, (float *)out + i + j * s1, s1); \
+        } \
+    } else if (g->dtype == F32) { \
+        for (; j + 16 <= hi; j += 16) { \
+            __m512 r[16]; \
+            for (int l = 0; l < 16; l++) r[l] = _mm512_loadu_ps((const void *)(p[l] + j)); \
+            K(turn)(r, scale, (float *)out + i + j * s1, s1); \
+        } \
+    }
+#else
+#define LOAD_TURNED(T)
+#endif
 #define LOAD_ROWS(T, U) { \
     U *out = (U *)g->out; \
     if (s1 == 1) { \
@@ -754,7 +807,9 @@ static void K(draw)(const tape_t *t, const draw_t *g, int tid, int nt) {
             for (int64_t l = 0; l < c; l++) \
                 p[l] = (const T *)(g->source + g->index[i + l] * g->row_stride); \
             if (c == 16 && s0 == 1) { \
-                for (int64_t j = lo; j < hi; j++) { \
+                int64_t j = lo; \
+                if (cs == 1) { LOAD_TURNED(T) } \
+                for (; j < hi; j++) { \
                     U *q = out + i + j * s1; \
                     for (int l = 0; l < 16; l++) q[l] = (U)(scale * (REAL)p[l][j * cs]); \
                 } \
@@ -828,4 +883,5 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
 #undef PHILOX_LANES
 #undef TO_UNIT
 #undef LOAD_ROWS
+#undef LOAD_TURNED
 #undef LOAD_WHOLE
