@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 # A peer that has not sent its ConnectRequest by then is a stray socket.
 HANDSHAKE_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 10.0
 # A client that reads nothing while events pile up is dropped here; one full frame is 1 MiB.
 MAX_UNSENT_BYTES = 64 << 20
 # No more requests of one client are answered while so much of it is not sent: a request of 30 bytes
@@ -156,6 +157,10 @@ class Connection(asyncio.Protocol):
             client.out.clear()
         if client.is_closing:
             transport.close()
+            if transport.get_write_buffer_size():
+                # Its last answer may never be read.
+                self._cancel_deadline()
+                self._deadline = self._server.loop.call_later(CLOSE_TIMEOUT_S, transport.abort)
         elif self._is_held and not self._is_paused:
             self._server.loop.call_soon(self._go_on)
         elif transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
