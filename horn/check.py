@@ -19,7 +19,7 @@ from horn.errors import ModelError
 from horn.job import Job
 from horn.network import Layer, Network
 from horn.neuron import has_backward
-from horn.optimizers import SGD
+from horn.optimizers import SGD, Direct
 
 SAMPLES, ENTRIES, STEP, TOLERANCE = 6, 4, 1e-5, 1e-4
 
@@ -129,7 +129,7 @@ def _compare(job: Job, layer: Layer) -> Iterator[Entry]:
     net = job.network
     tried = _Loss(job, frozenset({layer.index}))
     rng = np.random.default_rng(net.seed)
-    mine = [
+    pushed = [
         *(
             (link.weight, "self.push(...)")
             for other in net.layers
@@ -137,6 +137,9 @@ def _compare(job: Job, layer: Layer) -> Iterator[Entry]:
             if link.source is layer
         ),
         *((f"{layer.name}.{name}", f'self.push(..., to="{name}")') for name in layer.parameters),
+    ]
+    mine = [
+        *([] if isinstance(job.optimizer, Direct) else pushed),  # for Direct it is the update
         *((link.weight, "self.backpropagate(...)") for link in layer.links),
         *(((layer.bias_name, "self.backpropagate(...)"),) if layer.bias is not None else ()),
     ]
@@ -160,10 +163,12 @@ class _Loss:
 
     def __init__(self, job: Job, written: frozenset[int]) -> None:
         net: Network = job.network
-        setup = Setup(net, SGD(0.0), job.target, SAMPLES, "float64")
+        optimizer = Direct(0.0) if isinstance(job.optimizer, Direct) else SGD(0.0)
+        setup = Setup(net, optimizer, job.target, SAMPLES, "float64")
         engine = Engine(setup)
         target = engine.target_kind(job.data)
-        program = lower.training_program(net, SGD(0.0), target, fuse=False, written=written)
+        program = lower.training_program(net, optimizer, target, fuse=False, written=written)
+        engine.allocate(program)
         self.arrays = engine.arrays
         self.runner = Runner(program, self.arrays, setup, SAMPLES)
         self.runner.bind(job.data)

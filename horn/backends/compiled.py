@@ -93,12 +93,12 @@ class CompiledEngine:
                 program = lower.training_program(
                     self.network, optimizer, target, fuse=kind == "train"
                 )
-            self._allocate(program)
+            self.allocate(program)
             size = PREDICT_ROWS if kind == "infer" else self.setup.batch_size
             self._runners[key] = self.runner(program, self.arrays, self.setup, size)
         return self._runners[key]
 
-    def _allocate(self, program: Program) -> None:
+    def allocate(self, program: Program) -> None:
         for name, buffer in program.buffers.items():
             if buffer.role == "slot" and name not in self.arrays:
                 self.arrays[name] = np.zeros_like(self.arrays[name.rsplit("/", 1)[0]])
@@ -185,8 +185,8 @@ class CompiledEngine:
         runner.run(rows, self._scalars(len(rows), iteration), first_sample)
         program = runner.program  # type: ignore[attr-defined]
         found = {name: np.array(runner.value(buffer)) for name, buffer in program.probes.items()}
-        if target is not None:
-            found["loss"] = np.asarray(runner.value("loss").mean(dtype=np.float64))
+        loss = 0.0 if target is None else runner.value("loss").mean(dtype=np.float64)
+        found["loss"] = np.asarray(loss)
         for name, array in saved.items():
             self.arrays[name][...] = array
         for other in self._runners.values():

@@ -280,7 +280,10 @@ class Runner:
             if node.op in (Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.NEG):
                 args = [a.astype(self.dtype) if np.asarray(a).dtype == bool else a for a in args]
             return _UFUNC[node.op](*args)
-        return math.apply(node.op.value, *(np.asarray(a) for a in args))
+        # NumPy would take a function of truth values in half precision.
+        arrays = [np.asarray(a) for a in args]
+        floats = [a.astype(self.dtype) if a.dtype == bool else a for a in arrays]
+        return math.apply(node.op.value, *floats)
 
     def on_edges(self, frame: Frame, output: Output) -> Array:
         """A loop in the frame of a sparse link: everything is taken at the edges, then reduced by

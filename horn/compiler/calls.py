@@ -34,6 +34,15 @@ _FUNCTIONS |= {
     for name in ("exp", "log", "sqrt", "tanh", "sin", "cos", "floor", "log1p", "expm1", "pow")
 }
 _FUNCTIONS[python_math.fabs] = "abs"
+_ORDER = "messages have no order: loop over them with for m in messages"
+_INSTEAD: dict[Any, str] = {
+    **dict.fromkeys((enumerate, zip, sorted, reversed, list, tuple, iter, next, map), _ORDER),
+    range: "a neuron loops over its messages: for m in messages",
+    print: 'leave it out here; a job with backend="python" runs the neuron as it is written',
+    round: "write horn.math.floor(x + 0.5)",
+    int: "write horn.math.floor(x)",
+    super: "call the base class by its name: Base.forward(self, messages)",
+}
 
 
 class Calls(Expressions):
@@ -44,7 +53,7 @@ class Calls(Expressions):
 
     def generator(
         self, node: ast.GeneratorExp | ast.ListComp, monoid: str, identity: float
-    ) -> Node:
+    ) -> tuple[Node, Node]:
         raise NotImplementedError
 
     def visit_Call(self, node: ast.Call) -> Any:
@@ -57,6 +66,9 @@ class Calls(Expressions):
             else False
         ):
             return self.builtin(target, node)
+        if hashable(target) and target in _INSTEAD:
+            name = ast.unparse(node.func)
+            self.fail(node.func, f"{name} is not in the neuron language; {_INSTEAD[target]}")
         if node.keywords:
             self.fail(node, "calls in a neuron take plain arguments")
         args = [self.expression(a) for a in node.args]
@@ -80,6 +92,9 @@ class Calls(Expressions):
             return self.call(target, args, node)
         known = ", ".join(sorted(n for n in horn_math.OPS))
         name = ast.unparse(node.func)
+        twin = getattr(target, "__name__", "")
+        if twin in horn_math.OPS and hasattr(horn_math, twin):
+            self.fail(node.func, f"{name} is not in the neuron language; write horn.math.{twin}")
         self.fail(
             node.func,
             f"{name} is not in the neuron language (calls allowed: {known}, and your"
@@ -100,7 +115,8 @@ class Calls(Expressions):
     def math(self, name: str, args: list[Any], node: ast.AST | None) -> Node:
         if len(args) != horn_math.OPS[name]:
             assert node is not None
-            self.fail(node, f"{name} takes {horn_math.OPS[name]} arguments, got {len(args)}")
+            n = horn_math.OPS[name]
+            self.fail(node, f"{name} takes {n} argument{'s' * (n > 1)}, got {len(args)}")
         nodes = [self.number(a, node) if node is not None else a for a in args]
         if name == "where":
             return select(ir.truth(nodes[0]), nodes[1], nodes[2])
@@ -150,11 +166,16 @@ class Calls(Expressions):
             default = [k for k in node.keywords if k.arg == "default"]
             if len(default) != len(node.keywords):
                 self.fail(node, f"{name} over messages takes no other keywords than default")
-            result = self.generator(first, name, ir.IDENTITY[name])
+            result, empty = self.generator(first, name, ir.IDENTITY[name])
             if default:
                 value = self.number(self.expression(default[0].value), default[0].value)
-                empty = ir.make(Op.EQ, leaf(Op.COUNT, "o"), const(0.0))
                 return select(empty, value, result)
+            if name in ("max", "min") and first.generators[0].ifs:
+                self.fail(
+                    node,
+                    f"the {name} of no message at all is no number; say what it is where the if "
+                    f"lets none through: {name}((... for m in messages if ...), default=0.0)",
+                )
             if name == "sum" and len(node.args) == 2:
                 return ir.add(self.number(self.expression(node.args[1]), node.args[1]), result)
             if len(node.args) > 1:
@@ -223,9 +244,9 @@ class Calls(Expressions):
         if isinstance(before, Unset):
             self.fail(
                 node,
-                f"self.{word.name} is called a second time here on some path (the other:"
-                f" {before.why.replace(' is not called', ' is missing')}); call it "
-                "exactly once on every path, with else or return",
+                f"self.{word.name} is called a second time here: it was called above already, "
+                f"except {before.why[before.why.rfind('where ') :]}; call it exactly once on every "
+                "path, with else or return",
             )
         if before is not None:
             self.fail(

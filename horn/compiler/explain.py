@@ -5,7 +5,7 @@ from __future__ import annotations
 from horn.compiler import derive, ir, lower
 from horn.compiler.program import Loop, Matmul, Update
 from horn.network import Layer, Network
-from horn.optimizers import SGD
+from horn.optimizers import SGD, Direct, Optimizer
 
 
 def runs_as(network: Network) -> dict[str, str]:
@@ -14,7 +14,9 @@ def runs_as(network: Network) -> dict[str, str]:
     """
     if any(layer.neuron.interpreted for layer in network.layers[1:]):
         return {layer.name: "message by message" for layer in network.layers[1:]}
-    program = lower.training_program(network, SGD(), "label" if network.loss else None)
+    program = lower.training_program(
+        network, _optimizer(network), "label" if network.loss else None
+    )
     ways: dict[str, str] = {}
     for layer in network.layers[1:]:
         products = loops = False
@@ -37,6 +39,16 @@ def runs_as(network: Network) -> dict[str, str]:
             way += ", live neurons only"
         ways[layer.name] = way
     return ways
+
+
+def _optimizer(network: Network) -> Optimizer:
+    """SGD, or Direct if a neuron reads what only Direct remembers."""
+    for layer in network.layers[1:]:
+        forward, backward, _ = lower.read_layer(layer, True)
+        pushes = (forward.output, forward.push, backward and backward.push)
+        if any(isinstance(n, ir.Node) and ir.contains(n, ir.Op.PREVIOUS) for n in pushes):
+            return Direct()
+    return SGD()
 
 
 def kind(layer: Layer) -> str:

@@ -38,6 +38,22 @@ _COMPARE = {
 }
 
 
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.FloorDiv: "write horn.math.floor(a / b)",
+    ast.Mod: "write a - b * horn.math.floor(a / b)",
+    ast.BitAnd: "write and",
+    ast.BitOr: "write or",
+    ast.MatMult: "a neuron has no matrices: write sum(m.input * m.weight for m in messages)",
+}
+_MISSING = object()
+
+
+def instead_of(op: ast.operator) -> str:
+    """The end of a complaint about an operator: which there are, and what to write."""
+    remedy = _OPERATORS.get(type(op))
+    return "+ - * / ** are)" + (f"; {remedy}" if remedy else "")
+
+
 class Expressions:
     """The value of an expression: a node, or one of the things in ``scope``."""
 
@@ -62,7 +78,12 @@ class Expressions:
         raise self.source.error(node, problem)
 
     def branch(
-        self, c: Node, then: Callable[[], Any], other: Callable[[], Any], node: ast.AST
+        self,
+        c: Node,
+        then: Callable[[], Any],
+        other: Callable[[], Any],
+        node: ast.AST,
+        opposite: bool = False,
     ) -> Any:
         raise NotImplementedError
 
@@ -70,7 +91,7 @@ class Expressions:
     def wrap(value: Any) -> Any:
         """A Python value as the run sees it: numbers become constants."""
         if isinstance(value, bool) or (
-            not isinstance(value, (str, Node))
+            not isinstance(value, (str, Node, type))
             and hasattr(value, "__float__")
             and not hasattr(value, "shape")
         ):
@@ -171,9 +192,9 @@ class Expressions:
             try:
                 return self.wrap(getattr(value, name))
             except AttributeError:
-                self.fail(
-                    node, f"{ast.unparse(node.value)} has no {name!r}; {suggest(name, dir(value))}"
-                )
+                hint = suggest(name, dir(value))
+                problem = f"{ast.unparse(node.value)} has no {name!r}; {hint}"
+                self.fail(node, problem.rstrip("; "))
         self.fail(node, f"{ast.unparse(node)!r} is not in the neuron language")
 
     def self_attribute(self, node: ast.Attribute, name: str) -> Any:
@@ -197,7 +218,7 @@ class Expressions:
             return leaf(Op.INDEX, "o")
         if name in ("feedforward", "backpropagate", "push", *DRAWS):
             return Word(name)
-        found = inspect.getattr_static(cls, name, None)
+        found = inspect.getattr_static(cls, name, _MISSING)
         if type(found) is State:
             return self.frame.states.get(name, leaf(Op.STATE, "bo", name))
         if type(found) is Parameter:
@@ -206,7 +227,9 @@ class Expressions:
             return found.__func__
         if isinstance(found, types.FunctionType):
             return Method(found)
-        if found is not None:
+        if found is None:
+            self.fail(node, f"self.{name} is None; give {cls.__name__}.{name} a number")
+        if found is not _MISSING:
             return self.wrap(getattr(cls, name))
         known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")] + [
             *READABLE
@@ -255,8 +278,8 @@ class Expressions:
         if op is None:
             self.fail(
                 node,
-                f"the operator in {ast.unparse(node)!r} is not in the neuron language (+"
-                " - * / ** are)",
+                f"the operator in {ast.unparse(node)!r} is not in the neuron language "
+                f"({instead_of(node.op)}",
             )
         left = self.number(self.expression(node.left), node.left)
         return ir.make(op, left, self.number(self.expression(node.right), node.right))
@@ -276,8 +299,8 @@ class Expressions:
         left, where = self.expression(node.left), node.left
         for op, right_node in zip(node.ops, node.comparators, strict=True):
             right = self.expression(right_node)
-            if not isinstance(left, Node) and not isinstance(right, Node) and isinstance(left, str):
-                test = const(float(left == right if isinstance(op, ast.Eq) else left != right))
+            if isinstance(left, str) and isinstance(right, str) and type(op) in (ast.Eq, ast.NotEq):
+                test = const(float((left == right) is isinstance(op, ast.Eq)))
             else:
                 if type(op) not in _COMPARE:
                     self.fail(
@@ -299,7 +322,8 @@ class Expressions:
             value = self.number(self.expression(part), part)
             if value.op not in ir.BOOLEAN and value.op is not Op.CONST:
                 word = "and" if op is Op.AND else "or"
-                if not ir.contains(value, Op.CARRY) and value.op is not Op.REDUCE:
+                is_test = value.op is Op.REDUCE and value.value[0] in ("any", "all")
+                if not ir.contains(value, Op.CARRY) and not is_test:
                     self.fail(
                         part,
                         f"{word!r} joins conditions; {ast.unparse(part)!r} is a number: write "
@@ -322,6 +346,15 @@ class Expressions:
 
     def visit_Tuple(self, node: ast.Tuple) -> Any:
         return tuple(self.expression(e) for e in node.elts)
+
+    def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> Any:
+        self.fail(
+            node,
+            f"{ast.unparse(node)!r}: a neuron keeps no list of its messages; reduce them at once: "
+            "sum, max, min, any or all of ... for m in messages",
+        )
+
+    visit_GeneratorExp = visit_ListComp
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         value = self.expression(node.value)

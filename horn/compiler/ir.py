@@ -313,7 +313,7 @@ def _fold(op: Op, values: list[float]) -> float | None:
         if op.value in math.OPS:
             return float(math.apply(op.value, *values))
         return float(_FOLD[op](*values))
-    except (ValueError, ZeroDivisionError, OverflowError):
+    except (ValueError, TypeError, ZeroDivisionError, OverflowError):  # TypeError: a complex power
         return None  # left to the run, which gives inf or nan as for any other value
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from horn.compiler import ir
 from horn.compiler.calls import Calls
-from horn.compiler.expressions import BINARY
+from horn.compiler.expressions import BINARY, instead_of
 from horn.compiler.ir import Node, Op, const, leaf, reduce, select
 from horn.compiler.scope import (
     BackwardIR,
@@ -33,6 +33,13 @@ from horn.compiler.scope import (
 from horn.compiler.source import Source, source_of
 from horn.errors import CompileError
 from horn.neuron import READABLE, Neuron, Parameter, State
+
+_STATEMENTS: dict[type[ast.stmt], str] = {
+    ast.FunctionDef: "a function inside a method",
+    ast.ClassDef: "a class inside a method",
+    ast.ImportFrom: "import",
+    ast.Delete: "del",
+}
 
 
 class Run(Calls):
@@ -82,7 +89,10 @@ class Run(Calls):
         names = [x.arg for x in (*a.posonlyargs, *a.args)]
         defaults = source.function.__defaults__ or ()
         if not len(names) - len(defaults) <= len(args) <= len(names):
-            problem = f"{source.where} takes {len(names)} arguments, got {len(args)}"
+            plural = "" if len(names) == 1 else "s"
+            problem = f"{source.where} takes {len(names)} argument{plural}, got {len(args)}"
+            if node is None and self.kind in ("forward", "backward"):
+                problem = f"write it as  def {self.kind}(self, messages):"
             raise source.error(tree, problem) if node is None else self.source.error(node, problem)
         missing = [self.wrap(d) for d in defaults[len(defaults) - (len(names) - len(args)) :]]
         return dict(zip(names, [*args, *missing][: len(names)], strict=True))
@@ -107,13 +117,21 @@ class Run(Calls):
                 self.statement(statement)
 
     def branch(
-        self, c: Node, then: Callable[[], Any], other: Callable[[], Any], node: ast.AST
+        self,
+        c: Node,
+        then: Callable[[], Any],
+        other: Callable[[], Any],
+        node: ast.AST,
+        opposite: bool = False,
     ) -> Any:
-        """Run both sides of a condition and merge what they leave behind; their values too."""
+        """Run both sides of a condition and merge what they leave behind; their values too.
+
+        opposite : the condition that ``node`` writes is not c.
+        """
         if c.op is Op.CONST:
             return then() if c.value else other()
         if c.op is Op.NOT:  # one form of each condition, so that paths can be compared
-            result = self.branch(c.args[0], other, then, node)
+            result = self.branch(c.args[0], other, then, node, not opposite)
             return result[::-1] if isinstance(result, tuple) else result
         before, path = self.frame, self.path
         self.frame, self.path = before.copy(), (*path, (c, True))
@@ -123,30 +141,33 @@ class Run(Calls):
         b = other()
         no = self.frame
         self.frame, self.path = before, path
-        self.merge(c, yes, no, node)
+        self.merge(c, yes, no, node, opposite)
         return a, b
 
-    def merge(self, c: Node, yes: Frame, no: Frame, node: ast.AST) -> None:
+    def merge(self, c: Node, yes: Frame, no: Frame, node: ast.AST, opposite: bool) -> None:
         frame = self.frame
         text = self.condition_text(node)
 
-        def both(a: Any, b: Any, what: str) -> Any:
+        def both(a: Any, b: Any, what: str, remedy: str = "") -> Any:
             if a is b:
                 return a
             if isinstance(a, Node) and isinstance(b, Node):
                 return select(c, a, b)
             if type(a) is type(b) and not isinstance(a, Node) and a == b:
                 return a
-            for x, side in ((a, "true"), (b, "false")):
+            for x, holds in ((a, not opposite), (b, opposite)):
                 if isinstance(x, Unset):
                     return x
                 if x is None:
-                    return Unset(f"{what} where {text} is {side}")
-            return Unset(f"{what} the same kind of thing on both sides of {text}")
+                    return Unset(f"{what} where {text} is {'true' if holds else 'false'}{remedy}")
+            return Unset(f"{what} the same kind of thing on both sides of {text}{remedy}")
 
         for name in {*yes.names, *no.names}:
             frame.names[name] = both(
-                yes.names.get(name), no.names.get(name), f"{name!r} is not set"
+                yes.names.get(name),
+                no.names.get(name),
+                f"{name!r} is not set",
+                "; set it before the if, or on both sides",
             )
         for name in {*yes.states, *no.states}:
             old = leaf(Op.STATE, "bo", name)
@@ -165,9 +186,12 @@ class Run(Calls):
             )
         frame.read = tuple(dict.fromkeys((*yes.read, *no.read)))
         frame.done = yes.done and no.done
-        frame.returned = (
-            both(yes.returned, no.returned, "nothing is returned") if yes.done or no.done else None
-        )
+        frame.returned = None
+        if yes.done or no.done:
+            what = f"{self.source.where} returns nothing"
+            frame.returned = both(
+                yes.returned, no.returned, what, "; return a number on every path"
+            )
 
     def condition_text(self, node: ast.AST) -> str:
         test = getattr(node, "test", None)
@@ -191,8 +215,8 @@ class Run(Calls):
             if type(node.op) not in BINARY:
                 self.fail(
                     node,
-                    f"{ast.unparse(node)!r}: this operator is not in the neuron language (+ "
-                    "- * / ** are)",
+                    f"{ast.unparse(node)!r}: this operator is not in the neuron language "
+                    f"({instead_of(node.op)}",
                 )
             value = ir.make(
                 BINARY[type(node.op)],
@@ -231,9 +255,10 @@ class Run(Calls):
                 "(for m in messages)",
             )
         else:
+            word = _STATEMENTS.get(type(node), type(node).__name__.lower())
             self.fail(
                 node,
-                f"{type(node).__name__.lower()} is not in the neuron language "
+                f"{word} is not in the neuron language "
                 "(assignments, if, for m in messages and calls are)",
             )
 
@@ -275,9 +300,8 @@ class Run(Calls):
         elif type(found) is Parameter:
             self.fail(
                 target,
-                f"self.{name} is a Parameter: it is learned from push(gradient, "
-                f"to={name!r}), not assigned; for a value that you set yourself declare "
-                f" {name} = horn.State(0.0)",
+                f"self.{name} is a Parameter: it is learned, not assigned; for a value that you "
+                f"set yourself declare  {name} = horn.State(0.0)",
             )
         elif name in READABLE:
             word = "call self.feedforward(value)" if name == "output" else "it is read-only"
@@ -343,7 +367,10 @@ class Run(Calls):
             frame.loop_push = frame.pushed
         frame.pushed = outer_push
         after = dict(frame.names)
-        frame.names.pop(node.target.id, None)
+        frame.names[node.target.id] = Unset(
+            f"{node.target.id!r} is the message of a loop that is over; read its fields inside "
+            "the loop"
+        )
         for name, place in places.items():
             if name not in carried:
                 frame.names[name] = Unset(
@@ -366,6 +393,14 @@ class Run(Calls):
             element = peel(value, me, monoid)
             if element is not None and not ir.contains(element, Op.CARRY):
                 return ir.combine(monoid, start, reduce(monoid, "i", element))
+        for monoid in ("max", "min"):
+            if peel(value, me, monoid, lax=True) is not None:
+                self.fail(
+                    place,
+                    f"{name!r} keeps the last of equal messages, so its gradient depends on their "
+                    f"order; keep the first: compare with {'>' if monoid == 'max' else '<'}, or "
+                    f"put it first, as in {monoid}({name}, ...)",
+                )
         others = sorted({n.value for n in ir.walk(value) if n.op is Op.CARRY} - {name})
         also = (
             f" (it also uses {', '.join(map(repr, others))}, which changes from message to message)"
@@ -391,8 +426,8 @@ class Run(Calls):
 
     def generator(
         self, node: ast.GeneratorExp | ast.ListComp, monoid: str, identity: float
-    ) -> Node:
-        """The reduction of a generator over messages."""
+    ) -> tuple[Node, Node]:
+        """The reduction of a generator over messages, and whether it meets none."""
         if len(node.generators) != 1:
             self.fail(node, "one loop over messages at a time: sum(... for m in messages)")
         comp = node.generators[0]
@@ -423,28 +458,36 @@ class Run(Calls):
         self.frame.names.pop(comp.target.id)
         if saved is not None:
             self.frame.names[comp.target.id] = saved
-        if keep is not None:
-            element = select(keep, element, const(identity))
-        return reduce(monoid, "i", element)
+        if keep is None:
+            return reduce(monoid, "i", element), ir.make(Op.EQ, leaf(Op.COUNT, "o"), const(0.0))
+        none = ir.make(Op.NOT, reduce("any", "i", keep))
+        return reduce(monoid, "i", select(keep, element, const(identity))), none
 
 
-def peel(value: Node, me: Node, monoid: str) -> Node | None:
-    """The element e if value is (me (+) e) for this monoid, under any selects; else None."""
+_OR_EQUAL = {Op.GT: Op.GE, Op.LT: Op.LE, Op.GE: Op.GT, Op.LE: Op.LT}
+_MIRROR = {Op.GT: Op.LT, Op.LT: Op.GT, Op.GE: Op.LE, Op.LE: Op.GE}
+
+
+def peel(value: Node, me: Node, monoid: str, lax: bool = False) -> Node | None:
+    """The element e if value is (me (+) e) for this monoid, under any selects; else None.
+
+    Of equals max and min keep the first, to which the gradient goes; if lax also the last.
+    """
     if value is me:
         return const(ir.IDENTITY[monoid])
     if value.op is Op.SELECT:
         c, a, b = value.args
         if not ir.contains(c, Op.CARRY):
-            left, right = peel(a, me, monoid), peel(b, me, monoid)
+            left, right = (peel(x, me, monoid, lax) for x in (a, b))
             return None if left is None or right is None else select(c, left, right)
         # if v > best: best = v
         if monoid in ("max", "min"):
-            greater = (Op.GT, Op.GE) if monoid == "max" else (Op.LT, Op.LE)
-            smaller = (Op.LT, Op.LE) if monoid == "max" else (Op.GT, Op.GE)
-            for new, old, ops in ((a, b, (greater, smaller)), (b, a, (smaller, greater))):
-                if old is me and c.op in ops[0] and c.args[0] is new and c.args[1] is me:
+            better, worse = (Op.GT, Op.LE) if monoid == "max" else (Op.LT, Op.GE)
+            for new, old, op in ((a, b, better), (b, a, worse)):
+                ops = (op, _OR_EQUAL[op]) if lax else (op,)
+                if old is me and c.op in ops and c.args == (new, me):
                     return new
-                if old is me and c.op in ops[1] and c.args[0] is me and c.args[1] is new:
+                if old is me and _MIRROR.get(c.op) in ops and c.args == (me, new):
                     return new
         return None
     if monoid == "sum" and value.op is Op.SUB:
@@ -460,13 +503,16 @@ def peel(value: Node, me: Node, monoid: str) -> Node | None:
     if monoid == "prod" and value.op is Op.NEG:
         inner = peel(value.args[0], me, "prod")
         return None if inner is None else -inner
-    if monoid in ("any", "all") and value.op is Op.NE and ir.is_const(value.args[1], 0.0):
-        return peel(value.args[0], me, monoid)
+    if monoid in ("any", "all") and value.op is Op.NE:
+        for a, b in (value.args, value.args[::-1]):
+            if ir.is_const(b, 0.0):
+                return peel(a, me, monoid, lax)
     if value.op is ir.COMBINE[monoid]:
         a, b = value.args
-        for mine, other in ((a, b), (b, a)):
+        first_only = monoid in ("max", "min") and not lax
+        for mine, other in ((a, b),) if first_only else ((a, b), (b, a)):
             if ir.contains(mine, Op.CARRY) and not ir.contains(other, Op.CARRY):
-                inner = peel(mine, me, monoid)
+                inner = peel(mine, me, monoid, lax)
                 return None if inner is None else ir.combine(monoid, inner, other)
     return None
 
@@ -492,7 +538,7 @@ def _assigned(body: Sequence[ast.stmt]) -> dict[str, ast.AST]:
             )
             for target in targets:
                 for name in ast.walk(target):
-                    if isinstance(name, ast.Name):
+                    if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
                         found[name.id] = n
     return found
 

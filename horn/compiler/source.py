@@ -6,7 +6,6 @@ import ast
 import difflib
 import inspect
 import linecache
-import textwrap
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,14 +22,13 @@ class Source:
     tree: ast.FunctionDef | ast.Lambda
     file: str
     first_line: int
-    indent: int
     where: str
 
     def error(self, node: ast.AST, problem: str) -> CompileError:
         line = self.first_line + getattr(node, "lineno", 1) - 1
         text = linecache.getline(self.file, line).rstrip("\n")
-        start = getattr(node, "col_offset", 0) + self.indent
-        end = (getattr(node, "end_col_offset", 0) or 0) + self.indent
+        start = _column(text, getattr(node, "col_offset", 0))
+        end = _column(text, getattr(node, "end_col_offset", 0) or 0)
         if getattr(node, "end_lineno", None) != getattr(node, "lineno", None):
             end = len(text)
         return CompileError(
@@ -46,7 +44,7 @@ class Source:
     def place(self, node: ast.AST) -> tuple[str, int, int]:
         """Where a call stands, for ``horn.random.site``."""
         name = getattr(self.tree, "name", "<lambda>")
-        return name, node.lineno - 1, node.col_offset + self.indent  # type: ignore[attr-defined]
+        return name, node.lineno - 1, node.col_offset  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=512)
@@ -63,8 +61,10 @@ def source_of(function: types.FunctionType) -> Source:
             f"write it in a file"
         ) from None
     text = "".join(lines)
-    indent = len(lines[0]) - len(lines[0].lstrip())
-    tree = ast.parse(textwrap.dedent(text)).body[0]
+    # A method is indented: under an if its text reads as it stands, whatever comments it has.
+    tree = ast.parse("if True:\n" + text if lines[0][:1].isspace() else text).body[0]
+    if isinstance(tree, ast.If):
+        tree = ast.increment_lineno(tree.body[0], -1)
     if not isinstance(tree, ast.FunctionDef):
         raise CompileError(
             f"{name} is not a plain function; write it with def",
@@ -73,7 +73,12 @@ def source_of(function: types.FunctionType) -> Source:
             where=name,
             text=lines[0].rstrip("\n"),
         )
-    return Source(function, tree, file, first, indent, name)
+    return Source(function, tree, file, first, name)
+
+
+def _column(text: str, offset: int) -> int:
+    """Python counts columns in bytes of UTF-8, a caret in characters."""
+    return len(text.encode()[:offset].decode(errors="ignore"))
 
 
 def suggest(word: str, known: Sequence[str]) -> str:

@@ -1,0 +1,170 @@
+"""horn check: written backwards against finite differences."""
+
+import numpy as np
+import pytest
+
+import horn
+from horn.check import check_job, check_network
+from horn.errors import ModelError
+
+
+class Sum(horn.Neuron):
+    """A forward for those that write backward."""
+
+    gain = horn.Parameter(1.2)
+
+    def forward(self, messages):
+        total = self.gain * 1.0
+        for m in messages:
+            total += m.input * m.weight
+        self.feedforward(self.activation(total))
+
+
+class Right(Sum):
+    def backward(self, messages):
+        g = 0.0
+        for m in messages:
+            g += m.delta * m.weight
+            self.push(m.delta * self.output)
+        slope = self.activation.derivative(self.output)
+        self.push(g * slope, to="gain")
+        self.backpropagate(g * slope)
+
+
+class WrongPush(Sum):
+    def backward(self, messages):
+        g = 0.0
+        for m in messages:
+            g += m.delta * m.weight
+            self.push(2.0 * m.delta * self.output)
+        slope = self.activation.derivative(self.output)
+        self.push(g * slope, to="gain")
+        self.backpropagate(g * slope)
+
+
+class WrongDelta(Sum):
+    def backward(self, messages):
+        g = sum(m.gradient for m in messages)
+        self.push(g * self.activation.derivative(self.output), to="gain")
+        self.backpropagate(g)  # without the activation's slope
+
+
+class WrongParameter(Sum):
+    def backward(self, messages):
+        g = sum(m.gradient for m in messages)
+        self.push(g, to="gain")
+        self.backpropagate(g * self.activation.derivative(self.output))
+
+
+class PushesUpdates(horn.Neuron):
+    """As the paper writes it, for horn.Direct: the pushed value is the update."""
+
+    def forward(self, messages):
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    def backward(self, messages):
+        g = 0.0
+        for m in messages:
+            g += m.delta * m.weight
+            self.push(-self.learning_rate * m.delta * self.output + 0.9 * m.previous_update)
+        self.backpropagate(g * self.activation.derivative(self.output))
+
+
+def job(neuron, optimizer=None, activation="tanh", **settings):
+    net = horn.Network(seed=5)
+    net.input(4)
+    net.layer(3, neuron=neuron, activation=activation)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((10, 4)), np.arange(10) % 2
+    return horn.Job(net, (x, y), optimizer=optimizer or horn.SGD(0.1), epochs=1, **settings)
+
+
+def row(neuron, **settings):
+    return check_network(job(neuron, **settings))[0]
+
+
+def test_a_right_backward_passes():
+    found = row(Right)
+    assert found.ok and found.backward == "written" and found.kind == "weighted sum"
+    assert found.worst is not None and found.worst.error < 1e-6 and found.compared >= 10
+    check_job(job(Right))
+
+
+@pytest.mark.parametrize(
+    ("neuron", "what", "array"),
+    [
+        (WrongPush, "self.push(...)", "layer2.weight"),
+        (WrongDelta, "self.backpropagate(...)", "layer1."),
+        (WrongParameter, 'self.push(..., to="gain")', "layer1.gain"),
+    ],
+)
+def test_a_wrong_backward_is_named_with_its_word_and_array(neuron, what, array):
+    found = row(neuron)
+    assert not found.ok and found.worst.what == what and found.worst.array.startswith(array)
+    with pytest.raises(ModelError) as caught:
+        check_job(job(neuron))
+    line = neuron.backward.__code__.co_firstlineno
+    message = str(caught.value)
+    assert message.startswith(f"{__file__}:{line}, in {neuron.__name__}.backward: {what} is not")
+    assert "Correct it, leave backward out and horn derives it, or pass check=False" in message
+
+
+def test_a_factor_is_said():
+    with pytest.raises(ModelError, match=r"\(2 times too much\)"):
+        check_job(job(WrongPush))
+
+
+def test_training_checks_first_unless_told_not_to():
+    with pytest.raises(ModelError, match="is not the gradient"):
+        horn.train(job(WrongPush))
+    assert horn.train(job(WrongPush, check=False)).state == "SUCCEEDED"
+
+
+def test_a_derived_backward_has_nothing_to_compare():
+    found = row(Sum)
+    assert found.ok and found.worst is None and found.backward == "derived"
+
+
+def test_kinks_are_not_taken_for_mistakes():
+    assert row(Right, activation="relu").ok
+
+
+def test_updates_pushed_for_direct_are_no_gradients():
+    """What is pushed under Direct is the update; what is backpropagated is still checked."""
+    settings = {"optimizer": horn.Direct(0.1)}
+    found = row(PushesUpdates, **settings)
+    assert found.ok and found.worst.what == "self.backpropagate(...)"
+    assert horn.train(job(PushesUpdates, **settings)).state == "SUCCEEDED"
+
+    class Unsloped(PushesUpdates):
+        def backward(self, messages):
+            g = 0.0
+            for m in messages:
+                g += m.delta * m.weight
+                self.push(-self.learning_rate * m.delta * self.output)
+            self.backpropagate(g)
+
+    assert not row(Unsloped, **settings).ok
+
+
+def test_a_local_rule_says_what_it_learns_from():
+    class Hebb(horn.Neuron):
+        def forward(self, messages):
+            y = sum(m.input * m.weight for m in messages)
+            for m in messages:
+                self.push(y * m.input)
+            self.feedforward(y)
+
+    found = row(Hebb)
+    assert (found.kind, found.backward) == ("local rule", "none (learns from its push)")
+
+
+def test_an_interpreted_neuron_is_left_alone():
+    @horn.interpreted
+    class Odd(WrongPush):
+        pass
+
+    rows = check_network(job(Odd))
+    assert {r.runs_as for r in rows} == {"message by message"}
+    assert rows[0].kind == "interpreted" and rows[0].ok

@@ -1,0 +1,1058 @@
+"""What the neuron language refuses, with the place and the remedy, and what it accepts.
+
+In the texts of refused neurons «...» is what the caret must be under.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import horn
+from horn.compiler.parse import forward as parse_forward
+from horn.errors import CompileError, HornError
+from horn.neuron import has_backward
+from tests.compiler.texts import backward, context, forward, module, source
+from tests.parity.test_compiled_equals_interpreted import compare
+
+SUM = """
+    def forward(self, messages):
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+"""
+
+
+def refused(tmp_path, body, before=""):
+    """What is said about a neuron; the caret must be under what «...» marks."""
+    text = source(body, before)
+    made = module(tmp_path, text.replace("«", "").replace("»", ""))
+    with pytest.raises(CompileError) as caught:
+        forward(made.N)
+        if has_backward(made.N):
+            backward(made.N)
+    error = caught.value
+    marked = [(k, line) for k, line in enumerate(text.splitlines(), 1) if "«" in line]
+    assert len(marked) == 1, "mark the caret's place"
+    number, line = marked[0]
+    start = line.index("«")
+    end = line.index("»") - 1 if "»" in line else len(line) - 1
+    assert (error.file, error.line) == (made.__file__, number), str(error)
+    assert (error.column, error.end_column) == (start, end), str(error)
+    head, shown, caret, *problem = str(error).split("\n")
+    assert re.fullmatch(rf"{re.escape(made.__file__)}:{number}, in \S+", head)
+    assert caret.count("^") == end - start
+    assert shown[caret.index("^") : len(caret)] == line[start + 1 : end + 1]
+    assert "\n".join(problem) == error.problem
+    return error.problem
+
+
+REFUSED = {
+    "never feedforward": (
+        """
+        «def forward(self, messages):»
+            total = sum(m.input * m.weight for m in messages)
+        """,
+        "N.forward never calls self.feedforward(...), so the neuron has no output. "
+        "End forward with self.feedforward(value)",
+    ),
+    "feedforward on one path": (
+        """
+        «def forward(self, messages):»
+            total = sum(m.input * m.weight for m in messages)
+            if total > 0.0:
+                self.feedforward(total)
+        """,
+        "self.feedforward(...) is not called where 'total > 0.0' is false; call it exactly once "
+        "on every path of forward",
+    ),
+    "feedforward on one path of a negated condition": (
+        """
+        «def forward(self, messages):»
+            mask = self.bernoulli(0.5)
+            total = sum(m.input * m.weight for m in messages)
+            if mask == 0:
+                self.feedforward(total)
+        """,
+        "self.feedforward(...) is not called where 'mask == 0' is false",
+    ),
+    "feedforward twice": (
+        """
+        def forward(self, messages):
+            total = sum(m.input * m.weight for m in messages)
+            self.feedforward(total)
+            «self.feedforward(total)»
+        """,
+        "self.feedforward is called a second time; call it exactly once on every path",
+    ),
+    "feedforward twice on one path": (
+        """
+        def forward(self, messages):
+            total = sum(m.input * m.weight for m in messages)
+            if not total > 0.0:
+                self.feedforward(total)
+            «self.feedforward(0.0)»
+        """,
+        "self.feedforward is called a second time here: it was called above already, except where "
+        "'not total > 0.0' is false; call it exactly once on every path, with else or return",
+    ),
+    "feedforward in the loop": (
+        """
+        def forward(self, messages):
+            for m in messages:
+                «self.feedforward(m.input)»
+        """,
+        "call it once, after the loop",
+    ),
+    "feedforward in backward": (
+        SUM
+        + """
+    def backward(self, messages):
+        «self.feedforward(1.0)»
+        """,
+        "self.feedforward belongs in forward, not in backward",
+    ),
+    "backpropagate never": (
+        SUM
+        + """
+    «def backward(self, messages):»
+        g = sum(m.gradient for m in messages)
+        """,
+        "N.backward never calls self.backpropagate(...); end backward with "
+        "self.backpropagate(delta), once on every path",
+    ),
+    "backpropagate in forward": (
+        """
+        def forward(self, messages):
+            «self.backpropagate(0.0)»
+        """,
+        "self.backpropagate belongs in backward, not in forward",
+    ),
+    "push outside the loop": (
+        SUM
+        + """
+    def backward(self, messages):
+        g = sum(m.gradient for m in messages)
+        «self.push(g)»
+        self.backpropagate(g)
+        """,
+        "N.backward pushes outside the loop over messages, once for all synapses. Call "
+        "self.push(...) once per message, inside the loop",
+    ),
+    "push twice": (
+        SUM
+        + """
+    def backward(self, messages):
+        for m in messages:
+            self.push(m.delta)
+            «self.push(m.delta)»
+        self.backpropagate(0.0)
+        """,
+        "push is called a second time for the same message; push exactly once per message",
+    ),
+    "push in two loops": (
+        SUM
+        + """
+    def backward(self, messages):
+        for m in messages:
+            self.push(m.delta)
+        for m in messages:
+            «self.push(m.delta)»
+        self.backpropagate(0.0)
+        """,
+        "push is called in two loops; push exactly once per message",
+    ),
+    "push for some messages": (
+        SUM
+        + """
+    def backward(self, messages):
+        for m in messages:
+            if m.delta > 0.0:
+                «self.push(m.delta)»
+        self.backpropagate(0.0)
+        """,
+        "self.push(...) is not called where 'm.delta > 0.0' is false; push exactly once per "
+        "message on every path of the loop",
+    ),
+    "push of a running sum": (
+        """
+        def forward(self, messages):
+            total = 0.0
+            for m in messages:
+                total += m.input * m.weight
+                «self.push(total)»
+            self.feedforward(total)
+        """,
+        "push uses 'total' while it is still being summed up, so it depends on the order of "
+        "messages; use it after the loop, in a second loop",
+    ),
+    "a Parameter's gradient is missing": (
+        "    gain = horn.Parameter(1.0)\n"
+        + SUM
+        + """
+    «def backward(self, messages):»
+        self.backpropagate(0.0)
+        """,
+        "N.backward does not push the gradient of Parameter 'gain'; call "
+        'self.push(gradient, to="gain") once on every path',
+    ),
+    "a Parameter that is not there": (
+        "    gain = horn.Parameter(1.0)\n"
+        + SUM
+        + """
+    def backward(self, messages):
+        «self.push(1.0, to="gian")»
+        self.backpropagate(0.0)
+        """,
+        "N has no Parameter 'gian'; did you mean 'gain'? Parameters: gain",
+    ),
+    "a Parameter's gradient in the loop": (
+        "    gain = horn.Parameter(1.0)\n"
+        + SUM
+        + """
+    def backward(self, messages):
+        for m in messages:
+            «self.push(m.delta, to="gain")»
+        self.backpropagate(0.0)
+        """,
+        "sum up in a variable and push once after the loop",
+    ),
+    "a later message": (
+        """
+        def forward(self, messages):
+            self.feedforward(«messages[1]».input)
+        """,
+        "a neuron sees one message at a time and in no fixed order; loop over them (for m in "
+        "messages) instead of indexing",
+    ),
+    "unknown field": (
+        SUM
+        + """
+    def backward(self, messages):
+        self.backpropagate(sum(«m.detla» * m.weight for m in messages))
+        """,
+        "message has no field 'detla'. Did you mean 'delta'? Fields: delta, weight, gradient, "
+        "previous_update",
+    ),
+    "delta in forward": (
+        """
+        def forward(self, messages):
+            self.feedforward(sum(«m.delta» for m in messages))
+        """,
+        "in forward a message has no 'delta' yet: it comes in backward. Fields: input, weight, "
+        "previous_update",
+    ),
+    "input in backward": (
+        SUM
+        + """
+    def backward(self, messages):
+        for m in messages:
+            self.push(m.delta * «m.input»)
+        self.backpropagate(0.0)
+        """,
+        "in backward a message has no 'input': what this neuron sent is self.output. Fields: "
+        "delta, weight, gradient, previous_update",
+    ),
+    "undeclared attribute": (
+        """
+        def forward(self, messages):
+            «self.total» = sum(m.input * m.weight for m in messages)
+            self.feedforward(self.total)
+        """,
+        "self.total is not declared; a value that a neuron keeps is a State: write  "
+        "total = horn.State(0.0)  in N, or use a plain variable",
+    ),
+    "misspelled attribute": (
+        """
+        gain = 2.0
+        def forward(self, messages):
+            self.feedforward(«self.gian» * sum(m.input for m in messages))
+        """,
+        "N has no 'gian'; did you mean 'gain'? declare it in the class: a constant (gian = 1.0), "
+        "horn.Parameter or horn.State",
+    ),
+    "an attribute that is None": (
+        """
+        mode = None
+        def forward(self, messages):
+            self.feedforward(«self.mode»)
+        """,
+        "self.mode is None; give N.mode a number",
+    ),
+    "Parameter assigned": (
+        """
+        gain = horn.Parameter(1.0)
+        def forward(self, messages):
+            «self.gain» += 1.0
+            self.feedforward(self.gain)
+        """,
+        "self.gain is a Parameter: it is learned, not assigned; for a value that you set yourself "
+        "declare  gain = horn.State(0.0)",
+    ),
+    "State set in the loop": (
+        """
+        trace = horn.State(0.0)
+        def forward(self, messages):
+            for m in messages:
+                «self.trace» = m.input
+            self.feedforward(self.trace)
+        """,
+        "self.trace is set inside the loop over messages, so its value depends on their order; "
+        "sum up in a variable and set it after the loop",
+    ),
+    "output assigned": (
+        """
+        def forward(self, messages):
+            «self.output» = 1.0
+        """,
+        "self.output cannot be assigned: call self.feedforward(value)",
+    ),
+    "output read too early": (
+        """
+        def forward(self, messages):
+            self.feedforward(0.5 * «self.output»)
+        """,
+        "self.output is read before self.feedforward(...) has set it",
+    ),
+    "a weight assigned": (
+        """
+        def forward(self, messages):
+            for m in messages:
+                «m.weight» = 0.0
+            self.feedforward(1.0)
+        """,
+        "'m.weight' cannot be assigned in a neuron; assign a variable or a State of self",
+    ),
+    "order: the message before": (
+        """
+        def forward(self, messages):
+            total, last = 0.0, 0.0
+            for m in messages:
+                «total += m.input * last»
+                last = m.weight
+            self.feedforward(total)
+        """,
+        "'total' depends on the order of messages (it also uses 'last', which changes from "
+        "message to message): from one message to the next a variable may be summed (+=), "
+        "multiplied (*=), or taken the max, min, any or all of, and nothing else",
+    ),
+    "order: a leaky sum": (
+        """
+        def forward(self, messages):
+            total = 0.0
+            for m in messages:
+                «total = 0.5 * total + m.input»
+            self.feedforward(total)
+        """,
+        "'total' depends on the order of messages: from one message",
+    ),
+    "order: the difference of all": (
+        """
+        def forward(self, messages):
+            total = 0.0
+            for m in messages:
+                «total = m.input - total»
+            self.feedforward(total)
+        """,
+        "'total' depends on the order of messages: from one message",
+    ),
+    "order: the weight of the largest": (
+        """
+        def forward(self, messages):
+            best, chosen = -1.0, 0.0
+            for m in messages:
+                if m.input > best:
+                    best = m.input
+                    «chosen = m.weight»
+            self.feedforward(chosen)
+        """,
+        "'chosen' depends on the order of messages (it also uses 'best'",
+    ),
+    "order: the last of equals": (
+        """
+        def forward(self, messages):
+            best = -1.0
+            for m in messages:
+                if m.input >= best:
+                    «best = m.input»
+            self.feedforward(best)
+        """,
+        "'best' keeps the last of equal messages, so its gradient depends on their order; keep "
+        "the first: compare with >, or put it first, as in max(best, ...)",
+    ),
+    "order: min of the new and the old": (
+        """
+        def forward(self, messages):
+            least = 9.0
+            for m in messages:
+                «least = min(m.input, least)»
+            self.feedforward(least)
+        """,
+        "keep the first: compare with <, or put it first, as in min(least, ...)",
+    ),
+    "break": (
+        """
+        def forward(self, messages):
+            total = 0.0
+            for m in messages:
+                total += m.input
+                if m.input > 0.0:
+                    «break»
+            self.feedforward(total)
+        """,
+        "break in the loop over messages: the result would depend on the order of messages; put "
+        "the rest of the loop under an if",
+    ),
+    "continue": (
+        """
+        def forward(self, messages):
+            total = 0.0
+            for m in messages:
+                if m.input > 0.0:
+                    «continue»
+                total += m.input
+            self.feedforward(total)
+        """,
+        "put the rest of the loop under an if",
+    ),
+    "return in the loop": (
+        """
+        def forward(self, messages):
+            for m in messages:
+                if m.input > 0.0:
+                    «return»
+            self.feedforward(1.0)
+        """,
+        "return inside the loop over messages: what is computed would depend on the order of "
+        "messages; use an if instead",
+    ),
+    "while": (
+        """
+        def forward(self, messages):
+            «while True:
+                pass
+        """,
+        "while is not in the neuron language: a neuron loops over its messages (for m in messages)",
+    ),
+    "nested loops": (
+        """
+        def forward(self, messages):
+            total = 0.0
+            for m in messages:
+                «for n in messages:
+                    total += m.input * n.input
+            self.feedforward(total)
+        """,
+        "a loop inside the loop over messages is not in the neuron language: a neuron sees one "
+        "message at a time",
+    ),
+    "a sum in the loop": (
+        """
+        def forward(self, messages):
+            total = 0.0
+            for m in messages:
+                total += m.input / sum«(n.input for n in messages)»
+            self.feedforward(total)
+        """,
+        "compute it before, in a loop of its own",
+    ),
+    "a loop over numbers": (
+        """
+        def forward(self, messages):
+            for k in «range»(3):
+                pass
+            self.feedforward(1.0)
+        """,
+        "range is not in the neuron language; a neuron loops over its messages: for m in messages",
+    ),
+    "numbered messages": (
+        """
+        def forward(self, messages):
+            for k, m in «enumerate»(messages):
+                pass
+            self.feedforward(1.0)
+        """,
+        "enumerate is not in the neuron language; messages have no order: loop over them with "
+        "for m in messages",
+    ),
+    "a list of messages": (
+        """
+        def forward(self, messages):
+            values = «[m.input for m in messages]»
+            self.feedforward(sum(values))
+        """,
+        "a neuron keeps no list of its messages; reduce them at once",
+    ),
+    "unknown function": (
+        """
+        def forward(self, messages):
+            total = 0.0
+            for m in messages:
+                total += «math.gamma»(m.input) * m.weight
+            self.feedforward(total)
+        """,
+        "math.gamma is not in the neuron language (calls allowed: abs, cos, exp, expm1, floor, "
+        "log, log1p, maximum, minimum, pow, relu, sigmoid, sign, sin, softplus, sqrt, tanh, where, "
+        "and your own functions).\nWrite it with those, or pass it as Activation(name, f, df).",
+    ),
+    "numpy": (
+        """
+        def forward(self, messages):
+            self.feedforward(«np.tanh»(sum(m.input for m in messages)))
+        """,
+        "np.tanh is not in the neuron language; write horn.math.tanh",
+    ),
+    "misspelled function": (
+        """
+        def forward(self, messages):
+            self.feedforward(«horn.math.tnah»(1.0))
+        """,
+        "horn.math has no 'tnah'; did you mean 'tanh'?",
+    ),
+    "print": (
+        """
+        def forward(self, messages):
+            «print»(1.0)
+            self.feedforward(1.0)
+        """,
+        'a job with backend="python" runs the neuron as it is written',
+    ),
+    "super": (
+        """
+        def forward(self, messages):
+            «super»().forward(messages)
+        """,
+        "call the base class by its name: Base.forward(self, messages)",
+    ),
+    "int": (
+        """
+        def forward(self, messages):
+            self.feedforward(«int»(2.5))
+        """,
+        "write horn.math.floor(x)",
+    ),
+    "a draw in the loop": (
+        """
+        def forward(self, messages):
+            self.feedforward(sum(m.input * «self.bernoulli(0.5)» for m in messages))
+        """,
+        "self.bernoulli is drawn inside the loop over messages; draw once before the loop, or "
+        "m.uniform() for a number that belongs to the synapse",
+    ),
+    "a draw without its probability": (
+        """
+        def forward(self, messages):
+            self.feedforward(«self.bernoulli()»)
+        """,
+        "self.bernoulli needs p",
+    ),
+    "a draw per something else": (
+        """
+        def forward(self, messages):
+            self.feedforward(self.bernoulli(0.5, per=«"epoch"»))
+        """,
+        "per must be one of 'sample', 'batch', 'run', got 'epoch'",
+    ),
+    "a draw with another keyword": (
+        """
+        def forward(self, messages):
+            self.feedforward(«self.bernoulli(q=0.5)»)
+        """,
+        "bernoulli takes p and per; got 'q'",
+    ),
+    "value set in the loop": (
+        """
+        def forward(self, messages):
+            for m in messages:
+                last = m.input
+            self.feedforward(«last»)
+        """,
+        "'last' holds what the last message left, which depends on the order of messages; start "
+        "it before the loop and add to it, or use it inside the loop only",
+    ),
+    "the message after the loop": (
+        """
+        def forward(self, messages):
+            total = 0.0
+            for m in messages:
+                total += m.input
+            self.feedforward(total * «m».weight)
+        """,
+        "'m' is the message of a loop that is over; read its fields inside the loop",
+    ),
+    "set on one side only": (
+        """
+        def forward(self, messages):
+            total = sum(m.input for m in messages)
+            if total > 0.0:
+                k = 1.0
+            self.feedforward(total * «k»)
+        """,
+        "'k' is not set where 'total > 0.0' is false; set it before the if, or on both sides",
+    ),
+    "misspelled variable": (
+        """
+        def forward(self, messages):
+            total = sum(m.input for m in messages)
+            self.feedforward(«totl»)
+        """,
+        "'totl' is not defined here; did you mean 'total'?",
+    ),
+    "and of numbers": (
+        """
+        def forward(self, messages):
+            total = sum(m.input for m in messages)
+            self.feedforward(1.0 if «total» and total < 1.0 else 0.0)
+        """,
+        "'and' joins conditions; 'total' is a number: write total != 0",
+    ),
+    "or of numbers": (
+        """
+        def forward(self, messages):
+            total = 2.0 * sum(m.input for m in messages)
+            self.feedforward(«total» or 1.0)
+        """,
+        "'or' joins conditions; 'total' is a number: write total != 0",
+    ),
+    "& of conditions": (
+        """
+        def forward(self, messages):
+            t = sum(m.input for m in messages)
+            self.feedforward(1.0 if «(t > 0.0) & (t < 1.0)» else 0.0)
+        """,
+        "the operator in '(t > 0.0) & (t < 1.0)' is not in the neuron language "
+        "(+ - * / ** are); write and",
+    ),
+    "whole division": (
+        """
+        def forward(self, messages):
+            t = 1.0
+            «t //= 2.0»
+            self.feedforward(t)
+        """,
+        "'t //= 2.0': this operator is not in the neuron language (+ - * / ** are); write "
+        "horn.math.floor(a / b)",
+    ),
+    "in": (
+        """
+        mode = "a"
+        def forward(self, messages):
+            self.feedforward(1.0 if «self.mode in ("a", "b")» else 0.0)
+        """,
+        "'in' and 'is' are not in the neuron language (< <= > >= == != are)",
+    ),
+    "a message as a number": (
+        """
+        def forward(self, messages):
+            self.feedforward(sum(«m» for m in messages))
+        """,
+        "a message is not a number; read one of its fields: input, weight, previous_update",
+    ),
+    "messages as a number": (
+        """
+        def forward(self, messages):
+            self.feedforward(«messages»)
+        """,
+        "messages can only be looped over: for m in messages, or sum(... for m in messages)",
+    ),
+    "sum of messages": (
+        """
+        def forward(self, messages):
+            self.feedforward(«sum(messages)»)
+        """,
+        "sum(messages): say what of each message: sum(m.input * m.weight for m in messages)",
+    ),
+    "max with a key": (
+        """
+        def forward(self, messages):
+            self.feedforward(«max((m.input for m in messages), key=abs)»)
+        """,
+        "max over messages takes no other keywords than default",
+    ),
+    "max that may meet no message": (
+        """
+        def forward(self, messages):
+            self.feedforward(«max(m.input for m in messages if m.input > 0.0)»)
+        """,
+        "the max of no message at all is no number; say what it is where the if lets none "
+        "through: max((... for m in messages if ...), default=0.0)",
+    ),
+    "feedforward by keyword": (
+        """
+        def forward(self, messages):
+            «self.feedforward(value=1.0)»
+        """,
+        "self.feedforward takes one number",
+    ),
+    "too many numbers for a function": (
+        """
+        def forward(self, messages):
+            self.feedforward(«horn.math.exp(1.0, 2.0)»)
+        """,
+        "exp takes 1 argument, got 2",
+    ),
+    "too many numbers for a method": (
+        """
+        def half(self, x):
+            return 0.5 * x
+        def forward(self, messages):
+            self.feedforward(«self.half(1.0, 2.0)»)
+        """,
+        "N.half takes 2 arguments, got 3",
+    ),
+    "forward without messages": (
+        """
+        «def forward(self):»
+            self.feedforward(1.0)
+        """,
+        "write it as  def forward(self, messages):",
+    ),
+    "derivative misspelled": (
+        """
+        def forward(self, messages):
+            self.feedforward(«self.activation.derivativ»(1.0))
+        """,
+        "self.activation has no 'derivativ'; did you mean 'derivative'? it offers derivative(y) "
+        "and derivative_at(z)",
+    ),
+    "try": (
+        """
+        def forward(self, messages):
+            «try:
+                self.feedforward(1.0)
+            except ValueError:
+                pass
+        """,
+        "try is not in the neuron language (assignments, if, for m in messages and calls are)",
+    ),
+    "a function in a method": (
+        """
+        def forward(self, messages):
+            «def f(x):
+                return x
+            self.feedforward(f(1.0))
+        """,
+        "a function inside a method is not in the neuron language",
+    ),
+    "Greek letters before the caret": (
+        """
+        def forward(self, messages):
+            Σ = sum(m.input for m in messages)
+            self.feedforward(Σ * Σ * «Δ»)
+        """,
+        "'Δ' is not defined here",
+    ),
+    "a comment at the margin": (
+        """
+        def forward(self, messages):
+            total = sum(m.input for m in messages)
+# a comment at the margin
+            self.feedforward(«totl»)
+        """,
+        "did you mean 'total'?",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name, tmp_path):
+    body, problem = REFUSED[name]
+    assert problem in refused(tmp_path, body)
+
+
+def test_recursion_is_refused_where_it_recurs(tmp_path):
+    before = "def deep(x):\n    return «deep(x)» + 1.0\n"
+    body = """
+    def forward(self, messages):
+        self.feedforward(deep(sum(m.input for m in messages)))
+    """
+    problem = "deep calls itself; the neuron language has no recursion"
+    assert refused(tmp_path, body, before) == problem
+
+
+def test_a_helper_that_returns_nothing_on_one_path_is_named(tmp_path):
+    before = "def positive(x):\n    if x > 0.0:\n        return x\n"
+    body = """
+    def forward(self, messages):
+        self.feedforward(«positive(sum(m.input for m in messages))»)
+    """
+    assert refused(tmp_path, body, before) == (
+        "positive returns nothing where 'x > 0.0' is false; return a number on every path"
+    )
+
+
+def test_a_helper_that_never_returns(tmp_path):
+    before = "def lost(x):\n    y = x\n"
+    body = """
+    def forward(self, messages):
+        self.feedforward(«lost(sum(m.input for m in messages))»)
+    """
+    assert "gives nothing; a number is needed here" in refused(tmp_path, body, before)
+
+
+def test_a_helper_with_keyword_only_arguments(tmp_path):
+    before = "def odd(x, *, k=1.0):\n    return k * x\n"
+    made = module(tmp_path, source(SUM.replace("sum(", "odd(sum(").replace(")))", "))))"), before))
+    with pytest.raises(CompileError, match="helper functions of a neuron take plain arguments"):
+        forward(made.N)
+
+
+def test_a_neuron_without_source_says_so():
+    made = {"horn": horn}
+    exec(
+        "class N(horn.Neuron):\n    def forward(self, messages):\n        self.feedforward(1.0)\n",
+        made,
+    )
+    with pytest.raises(
+        HornError, match=r"the source of N\.forward cannot be read .*write it in a file"
+    ):
+        forward(made["N"])
+
+
+def test_forward_must_be_a_plain_method(tmp_path):
+    made = module(tmp_path, source("@staticmethod\ndef forward(self, messages):\n    pass\n"))
+    with pytest.raises(
+        CompileError, match=r"N\.forward must be a plain method: def forward\(self, messages\)"
+    ):
+        forward(made.N)
+
+
+def test_a_power_that_is_no_real_number_is_left_to_the_run(tmp_path):
+    made = module(
+        tmp_path, source("def forward(self, messages):\n    self.feedforward((-2.0) ** 0.5)\n")
+    )
+    assert forward(made.N).output.op.value == "pow"
+
+
+# --- what is accepted: each is run by the interpreter and by both backends, and must agree
+
+BEFORE = """
+SCALE = 0.7
+
+def clipped(v, top=1.5):
+    if v > top:
+        return top
+    elif v < -top:
+        return -top
+    return v
+
+def pair(v):
+    return v, 2.0 * v
+
+def maker(k):
+    def scaled(v):
+        return k * v
+    return scaled
+
+triple = maker(3.0)
+twice = lambda v: 2.0 * v
+"""
+ACCEPTED = {
+    "if else": """
+        if total > 0.0:
+            y = total
+        else:
+            y = 0.1 * total
+        self.feedforward(y)
+    """,
+    "elif and early return": """
+        if total > 1.0:
+            self.feedforward(1.0)
+            return
+        elif total > 0.0:
+            self.feedforward(total)
+            return
+        self.feedforward(0.0)
+    """,
+    "an early return two ifs deep": """
+        if total > -1.0:
+            if total > 0.5:
+                self.feedforward(2.0 * total)
+                return
+            total = total + 0.25
+        self.feedforward(total)
+    """,
+    "conditional expression": "self.feedforward(total if total > 0.0 else 0.01 * total)",
+    "helper function with branches": "self.feedforward(clipped(2.0 * total))",
+    "helper with a default given": "self.feedforward(clipped(2.0 * total, 0.4))",
+    "helper method": "self.feedforward(self.bent(total))",
+    "helper method over messages": "self.feedforward(self.mean(messages) + total)",
+    "static method": "self.feedforward(self.halved(total))",
+    "closure and module constant": "self.feedforward(SCALE * triple(total))",
+    "lambda": "self.feedforward(twice(total))",
+    "several values": """
+        a, b = pair(total)
+        a, b = b, a
+        self.feedforward(a - b / 3.0)
+    """,
+    "class constant": "self.feedforward(self.slope * total)",
+    "base class": "Half.forward(self, messages)",
+    "text as a constant": """
+        if self.mode == "soft" and self.mode != "hard":
+            self.feedforward(horn.math.softplus(total))
+        else:
+            self.feedforward(total)
+    """,
+    "max by if": """
+        best = -9.0
+        for m in messages:
+            v = m.input * m.weight
+            if v > best:
+                best = v
+        self.feedforward(best)
+    """,
+    "max by the opposite if": """
+        best = -9.0
+        for m in messages:
+            if not m.input * m.weight <= best:
+                best = m.input * m.weight
+        self.feedforward(best)
+    """,
+    "min by if": """
+        least = 9.0
+        for m in messages:
+            if least > m.input * m.weight:
+                least = m.input * m.weight
+        self.feedforward(least)
+    """,
+    "max of equal messages": """
+        best = -1.0
+        for m in messages:
+            best = max(best, m.weight * 0.0 * m.input)
+        self.feedforward(best + total)
+    """,
+    "running product and count": """
+        p, n = 1.0, 0.0
+        for m in messages:
+            p *= 1.0 + 0.1 * m.input * m.weight
+            n += 1
+        self.feedforward(p / n)
+    """,
+    "running any and all": """
+        hot, cold = False, True
+        for m in messages:
+            hot = hot or m.input > 0.5
+            cold = cold and m.input < 2.0
+        self.feedforward(total * (2.0 if hot else 1.0) * (3.0 if cold else 1.0))
+    """,
+    "sum under an if": """
+        t = 0.0
+        for m in messages:
+            if m.input > 0.2:
+                t += m.input * m.weight
+            else:
+                t -= m.weight
+        self.feedforward(t)
+    """,
+    "two loops": """
+        mean = sum(m.input for m in messages) / len(messages)
+        t = 0.0
+        for m in messages:
+            t += (m.input - mean) * m.weight
+        self.feedforward(t)
+    """,
+    "generators": """
+        high = max(m.input * m.weight for m in messages)
+        low = min(m.input * m.weight for m in messages)
+        self.feedforward(high - low + sum([m.input for m in messages]))
+    """,
+    "any and all": """
+        a = any(m.input > 1.0 for m in messages)
+        b = all(m.input > 0.0 for m in messages if m.weight > 0.0)
+        self.feedforward((2.0 if a and not b else 0.5) * total)
+    """,
+    "sum with a start and a condition": """
+        self.feedforward(sum((m.input * m.weight for m in messages if m.input > 0.0), 0.3))
+    """,
+    "max with a condition and a default": """
+        self.feedforward(max((m.input * m.weight for m in messages if m.input > 9.0), default=0.3))
+    """,
+    "counting by comparison": "self.feedforward(total + sum(m.input > 0.0 for m in messages))",
+    "chained comparison": "self.feedforward(total if -0.5 < total <= 0.5 else 0.5)",
+    "a condition as a number": "self.feedforward(total * (total > 0.0) + math.exp(total > 0.1))",
+    "abs, min and max of numbers": "self.feedforward(min(abs(total), 0.8) + max(total, 0.1, -1.0))",
+    "the functions of math": "self.feedforward(math.tanh(total) + math.sqrt(1.0 + total * total))",
+    "annotations and docstrings": """
+        'a docstring'
+        y: float = total
+        self.feedforward(y)
+    """,
+    "output after feedforward": """
+        self.feedforward(self.activation(total))
+        self.trace = 0.9 * self.trace + 0.1 * self.output
+    """,
+    "a derivative": "self.feedforward(self.activation.derivative_at(total) * total)",
+    "what the neuron may read": """
+        self.feedforward(total + 0.1 * self.index + 0.01 * self.layer_index + self.learning_rate)
+    """,
+    "a Parameter": "self.feedforward(self.gain * total)",
+    "feedforward of two": "self.feedforward(total if self.training else 0.5 * total)",
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_accepted(name, tmp_path):
+    body = f"""
+    slope = 0.3
+    mode = "soft"
+    gain = horn.Parameter(0.8)
+    trace = horn.State(0.1)
+
+    def bent(self, v):
+        if v > 0.3:
+            return math.tanh(v) * self.gain
+        return self.slope * v
+
+    def mean(self, messages):
+        total = 0.0
+        for m in messages:
+            total += m.input
+        return total / len(messages)
+
+    @staticmethod
+    def halved(v):
+        return v / 2.0
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+{_indented(ACCEPTED[name])}
+    """
+    half = """
+class Half(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(0.5 * sum(m.input * m.weight for m in messages))
+"""
+    made = module(tmp_path, source(body, BEFORE + half))
+    net = horn.Network(seed=3)
+    net.input(3)
+    net.layer(2, neuron=made.N, activation="tanh", init=horn.Normal(0.1, 0.6), bias=0.1)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.1), 3, steps=1)
+
+
+def _indented(text):
+    import textwrap
+
+    return textwrap.indent(textwrap.dedent(text).strip("\n"), "        ")
+
+
+def test_a_lambda_can_be_an_activation():
+    act = horn.Activation("square", lambda z: z * z)
+
+    class N(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    output = parse_forward(context(N, activation=act)).output
+    assert output.op.value == "mul" and output.args[0] is output.args[1]
+
+
+def test_a_branch_on_a_value_inside_an_activation_points_at_where():
+    act = horn.Activation("steps", lambda z: 1.0 if z > 0 else 0.0)
+
+    class N(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    with pytest.raises(CompileError, match=r"use horn\.math\.where\(c, a, b\)") as caught:
+        parse_forward(context(N, activation=act))
+    assert caught.value.text.strip().startswith("self.feedforward(self.activation")
