@@ -390,7 +390,7 @@ def throw_frames(hosts: str, n_frames: int, seed: int) -> int:
                     client.socket.shutdown(socket.SHUT_WR)
                     assert is_closed(client.socket)
                     raise Closed
-            except (Closed, ConnectionError):
+            except (Closed, OSError):
                 n_closed += 1
                 client.close()
                 client = RawClient(hosts)
