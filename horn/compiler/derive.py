@@ -165,11 +165,9 @@ def gradient(
         for arg, part in zip(node.args, _rules(node, a), strict=True):
             if part is None or ir.is_const(part, 0.0) or arg.op is Op.CONST:
                 continue
-            missing = [
-                x for x in part.axes if x not in arg.axes and (x == "i" or (x == "o" and layerwide))
-            ]
-            if not (node.op is Op.REDUCE and node.value[1] in missing):
-                for axis in missing:
+            # A value that many messages (or neurons) share gets what each of them sends back.
+            for axis in "io" if layerwide else "i":
+                if axis in node.axes and axis not in arg.axes:
                     part = reduce("sum", axis, part)
             known = adjoint.get(arg)
             adjoint[arg] = part if known is None else plus(known, part)

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 import horn
 
 _number = itertools.count()
-CONSTANTS = ("0.5", "1.5", "-0.7", "2.0", "0.1")
+# No two of them make 0 or 1: what folds away would be judged differently by the interpreter.
+CONSTANTS = ("0.5", "1.5", "-0.7", "1.9", "0.1")
 
 
 @st.composite
@@ -34,7 +35,8 @@ def message_expression(draw: Any, fields: tuple[str, ...], depth: int = 2) -> st
         )
     )
     if form in ("+", "-", "*"):
-        return f"({a} {form} {draw(message_expression(fields, depth - 1))})"
+        b = draw(message_expression(fields, depth - 1))
+        return f"({a} {form} {b})" if "m." in a + b else a
     if form == "tanh":
         return f"horn.math.tanh({a})"
     if form == "sigmoid":
@@ -46,6 +48,8 @@ def message_expression(draw: Any, fields: tuple[str, ...], depth: int = 2) -> st
     if form == "helper":
         return f"soft({a})"
     b = draw(message_expression(fields, depth - 1))
+    if b == a:  # a choice between equals is no choice, and only the interpreter takes it for one
+        b = f"abs({b})"
     if form == "max":
         return f"max({a}, {b})"
     return f"({a} if {draw(st.sampled_from(fields))} > 0.05 else {b})"
@@ -80,14 +84,17 @@ def vertex_expression(draw: Any, names: tuple[str, ...], depth: int = 2) -> str:
 
 
 @st.composite
-def neuron_source(draw: Any, name: str) -> str:
+def neuron_source(draw: Any, name: str, optimizer: str) -> str:
     """A class with forward, and sometimes parameters, state, draws, branches, a written backward,
     or a local rule.
     """
     lines: list[str] = []
     kind = draw(st.sampled_from(("sum", "sum", "any", "any", "written", "local")))
-    fields = ("m.input", "m.weight")
-    names = ["self.gain"]
+    fields = ["m.input", "m.weight"]
+    if draw(st.integers(0, 3)) == 0:
+        fields.append(draw(st.sampled_from(("m.normal(0.0, 0.5)", "m.uniform(-1.0, 1.0)"))))
+    readable = ("self.gain", "self.index", "self.iteration", "self.learning_rate", "len(messages)")
+    names = ["self.gain", draw(st.sampled_from(readable))]
     body: list[str] = []
     if draw(st.booleans()):
         per = draw(st.sampled_from(("sample", "sample", "batch", "run")))
@@ -97,6 +104,7 @@ def neuron_source(draw: Any, name: str) -> str:
                     f'self.bernoulli(0.7, per="{per}")',
                     f'self.uniform(-1.0, 1.0, per="{per}")',
                     f'self.normal(0.0, 0.5, per="{per}")',
+                    "self.noise()",
                 )
             )
         )
@@ -112,7 +120,7 @@ def neuron_source(draw: Any, name: str) -> str:
         names.append("total")
     else:
         for k in range(draw(st.integers(1, 2))):
-            e = draw(message_expression(fields))
+            e = draw(message_expression(tuple(fields)))
             if (
                 "m." not in e
             ):  # a neuron that only counts its messages has no synapse to differentiate
@@ -182,6 +190,8 @@ def neuron_source(draw: Any, name: str) -> str:
             "for m in messages:",
             "    self.push(math.tanh(self.output) * (m.input - self.output * m.weight))",
         ]
+        if optimizer.startswith("horn.Direct") and draw(st.booleans()):
+            body[-1] = body[-1][:-1] + " + 0.5 * m.previous_update)"
     lines += [f"class {name}(horn.Neuron):", "    gain = horn.Parameter(0.8)"]
     if states:
         lines.append("    trace = horn.State(0.2)")
@@ -190,6 +200,9 @@ def neuron_source(draw: Any, name: str) -> str:
         "        if v > 0.3:",
         "            return math.tanh(v) * self.gain",
         "        return 0.3 * v",
+        "    def noise(self):",
+        "        wide = self.uniform(-1.0, 1.0)",
+        '        return wide * self.bernoulli(0.5, per="run") + self.normal()',
     ]
     lines += ["    def forward(self, messages):", *(f"        {x}" for x in body)]
     if kind == "written":
@@ -210,9 +223,12 @@ def neuron_source(draw: Any, name: str) -> str:
 
 
 @st.composite
-def standard_source(draw: Any, name: str) -> str:
+def standard_source(draw: Any, name: str, optimizer: str) -> str:
     """A weighted-sum class that writes backward with delta and push."""
     scale = draw(st.sampled_from(("1.0", "0.5", "math.tanh(m.weight)")))
+    back = draw(st.sampled_from(("m.weight", "m.weight", "m.normal(0.0, 0.5)")))
+    if optimizer.startswith("horn.Direct") and draw(st.booleans()):
+        scale += " + 0.5 * m.previous_update"
     return "\n".join(
         (
             f"class {name}(horn.Neuron):",
@@ -221,7 +237,7 @@ def standard_source(draw: Any, name: str) -> str:
             "    def backward(self, messages):",
             "        g = 0.0",
             "        for m in messages:",
-            "            g += m.delta * m.weight",
+            f"            g += m.delta * {back}",
             f"            self.push(m.delta * self.output * {scale})",
             "        self.backpropagate(g * self.activation.derivative(self.output))",
         )
@@ -281,13 +297,14 @@ OPTIMIZERS = (
 @st.composite
 def cases(draw: Any) -> Case:
     """A network of one to three hidden layers of generated neurons."""
+    optimizer = draw(st.sampled_from(OPTIMIZERS))
     n_hidden = draw(st.integers(1, 3))
     classes = []
     for k in range(n_hidden):
         maker = draw(
             st.sampled_from((neuron_source, neuron_source, neuron_source, standard_source))
         )
-        classes.append(draw(maker(f"N{k}")))
+        classes.append(draw(maker(f"N{k}", optimizer)))
     lines = [
         HEADER,
         *classes,
@@ -333,7 +350,7 @@ def cases(draw: Any) -> Case:
     )
     lines.append(f"    net.output(3, activation={act!r}, loss={loss!r})")
     lines.append("    return net")
-    return Case("\n".join(lines) + "\n", draw(st.sampled_from(OPTIMIZERS)), draw(st.integers(1, 5)))
+    return Case("\n".join(lines) + "\n", optimizer, draw(st.integers(1, 5)))
 
 
 def optimizer(case: Case) -> Any:
