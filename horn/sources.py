@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import json
 import linecache
+import math
 import sys
 import sysconfig
 import types
@@ -60,11 +61,20 @@ class Capture:
 
     def reference(self, thing: Any) -> Reference:
         """How to find a class or function again: JSON, for ``Code.resolve``."""
+        if isinstance(thing, types.BuiltinFunctionType) and thing.__module__ == "math":
+            return {"math": thing.__name__}
+        if not isinstance(thing, (type, types.FunctionType)):
+            raise ModelError(
+                f"{thing!r} is neither a function nor a class, so its source cannot be saved; "
+                f"write it as  def"
+            )
         module_name, name = thing.__module__, thing.__qualname__
         if is_horn(module_name):
             if _lookup(importlib.import_module(module_name), name) is thing:
                 return {"horn": f"{module_name}:{name}"}
-            raise ModelError(f"{module_name}.{name} is not a public part of horn; it cannot be saved")
+            raise ModelError(
+                f"{module_name}.{name} is not a public part of horn; it cannot be saved"
+            )
         needed = self._module(module_name, name)
         if _lookup(needed.module, name) is thing:
             self._need(needed, {name.split(".")[0]})
@@ -115,7 +125,10 @@ class Capture:
             lines = linecache.getlines(file, module.__dict__)
             if not lines:
                 raise ModelError(f"the source of {wanted} cannot be read from {file}")
-            self._modules[name] = _Needed(name, module, file, "".join(lines))
+            try:
+                self._modules[name] = _Needed(name, module, file, "".join(lines))
+            except SyntaxError as error:  # the file has changed since it was imported
+                raise ModelError(f"the source of {wanted} cannot be read: {error}") from None
         return self._modules[name]
 
     def _need(self, needed: _Needed, names: Iterable[str]) -> None:
@@ -280,11 +293,15 @@ class Code:
             thing = _lookup(importlib.import_module(module_name), name)
         elif "value" in reference:
             return reference["value"]
+        elif "math" in reference:
+            thing = getattr(math, reference["math"], None)
         else:
             module = self.module(reference["module"])
             thing = self._inner(module, reference) if "at" in reference else _lookup(module, reference["name"])  # fmt: skip
         if thing is None:
-            raise ModelError(f"{self.origin}: {json.dumps(reference)} was not found in the saved source")
+            raise ModelError(
+                f"{self.origin}: {json.dumps(reference)} was not found in the saved source"
+            )
         return thing
 
     def module(self, name: str) -> types.ModuleType:

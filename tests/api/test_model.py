@@ -147,6 +147,23 @@ def test_a_neuron_without_a_file_is_trained_but_not_saved(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+def test_functions_of_math_are_saved_by_name_and_other_callables_are_not(tmp_path: Path) -> None:
+    import functools
+    import math
+
+    net = horn.Network()
+    net.input(2)
+    net.output(2, activation=horn.Activation("tanh of math", math.tanh))
+    model_of(net).save(tmp_path / "m.horn")
+    assert Model.load(tmp_path / "m.horn").network.last.activation.f is math.tanh
+
+    net = horn.Network()
+    net.input(2)
+    net.output(2, activation=horn.Activation("part", functools.partial(math.pow, 2.0)))
+    with pytest.raises(ModelError, match="neither a function nor a class"):
+        model_of(net).save(tmp_path / "p.horn")
+
+
 def test_views_survive_saving(tmp_path: Path) -> None:
     """safetensors 0.8.0 writes a view's memory, not its values."""
     rng = np.random.default_rng(0)
