@@ -1,8 +1,9 @@
 """User code as text: captured from live classes and functions, rebuilt where their file is not.
 
-A model file, and later a worker, gets the source of a neuron, never a pickle. What is captured is the whole text of the module, so
-that messages can show lines, and which of its statements the wanted things need: only those run again. Numbers and strings that
-they read from the module, or from a function around them, are kept as the values they had, not computed again.
+A model file, and later a worker, gets the source of a neuron, never a pickle. What is captured is
+the whole text of the module, so that messages can show lines, and which of its statements the
+wanted things need: only those run again. Numbers and strings that they read from the module, or
+from a function around them, are kept as the values they had, not computed again.
 """
 
 from __future__ import annotations
@@ -49,11 +50,14 @@ def is_user_file(file: str) -> bool:
 
 
 class Capture:
-    """The sources that some classes and functions need. ``reference`` names a thing and takes in what it needs.
+    """The sources that some classes and functions need.
+
+    ``reference`` names a thing and takes in what it needs.
 
     Raises
     ------
-    ModelError : the source of a thing cannot be read, or it reads a variable that is neither number, string nor function.
+    ModelError : the source of a thing cannot be read, or it reads a variable that is neither number,
+    string nor function.
     """
 
     def __init__(self) -> None:
@@ -82,7 +86,8 @@ class Capture:
         node = _find(needed.tree, thing)
         if node is None:
             raise ModelError(
-                f"{name} of {needed.name} was not found in its source; define it at the top level of its file"
+                f"{name} of {needed.name} was not found in its source; define it at the top level "
+                f"of its file"
             )
         self._need(needed, _names(node))
         free = {}
@@ -93,13 +98,14 @@ class Capture:
                 free[variable] = self.reference(value)
             else:
                 raise ModelError(
-                    f"{name} reads {variable!r} of the function around it ({type(value).__name__}), which a model "
-                    f"file cannot carry; define {name} at the top level of its file"
+                    f"{name} reads {variable!r} of the function around it "
+                    f"({type(value).__name__}), which a model file cannot carry; define {name} at "
+                    f"the top level of its file"
                 )
         return {"module": needed.name, "name": name, "at": _at(node), "free": free}
 
     def sources(self) -> dict[str, dict[str, Any]]:
-        """Every module taken in, as JSON: file, sha256, text, the lines of the statements to run, constants, package."""
+        """Every module taken in, as JSON; "run" has the first lines of the statements to run."""
         return {
             name: {
                 "file": Path(needed.file).name,
@@ -117,7 +123,8 @@ class Capture:
         file = getattr(module, "__file__", None)
         if module is None or file is None:
             raise ModelError(
-                f"the source of {wanted} cannot be read (module {module_name!r} has no file); define it in a file"
+                f"the source of {wanted} cannot be read (module {module_name!r} has no file); "
+                f"define it in a file"
             )
         # A script's own module is called after its file; __main__ means nothing elsewhere.
         name = Path(file).stem if module_name == "__main__" else module_name
@@ -241,7 +248,8 @@ def _find(tree: ast.Module, thing: Any) -> ast.AST | None:
     first = code.co_firstlineno if code else None
     if first is None:  # a class: the last of its name, or the one around its forward
         method = getattr(vars(thing).get("forward"), "__code__", None)
-        found = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == thing.__name__]  # fmt: skip
+        classes = (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
+        found = [n for n in classes if n.name == thing.__name__]
         if method is not None:
             found = [n for n in found if n.lineno <= method.co_firstlineno <= (n.end_lineno or 0)]
         return found[-1] if found else None
@@ -264,7 +272,8 @@ def _at(node: Any) -> list[int]:
 class Code:
     """Captured sources, ready to run again. Nothing runs before ``resolve`` asks for it.
 
-    ``origin`` is what error messages call the place, for example the model file: its lines are origin/file.py:12.
+    ``origin`` is what error messages call the place, for example the model file: its lines are
+    origin/file.py:12.
 
     Raises
     ------
@@ -297,7 +306,10 @@ class Code:
             thing = getattr(math, reference["math"], None)
         else:
             module = self.module(reference["module"])
-            thing = self._inner(module, reference) if "at" in reference else _lookup(module, reference["name"])  # fmt: skip
+            if "at" in reference:
+                thing = self._inner(module, reference)
+            else:
+                thing = _lookup(module, reference["name"])
         if thing is None:
             raise ModelError(
                 f"{self.origin}: {json.dumps(reference)} was not found in the saved source"
@@ -337,7 +349,8 @@ class Code:
             exec(compile(tree, file, "exec"), namespace)
         except Exception as error:
             raise ModelError(
-                f"{self.origin}: the saved source of {Path(file).name} does not run here ({type(error).__name__}: {error})"
+                f"{self.origin}: the saved source of {Path(file).name} does not run here "
+                f"({type(error).__name__}: {error})"
             ) from error
 
     def _inner(self, module: types.ModuleType, reference: Reference) -> Any:
@@ -363,8 +376,10 @@ class Code:
         self._nested[key] = thing
         return thing
 
-    def _import(self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:  # fmt: skip
-        """What ``import`` means in a captured module: captured modules first, then the ordinary ones."""
+    def _import(
+        self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+    ) -> Any:
+        """What ``import`` means in a captured module: captured ones first, then the ordinary."""
         absolute = name
         if level:
             absolute = importlib.util.resolve_name("." * level + name, globals["__package__"])
@@ -391,7 +406,7 @@ class Code:
 
 
 def line_of(error: BaseException) -> tuple[str, int, str] | None:
-    """(file, line, text) of the user's line that an exception came from, or None if it did not come from the user's code."""
+    """(file, line, text) of the user's line that an exception came from, or None."""
     found = None
     for frame in inspect.getinnerframes(error.__traceback__) if error.__traceback__ else ():
         path = str(Path(frame.filename).resolve())
