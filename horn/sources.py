@@ -56,8 +56,8 @@ class Capture:
 
     Raises
     ------
-    ModelError : the source of a thing cannot be read, or it reads a variable that is neither number,
-    string nor function.
+    ModelError : the source of a thing cannot be read, or it reads a variable that is neither
+    number, string nor function.
     """
 
     def __init__(self) -> None:
