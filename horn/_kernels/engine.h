@@ -44,6 +44,7 @@ typedef struct {
     char *data;                 /* of an IOTA: its first value, as an integer */
     int64_t stride[3];          /* in elements; 0 = broadcast */
     const int32_t *index[3];    /* coordinate -> place, or NULL */
+    const uint16_t *mask[3];    /* the same list as bits, 16 places each, or NULL */
     int32_t dtype;
     int32_t ascending;          /* index lists ascend without repeats: may be one range */
     int32_t local;              /* an IOTA that counts from the start of its ragged row */
@@ -97,7 +98,7 @@ typedef struct {
 typedef struct {
     const char *mask; int64_t stride; int32_t dtype;
     extent_t n;
-    int32_t *list; int32_t dim;
+    int32_t *list; uint16_t *bits; int32_t dim;
 } live_t;
 
 typedef struct {
@@ -159,7 +160,7 @@ typedef struct {
 static void shift(domain_t *d, int n_views, int axis, int64_t by) {
     for (int i = 0; i < n_views; i++) {
         view_t *v = &d->v[i];
-        if (v->index[axis]) v->index[axis] += by;
+        if (v->index[axis]) { v->index[axis] += by; if (by) v->mask[axis] = NULL; }
         else v->data += by * v->stride[axis] * (v->dtype == IOTA ? 1 : ITEM_SIZE[v->dtype]);
     }
 }
@@ -170,6 +171,7 @@ static void swap_axes(domain_t *d, int n_views, int a, int b) {
         view_t *v = &d->v[i];
         int64_t s = v->stride[a]; v->stride[a] = v->stride[b]; v->stride[b] = s;
         const int32_t *x = v->index[a]; v->index[a] = v->index[b]; v->index[b] = x;
+        const uint16_t *m = v->mask[a]; v->mask[a] = v->mask[b]; v->mask[b] = m;
     }
 }
 
@@ -497,6 +499,8 @@ static void run_live(tape_t *t, const live_t *v) {
                : *(const uint8_t *)p != 0;
         v->list[count] = (int32_t)i;
         count += on;
+        if ((i & 15) == 0) v->bits[i >> 4] = 0;
+        v->bits[i >> 4] |= (uint16_t)(on << (i & 15));
     }
     t->dims[v->dim] = count;
 }

@@ -31,7 +31,7 @@ A loop's values are numbered: first its inputs (views, iotas, constants, scalars
 operation. Its axes may come in any order and any layout: the tape orders them for the cache.
 """
 
-from libc.stdint cimport int32_t, int64_t, intptr_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
@@ -53,6 +53,7 @@ cdef extern from "engine.h":
         char *data
         int64_t stride[3]
         const int32_t *index[3]
+        const uint16_t *mask[3]
         int32_t dtype, ascending, local, direct
     ctypedef struct op_t:
         int32_t op, dst, a, b, c
@@ -104,6 +105,7 @@ cdef extern from "engine.h":
         int32_t dtype
         extent_t n
         int32_t *list
+        uint16_t *bits
         int32_t dim
     ctypedef struct ins_t:
         int32_t kind, numpy
@@ -247,7 +249,7 @@ cdef class Tape:
     cdef list keep
     cdef list labels
     cdef int n_dims, n_scalars
-    cdef dict sources
+    cdef dict sources, bits
     cdef object failure
 
     def __cinit__(self, dtype=np.float32, n_threads=1, blas=None):
@@ -261,6 +263,7 @@ cdef class Tape:
             raise ValueError(f"n_threads is {n_threads}; a tape needs at least 1")
         self.blas = blas if blas is not None else _blas.load()
         self.keep, self.labels, self.sources, self.failure = [], [], {}, None
+        self.bits = {}
         cdef tape_t *t = &self.t
         t.dtype = DTYPES[self.dtype]
         t.n_threads = n_threads
@@ -514,6 +517,9 @@ cdef class Tape:
             g.dtype = DTYPES[mask.dtype]
             g.n = self._extent(n, mask.shape[0], "n")
             g.list = <int32_t *><uintptr_t>kept.ctypes.data
+            bits = np.zeros(len(mask) // 16 + 1, np.uint16)
+            self.bits[kept.ctypes.data] = bits
+            g.bits = <uint16_t *><uintptr_t>bits.ctypes.data
             g.dim = count.index
         except BaseException:
             free(g)
@@ -948,7 +954,10 @@ cdef class Tape:
             if order[a] in view.axes:
                 v.stride[a] = strides[view.axes.index(order[a])]
                 if order[a] in view.index:
-                    v.index[a] = <const int32_t *><uintptr_t>view.index[order[a]].ctypes.data
+                    places = view.index[order[a]].ctypes.data
+                    v.index[a] = <const int32_t *><uintptr_t>places
+                    if view.ascending and places in self.bits:
+                        v.mask[a] = <const uint16_t *><uintptr_t>self.bits[places].ctypes.data
         return 0
 
 

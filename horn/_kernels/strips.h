@@ -178,12 +178,51 @@ static inline int64_t K(place)(const view_t *v, int axis, int64_t i) {
     else { p += i2 * s2; for (int64_t j = 0; j < c; j++) to[j] = (REAL)p[j * s2]; } \
     break; }
 
+#if LEVEL == 2 && IS_F32
+/* Live places as bits: whole vectors are read and squeezed, or spread and written under the mask. */
+#define LIVE_BITS(v) ((v)->mask[2] && (v)->stride[2] == 1 && (v)->dtype == F32 && (v)->index[2])
+static inline __mmask16 K(bits16)(const view_t *v, int64_t at, int64_t first, int64_t last) {
+    uint32_t m = v->mask[2][at];
+    if (at == first >> 4) m &= 0xffffu << (first & 15);
+    if (at == last >> 4) m &= 0xffffu >> (15 - (last & 15));
+    return (__mmask16)m;
+}
+static void K(squeeze)(const view_t *v, const float *p, float *to, int64_t i2, int64_t c) {
+    const int64_t first = v->index[2][i2], last = v->index[2][i2 + c - 1];
+    for (int64_t at = first >> 4; at <= last >> 4; at++) {
+        const __mmask16 m = K(bits16)(v, at, first, last);
+        const int n = __builtin_popcount(m);
+        const __m512 x = _mm512_maskz_compress_ps(m, _mm512_maskz_loadu_ps(m, p + 16 * at));
+        _mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1), x);
+        to += n;
+    }
+}
+static void K(spread)(const view_t *v, float *p, const float *from, int64_t i2, int64_t c) {
+    const int64_t first = v->index[2][i2], last = v->index[2][i2 + c - 1];
+    for (int64_t at = first >> 4; at <= last >> 4; at++) {
+        const __mmask16 m = K(bits16)(v, at, first, last);
+        const int n = __builtin_popcount(m);
+        const __m512 x = _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), from);
+        _mm512_mask_storeu_ps(p + 16 * at, m, _mm512_maskz_expand_ps(m, x));
+        from += n;
+    }
+}
+#else
+#define LIVE_BITS(v) 0
+#endif
+
 static void K(fetch)(const view_t *v, REAL *restrict to, int64_t i0, int64_t i1, int64_t r,
                      int64_t i2, int64_t c, int64_t row_start) {
     const int64_t s2 = v->stride[2]; const int32_t *x2 = v->index[2];
     const int64_t start = K(place)(v, 0, i0);
     for (int64_t row = 0; row < r; row++, to += c) {
         int64_t off = start + K(place)(v, 1, i1 + row);
+#if LEVEL == 2 && IS_F32
+        if (LIVE_BITS(v) && c > 0) {
+            K(squeeze)(v, (const float *)v->data + off, to, i2, c);
+            continue;
+        }
+#endif
         switch (v->dtype) {
         case F32: LOAD_ROW(float)
         case F64: LOAD_ROW(double)
@@ -215,6 +254,12 @@ static void K(put)(const view_t *v, const REAL *restrict from, int64_t i0, int64
     const int64_t start = K(place)(v, 0, i0);
     for (int64_t row = 0; row < r; row++, from += c) {
         int64_t off = start + K(place)(v, 1, i1 + row);
+#if LEVEL == 2 && IS_F32
+        if (LIVE_BITS(v) && c > 0) {
+            K(spread)(v, (float *)v->data + off, from, i2, c);
+            continue;
+        }
+#endif
         switch (v->dtype) {
         case F32: STORE_ROW(float)
         case F64: STORE_ROW(double)
@@ -868,6 +913,7 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
 
 #undef STRIP
 #undef REAL_TYPE
+#undef LIVE_BITS
 #undef ABS_
 #undef SQRT_
 #undef FLOOR_

@@ -83,7 +83,7 @@ class Edges:
 
 
 def choose_layout(program: Program, library: str, batch_size: int) -> str:
-    """"neuron" or "batch": which index runs fastest in arrays of (batch, neurons).
+    """ "neuron" or "batch": which index runs fastest in arrays of (batch, neurons).
 
     A rule, not a measurement at start-up: a different layout rounds differently, and two runs of a
     job must agree to the last bit. Measured with weights (fan_out, fan_in) on three nets at
@@ -110,7 +110,9 @@ def choose_threads(network: Network, batch_size: int, limit: int | None) -> int:
     synapses = 0
     for layer in network.layers:
         for link in layer.links:
-            synapses += layer.size * link.source.size if link.edges is None else len(link.edges.indices)
+            synapses += (
+                layer.size * link.source.size if link.edges is None else len(link.edges.indices)
+            )
     return max(1, min(limit or cores or 1, synapses * batch_size // MIN_WORK_PER_THREAD))
 
 
@@ -136,6 +138,7 @@ class Runner:
         self.offsets = np.arange(batch_size, dtype=np.uint64)
         self.n_rows = 0
         self.edges: dict[tuple[int, int], Edges] = {}
+        self.taken: dict[str, str] = {}  # full buffer -> its live part, as long as both agree
         self.alive: dict[int, tuple[Array, Dim]] = {}  # layer -> its live neurons, how many
         self.loads: list[tuple[int, str]] = []  # instructions that read the data: x or y
         self.arrays: dict[str, Array] = {}
@@ -158,7 +161,9 @@ class Runner:
                 arrays[name] = _aligned(arrays[name].shape, arrays[name].dtype, arrays[name])
             return arrays[name]
         if buffer.role == "constant":
-            if buffer.value[0] == "edge":  # compared with an argmax: the place in the receiver's row
+            if (
+                buffer.value[0] == "edge"
+            ):  # compared with an argmax: the place in the receiver's row
                 edges = self._edges(buffer.value[1], buffer.value[2])
                 places = np.arange(len(edges.sources)) - edges.indptr[edges.receivers]
                 return places.astype(self.dtype)
@@ -261,6 +266,8 @@ class Runner:
         else:
             assert isinstance(s, Loop), s
             self._loop(s)
+            for output in s.outputs:
+                self.taken.pop(output.buffer, None)
 
     def _data(self, out: str, what: str) -> None:
         array = self.arrays[out]
@@ -268,7 +275,9 @@ class Runner:
         if what == "x":
             if not hasattr(self, "scale"):
                 self.scale: Scalar = self.tape.scalar(1.0)
-            number = self.tape.load(source, self.picks, array, rows=self.rows, scale=self.scale, label=out)
+            number = self.tape.load(
+                source, self.picks, array, rows=self.rows, scale=self.scale, label=out
+            )
         else:
             number = self.tape.load(source, self.picks, array, rows=self.rows, label=out)
         self.loads.append((number, what))
@@ -300,6 +309,7 @@ class Runner:
         extents = {name: self._extent(axis) for name, axis in zip(names, axes, strict=True)}
         view = self._live_view(s.array, names)
         self.tape.loop(extents, [view], [], [(View(self.arrays[s.out], names), 0)], label=s.out)
+        self.taken[s.array] = s.out
 
     def _extent(self, axis: str) -> int | Dim:
         if axis == "b":
@@ -339,7 +349,11 @@ class Runner:
 
     def _extents(self, frame: Frame) -> dict[str, int | Dim]:
         """What the letters of a frame run over; "1" is for what has no axes."""
-        extent: dict[str, int | Dim] = {"b": self.rows, "1": 1, "o": self._extent(f"n{frame.layer}")}
+        extent: dict[str, int | Dim] = {
+            "b": self.rows,
+            "1": 1,
+            "o": self._extent(f"n{frame.layer}"),
+        }
         if frame.link is not None:
             source = self.network.layers[frame.layer].links[frame.link].source.index
             extent["i"] = self._extent(f"n{source}")
@@ -460,6 +474,8 @@ class _Places:
         buffer = runner.program.buffers[name]
         if edges is None:
             if self.s.scatter and buffer.full:
+                if name in runner.taken:  # gathered for the forward pass, and not changed since
+                    return View(runner.arrays[runner.taken[name]], letters)
                 return runner._live_view(name, letters)
             return View(array, letters)
         names, index = [], {}

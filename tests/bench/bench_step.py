@@ -157,7 +157,7 @@ def bench(name: str, batch: int, threads: int, args: argparse.Namespace) -> dict
         begin = time.perf_counter()
         step()
         once[label] = time.perf_counter() - begin
-    block = max(1, int(0.02 / once["foreach"]))      # steps between changes of side
+    block = max(1, int(0.02 / once["foreach"]))  # steps between changes of side
     times: dict[str, list[float]] = {label: [] for label in sides}
     end = time.perf_counter() + args.seconds
     while time.perf_counter() < end or len(times["horn"]) < 7:
