@@ -273,8 +273,10 @@ def make(op: Op, *args: Node) -> Node:
         return args[0]
     elif op is Op.NEG and args[0].op is Op.NEG:
         return args[0].args[0]
-    elif op is Op.POW and is_const(args[1], 1.0):
-        return args[0]
+    elif op is Op.POW and args[1].op is Op.CONST and args[1].value in (1.0, 2.0, 3.0, 4.0):
+        square = make(Op.MUL, args[0], args[0])  # a multiplication costs a tenth of a power
+        powers = (args[0], square, make(Op.MUL, square, args[0]), make(Op.MUL, square, square))
+        return powers[int(args[1].value) - 1]
     elif op is Op.NOT and args[0].op is Op.NOT and args[0].args[0].op in BOOLEAN:
         return args[0].args[0]
     elif op in (Op.AND, Op.OR):
