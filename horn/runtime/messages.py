@@ -1,0 +1,416 @@
+"""What tasks say to one another: a header of 64 bytes, a small typed map, raw arrays.
+
+    H | M | B0 .. Bn         H = struct, M = msgpack of one class below, B = array bytes
+
+``encode`` never copies an array; ``decode`` believes nothing: it checks in one fixed order,
+cheapest first, and what is wrong is a ``ProtocolError`` that says where, what came and what was
+expected.
+A type of message is a class here, its number one line in ``TYPES``. Pure: no socket, no clock.
+Source: docs/notes/0020.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+import msgspec
+import numpy as np
+
+from horn.errors import ProtocolError
+
+MAJOR, MINOR = 1, 0
+MAGIC = b"HRN" + bytes([MAJOR])
+HEADER = struct.Struct("<4sBBHHHIQQQQIII")  # all but the last field, which guards the others
+HEADER_BYTES = 64
+META_BYTES = 64 * 1024  # msgpack grows 64 times in memory: 4 MB at worst
+MAX_BODIES = 64
+BODY_BYTES = 8 * 1024 * 1024 - HEADER_BYTES - META_BYTES  # what MAXMSGSIZE lets through
+CHUNK_BYTES = 4 * 1024 * 1024
+MAX_NDIM, MAX_DIM = 8, 2**31
+MAX_DEPTH, MAX_ITEMS, MAX_KEYS = 8, 4096, 256
+WINDOW = 1024
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Spec: TypeAlias = tuple[int, tuple[int, ...]]
+
+# The number of a dtype on the wire; all are little-endian.
+DTYPES = {
+    1: "<f4", 2: "<f8", 3: "<i4", 4: "<i8", 5: "|u1", 6: "|b1",
+    7: "<u4", 8: "<u8", 9: "<f2", 10: "|i1", 11: "<i2", 12: "<u2",
+}  # fmt: skip
+_DTYPE = {code: np.dtype(name) for code, name in DTYPES.items()}
+_CODE = {dtype: code for code, dtype in _DTYPE.items()}
+
+
+class BadFrame(ProtocolError):
+    """A frame is not what its place in the protocol demands."""
+
+    def __init__(self, where: str, got: object, expected: object) -> None:
+        self.where, self.got, self.expected = where, str(got), str(expected)
+        super().__init__(where, self.got, self.expected)
+
+    def __str__(self) -> str:
+        return f"{self.where}: got {self.got}, expected {self.expected}"
+
+
+class OutOfSequence(BadFrame):
+    """Frames of one peer were lost, doubled or reordered; ``fault`` is that word."""
+
+    def __init__(self, fault: str, where: str, got: object, expected: object) -> None:
+        super().__init__(where, got, expected)
+        self.fault = fault
+        self.args = (fault, where, self.got, self.expected)
+
+    def __str__(self) -> str:
+        return f"{self.where}: a frame was {self.fault}: got {self.got}, expected {self.expected}"
+
+
+class Refused(BadFrame):
+    """Two ends do not belong together: other version, job, plan or key."""
+
+
+class Kind(enum.IntEnum):
+    """What a frame is for, readable without its type."""
+
+    CTL = 1
+    DATA = 2
+    ACK = 3
+    ERR = 4
+
+
+# Bits of the header's flags; an unknown one is refused.
+BODY_CRC = 1  # body_crc32 is set: always, unless the connection is encrypted
+FINITE = 2  # the receiver checks that no float is NaN or infinite
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Small = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+_Word = Annotated[str, msgspec.Meta(max_length=256)]
+_Text = Annotated[str, msgspec.Meta(max_length=16_000)]
+_Shape = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_DIM)], ...],
+                   msgspec.Meta(max_length=MAX_NDIM)]  # fmt: skip
+_Specs = Annotated[
+    tuple[tuple[Annotated[int, msgspec.Meta(ge=1, le=255)], _Shape], ...],
+    msgspec.Meta(max_length=MAX_BODIES),
+]
+_Plain = bool | int | float | str | None
+
+
+class Meta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The typed middle of a message; ``arrays`` are dtype number and shape of each body."""
+
+    kind: ClassVar[Kind] = Kind.CTL
+    arrays: _Specs = ()
+
+
+class Hello(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """First from each end: who I am and what I can."""
+
+    task: _Small
+    n_tasks: _Small
+    job: _Word
+    incarnation: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    min_minor: _Small = MINOR
+    max_minor: _Small = MINOR
+    features: _Count = 0
+    role: _Word = "task"
+    endian: _Word = "little"
+    dtypes: tuple[int, ...] = tuple(DTYPES)
+    max_body: _Count = BODY_BYTES
+
+
+class Welcome(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """The other end belongs to me; from now on this holds."""
+
+    minor: _Small = MINOR
+    features: _Count = 0
+    max_body: _Count = BODY_BYTES
+
+
+class Refusal(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """The other end does not belong to me, and why."""
+
+    kind = Kind.ERR
+    where: _Word
+    got: _Text
+    expected: _Text
+
+
+class Plan(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """The channels I know of: all must know the same. ``size`` is that of my shared memory."""
+
+    digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+    size: _Count = 0
+
+
+class Block(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """The values of many neurons: all of a channel (``whole`` = 0), or bytes ``at`` .. of it."""
+
+    kind = Kind.DATA
+    at: _Count = 0
+    whole: _Count = 0
+
+
+class Arrived(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """I am at the barrier of the header's superstep."""
+
+
+class Credit(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """I have used ``used`` bytes of yours in all, and every frame up to ``seq``."""
+
+    kind = Kind.ACK
+    used: _Count
+    seq: _Count
+
+
+class Bye(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """I leave on purpose; what I owe will not come."""
+
+    reason: _Text = ""
+
+
+class Failure(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """I failed, and this is the root cause."""
+
+    kind = Kind.ERR
+    error: _Word
+    text: _Text
+    where: _Text = ""
+    stack: _Text = ""
+
+
+class Note(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """Anything outside the supersteps: a topic, plain fields, arrays."""
+
+    topic: _Word
+    fields: Annotated[dict[_Word, _Plain], msgspec.Meta(max_length=256)] = {}
+
+
+TYPES: dict[int, type[Meta]] = {
+    1: Hello, 2: Welcome, 3: Refusal, 4: Plan, 5: Bye, 6: Failure,
+    16: Block, 17: Arrived, 18: Credit, 32: Note,
+}  # fmt: skip
+_TYPE = {cls: number for number, cls in TYPES.items()}
+_ENCODE = msgspec.msgpack.Encoder()
+_DECODE = {number: msgspec.msgpack.Decoder(cls) for number, cls in TYPES.items()}
+
+
+def _no_extension(code: int, data: memoryview) -> Any:
+    raise ValueError(f"extension type {code}")
+
+
+_ANY = msgspec.msgpack.Decoder(ext_hook=_no_extension)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. ``meta.arrays`` is filled in by ``encode``; ``seq`` counts from 1."""
+
+    meta: Meta
+    arrays: tuple[Array, ...] = ()
+    src: int = 0
+    epoch: int = 0
+    seq: int = 0
+    step: int = 0
+    part: int = 0
+    flags: int = BODY_CRC
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the receiver knows of the sender from elsewhere; None: not yet."""
+
+    src: int | None = None
+    epoch: int | None = None
+    max_body: int = BODY_BYTES
+    needs_crc: bool = True
+
+
+def encode(message: Message) -> list[Buffer]:
+    """The parts of a message; bodies are views of its arrays, so do not write them until sent."""
+    arrays = message.arrays
+    meta = message.meta
+    if arrays or meta.arrays:
+        specs: list[Spec] = []
+        for index, array in enumerate(arrays):
+            code = _CODE.get(array.dtype)
+            if code is None or not array.flags.c_contiguous:
+                what = f"{array.dtype.str} with strides {array.strides}"
+                wanted = f"C-contiguous, one of {' '.join(DTYPES.values())}"
+                raise BadFrame(f"array {index} to send", what, wanted)
+            specs.append((code, array.shape))
+        meta = msgspec.structs.replace(meta, arrays=tuple(specs))
+    # an empty or 0-dimensional array has no byte view of its own
+    bodies: list[Buffer] = [a.reshape(-1).view(np.uint8).data if a.size else b"" for a in arrays]
+    packed = _ENCODE.encode(meta)
+    size = sum(len(body) for body in bodies)
+    if len(packed) > META_BYTES or len(bodies) > MAX_BODIES or size > BODY_BYTES:
+        raise BadFrame(
+            "message to send",
+            f"{len(packed)} bytes of meta, {len(bodies)} bodies of {size} bytes",
+            f"at most {META_BYTES}, {MAX_BODIES} and {BODY_BYTES}",
+        )
+    crc = 0
+    if message.flags & BODY_CRC:
+        for body in bodies:
+            crc = zlib.crc32(body, crc)
+    number = _TYPE[type(meta)]
+    head = HEADER.pack(
+        MAGIC, MINOR, meta.kind, number, message.flags, len(bodies), len(packed), size,
+        message.epoch, message.seq, message.step, message.src, message.part, crc,
+    )  # fmt: skip
+    guard = zlib.crc32(packed, zlib.crc32(head))
+    return [head + guard.to_bytes(4, "little"), packed, *bodies]
+
+
+def decode(parts: Sequence[Buffer], expected: Expected = Expected()) -> Message:
+    """The message of these parts; arrays are read-only views of them. Raises BadFrame."""
+    n_bodies = len(parts) - 2
+    if not 0 <= n_bodies <= MAX_BODIES:
+        raise BadFrame("frame", f"{len(parts)} parts", f"2 to {MAX_BODIES + 2}")
+    head, packed = parts[0], parts[1]
+    if len(head) != HEADER_BYTES:
+        raise BadFrame("header", f"{len(head)} bytes", HEADER_BYTES)
+    (magic, minor, kind, number, flags, nbody, meta_len, body_len, epoch, seq, step, src, part,
+     body_crc) = HEADER.unpack_from(head)  # fmt: skip
+    if magic != MAGIC:
+        if magic[:3] == MAGIC[:3]:
+            raise Refused("header: protocol version", f"major {magic[3]}", f"major {MAJOR}")
+        raise BadFrame("header: magic", magic, MAGIC)
+    guard = int.from_bytes(head[60:64], "little")
+    if len(packed) <= META_BYTES and zlib.crc32(packed, zlib.crc32(head[:60])) != guard:
+        raise BadFrame("header: checksum", f"{guard:#010x}", "that of header and meta")
+    if meta_len != len(packed) or len(packed) > META_BYTES:
+        wanted = f"{meta_len}, at most {META_BYTES}"
+        raise BadFrame("meta", f"{len(packed)} bytes", wanted)
+    bodies = parts[2:]
+    size = sum(len(body) for body in bodies)
+    if nbody != n_bodies or body_len != size:
+        wanted = f"{nbody} of {body_len}"
+        raise BadFrame("bodies", f"{n_bodies} parts of {size} bytes", wanted)
+    if size > expected.max_body:
+        raise BadFrame("bodies", f"{size} bytes", f"at most {expected.max_body}")
+    if expected.src is not None and src != expected.src:
+        raise BadFrame("header: src", f"task {src}", f"task {expected.src}")
+    if expected.epoch is not None and epoch != expected.epoch:
+        raise BadFrame(f"header: epoch of task {src}", epoch, expected.epoch)
+    if flags > BODY_CRC | FINITE or (expected.needs_crc and not flags & BODY_CRC):
+        raise BadFrame("header: flags", f"{flags:#x}", "a body checksum and no unknown bit")
+    if flags & BODY_CRC:
+        crc = 0
+        for body in bodies:
+            crc = zlib.crc32(body, crc)
+        if crc != body_crc:
+            wanted = f"{body_crc:#010x}"
+            raise BadFrame(f"bodies of task {src}: checksum", f"{crc:#010x}", wanted)
+    elif body_crc:
+        raise BadFrame("header: body checksum", f"{body_crc:#010x}", "0, as its flag is off")
+    cls = TYPES.get(number)
+    if cls is None:
+        raise BadFrame("header: type", number, f"one of {sorted(TYPES)}")
+    if kind != cls.kind:
+        raise BadFrame(f"header: kind of {cls.__name__}", kind, int(cls.kind))
+    meta = _decode_meta(number, bytes(packed), minor)
+    arrays = _arrays(meta, bodies, bool(flags & FINITE))
+    return Message(meta, arrays, src, epoch, seq, step, part, flags)
+
+
+def _decode_meta(number: int, packed: bytes, minor: int) -> Meta:
+    """A typed meta in its one canonical form. Unknown keys are for later minors of this major."""
+    name = TYPES[number].__name__
+    try:
+        meta = _DECODE[number].decode(packed)
+        if _ENCODE.encode(meta) == packed:
+            return meta
+        # Unknown keys, or another form of the same: only plain values, each key once, shortest.
+        plain = _ANY.decode(packed)
+        _check_plain(plain)
+        if _ENCODE.encode(plain) != packed:
+            raise ValueError("a key that comes twice, or a value not in its shortest form")
+        if not plain.keys() - set(TYPES[number].__struct_fields__) or minor <= MINOR:
+            # the same keys must have had the same bytes, and this minor knows all of its own
+            raise ValueError("unknown, misplaced or needless keys")
+    except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors among them
+        raise BadFrame(f"meta of {name}", str(error) or type(error).__name__, name) from None
+    return meta
+
+
+def _check_plain(value: object) -> None:
+    """No timestamp, nothing deep or wide: a walk without recursion."""
+    todo = [(value, 1)]
+    while todo:
+        item, depth = todo.pop()
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH}")
+        if isinstance(item, (dict, list)) and len(item) > (
+            limit := MAX_KEYS if isinstance(item, dict) else MAX_ITEMS
+        ):
+            raise ValueError(f"{len(item)} entries, more than {limit}")
+        if isinstance(item, dict):
+            if not all(isinstance(key, str) for key in item):
+                raise ValueError("a key that is no text")
+            todo += [(inner, depth + 1) for inner in item.values()]
+        elif isinstance(item, list):
+            todo += [(inner, depth + 1) for inner in item]
+        elif not (item is None or isinstance(item, (bool, int, float, str, bytes))):
+            raise ValueError(f"a {type(item).__name__}")
+
+
+def _arrays(meta: Meta, bodies: Sequence[Buffer], needs_finite: bool) -> tuple[Array, ...]:
+    if len(meta.arrays) != len(bodies):
+        raise BadFrame("meta: arrays", len(meta.arrays), f"{len(bodies)}, the number of bodies")
+    arrays = []
+    for index, ((code, shape), body) in enumerate(zip(meta.arrays, bodies, strict=True)):
+        dtype = _DTYPE.get(code)
+        if dtype is None:
+            raise BadFrame(f"meta: dtype of array {index}", code, f"one of {sorted(DTYPES)}")
+        n_bytes = math.prod(shape) * dtype.itemsize  # Python's integers do not overflow
+        if n_bytes != len(body):
+            wanted = f"{n_bytes} for {dtype} {shape}"
+            raise BadFrame(f"array {index}", f"{len(body)} bytes", wanted)
+        try:
+            array = np.frombuffer(body, dtype).reshape(shape)
+        except ValueError as error:  # an empty array with absurd other dimensions
+            raise BadFrame(f"array {index}: shape", shape, str(error)) from None
+        array.flags.writeable = False
+        if dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+            raise BadFrame(f"array {index}: bool", array.view(np.uint8).max(), "0 or 1")
+        if needs_finite and dtype.kind == "f" and not np.isfinite(array).all():
+            raise BadFrame(f"array {index}", "NaN or infinity", "finite numbers")
+        arrays.append(array)
+    return tuple(arrays)
+
+
+class Window:
+    """Which frames of one (src, epoch) have come: everything to ``last``, some of the next 1,024.
+
+    ``admit`` lets each sequence number in exactly once, in any order; it never grows.
+    """
+
+    def __init__(self, where: str, last: int = 0, bits: int = 0) -> None:
+        self.where, self.last, self.bits = where, last, bits
+
+    def admit(self, seq: int) -> None:
+        """Take note of a frame. Raises OutOfSequence for one seen before or beyond the window."""
+        ahead = seq - self.last - 1
+        if ahead < 0 or (ahead < WINDOW and self.bits >> ahead & 1):
+            raise OutOfSequence("doubled", self.where, f"frame {seq} again", f"{self.last + 1}")
+        if ahead >= WINDOW:
+            wanted = f"at most {self.last + WINDOW}, as frame {self.last + 1} has not come"
+            raise OutOfSequence("lost", self.where, f"frame {seq}", wanted)
+        self.bits |= 1 << ahead
+        while self.bits & 1:
+            self.bits >>= 1
+            self.last += 1
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Numbers that have not come although later ones have."""
+        return tuple(self.last + 1 + i for i in range(self.bits.bit_length())
+                     if not self.bits >> i & 1)  # fmt: skip
