@@ -329,8 +329,9 @@ cdef class Tape:
                   k=None, block=0, label=""):
         """A GEMM, then an elementwise loop over the axes "m" and "n" of c, by blocks of rows.
 
-        The loop sees a block of c while it is hot: a gradient's accumulate and its update.
-        `block` is the number of rows; 0 chooses.
+        For w += c in float32 with a thin k both are one kernel (thin.h). Otherwise `block` is the
+        number of rows between product and loop; 0 is all of a thread's rows, because a BLAS packs b
+        again for every block, and that costs more than a second pass over c.
         """
         c = np.asarray(c)
         if c.ndim == 2 and not _is_row(c) and _is_row(c.T):
@@ -349,11 +350,7 @@ cdef class Tape:
         except BaseException:
             free_loop(l)
             raise
-        n_views = len({id(v.array) for v in [*inputs, *(v for v, _ in outputs)]
-                       if isinstance(v, View)})
-        # 384 KiB for c and the other arrays of the block: a third to a half of a 1 MiB L2
-        row_bytes = max(1, c.shape[1]) * self.dtype.itemsize * max(2, n_views)
-        g.block = block or max(32, (384 * 1024 // row_bytes) // 16 * 16)
+        g.block = block or 2**30
         w = _added_to(c, inputs, ops, outputs)
         if w is not None and self.t.dtype == 0 and g.c.row:
             self._room_for_thin()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -83,13 +83,13 @@ class Edges:
 
 
 def choose_layout(program: Program, library: str, batch_size: int) -> str:
-    """ "neuron" or "batch": which index runs fastest in arrays of (batch, neurons).
+    """How arrays of (batch, neurons) lie: "neuron"-major (a neuron's batch together) or "batch"-major.
 
     A rule, not a measurement at start-up: a different layout rounds differently, and two runs of a
     job must agree to the last bit. Measured with weights (fan_out, fan_in) on three nets at
-    batches of 20, 100 and 1000 (docs/notes/0002): OpenBLAS wants neuron-major; MKL wants it for
-    thin batches only. Loops over (b, o, i) want the inputs of one sample side by side; sparse
-    links want the batch side by side.
+    batches of 20, 100 and 1000 (docs/notes/0002): OpenBLAS wants neuron-major up to some hundred
+    rows (beyond, loading turns the batch for nothing); MKL wants it for thin batches only. Loops
+    over (b, o, i) want one sample's inputs side by side; sparse links want the batch side by side.
     """
     links = [link for layer in program.network.layers for link in layer.links]
     if any(link.edges is not None for link in links):
@@ -101,7 +101,7 @@ def choose_layout(program: Program, library: str, batch_size: int) -> str:
             return "batch"
     if library == "mkl":
         return "neuron" if batch_size < 64 else "batch"
-    return "neuron"
+    return "neuron" if batch_size < 500 else "batch"
 
 
 def choose_threads(network: Network, batch_size: int, limit: int | None) -> int:
@@ -231,7 +231,7 @@ class Runner:
                 kept, count = self.alive[k]
                 live = kept[: self.tape.dims[count.index]]
                 whole = np.zeros(array.shape, array.dtype)
-                place = (slice(None),) * axis
+                place: tuple[Any, ...] = (slice(None),) * axis
                 whole[(*place, live)] = array[(*place, slice(0, len(live)))]
                 array = whole
         return array
@@ -286,8 +286,8 @@ class Runner:
         layer = self.network.layers[s.layer]
         key = random.key(self.network.seed, s.layer)
         out = self.arrays[s.out]
-        kind = "normal" if s.kind == "normal" else "uniform"
-        draw = {"key": key, "site": s.site, "iteration": self.iteration, "label": s.out}
+        kind: Literal["normal", "uniform"] = "normal" if s.kind == "normal" else "uniform"
+        draw: dict[str, Any] = {"key": key, "site": s.site, "iteration": self.iteration, "label": s.out}
         if s.per == "sample":
             self.tape.draw(out, kind, rows=self.rows, samples=self.samples, **draw)
         elif s.per == "synapse" and s.link < len(layer.links):
@@ -516,7 +516,7 @@ def _is_truth(node: Node) -> bool:
 
 def _is_aligned(array: Array) -> bool:
     flags = array.flags
-    return flags.c_contiguous and flags.writeable and array.ctypes.data % LINE == 0
+    return bool(flags.c_contiguous and flags.writeable and array.ctypes.data % LINE == 0)
 
 
 def _aligned(shape: Sequence[int], dtype: Any, content: Any = 0) -> Array:
@@ -524,13 +524,13 @@ def _aligned(shape: Sequence[int], dtype: Any, content: Any = 0) -> Array:
     n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     room = np.empty(n_bytes + LINE, np.uint8)
     start = -room.ctypes.data % LINE
-    array = room[start : start + n_bytes].view(dtype).reshape(shape)
+    array: Array = room[start : start + n_bytes].view(dtype).reshape(shape)
     array[...] = content
     return array
 
 
 def _as(array: Array, have: str, want: str) -> Array:
-    return array if have == want else array.transpose([have.index(letter) for letter in want])
+    return array.transpose([have.index(letter) for letter in want])
 
 
 def _edge_draws(kind: str, key: random.Key, site: int, edges: Edges, link: int) -> Array:

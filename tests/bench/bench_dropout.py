@@ -1,9 +1,9 @@
-"""A training step with per-batch dropout against the same net without: dropped rows and columns cost nothing.
+"""A training step with per-batch dropout against the same net without: what sits out costs nothing.
 
-    python tests/bench/bench_dropout.py [--batch 100] [--threads 1 2] [--seconds 4] [--json out.json]
+    python tests/bench/bench_dropout.py [--batch 100] [--threads 1 2] [--seconds 4]
 
-784-512-512-10, input keep 0.8 and hidden keep 0.5, one mask per neuron and batch; gathers and scatters are
-included. Before timing: the loss goes down, and a dropped neuron's weights do not move.
+784-512-512-10, input keep 0.8 and hidden keep 0.5, one mask per neuron and batch; gathers and
+scatters are included. Before timing: the loss goes down, and a dropped neuron's weights do not move.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python tests/bench/bench_step.py [--nets A B C] [--batches 20 100 1000] [--threads 1 2]
                                      [--dropout] [--compile] [--seconds 2] [--json out.json]
 
-A step is forward, loss, backward and momentum update. Both sides are given the same batch; horn also
-gathers it from the data by row numbers. The opponent is the fastest of PyTorch's eager mode with
+A step is forward, loss, backward and momentum update. Both sides are given the same batch; horn
+also gathers it from the data by row numbers. The opponent is the fastest of PyTorch's eager mode with
 SGD foreach and SGD fused (and torch.compile with --compile). HORN_BLAS chooses horn's library.
 """
 
@@ -167,7 +167,6 @@ def bench(name: str, batch: int, threads: int, args: argparse.Namespace) -> dict
                 step()
             times[label].append((time.perf_counter() - begin) / block)
     median = {label: statistics.median(t) for label, t in times.items()}
-    best = min(label for label in median if label != "horn")
     best = min((label for label in median if label != "horn"), key=lambda k: median[k])
     # each round's ratio: what the machine does to one side it does to its neighbour in time
     ratios = [min(t) / h for h, *t in zip(*times.values(), strict=True)]

@@ -125,7 +125,7 @@ def loops(draw):
     ops = []
     for _ in range(draw(st.integers(0, 5))):
         values = st.integers(0, n_values + len(ops) - 1)
-        kind = draw(st.sampled_from(["unary", "binary", "select", "fma"]))
+        kind = draw(st.sampled_from(["unary", "binary", "select"]))
         if kind == "unary":
             ops.append((draw(st.sampled_from(UNARY)), draw(values)))
         elif kind == "binary":
