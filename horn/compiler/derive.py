@@ -179,7 +179,8 @@ def weighted_sum(output: Node) -> tuple[bool, Node | None]:
     if it is there.
     """
     total = reduce("sum", "i", mul(leaf(Op.INPUT, "bi"), leaf(Op.WEIGHT, "oi")))
-    without = ir.replace(output, {total: const(0.0)})
+    # A name, not a number: a number might fold a condition on the messages away.
+    without = ir.replace(output, {total: leaf(Op.CARRY, "bo", "sum")})
     if ir.contains(without, *_MESSAGE):
         return False, None
     return True, total if any(n is total for n in ir.walk(output)) else None

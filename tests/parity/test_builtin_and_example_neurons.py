@@ -140,6 +140,23 @@ def test_a_dropped_input_and_a_graph(neuron, per):
     compare(net, horn.SGD(0.1, momentum=0.5), 3, steps=3)
 
 
+class Guarded(Neuron):
+    """Silent if any message is: it must see the inputs of 0 of neurons that sit out."""
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(total if min(abs(m.input) for m in messages) > 0.0 else 0.0)
+
+
+def test_a_guard_sees_the_neurons_that_sit_out():
+    net = horn.Network(seed=4)
+    net.input(4)
+    net.layer(4, neuron=neurons.BatchDropout, activation="sigmoid")
+    net.layer(3, neuron=Guarded)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.1, momentum=0.5), 4, steps=4)
+
+
 @pytest.mark.parametrize("neuron", BUILT_IN, ids=lambda c: c.__name__)
 def test_an_autoencoder(neuron):
     net = horn.Network(seed=2)

@@ -1,0 +1,121 @@
+"""Sums of products become matrix products of the same value; what is none does not."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horn.compiler import ir
+from horn.compiler.contract import MAX_TERMS, contract
+from horn.compiler.ir import Op, const, load, make, reduce, select
+from tests.compiler.values import I, arrays, evaluate, shape
+
+X, W, A, C = load("x", "bi"), load("w", "oi"), load("a", "bo"), load("c", "o")
+COUNT = const(float(I))
+
+
+def env():
+    return arrays(np.random.default_rng(0), x="bi", w="oi", a="bo", c="o")
+
+
+def products(node):
+    return [n for n in ir.walk(node) if n.op is Op.MATMUL]
+
+
+def check(node, axis="i", count=COUNT):
+    """Contracted, it has no value of three axes and the same sum."""
+    found = contract(node, axis, count)
+    assert found is not None
+    ir.verify(found)
+    assert all(len(n.axes) < 3 for n in ir.walk(found))
+    expected = np.broadcast_to(evaluate(node, env()), shape("boi")).sum(
+        "boi".index(axis), keepdims=True
+    )
+    got = np.broadcast_to(evaluate(found, env()), expected.shape)
+    np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-11)
+    return found
+
+
+def test_a_weighted_sum_is_one_product():
+    assert len(products(check(X * W))) == 1
+
+
+def test_a_squared_distance_is_three_terms():
+    found = check((X - W) ** 2.0)
+    assert len(products(found)) == 1
+    assert len([n for n in ir.walk(found) if n.op is Op.REDUCE]) == 2
+
+
+@pytest.mark.parametrize("power", [2.0, 3.0, 4.0])
+def test_powers(power):
+    check((X - 0.5 * W) ** power)
+
+
+def test_factors_along_one_axis_join_their_side():
+    found = check(make(Op.TANH, X) * X * W * make(Op.EXP, W))
+    assert len(products(found)) == 1
+
+
+def test_factors_that_do_not_vary_move_out():
+    found = check(A * C * X * W / (1.0 + A * A))
+    assert len(products(found)) == 1
+
+
+def test_the_gradient_is_a_product_over_the_batch():
+    node = A * X
+    found = contract(node, "b", ir.Scalar("rows"))
+    assert found is not None and found.op is Op.MATMUL and found.value == "b" and found.axes == "oi"
+
+
+def test_a_choice_between_sums_is_a_choice_of_products():
+    found = check(select(A > 0.0, X * W, (X - W) ** 2.0))
+    assert found.op is Op.SELECT
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        make(Op.TANH, X * W),
+        make(Op.MAXIMUM, X, W),
+        select(X > W, X, W),
+        make(Op.ABS, X - W),
+        make(Op.EXP, X + W),
+        X / (1.0 + X * W),
+        load("boi", "boi") * X,
+    ],
+    ids=lambda n: n.op.value,
+)
+def test_what_is_no_contraction(node):
+    assert contract(node, "i", COUNT) is None
+
+
+def test_too_many_terms_are_left_to_a_loop():
+    many = X * W
+    for k in range(MAX_TERMS + 1):
+        many = many + make(Op.TANH, X * float(k + 2)) * make(Op.TANH, W * float(k + 3))
+    assert contract(many, "i", COUNT) is None
+
+
+_factors = st.lists(
+    st.sampled_from((X, W, A, C, make(Op.TANH, X), make(Op.SIGMOID, W), X - 0.3)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.sampled_from((1.0, -0.5, 2.0)), _factors), min_size=1, max_size=4))
+def test_polynomials_keep_their_value(terms):
+    node = const(0.0)
+    for coefficient, factors in terms:
+        product = const(coefficient)
+        for f in factors:
+            product = product * f
+        node = node + product
+    if "i" in node.axes:
+        check(node)
+
+
+def test_what_does_not_vary_along_the_axis_is_counted():
+    found = contract(A, "i", COUNT)
+    assert found is A * COUNT and reduce("sum", "i", A).op is Op.MUL

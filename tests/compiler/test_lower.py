@@ -1,0 +1,239 @@
+"""What a program consists of: statements for statements, for networks whose best form is known."""
+
+from __future__ import annotations
+
+import pytest
+
+import horn
+from horn.compiler import lower
+from horn.compiler.program import Draw, Live, Loop, Matmul, Take, Update
+from horn.neurons import BatchDropout, Dropout, Standard
+from horn.optimizers import Optimizer
+
+
+class Largest(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(max(m.input * m.weight for m in messages))
+
+
+class Hebb(horn.Neuron):
+    def forward(self, messages):
+        y = sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(y * m.input)
+        self.feedforward(y)
+
+
+class Remembers(horn.Neuron):
+    trace = horn.State(0.0)
+
+    def forward(self, messages):
+        self.trace = 0.9 * self.trace
+        if self.training and self.bernoulli(0.5, per="batch") == 0:
+            self.feedforward(0.0)
+            return
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+
+class TwoDraws(horn.Neuron):
+    """Sits out per batch, and draws per sample too."""
+
+    def forward(self, messages):
+        if self.training and self.bernoulli(0.5, per="batch") == 0:
+            self.feedforward(0.0)
+        else:
+            noise = self.normal(0.0, 0.1)
+            self.feedforward(self.activation(sum(m.input * m.weight for m in messages)) + noise)
+
+
+def squash(output):
+    return output / (1.0 + abs(output).sum())
+
+
+def network(neuron=Standard, n=4, **settings):
+    net = horn.Network(seed=1)
+    net.input(5)
+    net.layer(n, neuron=neuron, activation="relu", **settings)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def program(net, optimizer: Optimizer | None = None, **settings):
+    made = lower.training_program(
+        net, optimizer or horn.SGD(0.1, momentum=0.9), "label", **settings
+    )
+    lower.verify(made)
+    return made
+
+
+def of(statements, kind, layer=None):
+    found = [s for s in statements if isinstance(s, kind)]
+    return found if layer is None else [s for s in found if s.frame.layer == layer]
+
+
+def test_a_standard_layer_forward_is_one_product_and_one_loop():
+    made = lower.inference_program(network(), None)
+    lower.verify(made)
+    assert len(of(made.statements, Matmul, 1)) == 1 and len(of(made.statements, Loop, 1)) == 1
+    loop = of(made.statements, Loop, 1)[0]
+    assert loop.frame.link is None and [o.buffer for o in loop.outputs] == ["layer1.output"]
+
+
+def test_plain_sgd_fuses_the_update_into_the_gradients_product():
+    for momentum in (0.0, 0.9):
+        made = program(network(), horn.SGD(0.1, momentum=momentum))
+        updates = of(made.statements, Update)
+        assert {u.weight for u in updates} == {"layer1.weight", "layer2.weight"}
+        assert all((u.velocity is None) == (momentum == 0.0) for u in updates)
+        assert not any(
+            "gradient" in s.out for s in of(made.statements, Matmul) if "weight" in s.out
+        )
+        assert ("layer1.weight/velocity" in made.buffers) == bool(momentum)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        horn.Adam(0.1),
+        horn.SGD(0.1, weight_decay=0.1),
+        horn.SGD(0.1, clip_value=1.0),
+        horn.SGD(0.1, clip_norm=1.0),
+        horn.SGD(0.1, momentum=0.9, nesterov=True),
+        horn.Direct(0.1),
+    ],
+    ids=repr,
+)
+def test_other_optimizers_do_not(optimizer):
+    assert not of(program(network(), optimizer).statements, Update)
+
+
+def test_probes_ask_for_the_gradients_themselves():
+    made = program(network(), fuse=False)
+    assert not of(made.statements, Update)
+    assert {
+        "layer1.output",
+        "layer1.delta",
+        "layer1.weight.gradient",
+        "layer2.bias.gradient",
+    } <= set(made.probes)
+
+
+def test_the_backward_of_the_first_layer_stops_there():
+    made = program(network())
+    backs = [s for s in of(made.statements, Matmul) if s.axis == "o"]
+    assert [s.frame.layer for s in backs] == [2]  # nothing asks for d loss / d data
+
+
+def test_a_maximum_is_a_fused_loop_and_never_stores_every_message():
+    made = program(network(Largest))
+    assert not of(made.statements, Matmul, 1)
+    for name, buffer in made.buffers.items():
+        assert len(buffer.axes) < 3, name
+
+
+def test_sparse_links_loop_over_edges():
+    made = program(network(connect=horn.Sparse(fan_in=2)))
+    assert not of(made.statements, Matmul, 1)
+    assert made.buffers["layer1.weight"].axes == ("e1.0",)
+
+
+# --- per-batch dropout
+
+
+def compact(net, optimizer=None):
+    return program(net, optimizer).compact
+
+
+def test_per_batch_dropout_computes_live_neurons_only():
+    made = program(network(BatchDropout))
+    assert made.compact == {1}
+    assert [s.layer for s in of(made.statements, Live)] == [1]
+    taken = {s.array for s in of(made.statements, Take)}
+    assert {"layer1.weight", "layer1.bias", "layer2.weight"} <= taken
+    scattered = {o.buffer for s in of(made.statements, Loop) if s.scatter for o in s.outputs}
+    assert {"layer1.weight", "layer1.bias", "layer2.weight"} <= scattered
+    assert "layer2.bias" not in scattered
+    live = made.statements.index(of(made.statements, Live)[0])
+    assert all(made.statements.index(s) > live for s in of(made.statements, Take))
+    assert not of(made.statements, Update)
+
+
+def test_a_dropped_input_per_batch_is_compact_too():
+    net = horn.Network(seed=1)
+    net.input(5, keep=0.8, per="batch")
+    net.layer(4, neuron=BatchDropout, activation="relu")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    assert compact(net) == {0, 1}
+
+
+def test_inference_drops_nothing():
+    made = lower.inference_program(network(BatchDropout), None)
+    assert not made.compact and not of(made.statements, Live) and not of(made.statements, Draw)
+
+
+@pytest.mark.parametrize(
+    ("why", "net"),
+    [
+        ("drawn per sample", lambda: network(Dropout)),
+        ("an interlayer sees the silent ones", lambda: network(BatchDropout, interlayer=squash)),
+        ("sparse links", lambda: network(BatchDropout, connect=horn.Sparse(fan_in=2))),
+        ("a State is kept while sitting out", lambda: network(Remembers)),
+        ("draws per sample are named by neuron", lambda: network(TwoDraws)),
+        ("a maximum sees inputs of 0", lambda: above(Largest)),
+        ("a local rule above sees inputs of 0", lambda: above(Hebb)),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_where_silent_neurons_matter_arrays_stay_whole(why, net):
+    made = program(net())
+    assert 1 not in made.compact
+    assert "per sample" in why or "live" in " ".join(made.buffers) or made.compact == frozenset()
+
+
+def above(neuron):
+    net = horn.Network(seed=1)
+    net.input(5)
+    net.layer(4, neuron=BatchDropout, activation="relu")
+    net.layer(4, neuron=neuron)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+# --- order
+
+
+OPTIMIZERS = (horn.SGD(0.1, momentum=0.9), horn.Adam(0.1), horn.SGD(0.1, clip_norm=1.0))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+@pytest.mark.parametrize("neuron", [Standard, Dropout, BatchDropout, Largest, Hebb, Remembers])
+@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=2)], ids=["dense", "sparse"])
+def test_programs_never_read_what_is_not_written(neuron, connect, optimizer):
+    net = horn.Network(seed=1)
+    x = net.input(5, keep=0.8)
+    a = net.layer(4, neuron=neuron, connect=connect)
+    b = net.layer(3, inputs=[x, a], activation="tanh", interlayer=squash)
+    net.output(3, inputs=[a, b], activation="softmax", loss="cross_entropy")
+    for fuse in (True, False):
+        program(net, optimizer, fuse=fuse)
+    lower.verify(lower.inference_program(net, "label"))
+
+
+def test_verify_sees_a_missing_statement():
+    made = program(network())
+    broken = lower.Program(
+        made.network, made.buffers, made.prologue, made.statements[1:], made.outputs, made.loss
+    )
+    with pytest.raises(AssertionError):
+        lower.verify(broken)
+
+
+def test_a_draw_for_the_run_is_made_once():
+    class Fixed(horn.Neuron):
+        def forward(self, messages):
+            total = sum(m.input * m.weight * m.normal() for m in messages)
+            self.feedforward(total * self.uniform(0.5, 1.5, per="run"))
+
+    made = program(network(Fixed))
+    assert {s.per for s in made.prologue} == {"run", "synapse"}
+    assert not of(made.statements, Draw)
