@@ -83,7 +83,7 @@ class Edges:
 
 
 def choose_layout(program: Program, library: str, batch_size: int) -> str:
-    """How arrays of (batch, neurons) lie: "neuron"-major (a neuron's batch together) or "batch"-major.
+    """How arrays of (batch, neurons) lie: "neuron"-major (its batch together) or "batch"-major.
 
     A rule, not a measurement at start-up: a different layout rounds differently, and two runs of a
     job must agree to the last bit. Measured with weights (fan_out, fan_in) on three nets at
@@ -287,7 +287,8 @@ class Runner:
         key = random.key(self.network.seed, s.layer)
         out = self.arrays[s.out]
         kind: Literal["normal", "uniform"] = "normal" if s.kind == "normal" else "uniform"
-        draw: dict[str, Any] = {"key": key, "site": s.site, "iteration": self.iteration, "label": s.out}
+        draw: dict[str, Any] = {"key": key, "site": s.site, "iteration": self.iteration}
+        draw["label"] = s.out
         if s.per == "sample":
             self.tape.draw(out, kind, rows=self.rows, samples=self.samples, **draw)
         elif s.per == "synapse" and s.link < len(layer.links):
@@ -344,7 +345,8 @@ class Runner:
         v = self.arrays[s.velocity]
         self.tape.gemm_loop(
             delta, x, v, alpha=step, beta=s.momentum, k=self.rows, label=s.weight,
-            inputs=[View(w, "mn"), View(v, "mn")], ops=[("add", 0, 1)], outputs=[(View(w, "mn"), 2)],
+            inputs=[View(w, "mn"), View(v, "mn")], ops=[("add", 0, 1)],
+            outputs=[(View(w, "mn"), 2)],
         )  # fmt: skip
 
     def _extents(self, frame: Frame) -> dict[str, int | Dim]:
@@ -480,7 +482,7 @@ class _Places:
             return View(array, letters)
         names, index = [], {}
         backwards = self.axis == "o"
-        for letter in ("b", *letters.replace("b", "").replace("oi", "e")) if "b" in letters else letters.replace("oi", "e"):  # fmt: skip
+        for letter in letters.replace("oi", "e"):
             if letter in self.axes and letter != "e":
                 names.append(letter)
                 continue
