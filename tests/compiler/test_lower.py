@@ -7,6 +7,7 @@ import pytest
 import horn
 from horn.compiler import lower
 from horn.compiler.program import Draw, Live, Loop, Matmul, Take, Update
+from horn.errors import CompileError, ModelError
 from horn.neurons import BatchDropout, Dropout, Standard
 from horn.optimizers import Optimizer
 
@@ -237,3 +238,94 @@ def test_a_draw_for_the_run_is_made_once():
     made = program(network(Fixed))
     assert {s.per for s in made.prologue} == {"run", "synapse"}
     assert not of(made.statements, Draw)
+
+
+# --- what a written backward may not say
+
+
+class Sum(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+
+class UsesDelta(Sum):
+    def backward(self, messages):
+        self.backpropagate(sum(m.delta * m.weight for m in messages))
+
+
+class Pushes(Sum):
+    def backward(self, messages):
+        for m in messages:
+            self.push(m.gradient)
+        self.backpropagate(0.0)
+
+
+class WritesForTheLargest(Largest):
+    def backward(self, messages):
+        self.backpropagate(sum(m.gradient for m in messages))
+
+
+class UsesPrevious(Sum):
+    def backward(self, messages):
+        for m in messages:
+            self.push(m.previous_update)
+        self.backpropagate(0.0)
+
+
+def stacked(neuron, receiver, **settings):
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.layer(3, neuron=neuron, **settings)
+    net.layer(3, neuron=receiver)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    return net
+
+
+@pytest.mark.parametrize(
+    ("net", "neuron", "problem"),
+    [
+        (
+            lambda: stacked(UsesDelta, Largest),
+            UsesDelta,
+            "UsesDelta.backward uses m.delta toward layer2, but Largest.forward is more than a "
+            "function of sum(input * weight) and has no one delta: read m.gradient, and do not "
+            "push, or leave backward out",
+        ),
+        (lambda: stacked(Pushes, Largest), Pushes, "Pushes.backward uses push toward layer2"),
+        (
+            lambda: stacked(Pushes, Hebb),
+            Pushes,
+            "Pushes.backward pushes toward layer2, but Hebb learns from its own push in forward: "
+            "leave the push out of Pushes.backward",
+        ),
+        (
+            lambda: stacked(WritesForTheLargest, Standard),
+            WritesForTheLargest,
+            "WritesForTheLargest writes backward, but its forward is more than a function of "
+            "sum(input * weight), so it has no one delta: leave backward out and horn derives it",
+        ),
+        (
+            lambda: stacked(UsesDelta, Standard, interlayer=squash),
+            UsesDelta,
+            "UsesDelta writes backward, but layer1 has an interlayer, which mixes its neurons: "
+            "leave backward out and horn derives it",
+        ),
+    ],
+)
+def test_a_backward_that_does_not_fit_is_refused_at_its_place(net, neuron, problem):
+    with pytest.raises(CompileError) as caught:
+        program(net())
+    error = caught.value
+    assert problem in error.problem
+    assert (error.file, error.line) == (__file__, neuron.backward.__code__.co_firstlineno)
+    assert error.text.strip() == "def backward(self, messages):" and "^" in str(error)
+
+
+def test_previous_updates_are_directs():
+    with pytest.raises(ModelError) as caught:
+        program(stacked(UsesPrevious, Standard))
+    assert str(caught.value) == (
+        "m.previous_update is what horn.Direct() last added to the weight; this job's optimizer "
+        "is SGD"
+    )
+    program(stacked(UsesPrevious, Standard), horn.Direct(0.1))
