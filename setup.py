@@ -7,14 +7,14 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 DEBUG = os.environ.get("HORN_CYTHON_DEBUG") == "1"
-DIRECTIVES = dict(
-    language_level=3,
-    wraparound=False,
-    cdivision=True,
-    boundscheck=DEBUG,
-    initializedcheck=DEBUG,
-    nonecheck=DEBUG,
-)
+DIRECTIVES = {
+    "language_level": 3,
+    "wraparound": False,
+    "cdivision": True,
+    "boundscheck": DEBUG,
+    "initializedcheck": DEBUG,
+    "nonecheck": DEBUG,
+}
 # -O3 is worth 20x over -O2 on the fused loops; -march and -ffast-math add nothing portable.
 FLAGS = ["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math"]
 

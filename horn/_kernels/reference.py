@@ -84,7 +84,7 @@ def fold(monoid: str, value: Array, axis: int) -> Array:
     if monoid == "argmax":
         if value.shape[axis] == 0:
             return np.full(np.delete(value.shape, axis), -1.0)
-        return np.argmax(value, axis=axis)
+        return np.asarray(np.argmax(value, axis=axis))
     function, unit = FOLDS[monoid]
     if value.shape[axis] == 0:
         return np.full(np.delete(value.shape, axis), unit)

@@ -3,7 +3,8 @@
     python tests/bench/bench_dropout.py [--batch 100] [--threads 1 2] [--seconds 4]
 
 784-512-512-10, input keep 0.8 and hidden keep 0.5, one mask per neuron and batch; gathers and
-scatters are included. Before timing: the loss goes down, and a dropped neuron's weights do not move.
+scatters are included. Before timing: the loss goes down, and the weights of a dropped neuron do not
+move.
 """
 
 from __future__ import annotations
