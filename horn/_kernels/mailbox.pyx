@@ -1,0 +1,495 @@
+"""Mailboxes in memory that the tasks of one host share, and kernels that fill and empty them.
+
+Each task owns a segment and alone writes its counters and slots; only a doorbell is rung by others.
+A counter is published with a release store after what it counts, and read with an acquire load, so
+whoever sees the count sees the data. Waiting: spin, then yield, then sleep on the doorbell. A
+sleeper says so, fences, and looks once more; who publishes fences, and rings whoever says so: one
+of the two always sees the other. No checks here: horn/transport/shm.py has checked; and a wait
+returns after its slice at the latest, so that the caller can look for the dead.
+Layout and reasons: docs/notes/0020.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <limits.h>
+    #include <linux/futex.h>
+    #include <sched.h>
+    #include <stdint.h>
+    #include <sys/syscall.h>
+    #include <time.h>
+    #include <unistd.h>
+    static inline uint64_t horn_acquire(const uint64_t *p) {
+        return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+    }
+    static inline void horn_release(uint64_t *p, uint64_t v) {
+        __atomic_store_n(p, v, __ATOMIC_RELEASE);
+    }
+    static inline uint32_t horn_look(const uint32_t *p) {
+        return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+    }
+    static inline void horn_say(uint32_t *p, uint32_t v) {
+        __atomic_store_n(p, v, __ATOMIC_RELAXED);
+    }
+    static inline void horn_add(uint32_t *p) { __atomic_fetch_add(p, 1, __ATOMIC_ACQ_REL); }
+    static inline void horn_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+    static inline void horn_pause(void) {
+    #if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+    #elif defined(__aarch64__)
+        __asm__ __volatile__("yield");
+    #endif
+    }
+    static inline int64_t horn_now(void) {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    }
+    static inline int horn_sleep(uint32_t *p, uint32_t seen, int64_t ns) {
+        struct timespec t = {ns / 1000000000, ns % 1000000000};
+        return syscall(SYS_futex, p, FUTEX_WAIT, seen, &t, NULL, 0) == -1 ? errno : 0;
+    }
+    static inline void horn_wake(uint32_t *p) {
+        syscall(SYS_futex, p, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    }
+    """
+    enum: EINTR
+    uint64_t horn_acquire(const uint64_t *) noexcept nogil
+    void horn_release(uint64_t *, uint64_t) noexcept nogil
+    uint32_t horn_look(const uint32_t *) noexcept nogil
+    void horn_say(uint32_t *, uint32_t) noexcept nogil
+    void horn_add(uint32_t *) noexcept nogil
+    void horn_fence() noexcept nogil
+    void horn_pause() noexcept nogil
+    int64_t horn_now() noexcept nogil
+    int horn_sleep(uint32_t *, uint32_t, int64_t) noexcept nogil
+    void horn_wake(uint32_t *) noexcept nogil
+    void sched_yield() noexcept nogil
+
+# Bytes from the start of a segment; every word that another task reads has a cache line.
+cdef enum:
+    DOORBELL = 64     # u32, what its owner sleeps on
+    NEWS = 68         # u32, rung for another reason than a counter
+    SLEEPING = 128    # u32
+    ARRIVED = 192     # u64, barriers entered; then the supersteps of the last two
+    STATE = 256       # u64, 0 here, else why it left
+    COUNTERS = 512    # u64 per channel: published if it is its own, else released
+    LINE = 64
+
+# 20 us is what two tasks on two cores are apart; 1 ms of yielding costs less than a sleep and a
+# wake-up (30-120 us) as long as somebody arrives within it (bench_superstep, docs/notes/0020).
+cdef enum:
+    SPIN_NS = 20_000
+    YIELD_NS = 1_000_000
+    SLAB = 2048       # elements: what stays in the first cache while all blocks are combined
+
+cdef enum:
+    ALL_HERE = -1
+    WRONG_STEP = -2
+
+CONTROL_BYTES = COUNTERS
+LINE_BYTES = LINE
+DONE, MISMATCH = ALL_HERE, WRONG_STEP
+
+
+cdef class Step:
+    """The channels of one superstep, as one task sees them."""
+
+    cdef int n_out, n_in, n_ring
+    cdef int *out_channels
+    cdef int *in_channels
+    cdef int *ring            # who may sleep for what is published or released here
+
+    def __cinit__(self, out_channels, in_channels, ring):
+        self.n_out, self.n_in, self.n_ring = len(out_channels), len(in_channels), len(ring)
+        self.out_channels = <int *>calloc(self.n_out + 1, sizeof(int))
+        self.in_channels = <int *>calloc(self.n_in + 1, sizeof(int))
+        self.ring = <int *>calloc(self.n_ring + 1, sizeof(int))
+        if not self.out_channels or not self.in_channels or not self.ring:
+            raise MemoryError
+        for i, channel in enumerate(out_channels):
+            self.out_channels[i] = channel
+        for i, channel in enumerate(in_channels):
+            self.in_channels[i] = channel
+        for i, task in enumerate(ring):
+            self.ring[i] = task
+
+    def __dealloc__(self):
+        free(self.out_channels)
+        free(self.in_channels)
+        free(self.ring)
+
+
+cdef class Mailboxes:
+    """All segments of a group, seen by one task."""
+
+    cdef int task, n_tasks, n_channels
+    cdef bint may_spin
+    cdef list segments              # keeps the memory mapped
+    cdef char **base                # (n_tasks,)
+    cdef int *src                   # (n_channels,)
+    cdef int64_t *offset            # (n_channels,) of the header of slot 0
+    cdef int64_t *stride            # (n_channels,) from slot 0 to slot 1
+    cdef uint64_t *published        # (n_channels,) uses, if src is this task
+    cdef uint64_t *collected        # (n_channels,) uses, if it is not
+    cdef uint64_t **words           # scratch: what is waited for ...
+    cdef uint64_t *targets          # ... and how far it must be
+    cdef uint64_t n_arrived
+    cdef readonly int bad           # channel or task of the last MISMATCH
+    cdef readonly uint64_t bad_got, bad_expected
+    cdef readonly uint64_t n_sleeps
+
+    def __cinit__(self, int task, list segments, list channels, bint may_spin):
+        """channels: (src, offset, stride) of each."""
+        cdef unsigned char[::1] view
+        cdef int n_words = max(len(channels), len(segments)) + 1
+        self.task, self.n_tasks, self.n_channels = task, len(segments), len(channels)
+        self.may_spin, self.segments = may_spin, segments
+        self.base = <char **>calloc(self.n_tasks, sizeof(char *))
+        self.src = <int *>calloc(n_words, sizeof(int))
+        self.offset = <int64_t *>calloc(n_words, sizeof(int64_t))
+        self.stride = <int64_t *>calloc(n_words, sizeof(int64_t))
+        self.published = <uint64_t *>calloc(n_words, sizeof(uint64_t))
+        self.collected = <uint64_t *>calloc(n_words, sizeof(uint64_t))
+        self.words = <uint64_t **>calloc(n_words, sizeof(uint64_t *))
+        self.targets = <uint64_t *>calloc(n_words, sizeof(uint64_t))
+        if not (self.base and self.src and self.offset and self.stride and self.published
+                and self.collected and self.words and self.targets):
+            raise MemoryError
+        for i, segment in enumerate(segments):
+            view = segment
+            self.base[i] = <char *>&view[0]
+        for i, (src, offset, stride) in enumerate(channels):
+            self.src[i], self.offset[i], self.stride[i] = src, offset, stride
+
+    def __dealloc__(self):
+        free(self.base)
+        free(self.src)
+        free(self.offset)
+        free(self.stride)
+        free(self.published)
+        free(self.collected)
+        free(self.words)
+        free(self.targets)
+
+    # words of others and of this task
+
+    cdef inline uint64_t *_counter(self, int task, int channel) noexcept nogil:
+        return <uint64_t *>(self.base[task] + COUNTERS + <int64_t>LINE * channel)
+
+    cdef inline uint64_t *_arrived(self, int task) noexcept nogil:
+        return <uint64_t *>(self.base[task] + ARRIVED)
+
+    cdef inline uint64_t *_header(self, int channel, uint64_t use) noexcept nogil:
+        return <uint64_t *>(self.base[self.src[channel]] + self.offset[channel]
+                            + (<int64_t>(use & 1)) * self.stride[channel])
+
+    cdef inline void _ring(self, int task) noexcept nogil:
+        """After a fence: wake a task that says it sleeps."""
+        cdef uint32_t *doorbell
+        if horn_look(<uint32_t *>(self.base[task] + SLEEPING)):
+            doorbell = <uint32_t *>(self.base[task] + DOORBELL)
+            horn_add(doorbell)
+            horn_wake(doorbell)
+
+    cdef int _wait(self, int n, int64_t wait_ns, bint may_yield) noexcept nogil:
+        """Until every word has its target: DONE, else the index of one that has not."""
+        cdef uint64_t **words = self.words
+        cdef uint64_t *targets = self.targets
+        cdef uint32_t *doorbell = <uint32_t *>(self.base[self.task] + DOORBELL)
+        cdef uint32_t *news = <uint32_t *>(self.base[self.task] + NEWS)
+        cdef uint32_t *sleeping = <uint32_t *>(self.base[self.task] + SLEEPING)
+        cdef uint32_t seen, old_news
+        cdef int64_t now, began, end
+        cdef int i = 0, k, error
+        while i < n and horn_acquire(words[i]) >= targets[i]:
+            i += 1
+        if i == n:
+            return ALL_HERE
+        began = now = horn_now()
+        end = began + wait_ns
+        old_news = horn_look(news)
+        if self.may_spin and may_yield:
+            while now - began < SPIN_NS and now < end:
+                for k in range(32):
+                    while horn_acquire(words[i]) >= targets[i]:
+                        i += 1
+                        if i == n:
+                            return ALL_HERE
+                    horn_pause()
+                now = horn_now()
+        while may_yield and now - began < YIELD_NS and now < end:
+            sched_yield()
+            while horn_acquire(words[i]) >= targets[i]:
+                i += 1
+                if i == n:
+                    return ALL_HERE
+            now = horn_now()
+        while True:
+            seen = horn_look(doorbell)
+            horn_say(sleeping, 1)
+            horn_fence()
+            while i < n and horn_acquire(words[i]) >= targets[i]:
+                i += 1
+            if i == n or now >= end or horn_look(news) != old_news:
+                horn_say(sleeping, 0)
+                return ALL_HERE if i == n else i
+            self.n_sleeps += 1
+            error = horn_sleep(doorbell, seen, end - now)
+            horn_say(sleeping, 0)
+            if error == EINTR:
+                return i              # Python looks for signals
+            now = horn_now()
+
+    # the barrier
+
+    cdef void _arrive(self, uint64_t superstep) noexcept nogil:
+        cdef uint64_t *mine = self._arrived(self.task)
+        cdef int task
+        self.n_arrived += 1
+        mine[1 + (self.n_arrived & 1)] = superstep   # two ago nobody reads any more
+        horn_release(mine, self.n_arrived)
+        horn_fence()
+        for task in range(self.n_tasks):
+            if task != self.task:
+                self._ring(task)
+
+    cdef int _wait_arrived(self, uint64_t superstep, int64_t wait_ns, bint first) noexcept nogil:
+        cdef int task, n = 0, late
+        for task in range(self.n_tasks):
+            if task != self.task:
+                self.words[n] = self._arrived(task)
+                self.targets[n] = self.n_arrived
+                n += 1
+        late = self._wait(n, wait_ns, first)
+        if late != ALL_HERE:
+            return late
+        for task in range(self.n_tasks):
+            if self._arrived(task)[1 + (self.n_arrived & 1)] != superstep:
+                self.bad, self.bad_expected = task, superstep
+                self.bad_got = self._arrived(task)[1 + (self.n_arrived & 1)]
+                return WRONG_STEP
+        return ALL_HERE
+
+    def barrier(self, uint64_t superstep, double wait_s, bint first=True):
+        """Arrive (if ``first``) and wait: DONE, MISMATCH, or 0 and more: not all are here."""
+        cdef int code
+        with nogil:
+            if first:
+                self._arrive(superstep)
+            code = self._wait_arrived(superstep, <int64_t>(wait_s * 1e9), first)
+        return code
+
+    def has_arrived(self, int task):
+        return horn_acquire(self._arrived(task)) >= self.n_arrived
+
+    # blocks
+
+    def wait_free(self, int channel, list dsts, double wait_s, bint first=True):
+        """Until all readers have released the slot of the next use."""
+        cdef int n = 0, dst, code
+        if self.published[channel] >= 2:
+            for dst in dsts:
+                self.words[n] = self._counter(dst, channel)
+                self.targets[n] = self.published[channel] - 1
+                n += 1
+        with nogil:
+            code = self._wait(n, <int64_t>(wait_s * 1e9), first)
+        return code
+
+    def has_released(self, int channel, int dst):
+        return (self.published[channel] < 2
+                or horn_acquire(self._counter(dst, channel)) >= self.published[channel] - 1)
+
+    def slot(self, int channel, bint is_next):
+        """0 or 1: where the next use is written, or where the last one was collected from."""
+        if is_next:
+            return (self.published[channel] + 1) & 1
+        return self.collected[channel] & 1
+
+    cdef void _post(self, Step step, uint64_t superstep) noexcept nogil:
+        cdef uint64_t use
+        cdef uint64_t *header
+        cdef int i, channel
+        for i in range(step.n_out):
+            channel = step.out_channels[i]
+            use = self.published[channel] + 1
+            header = self._header(channel, use)
+            header[0], header[1] = use, superstep
+            horn_release(self._counter(self.task, channel), use)
+            self.published[channel] = use
+        for i in range(step.n_in):          # what was collected before may be overwritten now
+            channel = step.in_channels[i]
+            horn_release(self._counter(self.task, channel), self.collected[channel])
+        horn_fence()
+        for i in range(step.n_ring):
+            self._ring(step.ring[i])
+
+    cdef int _collect(self, Step step, uint64_t superstep, int64_t wait_ns,
+                      bint first) noexcept nogil:
+        cdef uint64_t *header
+        cdef int i, channel, late
+        for i in range(step.n_in):
+            channel = step.in_channels[i]
+            self.words[i] = self._counter(self.src[channel], channel)
+            self.targets[i] = self.collected[channel] + 1
+        late = self._wait(step.n_in, wait_ns, first)
+        if late != ALL_HERE:
+            return late
+        for i in range(step.n_in):
+            channel = step.in_channels[i]
+            header = self._header(channel, self.collected[channel] + 1)
+            if header[0] != self.collected[channel] + 1 or header[1] != superstep:
+                self.bad, self.bad_got, self.bad_expected = channel, header[1], superstep
+                return WRONG_STEP
+        for i in range(step.n_in):
+            self.collected[step.in_channels[i]] += 1
+        return ALL_HERE
+
+    def post(self, Step step, uint64_t superstep):
+        """Publish what this task owes, release what it had."""
+        with nogil:
+            self._post(step, superstep)
+
+    def collect(self, Step step, uint64_t superstep, double wait_s, bint first=True):
+        """Wait for what is owed to this task: DONE, MISMATCH, or 0 and more: not all is here."""
+        cdef int code
+        with nogil:
+            code = self._collect(step, superstep, <int64_t>(wait_s * 1e9), first)
+        return code
+
+    def exchange(self, Step step, uint64_t superstep, double wait_s):
+        """``post`` and ``collect`` in one call."""
+        cdef int code
+        with nogil:
+            self._post(step, superstep)
+            code = self._collect(step, superstep, <int64_t>(wait_s * 1e9), True)
+        return code
+
+    def is_published(self, int channel):
+        return horn_acquire(self._counter(self.src[channel], channel)) > self.collected[channel]
+
+    # coming and going
+
+    def leave(self, uint64_t why):
+        """Say that nothing more comes from here, and wake everybody."""
+        horn_release(<uint64_t *>(self.base[self.task] + STATE), why)
+        self.call_all()
+
+    def call_all(self):
+        """Wake everybody although no counter has moved."""
+        cdef int task
+        for task in range(self.n_tasks):
+            if task != self.task:
+                horn_add(<uint32_t *>(self.base[task] + NEWS))
+        horn_fence()
+        for task in range(self.n_tasks):
+            if task != self.task:
+                self._ring(task)
+
+    def state(self, int task):
+        return horn_acquire(<uint64_t *>(self.base[task] + STATE))
+
+
+# Kernels between arrays and blocks. Neurons are the columns of a (batch, n) array.
+
+ctypedef fused number:
+    float
+    double
+    int64_t
+
+SUM, PRODUCT, MAX, MIN = 0, 1, 2, 3
+
+
+def gather(
+    const number[:, ::1] x,          # IN   (batch, n)
+    const int64_t[::1] columns,      # IN   (k,)
+    number[:, ::1] block_out,        # OUT  (batch, k)
+):
+    cdef Py_ssize_t row, j
+    with nogil:
+        for row in range(x.shape[0]):
+            for j in range(columns.shape[0]):
+                block_out[row, j] = x[row, columns[j]]
+
+
+def scatter(
+    const number[:, ::1] block,      # IN   (batch, k)
+    const int64_t[::1] columns,      # IN   (k,) each once
+    number[:, ::1] x_out,            # OUT  (batch, n), other columns are left alone
+):
+    cdef Py_ssize_t row, j
+    with nogil:
+        for row in range(block.shape[0]):
+            for j in range(columns.shape[0]):
+                x_out[row, columns[j]] = block[row, j]
+
+
+cdef inline void _fold(number *out, const number *block, Py_ssize_t n, int op) noexcept nogil:
+    cdef Py_ssize_t i
+    if op == 0:
+        for i in range(n):
+            out[i] = out[i] + block[i]
+    elif op == 1:
+        for i in range(n):
+            out[i] = out[i] * block[i]
+    elif op == 2:                    # NaN wins, as in NumPy
+        for i in range(n):
+            out[i] = out[i] if out[i] > block[i] or out[i] != out[i] else block[i]
+    else:
+        for i in range(n):
+            out[i] = out[i] if out[i] < block[i] or out[i] != out[i] else block[i]
+
+
+def combine(
+    list blocks,                     # IN   each (n,), at most 1,024, in the order of the tasks
+    number[::1] out,                 # OUT  (n,) may be the first block, no other
+    int op,
+):
+    """((block 0 op block 1) op block 2) ...: the same on every machine, whoever came first."""
+    cdef const number *from_[1024]
+    cdef const number[::1] view
+    cdef Py_ssize_t start, n, size = out.shape[0]
+    cdef int b, n_blocks = len(blocks)
+    if size == 0:
+        return
+    for b in range(n_blocks):
+        view = blocks[b]
+        from_[b] = &view[0]
+    with nogil:
+        start = 0
+        while start < size:
+            n = min(<Py_ssize_t>SLAB, size - start)
+            if from_[0] != &out[0]:
+                memcpy(&out[start], from_[0] + start, n * sizeof(number))
+            for b in range(1, n_blocks):
+                _fold(&out[start], from_[b] + start, n, op)
+            start += n
+
+
+def combine_at(
+    const number[:, ::1] block,      # IN   (batch, k)
+    const int64_t[::1] columns,      # IN   (k,) each once
+    number[:, ::1] x_out,            # INOUT (batch, n): x[:, columns] op= block
+    int op,
+):
+    cdef Py_ssize_t row, j
+    cdef number a, b
+    with nogil:
+        for row in range(block.shape[0]):
+            for j in range(columns.shape[0]):
+                a = x_out[row, columns[j]]
+                b = block[row, j]
+                if op == 0:
+                    a = a + b
+                elif op == 1:
+                    a = a * b
+                elif op == 2:
+                    a = a if a > b or a != a else b
+                else:
+                    a = a if a < b or a != a else b
+                x_out[row, columns[j]] = a

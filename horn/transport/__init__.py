@@ -1,0 +1,197 @@
+"""Transports: how the blocks of a superstep get from task to task.
+
+Each file here is one way, its name the scheme of its URLs, its last line ``TRANSPORT``; files with
+an underscore are what several of them share. A transport is used from one thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import math
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from horn.errors import JobError, MemberLost
+from horn.runtime.messages import DTYPES, Array, BadFrame, Message, Meta
+
+
+@dataclass(frozen=True)
+class Place:
+    """Who a task is: ``job`` names the group and only it; ``key`` encrypts what leaves a host."""
+
+    task: int
+    n_tasks: int
+    job: str
+    epoch: int = 0
+    key: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One block that ``src`` owes ``dsts`` in each superstep that names its ``part``."""
+
+    part: int
+    src: int
+    dsts: tuple[int, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    label: str = ""  # for people: "layer 2 'hidden', forward"
+
+    @property
+    def n_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def __str__(self) -> str:
+        return (
+            f"part {self.part} ({f'{self.label}, ' if self.label else ''}{self.dtype} {self.shape})"
+        )
+
+
+@dataclass
+class Counters:
+    """Since the start. ``n_dropped`` are frames of strangers, ``wait_s`` seconds of waiting."""
+
+    n_sent: int = 0
+    sent_bytes: int = 0
+    n_received: int = 0
+    received_bytes: int = 0
+    wait_s: float = 0.0
+    n_dropped: int = 0
+
+
+class PeerLost(MemberLost):
+    """A peer's process has gone, or it left while it still owed something."""
+
+    def __init__(self, where: str, lost: tuple[str, ...], reason: str) -> None:
+        super().__init__(where, lost)
+        self.reason = reason
+        self.args = (where, lost, reason)
+
+    def __str__(self) -> str:
+        return f"{self.where}: lost {', '.join(self.lost)} ({self.reason})"
+
+
+class Transport(ABC):
+    """One task's connection to its group.
+
+    ``connect`` and ``plan`` are called by all tasks together. Then, superstep by superstep: write
+    into ``outbox(part)``, ``exchange``, read ``inbox(part)``. Every wait ends after ``timeout_s``.
+
+    Raises
+    ------
+    PeerLost : a peer died or left. BarrierTimeout : it is late; says who, where and what it owes.
+    ProtocolError : peers disagree, or a frame was lost, doubled, reordered or corrupted.
+    """
+
+    scheme: ClassVar[str]
+    endpoint: str  # give this to the others, in whatever way
+
+    def __init__(self, url: str, place: Place) -> None:
+        self.url, self.place, self.counters = url, place, Counters()
+        self.task, self.n_tasks = place.task, place.n_tasks
+
+    @abstractmethod
+    def connect(self, peers: Sequence[str], timeout_s: float) -> None:
+        """Meet the others; ``peers`` are all endpoints by task, this one's own included."""
+
+    @abstractmethod
+    def plan(self, channels: Sequence[Channel], timeout_s: float) -> None:
+        """Agree on the channels; a second call replaces them."""
+
+    @abstractmethod
+    def outbox(self, part: int, timeout_s: float) -> Array:
+        """Where to write the next block of this part. Waits until its readers make room."""
+
+    @abstractmethod
+    def post(self, superstep: int, parts: Sequence[int]) -> None:
+        """Hand over what this task owes of ``parts``; give up the blocks collected before."""
+
+    @abstractmethod
+    def collect(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None:
+        """Wait for what is owed to this task of ``parts``, once posted."""
+
+    @abstractmethod
+    def inbox(self, part: int) -> Array:
+        """The block that was collected last, read-only, whole until the part is posted again."""
+
+    def exchange(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None:
+        """One superstep: send what is owed, collect what is owed."""
+        self.post(superstep, parts)
+        self.collect(superstep, parts, timeout_s)
+
+    @abstractmethod
+    def barrier(self, superstep: int, timeout_s: float) -> None:
+        """Pass when all tasks have called it for this superstep."""
+
+    @abstractmethod
+    def send(self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float) -> None:
+        """A message outside the plan: notes, failures."""
+
+    @abstractmethod
+    def receive(self, timeout_s: float) -> Message | None:
+        """The next message outside the plan, None if there is none in time."""
+
+    @abstractmethod
+    def close(self, reason: str = "finished") -> None:
+        """Leave: the others are told, nothing stays behind. May be called twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close("finished" if error is None else f"{type(error).__name__}: {error}"[:1000])
+
+
+def names() -> list[str]:
+    """The schemes there are."""
+    return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+
+
+def load(scheme: str) -> type[Transport]:
+    """The transport of a scheme."""
+    if scheme not in names():
+        raise JobError(f"no transport is called {scheme!r}; there are {', '.join(names())}")
+    found: type[Transport] = importlib.import_module(f"{__name__}.{scheme}").TRANSPORT
+    return found
+
+
+def open_transport(url: str, place: Place) -> Transport:
+    """A transport by its URL: ``shm://``, ``ipc:///folder``, ``tcp://host:port``, ``inproc://``."""
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        raise JobError(f"{url!r} is no transport: write one of {'://, '.join(names())}://")
+    if not 0 <= place.task < place.n_tasks:
+        raise JobError(f"task {place.task} of {place.n_tasks}: tasks count from 0")
+    return load(scheme)(url, place)
+
+
+def checked(channels: Iterable[Channel], n_tasks: int) -> dict[int, Channel]:
+    """Channels by part. Raises BadFrame for one that no wire could carry."""
+    found: dict[int, Channel] = {}
+    for channel in channels:
+        where = f"plan: {channel}"
+        if channel.part in found or not 0 <= channel.part < 2**32:
+            raise BadFrame(where, channel.part, "a part number used once, below 2**32")
+        if not channel.dsts or len(set(channel.dsts)) != len(channel.dsts):
+            raise BadFrame(where, f"receivers {channel.dsts}", "at least one, each once")
+        for task in (channel.src, *channel.dsts):
+            if not 0 <= task < n_tasks:
+                raise BadFrame(where, f"task {task}", f"0 to {n_tasks - 1}")
+        if channel.src in channel.dsts:
+            raise BadFrame(where, f"task {channel.src} as its own receiver", "another")
+        if np.dtype(channel.dtype).str not in DTYPES.values():
+            raise BadFrame(where, channel.dtype, f"one of {' '.join(DTYPES.values())}")
+        found[channel.part] = channel
+    return found
+
+
+def digest(channels: Iterable[Channel]) -> bytes:
+    """32 bytes that are equal when the channels are; labels do not count."""
+    text = repr([(c.part, c.src, c.dsts, np.dtype(c.dtype).str, c.shape) for c in channels])
+    return hashlib.sha256(text.encode()).digest()

@@ -1,0 +1,334 @@
+"""Every transport in its folder: what goes in comes out, bit for bit, and what fails has a name."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from horn.errors import BarrierTimeout, JobError, ProtocolError
+from horn.runtime.messages import BadFrame, Failure, Note, Refused
+from horn.transport import Channel, PeerLost, Place, Transport, load, open_transport
+from tests.transport.groups import (
+    SCHEMES,
+    TIMEOUT_S,
+    all_to_all,
+    expected_digests,
+    good,
+    mixed,
+    run_steps,
+    run_threads,
+    url_of,
+)
+
+pytestmark = pytest.mark.net
+
+
+@pytest.fixture(params=SCHEMES)
+def scheme(request):
+    return request.param
+
+
+def test_the_file_is_the_registration():
+    assert {"inproc", "ipc", "tcp", "shm"} <= set(SCHEMES)
+    for name in SCHEMES:
+        cls = load(name)
+        assert issubclass(cls, Transport) and cls.scheme == name
+
+
+def test_unknown_urls_are_refused_with_what_there_is():
+    place = Place(0, 2, "test")
+    with pytest.raises(JobError, match="no transport is called 'rdma'; there are inproc, ipc"):
+        open_transport("rdma://", place)
+    with pytest.raises(JobError, match="'tcp' is no transport: write "):
+        open_transport("tcp", place)
+    with pytest.raises(JobError, match="task 2 of 2"):
+        open_transport("shm://", Place(2, 2, "test"))
+
+
+@pytest.mark.parametrize("n_tasks", [2, 3, 4])
+def test_blocks_arrive_bit_for_bit_in_their_superstep(scheme, n_tasks):
+    steps = mixed(n_tasks, seed=n_tasks)
+    got = good(run_threads(scheme, n_tasks, lambda t: run_steps(t, steps, 4)))
+    assert got == expected_digests(n_tasks, steps, 4)
+
+
+def test_a_task_alone_is_a_group(scheme):
+    def body(t):
+        t.plan([], TIMEOUT_S)
+        t.exchange(0, (), TIMEOUT_S)
+        t.barrier(0, TIMEOUT_S)
+        return True
+
+    assert good(run_threads(scheme, 1, body)) == [True]
+
+
+def test_blocks_larger_than_a_frame_arrive_whole(scheme):
+    n = 9 * 1024 * 1024 // 4 + 3
+
+    def body(t):
+        t.plan(all_to_all(2, (n,), "<i4"), TIMEOUT_S)
+        for step in range(4):
+            t.outbox(t.task, TIMEOUT_S)[...] = np.arange(n) + 10 * step + t.task
+            t.exchange(step, (0, 1), TIMEOUT_S)
+            other = 1 - t.task
+            np.testing.assert_array_equal(t.inbox(other), np.arange(n) + 10 * step + other)
+        return t.counters.received_bytes
+
+    assert good(run_threads(scheme, 2, body)) == [4 * 4 * n] * 2
+
+
+def test_a_block_stays_whole_until_its_part_is_posted_again(scheme):
+    ahead, checked = threading.Event(), threading.Event()
+
+    def body(t):
+        t.plan([Channel(1, 0, (1,), "<f8", (1000,))], TIMEOUT_S)
+        if t.task == 0:
+            for step in range(2):  # the second while the reader still looks at the first
+                t.outbox(1, TIMEOUT_S)[...] = step
+                t.exchange(step, (1,), TIMEOUT_S)
+            ahead.set()
+            assert checked.wait(TIMEOUT_S)
+            t.barrier(2, TIMEOUT_S)
+        else:
+            t.exchange(0, (1,), TIMEOUT_S)
+            block = t.inbox(1)
+            assert ahead.wait(TIMEOUT_S)
+            np.testing.assert_array_equal(block, 0.0)
+            with pytest.raises(ValueError):
+                block[0] = 1.0
+            t.exchange(1, (1,), TIMEOUT_S)
+            np.testing.assert_array_equal(t.inbox(1), 1.0)
+            checked.set()
+            t.barrier(2, TIMEOUT_S)
+
+    good(run_threads(scheme, 2, body))
+
+
+def test_posting_and_collecting_may_be_apart(scheme):
+    def body(t):
+        t.plan(all_to_all(3), TIMEOUT_S)
+        for step in range(5):
+            t.outbox(t.task, TIMEOUT_S)[...] = t.task + step
+            t.post(step, range(3))
+            others = [task for task in range(3) if task != t.task]
+            t.collect(step, range(3), TIMEOUT_S)
+            assert [t.inbox(task)[0] for task in others] == [task + step for task in others]
+
+    good(run_threads(scheme, 3, body))
+
+
+@pytest.mark.parametrize("n_tasks", [2, 3])
+def test_nobody_passes_the_barrier_before_all_have_come(scheme, n_tasks):
+    count = [0] * n_tasks
+
+    def body(t):
+        for step in range(30):
+            count[t.task] += 1
+            t.barrier(step, TIMEOUT_S)
+            assert min(count) >= step + 1
+            t.barrier(step, TIMEOUT_S)
+
+    good(run_threads(scheme, n_tasks, body))
+
+
+def test_a_plan_can_be_replaced(scheme):
+    def body(t):
+        for shape in [(3,), (2, 5), (0,)]:
+            t.plan(all_to_all(2, shape), TIMEOUT_S)
+            for step in range(3):
+                t.outbox(t.task, TIMEOUT_S)[...] = step
+                t.exchange(step, (0, 1), TIMEOUT_S)
+                assert t.inbox(1 - t.task).shape == shape
+                assert np.all(t.inbox(1 - t.task) == step)
+
+    good(run_threads(scheme, 2, body))
+
+
+def test_notes_and_failures_travel_beside_the_plan(scheme, rng):
+    sent = (rng.standard_normal((40, 50)), np.arange(3))
+
+    def body(t):
+        if t.task == 0:
+            t.send(1, Note(topic="weights", fields={"layer": 2}), sent, TIMEOUT_S)
+            t.send(1, Failure(error="ModelError", text="no"), (), TIMEOUT_S)
+            t.barrier(0, TIMEOUT_S)
+            return None
+        note, failure = t.receive(TIMEOUT_S), t.receive(TIMEOUT_S)
+        assert t.receive(0.0) is None
+        t.barrier(0, TIMEOUT_S)
+        assert failure.meta.text == "no" and failure.src == 0
+        assert note.meta.topic == "weights" and note.meta.fields == {"layer": 2}
+        return note.arrays
+
+    got = good(run_threads(scheme, 2, body))[1]
+    for a, b in zip(got, sent, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def both(results, kind, sentence):
+    for error in results:
+        assert isinstance(error, kind), results
+    assert any(sentence in str(error) for error in results), results
+
+
+@pytest.mark.parametrize(
+    "other, sentence",
+    [
+        (Place(1, 2, "other", 7), "job"),
+        (Place(1, 2, "test", 6), "epoch"),
+    ],
+)
+def test_who_does_not_belong_is_refused_at_both_ends_at_once(scheme, other, sentence):
+    places = [Place(0, 2, "test", 7), other]
+
+    def made(task):
+        return open_transport(url_of(scheme), places[task])
+
+    began = time.monotonic()
+    results = run_threads(scheme, 2, lambda t: None, made=made, timeout_s=5.0)
+    both(results, Refused, sentence)
+    assert time.monotonic() - began < 4.0
+
+
+def test_there_must_be_an_endpoint_for_each_task(scheme):
+    with open_transport(url_of(scheme), Place(0, 3, "test")) as t:
+        with pytest.raises(Refused, match="endpoints: got 1, expected 3"):
+            t.connect([t.endpoint], 1.0)
+
+
+def test_another_plan_is_refused_at_both_ends(scheme):
+    def body(t):
+        t.plan(all_to_all(2, (3 + t.task,)), TIMEOUT_S)
+
+    both(run_threads(scheme, 2, body), Refused, "plan of task")
+
+
+def test_a_late_task_is_named_with_what_it_owes(scheme):
+    done = threading.Event()
+
+    def body(t):
+        t.plan(all_to_all(3), TIMEOUT_S)
+        if t.task == 2:
+            assert done.wait(TIMEOUT_S)
+            return None
+        t.outbox(t.task, TIMEOUT_S)
+        try:
+            t.exchange(5, (0, 1, 2), 0.3)
+        finally:
+            if t.task == 0:
+                done.set()
+
+    results = run_threads(scheme, 3, body)
+    error = results[0]
+    assert isinstance(error, BarrierTimeout)
+    assert (error.absent, error.arrived) == (("task 2",), ("task 0", "task 1"))
+    assert "superstep 5, exchange" in str(error) and "task 2 owes part 2 (<f4 (8,))" in str(error)
+
+
+def test_a_late_task_at_the_barrier_is_named(scheme):
+    done = threading.Event()
+
+    def body(t):
+        if t.task == 1:
+            assert done.wait(TIMEOUT_S)
+            return
+        try:
+            t.barrier(3, 0.2)
+        finally:
+            done.set()
+
+    error = run_threads(scheme, 2, body)[0]
+    assert isinstance(error, BarrierTimeout) and error.absent == ("task 1",)
+    assert "superstep 3, barrier" in str(error)
+
+
+def test_a_task_that_left_is_named_with_its_reason_before_the_deadline(scheme):
+    def body(t):
+        t.plan(all_to_all(2), TIMEOUT_S)
+        if t.task == 1:
+            raise ValueError("no more")
+        t.outbox(0, TIMEOUT_S)
+        t.exchange(0, (0, 1), TIMEOUT_S)
+
+    began = time.monotonic()
+    error = run_threads(scheme, 2, body)[0]
+    assert isinstance(error, PeerLost) and error.lost == ("task 1",)
+    assert "it left: ValueError: no more; it owes part 1" in str(error)
+    assert time.monotonic() - began < 5
+
+
+def test_what_was_sent_before_leaving_still_counts(scheme):
+    def body(t):
+        t.plan(all_to_all(2), TIMEOUT_S)
+        t.outbox(t.task, TIMEOUT_S)[...] = 5.0
+        if t.task == 1:
+            t.post(0, (0, 1))
+            t.collect(0, (0, 1), TIMEOUT_S)
+            return None
+        t.exchange(0, (0, 1), TIMEOUT_S)
+        return t.inbox(1).copy()
+
+    np.testing.assert_array_equal(good(run_threads(scheme, 2, body))[0], 5.0)
+
+
+def test_tasks_in_different_supersteps_are_named(scheme):
+    def exchange(t):
+        t.plan(all_to_all(2), TIMEOUT_S)
+        t.outbox(t.task, TIMEOUT_S)
+        t.exchange(4 + t.task, (0, 1), TIMEOUT_S)
+
+    errors = run_threads(scheme, 2, exchange)
+    assert any(isinstance(e, BadFrame) and "superstep 5, expected superstep 4" in str(e)
+               for e in errors), errors  # fmt: skip
+
+    errors = run_threads(scheme, 2, lambda t: t.barrier(4 + t.task, TIMEOUT_S))
+    assert any(isinstance(e, BadFrame) and "superstep 5, expected superstep 4" in str(e)
+               for e in errors), errors  # fmt: skip
+
+
+def test_mistakes_of_the_caller_are_named(scheme):
+    def body(t):
+        t.plan(all_to_all(2), TIMEOUT_S)
+        with pytest.raises(ProtocolError, match="got 9, expected one of the 2 of the plan"):
+            t.outbox(9, TIMEOUT_S)
+        with pytest.raises(ProtocolError, match="got no outbox, expected a new block"):
+            t.post(0, (0, 1))
+        with pytest.raises(ProtocolError, match="got nothing, expected a collected block"):
+            t.inbox(1 - t.task)
+        with pytest.raises(ProtocolError, match="receiver: got task 5"):
+            t.send(5, Note(topic="x"), (), TIMEOUT_S)
+        t.barrier(0, TIMEOUT_S)
+
+    good(run_threads(scheme, 2, body))
+
+
+@pytest.mark.parametrize(
+    "channel",
+    [
+        Channel(1, 0, (0,), "<f4", (3,)),
+        Channel(1, 0, (2,), "<f4", (3,)),
+        Channel(1, 0, (), "<f4", (3,)),
+        Channel(1, 0, (1,), "<c8", (3,)),
+        Channel(-1, 0, (1,), "<f4", (3,)),
+    ],
+)
+def test_channels_that_cannot_be_are_refused(scheme, channel):
+    errors = run_threads(scheme, 2, lambda t: t.plan([channel], TIMEOUT_S))
+    assert all(isinstance(e, BadFrame) and str(e).startswith("plan: part") for e in errors), errors
+
+
+def test_nothing_is_left_of_20_groups(scheme):
+    def once():
+        good(run_threads(scheme, 2, lambda t: run_steps(t, [all_to_all(2)] * 1, 2)))
+
+    once()
+    n_fds = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        once()
+    assert len(os.listdir("/proc/self/fd")) == n_fds
+    left = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
+    assert left in ([], ["Thread-gc"]) or all("Thread" in name for name in left)
