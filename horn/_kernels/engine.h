@@ -59,7 +59,7 @@ typedef struct {
     int32_t n_in, n_out, n_ops, n_const, n_values, n_slots;
     int32_t reduce, axis;       /* monoid; 1 or 2 */
     int32_t accumulate;         /* combine with what the output holds */
-    int32_t fast;               /* 1: the sum of a product of two inputs */
+    int32_t fast;               /* 1: the sum of a product of two inputs; 2: one copy */
     view_t *view;               /* inputs, then outputs */
     op_t *ops;
     coef_t *consts;
@@ -74,7 +74,11 @@ typedef struct {
     extent_t m, n, k;
     coef_t alpha, beta;
     int64_t block;              /* rows of C per block of a fused loop */
-    float *plus; int64_t plus_ld; /* the loop is plus += C: thin.h can do both at once */
+    /* thin.h can do product and loop at once: v = decay v + product, w += v (w may be NULL), at
+     * live rows and columns or at all; v NULL: it cannot */
+    float *v, *w; int64_t ldv, ldw;
+    const int32_t *rows, *cols; const uint16_t *bits;
+    coef_t decay;
 } gemm_t;
 
 typedef struct {
@@ -468,12 +472,12 @@ static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
     }
     if (nt > 1 && m * n * (k + 1) < 65536) { nt = 1; if (tid) return; }
 #ifdef HORN_X86
-    if (g->plus && t->thin && !ins->numpy && LEVEL_USED == 2 && k > 0 && k <= THIN_K) {
+    if (g->v && t->thin && !ins->numpy && LEVEL_USED == 2 && k > 0 && k <= THIN_K) {
         share(m, tid, nt, m >= 32 * nt ? 12 : 1, &lo, &hi);
         thin_update((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
                     (const float *)g->b.data, g->b.stride[0], g->b.stride[1], lo, hi, n, k,
-                    (float)alpha, (float)beta, (float *)g->c.data, g->c.ld, g->plus, g->plus_ld,
-                    t->thin[tid]);
+                    (float)alpha, (float)value_of(t, g->decay), g->v, g->ldv, g->w, g->ldw,
+                    g->rows, g->cols, g->bits, t->thin[tid]);
         return;
     }
 #endif

@@ -76,8 +76,13 @@ cdef extern from "engine.h":
         extent_t m, n, k
         coef_t alpha, beta
         int64_t block
-        float *plus
-        int64_t plus_ld
+        float *v
+        float *w
+        int64_t ldv, ldw
+        const int32_t *rows
+        const int32_t *cols
+        const uint16_t *bits
+        coef_t decay
     ctypedef struct draw_t:
         char *out
         int64_t stride[2]
@@ -329,9 +334,15 @@ cdef class Tape:
                   k=None, block=0, label=""):
         """A GEMM, then an elementwise loop over the axes "m" and "n" of c, by blocks of rows.
 
-        For w += c in float32 with a thin k both are one kernel (thin.h). Otherwise `block` is the
-        number of rows between product and loop; 0 is all of a thread's rows, because a BLAS packs b
-        again for every block, and that costs more than a second pass over c.
+        In float32 with a thin k, and with beta 0 in the latter two, one kernel (thin.h) does
+
+            w += c
+            w += c                               with w at live rows and columns
+            v = decay v + c;  w += v             with v and w at live rows and columns
+
+        and in the latter two c is left as it was. Otherwise `block` is the number of rows between
+        product and loop; 0 is all of a thread's rows, because a BLAS packs b again for every block,
+        and that costs more than a second pass over c.
         """
         c = np.asarray(c)
         if c.ndim == 2 and not _is_row(c) and _is_row(c.T):
@@ -351,11 +362,8 @@ cdef class Tape:
             free_loop(l)
             raise
         g.block = block or 2**30
-        w = _added_to(c, inputs, ops, outputs)
-        if w is not None and self.t.dtype == 0 and g.c.row:
-            self._room_for_thin()
-            g.plus = <float *><uintptr_t>w.ctypes.data
-            g.plus_ld = max(_strides(w)[0], c.shape[1])
+        if self.t.dtype == 0 and g.c.row:
+            self._find_thin(g, c, list(inputs), list(ops), list(outputs))
         cdef ins_t *ins = self._append(K_GEMM_LOOP, label or "gemm_loop", g, l)
         ins.numpy = self.blas.sgemm == 0
         return self.t.n_ins - 1
@@ -587,6 +595,34 @@ cdef class Tape:
         self.labels.append(label)
         return ins
 
+    cdef int _find_thin(self, gemm_t *g, c, inputs, ops, outputs) except -1:
+        """Note what thin.h needs where the loop is one that it knows."""
+        w = _added_to(c, inputs, ops, outputs)
+        if w is not None:
+            g.v, g.ldv, g.decay = <float *>g.c.data, g.c.ld, g.beta
+            g.w = <float *><uintptr_t>w.ctypes.data
+            g.ldw = max(_strides(w)[0], c.shape[1])
+            return self._room_for_thin()
+        found = _spread_over(c, inputs, ops, outputs)
+        if found is None or g.beta.scalar >= 0 or g.beta.factor != 0:
+            return 0
+        w, velocity, decay = found
+        rows, cols = w.index.get("m"), w.index.get("n")
+        if cols is not None and cols.ctypes.data not in self.bits:
+            return 0
+        g.v, g.ldv = <float *><uintptr_t>w.array.ctypes.data, _strides(w.array)[0]
+        g.decay = self._coef(1.0 if decay is None else decay)
+        if velocity is not None:
+            g.w, g.ldw = g.v, g.ldv
+            g.v = <float *><uintptr_t>velocity.array.ctypes.data
+            g.ldv = _strides(velocity.array)[0]
+        if rows is not None:
+            g.rows = <const int32_t *><uintptr_t>rows.ctypes.data
+        if cols is not None:
+            g.cols = <const int32_t *><uintptr_t>cols.ctypes.data
+            g.bits = <const uint16_t *><uintptr_t>self.bits[cols.ctypes.data].ctypes.data
+        return self._room_for_thin()
+
     cdef int _room_for_thin(self) except -1:
         cdef void *block = NULL
         if self.t.thin:
@@ -813,6 +849,10 @@ cdef class Tape:
         l.fast = (reduce is not None and monoid == "sum" and len(arrays) == 2 and not consts
                   and program == [(OPS["mul"][0], [0, 1])] and isinstance(arrays[0], View)
                   and isinstance(arrays[1], View))
+        if reduce is None and len(arrays) == n_out == 1 and program == [(OPS["copy"][0], [0])]:
+            # a copy may not be done in rows where it would read what it has written
+            l.fast = 2 if isinstance(arrays[0], View) and not np.may_share_memory(
+                arrays[0].array, outputs[0][0].array) else 0
 
         # an output may be written in place unless its memory is read, or written, afterwards
         last = [-1] * place
@@ -1021,6 +1061,45 @@ def _added_to(c, inputs, ops, outputs):
     if {place(v.array) for v in inputs} != {place(c), place(w.array)} or place(c) == place(w.array):
         return None
     return w.array
+
+
+def _spread_over(c, inputs, ops, outputs):
+    """(w, None, None) or (w, v, decay) of a fused loop that adds c to the live places of w, at
+    once or through a velocity v; or None.
+    """
+    names = [op[0] for op in ops]
+    if names == ["add"] and len(inputs) == 2 and [o[1] for o in outputs] == [2] \
+            and tuple(ops[0][1:]) == (0, 1):
+        w, product = inputs
+        v = decay = None
+        pairs = [(w, outputs[0][0])]
+    elif names == ["fma", "add"] and len(inputs) == 4 and [o[1] for o in outputs] == [4, 5] \
+            and tuple(ops[0][1:]) == (1, 3, 2) and tuple(ops[1][1:]) == (0, 4):
+        w, v, product, decay = inputs
+        if isinstance(decay, (View, Iota)):
+            return None
+        pairs = [(v, outputs[0][0]), (w, outputs[1][0])]
+    else:
+        return None
+
+    def place(view):
+        lists = {axis: x.ctypes.data for axis, x in view.index.items()}
+        return view.array.ctypes.data, view.array.strides, lists
+
+    for old, new in pairs:
+        for view in (old, new):
+            if not isinstance(view, View) or view.axes != ("m", "n") or not view.ascending \
+                    or view.array.dtype != np.float32 or not _is_row(view.array) \
+                    or min(view.array.shape) < 2:
+                return None
+        if place(old) != place(new) or place(old)[2] != place(w)[2]:
+            return None
+    if not isinstance(product, View) or product.index or product.axes != ("m", "n") \
+            or place(product)[:2] != (c.ctypes.data, c.strides):
+        return None
+    if v is not None and np.may_share_memory(v.array, w.array):
+        return None
+    return w, v, decay
 
 
 def _renamed(view, names):

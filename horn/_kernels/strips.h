@@ -521,6 +521,40 @@ static int K(dot_rows)(const loop_t *l, const domain_t *d) {
     return 1;
 }
 
+/* Rows copied as they are, or their live places only. */
+static int K(copy_rows)(const domain_t *d) {
+    const view_t *v = &d->v[0], *out = &d->v[1];
+    const int64_t c = d->n[2];
+    if (v->dtype != REAL_TYPE || out->dtype != REAL_TYPE || d->indptr || d->axis || out->index[2]
+        || c < 8 || v->stride[2] != 1 || out->stride[2] != 1) return 0;
+    for (int64_t i0 = 0; i0 < d->n[0]; i0++)
+        for (int64_t i1 = 0; i1 < d->n[1]; i1++) {
+            const REAL *restrict p = (const REAL *)v->data + K(place)(v, 0, i0) + K(place)(v, 1, i1);
+            REAL *restrict to = (REAL *)out->data + K(place)(out, 0, i0) + K(place)(out, 1, i1);
+            const int32_t *x = v->index[2];
+            if (!x) { memcpy(to, p, c * sizeof(REAL)); continue; }
+#if LEVEL == 2 && IS_F32
+            if (LIVE_BITS(v)) {
+                const int64_t after = i1 + 1 < d->n[1] ? i1 + 1 : i1;
+                const float *q = (const float *)v->data + K(place)(v, 0, i0) + K(place)(v, 1, after);
+                const int64_t first = x[0] >> 4, last = x[c - 1] >> 4;
+                float *end = to + c;
+                for (int64_t at = first; at <= last; at++) {
+                    const __mmask16 m = K(bits16)(v, at, x[0], x[c - 1]);
+                    _mm_prefetch((const char *)(q + 16 * at), _MM_HINT_T0);
+                    const __m512 some = _mm512_maskz_compress_ps(m, _mm512_maskz_loadu_ps(m, p + 16 * at));
+                    if (end - to >= 16) _mm512_storeu_ps(to, some);     /* the rest comes next */
+                    else _mm512_mask_storeu_ps(to, (__mmask16)((1u << (end - to)) - 1), some);
+                    to += __builtin_popcount(m);
+                }
+                continue;
+            }
+#endif
+            for (int64_t j = 0; j < c; j++) to[j] = p[x[j]];
+        }
+    return 1;
+}
+
 static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch) {
     const int64_t n0 = d->n[0], n1 = d->n[1], n2 = d->n[2];
     REAL *strip = (REAL *)scratch;
@@ -530,8 +564,9 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
     REAL **value = (REAL **)(where + STRIP);
     K(machine_t) m = {l, d, strip, value};
     if (n0 <= 0) return;
-    if (l->fast && d->axis == 1 && K(weighted_rows)(l, d, acc, best)) return;
-    if (l->fast && d->axis == 2 && K(dot_rows)(l, d)) return;
+    if (l->fast == 2 && K(copy_rows)(d)) return;
+    if (l->fast == 1 && d->axis == 1 && K(weighted_rows)(l, d, acc, best)) return;
+    if (l->fast == 1 && d->axis == 2 && K(dot_rows)(l, d)) return;
 
     for (int k = l->n_in; k < l->n_values; k++) value[k] = strip + l->slot[k] * STRIP;
     for (int k = 0; k < l->n_const; k++) {

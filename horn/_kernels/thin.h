@@ -4,7 +4,8 @@
  *
  * A BLAS packs x again for every block of rows and leaves w for a second pass; with k rows of batch
  * this product is bound by memory as much as by arithmetic. Here x is packed once into panels of 32
- * columns, a tile of 12 x 32 sums stays in registers, and the update is its epilogue.
+ * columns, a tile of 12 x 32 sums stays in registers, and the update is its epilogue. Where some
+ * neurons sit the batch out, the epilogue spreads its tile over the places of those that do not.
  */
 #define THIN_K 256
 #define THIN_TILES_BYTES (256 * 1024)
@@ -125,13 +126,96 @@ thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, 
     }
 }
 
-/* Rows [r0, r1) of v and w. d (m, k) and x (k, n) by strides; v and w row-major. */
+/* Where a panel of live columns lies: blocks of 16 places, which of them, and the first's number. */
+typedef struct { int n; int32_t at[32]; uint16_t mask[32]; int32_t from[32]; } thin_blocks_t;
+
+static void thin_find(const int32_t *cols, const uint16_t *bits, int64_t n, thin_blocks_t *to) {
+    const int32_t first = cols[0], last = cols[n - 1];
+    int32_t from = 0;
+    to->n = 0;
+    for (int32_t at = first >> 4; at <= last >> 4; at++) {
+        uint32_t m = bits[at];
+        if (at == first >> 4) m &= 0xffffu << (first & 15);
+        if (at == last >> 4) m &= 0xffffu >> (15 - (last & 15));
+        if (!m) continue;
+        to->at[to->n] = 16 * at; to->mask[to->n] = (uint16_t)m; to->from[to->n++] = from;
+        from += __builtin_popcount(m);
+    }
+}
+
+/* A tile whose rows and columns are spread over v and w: rows[0 .. mr), and the blocks' columns.
+ * The rows `ahead` are fetched meanwhile. */
+static inline __attribute__((always_inline)) void
+thin_tile_live(const int mr, int64_t k, const float *a, const float *b, float alpha, float beta,
+               float *v, int64_t ldv, float *w, int64_t ldw, const int64_t *rows,
+               const int64_t *ahead, const thin_blocks_t *blocks) {
+    __m512 sum[THIN_ROWS][2];
+    float out[THIN_ROWS][48];                   /* a whole vector may be read from any place */
+#pragma GCC unroll 12
+    for (int i = 0; i < mr; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
+    const int64_t step = (k + mr - 1) / mr;
+    for (int64_t k0 = 0; k0 < k; k0 += step) {
+        const int64_t k1 = k0 + step < k ? k0 + step : k, next = *ahead++;
+        for (int j = 0; j < blocks->n; j++) {
+            _mm_prefetch((const char *)(v + next * ldv + blocks->at[j]), _MM_HINT_T0);
+            if (w) _mm_prefetch((const char *)(w + next * ldw + blocks->at[j]), _MM_HINT_T0);
+        }
+        for (int64_t kk = k0; kk < k1; kk++) {
+            const __m512 b0 = _mm512_load_ps(b + kk * 32), b1 = _mm512_load_ps(b + kk * 32 + 16);
+#pragma GCC unroll 12
+            for (int i = 0; i < mr; i++) {
+                const __m512 q = _mm512_set1_ps(a[kk * mr + i]);
+                sum[i][0] = _mm512_fmadd_ps(q, b0, sum[i][0]);
+                sum[i][1] = _mm512_fmadd_ps(q, b1, sum[i][1]);
+            }
+        }
+    }
+    const __m512 va = _mm512_set1_ps(alpha), vb = _mm512_set1_ps(beta);
+#pragma GCC unroll 12
+    for (int i = 0; i < mr; i++) {
+        _mm512_storeu_ps(out[i], _mm512_mul_ps(va, sum[i][0]));
+        _mm512_storeu_ps(out[i] + 16, _mm512_mul_ps(va, sum[i][1]));
+    }
+    for (int j = 0; j < blocks->n; j++) {
+        const __mmask16 m = (__mmask16)blocks->mask[j];
+        const int32_t from = blocks->from[j];
+        float *pv = v + blocks->at[j], *pw = w + (w ? blocks->at[j] : 0);
+        for (int i = 0; i < mr; i++) {
+            float *p = pv + rows[i] * ldv;
+            __m512 o = _mm512_maskz_expandloadu_ps(m, out[i] + from);
+            o = _mm512_fmadd_ps(vb, _mm512_maskz_loadu_ps(m, p), o);
+            _mm512_mask_storeu_ps(p, m, o);
+            if (w) {
+                float *q = pw + rows[i] * ldw;
+                _mm512_mask_storeu_ps(q, m, _mm512_add_ps(_mm512_maskz_loadu_ps(m, q), o));
+            }
+        }
+    }
+}
+
+/* Rows [r0, r1) of v and w. d (m, k) and x (k, n) by strides; v and w row-major.
+ *
+ * With `rows` and `cols` (ascending; `bits` says the same as cols) d and x belong to live neurons
+ * only, and v and w are whole: row r and column c of the product go to rows[r], cols[c], and the
+ * others are not touched. */
 static void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, int64_t xk,
                         int64_t xn, int64_t r0, int64_t r1, int64_t n, int64_t k, float alpha,
-                        float beta, float *v, int64_t ldv, float *w, int64_t ldw, char *scratch) {
+                        float beta, float *v, int64_t ldv, float *w, int64_t ldw,
+                        const int32_t *rows, const int32_t *cols, const uint16_t *bits,
+                        char *scratch) {
     float *panel = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
     float *tiles = panel + 32 * THIN_K;
     int64_t height = THIN_TILES_BYTES / 4 / (k > 0 ? k : 1) / THIN_ROWS * THIN_ROWS;
+    if (cols && n > 0 && cols[n - 1] - cols[0] == n - 1) {      /* one range */
+        v += cols[0];
+        if (w) w += cols[0];
+        cols = NULL;
+    }
+    if (rows && r1 > r0 && rows[r1 - 1] - rows[r0] == r1 - r0 - 1) {
+        v += (rows[r0] - r0) * ldv;
+        if (w) w += (rows[r0] - r0) * ldw;
+        rows = NULL;
+    }
     for (int64_t s0 = r0; s0 < r1; s0 += height) {
         const int64_t s1 = s0 + height < r1 ? s0 + height : r1;
         for (int64_t r = s0; r < s1;) {
@@ -140,17 +224,41 @@ static void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, 
             r += mr;
         }
         for (int64_t c = 0; c < n; c += 32) {
-            const int64_t cols = n - c < 32 ? n - c : 32;
-            thin_pack(x + c * xn, xk, xn, k, cols, panel);
+            const int64_t cn = n - c < 32 ? n - c : 32;
+            thin_blocks_t blocks;
+            if (cols) {
+                thin_find(cols + c, bits, cn, &blocks);
+            } else if (rows) {
+                blocks = (thin_blocks_t){.n = cn > 16 ? 2 : 1, .at = {(int32_t)c, (int32_t)c + 16},
+                                         .from = {0, 16}};
+                blocks.mask[0] = cn >= 16 ? 0xffff : (uint16_t)((1u << cn) - 1);
+                blocks.mask[1] = cn >= 32 ? 0xffff : cn <= 16 ? 0 : (uint16_t)((1u << (cn - 16)) - 1);
+            }
+            thin_pack(x + c * xn, xk, xn, k, cn, panel);
             for (int64_t r = s0; r < s1;) {
                 const int mr = thin_height(s1 - r);
                 const float *a = tiles + (r - s0) * k;
+                if (rows || cols) {
+                    int64_t at[2 * THIN_ROWS];
+                    for (int i = 0; i < 2 * mr; i++) {
+                        const int64_t to = r + i < s1 ? r + i : s1 - 1;
+                        at[i] = rows ? rows[to] : to;
+                    }
+                    switch (mr) {
+                    case 12: thin_tile_live(12, k, a, panel, alpha, beta, v, ldv, w, ldw, at, at + 12, &blocks); break;
+                    case 8: thin_tile_live(8, k, a, panel, alpha, beta, v, ldv, w, ldw, at, at + 8, &blocks); break;
+                    case 4: thin_tile_live(4, k, a, panel, alpha, beta, v, ldv, w, ldw, at, at + 4, &blocks); break;
+                    default: thin_tile_live(1, k, a, panel, alpha, beta, v, ldv, w, ldw, at, at + 1, &blocks); break;
+                    }
+                    r += mr;
+                    continue;
+                }
                 float *pv = v + r * ldv + c, *pw = w ? w + r * ldw + c : NULL;
                 switch (mr) {
-                case 12: thin_tile(12, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cols, 12); break;
-                case 8: thin_tile(8, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cols, 8); break;
-                case 4: thin_tile(4, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cols, 4); break;
-                default: thin_tile(1, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cols, 1); break;
+                case 12: thin_tile(12, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 12); break;
+                case 8: thin_tile(8, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 8); break;
+                case 4: thin_tile(4, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 4); break;
+                default: thin_tile(1, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 1); break;
                 }
                 r += mr;
             }

@@ -339,6 +339,12 @@ class Runner:
     def _update(self, s: Update) -> None:
         delta, x, w = self.arrays[s.a].T, self.arrays[s.b], self.arrays[s.weight]
         step = Coef(-1.0, self.scalars["learning_rate"], per=self.rows)
+        live = any(int(axis[1:]) in self.alive for axis in self.program.buffers[s.weight].axes)
+        for name in (s.weight, s.velocity):
+            self.taken.pop(name or "", None)
+        if live:
+            self._update_live(s, delta, x, step)
+            return
         if s.velocity is None:
             self.tape.gemm(delta, x, w, alpha=step, beta=1.0, k=self.rows, label=s.weight)
             return
@@ -347,6 +353,24 @@ class Runner:
             delta, x, v, alpha=step, beta=s.momentum, k=self.rows, label=s.weight,
             inputs=[View(w, "mn"), View(v, "mn")], ops=[("add", 0, 1)],
             outputs=[(View(w, "mn"), 2)],
+        )  # fmt: skip
+
+    def _update_live(self, s: Update, delta: Array, x: Array, step: Coef) -> None:
+        """The update at the live places. The product itself is seldom written (Tape.gemm_loop)."""
+        extent = self._extents(s.frame)
+        product = np.empty(self.arrays[s.weight].shape, self.dtype)
+        w = self._live_view(s.weight, "mn")
+        inputs: list[Any] = [w, View(product, "mn")]
+        ops: list[tuple[Any, ...]] = [("add", 0, 1)]
+        outputs = [(w, 2)]
+        if s.velocity is not None:
+            v = self._live_view(s.velocity, "mn")
+            inputs = [w, v, View(product, "mn"), s.momentum]
+            ops = [("fma", 1, 3, 2), ("add", 0, 4)]
+            outputs = [(v, 4), (w, 5)]
+        self.tape.gemm_loop(
+            delta, x, product, alpha=step, m=extent["o"], n=extent["i"], k=self.rows,
+            inputs=inputs, ops=ops, outputs=outputs, label=s.weight,
         )  # fmt: skip
 
     def _extents(self, frame: Frame) -> dict[str, int | Dim]:

@@ -174,12 +174,12 @@ class Runner:
     def update(self, s: Update) -> None:
         gradient = self.array(s.a).T @ self.array(s.b)
         step = self.dtype.type(-self.scalars["learning_rate"] * self.scalars["inv_rows"]) * gradient
+        here = self.places(s.weight)
         if s.velocity is not None:
             velocity = self.arrays[s.velocity]
-            velocity *= self.dtype.type(s.momentum)
-            velocity += step
-            step = velocity
-        self.arrays[s.weight] += step
+            velocity[here] = velocity[here] * self.dtype.type(s.momentum) + step
+            step = velocity[here]
+        self.arrays[s.weight][here] += step
 
     # --- loops
 
@@ -203,6 +203,8 @@ class Runner:
         for size, label in zip(self.array(name).shape, axes, strict=True):
             k = int(label[1:]) if label.startswith("n") else -1
             index.append(self.alive[k] if k in self.program.compact else np.arange(size))
+        if all(len(i) == n for i, n in zip(index, self.arrays[name].shape, strict=True)):
+            return ...
         return np.ix_(*index)
 
     def result(self, s: Loop, output: Output) -> Array:

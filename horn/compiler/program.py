@@ -148,7 +148,8 @@ class Update(Statement):
     (sum over b of a * b); weight += velocity.
 
     Without momentum (velocity is None): weight -= lr * inv_rows * (...). a (b,o), b (b,i), in the
-    link's frame. Never with compact layers.
+    link's frame. Of compact layers a and b have the live neurons, and weight and velocity, which
+    are whole, change at the live places only.
     """
 
     frame: Frame

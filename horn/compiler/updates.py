@@ -121,7 +121,7 @@ class Updates(Thinning):
             or link.edges is not None
         ):
             return False
-        if {frame.layer, link.source.index} & set(self.masks):
+        if {frame.layer, link.source.index} & set(self.masks) - self.compact:
             return False
         terms = monomials(node)
         if terms is None or len(terms) != 1 or terms[0][0] != 1.0 or len(terms[0][1]) != 2:

@@ -106,6 +106,70 @@ def test_gemm_loop_is_the_product_and_then_the_loop(m, n, k, order, dtype, n_thr
         np.testing.assert_allclose(w1, weight, rtol=RTOL[dtype] * 10, atol=RTOL[dtype] * 20)
 
 
+@pytest.mark.parametrize("keep", [0.0, 0.05, 0.5, 0.8, 1.0, "range"])
+@pytest.mark.parametrize("which", ["mn", "m", "n"])
+@pytest.mark.parametrize("m, n, k", [(7, 5, 3), (70, 784, 20), (97, 100, 100), (30, 50, 300)])
+def test_an_update_of_live_places_leaves_the_others(m, n, k, which, keep, dtype, n_threads,
+                                                    kernel_rng):  # fmt: skip
+    for name, momentum in itertools.product(BLASES, (0.9, None)):
+        tape = Tape(dtype, n_threads, some_blas(name))
+        lists, kept, dims = {}, {"m": np.arange(m), "n": np.arange(n)}, {"m": m, "n": n}
+        for axis in which:
+            mask = np.zeros(dims[axis], dtype)
+            if keep == "range":
+                mask[1 : dims[axis] // 2] = 1
+            else:
+                mask[kernel_rng.random(dims[axis]) < keep] = 1
+            kept[axis], lists[axis] = np.flatnonzero(mask), np.zeros(len(mask) + 1, np.int32)
+            dims[axis] = tape.dim(len(mask))
+            tape.live(mask, lists[axis], dims[axis])
+        here = np.ix_(kept["m"], kept["n"])
+        d = normal(kernel_rng, m, k, dtype=dtype)
+        x = normal(kernel_rng, k, n, dtype=dtype, order="F")
+        v, w = normal(kernel_rng, m, n, dtype=dtype), normal(kernel_rng, m, n, dtype=dtype)
+        step = -0.1 * (d[: len(kept["m"])].astype(float) @ x[:, : len(kept["n"])])
+        velocity, weight = v.copy(), w.copy()
+        if momentum:
+            step += momentum * v[here]
+            velocity[here] = step
+        weight[here] += step
+        c = np.full((m, n), np.nan, dtype)
+        wv, vv = (View(a, "mn", lists, ascending=True) for a in (w, v))
+        if momentum:
+            inputs, ops = [wv, vv, View(c, "mn"), momentum], [("fma", 1, 3, 2), ("add", 0, 4)]
+            outputs = [(vv, 4), (wv, 5)]
+        else:
+            inputs, ops, outputs = [wv, View(c, "mn")], [("add", 0, 1)], [(wv, 2)]
+        tape.gemm_loop(d, x, c, alpha=-0.1, inputs=inputs, ops=ops, outputs=outputs,
+                       m=dims["m"], n=dims["n"])  # fmt: skip
+        tape.run()
+        np.testing.assert_allclose(w, weight, rtol=RTOL[dtype] * 10, atol=RTOL[dtype] * 20)
+        np.testing.assert_allclose(v, velocity, rtol=RTOL[dtype] * 10, atol=RTOL[dtype] * 20)
+        out = np.ones((m, n), bool)
+        out[here] = False
+        np.testing.assert_array_equal(w[out], weight[out])
+        np.testing.assert_array_equal(v[out], velocity[out])
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (3, 7), (40, 100), (64, 784)])
+def test_copies_of_live_places(shape, dtype, n_threads, kernel_rng):
+    for rows, keep in itertools.product((False, True), (0.1, 0.5, 1.0)):
+        a = normal(kernel_rng, *shape, dtype=dtype)
+        axes, lists, here = {"m": shape[0], "n": shape[1]}, {}, [np.arange(s) for s in shape]
+        tape = Tape(dtype, n_threads)
+        for axis, name in enumerate("mn"[0 if rows else 1 :], 0 if rows else 1):
+            mask = (kernel_rng.random(shape[axis]) < keep).astype(dtype)
+            here[axis], axes[name] = np.flatnonzero(mask), tape.dim(shape[axis])
+            lists[name] = np.zeros(shape[axis] + 1, np.int32)
+            tape.live(mask, lists[name], axes[name])
+        out = np.full(shape, np.nan, dtype)
+        tape.loop(axes, [View(a, "mn", lists, ascending=True)], [], [(View(out, "mn"), 0)])
+        tape.run()
+        expected = np.full(shape, np.nan, dtype)
+        expected[: len(here[0]), : len(here[1])] = a[np.ix_(*here)]
+        np.testing.assert_array_equal(out, expected)
+
+
 # ---- loops ----
 
 UNARY = "copy neg abs tanh sigmoid softplus sin cos floor sign not relu square".split()
@@ -454,7 +518,8 @@ def test_an_unordered_index_list_is_not_taken_for_a_range(dtype):
 
 
 @pytest.mark.parametrize("rows, neurons, first", [(0, 5, 0), (3, 0, 0), (1, 1, 0), (5, 7, 3),
-                                                  (100, 67, 2), (17, 784, 0), (130, 33, 1)])  # fmt: skip
+                                                  (100, 67, 2), (17, 784, 0),
+                                                  (130, 33, 1)])  # fmt: skip
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("shared", [True, False])
 def test_draws_are_those_of_horn_random(rows, neurons, first, order, shared, dtype, n_threads):
