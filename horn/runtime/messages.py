@@ -22,6 +22,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 import numpy as np
 
+from horn._kernels.checksum import crc32
 from horn.errors import ProtocolError
 
 MAJOR, MINOR = 1, 0
@@ -232,8 +233,19 @@ class Expected:
     needs_crc: bool = True
 
 
-def encode(message: Message) -> list[Buffer]:
-    """The parts of a message; bodies are views of its arrays, so do not write them until sent."""
+def crc_of(bodies: Sequence[Buffer]) -> int:
+    """CRC-32 of all bodies, as if they were one."""
+    crc = 0
+    for body in bodies:
+        crc = crc32(body, crc)
+    return crc
+
+
+def encode(message: Message, body_crc: int | None = None) -> list[Buffer]:
+    """The parts of a message; bodies are views of its arrays, so do not write them until sent.
+
+    ``body_crc``: of the bodies, if it is known.
+    """
     arrays = message.arrays
     meta = message.meta
     if arrays or meta.arrays:
@@ -258,8 +270,7 @@ def encode(message: Message) -> list[Buffer]:
         )
     crc = 0
     if message.flags & BODY_CRC:
-        for body in bodies:
-            crc = zlib.crc32(body, crc)
+        crc = crc_of(bodies) if body_crc is None else body_crc
     number = _TYPE[type(meta)]
     head = HEADER.pack(
         MAGIC, MINOR, meta.kind, number, message.flags, len(bodies), len(packed), size,
@@ -303,9 +314,7 @@ def decode(parts: Sequence[Buffer], expected: Expected = Expected()) -> Message:
     if flags > BODY_CRC | FINITE or (expected.needs_crc and not flags & BODY_CRC):
         raise BadFrame("header: flags", f"{flags:#x}", "a body checksum and no unknown bit")
     if flags & BODY_CRC:
-        crc = 0
-        for body in bodies:
-            crc = zlib.crc32(body, crc)
+        crc = crc_of(bodies)
         if crc != body_crc:
             wanted = f"{body_crc:#010x}"
             raise BadFrame(f"bodies of task {src}: checksum", f"{crc:#010x}", wanted)

@@ -40,6 +40,7 @@ from horn.runtime.messages import (
     Refused,
     Welcome,
     Window,
+    crc_of,
     decode,
     encode,
 )
@@ -54,6 +55,7 @@ GRANT_BYTES = 4 * 1024 * 1024
 AHEAD = 2  # blocks of a channel that may wait here; the bytes of more are not granted again
 SLICE_S = 0.05  # how often a waiting task looks for the dead
 UNFIT_S = 0.5  # how long a peer that does not fit may still turn out to be somebody else
+LINGER_S = 2.0  # for what is still owed when a task leaves
 STRIKES = 3
 
 
@@ -69,7 +71,7 @@ class Link(Protocol):
         """Send now, or None if the way to ``to`` is full. The result says: buffers are free."""
 
     def get(self, wait_s: float) -> tuple[bytes, Sequence[Buffer]] | None:
-        """The next frame from anybody, or None after ``wait_s``."""
+        """The next frame, or None after ``wait_s`` or when a full way may have room again."""
 
     def answer(self, sender: bytes, parts: Sequence[Buffer]) -> None:
         """To somebody who may be no peer, if it can be done at once."""
@@ -92,6 +94,7 @@ class _Outgoing:
     n_bytes: int = 0
     slot: _Slot | None = None
     at: int = 0
+    crc: int | None = None  # of the body, once for all receivers
 
 
 @dataclass
@@ -238,9 +241,12 @@ class FramedTransport(Transport):
             at = slot.n_uses & 1
             for meta, array in _chunks(slot.buffers[at]):
                 message = Message(meta, (array,), step=superstep, part=channel.part)
+                crc = None
+                if len(channel.dsts) > 1 and self.link.needs_crc and array.nbytes:
+                    crc = crc_of([array.reshape(-1).view(np.uint8).data])
                 for task in channel.dsts:
                     slot.n_unsent[at] += 1
-                    self._peers[task].queue.append(_Outgoing(message, array.nbytes, slot, at))
+                    self._peers[task].queue.append(_Outgoing(message, array.nbytes, slot, at, crc))
         for slot in sending:
             for task in slot.channel.dsts:
                 self._flush(task)
@@ -333,10 +339,26 @@ class FramedTransport(Transport):
         if self._is_closed:
             return
         self._is_closed = True
-        for task, peer in self._peers.items():
+        linger_s = LINGER_S if reason == "finished" else 0.2
+        bye = Message(Bye(reason=reason[:4000]))
+        for peer in self._peers.values():
             if peer.incarnation and peer.left is None:
-                self._say(task, Bye(reason=reason[:4000]))
-        self.link.close(2.0 if reason == "finished" else 0.2)
+                peer.queue.append(_Outgoing(bye))  # after all that is owed
+        ends = time.monotonic() + linger_s
+        try:
+            while self._has_unsent() and time.monotonic() < ends:
+                self._turn(0.01)
+        except BadFrame as error:  # too late for anybody to act on it
+            logger.warning("bad frame while leaving task=%d error=%s", self.task, error)
+        finally:
+            self.link.close(linger_s)
+
+    def _has_unsent(self) -> bool:
+        gone = self.link.gone()
+        return any(
+            (peer.queue or peer.urgent or peer.stuck) and peer.left is None and task not in gone
+            for task, peer in self._peers.items()
+        )
 
     # waiting
 
@@ -390,8 +412,6 @@ class FramedTransport(Transport):
         for task, peer in self._peers.items():
             if peer.stuck or peer.urgent or peer.queue:
                 progress |= self._flush(task)
-                if peer.stuck:
-                    wait_s = min(wait_s, 0.002)  # a full link does not say when it has room
         frame = self._backlog.popleft() if self._backlog else self.link.get(0.0)
         if frame is None and not progress and wait_s > 0:
             frame = self.link.get(wait_s)
@@ -436,7 +456,8 @@ class FramedTransport(Transport):
                         Message(
                             m.meta, m.arrays, self.task, self.place.epoch, peer.n_out, m.step,
                             m.part, BODY_CRC if self.link.needs_crc else 0,
-                        )
+                        ),
+                        out.crc,
                     ),
                 )  # fmt: skip
             out, parts = peer.stuck

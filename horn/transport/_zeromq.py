@@ -87,6 +87,7 @@ class _Sockets:
         self.monitors: dict[int, zmq.Socket[bytes]] = {}
         self.broken: dict[int, str] = {}
         self.connected: set[int] = set()
+        self.full: set[int] = set()
         self.pair = keypair(place.key, place.job) if place.key is not None else None
         try:
             if self.pair is not None:
@@ -149,11 +150,17 @@ class _Sockets:
             tracker = dealer.send_multipart(parts, zmq.DONTWAIT, copy=False, track=True)
             return always if tracker is None else lambda: bool(tracker.done)
         except zmq.Again:
+            if to not in self.full and to in self.connected:
+                self.full.add(to)
+                self.poller.modify(dealer, zmq.POLLIN | zmq.POLLOUT)
             return None
 
     def get(self, wait_s: float) -> tuple[bytes, Sequence[Buffer]] | None:
         if wait_s > 0 and not self.router.poll(0):
-            self.poller.poll(max(int(wait_s * 1000), 1))
+            for socket, event in self.poller.poll(max(int(wait_s * 1000), 1)):
+                if event & zmq.POLLOUT:
+                    self.poller.modify(socket, zmq.POLLIN)
+                    self.full -= {task for task, dealer in self.dealers.items() if dealer is socket}
         try:
             sender, *frames = self.router.recv_multipart(zmq.DONTWAIT, copy=False)
         except zmq.Again:

@@ -18,6 +18,7 @@ from horn.transport import Place
 from horn.transport._framed import FramedTransport, always
 
 HIGH_WATER = 16  # frames that one task may have under way to another, as in ZeroMQ
+FULL_S = 0.001  # how often a sender looks whether there is room again
 Frame = tuple[bytes, list[bytes]]
 
 
@@ -78,6 +79,7 @@ class _Queues:
         self.n_put: dict[int, int] = {}
         self.late: dict[int, list[tuple[int, list[bytes]]]] = {}
         self.incarnation = b""
+        self.is_full = False
         with _lock:
             if endpoint in _boxes:
                 raise JobError(f"{endpoint} is taken by another task of this process")
@@ -98,6 +100,7 @@ class _Queues:
 
     def put(self, to: int, parts: Sequence[Buffer]) -> Callable[[], bool] | None:
         box = self._find(to)
+        self.is_full = True  # until it is sent
         if box is None:
             return None
         with box.changed:
@@ -126,12 +129,13 @@ class _Queues:
                 box.frames.append((self.incarnation, frame))
             box.n_under_way[self.incarnation] = box.n_under_way.get(self.incarnation, 0) + len(now)
             box.changed.notify()
+        self.is_full = False
         return always
 
     def get(self, wait_s: float) -> tuple[bytes, Sequence[Buffer]] | None:
         with self.box.changed:
             if not self.box.frames and wait_s > 0:
-                self.box.changed.wait(wait_s)
+                self.box.changed.wait(min(wait_s, FULL_S) if self.is_full else wait_s)
             if not self.box.frames:
                 return None
             sender, frame = self.box.frames.popleft()
