@@ -80,10 +80,11 @@ cdef enum:
     COUNTERS = 512    # u64 per channel: published if it is its own, else released
     LINE = 64
 
-# 20 us is what two tasks on two cores are apart; 1 ms of yielding costs less than a sleep and a
-# wake-up (30-120 us) as long as somebody arrives within it (bench_superstep, docs/notes/0020).
+# Two tasks on two cores meet within 2 us; two that were put on one core lose whatever they spin
+# (20 us of it made a barrier 41 us instead of 2). 1 ms of yielding costs less than a sleep and a
+# wake-up (30-120 us) as long as somebody arrives within it (bench_superstep).
 cdef enum:
-    SPIN_NS = 20_000
+    SPIN_NS = 2_000
     YIELD_NS = 1_000_000
     SLAB = 2048       # elements: what stays in the first cache while all blocks are combined
 

@@ -16,7 +16,6 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
@@ -209,8 +208,7 @@ def _no_extension(code: int, data: memoryview) -> Any:
 _ANY = msgspec.msgpack.Decoder(ext_hook=_no_extension)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """One message. ``meta.arrays`` is filled in by ``encode``; ``seq`` counts from 1."""
 
     meta: Meta
@@ -223,8 +221,7 @@ class Message:
     flags: int = BODY_CRC
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(msgspec.Struct, frozen=True):
     """What the receiver knows of the sender from elsewhere; None: not yet."""
 
     src: int | None = None
@@ -280,7 +277,10 @@ def encode(message: Message, body_crc: int | None = None) -> list[Buffer]:
     return [head + guard.to_bytes(4, "little"), packed, *bodies]
 
 
-def decode(parts: Sequence[Buffer], expected: Expected = Expected()) -> Message:
+NOTHING_KNOWN = Expected()
+
+
+def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> Message:
     """The message of these parts; arrays are read-only views of them. Raises BadFrame."""
     n_bodies = len(parts) - 2
     if not 0 <= n_bodies <= MAX_BODIES:

@@ -162,6 +162,7 @@ class FramedTransport(Transport):
         self._strikes: dict[bytes, int] = {}
         self._unfit: dict[int, tuple[float, Refused]] = {}  # hellos of peers that were refused
         self._slots: dict[int, _Slot] = {}
+        self._expected: dict[int, Expected] = {}
         self._loose: deque[Message] = deque()
         self._backlog: deque[tuple[bytes, Sequence[Buffer]]] = deque()
         self._max_body = BODY_BYTES
@@ -371,12 +372,13 @@ class FramedTransport(Transport):
     ) -> None:
         """Take frames until ``missing`` names no task."""
         began = time.monotonic()
-        slice_s = 0.0
+        slice_s = min(SLICE_S, timeout_s)
         suspect = -1
         try:
             while absent := missing():
+                progress = self._turn(slice_s)
                 left_s = began + timeout_s - time.monotonic()
-                if self._turn(slice_s):
+                if progress:
                     if left_s <= -SLICE_S and (absent := missing()):  # busy, but not with this
                         raise self._overdue(where, absent, owes, timeout_s)
                     continue
@@ -395,7 +397,7 @@ class FramedTransport(Transport):
                         suspect = task
                 if left_s <= 0:
                     raise self._overdue(where, absent, owes, timeout_s)
-                slice_s = min(SLICE_S, left_s)
+                slice_s = max(min(SLICE_S, left_s), 0.0)
         finally:
             self.counters.wait_s += time.monotonic() - began
 
@@ -412,13 +414,12 @@ class FramedTransport(Transport):
         for task, peer in self._peers.items():
             if peer.stuck or peer.urgent or peer.queue:
                 progress |= self._flush(task)
-        frame = self._backlog.popleft() if self._backlog else self.link.get(0.0)
-        if frame is None and not progress and wait_s > 0:
-            frame = self.link.get(wait_s)
-        while frame is not None:
-            progress = True
+        frame = self._backlog.popleft() if self._backlog else None
+        if frame is None:
+            frame = self.link.get(0.0 if progress else wait_s)
+        if frame is not None:
             self._take(*frame)
-            frame = self._backlog.popleft() if self._backlog else self.link.get(0.0)
+            return True
         if not progress:
             self._take_answers()
         return progress
@@ -489,9 +490,8 @@ class FramedTransport(Transport):
             self._meet(sender, parts)
             return
         peer = self._peers[src]
-        expected = Expected(src, self.place.epoch, self._max_body, self.link.needs_crc)
         try:
-            message = decode(parts, expected)
+            message = decode(parts, self._expected[src])
         except BadFrame as error:
             where = f"frame {peer.window.last + 1} from {peer.name}: {error.where}"
             raise BadFrame(where, error.got, error.expected) from error
@@ -514,7 +514,7 @@ class FramedTransport(Transport):
                 peer.credit = CREDIT_BYTES + used
             case Welcome(max_body=max_body):
                 peer.is_welcome = True
-                self._max_body = min(self._max_body, max_body)
+                self._expect(src, max_body)
             case Plan(digest=theirs):
                 peer.digest = theirs
             case Bye(reason=reason):
@@ -613,8 +613,12 @@ class FramedTransport(Transport):
         peer.incarnation = sender
         peer.window.admit(1)
         self._by_incarnation[sender] = task
-        self._max_body = min(self._max_body, message.meta.max_body)
+        self._expect(task, message.meta.max_body)
         self._say(task, Welcome(minor=min(messages.MINOR, message.meta.max_minor)))
+
+    def _expect(self, task: int, max_body: int) -> None:
+        self._max_body = min(self._max_body, max_body)
+        self._expected[task] = Expected(task, self.place.epoch, self._max_body, self.link.needs_crc)
 
     def _check_hello(self, sender: bytes, message: Message, hello: Hello) -> None:
         place = self.place
