@@ -1,0 +1,165 @@
+"""Blocks packed, unpacked and combined as NumPy does it; the barrier and the mailboxes by hand."""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import threading
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horn._kernels import mailbox
+from horn._kernels.checksum import crc32
+from horn._kernels.mailbox import DONE, MISMATCH, Mailboxes, Step
+
+DTYPES = [np.float32, np.float64, np.int64]
+OPS = {
+    mailbox.SUM: np.add,
+    mailbox.PRODUCT: np.multiply,
+    mailbox.MAX: np.maximum,
+    mailbox.MIN: np.minimum,
+}
+
+
+def numbers(rng, shape, dtype):
+    return (rng.standard_normal(shape) * 10).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("batch, n, k", [(1, 1, 1), (3, 5, 2), (0, 4, 2), (4, 6, 0), (17, 64, 33)])
+def test_gather_and_scatter_are_indexing(dtype, batch, n, k, rng):
+    x, block = numbers(rng, (batch, n), dtype), np.zeros((batch, k), dtype)
+    columns = rng.permutation(n)[:k]
+    x.flags.writeable = columns.flags.writeable = False
+
+    mailbox.gather(x, columns, block)
+    np.testing.assert_array_equal(block, x[:, columns])
+
+    out = numbers(rng, (batch, n), dtype)
+    expected = out.copy()
+    expected[:, columns] = block
+    mailbox.scatter(block, columns, out)
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_blocks, n", [(1, 5), (2, 0), (2, 1), (3, 2048), (5, 5003)])
+def test_combine_is_the_fold_in_task_order_bit_for_bit(op, dtype, n_blocks, n, rng):
+    blocks = [numbers(rng, n, dtype) for _ in range(n_blocks)]
+    if dtype != np.int64 and n > 1:
+        blocks[0][0] = blocks[-1][1] = np.nan
+    expected = functools.reduce(OPS[op], blocks)
+    out = np.empty(n, dtype)
+
+    mailbox.combine(blocks, out, op)
+    np.testing.assert_array_equal(out, expected)
+
+    mailbox.combine(blocks, blocks[0], op)  # into the first of them
+    np.testing.assert_array_equal(blocks[0], expected)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_combine_at_touches_its_columns_only(op, dtype, rng):
+    x, block = numbers(rng, (7, 20), dtype), numbers(rng, (7, 6), dtype)
+    columns = rng.permutation(20)[:6]
+    expected = x.copy()
+    expected[:, columns] = OPS[op](x[:, columns], block)
+    mailbox.combine_at(block, columns, x, op)
+    np.testing.assert_array_equal(x, expected)
+
+
+@given(st.binary(max_size=1200), st.integers(0, 2**32 - 1))
+def test_the_checksum_is_that_of_zlib(data, start):
+    assert crc32(data, start) == zlib.crc32(data, start)
+    assert crc32(memoryview(data)[1:], start) == zlib.crc32(memoryview(data)[1:], start)
+
+
+def boxes_of(n_tasks, channels=(), may_spin=False):
+    """A view of the same anonymous segments for each task."""
+    segments = [mmap.mmap(-1, 1 << 16) for _ in range(n_tasks)]
+    return [Mailboxes(task, segments, list(channels), may_spin) for task in range(n_tasks)]
+
+
+@pytest.mark.parametrize("n_tasks", [1, 2, 3, 5])
+@pytest.mark.parametrize("may_spin", [False, True])
+def test_the_barrier_holds_everybody(n_tasks, may_spin):
+    boxes = boxes_of(n_tasks, may_spin=may_spin)
+    count, early = [0] * n_tasks, []
+
+    def run(task):
+        for step in range(200):
+            count[task] += 1
+            assert boxes[task].barrier(step, 20.0) == DONE
+            if min(count) < step + 1:
+                early.append((task, step))
+            assert boxes[task].barrier(step, 20.0) == DONE
+
+    threads = [threading.Thread(target=run, args=(task,)) for task in range(n_tasks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not early and count == [200] * n_tasks
+
+
+def test_a_wait_ends_with_its_slice_and_says_who_is_missing():
+    first, second = boxes_of(2)
+    assert first.barrier(7, 0.0) == 0
+    assert first.barrier(7, 0.01, False) == 0 and first.n_sleeps > 0
+    assert not first.has_arrived(1)
+    assert second.barrier(7, 1.0) == DONE
+    assert first.barrier(7, 1.0, False) == DONE
+
+
+def test_a_sleeper_is_woken():
+    first, second = boxes_of(2)
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(first.barrier(0, 30.0)))
+    thread.start()
+    while not first.n_sleeps:
+        pass
+    assert second.barrier(0, 1.0) == DONE
+    thread.join(20)
+    assert codes == [DONE]
+
+
+def test_news_end_a_wait_before_its_time():
+    first, second = boxes_of(2)
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(first.barrier(0, 30.0)))
+    thread.start()
+    while not first.n_sleeps:
+        pass
+    second.leave(1)
+    thread.join(20)
+    assert codes == [0] and first.state(1) == 1
+
+
+def test_another_superstep_is_a_mismatch():
+    first, second = boxes_of(2)
+    assert first.barrier(3, 0.0) == 0
+    assert second.barrier(4, 1.0) == MISMATCH
+    assert (second.bad, second.bad_got, second.bad_expected) == (0, 3, 4)
+
+
+def test_a_block_has_two_slots_and_no_third():
+    first, second = boxes_of(2, [(0, 4096, 128)])
+    sending, receiving = Step([0], [], [1]), Step([], [0], [0])
+    for use in (1, 2):
+        assert first.wait_free(0, [1], 0.0) == DONE
+        assert first.slot(0, True) == use & 1
+        first.post(sending, 10 + use)
+    assert first.wait_free(0, [1], 0.0) == 0 and not first.has_released(0, 1)
+    second.post(receiving, 11)
+    assert second.collect(receiving, 11, 1.0) == DONE and second.slot(0, False) == 1
+    assert first.wait_free(0, [1], 0.0) == 0  # the reader still looks at it
+    second.post(receiving, 12)
+    assert first.wait_free(0, [1], 0.0) == DONE
+    assert second.collect(receiving, 13, 1.0) == MISMATCH
+    assert (second.bad, second.bad_got, second.bad_expected) == (0, 12, 13)
