@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from typing import Any
 
@@ -23,6 +24,7 @@ from horn.backends import Setup, make
 from horn.data import Dataset
 
 SIZES = [784, 512, 512, 10]
+TARGET = 2.0
 
 
 class Plain(horn.Neuron):
@@ -111,6 +113,7 @@ def main() -> None:
     if args.json:
         with open(args.json, "w") as file:
             json.dump(results, file, indent=1)
+    sys.exit(any(r["ratio"] < TARGET for r in results))
 
 
 if __name__ == "__main__":
