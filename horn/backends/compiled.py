@@ -65,6 +65,7 @@ class CompiledEngine:
         self.arrays.update(states)
         self._slots: list[str] = []
         self._data: Dataset | None = None
+        self._training: tuple[Runner, str | None] | None = None  # what a step runs, its losses
         self._runners: dict[object, Runner] = {}
 
     # --- programs
@@ -107,8 +108,9 @@ class CompiledEngine:
     # --- Engine
 
     def bind(self, data: Dataset) -> None:
-        self._data = data
-        self._bound(self._runner("train", self.target_kind(data)), data)
+        target = self.target_kind(data)
+        runner = self._bound(self._runner("train", target), data)
+        self._data, self._training = data, (runner, "loss" if target is not None else None)
 
     @staticmethod
     def _bound(runner: Runner, data: Dataset) -> Runner:
@@ -126,17 +128,15 @@ class CompiledEngine:
         }
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
-        data = self._data
-        if data is None:
+        if self._training is None:
             raise ModelError("step before bind: name the data set first")
-        runner = self._runner("train", self.target_kind(data))
+        runner, loss = self._training
         runner.run(rows, self._scalars(len(rows), iteration), first_sample)
         self.updates += 1
-        loss = self._loss_name("train", self.target_kind(data))
-        return 0.0 if loss is None else float(runner.value(loss).mean(dtype=np.float64))
-
-    def _loss_name(self, kind: str, target: str | None) -> str | None:
-        return "loss" if target is not None else None
+        if loss is None:
+            return 0.0
+        losses = runner.value(loss)
+        return float(np.add.reduce(losses, dtype=np.float64)) / len(losses)
 
     def outputs(self, x: Array) -> Array:
         data = Dataset(np.ascontiguousarray(x), None, 1.0, "x")

@@ -134,8 +134,10 @@ class Runner:
         self.iteration: Dim = self.tape.dim(ONCE)
         self.scalars: dict[str, Scalar] = {name: self.tape.scalar() for name in SCALARS}
         self.picks = np.zeros(batch_size, np.int64)
+        self.unsigned_picks = self.picks.view(np.uint64)
         self.samples = np.zeros(batch_size, np.uint64)
         self.offsets = np.arange(batch_size, dtype=np.uint64)
+        self.reads_samples = False
         self.n_rows = 0
         self.edges: dict[tuple[int, int], Edges] = {}
         self.taken: dict[str, str] = {}  # full buffer -> its live part, as long as both agree
@@ -206,24 +208,25 @@ class Runner:
 
     def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         n = self.n_rows = len(rows)
-        picks = self.picks[:n]
-        picks[...] = rows
+        self.picks[:n] = rows
         # one pass finds rows that are too large, and negative ones, which are larger still
-        if n and np.maximum.reduce(picks.view(np.uint64)) >= self.n_samples:
+        if n and np.maximum.reduce(self.unsigned_picks[:n]) >= self.n_samples:
             raise IndexError(f"rows must be in 0 to {self.n_samples - 1}, got {rows!r}")
-        np.add(self.offsets[:n], np.uint64(first_sample), out=self.samples[:n])
+        if self.reads_samples:
+            np.add(self.offsets[:n], np.uint64(first_sample), out=self.samples[:n])
         tape = self.tape
-        tape.dims[self.rows.index] = n
-        tape.dims[self.iteration.index] = int(scalars["iteration"])
+        dims, numbers = tape.dims, tape.scalars
+        dims[self.rows.index] = n
+        dims[self.iteration.index] = int(scalars["iteration"])
         for name, scalar in self.scalars.items():
-            tape.scalars[scalar.index] = scalars[name]
+            numbers[scalar.index] = scalars[name]
         tape.run(self.first)
 
     def value(self, name: str) -> Array:
         buffer, array = self.program.buffers[name], self.arrays[name]
         if buffer.axes[:1] == ("b",):
             array = array[: self.n_rows]
-        if buffer.full:
+        if buffer.full or not self.alive:
             return array
         for axis, label in enumerate(buffer.axes):
             k = int(label[1:]) if label.startswith("n") else -1
@@ -290,6 +293,7 @@ class Runner:
         draw: dict[str, Any] = {"key": key, "site": s.site, "iteration": self.iteration}
         draw["label"] = s.out
         if s.per == "sample":
+            self.reads_samples = True
             self.tape.draw(out, kind, rows=self.rows, samples=self.samples, **draw)
         elif s.per == "synapse" and s.link < len(layer.links):
             link = layer.links[s.link]
