@@ -440,7 +440,7 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
     }
     if (nt > 1 && m * n * (k + 1) < 65536) {        /* not worth a second thread */
         if (tid == 0) gemm_part(t, g, 0, m, 0, n, k, alpha, beta);
-    } else if (m >= 32 * nt || m >= n) {
+    } else if (m >= n) {        /* the longer side: every thread packs the whole other operand */
         share(m, tid, nt, m >= 32 * nt ? 16 : 1, &lo, &hi);
         gemm_part(t, g, lo, hi, 0, n, k, alpha, beta);
     } else {
