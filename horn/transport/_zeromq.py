@@ -48,7 +48,7 @@ COPY_BYTES = 65_536
 # A frame passes three threads, and each wake-up costs 5-50 us: looking for this long saves one.
 YIELD_S = 0.0003
 EVENTS = (
-    zmq.EVENT_CONNECTED
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -90,7 +90,7 @@ class _Sockets:
         self.dealers: dict[int, zmq.Socket[bytes]] = {}
         self.monitors: dict[int, zmq.Socket[bytes]] = {}
         self.broken: dict[int, str] = {}
-        self.connected: set[int] = set()
+        self.shaken: set[int] = set()  # hands, with whom
         self.full: set[int] = set()
         self.pair = keypair(place.key, place.job) if place.key is not None else None
         try:
@@ -208,13 +208,12 @@ class _Sockets:
         for task, monitor in self.monitors.items():
             while monitor.poll(0):
                 event = recv_monitor_message(monitor)["event"]
-                if event == zmq.EVENT_CONNECTED:
-                    self.connected.add(task)
-                elif event == zmq.EVENT_DISCONNECTED:
-                    if task in self.connected:
-                        self.broken[task] = "its connection broke: killed, crashed or cut off"
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self.shaken.add(task)
+                elif event == zmq.EVENT_DISCONNECTED and task in self.shaken:
+                    self.broken[task] = "its connection broke: killed, crashed or cut off"
                 else:
-                    self.broken[task] = "the handshake failed: its key or protocol is another"
+                    self.broken[task] = "the handshake failed: it has another key, or has gone"
         return self.broken
 
     def close(self, linger_s: float) -> None:

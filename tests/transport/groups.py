@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import multiprocessing
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -156,6 +159,17 @@ def _process(url: str, place: Place, body: str, args: tuple[Any, ...], pipe: Any
     pipe.send(("result", result, time.monotonic()))
 
 
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """A spawned process imports the main module of its parent again: here all of pytest."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 class Processes:
     """n spawned tasks; ``results`` waits for those that still can answer."""
 
@@ -167,7 +181,8 @@ class Processes:
             place = Place(task, n_tasks, "test", 7)
             target = (url or url_of(scheme), place, body, args, theirs)
             process = context.Process(target=_process, args=target, daemon=True)
-            process.start()
+            with _no_main():
+                process.start()
             theirs.close()
             self.pipes.append(ours)
             self.processes.append(process)
@@ -177,10 +192,7 @@ class Processes:
 
     def read(self, task: int, timeout_s: float = 60.0) -> Any:
         assert self.pipes[task].poll(timeout_s), f"task {task} says nothing"
-        got = self.pipes[task].recv()
-        if isinstance(got, tuple) and isinstance(got[1], Exception) and len(got) == 3:
-            return got
-        return got
+        return self.pipes[task].recv()
 
     def result(self, task: int) -> tuple[Any, float]:
         """What a task returned or raised, and when (monotonic)."""

@@ -1,0 +1,62 @@
+"""What the spawned tasks of test_processes do. Imports little, since each of them pays for it."""
+
+from __future__ import annotations
+
+import resource
+import signal
+
+import numpy as np
+
+from horn.errors import BarrierTimeout
+from horn.transport import Channel
+from tests.transport.groups import TIMEOUT_S, all_to_all, run_steps
+
+
+def digest(t, pipe, steps, n_rounds):
+    return run_steps(t, steps, n_rounds)
+
+
+def go_until_trouble(t, pipe, how, timeout_s):
+    """Exchange and barriers; then the last task does no more."""
+    t.plan(all_to_all(t.n_tasks, (1000,)), TIMEOUT_S)
+    for step in range(50):
+        t.outbox(t.task, TIMEOUT_S)[...] = step
+        t.exchange(step, range(t.n_tasks), TIMEOUT_S)
+    pipe.send("here")
+    if t.task == t.n_tasks - 1:
+        signal.pause()
+    t.outbox(t.task, timeout_s)
+    if how == "exchange":
+        t.exchange(50, range(t.n_tasks), timeout_s)
+    else:
+        t.barrier(50, timeout_s)
+
+
+def flood(t, pipe):
+    """Task 0 sends without end to one that does not read; what it holds must be bounded."""
+    t.plan([Channel(1, 0, (1,), "<f4", (1 << 20,))], TIMEOUT_S)
+    if t.task == 1:
+        pipe.send("here")
+        signal.pause()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sent = 0
+    try:
+        for step in range(10_000):
+            t.outbox(1, 0.5)[...] = step
+            t.post(step, (1,))
+            sent += 1
+    except BarrierTimeout as error:
+        assert error.absent == ("task 1",) and "room" in str(error)
+    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    t.close("the other does not read")
+    return sent, grown_kb
+
+
+def short(t, pipe):
+    pipe.send("here")
+    t.plan(all_to_all(t.n_tasks, (50,)), TIMEOUT_S)
+    for step in range(5):
+        t.outbox(t.task, TIMEOUT_S)[...] = step
+        t.exchange(step, range(t.n_tasks), TIMEOUT_S)
+        t.barrier(step, TIMEOUT_S)
+    return float(np.sum(t.inbox((t.task + 1) % t.n_tasks)))

@@ -1,0 +1,126 @@
+"""Real processes: the same bits as in one, the dead and the stopped named, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from horn.errors import BarrierTimeout
+from horn.transport import PeerLost
+from tests.transport.groups import (
+    Processes,
+    expected_digests,
+    mixed,
+)
+
+pytestmark = [pytest.mark.net, pytest.mark.cluster]
+SCHEMES = ["shm", "ipc", "tcp"]
+HERE = "tests.transport.bodies"
+
+
+@pytest.fixture(params=SCHEMES)
+def scheme(request):
+    return request.param
+
+
+def traces():
+    """Whatever a group might leave: sockets, files in shared memory and temporary folders."""
+    unix = {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:]
+            if "horn" in line}  # fmt: skip
+    files = {str(path) for folder in ("/dev/shm", "/tmp") for path in Path(folder).glob("*horn*")}
+    return unix | files
+
+
+def children():
+    """Processes that this one has started and that have not been waited for."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+@pytest.mark.parametrize("n_tasks", [2, 3, 4])
+def test_processes_exchange_what_threads_do(scheme, n_tasks):
+    steps = mixed(n_tasks, seed=10 + n_tasks)
+    with Processes(scheme, n_tasks, f"{HERE}:digest", steps, 5) as group:
+        got = [group.result(task)[0] for task in range(n_tasks)]
+    assert got == expected_digests(n_tasks, steps, 5)  # as inproc: contracts/test_transport.py
+
+
+@pytest.mark.parametrize("how, n_tasks", [("exchange", 3), ("barrier", 2)])
+def test_a_killed_task_is_named_at_once(scheme, how, n_tasks):
+    before = traces()
+    with Processes(scheme, n_tasks, f"{HERE}:go_until_trouble", how, 30.0) as group:
+        assert [group.read(task) for task in range(n_tasks)] == ["here"] * n_tasks
+        os.kill(group.processes[-1].pid, signal.SIGKILL)
+        killed = time.monotonic()
+        for task in range(n_tasks - 1):
+            error, when = group.result(task)
+            assert isinstance(error, PeerLost), error
+            # the second to see it may meet the first one's goodbye before
+            lost = {f"task {n_tasks - 1}"} if n_tasks == 2 else {"task 0", "task 1", "task 2"}
+            assert set(error.lost) <= lost and "superstep 50" in str(error)
+            assert when - killed < 2.0
+    assert traces() == before
+
+
+@pytest.mark.parametrize("how", ["exchange", "barrier"])
+def test_a_stopped_task_is_named_within_the_deadline(scheme, how):
+    with Processes(scheme, 3, f"{HERE}:go_until_trouble", how, 0.5) as group:
+        assert [group.read(task) for task in range(3)] == ["here"] * 3
+        os.kill(group.processes[2].pid, signal.SIGSTOP)
+        stopped = time.monotonic()
+        try:
+            errors = []
+            for task in (0, 1):
+                error, when = group.result(task)
+                errors.append(error)
+                assert when - stopped < 3.0
+        finally:
+            os.kill(group.processes[2].pid, signal.SIGKILL)
+        first = next(e for e in errors if isinstance(e, BarrierTimeout))
+        assert first.absent == ("task 2",) and "superstep 50" in str(first)
+        if how == "exchange":
+            assert "task 2 owes part 2 (<f4 (1000,))" in str(first)
+
+
+def test_a_stopped_receiver_bounds_the_senders_memory(scheme):
+    with Processes(scheme, 2, f"{HERE}:flood") as group:
+        assert group.read(1) == "here"
+        os.kill(group.processes[1].pid, signal.SIGSTOP)
+        try:
+            (sent, grown_kb), _ = group.result(0)
+        finally:
+            os.kill(group.processes[1].pid, signal.SIGKILL)
+    assert 2 <= sent <= 12 and grown_kb < 80_000  # 16 MiB of credit, two slots, once copied
+
+
+def run_many(scheme, n_runs, rng):
+    """Groups of three one after another; in every fourth one is killed at some moment."""
+    before, n_children = traces(), len(children())
+    n_fds = len(os.listdir("/proc/self/fd"))
+    for index in range(n_runs):
+        with Processes(scheme, 3, f"{HERE}:short") as group:
+            if index % 4 == 3:
+                victim = int(rng.integers(3))
+                assert group.read(victim) == "here"  # connected; then anywhere
+                os.kill(group.processes[victim].pid, signal.SIGKILL)
+                for task in {0, 1, 2} - {victim}:
+                    result, _ = group.result(task)
+                    assert isinstance(result, (PeerLost, float)), result
+            else:
+                assert [group.result(task)[0] for task in range(3)] == [200.0] * 3
+    assert traces() == before
+    assert len(children()) <= n_children + 1  # one that multiprocessing keeps
+    assert len(os.listdir("/proc/self/fd")) <= n_fds + 2
+
+
+def test_runs_leave_nothing(scheme, rng):
+    run_many(scheme, 8 if scheme == "shm" else 6, rng)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_200_runs_leave_nothing(scheme, rng):
+    run_many(scheme, 200, rng)

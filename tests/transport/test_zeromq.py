@@ -1,0 +1,179 @@
+"""What only ZeroMQ can do wrong: options, keys, strangers, other versions, folders."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+import zmq
+
+from horn.errors import JobError
+from horn.runtime.messages import BadFrame, Hello, Message, decode, encode
+from horn.transport import PeerLost, Place, open_transport
+from horn.transport._zeromq import LIMITS, keypair
+from tests.transport.groups import (
+    TIMEOUT_S,
+    all_to_all,
+    expected_digests,
+    good,
+    run_steps,
+    run_threads,
+    url_of,
+)
+
+pytestmark = pytest.mark.net
+KEY = bytes(range(32))
+
+
+def made_with(scheme, keys):
+    return lambda task: open_transport(
+        url_of(scheme), Place(task, len(keys), "test", 7, keys[task])
+    )
+
+
+@pytest.mark.parametrize("scheme", ["ipc", "tcp"])
+def test_the_options_of_the_reference_are_set(scheme):
+    wanted = {
+        "MAXMSGSIZE": 8 << 20, "HANDSHAKE_IVL": 5000, "SNDHWM": 16, "RCVHWM": 16, "LINGER": 2000,
+        "HEARTBEAT_IVL": 2000, "HEARTBEAT_TIMEOUT": 6000, "HEARTBEAT_TTL": 6000, "IMMEDIATE": 1,
+        "RECONNECT_IVL": 100, "RECONNECT_IVL_MAX": 5000, "TCP_KEEPALIVE": 1,
+    }  # fmt: skip
+
+    def body(t):
+        sockets = t.sockets
+        for made in (sockets.router, *sockets.dealers.values()):
+            assert {name: made.get(getattr(zmq, name)) for name in wanted} == wanted
+            assert made.get(zmq.SNDTIMEO) > 0 and made.get(zmq.RCVTIMEO) > 0
+        t.barrier(0, TIMEOUT_S)
+
+    good(run_threads(scheme, 2, body))
+    assert len(LIMITS) == len(wanted) + 2
+
+
+@pytest.mark.parametrize("scheme", ["ipc", "tcp"])
+def test_with_a_key_everything_is_as_without(scheme):
+    made = made_with(scheme, [KEY, KEY])
+    steps = [all_to_all(2, (100,)), all_to_all(2, (7,))]
+    steps[1] = [type(c)(c.part + 9, c.src, c.dsts, c.dtype, c.shape) for c in steps[1]]
+    got = run_threads(scheme, 2, lambda t: run_steps(t, steps, 3), made=made)
+    assert good(got) == expected_digests(2, steps, 3)
+
+
+@pytest.mark.parametrize("keys", [[KEY, None], [None, KEY], [KEY, bytes(32)]])
+def test_another_key_is_refused_by_name(keys):
+    results = run_threads("tcp", 2, lambda t: None, made=made_with("tcp", keys), timeout_s=3.0)
+    assert all(isinstance(error, Exception) for error in results)
+    assert any(isinstance(e, PeerLost) and "the handshake failed" in str(e) for e in results), (
+        results
+    )
+
+
+def test_a_key_pair_belongs_to_one_key_and_one_job():
+    pairs = {keypair(KEY, "a"), keypair(KEY, "b"), keypair(bytes(32), "a")}
+    assert len(pairs) == 3 and keypair(KEY, "a") in pairs
+    public, secret = keypair(KEY, "a")
+    assert zmq.curve_public(secret) == public and KEY not in secret
+    with pytest.raises(JobError, match="3 bytes; make one of 32 with: horn keygen"):
+        keypair(b"abc", "a")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "*", "[::]", "10.1.2.3", "example.org"])
+def test_off_loopback_there_must_be_a_key(host):
+    with pytest.raises(JobError, match="there is no key: make one with horn keygen"):
+        open_transport(f"tcp://{host}:0", Place(0, 2, "test"))
+
+
+def test_addresses_that_cannot_be_are_named():
+    for url, sentence in [
+        ("tcp://127.0.0.1", "write tcp://host:port"),
+        ("tcp://127.0.0.1:x", "write tcp://host:port"),
+        ("ipc:///no/such/folder", "make the folder"),
+    ]:
+        with pytest.raises(JobError, match=sentence):
+            open_transport(url, Place(0, 1, "test"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(JobError, match=f"cannot listen on tcp://127.0.0.1:{port}: Address"):
+            open_transport(f"tcp://127.0.0.1:{port}", Place(0, 1, "test"))
+
+
+def test_sockets_in_a_folder_are_its_owners_and_go_with_the_group(tmp_path):
+    tmp_path.chmod(0o700)
+
+    def made(task):
+        return open_transport(f"ipc://{tmp_path}", Place(task, 2, "test", 7))
+
+    def body(t):
+        assert len(os.listdir(tmp_path)) == 2
+        t.barrier(0, TIMEOUT_S)
+        t.barrier(1, TIMEOUT_S)
+
+    good(run_threads("ipc", 2, body, made=made))
+    assert os.listdir(tmp_path) == []
+    tmp_path.chmod(0o755)
+    with pytest.raises(JobError, match="others may enter the folder; chmod 700"):
+        made(0)
+
+
+@pytest.fixture
+def stranger():
+    """A DEALER with an identity of its own."""
+    context = zmq.Context()
+    made = context.socket(zmq.DEALER)
+    made.set(zmq.LINGER, 0)
+    made.set(zmq.RCVTIMEO, 5000)
+    made.set(zmq.ROUTING_ID, b"stranger")
+    yield made
+    made.close()
+    context.term()
+
+
+def test_strangers_are_counted_and_do_not_disturb(stranger):
+    n_frames = 20
+
+    def body(t):
+        t.plan(all_to_all(2), TIMEOUT_S)
+        if t.task == 0:
+            stranger.connect(t.endpoint)
+            for _ in range(n_frames):
+                stranger.send_multipart([b"x" * 64, b"y"])
+        for step in range(200):
+            t.outbox(t.task, TIMEOUT_S)[...] = step
+            t.exchange(step, (0, 1), TIMEOUT_S)
+            assert t.inbox(1 - t.task)[0] == step
+        while t.task == 0 and t.counters.n_dropped < n_frames:
+            assert t.receive(0.1) is None
+        return t.counters.n_dropped
+
+    assert good(run_threads("tcp", 2, body)) == [n_frames, 0]
+    answers = [decode(stranger.recv_multipart()) for _ in range(3)]  # then silence
+    assert {a.meta.where for a in answers} == {"header: magic"}
+    with pytest.raises(zmq.Again):
+        stranger.recv_multipart(zmq.DONTWAIT)
+
+
+def test_another_major_version_is_told_which_is_spoken_here(stranger):
+    hello = Hello(task=1, n_tasks=2, job="test", incarnation=b"stranger" * 2)
+    head, meta = encode(Message(hello, src=1, epoch=7, seq=1))
+    with open_transport("tcp://127.0.0.1:0", Place(0, 2, "test", 7)) as t:
+        stranger.connect(t.endpoint)
+        stranger.send_multipart([b"HRN\x02" + head[4:], meta])
+        while not t.counters.n_dropped:
+            assert t.receive(0.1) is None
+        refusal = decode(stranger.recv_multipart()).meta
+    assert (refusal.where, refusal.got, refusal.expected) == (
+        "header: protocol version", "major 2", "major 1",
+    )  # fmt: skip
+
+
+def test_a_bad_frame_of_a_member_is_its_end():
+    def body(t):
+        if t.task == 0:
+            t.barrier(0, TIMEOUT_S)
+        else:
+            t.sockets.put(0, [b"HRN\x01" + b"\0" * 60, b"\x80"])
+            t.barrier(0, TIMEOUT_S)
+
+    error = run_threads("tcp", 2, body)[0]
+    assert isinstance(error, BadFrame) and "frame 3 from task 1: header: checksum" in str(error)
