@@ -25,7 +25,7 @@ LAYERS = [
     {"horn.modelfile"},
     {"horn.model"},
     {"horn.runtime.messages", "horn.runtime"},
-    {"horn.transport"},
+    {"horn.runtime.blocks", "horn.transport"},
     {"horn.transport._framed"},
     {"horn.transport._zeromq"},
     {"horn.transport.inproc", "horn.transport.ipc", "horn.transport.tcp", "horn.transport.shm"},
