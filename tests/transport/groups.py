@@ -186,9 +186,9 @@ class Processes:
             theirs.close()
             self.pipes.append(ours)
             self.processes.append(process)
-        peers = [self.read(task) for task in range(n_tasks)]
+        self.endpoints = [self.read(task) for task in range(n_tasks)]
         for pipe in self.pipes:
-            pipe.send(peers)
+            pipe.send(self.endpoints)
 
     def read(self, task: int, timeout_s: float = 60.0) -> Any:
         assert self.pipes[task].poll(timeout_s), f"task {task} says nothing"
