@@ -1,0 +1,244 @@
+"""The one loop that does what a task is told: compute, send, wait, receive.
+
+The state machine (``runtime/task.py``) decides, the transport carries, the clock is given. Nothing
+else waits. A script runs the same way on every task of the group.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+from horn.errors import BarrierTimeout, MemberLost
+from horn.runtime.messages import Array
+from horn.runtime.task import COMPUTE, POST, Script, Task
+from horn.transport import Channel, PeerLost, Transport
+
+
+class Work(Protocol):
+    """What the instructions of a script mean to a program."""
+
+    def compute(self, index: int) -> None:
+        """Run a segment."""
+
+    def pack(self, index: int, outbox: Callable[[int], Array]) -> None:
+        """Write every block that this task owes in superstep ``index``; ``outbox(part)`` is where,
+        to be called once for each.
+        """
+
+    def unpack(self, index: int, inbox: Callable[[int], Array]) -> None:
+        """Use every block that came in superstep ``index``; ``inbox(part)`` is where it lies, to be
+        called once for each.
+        """
+
+
+class Barrier(Protocol):
+    """What a superstep may have to pass besides its messages; cluster/barrier.py is one."""
+
+    def cross(self, generation: int, timeout_s: float) -> None: ...
+
+
+@dataclass
+class Spent:
+    """Where the time went, and what was moved. Seconds, bytes; a block sent to two tasks is two
+    messages.
+
+    compute : running the program. pack : writing blocks, with the wait for room. send : handing
+    them over. wait : for the others' blocks, and at barriers. unpack : using them.
+    """
+
+    n_runs: int = 0
+    n_supersteps: int = 0
+    compute_s: float = 0.0
+    pack_s: float = 0.0
+    send_s: float = 0.0
+    wait_s: float = 0.0
+    unpack_s: float = 0.0
+    n_sent: int = 0
+    sent_bytes: int = 0
+    n_received: int = 0
+    received_bytes: int = 0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Spent)))
+
+
+# phase ("compute", "pack", "send", "wait", "unpack"), label, superstep, begin and end in seconds
+OnTrace = Callable[[str, str, int, float, float], None]
+
+
+class Group:
+    """One task's membership of its group, ready to run scripts.
+
+    ``timeout_s`` bounds every wait for the others. ``barrier`` is crossed after every superstep.
+    ``on_trace`` hears of every piece of work, in the clock's seconds.
+
+    Raises
+    ------
+    BarrierTimeout : somebody is late; says who, in which superstep and phase, and what is owed.
+    PeerLost, MemberLost : somebody has gone. ProtocolError : messages were not conserved, or a
+    frame was lost, doubled, reordered or corrupted.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        timeout_s: float = 60.0,
+        barrier: Barrier | None = None,
+        on_trace: OnTrace | None = None,
+    ) -> None:
+        self.transport, self.clock, self.timeout_s = transport, clock, timeout_s
+        self.barrier, self.on_trace = barrier, on_trace
+        self.task, self.n_tasks = transport.task, transport.n_tasks
+        self.state = Task(self.task, self.n_tasks)
+        self._spent: dict[int, tuple[Script, Spent]] = {}  # by id of the script
+        self._past = Spent()  # of scripts that a new agreement has ended
+        self._n_crossed = 0
+        self._n_boxes = 0
+
+    @property
+    def spent(self) -> Spent:
+        """Of all scripts so far."""
+        return sum((spent for _, spent in self._spent.values()), self._past)
+
+    def spent_on(self, script: Script) -> Spent:
+        """Of one script, since the last ``agree``."""
+        found = self._spent.get(id(script))
+        return Spent() if found is None else found[1]
+
+    def agree(self, channels: Sequence[Channel], timeout_s: float | None = None) -> None:
+        """All tasks agree on the channels: collective. Earlier ones no longer hold."""
+        self.transport.plan(channels, self.timeout_s if timeout_s is None else timeout_s)
+        self._past = self.spent
+        self._spent.clear()
+        self.state.plan(channels)
+
+    def run(self, script: Script, work: Work) -> None:
+        """Run a script on ``work``: collective."""
+        try:
+            self._run(script, work)
+        except (BarrierTimeout, MemberLost) as error:
+            told = self._told(error)
+            self.state.fail(type(told).__name__, str(told))
+            raise told from error
+        except BaseException as error:
+            self.state.fail(type(error).__name__, str(error))
+            raise
+
+    def _run(self, script: Script, work: Work) -> None:
+        state, transport, clock, trace = self.state, self.transport, self.clock, self.on_trace
+        timeout_s, base = self.timeout_s, state.superstep
+        compute, pack, unpack = work.compute, work.pack, work.unpack
+        outbox, inbox = self._outbox, self._inbox
+        compute_s = pack_s = send_s = wait_s = unpack_s = 0.0
+        n_supersteps = n_sent = sent_bytes = n_received = received_bytes = 0
+        step = state.begin(script)
+        then = clock()
+        while step is not None:
+            index = step.index
+            if step.phase is COMPUTE:
+                compute(index)
+                now = clock()
+                compute_s += now - then
+                if trace is not None:
+                    trace("compute", step.label, state.superstep_now, then, now)
+                then = now
+                step = state.done(0)
+                continue
+            superstep = base + index
+            self._n_boxes = 0
+            if step.phase is POST:
+                pack(index, outbox)
+                between = clock()
+                transport.post(superstep, step.parts)
+                now = clock()
+                pack_s += between - then
+                send_s += now - between
+                n_sent += step.n_messages
+                sent_bytes += step.n_bytes
+                first, second = "pack", "send"
+            else:
+                transport.collect(superstep, step.parts, timeout_s)
+                if self.barrier is not None:
+                    self._cross()
+                between = clock()
+                unpack(index, inbox)
+                now = clock()
+                wait_s += between - then
+                unpack_s += now - between
+                n_supersteps += 1
+                n_received += step.n_messages
+                received_bytes += step.n_bytes
+                first, second = "wait", "unpack"
+            if trace is not None:
+                trace(first, step.label, superstep, then, between)
+                trace(second, step.label, superstep, between, now)
+            then = now
+            step = state.done(self._n_boxes)
+        spent = self._of(script)
+        spent.n_runs += 1
+        spent.n_supersteps += n_supersteps
+        spent.compute_s += compute_s
+        spent.pack_s += pack_s
+        spent.send_s += send_s
+        spent.wait_s += wait_s
+        spent.unpack_s += unpack_s
+        spent.n_sent += n_sent
+        spent.sent_bytes += sent_bytes
+        spent.n_received += n_received
+        spent.received_bytes += received_bytes
+
+    def cross(self) -> None:
+        """Wait for all tasks at the barrier, if there is one; at the start, and between epochs."""
+        if self.barrier is not None:
+            try:
+                self._cross()
+            except (BarrierTimeout, MemberLost) as error:
+                raise self._told(error) from error
+
+    def _cross(self) -> None:
+        # Generations count crossings, not supersteps: those may end in another order than they
+        # begin, and generations must grow.
+        generation = self._n_crossed
+        self._n_crossed += 1
+        assert self.barrier is not None
+        self.barrier.cross(generation, self.timeout_s)
+
+    def _outbox(self, part: int) -> Array:
+        self._n_boxes += 1
+        return self.transport.outbox(part, self.timeout_s)
+
+    def _inbox(self, part: int) -> Array:
+        self._n_boxes += 1
+        return self.transport.inbox(part)
+
+    def _of(self, script: Script) -> Spent:
+        found = self._spent.get(id(script))
+        if found is None or found[0] is not script:
+            found = self._spent[id(script)] = (script, Spent())
+        return found[1]
+
+    def _told(self, error: BarrierTimeout | MemberLost) -> BarrierTimeout | MemberLost:
+        """The same with the whole story: where this task is, and what it is owed."""
+        where = f"task {self.task}, {self.state.where}"
+        if isinstance(error, BarrierTimeout):
+            absent = tuple(_name(name) for name in error.absent)
+            owed = self.state.owed_by(_numbers(absent))
+            arrived = tuple(_name(name) for name in error.arrived)
+            return BarrierTimeout(where, absent, arrived, error.timeout_s, error.hint or owed)
+        if isinstance(error, PeerLost):
+            return PeerLost(where, error.lost, error.reason)
+        return MemberLost(where, tuple(_name(name) for name in error.lost))
+
+
+def _name(name: str) -> str:
+    """Members are numbers in ZooKeeper, tasks to people."""
+    return f"task {name}" if name.isdecimal() else name
+
+
+def _numbers(names: Sequence[str]) -> list[int]:
+    return [int(name.removeprefix("task ")) for name in names if name.startswith("task ")]

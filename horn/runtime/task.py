@@ -1,0 +1,232 @@
+"""What a task of a group does next, and what it waits for: a pure state machine.
+
+A *script* is what a task does in one run of a program: compute, post blocks, collect blocks. Events
+are calls (``plan``, ``begin``, ``done``, ``fail``), instructions are what they return. No clock, no
+transport, nothing waits here: ``runtime/group.py`` does what it is told. Supersteps are counted
+over the whole run; a script knows its own from 0. Source: docs/notes/0021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from horn.errors import ProtocolError
+from horn.transport import Channel, checked
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Run segment ``index`` of the program."""
+
+    index: int
+    label: str = ""  # for people: "layer1, forward"
+
+
+@dataclass(frozen=True)
+class Post:
+    """Pack and send what this task owes of ``parts``: superstep ``index`` of the script begins."""
+
+    index: int
+    parts: tuple[int, ...]
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Wait for what this task is owed of ``parts``, and unpack it: superstep ``index`` is over."""
+
+    index: int
+    parts: tuple[int, ...]
+    label: str = ""
+
+
+Instruction: TypeAlias = Compute | Post | Collect
+Script: TypeAlias = tuple[Instruction, ...]
+
+COMPUTE, POST, COLLECT = "compute", "post", "collect"
+_PHASE = {Compute: COMPUTE, Post: POST, Collect: COLLECT}
+
+
+class Step:
+    """One instruction with what it means for this task; made once per script.
+
+    ``n_blocks`` to pack or to unpack; ``n_messages`` and ``n_bytes`` count each receiver of a block
+    when posting, each block when collecting.
+    """
+
+    __slots__ = ("phase", "index", "parts", "label", "n_blocks", "n_messages", "n_bytes", "owes")
+
+    def __init__(self, instruction: Instruction, task: int, channels: Mapping[int, Channel]):
+        self.phase = _PHASE[type(instruction)]
+        self.index, self.label = instruction.index, instruction.label
+        self.parts: tuple[int, ...] = ()
+        self.owes: dict[int, tuple[Channel, ...]] = {}  # by the task that has to send it
+        mine: list[Channel] = []
+        if not isinstance(instruction, Compute):
+            self.parts = instruction.parts
+            wanted = [channels[part] for part in instruction.parts]
+            if self.phase == POST:
+                mine = [c for c in wanted if c.src == task]
+            else:
+                mine = [c for c in wanted if task in c.dsts]
+                for c in mine:
+                    self.owes[c.src] = (*self.owes.get(c.src, ()), c)
+        self.n_blocks = len(mine)
+        copies = [len(c.dsts) if self.phase == POST else 1 for c in mine]
+        self.n_messages = sum(copies)
+        self.n_bytes = sum(c.n_bytes * n for c, n in zip(mine, copies, strict=True))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first thing that went wrong here, and where the task was."""
+
+    kind: str  # the name of the exception's class
+    text: str
+    where: str
+
+
+class Task:
+    """One task's place in the run.
+
+    ``iteration`` is set by whoever knows it; -1 outside of training.
+
+    Raises
+    ------
+    ProtocolError : a script posts what it does not collect, or the other way round; a superstep had
+    other blocks than the plan says.
+    """
+
+    def __init__(self, task: int, n_tasks: int) -> None:
+        self.task, self.n_tasks = task, n_tasks
+        self.iteration = -1
+        self.superstep = 0  # the first of the script that runs, or the next one's
+        self.failure: Failure | None = None
+        self._channels: dict[int, Channel] = {}
+        self._known: dict[int, tuple[Script, tuple[Step, ...], int]] = {}  # by id of the script
+        self._steps: tuple[Step, ...] = ()
+        self._n_supersteps = 0
+        self._at = 0
+
+    # events
+
+    def plan(self, channels: Sequence[Channel]) -> None:
+        """The group has agreed on these channels; what was known of scripts no longer holds."""
+        self._channels = checked(channels, self.n_tasks)
+        self._known.clear()
+
+    def begin(self, script: Script) -> Step | None:
+        """A script begins; its first step, None if it is empty."""
+        found = self._known.get(id(script))
+        if found is None or found[0] is not script:
+            found = self._known[id(script)] = self._read(script)
+        _, self._steps, self._n_supersteps = found
+        self._at = 0
+        if self._steps:
+            return self._steps[0]
+        self._end()
+        return None
+
+    def done(self, n_blocks: int) -> Step | None:
+        """The last step is done, with so many blocks packed or unpacked; the next, or None."""
+        steps, at = self._steps, self._at
+        if n_blocks != steps[at].n_blocks:
+            raise self._not_conserved(steps[at], n_blocks)
+        self._at = at = at + 1
+        if at < len(steps):
+            return steps[at]
+        self._end()
+        return None
+
+    def fail(self, kind: str, text: str) -> bool:
+        """Something went wrong. The first failure is kept; True if this was it."""
+        if self.failure is not None:
+            return False
+        self.failure = Failure(kind, text, self.where)
+        return True
+
+    # where it is
+
+    @property
+    def step(self) -> Step | None:
+        """The step under way."""
+        return self._steps[self._at] if self._at < len(self._steps) else None
+
+    @property
+    def phase(self) -> str:
+        """ "compute", "post", "collect", or "between" scripts."""
+        step = self.step
+        return "between" if step is None else step.phase
+
+    @property
+    def superstep_now(self) -> int:
+        """The superstep of the step under way. A computation belongs to the next one posted."""
+        step = self.step
+        if step is None:
+            return self.superstep
+        if step.phase == COMPUTE:
+            return self.superstep + sum(s.phase == POST for s in self._steps[: self._at])
+        return self.superstep + step.index
+
+    @property
+    def where(self) -> str:
+        """In words: iteration 3, superstep 41 (layer1, forward), collect."""
+        step = self.step
+        said = [f"iteration {self.iteration}"] if self.iteration >= 0 else []
+        label = f" ({step.label})" if step is not None and step.label else ""
+        said.append(f"superstep {self.superstep_now}{label}")
+        if step is not None:
+            said.append(step.phase)
+        return ", ".join(said)
+
+    def owed_by(self, absent: Iterable[int]) -> str:
+        """What these tasks owe this one in the step under way, in words."""
+        step = self.step
+        owes = {} if step is None else step.owes
+        return "; ".join(
+            f"task {task} owes {', '.join(map(str, owes[task])) if task in owes else 'its arrival'}"
+            for task in sorted(absent)
+        )
+
+    # scripts
+
+    def _read(self, script: Script) -> tuple[Script, tuple[Step, ...], int]:
+        posted: dict[int, tuple[int, ...]] = {}
+        collected: set[int] = set()
+        for at, item in enumerate(script):
+            where = f"instruction {at} of a script, {item}"
+            if isinstance(item, Compute):
+                continue
+            unknown = [part for part in item.parts if part not in self._channels]
+            if unknown:
+                raise ProtocolError(f"{where}: parts {unknown} are not in the plan")
+            if len(set(item.parts)) != len(item.parts):
+                raise ProtocolError(f"{where}: a part is named twice")
+            if isinstance(item, Post):
+                if item.index != len(posted):
+                    raise ProtocolError(f"{where}: the superstep to post next is {len(posted)}")
+                busy = {p for n in posted.keys() - collected for p in posted[n]} & set(item.parts)
+                if busy:
+                    raise ProtocolError(f"{where}: parts {sorted(busy)} are under way")
+                posted[item.index] = item.parts
+            else:
+                if item.index in collected or posted.get(item.index) != item.parts:
+                    raise ProtocolError(f"{where}: these parts were not posted before, or twice")
+                collected.add(item.index)
+        if missing := sorted(posted.keys() - collected):
+            raise ProtocolError(f"a script posts supersteps {missing} and does not collect them")
+        steps = tuple(Step(item, self.task, self._channels) for item in script)
+        return script, steps, len(posted)
+
+    def _end(self) -> None:
+        self.superstep += self._n_supersteps
+        self._steps, self._n_supersteps, self._at = (), 0, 0
+
+    def _not_conserved(self, step: Step, n_blocks: int) -> ProtocolError:
+        how = {COMPUTE: "moved", POST: "packed", COLLECT: "unpacked"}[step.phase]
+        return ProtocolError(
+            f"task {self.task}, {self.where}: {how} {n_blocks} blocks, but the plan says "
+            f"{step.n_blocks}; messages must be conserved"
+        )

@@ -1,0 +1,272 @@
+"""The I/O loop on threads: what it measures, what it says when something is missing or wrong."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horn.errors import BarrierTimeout, ProtocolError
+from horn.runtime.group import Group, Spent
+from horn.runtime.messages import BadFrame, OutOfSequence
+from horn.runtime.task import Collect, Compute, Post
+from horn.transport import Channel, PeerLost, Place
+from horn.transport.inproc import Corrupt, Delay, Double, InProc, Lose
+from tests.transport.groups import TIMEOUT_S, all_to_all, good, run_threads
+
+N_SETUP = 3  # frames to each peer before the first block: hello, welcome, plan
+
+
+class Sums:
+    """Every task adds up what all tasks hold: two supersteps, the second under way meanwhile."""
+
+    def __init__(self, task, n_tasks):
+        self.task, self.n_tasks = task, n_tasks
+        self.mine = np.full(4, task + 1.0, "<f4")
+        self.totals = {}
+        self.log = []
+
+    def compute(self, index):
+        self.log.append(("compute", index))
+
+    def pack(self, index, outbox):
+        self.log.append(("pack", index))
+        outbox(index * self.n_tasks + self.task)[...] = self.mine * (index + 1)
+
+    def unpack(self, index, inbox):
+        self.log.append(("unpack", index))
+        total = self.mine * (index + 1)
+        for other in range(self.n_tasks):
+            if other != self.task:
+                total = total + inbox(index * self.n_tasks + other)
+        self.totals[index] = total
+
+
+def script_of(n_tasks):
+    first, second = tuple(range(n_tasks)), tuple(range(n_tasks, 2 * n_tasks))
+    return (
+        Compute(0, "layer1, forward"),
+        Post(0, first, "layer1, forward"),
+        Post(1, second, "layer2, backward"),
+        Compute(1, "layer2, update"),
+        Collect(0, first, "layer1, forward"),
+        Collect(1, second, "layer2, backward"),
+    )
+
+
+def channels_of(n_tasks):
+    return [
+        Channel(index * n_tasks + c.part, c.src, c.dsts, c.dtype, (4,), label)
+        for index, label in enumerate(["layer1, forward", "layer2, backward"])
+        for c in all_to_all(n_tasks)
+    ]
+
+
+def run(n_tasks, body, faults=None, timeout_s=TIMEOUT_S, scheme="inproc", **settings):
+    """``body(group, script, work)`` on every task; its results or errors."""
+
+    def made(task):
+        return InProc("inproc://", Place(task, n_tasks, "test", 7), faults if task == 0 else None)
+
+    def whole(transport):
+        group = Group(transport, timeout_s=timeout_s, **settings)
+        group.agree(channels_of(n_tasks), TIMEOUT_S)
+        return body(group, script_of(n_tasks), Sums(transport.task, n_tasks))
+
+    return run_threads(scheme, n_tasks, whole, made=made if scheme == "inproc" else None)
+
+
+@pytest.mark.parametrize("scheme", ["inproc", "shm"])
+@pytest.mark.parametrize("n_tasks", [2, 3, 5])
+def test_every_task_has_the_blocks_of_all(n_tasks, scheme):
+    def body(group, script, work):
+        for _ in range(20):
+            group.run(script, work)
+        return work, group.spent
+
+    total = sum(range(1, n_tasks + 1))
+    for work, spent in good(run(n_tasks, body, scheme=scheme)):
+        np.testing.assert_array_equal(work.totals[0], np.full(4, total))
+        np.testing.assert_array_equal(work.totals[1], np.full(4, 2 * total))
+        assert work.log[:6] == [
+            ("compute", 0), ("pack", 0), ("pack", 1),
+            ("compute", 1), ("unpack", 0), ("unpack", 1),
+        ]  # fmt: skip
+        others = n_tasks - 1
+        assert (spent.n_runs, spent.n_supersteps) == (20, 40)
+        assert spent.n_sent == spent.n_received == 40 * others
+        assert spent.sent_bytes == spent.received_bytes == 40 * others * 16
+
+
+def test_time_is_measured_by_the_given_clock():
+    def body(group, script, work):
+        group.clock = itertools.count(0.0, 1.0).__next__  # a second passes from look to look
+        group.run(script, work)
+        return group.spent_on(script), group.spent
+
+    for spent, total in good(run(2, body)):
+        assert spent == total
+        assert (spent.compute_s, spent.pack_s, spent.send_s) == (2.0, 2.0, 2.0)
+        assert (spent.wait_s, spent.unpack_s) == (2.0, 2.0)
+    assert Spent(n_runs=1, wait_s=0.5) + Spent(n_runs=2) == Spent(n_runs=3, wait_s=0.5)
+
+
+def test_a_trace_hears_of_every_piece_of_work():
+    def body(group, script, work):
+        heard = []
+        group.on_trace = lambda *event: heard.append(event)
+        group.clock = itertools.count(0.0, 1.0).__next__
+        group.run(script, work)
+        group.run(script, work)
+        return heard
+
+    for heard in good(run(2, body)):
+        assert [event[0] for event in heard] == [
+            "compute", "pack", "send", "pack", "send",
+            "compute", "wait", "unpack", "wait", "unpack",
+        ] * 2  # fmt: skip
+        assert [event[2] for event in heard[:10]] == [0, 0, 0, 1, 1, 2, 0, 0, 1, 1]
+        assert heard[10][2] == 2 and heard[-1][2] == 3
+        assert all(a[4] <= b[3] for a, b in itertools.pairwise(heard))
+
+
+def test_a_second_agreement_keeps_the_count():
+    def body(group, script, work):
+        group.run(script, work)
+        group.agree(channels_of(2), TIMEOUT_S)
+        again = script_of(2)
+        group.run(again, work)
+        return group.state.superstep, group.spent.n_supersteps, group.spent_on(again).n_supersteps
+
+    assert good(run(2, body)) == [(4, 4, 2)] * 2
+
+
+class Forgets(Sums):
+    def pack(self, index, outbox):
+        if self.task or not index:
+            super().pack(index, outbox)
+
+
+class Ignores(Sums):
+    def unpack(self, index, inbox):
+        if self.task or not index:
+            super().unpack(index, inbox)
+
+
+@pytest.mark.parametrize("work, how", [(Forgets, "outbox"), (Ignores, "unpacked 0 blocks")])
+def test_messages_that_are_not_conserved_are_named(work, how):
+    def body(group, script, _):
+        group.run(script, work(group.task, 2))
+
+    error, _ = run(2, body, timeout_s=1.0)
+    assert isinstance(error, ProtocolError)
+    assert how in str(error) and "superstep 1" in str(error)
+
+
+@pytest.mark.parametrize("fault", [Lose(), Double(), Corrupt(part=2, bit=5), Corrupt(0, 100)])
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_frame_that_goes_wrong_is_detected_and_named(fault, at):
+    def body(group, script, work):
+        for _ in range(3):
+            group.run(script, work)
+
+    _, error = run(2, body, {(0, 1, N_SETUP + at): fault}, timeout_s=0.5)
+    assert isinstance(error, BadFrame), error
+    match fault:
+        case Lose():
+            assert isinstance(error, OutOfSequence) and error.fault == "lost"
+        case Double():
+            assert isinstance(error, OutOfSequence) and error.fault == "doubled"
+    assert "task 0" in str(error)
+
+
+def test_an_overtaken_frame_is_named():
+    def body(group, script, work):
+        group.run(script, work)
+
+    _, error = run(2, body, {(0, 1, N_SETUP + 1): Delay(1)}, timeout_s=0.5)
+    assert isinstance(error, OutOfSequence) and error.fault in ("reordered", "lost")
+
+
+@given(at=st.integers(1, 12), bit=st.integers(0, 511), part=st.integers(0, 2))
+@settings(max_examples=25, deadline=None)
+def test_no_flipped_bit_is_absorbed(at, bit, part):
+    def body(group, script, work):
+        for _ in range(6):
+            group.run(script, work)
+        return {index: total.tolist() for index, total in work.totals.items()}
+
+    _, got = run(2, body, {(0, 1, N_SETUP + at): Corrupt(part, bit)}, timeout_s=0.5)
+    assert isinstance(got, BadFrame), got
+
+
+def test_a_late_task_is_named_with_superstep_phase_and_what_it_owes():
+    def body(group, script, work):
+        group.state.iteration = 3
+        group.run(script, work)
+        if group.task == 1:
+            group.transport.receive(2.0)  # until the other gives up and leaves
+            return None
+        group.run(script, work)
+
+    error, _ = run(2, body, timeout_s=0.3)
+    assert isinstance(error, BarrierTimeout)
+    assert error.absent == ("task 1",)
+    assert error.where == "task 0, iteration 3, superstep 2 (layer1, forward), collect"
+    assert "task 1 owes part 1 (layer1, forward, <f4 (4,))" in str(error)
+
+
+def test_a_lost_task_is_named_and_the_first_failure_is_kept():
+    kept = {}
+
+    def body(group, script, work):
+        group.run(script, work)
+        if group.task == 1:
+            raise ZeroDivisionError("boom")
+        kept[0] = group.state
+        group.run(script, work)
+
+    lost, root = run(2, body, timeout_s=5.0)
+    assert isinstance(root, ZeroDivisionError)
+    assert isinstance(lost, PeerLost) and "ZeroDivisionError: boom" in str(lost)
+    assert "superstep 2 (layer1, forward)" in str(lost)
+    assert kept[0].failure.kind == "PeerLost"
+
+
+class Gate:
+    """A barrier that only notes its generations."""
+
+    def __init__(self):
+        self.crossed = []
+
+    def cross(self, generation, timeout_s):
+        self.crossed.append(generation)
+
+
+def test_a_barrier_is_crossed_after_every_superstep():
+    def body(group, script, work):
+        group.barrier = Gate()
+        group.cross()
+        group.run(script, work)
+        group.run(script, work)
+        return group.barrier.crossed
+
+    assert good(run(2, body)) == [[0, 1, 2, 3, 4]] * 2
+
+
+def test_names_at_a_barrier_are_tasks():
+    class Late:
+        def cross(self, generation, timeout_s):
+            raise BarrierTimeout("generation 0 of /horn", ("1",), ("0",), timeout_s)
+
+    def body(group, script, work):
+        group.barrier = Late()
+        group.run(script, work)
+
+    for error in run(2, body):
+        assert isinstance(error, BarrierTimeout)
+        assert error.absent == ("task 1",) and error.arrived == ("task 0",)
+        assert "superstep 0 (layer1, forward), collect" in str(error)
