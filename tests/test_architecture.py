@@ -24,6 +24,7 @@ LAYERS = [
     {"horn.sources", "horn.progress", "horn.plan", "horn.check"},
     {"horn.modelfile"},
     {"horn.model"},
+    {"horn.loop"},
     {"horn.runtime.messages", "horn.runtime"},
     {"horn.runtime.blocks", "horn.transport"},
     {"horn.transport._framed"},

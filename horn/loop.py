@@ -1,0 +1,318 @@
+"""The steps of a job, epoch by epoch: the same in one process and in every task of a group.
+
+An epoch is a permutation of the samples, by (seed, epoch): each is seen exactly once, and the last
+batch of an epoch may be smaller. The loss of a row of the history is the mean over the epoch's
+samples, each measured before the update it took part in. In a group every task runs this loop over
+its share of the network: what decides (losses, scores) is the same everywhere, so all decide alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, overload
+
+import numpy as np
+
+from horn.backends import Engine
+from horn.data import Dataset, permutation
+from horn.errors import Diverged, Timeout
+from horn.job import Job
+from horn.model import Array, has_labels, measure
+from horn.network import Network
+from horn.progress import Progress
+
+COLUMNS = (
+    "epoch",
+    "iteration",
+    "loss",
+    "acc",
+    "val_loss",
+    "val_acc",
+    "learning_rate",
+    "seconds",
+    "samples_per_s",
+)
+
+
+class History:
+    """One row per epoch, and columns by name.
+
+    ``history[0]`` and ``history[-1]`` are rows (dicts), ``history["loss"]`` is a column (a list),
+    and iteration gives the rows. What was not measured is None. Columns: epoch (from 1; the last
+    may be partial), iteration (updates so far), loss (of the training samples, as they were learned
+    from), acc (of a sample of them, a twentieth, after the epoch), val_loss, val_acc,
+    learning_rate (of the last update), seconds (since the start), samples_per_s.
+    """
+
+    columns = COLUMNS
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
+
+    @overload
+    def __getitem__(self, key: str) -> list[Any]: ...
+    @overload
+    def __getitem__(self, key: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, key: str | int | slice) -> Any:
+        if isinstance(key, str):
+            if key not in COLUMNS:
+                raise KeyError(f"{key!r}; columns: {', '.join(COLUMNS)}")
+            return [row[key] for row in self.rows]
+        return self.rows[key]
+
+    def keys(self) -> tuple[str, ...]:
+        """The columns: ``dict(history)`` is a dict of lists."""
+        return COLUMNS
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<History of {len(self)} epochs, last {self.rows[-1] if self.rows else None}>"
+
+
+@dataclass
+class Best:
+    """The model of the best epoch so far; in a group, this task's share of it."""
+
+    score: float
+    epoch: int
+    iteration: int
+    parameters: dict[str, Array]
+    states: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Where NaN or infinity was met: ``what`` says it, as in "the loss became nan"."""
+
+    what: str
+    iteration: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a loop ended. ``iteration`` and ``best_epoch`` are of the model that was kept."""
+
+    iterations: int
+    iteration: int
+    stopped_early: bool
+    best_epoch: int | None
+    test: dict[str, float] | None
+    metrics: dict[str, dict[str, float]]
+
+
+class Loop:
+    """The steps of one job.
+
+    begun : when the run began (``perf_counter``). timeout : seconds from then, after which it ends.
+    is_share : the engine holds a share of the arrays, so nobody here can say which neuron failed;
+    ``trouble`` has what is known. on_iteration : hears the number of each update before it.
+
+    Raises
+    ------
+    Diverged : the loss, or a weight, became NaN or infinite. Timeout : it took too long.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        engine: Engine,
+        watcher: Progress,
+        begun: float,
+        timeout: float | None = None,
+        *,
+        is_share: bool = False,
+        on_iteration: Callable[[int], None] | None = None,
+        on_epoch: Callable[[], None] | None = None,
+    ) -> None:
+        self.job, self.engine, self.watcher = job, engine, watcher
+        self.begun, self.timeout = begun, timeout
+        self.is_share, self.on_iteration, self.on_epoch = is_share, on_iteration, on_epoch
+        self.history = History()
+        self.iteration = 0
+        self.best: Best | None = None
+        self.stopped_early = False
+        self.trouble: Trouble | None = None
+        self.sample = _sample(job) if has_labels(job.network, job.data, job.target) else None
+
+    def run(self) -> None:
+        """All epochs, or until it is stopped early."""
+        job = self.job
+        epoch = 0
+        while self.iteration < job.n_iterations:
+            epoch += 1
+            row = self._epoch(epoch)
+            if self.sample is not None:
+                row["acc"] = _measure(self.engine, job, self.sample)["acc"]
+            if job.validation is not None and job.network.loss is not None:
+                found = _measure(self.engine, job, job.validation)
+                row["val_loss"], row["val_acc"] = found["loss"], found.get("acc")
+            if job.network.loss is None:  # nothing else would show it
+                self._check_finite()
+            self.history.rows.append(row)
+            self._keep_best(row)
+            self.watcher.epoch(row)
+            if self.on_epoch is not None:
+                self.on_epoch()
+            patience = job.early_stopping.patience if job.early_stopping else None
+            if patience is not None and self.best and epoch - self.best.epoch >= patience:
+                self.stopped_early = self.iteration < job.n_iterations
+                break
+
+    def finish(self) -> Ending:
+        """Go back to the best model, if one was kept, and measure the last word on it."""
+        job, best = self.job, self.best
+        self._check_finite()
+        if best is not None:
+            self.engine.load(best.parameters, best.states, None, best.iteration)
+        test = None if job.test is None else _measure(self.engine, job, job.test)
+        return Ending(
+            self.iteration,
+            self.iteration if best is None else best.iteration,
+            self.stopped_early,
+            None if best is None else best.epoch,
+            test,
+            {"test": test} if test else self._last_metrics(),
+        )
+
+    def _epoch(self, epoch: int) -> dict[str, Any]:
+        job, step = self.job, self.engine.step
+        n, size = len(job.data), job.batch_size
+        order = permutation(n, job.network.seed, epoch - 1)
+        sample = (epoch - 1) * n
+        n_steps = min(job.iterations_per_epoch, job.n_iterations - self.iteration)
+        total, done, begun = 0.0, 0, perf_counter()
+        next_look = begun + self.watcher.interval_s
+        for start in range(0, n_steps * size, size):
+            rows = order[start : start + size]
+            if self.on_iteration is not None:
+                self.on_iteration(self.iteration)
+            loss = step(rows, iteration=self.iteration, first_sample=sample + start)
+            if not math.isfinite(loss):
+                raise self._diverged(f"the loss became {loss}", self.iteration, epoch)
+            self.iteration += 1
+            total += loss * len(rows)
+            done += len(rows)
+            now = perf_counter()
+            if now >= next_look:
+                next_look = now + self.watcher.interval_s
+                self.watcher.step(epoch, self.iteration, total / done, done / (now - begun))
+            if self.timeout is not None and now - self.begun > self.timeout:
+                raise overdue(job, self.timeout, self.iteration, epoch)
+        now = perf_counter()
+        return {
+            "epoch": epoch,
+            "iteration": self.iteration,
+            "loss": total / done if job.network.loss is not None else None,
+            "acc": None,
+            "val_loss": None,
+            "val_acc": None,
+            "learning_rate": job.optimizer.rate(self.iteration - 1),
+            "seconds": now - self.begun,
+            "samples_per_s": done / max(now - begun, 1e-9),
+        }
+
+    def _keep_best(self, row: Mapping[str, Any]) -> None:
+        stopping = self.job.early_stopping
+        if stopping is None and not self.job.keep_best:
+            return
+        monitor = stopping.monitor if stopping else "val_loss"
+        score = row[monitor] if monitor == "val_loss" else -row[monitor]
+        margin = stopping.min_delta if stopping else 0.0
+        if self.best is None or score < self.best.score - margin:
+            self.best = Best(
+                score,
+                row["epoch"],
+                row["iteration"],
+                self.engine.parameters(),
+                self.engine.states(),
+            )
+
+    def _last_metrics(self) -> dict[str, dict[str, float]]:
+        """Measured on the validation data, else on the training data; nothing without a loss."""
+        job = self.job
+        if job.network.loss is None:
+            return {}
+        if job.validation is not None:
+            row = self.history[self.best.epoch - 1 if self.best else -1]
+            found = {"loss": row["val_loss"], "acc": row["val_acc"]}
+            return {"validation": {k: v for k, v in found.items() if v is not None}}
+        return {"training": _measure(self.engine, job, job.data)}
+
+    def _check_finite(self) -> None:
+        if not all(np.isfinite(value).all() for value in self.engine.parameters().values()):
+            raise self._diverged("a weight is not finite", self.iteration - 1, len(self.history))
+
+    def _diverged(self, what: str, iteration: int, epoch: int) -> Diverged:
+        self.trouble = Trouble(what, iteration, epoch)
+        if self.is_share:
+            return Diverged(what)
+        return Diverged(divergence(self.job, self.engine.parameters(), self.trouble))
+
+
+def overdue(job: Job, timeout_s: float, iteration: int, epoch: int) -> Timeout:
+    """Training took too long."""
+    return Timeout(
+        f"training took more than {timeout_s:g} s; stopped at iteration "
+        f"{iteration} of {job.n_iterations} (epoch {epoch}); raise --timeout"
+    )
+
+
+def divergence(job: Job, parameters: Mapping[str, Array], trouble: Trouble) -> str:
+    """Where it was first seen, how large the weights are, and what to try. What is not among the
+    ``parameters`` is not looked at.
+    """
+    what, rate = trouble.what, job.optimizer.rate(trouble.iteration)
+    text = f"{what[0].upper()}{what[1:]} at iteration {trouble.iteration} (epoch {trouble.epoch})."
+    where = _first_bad_layer(job.network, parameters)
+    remedy = f"Try {rate / 10:g}" + ("" if job.optimizer.clip_norm else " or clip_norm=1.0")
+    return f"{text} {where} Usual cause: the learning rate is too high ({rate:g}). {remedy}"
+
+
+def _first_bad_layer(network: Network, parameters: Mapping[str, Array]) -> str:
+    largest, holder = 0.0, ""
+    for layer in network.layers[1:]:
+        bad = np.zeros(layer.size, bool)
+        for link in layer.links:
+            if link.weight not in parameters:
+                continue
+            w = parameters[link.weight]
+            finite = np.isfinite(w)
+            if link.edges is None:
+                bad |= ~finite.all(axis=1)
+            elif not finite.all():
+                bad[np.repeat(np.arange(layer.size), np.diff(link.edges.indptr))[~finite]] = True
+            top = float(np.abs(w, where=finite, out=np.zeros_like(w)).max(initial=0.0))
+            if top > largest:
+                largest, holder = top, layer.name
+        for name in (layer.bias_name, *(f"{layer.name}.{p}" for p in layer.parameters)):
+            if name in parameters:
+                bad |= ~np.isfinite(parameters[name])
+        if bad.any():
+            return (
+                f"First seen in {layer.name}: {int(bad.sum())} of {layer.size} neurons "
+                f"({layer.neuron.__name__}) have weights that are not finite."
+            )
+    return f"The weights are still finite; the largest is {largest:.2g}, in {holder}."
+
+
+def _sample(job: Job) -> Dataset:
+    """Every so many-th of the training samples: a twentieth of them, 100 to 2,000."""
+    data = job.data
+    step = -(-len(data) // min(max(len(data) // 20, 100), 2000))
+    labels = None if data.y is None else np.ascontiguousarray(data.y[::step])
+    return Dataset(np.ascontiguousarray(data.x[::step]), labels, data.scale, data.name)
+
+
+def _measure(engine: Engine, job: Job, data: Any) -> dict[str, float]:
+    return measure(engine, job.network, data, job.target) if job.network.loss else {}
