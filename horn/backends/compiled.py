@@ -13,18 +13,26 @@ import numpy as np
 from horn.backends import Array, Setup
 from horn.compiler import lower
 from horn.compiler.program import Program
+from horn.compiler.share import Share
 from horn.data import Dataset
 from horn.errors import ModelError
-from horn.network import Network
+from horn.network import Layer, Network
 
 PREDICT_ROWS = 256  # samples per batch of inference
 
 
 class Runner(Protocol):
-    """One program, ready to run on batches of a data set."""
+    """One program, or a task's share of it, ready to run on batches of a data set."""
+
+    program: Program
 
     def __init__(
-        self, program: Program, arrays: dict[str, Array], setup: Setup, batch_size: int
+        self,
+        program: Program,
+        arrays: dict[str, Array],
+        setup: Setup,
+        batch_size: int,
+        share: Share | None = None,
     ) -> None: ...
 
     def bind(self, data: Dataset) -> None:
@@ -32,6 +40,18 @@ class Runner(Protocol):
 
     def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         """One batch. scalars: learning_rate, iteration, updates, rows, inv_rows."""
+
+    def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
+        """Begin a batch that runs by segments: what lies between exchanges with other tasks."""
+
+    def compute(self, segment: int) -> None:
+        """Run one segment of the program (``program.segments``)."""
+
+    def array(self, name: str) -> Array:
+        """A buffer as it lies: its rows may be more than the batch has."""
+
+    def target_array(self, name: str) -> Array:
+        """The same, to be written from outside."""
 
     def value(self, name: str) -> Array:
         """The content of a buffer after a run, in the program's axes; for a compact layer with
@@ -53,20 +73,20 @@ class CompiledEngine:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.network: Network = setup.network
-        dtype = np.dtype(setup.dtype)
         self.updates = 0
-        self.arrays: dict[str, Array] = {}
-        self._names = list(self.network.initial_parameters(dtype).items())
-        self.arrays.update(self._names)
-        self._learned = [name for name, _ in self._names]
-        self._names = []
-        states = self.network.initial_states(dtype)
-        self._states = list(states)
-        self.arrays.update(states)
+        learned, states = self.initial()
+        self.arrays: dict[str, Array] = {**learned, **states}
+        self._learned, self._states = list(learned), list(states)
+        del learned, states  # the arrays may move to other memory
         self._slots: list[str] = []
         self._data: Dataset | None = None
         self._training: tuple[Runner, str | None] | None = None  # what a step runs, its losses
         self._runners: dict[object, Runner] = {}
+
+    def initial(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The learned arrays and the States that the engine begins with."""
+        dtype = np.dtype(self.setup.dtype)
+        return self.network.initial_parameters(dtype), self.network.initial_states(dtype)
 
     # --- programs
 
@@ -85,19 +105,21 @@ class CompiledEngine:
     def _runner(self, kind: str, target: str | None) -> Runner:
         key = (kind, target)
         if key not in self._runners:
-            optimizer = self.setup.optimizer
-            if kind == "infer":
-                program = lower.inference_program(self.network, target)
-            elif optimizer is None:
-                raise ModelError("this engine was made to predict: it has no optimizer")
-            else:
-                program = lower.training_program(
-                    self.network, optimizer, target, fuse=kind == "train"
-                )
-            self.allocate(program)
-            size = PREDICT_ROWS if kind == "infer" else self.setup.batch_size
-            self._runners[key] = self.runner(program, self.arrays, self.setup, size)
+            self._runners[key] = self.make_runner(kind, target)
         return self._runners[key]
+
+    def make_runner(self, kind: str, target: str | None) -> Runner:
+        """The runner of a program: "train", "infer" or "probe"."""
+        optimizer = self.setup.optimizer
+        if kind == "infer":
+            program = lower.inference_program(self.network, target)
+        elif optimizer is None:
+            raise ModelError("this engine was made to predict: it has no optimizer")
+        else:
+            program = lower.training_program(self.network, optimizer, target, fuse=kind == "train")
+        self.allocate(program)
+        size = PREDICT_ROWS if kind == "infer" else self.setup.batch_size
+        return self.runner(program, self.arrays, self.setup, size)
 
     def allocate(self, program: Program) -> None:
         for name, buffer in program.buffers.items():
@@ -110,7 +132,12 @@ class CompiledEngine:
     def bind(self, data: Dataset) -> None:
         target = self.target_kind(data)
         runner = self._bound(self._runner("train", target), data)
-        self._data, self._training = data, (runner, "loss" if target is not None else None)
+        self._data, self._training = data, (runner, runner.program.loss)
+
+    def _run(
+        self, runner: Runner, rows: Array, scalars: Mapping[str, float], first_sample: int
+    ) -> None:
+        runner.run(rows, scalars, first_sample)
 
     @staticmethod
     def _bound(runner: Runner, data: Dataset) -> Runner:
@@ -131,7 +158,7 @@ class CompiledEngine:
         if self._training is None:
             raise ModelError("step before bind: name the data set first")
         runner, loss = self._training
-        runner.run(rows, self._scalars(len(rows), iteration), first_sample)
+        self._run(runner, rows, self._scalars(len(rows), iteration), first_sample)
         self.updates += 1
         if loss is None:
             return 0.0
@@ -143,8 +170,8 @@ class CompiledEngine:
         runner = self._bound(self._runner("infer", None), data)
         result = np.empty((len(data), self.network.last.size), self.setup.dtype)
         for start, rows in self._batches(len(data)):
-            runner.run(rows, self._inference_scalars(len(rows)), start)
-            result[rows] = runner.value(self.network.last.name + ".output")
+            self._run(runner, rows, self._inference_scalars(len(rows)), start)
+            result[rows] = runner.value(runner.program.outputs)
         return result
 
     def _inference_scalars(self, rows: int) -> dict[str, float]:
@@ -163,11 +190,11 @@ class CompiledEngine:
         labels = data.y if target == "label" else None
         total, correct = 0.0, 0
         for start, rows in self._batches(len(data)):
-            runner.run(rows, self._inference_scalars(len(rows)), start)
-            if target is not None:
-                total += float(runner.value("loss").sum(dtype=np.float64))
+            self._run(runner, rows, self._inference_scalars(len(rows)), start)
+            if runner.program.loss is not None:
+                total += float(runner.value(runner.program.loss).sum(dtype=np.float64))
             if labels is not None:
-                output = runner.value(self.network.last.name + ".output")
+                output = runner.value(runner.program.outputs)
                 correct += int((output.argmax(axis=1) == labels[rows]).sum())
         return total, correct
 
@@ -183,7 +210,7 @@ class CompiledEngine:
         runner.bind(data)
         runner.push()
         runner.run(rows, self._scalars(len(rows), iteration), first_sample)
-        program = runner.program  # type: ignore[attr-defined]
+        program = runner.program
         found = {name: np.array(runner.value(buffer)) for name, buffer in program.probes.items()}
         loss = 0.0 if target is None else runner.value("loss").mean(dtype=np.float64)
         found["loss"] = np.asarray(loss)
@@ -235,18 +262,25 @@ class CompiledEngine:
             runner.push()
 
 
-def constant(value: tuple[Any, ...], network: Network, dtype: Any) -> Array:
-    """The array of a "constant" buffer."""
+def constant(
+    value: tuple[Any, ...], network: Network, dtype: Any, share: Share, axes: tuple[str, ...]
+) -> Array:
+    """The array of a "constant" buffer, or a task's share of it."""
     kind, layer = value[0], network.layers[value[1]]
+    if kind == "edge":  # numbered here: they are compared with an argmax over these synapses
+        return np.arange(share.length(axes[0], 0), dtype=dtype)
     if kind == "ones":
-        return np.ones(layer.size, dtype)
-    if kind == "index":
-        return np.arange(layer.size, dtype=dtype)
-    if kind == "edge":
-        edges = layer.links[value[2]].edges
-        assert edges is not None
-        return np.arange(len(edges.indices), dtype=dtype)
-    count = np.zeros(layer.size, dtype)
+        whole = np.ones(layer.size, dtype)
+    elif kind == "index":
+        whole = np.arange(layer.size, dtype=dtype)
+    else:
+        whole = _fans(kind, layer, network).astype(dtype)
+    return np.ascontiguousarray(share.part(whole, axes))
+
+
+def _fans(kind: str, layer: Layer, network: Network) -> Array:
+    """How many messages each neuron has, forward ("fan_in") or backward ("fan_out")."""
+    count = np.zeros(layer.size)
     if kind == "fan_in":
         count += float(layer.bias is not None)
         for link in layer.links:

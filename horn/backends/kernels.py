@@ -36,6 +36,7 @@ from horn.compiler.program import (
     Target,
     Update,
 )
+from horn.compiler.share import Share
 from horn.data import Dataset
 from horn.network import Link, Network
 
@@ -169,7 +170,8 @@ class Runner:
                 edges = self._edges(buffer.value[1], buffer.value[2])
                 places = np.arange(len(edges.sources)) - edges.indptr[edges.receivers]
                 return places.astype(self.dtype)
-            return constant(buffer.value, self.network, self.dtype)
+            whole = Share(self.network)
+            return constant(buffer.value, self.network, self.dtype, whole, buffer.axes)
         shape = [self._length(axis) for axis in buffer.axes]
         if self.layout == "neuron" and len(shape) == 2 and buffer.axes[0] == "b":
             return _aligned(shape[::-1], self.dtype).T

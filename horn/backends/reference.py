@@ -20,11 +20,17 @@ from horn.compiler.program import (
     Loop,
     Matmul,
     Output,
+    Pick,
     Program,
     Take,
     Target,
     Update,
+    axis_letter,
+    base,
+    letter_axes,
+    segments,
 )
+from horn.compiler.share import Share, count
 from horn.data import Dataset
 
 CHUNK = 1 << 21  # elements of a (b, o, i) domain that are computed at once
@@ -60,14 +66,22 @@ class Runner:
     """Runs one program. Buffers are made anew for every batch."""
 
     def __init__(
-        self, program: Program, arrays: dict[str, Array], setup: Setup, batch_size: int
+        self,
+        program: Program,
+        arrays: dict[str, Array],
+        setup: Setup,
+        batch_size: int,
+        share: Share | None = None,
     ) -> None:
         self.program, self.arrays, self.setup = program, arrays, setup
+        self.batch_size = batch_size
+        self.share = share or Share(program.network)
+        self.segments = segments(program)
         self.dtype = np.dtype(setup.dtype)
         self.network = program.network
         self.env: dict[str, Array] = {}
         self.once: dict[str, Array] = {
-            name: constant(buffer.value, self.network, self.dtype)
+            name: constant(buffer.value, self.network, self.dtype, self.share, buffer.axes)
             for name, buffer in program.buffers.items()
             if buffer.role == "constant"
         }
@@ -104,15 +118,46 @@ class Runner:
                 value = whole
         return value
 
-    def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
+    def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         self.env, self.alive = dict(self.once), {}
         self.rows, self.scalars, self.first_sample = rows, scalars, first_sample
+
+    def compute(self, segment: int) -> None:
         with np.errstate(all="ignore"):
-            for statement in self.program.statements:
+            for statement in self.segments[segment]:
                 getattr(self, type(statement).__name__.lower())(statement)
 
+    def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
+        self.start(rows, scalars, first_sample)
+        for segment in range(len(self.segments)):
+            self.compute(segment)
+
     def array(self, name: str) -> Array:
+        buffer = self.program.buffers[name]
+        if buffer.role == "view":
+            return self.at(self.array(buffer.value[0]), buffer.axes)
         return self.env[name] if name in self.env else self.arrays[name]
+
+    def target_array(self, name: str) -> Array:
+        shape = [
+            count(self.here(axis)) if base(axis) == "b" else self.share.length(axis, 0)
+            for axis in self.program.buffers[name].axes
+        ]
+        self.env[name] = np.zeros(shape, self.dtype)
+        return self.env[name]
+
+    def here(self, axis: str) -> slice:
+        """The rows of this batch along "b" or "b@own"."""
+        return self.share.rows(axis, len(self.rows), self.batch_size)
+
+    def at(self, array: Array, axes: tuple[str, ...]) -> Array:
+        """The share of an array that is whole along these axes."""
+        if axes and base(axes[0]) == "b":
+            array = array[self.here(axes[0])]
+        for position, axis in enumerate(axes):
+            if "@" in axis and base(axis) != "b":
+                array = array[(slice(None),) * position + (self.share.places(axis),)]
+        return array
 
     # --- statements
 
@@ -120,7 +165,7 @@ class Runner:
         assert self.data is not None
         out = np.empty((len(self.rows), self.network.n_inputs), self.dtype)
         self.data.read(self.rows, out)
-        self.env[s.out] = out
+        self.env[s.out] = self.at(out, self.program.buffers[s.out].axes)
 
     def target(self, s: Target) -> None:
         assert self.data is not None
@@ -130,15 +175,16 @@ class Runner:
         else:
             assert self.data.y is not None
             out = self.data.y[self.rows].astype(self.dtype)
-        self.env[s.out] = out
+        self.env[s.out] = self.at(out, self.program.buffers[s.out].axes)
 
     def draw(self, s: Draw) -> None:
         layer = self.network.layers[s.layer]
         key = random.key(self.network.seed, s.layer)
         f = random.normal if s.kind == "normal" else random.uniform
-        neurons = np.arange(layer.size)
+        axes = self.program.buffers[s.out].axes
         once = 2**32 - 1
         if s.per == "synapse":
+            neurons = np.arange(layer.size)
             if s.link == len(layer.links):
                 out = f(key, s.site, neurons, [s.link << 32], once)[0]
             else:
@@ -147,13 +193,22 @@ class Runner:
                 out = f(key, s.site, neurons, sources, once).T
                 if link.edges is not None:
                     out = out[_receivers(link.edges.indptr), link.edges.indices]
-        elif s.per == "sample":
-            samples = np.arange(len(self.rows), dtype=np.uint64) + np.uint64(self.first_sample)
-            out = f(key, s.site, neurons, samples, int(self.scalars["iteration"]))
+            out = self.share.part(out, axes)
         else:
-            iteration = once if s.per == "run" else int(self.scalars["iteration"])
-            out = f(key, s.site, neurons, [random.SHARED], iteration)[0]
+            neurons = np.arange(layer.size)[self.share.places(axes[-1])]
+            if s.per == "sample":
+                samples = np.arange(len(self.rows), dtype=np.uint64)[self.here(axes[0])]
+                samples = samples + np.uint64(self.first_sample)
+                out = f(key, s.site, neurons, samples, int(self.scalars["iteration"]))
+            else:
+                iteration = once if s.per == "run" else int(self.scalars["iteration"])
+                out = f(key, s.site, neurons, [random.SHARED], iteration)[0]
         self.env[s.out] = np.ascontiguousarray(out, self.dtype)
+
+    def pick(self, s: Pick) -> None:
+        self.env[s.out] = np.ascontiguousarray(
+            self.at(self.array(s.array), self.program.buffers[s.out].axes)
+        )
 
     def live(self, s: Live) -> None:
         self.alive[s.layer] = np.flatnonzero(self.env[s.mask])
@@ -210,7 +265,11 @@ class Runner:
     def result(self, s: Loop, output: Output) -> Array:
         node, frame = output.node, s.frame
         buffer = self.program.buffers[output.buffer]
-        domain = ir.union(node.axes, output.axis, *_letters(buffer.axes, frame, self.network))
+        domain = ir.union(
+            node.axes,
+            output.axis,
+            *(axis_letter(self.network, frame, axis) for axis in buffer.axes),
+        )
         if frame.link is not None and "o" in domain and "i" in domain:
             if self.network.layers[frame.layer].links[frame.link].edges is not None:
                 return self.on_edges(frame, output)
@@ -246,13 +305,14 @@ class Runner:
 
     def sizes(self, frame: Frame) -> dict[str, int]:
         """The length of each letter's axis in a frame: of compact layers, the live neurons."""
-
-        def count(k: int) -> int:
-            return len(self.alive[k]) if k in self.alive else self.network.layers[k].size
-
-        size = {"b": len(self.rows), "o": count(frame.layer)}
-        if frame.link is not None:
-            size["i"] = count(self.network.layers[frame.layer].links[frame.link].source.index)
+        size = {}
+        for letter in "bo" if frame.link is None else "boi":
+            (axis,) = letter_axes(self.network, frame, letter)
+            k = int(axis[1:]) if axis.startswith("n") and "@" not in axis else -1
+            if letter == "b":
+                size[letter] = count(self.here(axis))
+            else:
+                size[letter] = len(self.alive[k]) if k in self.alive else self.share.length(axis, 0)
         return size
 
     def evaluate(self, root: Node, frame: Frame, domain: str, here: slice, scatter: bool) -> Array:
@@ -292,11 +352,9 @@ class Runner:
         receiver or source.
         """
         node = output.node
-        layer = self.network.layers[frame.layer]
-        link = layer.links[frame.link or 0]
-        assert link.edges is not None
-        receivers, sources = _receivers(link.edges.indptr), link.edges.indices
-        n, rows = len(sources), len(self.rows)
+        edges = self.share.edges(frame.layer, frame.link or 0, frame.split)
+        receivers, sources = edges.receivers, edges.sources
+        n, rows = len(sources), self.sizes(frame)["b"]
         done: dict[Node, Any] = {}
         for x in ir.walk(node):
             if x.op is not Op.LOAD:
@@ -316,11 +374,11 @@ class Runner:
         value = np.broadcast_to(value, (rows, n) if has_b else (n,))
         if not output.axis:
             return np.array(value, self.dtype)
-        place, count = (
-            (receivers, layer.size) if output.axis == "i" else (sources, link.source.size)
+        place, n_places = (
+            (receivers, len(edges.indptr) - 1) if output.axis == "i" else (sources, edges.n_sources)
         )
-        out = np.zeros((*value.shape[:-1], count), self.dtype)
-        for k in range(count):
+        out = np.zeros((*value.shape[:-1], n_places), self.dtype)
+        for k in range(n_places):
             mine = np.flatnonzero(place == k)
             part = value[..., mine]
             if output.monoid.startswith("arg"):
@@ -334,15 +392,6 @@ class Runner:
 
 def _receivers(indptr: Array) -> Array:
     return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-
-
-def _letters(axes: tuple[str, ...], frame: Frame, network: Any) -> list[str]:
-    """The letters of a buffer's absolute axes in a frame."""
-    layer = network.layers[frame.layer]
-    names = {"b": "b", f"n{layer.index}": "o"}
-    if frame.link is not None:
-        names[f"n{layer.links[frame.link].source.index}"] = "i"
-    return ["oi" if a.startswith("e") else names[a] for a in axes]
 
 
 class Engine(CompiledEngine):

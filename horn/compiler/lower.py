@@ -69,10 +69,11 @@ class Builder(Updates):
         target: str | None,
         *,
         fuse: bool,
+        thin: bool = True,
         written: frozenset[int] | None = None,
     ) -> None:
         super().__init__(network, optimizer, fuse=fuse)
-        self.target, self.written = target, written
+        self.target, self.thin, self.written = target, thin, written
 
     def build(self) -> Program:
         net = self.network
@@ -389,15 +390,16 @@ def training_program(
     target: str | None,
     *,
     fuse: bool = True,
+    thin: bool = True,
     written: frozenset[int] | None = None,
 ) -> Program:
     """One training step. ``target`` is the kind of Target, or None without a loss. ``fuse=False``
-    keeps every value that probes ask for.
+    keeps every value that probes ask for, ``thin=False`` all neurons in every layer.
 
     ``written`` : the layers whose written backward is used, the others' being derived; None for
     all.
     """
-    return Builder(network, optimizer, target, fuse=fuse, written=written).build()
+    return Builder(network, optimizer, target, fuse=fuse, thin=thin, written=written).build()
 
 
 def inference_program(network: Network, target: str | None) -> Program:

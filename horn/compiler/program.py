@@ -18,6 +18,12 @@ Compact layers: in a training program some layers are computed for their live ne
 ``full`` has only the live neurons, in ascending order. ``Take`` makes compact copies of full
 buffers. A ``Loop`` with ``scatter`` writes (and reads) full buffers at the live places only:
 optimizer updates.
+
+Shares: a program that several tasks run (partition.py) has axes of which each task has its part.
+"b@own", "n<k>@own": a contiguous range of rows, of neurons. "e<k>.<j>@o", "e<k>.<j>@i": the
+synapses of own receivers, of own sources. "n<k>@in<l>.<j>": the sources that own receivers of a
+sparse link listen to; "n<k>@out<l>.<j>": the receivers that own sources reach. ``Frame.split`` says
+along which letter the work of a frame is divided; ``letter_axes`` what its letters then name.
 """
 
 from __future__ import annotations
@@ -33,11 +39,51 @@ from horn.network import Network
 @dataclass(frozen=True)
 class Frame:
     """Where the letters of an expression point. ``link`` is the place of the link among the
-    layer's, or None: then there is no i.
+    layer's, or None: then there is no i. ``split``: the letter along which tasks divide its work,
+    or "": each does all of it.
     """
 
     layer: int
     link: int | None = None
+    split: str = ""
+
+
+def base(axis: str) -> str:
+    """The whole axis that an axis is, or is a share of."""
+    return axis.partition("@")[0]
+
+
+def letter_axes(network: Network, frame: Frame, letters: str) -> tuple[str, ...]:
+    """The axes that letters name in a frame."""
+    rows = "b@own" if frame.split == "b" else "b"
+    receivers = f"n{frame.layer}"
+    if frame.link is None:
+        names = {"b": rows, "o": receivers + ("@own" if frame.split == "o" else "")}
+        return tuple(names[letter] for letter in letters)
+    link = network.layers[frame.layer].links[frame.link]
+    place = f"{frame.layer}.{frame.link}"
+    is_sparse = link.edges is not None
+    if is_sparse and "o" in letters and "i" in letters:
+        edges = f"e{place}" + (f"@{frame.split}" if frame.split in ("o", "i") else "")
+        return (rows, edges) if "b" in letters else (edges,)
+    sources = f"n{link.source.index}"
+    if frame.split == "o":
+        receivers, sources = receivers + "@own", sources + (f"@in{place}" if is_sparse else "")
+    elif frame.split == "i":
+        receivers, sources = receivers + (f"@out{place}" if is_sparse else ""), sources + "@own"
+    return tuple({"b": rows, "o": receivers, "i": sources}[letter] for letter in letters)
+
+
+def axis_letter(network: Network, frame: Frame, axis: str) -> str:
+    """The letter that an axis has in a frame: "oi" for synapses."""
+    whole = base(axis)
+    if whole == "b" or whole.startswith("e"):
+        return "b" if whole == "b" else "oi"
+    if whole == f"n{frame.layer}":
+        return "o"
+    assert frame.link is not None, f"{axis} is no axis of {frame}"
+    assert whole == f"n{network.layers[frame.layer].links[frame.link].source.index}", (axis, frame)
+    return "i"
 
 
 @dataclass(frozen=True)
@@ -45,7 +91,8 @@ class Buffer:
     """An array of the program.
 
     role : "learned" (a weight, bias or Parameter), "state", "slot" (the optimizer's memory),
-    "constant" (``value`` says which), or "work".
+    "constant" (``value`` says which), "view" (this task's share of the buffer ``value[0]``, in the
+    same memory), or "work".
     full : it has all neurons of its layers even where they are compact.
     """
 
@@ -181,6 +228,43 @@ class Take(Statement):
 
 
 @dataclass(frozen=True)
+class Pick(Statement):
+    """out = the places of an array (whole along its axes) that out's axes name. Local."""
+
+    out: str
+    array: str
+
+
+@dataclass(frozen=True)
+class Move(Statement):
+    """out = what out's axes name of an array whose shares lie with several tasks.
+
+    With a ``monoid`` ("sum", "prod", "max", "min", "any", "all") every task has a part of each
+    number, and they are combined in task order. Only in a program that is not scheduled yet.
+    """
+
+    out: str
+    array: str
+    monoid: str = ""
+
+
+@dataclass(frozen=True)
+class Post(Statement):
+    """This task's blocks of the moves go off. ``superstep`` counts from 0 in a batch."""
+
+    superstep: int
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True)
+class Collect(Statement):
+    """The others' blocks of the moves are here: their outs are written."""
+
+    superstep: int
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True)
 class Program:
     """Statements in order, and the buffers they use.
 
@@ -197,6 +281,17 @@ class Program:
     loss: str | None
     compact: frozenset[int] = frozenset()
     probes: dict[str, str] = field(default_factory=dict)
+
+
+def segments(program: Program) -> list[tuple[Statement, ...]]:
+    """The statements between exchanges: one more than there are posts and collects."""
+    found: list[list[Statement]] = [[]]
+    for statement in program.statements:
+        if isinstance(statement, (Post, Collect)):
+            found.append([])
+        else:
+            found[-1].append(statement)
+    return [tuple(part) for part in found]
 
 
 def verify(program: Program) -> None:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from horn.compiler import ir
 from horn.compiler.contract import contract
 from horn.compiler.ir import Node, Op, Scalar, const, load, mul
-from horn.compiler.program import Buffer, Frame, Loop, Matmul, Output, Statement, Take
+from horn.compiler.program import (
+    Buffer,
+    Frame,
+    Loop,
+    Matmul,
+    Output,
+    Statement,
+    Take,
+    letter_axes,
+)
 from horn.network import Link, Network
 
 _CHEAP = frozenset(
@@ -70,13 +79,7 @@ class Storage:
 
     def axes_of(self, frame: Frame, letters: str) -> tuple[str, ...]:
         """The absolute axes of letters in a frame."""
-        if frame.link is not None and "o" in letters and "i" in letters:
-            if self.link(frame).edges is not None:
-                return (*(("b",) if "b" in letters else ()), f"e{frame.layer}.{frame.link}")
-        names = {"b": "b", "o": f"n{frame.layer}"}
-        if frame.link is not None:
-            names["i"] = f"n{self.link(frame).source.index}"
-        return tuple(names[a] for a in letters)
+        return letter_axes(self.network, frame, letters)
 
     def link(self, frame: Frame) -> Link:
         assert frame.link is not None

@@ -21,6 +21,7 @@ class Thinning(Messages):
 
     def __init__(self, network: Network, optimizer: Optimizer | None) -> None:
         super().__init__(network, optimizer)
+        self.thin = True  # whether layers may be compact
         self.masks: dict[int, Node] = {}  # layer -> who is live, where some sit out
 
     def code(
@@ -46,6 +47,8 @@ class Thinning(Messages):
                 for o in self.outgoing[0]
             ):
                 candidates.append(0)
+        if not self.thin:
+            candidates = []
         for k, condition in sorted(out.items()):
             layer = self.network.layers[k]
             code = self.codes.get(k) or Code(

@@ -1,0 +1,345 @@
+"""From the program of one task to one that every task of a group runs on its share.
+
+Every frame gets a split (placement.py), and with it every letter an axis, whole or a share. Each
+statement then finds its operands in the form that its frame asks for; where a buffer has another
+form, a Move goes before. What can be had anywhere (draws, data, constants) is made in the form that
+is asked for. See docs/notes/0021-one-network-over-many-tasks.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from horn.compiler import ir
+from horn.compiler.ir import Node, Op, Scalar, const, load
+from horn.compiler.placement import Placement
+from horn.compiler.program import (
+    Buffer,
+    Collect,
+    Draw,
+    Frame,
+    Input,
+    Loop,
+    Matmul,
+    Move,
+    Output,
+    Pick,
+    Post,
+    Program,
+    Statement,
+    Target,
+    Update,
+    axis_letter,
+    base,
+    letter_axes,
+)
+from horn.errors import CompileError
+from horn.network import Network
+
+COMBINED = ("sum", "prod", "max", "min", "any", "all")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a buffer holds of its content: along which axes, and whether it is one task's part of a
+    reduction.
+    """
+
+    axes: tuple[str, ...]
+    monoid: str = ""
+
+
+class Partition:
+    """Rewrites one program. ``results``: buffers that every task wants whole at the end."""
+
+    def __init__(self, program: Program, placement: Placement, results: Iterable[str]) -> None:
+        assert not program.compact, "a group computes its layers whole"
+        self.program, self.placement = program, placement
+        self.network: Network = program.network
+        self.results = tuple(results)
+        self.buffers: dict[str, Buffer] = {}
+        self.prologue: list[Statement] = []
+        self.statements: list[Statement] = []
+        self.sources: dict[str, Statement] = {s.out: s for s in program.prologue}  # type: ignore[attr-defined]
+        self.once = frozenset(self.sources)
+        self.forms: dict[str, dict[Form, str]] = {}
+        self.homes = homes(self.network, placement)
+
+    def run(self) -> Program:
+        for statement in self.program.statements:
+            if isinstance(statement, (Input, Target, Draw)):
+                self.sources[statement.out] = statement
+            elif isinstance(statement, Loop):
+                self.loop(statement)
+            elif isinstance(statement, Matmul):
+                self.matmul(statement)
+            elif isinstance(statement, Update):
+                self.update(statement)
+            else:
+                raise AssertionError(f"{statement} has no place in a group's program")
+        whole = {name: self.find(name, self.whole(name)) for name in self.results}
+        before = self.program
+        return Program(
+            self.network,
+            self.buffers,
+            tuple(self.prologue),
+            tuple(self.statements),
+            whole.get(before.outputs, before.outputs),
+            before.loss if before.loss is None else whole.get(before.loss, before.loss),
+            frozenset(),
+            {},
+        )
+
+    def whole(self, name: str) -> Form:
+        return Form(self.program.buffers[name].axes)
+
+    # --- statements
+
+    def matmul(self, s: Matmul) -> None:
+        assert not s.accumulate
+        frame = self.placement.at(s.frame)
+        a = self.operand(s.a, s.a_axes, frame)
+        b = self.operand(s.b, s.b_axes, frame)
+        monoid = "sum" if s.axis == frame.split else ""
+        out = self.result(s.out, Form(letter_axes(self.network, frame, s.out_axes), monoid))
+        self.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=out))
+
+    def loop(self, s: Loop) -> None:
+        assert not s.scatter
+        frame = self.placement.at(s.frame)
+        nodes = [self.expression(o.node, frame) for o in s.outputs]
+        outputs = []
+        for o, node in zip(s.outputs, nodes, strict=True):
+            assert not o.accumulate
+            letters = ir.union(
+                *(axis_letter(self.network, frame, x) for x in self.program.buffers[o.buffer].axes)
+            )
+            monoid = o.monoid if o.axis and o.axis == frame.split else ""
+            if monoid and monoid not in COMBINED:
+                raise CompileError(
+                    f"{monoid} over a letter that is divided among tasks cannot be combined"
+                )
+            form = Form(letter_axes(self.network, frame, letters), monoid)
+            outputs.append(dataclasses.replace(o, buffer=self.result(o.buffer, form), node=node))
+        self.statements.append(dataclasses.replace(s, frame=frame, outputs=tuple(outputs)))
+
+    def update(self, s: Update) -> None:
+        """A fused update stays one where each task has all rows; else the gradient is summed
+        first.
+        """
+        frame = self.placement.at(s.frame)
+        if frame.split != "b":
+            held = {
+                "weight": self.operand(s.weight, "oi", frame),
+                "velocity": None if s.velocity is None else self.operand(s.velocity, "oi", frame),
+            }
+            a, b = self.operand(s.a, "bo", frame), self.operand(s.b, "bi", frame)
+            self.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, **held))
+            for name in (s.weight, s.velocity):
+                if name is not None:
+                    self.result(name, Form(letter_axes(self.network, frame, "oi")))
+            return
+        gradient = f"{s.weight}.gradient"
+        if gradient not in self.program.buffers:
+            self.program.buffers[gradient] = Buffer(gradient, self.program.buffers[s.weight].axes)
+        self.matmul(Matmul(s.frame, gradient, "oi", s.a, "bo", s.b, "bi", "b"))
+        step = -(Scalar("learning_rate") * (Scalar("inv_rows") * load(gradient, "oi")))
+        outputs = [Output(s.weight, load(s.weight, "oi") + step)]
+        if s.velocity is not None:
+            step = const(s.momentum) * load(s.velocity, "oi") + step
+            outputs = [
+                Output(s.velocity, step), Output(s.weight, load(s.weight, "oi") + step)
+            ]  # fmt: skip
+        self.loop(Loop(s.frame, tuple(outputs)))
+
+    # --- operands and results
+
+    def expression(self, root: Node, frame: Frame) -> Node:
+        def find(node: Node) -> Node | None:
+            if node.op is Op.LOAD:
+                return load(self.operand(node.value, node.axes, frame), node.axes)
+            return None if node.args else node
+
+        return ir.replace(root, find)
+
+    def operand(self, name: str, letters: str, frame: Frame) -> str:
+        """The buffer that has what a frame reads under these letters."""
+        return self.find(name, Form(letter_axes(self.network, frame, letters)))
+
+    def result(self, name: str, form: Form) -> str:
+        """The buffer that a statement writes; other forms of it are out of date."""
+        forms = self.forms.get(name, {})
+        if self.program.buffers[name].role != "work":
+            assert form == Form(self.homes[name.partition("/")[0]]), f"{name} is written elsewhere"
+        out = forms.get(form) or self.name(name, form, not forms)
+        self.forms[name] = {
+            f: n for f, n in forms.items() if f == form or self.buffers[n].role == "view"
+            and self.buffers[n].value[0] == out
+        } | {form: out}  # fmt: skip
+        return out
+
+    def find(self, name: str, form: Form) -> str:
+        """The buffer with this form of a content."""
+        forms = self.forms.setdefault(name, {})
+        if form in forms:
+            return forms[form]
+        old = self.program.buffers[name]
+        if name in self.sources:
+            return self.source(name, form)
+        if old.role == "constant":
+            forms[form] = self.name(name, form, not forms)
+            return forms[form]
+        if not forms:
+            assert old.role in ("learned", "state", "slot"), f"{name} is read before it is written"
+            home = Form(self.homes[name.partition("/")[0]])
+            forms[home] = self.name(name, home, True)
+        return forms[form] if form in forms else self.converted(name, form)
+
+    def source(self, name: str, form: Form) -> str:
+        forms, statement = self.forms[name], self.sources[name]
+        statements = self.prologue if name in self.once else self.statements
+        is_synapse = isinstance(statement, Draw) and statement.per == "synapse"
+        easy = is_synapse or all(axis == base(axis) or axis.endswith("@own") for axis in form.axes)
+        made = form if easy else Form(tuple(map(base, form.axes)))
+        if made not in forms:
+            forms[made] = self.name(name, made, not forms)
+            statements.append(dataclasses.replace(statement, out=forms[made]))  # type: ignore[call-arg]
+        if form not in forms:
+            forms[form] = self.name(name, form, False)
+            statements.append(Pick(forms[form], forms[made]))
+        return forms[form]
+
+    def converted(self, name: str, form: Form) -> str:
+        """From a form that is there: a share of what is whole, or a Move."""
+        forms = self.forms[name]
+        for have, buffer in forms.items():
+            if have.monoid or any(
+                a != b and a != base(b) for a, b in zip(have.axes, form.axes, strict=True)
+            ):
+                continue
+            if all(
+                a == b or b.endswith(("@own", "@o"))
+                for a, b in zip(have.axes, form.axes, strict=True)
+            ):
+                self.buffers.setdefault(
+                    self.variant(name, form),
+                    Buffer(self.variant(name, form), form.axes, "view", True, (buffer,)),
+                )
+            else:
+                self.new(self.variant(name, form), form)
+                self.statements.append(Pick(self.variant(name, form), buffer))
+            forms[form] = self.variant(name, form)
+            return forms[form]
+        have, buffer = next(iter(forms.items()))
+        self.new(self.variant(name, form), form)
+        self.statements.append(Move(self.variant(name, form), buffer, have.monoid))
+        forms[form] = self.variant(name, form)
+        return forms[form]
+
+    def name(self, name: str, form: Form, first: bool) -> str:
+        """A buffer for a form: the first has the content's own name."""
+        old = self.program.buffers[name]
+        called = name if first else self.variant(name, form)
+        if called not in self.buffers:
+            self.buffers[called] = Buffer(called, form.axes, old.role, True, old.value)
+        return called
+
+    def new(self, called: str, form: Form) -> None:
+        self.buffers.setdefault(called, Buffer(called, form.axes, "work", True))
+
+    def variant(self, name: str, form: Form) -> str:
+        return f"{name}@{','.join(form.axes) or 'one'}"
+
+
+def homes(network: Network, placement: Placement) -> dict[str, tuple[str, ...]]:
+    """The axes of each learned array and State where they live."""
+    found = {}
+    for layer in network.layers[1:]:
+        for position, link in enumerate(layer.links):
+            frame = placement.at(Frame(layer.index, position))
+            found[link.weight] = letter_axes(network, frame, "oi")
+        vertex = letter_axes(network, placement.at(Frame(layer.index)), "o")
+        found[layer.bias_name] = vertex
+        for name in (*layer.parameters, *layer.states):
+            found[f"{layer.name}.{name}"] = vertex
+    return found
+
+
+def partition(program: Program, placement: Placement, results: Iterable[str] = ()) -> Program:
+    """The program of every task. ``results`` are whole at the end; ``outputs`` and ``loss`` name
+    their whole form if they are among them.
+
+    Raises
+    ------
+    CompileError : a reduction over what the placement divides is no monoid (argmax).
+    """
+    return scheduled(Partition(program, placement, results).run())
+
+
+def scheduled(program: Program) -> Program:
+    """Moves as supersteps: posted as soon as their arrays are there, collected where they are
+    needed.
+
+    Moves at one place travel together. Those at the very end join the last superstep before that
+    they can.
+    """
+    statements = list(program.statements)
+    last_write: dict[str, int] = {}
+    groups: list[tuple[int, list[Move]]] = []  # the place of the collect, what it brings
+    written_at: list[int] = []  # for each group, after which statement it can be posted
+    end = len(statements)
+    while end and isinstance(statements[end - 1], Move):
+        end -= 1
+    for place, statement in enumerate(statements):
+        if not isinstance(statement, Move):
+            last_write.update(dict.fromkeys(writes(statement), place))
+            continue
+        ready = last_write.get(statement.array, -1)
+        if place >= end and (early := _earlier(groups, ready, end)) is not None:
+            groups[early][1].append(statement)
+            written_at[early] = max(written_at[early], ready)
+        elif groups and all(
+            isinstance(s, Move) for s in statements[groups[-1][0] : place]
+        ):  # directly after the last
+            groups[-1][1].append(statement)
+            written_at[-1] = max(written_at[-1], ready)
+        else:
+            groups.append((place, [statement]))
+            written_at.append(ready)
+        last_write[statement.out] = place
+    posts: dict[int, list[Statement]] = {}
+    collects: dict[int, Statement] = {}
+    in_order = sorted(range(len(groups)), key=lambda n: (written_at[n], groups[n][0]))
+    for superstep, number in enumerate(in_order):
+        place, moves = groups[number]
+        posts.setdefault(written_at[number], []).append(Post(superstep, tuple(moves)))
+        collects[place] = Collect(superstep, tuple(moves))
+    result: list[Statement] = [*posts.get(-1, ())]
+    for place, statement in enumerate(statements):
+        if place in collects:
+            result.append(collects[place])
+        if not isinstance(statement, Move):
+            result.append(statement)
+        result.extend(posts.get(place, ()))
+    return dataclasses.replace(program, statements=tuple(result))
+
+
+def _earlier(groups: list[tuple[int, list[Move]]], ready: int, end: int) -> int | None:
+    """The first superstep that is collected after ``ready`` and before the end, if any."""
+    for number, (place, _) in enumerate(groups):
+        if ready < place < end:
+            return number
+    return None
+
+
+def writes(statement: Statement) -> tuple[str, ...]:
+    """The buffers that a statement writes."""
+    if isinstance(statement, Loop):
+        return tuple(o.buffer for o in statement.outputs)
+    if isinstance(statement, Update):
+        return tuple(name for name in (statement.weight, statement.velocity) if name is not None)
+    if isinstance(statement, (Post, Collect)):
+        return tuple(m.out for m in statement.moves) if isinstance(statement, Collect) else ()
+    return (statement.out,)  # type: ignore[attr-defined]

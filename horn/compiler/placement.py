@@ -1,0 +1,71 @@
+"""Where weights live and who computes the neurons, when several tasks hold one network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from horn.compiler.program import Frame
+from horn.errors import ModelError
+from horn.network import Layer, Network
+
+# A link's weights: with the receiver, with the sender, or everywhere (then the rows of the batch
+# are divided). The letter that tasks divide in the link's frames.
+LINK_SPLITS = {"receiver": "o", "sender": "i", "replicated": "b"}
+# A layer's own work: by the owner of each neuron, by rows of the batch, or by every task.
+LAYER_SPLITS = {"neurons": "o", "rows": "b", "all": ""}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """For every link (layer, position) one of LINK_SPLITS, for every layer one of LAYER_SPLITS."""
+
+    links: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    layers: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def default(cls, network: Network) -> Placement:
+        """All weights with the receiver, every layer computed by its neurons' owners."""
+        links = {
+            (layer.index, position): "receiver"
+            for layer in network.layers
+            for position in range(len(layer.links))
+        }
+        return cls(links, {layer.index: "neurons" for layer in network.layers})
+
+    def at(self, frame: Frame) -> Frame:
+        """A frame with its split."""
+        if frame.link is None:
+            return Frame(frame.layer, None, LAYER_SPLITS[self.layers[frame.layer]])
+        return Frame(frame.layer, frame.link, LINK_SPLITS[self.links[frame.layer, frame.link]])
+
+
+def pinned(network: Network, pins: Mapping[str, str] | None) -> dict[tuple[int, int], str]:
+    """Pins as links: {"layer2": "sender"} fixes all links of a layer, {"layer2.weight.a": ...} one.
+
+    Raises
+    ------
+    ModelError : no such layer or weight, or no such placement.
+    """
+    found = {}
+    for name, where in (pins or {}).items():
+        if where not in LINK_SPLITS:
+            raise ModelError(
+                f"pin {name}={where}: weights live with the {', the '.join(list(LINK_SPLITS)[:2])} "
+                f"or are replicated"
+            )
+        mine = [
+            (layer.index, position)
+            for layer in network.layers
+            for position, link in enumerate(layer.links)
+            if name in (layer.name, link.weight)
+        ]
+        if not mine:
+            raise ModelError(f"pin {name}={where}: {_known(network.layers)}")
+        found.update(dict.fromkeys(mine, where))
+    return found
+
+
+def _known(layers: tuple[Layer, ...]) -> str:
+    names = [layer.name for layer in layers if layer.links]
+    return f"no layer with weights is called so; there are {', '.join(names)}"

@@ -1,0 +1,152 @@
+"""What of each axis of a program one task has (program.py says what the axes mean)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from horn.compiler.program import base
+from horn.connections import Edges
+from horn.network import Network
+
+Array = np.ndarray[Any, Any]
+Places = slice | Array  # int64, ascending
+
+
+@dataclass(frozen=True)
+class LocalEdges:
+    """The synapses of a sparse link that a task has, as a sparse matrix of its own.
+
+    indptr (n_receivers + 1,), sources (n_edges,): numbers along the task's receivers and sources.
+    places : where the synapses are among all of the link.
+    """
+
+    indptr: Array
+    sources: Array
+    n_sources: int
+    places: Places
+
+    @cached_property
+    def receivers(self) -> Array:
+        """(n_edges,) by number along the task's receivers."""
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+
+
+class Share:
+    """One task's part of a network: ``task`` of ``n_tasks``. Of one task: everything."""
+
+    def __init__(self, network: Network, task: int = 0, n_tasks: int = 1) -> None:
+        self.network, self.task, self.n_tasks = network, task, n_tasks
+        self._places: dict[str, Places] = {}
+        self._edges: dict[tuple[int, int, str], LocalEdges] = {}
+
+    def range(self, n: int) -> tuple[int, int]:
+        """The task's share of n things: a range, sizes differing by at most one."""
+        return n * self.task // self.n_tasks, n * (self.task + 1) // self.n_tasks
+
+    def rows(self, axis: str, n_rows: int, batch_size: int) -> slice:
+        """The rows of a batch of ``n_rows`` that the task has along "b" or "b@own".
+
+        A share of the rows begins at the same place in every batch: a short one leaves the last
+        tasks less.
+        """
+        if axis == "b":
+            return slice(0, n_rows)
+        start, stop = self.range(batch_size)
+        return slice(min(start, n_rows), min(stop, n_rows))
+
+    def length(self, axis: str, batch_size: int) -> int:
+        """How many places an axis has here; of rows, in a full batch."""
+        if base(axis) == "b":
+            return count(self.rows(axis, batch_size, batch_size))
+        return count(self.places(axis))
+
+    def whole(self, axis: str) -> int:
+        """How many places an axis has that is no share, rows apart."""
+        if axis.startswith("n"):
+            return self.network.layers[int(axis[1:])].size
+        edges = self._whole_edges(*edge_link(axis))
+        return len(edges.indices)
+
+    def places(self, axis: str) -> Places:
+        """Which places of the whole axis a share has. Not of rows."""
+        if axis not in self._places:
+            self._places[axis] = self._find(axis)
+        return self._places[axis]
+
+    def _find(self, axis: str) -> Places:
+        whole, _, kind = axis.partition("@")
+        if not kind:
+            return slice(0, self.whole(whole))
+        if kind == "own":
+            return slice(*self.range(self.whole(whole)))
+        if kind in ("o", "i"):
+            return self.edges(*edge_link(whole), kind).places
+        layer, link = edge_link(kind.removeprefix("in").removeprefix("out"))
+        edges = self._whole_edges(layer, link)
+        indptr, indices = np.asarray(edges.indptr), np.asarray(edges.indices)
+        if kind.startswith("in"):
+            start, stop = self.range(len(indptr) - 1)
+            return np.unique(indices[indptr[start] : indptr[stop]]).astype(np.int64)
+        source = self.network.layers[layer].links[link].source.size
+        receivers = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        start, stop = self.range(source)
+        return np.unique(receivers[(indices >= start) & (indices < stop)]).astype(np.int64)
+
+    def edges(self, layer: int, link: int, split: str) -> LocalEdges:
+        """The task's synapses of a sparse link, of frames with this split."""
+        key = (layer, link, split if split in ("o", "i") else "")
+        if key not in self._edges:
+            self._edges[key] = self._local_edges(*key)
+        return self._edges[key]
+
+    def _local_edges(self, layer: int, link: int, split: str) -> LocalEdges:
+        edges = self._whole_edges(layer, link)
+        indptr = np.asarray(edges.indptr, np.int64)
+        indices = np.asarray(edges.indices, np.int64)
+        n_sources = self.network.layers[layer].links[link].source.size
+        if split == "o":
+            start, stop = self.range(len(indptr) - 1)
+            mine = slice(int(indptr[start]), int(indptr[stop]))
+            halo = self.places(f"n{self._source(layer, link)}@in{layer}.{link}")
+            assert not isinstance(halo, slice)
+            local = np.searchsorted(halo, indices[mine])
+            return LocalEdges(indptr[start : stop + 1] - indptr[start], local, len(halo), mine)
+        if split == "i":
+            start, stop = self.range(n_sources)
+            here = np.flatnonzero((indices >= start) & (indices < stop))
+            reached = self.places(f"n{layer}@out{layer}.{link}")
+            receivers = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))[here]
+            counts = np.bincount(np.searchsorted(reached, receivers), minlength=count(reached))
+            ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+            return LocalEdges(ends, indices[here] - start, stop - start, here)
+        return LocalEdges(indptr, indices, n_sources, slice(0, len(indices)))
+
+    def _whole_edges(self, layer: int, link: int) -> Edges:
+        edges = self.network.layers[layer].links[link].edges
+        assert edges is not None, f"link {link} of layer {layer} is dense"
+        return edges
+
+    def _source(self, layer: int, link: int) -> int:
+        return self.network.layers[layer].links[link].source.index
+
+    def part(self, array: Array, axes: tuple[str, ...]) -> Array:
+        """This task's part of a whole array without rows: a view where its places are ranges."""
+        for position, axis in enumerate(axes):
+            if "@" in axis:
+                array = array[(slice(None),) * position + (self.places(axis),)]
+        return array
+
+
+def edge_link(name: str) -> tuple[int, int]:
+    """The layer and link of "e4.0", "4.0"."""
+    layer, link = base(name).removeprefix("e").split(".")
+    return int(layer), int(link)
+
+
+def count(places: Places) -> int:
+    """How many."""
+    return places.stop - places.start if isinstance(places, slice) else len(places)

@@ -1,0 +1,114 @@
+"""An Engine that is one task of a group: it has a share of the network, the others have the rest.
+
+Its methods are collective: every task calls them in the same order with the same arguments. What
+``step``, ``losses`` and ``outputs`` return is the same on every task; arrays are this task's share.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from horn.backends import BACKENDS, Array, Setup
+from horn.backends.compiled import PREDICT_ROWS, CompiledEngine, Runner
+from horn.compiler import lower
+from horn.compiler.partition import homes, partition
+from horn.compiler.placement import Placement
+from horn.compiler.share import Places, Share
+from horn.errors import JobError, ModelError
+from horn.runtime.exchange import Exchange
+from horn.runtime.group import Group
+from horn.transport import Channel
+
+
+class GroupEngine(CompiledEngine):
+    """One task's engine.
+
+    initial : this task's share of the learned arrays and States by name (``places`` says which);
+    None draws them here, whole, and keeps the share.
+
+    Raises
+    ------
+    JobError : a network that is interpreted.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        placement: Placement,
+        group: Group,
+        *,
+        backend: str = "kernels",
+        initial: Mapping[str, Array] | None = None,
+    ) -> None:
+        if backend == "python" or any(layer.neuron.interpreted for layer in setup.network.layers):
+            raise JobError(
+                "a network that is interpreted runs on one task; leave tasks out, or give its "
+                "neurons to the compiler"
+            )
+        self.placement, self.group = placement, group
+        self.share = Share(setup.network, group.task, group.n_tasks)
+        self.homes = homes(setup.network, placement)
+        self.runner = importlib.import_module(BACKENDS[backend]).Runner
+        self.channels: list[Channel] = []
+        self._exchanges: dict[int, Exchange] = {}  # by id of the runner
+        self._given = initial
+        super().__init__(setup)
+
+    def places(self, name: str) -> tuple[Places, ...]:
+        """What of each axis of a learned array, State or slot this task has."""
+        return tuple(self.share.places(axis) for axis in self.homes[name.partition("/")[0]])
+
+    def initial(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        if self._given is not None:
+            given = {name: np.array(array, self.setup.dtype) for name, array in self._given.items()}
+            self._given = None
+        else:
+            whole = self._whole()
+            given = {
+                name: np.array(self.share.part(whole[name], self.homes[name]))
+                for name in self.homes
+                if name in whole
+            }
+        states = {f"{layer.name}.{s}" for layer in self.network.layers for s in layer.states}
+        return (
+            {name: array for name, array in given.items() if name not in states},
+            {name: array for name, array in given.items() if name in states},
+        )
+
+    def _whole(self) -> dict[str, Array]:
+        dtype: Any = np.dtype(self.setup.dtype)
+        return {**self.network.initial_parameters(dtype), **self.network.initial_states(dtype)}
+
+    def make_runner(self, kind: str, target: str | None) -> Runner:
+        optimizer = self.setup.optimizer
+        if kind == "infer":
+            program = lower.inference_program(self.network, target)
+        elif optimizer is None:
+            raise ModelError("this engine was made to predict: it has no optimizer")
+        elif kind == "train":
+            program = lower.training_program(self.network, optimizer, target, thin=False)
+        else:
+            raise JobError("a group of tasks has no probes; use one task")
+        results = [] if program.loss is None else [program.loss]
+        if kind == "infer":
+            results.append(program.outputs)
+        local = partition(program, self.placement, results)
+        self.allocate(local)
+        size = PREDICT_ROWS if kind == "infer" else self.setup.batch_size
+        runner = self.runner(local, self.arrays, self.setup, size, self.share)
+        exchange = Exchange(runner, self.share, size, self.setup.dtype, len(self.channels))
+        self._exchanges[id(runner)] = exchange
+        self.channels.extend(exchange.channels)
+        self.group.agree(self.channels)
+        return runner
+
+    def _run(
+        self, runner: Runner, rows: Array, scalars: Mapping[str, float], first_sample: int
+    ) -> None:
+        runner.start(rows, scalars, first_sample)
+        exchange = self._exchanges[id(runner)]
+        self.group.run(exchange.script, exchange)
