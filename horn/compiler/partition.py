@@ -131,12 +131,10 @@ class Partition:
         """
         frame = self.placement.at(s.frame)
         if frame.split != "b":
-            held = {
-                "weight": self.operand(s.weight, "oi", frame),
-                "velocity": None if s.velocity is None else self.operand(s.velocity, "oi", frame),
-            }
+            weight = self.operand(s.weight, "oi", frame)
+            velocity = None if s.velocity is None else self.operand(s.velocity, "oi", frame)
             a, b = self.operand(s.a, "bo", frame), self.operand(s.b, "bi", frame)
-            self.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, **held))
+            self.statements.append(Update(frame, weight, velocity, s.momentum, a, b))
             for name in (s.weight, s.velocity):
                 if name is not None:
                     self.result(name, Form(letter_axes(self.network, frame, "oi")))
