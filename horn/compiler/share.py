@@ -111,16 +111,15 @@ class Share:
         if split == "o":
             start, stop = self.range(len(indptr) - 1)
             mine = slice(int(indptr[start]), int(indptr[stop]))
-            halo = self.places(f"n{self._source(layer, link)}@in{layer}.{link}")
-            assert not isinstance(halo, slice)
+            halo = np.unique(indices[mine])
             local = np.searchsorted(halo, indices[mine])
             return LocalEdges(indptr[start : stop + 1] - indptr[start], local, len(halo), mine)
         if split == "i":
             start, stop = self.range(n_sources)
             here = np.flatnonzero((indices >= start) & (indices < stop))
-            reached = self.places(f"n{layer}@out{layer}.{link}")
             receivers = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))[here]
-            counts = np.bincount(np.searchsorted(reached, receivers), minlength=count(reached))
+            reached = np.unique(receivers)
+            counts = np.bincount(np.searchsorted(reached, receivers), minlength=len(reached))
             ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
             return LocalEdges(ends, indices[here] - start, stop - start, here)
         return LocalEdges(indptr, indices, n_sources, slice(0, len(indices)))
@@ -129,9 +128,6 @@ class Share:
         edges = self.network.layers[layer].links[link].edges
         assert edges is not None, f"link {link} of layer {layer} is dense"
         return edges
-
-    def _source(self, layer: int, link: int) -> int:
-        return self.network.layers[layer].links[link].source.index
 
     def part(self, array: Array, axes: tuple[str, ...]) -> Array:
         """This task's part of a whole array without rows: a view where its places are ranges."""
