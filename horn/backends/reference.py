@@ -109,7 +109,7 @@ class Runner:
         if buffer.full:
             return value
         for axis, label in enumerate(buffer.axes):
-            k = int(label[1:]) if label.startswith("n") else -1
+            k = _layer(label)
             if k in self.program.compact:
                 shape = list(value.shape)
                 shape[axis] = self.network.layers[k].size
@@ -216,7 +216,7 @@ class Runner:
     def take(self, s: Take) -> None:
         value = self.array(s.array)
         for axis, label in enumerate(self.program.buffers[s.out].axes):
-            k = int(label[1:]) if label.startswith("n") else -1
+            k = _layer(label)
             if k in self.program.compact:
                 value = np.take(value, self.alive[k], axis=axis)
         self.env[s.out] = value
@@ -256,7 +256,7 @@ class Runner:
         axes = self.program.buffers[name].axes
         index = []
         for size, label in zip(self.array(name).shape, axes, strict=True):
-            k = int(label[1:]) if label.startswith("n") else -1
+            k = _layer(label)
             index.append(self.alive[k] if k in self.program.compact else np.arange(size))
         if all(len(i) == n for i, n in zip(index, self.arrays[name].shape, strict=True)):
             return ...
@@ -308,7 +308,7 @@ class Runner:
         size = {}
         for letter in "bo" if frame.link is None else "boi":
             (axis,) = letter_axes(self.network, frame, letter)
-            k = int(axis[1:]) if axis.startswith("n") and "@" not in axis else -1
+            k = _layer(axis)
             if letter == "b":
                 size[letter] = count(self.here(axis))
             else:
@@ -388,6 +388,11 @@ class Runner:
                 initial = ir.IDENTITY[output.monoid]
                 out[..., k] = _REDUCE[output.monoid].reduce(part, axis=-1, initial=initial)
         return out
+
+
+def _layer(axis: str) -> int:
+    """The layer whose neurons an axis has, all of them; else -1."""
+    return int(axis[1:]) if axis.startswith("n") and "@" not in axis else -1
 
 
 def _receivers(indptr: Array) -> Array:
