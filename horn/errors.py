@@ -71,6 +71,32 @@ class Timeout(HornError):
     exit_code = 124
 
 
+class TaskFailed(HornError):
+    """A task of a group ended, and the group with it. ``what`` is the first failure.
+
+    ``where`` is the place in the run, in words; ``details`` a traceback, if it was no user's code.
+    """
+
+    def __init__(
+        self, task: int, pid: int, where: str, what: str, hint: str = "", n_tasks: int = 1
+    ) -> None:
+        self.task, self.pid, self.where, self.what = task, pid, where, what
+        self.hint, self.n_tasks, self.details = hint, n_tasks, ""
+        super().__init__(task, pid, where, what, hint, n_tasks)
+
+    def __str__(self) -> str:
+        lines = [f"First failure: task {self.task} (pid {self.pid})"]
+        if self.where:
+            lines[0] += f", {self.where}"
+        lines.append(f"  {self.what}")
+        if self.n_tasks > 1:
+            others = (
+                "other task was" if self.n_tasks == 2 else f"other {self.n_tasks - 1} tasks were"
+            )
+            lines.append(f"The {others} stopped because of this.")
+        return "\n".join([*lines, *filter(None, [self.hint])])
+
+
 class ProtocolError(HornError):
     """Two peers disagree about what comes next: a bug, or mixed versions."""
 

@@ -263,12 +263,21 @@ class Description:
         """Captured now: a file that is edited during a long training does not change the model."""
         capture = Capture()
         try:
-            layers = [_layer_to_json(layer, capture) for layer in network.layers]
+            described = network_to_json(network, capture)
         except ModelError as error:
             return cls({}, str(error))
-        return cls(
-            {"network": {"seed": network.seed, "layers": layers}, "sources": capture.sources()}
-        )
+        return cls({"network": described, "sources": capture.sources()})
+
+
+def network_to_json(network: Network, capture: Capture) -> dict[str, Any]:
+    """The layers as JSON; the source of what the user wrote for them goes into ``capture``.
+
+    Raises
+    ------
+    ModelError : the source of a neuron cannot be read.
+    """
+    layers = [_layer_to_json(layer, capture) for layer in network.layers]
+    return {"seed": network.seed, "layers": layers}
 
 
 def _layer_to_json(layer: Layer, capture: Capture) -> dict[str, Any]:
@@ -353,12 +362,15 @@ def _init_from_json(found: Mapping[str, Any]) -> Initializer:
     return init
 
 
-def rebuild(manifest: Mapping[str, Any], arrays: Mapping[str, Array], origin: str) -> Network:
-    """The network of a manifest. Runs the source in it."""
+def rebuild(
+    manifest: Mapping[str, Any], arrays: Mapping[str, Array], origin: str, code: Code | None = None
+) -> Network:
+    """The network of a manifest. Runs the source in it, unless it is in ``code`` already."""
     described = manifest["network"]
-    sources = dict(manifest["sources"])
-    # Class constants are part of what makes two loaded classes differ.
-    code = Code(sources, origin, salt=[layer.get("constants") for layer in described["layers"]])
+    if code is None:
+        # Class constants are part of what makes two loaded classes differ.
+        salt = [layer.get("constants") for layer in described["layers"]]
+        code = Code(dict(manifest["sources"]), origin, salt=salt)
     network = Network(described["seed"])
     for index, found in enumerate(described["layers"]):
         if found["kind"] == "input":

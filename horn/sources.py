@@ -104,11 +104,14 @@ class Capture:
                 )
         return {"module": needed.name, "name": name, "at": _at(node), "free": free}
 
-    def sources(self) -> dict[str, dict[str, Any]]:
-        """Every module taken in, as JSON; "run" has the first lines of the statements to run."""
+    def sources(self, *, whole_paths: bool = False) -> dict[str, dict[str, Any]]:
+        """Every module taken in, as JSON; "run" has the first lines of the statements to run.
+
+        "file" is its name alone, or with ``whole_paths`` where it is, for messages on this machine.
+        """
         return {
             name: {
-                "file": Path(needed.file).name,
+                "file": str(Path(needed.file).resolve()) if whole_paths else Path(needed.file).name,
                 "sha256": hashlib.sha256(needed.text.encode()).hexdigest(),
                 "text": needed.text,
                 "package": getattr(needed.module, "__package__", None) or "",
@@ -273,7 +276,7 @@ class Code:
     """Captured sources, ready to run again. Nothing runs before ``resolve`` asks for it.
 
     ``origin`` is what error messages call the place, for example the model file: its lines are
-    origin/file.py:12.
+    origin/file.py:12. With an empty one, sources that were taken with their whole paths keep them.
 
     Raises
     ------
@@ -323,7 +326,8 @@ class Code:
         source = self._sources[name]
         module = types.ModuleType(f"{self._prefix}.{name}")
         self._modules[name] = module
-        file = f"{self.origin}/{source['file']}"
+        whole = Path(source["file"]).is_absolute() and not self.origin
+        file = source["file"] if whole else f"{self.origin}/{source['file']}"
         if linecache.getlines(file) not in ([], source["text"].splitlines(keepends=True)):
             file = f"{self.origin}/{self._prefix[-12:]}/{source['file']}"
         module.__file__ = file

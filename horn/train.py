@@ -5,21 +5,26 @@ The steps are in ``horn/loop.py``; here is what comes before and after them.
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from horn import plan
-from horn.backends import Setup, make
+from horn.backends import BACKENDS, Setup, make
+from horn.compiler.placement import Placement, pinned
 from horn.errors import CompileError, JobError
 from horn.job import Job
-from horn.loop import History, Loop
-from horn.model import Description, Model, has_labels
+from horn.loop import Ending, History, Loop
+from horn.model import Array, Description, Model, has_labels
+from horn.modelfile import check_writable
 from horn.neuron import has_backward
 from horn.progress import Lines, Progress
 
@@ -35,6 +40,8 @@ class Run:
     state : "SUCCEEDED". seconds : the whole of ``train``. best_epoch : where the model is from, if
     the best was kept. test : {"loss", "acc"} of the job's test data. metrics : the last word on the
     model, by where it was measured: {"test": {...}}, else "validation", else "training".
+    counters : a row per task of a group: compute_s, pack_s, send_s, wait_s, unpack_s, n_sent,
+    sent_bytes, n_received, received_bytes, n_supersteps; empty with one task, which sends nothing.
     """
 
     model: Model
@@ -47,6 +54,18 @@ class Run:
     best_epoch: int | None = None
     test: dict[str, float] | None = None
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    counters: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class _Trained:
+    """What is known when the steps are over."""
+
+    ending: Ending
+    history: History
+    parameters: dict[str, Array]
+    states: dict[str, Array]
+    counters: list[dict[str, Any]] = field(default_factory=list)
 
 
 def train(
@@ -60,17 +79,29 @@ def train(
     threads: int | None = None,
     progress: Progress | bool | None = None,
     timeout: float | None = None,
+    barrier: str = "message",
+    transport: str = "shm",
+    pins: Mapping[str, str] | None = None,
+    trace: str | os.PathLike[str] | None = None,
+    superstep_timeout: float = 60.0,
 ) -> Run:
     """Train a job on this machine and return the run: its model, history and metrics.
 
-    seed : replaces the network's seed. threads : at most so many (all cores by default).
-    progress : True for a line per epoch on stderr, or a ``horn.progress.Progress``.
-    timeout : seconds, after which training ends with Timeout.
+    seed : replaces the network's seed. threads : at most so many per task (by default the cores,
+    divided by the tasks). progress : True for a line per epoch on stderr, or a
+    ``horn.progress.Progress``. timeout : seconds, after which training ends with Timeout.
+
+    With ``tasks`` above 1 the network is divided among so many processes, which give the answer of
+    one. barrier : how they pass supersteps, by counting "message"s or through "zookeeper".
+    transport : what carries blocks, "shm", "ipc" or "tcp". pins : where weights live, {"layer1":
+    "receiver", "sender" or "replicated"}; the rest is chosen. trace : a file for a Chrome trace.
+    superstep_timeout : seconds that a task waits for the others before it says who is late.
 
     Raises
     ------
-    ModelError, DataError, CompileError : the job cannot be run, said before the first step.
-    Diverged : the loss, or a weight, became NaN or infinite. Timeout : it took too long.
+    ModelError, DataError, CompileError, JobError : the job cannot be run, said before the first
+    step. Diverged : the loss, or a weight, became NaN or infinite. Timeout : it took too long.
+    TaskFailed : a task was killed or met an exception. BarrierTimeout : a task hangs.
     """
     begun = perf_counter()
     if importing is not None:
@@ -89,6 +120,65 @@ def train(
     _check_monitor(job)
     watcher = Lines() if progress is True else progress or Progress()
     code = Description.of(job.network)
+    if tasks == 1:
+        _check_alone(pins, trace)
+        trained = _train_here(job, backend, threads, watcher, begun, timeout)
+    else:
+        group = _Group(tasks, barrier, transport, dict(pins or {}), trace, superstep_timeout)
+        trained = _train_in_group(job, group, backend, threads, watcher, begun, timeout)
+    ending, n_epochs = trained.ending, len(trained.history)
+    facts = {
+        "name": job.name,
+        "data": job.data.name,
+        "samples": len(job.data),
+        "scale": job.data.scale if job.data.x.dtype == np.uint8 else None,
+        "seed": job.network.seed,
+        "optimizer": plan.in_words(job.optimizer),
+        "batch_size": job.batch_size,
+        "epochs": n_epochs,
+        "iteration": ending.iteration,
+        "best_epoch": ending.best_epoch,
+        "metrics": ending.metrics,
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "seconds": round(perf_counter() - begun, 3),
+        "backend": backend,
+        "host": platform.machine(),
+    }
+    model = Model(
+        job.network,
+        trained.parameters,
+        trained.states,
+        dtype=job.dtype,
+        target=job.target,
+        backend=backend,
+        threads=threads,
+        facts=facts,
+        code=code,
+    )
+    return Run(
+        model,
+        trained.history,
+        "SUCCEEDED",
+        perf_counter() - begun,
+        n_epochs,
+        ending.iterations,
+        ending.stopped_early,
+        ending.best_epoch,
+        ending.test,
+        ending.metrics,
+        trained.counters,
+    )
+
+
+def _train_here(
+    job: Job,
+    backend: str,
+    threads: int | None,
+    watcher: Progress,
+    begun: float,
+    timeout: float | None,
+) -> _Trained:
+    """All steps in this process."""
     setup = Setup(
         job.network,
         job.optimizer,
@@ -108,46 +198,93 @@ def train(
     finally:
         watcher.end()
     ending = loop.finish()
-    facts = {
-        "name": job.name,
-        "data": job.data.name,
-        "samples": len(job.data),
-        "scale": job.data.scale if job.data.x.dtype == np.uint8 else None,
-        "seed": job.network.seed,
-        "optimizer": plan.in_words(job.optimizer),
-        "batch_size": job.batch_size,
-        "epochs": len(loop.history),
-        "iteration": ending.iteration,
-        "best_epoch": ending.best_epoch,
-        "metrics": ending.metrics,
-        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "seconds": round(perf_counter() - begun, 3),
-        "backend": backend,
-        "host": platform.machine(),
-    }
-    model = Model(
-        job.network,
-        engine.parameters(),
-        engine.states(),
-        dtype=job.dtype,
-        target=job.target,
-        backend=backend,
-        threads=threads,
-        facts=facts,
-        code=code,
+    return _Trained(ending, loop.history, engine.parameters(), engine.states())
+
+
+@dataclass(frozen=True)
+class _Group:
+    """How several tasks run a job."""
+
+    n_tasks: int
+    barrier: str
+    transport: str
+    pins: dict[str, str]
+    trace: str | os.PathLike[str] | None
+    superstep_timeout_s: float
+
+
+def _train_in_group(
+    job: Job,
+    group: _Group,
+    backend: str,
+    threads: int | None,
+    watcher: Progress,
+    begun: float,
+    timeout: float | None,
+) -> _Trained:
+    """All steps in processes of their own; what speaks against it is said before they start."""
+    from horn.runtime import trace
+    from horn.runtime.launch import Settings, launch
+    from horn.runtime.parcel import draft
+
+    _check_group(job, group, backend)
+    text = draft(job)
+    placement = _placement(job, group)
+    if job.check:
+        _check_backwards(job, backend)
+    if group.trace is not None:
+        check_writable(group.trace)
+    settings = Settings(
+        group.n_tasks,
+        group.barrier,
+        group.transport,
+        backend,
+        threads,
+        group.superstep_timeout_s,
+        group.trace is not None,
     )
-    return Run(
-        model,
-        loop.history,
-        "SUCCEEDED",
-        perf_counter() - begun,
-        len(loop.history),
-        ending.iterations,
-        ending.stopped_early,
-        ending.best_epoch,
-        ending.test,
-        ending.metrics,
+    outcome = launch(job, text, placement, settings, watcher, begun, timeout)
+    if group.trace is not None:
+        trace.write(group.trace, outcome.traces, outcome.counters)
+    return _Trained(
+        outcome.ending,
+        History(outcome.rows),
+        outcome.parameters,
+        outcome.states,
+        outcome.counters,
     )
+
+
+def _placement(job: Job, group: _Group) -> Placement:
+    """Where weights live and who computes what."""
+    chosen = Placement.default(job.network)
+    return Placement({**chosen.links, **pinned(job.network, group.pins)}, chosen.layers)
+
+
+def _check_group(job: Job, group: _Group, backend: str) -> None:
+    """Several tasks can run this job, as it is asked for."""
+    for what, value, known in (
+        ("barrier", group.barrier, ("message", "zookeeper")),
+        ("transport", group.transport, ("shm", "ipc", "tcp")),
+    ):
+        if value not in known:
+            raise JobError(f"{what} is {value!r}; choose one of {', '.join(known)}")
+    if not group.superstep_timeout_s > 0:
+        raise JobError(f"superstep_timeout must be above 0, got {group.superstep_timeout_s!r}")
+    if backend == "python" or any(layer.neuron.interpreted for layer in job.network.layers):
+        raise JobError(
+            f"asked for {group.n_tasks} tasks, but a network that is interpreted runs on one; "
+            f"leave tasks out, or give its neurons to the compiler"
+        )
+    if backend not in BACKENDS:
+        raise JobError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}")
+
+
+def _check_alone(pins: Mapping[str, str] | None, trace: str | os.PathLike[str] | None) -> None:
+    """What only several tasks have."""
+    for what, value in (("pins", pins), ("trace", trace)):
+        if value:
+            raise JobError(f"{what} is for several tasks; say how many, as in tasks=2")
 
 
 def _check_topology(groups: int, tasks: int, strategy: str) -> None:
@@ -158,10 +295,9 @@ def _check_topology(groups: int, tasks: int, strategy: str) -> None:
         raise JobError(
             f'strategy is {strategy!r}, but this version of horn has "allreduce" only; leave it out'
         )
-    if groups != 1 or tasks != 1:
+    if groups != 1:
         raise JobError(
-            f"asked for {groups} group(s) of {tasks} task(s), but this version of horn runs one "
-            f"task in one group; leave groups and tasks out"
+            f"asked for {groups} groups, but this version of horn runs one group; leave groups out"
         )
 
 

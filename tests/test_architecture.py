@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # other, homes of one layer may not. A new module needs a place: that is the point.
 LAYERS = [
     {"horn.errors", "zk"},
-    {"horn._kernels", "horn.random", "horn.math", "horn.registry"},
+    {"horn._kernels", "horn.random", "horn.math", "horn.registry", "horn.cluster"},
     {"horn.data", "horn.activations", "horn.losses", "horn.initializers", "horn.schedules",
      "horn.connections"},
     {"horn.connections.dense", "horn.connections.sparse", "horn.neuron", "horn.optimizers"},
@@ -32,9 +32,10 @@ LAYERS = [
     {"horn.transport.inproc", "horn.transport.ipc", "horn.transport.tcp", "horn.transport.shm",
      "horn.runtime.task"},
     {"horn.runtime.group", "horn.runtime.exchange"},
-    {"horn.runtime.engine"},
+    {"horn.runtime.engine", "horn.runtime.control", "horn.runtime.parcel"},
+    {"horn.runtime.process", "horn.runtime.family", "horn.runtime.blame", "horn.runtime.trace"},
+    {"horn.runtime.launch"},
     {"horn.train"},
-    {"horn.cluster"},
     {"horn.cli"},
     {"horn", "horn.__main__"},
 ]  # fmt: skip

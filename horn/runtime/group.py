@@ -72,8 +72,9 @@ OnTrace = Callable[[str, str, int, float, float], None]
 class Group:
     """One task's membership of its group, ready to run scripts.
 
-    ``timeout_s`` bounds every wait for the others. ``barrier`` is crossed after every superstep.
-    ``on_trace`` hears of every piece of work, in the clock's seconds.
+    ``timeout_s`` bounds every wait for the others. ``barrier`` is crossed by ``cross``, and with
+    ``every_superstep`` also at the end of each. ``on_trace`` hears of every piece of work, in the
+    clock's seconds.
 
     Raises
     ------
@@ -89,10 +90,11 @@ class Group:
         clock: Callable[[], float] = time.perf_counter,
         timeout_s: float = 60.0,
         barrier: Barrier | None = None,
+        every_superstep: bool = True,
         on_trace: OnTrace | None = None,
     ) -> None:
         self.transport, self.clock, self.timeout_s = transport, clock, timeout_s
-        self.barrier, self.on_trace = barrier, on_trace
+        self.barrier, self.every_superstep, self.on_trace = barrier, every_superstep, on_trace
         self.task, self.n_tasks = transport.task, transport.n_tasks
         self.state = Task(self.task, self.n_tasks)
         self._spent: dict[int, tuple[Script, Spent]] = {}  # by id of the script
@@ -163,7 +165,7 @@ class Group:
                 first, second = "pack", "send"
             else:
                 transport.collect(superstep, step.parts, timeout_s)
-                if self.barrier is not None:
+                if self.barrier is not None and self.every_superstep:
                     self._cross()
                 between = clock()
                 unpack(index, inbox)

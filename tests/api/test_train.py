@@ -203,13 +203,20 @@ def test_another_seed_draws_random_connections_anew() -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"groups": 2}, "one task in one group"),
-        ({"tasks": 3}, "one task in one group"),
+        ({"groups": 2}, "runs one group; leave groups out"),
+        ({"tasks": 0}, "tasks must be a whole number from 1, got 0"),
+        ({"pins": {"layer1": "sender"}}, "pins is for several tasks"),
+        ({"trace": "t.json"}, "trace is for several tasks"),
+        ({"tasks": 2, "barrier": "magic"}, "barrier is 'magic'; choose one of message, zookeeper"),
+        ({"tasks": 2, "transport": "pigeon"}, "transport is 'pigeon'; choose one of shm, ipc, tcp"),
+        ({"tasks": 2, "superstep_timeout": 0}, "superstep_timeout must be above 0, got 0"),
+        ({"tasks": 2, "backend": "python"}, "a network that is interpreted runs on one"),
+        ({"tasks": 2, "backend": "magic"}, "unknown backend 'magic'"),
         ({"groups": 0}, "groups must be a whole number from 1, got 0"),
         ({"strategy": "downpour"}, 'has "allreduce" only'),
     ],
 )
-def test_one_task_in_one_group_is_all_there_is(options: Any, message: str) -> None:
+def test_what_no_group_can_do_is_said_at_once(options: Any, message: str) -> None:
     with pytest.raises(JobError, match=message):
         horn.train(horn.Job(network(), data()), **options)
 

@@ -1,0 +1,152 @@
+"""Which failure was the first, when several tasks of a group report one. Pure.
+
+A task that lost a peer, or waited for one in vain, tells of somebody else's failure: that one is
+the cause, if it is known. Of several causes the earliest is.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from horn import errors
+from horn.errors import BarrierTimeout, HornError, MemberLost, TaskFailed
+from horn.network import Network
+from horn.runtime.control import Failed
+
+# These mean the same with one task and with many: the task's number would not help.
+PLAIN = ("ModelError", "CompileError", "JobError")
+
+
+@dataclass
+class Case:
+    """What is known of a group in trouble, by task. ``exits`` are exit codes, negative for
+    signals; those of tasks that reported nothing count as failures.
+    """
+
+    n_tasks: int
+    pids: Mapping[int, int]
+    failures: dict[int, Failed] = field(default_factory=dict)
+    exits: dict[int, int] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+
+    @property
+    def silent(self) -> dict[int, int]:
+        """Exit codes of the tasks that ended without a word."""
+        spoke = self.failures.keys() | self.finished
+        return {task: code for task, code in self.exits.items() if task not in spoke}
+
+    @property
+    def has_trouble(self) -> bool:
+        return bool(self.failures or self.silent)
+
+    @property
+    def causes(self) -> list[int]:
+        """Tasks whose own failure it may have been, the earliest first; the dead come before."""
+        own = [task for task, failed in self.failures.items() if not is_echo(failed)]
+        return [*sorted(self.silent), *sorted(own, key=lambda task: self.failures[task].when)]
+
+    @property
+    def late(self) -> list[int]:
+        """Tasks that others waited for in vain, and that say nothing."""
+        named = {t for f in self.failures.values() for t in numbers(f.absent)}
+        return sorted(named - self.failures.keys() - self.exits.keys() - self.finished)
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing more can change the verdict."""
+        if self.causes:
+            return True
+        heard = self.failures.keys() | self.exits.keys() | self.finished | set(self.late)
+        return len(heard) == self.n_tasks
+
+
+def is_echo(failed: Failed) -> bool:
+    """Whether a failure is about another task."""
+    return "MemberLost" in failed.kinds or "BarrierTimeout" in failed.kinds
+
+
+def numbers(names: Sequence[str]) -> list[int]:
+    """task 3 -> 3"""
+    return [int(n[5:]) for n in names if n.startswith("task ") and n[5:].isdecimal()]
+
+
+def verdict(case: Case, network: Network, stacks: Mapping[int, str]) -> HornError:
+    """The exception that says what happened first. ``stacks`` say where late tasks are."""
+    causes = case.causes
+    if causes and causes[0] in case.silent:
+        return _died(case, causes[0])
+    if causes:
+        return _failed(case, causes[0], network)
+    late = set(case.late)
+    for task, failed in sorted(case.failures.items(), key=lambda item: item[1].when):
+        if "BarrierTimeout" in failed.kinds and (not late or late & set(numbers(failed.absent))):
+            where = (
+                failed.where if failed.where.startswith("task") else f"task {task}, {failed.where}"
+            )
+            hint = "\n".join(filter(None, [failed.hint, *(stacks[t] for t in sorted(stacks))]))
+            return BarrierTimeout(where, failed.absent, failed.arrived, failed.timeout_s, hint)
+    task, failed = min(case.failures.items(), key=lambda item: item[1].when)
+    if "MemberLost" in failed.kinds and not failed.reason:
+        return MemberLost(f"task {task}, {failed.where}", failed.lost)
+    return _failed(case, task, network)
+
+
+def _died(case: Case, task: int) -> TaskFailed:
+    code = case.exits[task]
+    how = f"ended with exit code {code}"
+    hint = ""
+    if code < 0:
+        try:
+            how = f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            how = f"was killed by signal {-code}"
+        if -code == signal.SIGKILL:
+            hint = "If nobody did, it was the kernel, for memory: see dmesg."
+    first = min((f for f in case.failures.values() if f.where), key=lambda f: f.when, default=None)
+    where = "" if first is None else first.where.partition(", ")[2] or first.where
+    return TaskFailed(task, case.pids[task], where, how, hint, case.n_tasks)
+
+
+def _failed(case: Case, task: int, network: Network) -> HornError:
+    failed = case.failures[task]
+    kind = next((k for k in failed.kinds if k in _SIMPLE), None)
+    if kind is not None:
+        told = any(name in failed.kinds for name in PLAIN)
+        text = failed.text if told else f"task {task}, {failed.where}: {failed.text}"
+        return _SIMPLE[kind](text)
+    what = f"{failed.kinds[0]}: {failed.text}"
+    if failed.line is not None:
+        file, number, text = failed.line
+        what = f"{file}:{number}  {text}\n  {what}"
+    error = TaskFailed(
+        task, case.pids[task], _place(failed, network), what, "", case.n_tasks,
+    )  # fmt: skip
+    if failed.line is None and "MemoryError" not in failed.kinds and not is_echo(failed):
+        error.exit_code = 70  # a bug in horn, as with one task
+        error.details = failed.traceback
+    return error
+
+
+def _place(failed: Failed, network: Network) -> str:
+    """Where it was, with the class of the layer's neurons."""
+    name = failed.label.partition(",")[0]
+    for layer in network.layers:
+        if layer.name == name:
+            return f"{failed.where}, neuron class {layer.neuron.__name__}"
+    return failed.where
+
+
+def _simple() -> dict[str, type[HornError]]:
+    """The exceptions that are made from a sentence alone."""
+    found = {}
+    for name, thing in vars(errors).items():
+        if isinstance(thing, type) and issubclass(thing, HornError):
+            if thing.__init__ in (Exception.__init__, HornError.__init__):
+                found[name] = thing
+    found["CompileError"] = errors.CompileError
+    return {name: thing for name, thing in found.items() if name != "HornError"}
+
+
+_SIMPLE = _simple()

@@ -1,0 +1,204 @@
+"""What a task process and the process that started it say to one another.
+
+Each message is msgpack of one class below, over a unix socket that keeps messages apart; arrays go
+as descriptors of shared memory beside it. What is too long for a packet goes in one as well. Both
+ends check every message: its length, its class, every field.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from horn.errors import ProtocolError
+
+PACKET_BYTES = 32 * 1024
+MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_DESCRIPTORS = 64
+INLINE, IN_MEMORY = b"\0", b"\1"
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Text = Annotated[str, msgspec.Meta(max_length=64_000)]
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """One message."""
+
+
+class Start(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To a task: be this one. The descriptors are a parcel."""
+
+    task: _Count
+
+
+class Ready(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The group has met and agreed; training begins. ``seconds`` since the process began."""
+
+    seconds: float
+
+
+class Stepped(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Inside an epoch: what ``Progress.step`` gets."""
+
+    epoch: int
+    iteration: int
+    loss: float
+    samples_per_s: float
+
+
+class Row(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """An epoch is over: its row of the history."""
+
+    values: dict[str, float | int | None]
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A task's part of one array: in the message's memory from ``offset``. ``places`` has per axis
+    (start, stop, step), or (offset, count) of the int64 indices of its places.
+    """
+
+    kind: str  # "parameter" or "state"
+    name: str
+    dtype: str
+    shape: tuple[_Count, ...]
+    offset: _Count
+    places: tuple[Annotated[tuple[_Count, ...], msgspec.Meta(min_length=2, max_length=3)], ...]
+
+
+class Share(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A task's part of all arrays; the descriptor is their memory."""
+
+    parts: tuple[Part, ...]
+
+
+class Trace(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Pieces of work: (phase, label, superstep, begin, end), in seconds of the monotonic clock.
+    ``n_left_out`` came after the limit.
+    """
+
+    events: tuple[tuple[str, str, int, float, float], ...]
+    n_left_out: int
+
+
+class Finished(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The last word of a task that succeeded: a loop's Ending, a group's Spent."""
+
+    iterations: int
+    iteration: int
+    stopped_early: bool
+    best_epoch: int | None
+    test: dict[str, float] | None
+    metrics: dict[str, dict[str, float]]
+    spent: dict[str, int | float]
+
+
+class Failed(Message, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
+    """The last word of a task that failed.
+
+    kinds : the exception's class and its bases, by name. where : in the run, in words. label : of
+    the instruction. when : seconds of the monotonic clock. line : the user's (file, number, text).
+    The rest are fields of the exceptions that have them.
+    """
+
+    kinds: tuple[str, ...]
+    text: _Text
+    when: float
+    where: _Text = ""
+    label: _Text = ""
+    line: tuple[str, int, str] | None = None
+    traceback: _Text = ""
+    absent: tuple[str, ...] = ()
+    arrived: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    hint: _Text = ""
+    reason: _Text = ""
+    timeout_s: float = 0.0
+    trouble: tuple[str, int, int] | None = None
+
+
+Said: TypeAlias = Start | Ready | Stepped | Row | Share | Trace | Finished | Failed
+_ENCODE = msgspec.msgpack.Encoder()
+_DECODE = msgspec.msgpack.Decoder(Said)
+
+
+class Line:
+    """One end of the line.
+
+    Raises
+    ------
+    ProtocolError : what came is no message. BrokenPipeError : the other end has gone.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    @classmethod
+    def pair(cls) -> tuple[Line, Line]:
+        """Two ends; the second is to be inherited."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(ours), cls(theirs)
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def send(self, message: Said, descriptors: Sequence[int] = ()) -> None:
+        """Send, and wait while the other end has too much unread."""
+        packed = _ENCODE.encode(message)
+        if len(packed) <= PACKET_BYTES:
+            socket.send_fds(self.sock, [INLINE, packed], descriptors)
+            return
+        fd = os.memfd_create("horn-control", os.MFD_CLOEXEC)
+        try:
+            left = memoryview(packed)
+            while left:
+                left = left[os.write(fd, left) :]
+            socket.send_fds(self.sock, [IN_MEMORY], [fd, *descriptors])
+        finally:
+            os.close(fd)
+
+    def receive(self, timeout_s: float | None) -> tuple[Said, list[int]] | None:
+        """The next message and its descriptors, which are the caller's to close; None when the
+        other end has gone. Raises TimeoutError.
+        """
+        self.sock.settimeout(timeout_s)
+        try:
+            packet, fds, flags, _ = socket.recv_fds(
+                self.sock, PACKET_BYTES + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
+        except ConnectionResetError:
+            return None
+        finally:
+            self.sock.settimeout(None)
+        if not packet:
+            return None
+        try:
+            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                raise ProtocolError("control message: longer than a packet, or cut short")
+            if packet[:1] == IN_MEMORY:
+                if not fds:
+                    raise ProtocolError("control message: its memory is missing")
+                packed = _read(fds[0])
+                os.close(fds.pop(0))
+            else:
+                packed = packet[1:]
+            return _DECODE.decode(packed), fds
+        except (ProtocolError, msgspec.DecodeError, OSError) as error:
+            for fd in fds:
+                os.close(fd)
+            raise ProtocolError(f"control message: {error}") from error
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def _read(fd: int) -> bytes:
+    size = os.fstat(fd).st_size
+    if not 0 < size <= MESSAGE_BYTES:
+        raise ProtocolError(f"{size} bytes, but 1 to {MESSAGE_BYTES} are allowed")
+    with mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+        return bytes(mapped)

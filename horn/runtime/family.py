@@ -1,0 +1,175 @@
+"""The processes of a group's tasks, as the one that started them sees them.
+
+Fresh interpreters, never forks. When a Family is left, none of them is there any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from horn.runtime.control import Line, Start
+
+STOP_S = 2.0  # from SIGTERM to SIGKILL
+STACK_S = 1.0  # for a late task to say where it is
+STACK_BYTES = 20_000
+BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+PROGRAM = (
+    "import os, sys, json; sys.path[:] = json.loads(os.environ.pop('HORN_TASK_PATH')); "
+    "from horn.runtime.process import main; sys.exit(main())"
+)
+
+
+class Child:
+    """One task process, as its parent sees it."""
+
+    def __init__(self, task: int, threads: int, job_id: str) -> None:
+        self.task = task
+        self.code: int | None = None
+        self.is_open = True  # there may be more to read
+        self.line, theirs = Line.pair()
+        self.stack = os.memfd_create(f"horn-stack-{task}", os.MFD_CLOEXEC)
+        paths = [entry or os.getcwd() for entry in sys.path]
+        env = {**os.environ, **dict.fromkeys(BLAS, str(threads))}
+        env["HORN_TASK_PATH"] = json.dumps(paths)
+        arguments = [theirs.fileno(), self.stack, os.getpid(), f"{job_id}:{task}"]
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM, *map(str, arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # results are the parent's to say
+                env=env,
+                pass_fds=(theirs.fileno(), self.stack),
+                process_group=0,  # Ctrl-C in a terminal is for the parent alone
+            )
+        except BaseException:
+            os.close(self.stack)
+            self.line.close()
+            raise
+        finally:
+            theirs.close()
+        self.pidfd = os.pidfd_open(self.process.pid)
+
+    def start(self, descriptors: list[int]) -> None:
+        try:
+            self.line.send(Start(self.task), descriptors)
+        except OSError:
+            pass  # it has ended already: its exit is heard of
+
+    @property
+    def is_stopped(self) -> bool:
+        """By SIGSTOP, or a debugger."""
+        try:
+            with open(f"/proc/{self.process.pid}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] in "Tt"
+        except (OSError, IndexError):
+            return False
+
+    def where(self) -> str:
+        """Its Python stack, in words; waits a short time for it."""
+        who = f"task {self.task} (pid {self.process.pid})"
+        if self.is_stopped:
+            return f"{who} is stopped (SIGSTOP, or a debugger), so it cannot say where it is"
+        before = os.fstat(self.stack).st_size
+        self.process.send_signal(signal.SIGUSR1)
+        ends = time.monotonic() + STACK_S
+        size = before
+        while time.monotonic() < ends:
+            ready = select.select([self.pidfd], [], [], 0.02)[0]
+            last, size = size, os.fstat(self.stack).st_size
+            if ready or (size > before and size == last):
+                break
+        text = os.pread(self.stack, STACK_BYTES, before).decode(errors="replace").strip()
+        if not text:
+            return f"{who} does not answer"
+        return f"{who} is here:\n{text}"
+
+    def close(self) -> None:
+        self.line.close()
+        os.close(self.pidfd)
+        os.close(self.stack)
+
+
+class Family:
+    """All task processes; ends them when it is left."""
+
+    def __init__(self, n_tasks: int, threads: int, job_id: str) -> None:
+        self.children: list[Child] = []
+        try:
+            for task in range(n_tasks):
+                self.children.append(Child(task, threads, job_id))
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> Family:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def events(self, timeout_s: float) -> Iterator[tuple[Child, Any, list[int]]]:
+        """What the tasks say within a time: (child, message, descriptors), and (child, exit code)
+        as an int once all it said has been passed on.
+        """
+        poll = select.poll()
+        waiting: dict[int, Child] = {}
+        for child in self.children:
+            if child.is_open:
+                waiting[child.line.fileno()] = child
+            if child.code is None:
+                waiting[child.pidfd] = child
+        for fd in waiting:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(max(timeout_s, 0.0) * 1000):
+            child = waiting[fd]
+            if fd == child.pidfd:
+                while child.is_open:
+                    yield from self._read(child)
+                child.code = child.process.wait()
+                yield child, child.code, []
+            elif child.is_open:
+                yield from self._read(child)
+
+    def _read(self, child: Child) -> Iterator[tuple[Child, Any, list[int]]]:
+        """One message. Of a child that has ended everything is there already, and its end."""
+        got = child.line.receive(1.0)
+        if got is None:
+            child.is_open = False
+        else:
+            yield child, got[0], got[1]
+
+    def wait(self, timeout_s: float) -> None:
+        """For all to end by themselves."""
+        ends = time.monotonic() + timeout_s
+        for child in self.children:
+            if child.code is None:
+                try:
+                    child.code = child.process.wait(max(ends - time.monotonic(), 0.0))
+                except subprocess.TimeoutExpired:
+                    return
+
+    def stop(self) -> None:
+        """End those that have not ended, and forget all of them."""
+        alive = [child for child in self.children if child.code is None]
+        for child in alive:
+            child.process.terminate()
+            if child.is_stopped:
+                child.process.kill()  # it could not act on the other
+        ends = time.monotonic() + STOP_S
+        for child in alive:
+            try:
+                child.process.wait(max(ends - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+        for child in self.children:
+            child.close()
+        self.children = []

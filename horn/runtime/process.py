@@ -1,0 +1,278 @@
+"""The main of a task process: one task of a group, from its parcel to its last word.
+
+``python -m horn.runtime.process CONTROL STACK PARENT``: two inherited descriptors, and the pid of
+the process that started it, with which it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from horn.backends import Setup
+from horn.cluster.barrier import RegionBarrier
+from horn.cluster.coord import Coordinator
+from horn.cluster.members import Membership
+from horn.compiler.partition import homes
+from horn.compiler.share import Share
+from horn.errors import BarrierTimeout, MemberLost
+from horn.loop import Loop
+from horn.progress import Progress
+from horn.runtime import control
+from horn.runtime.control import Failed, Finished, Line, Part, Ready, Row, Start, Stepped
+from horn.runtime.engine import GroupEngine
+from horn.runtime.group import Group
+from horn.runtime.messages import Array
+from horn.runtime.parcel import Memory, Opened, open_parcel
+from horn.sources import line_of
+from horn.transport import PeerLost, Place, open_transport
+
+PR_SET_PDEATHSIG = 1
+PARCEL_S = 120.0  # until the parcel comes: the other end copies the data meanwhile
+SESSION_S = 20.0
+MAX_TEXT = 60_000
+
+
+class Reporter(Progress):
+    """Task 0's progress goes to the parent; the others say nothing."""
+
+    def __init__(self, line: Line, interval_s: float) -> None:
+        self.line, self.interval_s = line, interval_s
+
+    def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
+        self.line.send(Stepped(epoch, iteration, loss, samples_per_s))
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        self.line.send(Row({name: _plain(value) for name, value in row.items()}))
+
+
+class Recorder:
+    """The first ``limit`` pieces of work of a task, for the trace."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.n_left_out = limit, 0
+        self.events: list[tuple[str, str, int, float, float]] = []
+
+    def __call__(self, phase: str, label: str, superstep: int, begin: float, end: float) -> None:
+        if len(self.events) < self.limit:
+            self.events.append((phase, label, superstep, begin, end))
+        else:
+            self.n_left_out += 1
+
+
+class Process:
+    """One task. ``run`` is its life; what it knows when it fails is in ``failed``."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.began = time.monotonic()
+        self.group: Group | None = None
+        self.engine: GroupEngine | None = None
+        self.loop: Loop | None = None
+        self.doing = "reading its parcel"
+
+    def run(self) -> None:
+        found = self.line.receive(PARCEL_S)
+        if found is None:
+            raise SystemExit(0)  # the one who started it has gone
+        start, descriptors = found
+        assert isinstance(start, Start)
+        opened = open_parcel(descriptors)
+        with ExitStack() as stack:
+            try:
+                self._train(start.task, opened, stack)
+            except BaseException as error:
+                # Before the others hear of it, so that the first failure is the first reported.
+                self.report(error)
+                raise
+
+    def _train(self, task: int, opened: Opened, stack: ExitStack) -> None:
+        run, job = opened.run, opened.job
+        recorder = Recorder(run.max_trace_events) if run.max_trace_events else None
+        group = self._meet(task, opened, stack)
+        group.on_trace = recorder
+        self.group = group
+        self.doing = "compiling the network"
+        self.engine = engine = _engine(opened, group)
+        engine.bind(job.data)
+        opened.parameters.clear()  # shared memory that is no longer needed
+        opened.states.clear()
+        group.cross()
+        self.doing = ""
+        self.line.send(Ready(time.monotonic() - self.began))
+        watcher = Reporter(self.line, run.interval_s) if task == 0 else Progress()
+        self.loop = loop = Loop(
+            job,
+            engine,
+            watcher,
+            run.begun,
+            is_share=True,
+            on_iteration=lambda iteration: setattr(group.state, "iteration", iteration),
+            on_epoch=group.cross,
+        )
+        loop.run()
+        ending = loop.finish()
+        self.send_share()
+        if recorder is not None:
+            self.line.send(control.Trace(tuple(recorder.events), recorder.n_left_out))
+        spent = dataclasses.asdict(group.spent)
+        self.line.send(Finished(**dataclasses.asdict(ending), spent=spent))
+
+    def _meet(self, task: int, opened: Opened, stack: ExitStack) -> Group:
+        """Register in ZooKeeper, wait for the others, connect to them."""
+        run = opened.run
+        self.doing = "joining its group"
+        coord = stack.enter_context(Coordinator(run.hosts, session_s=SESSION_S))
+        transport = stack.enter_context(open_transport(run.url, Place(task, run.n_tasks, run.job)))
+        names = [str(other) for other in range(run.n_tasks)]
+        membership = Membership(coord, coord.paths.members(run.job, 0))
+        stack.callback(membership.close)
+        membership.join(names[task], transport.endpoint, info={"pid": os.getpid(), "superstep": 0})
+        found = membership.wait_for(names, run.start_timeout_s)
+        transport.connect([found[name].endpoint for name in names], run.start_timeout_s)
+        barrier = RegionBarrier(
+            coord, coord.paths.barrier(run.job, 0), names[task], names, membership=membership
+        )
+        stack.callback(barrier.close)
+        return Group(
+            transport,
+            timeout_s=run.superstep_timeout_s,
+            barrier=barrier,
+            every_superstep=run.barrier == "zookeeper",
+        )
+
+    def send_share(self) -> None:
+        """This task's part of every array, through shared memory."""
+        engine = self.engine
+        assert engine is not None
+        memory = Memory()
+        try:
+            parts = list(_parts(engine))
+            arrays: dict[str, Array] = {}
+            for kind, name, array in parts:
+                arrays[f"{kind}/{name}"] = array
+                for axis, at in enumerate(engine.places(name)):
+                    if not isinstance(at, slice):
+                        arrays[f"{kind}/{name}@{axis}"] = np.ascontiguousarray(at, np.int64)
+            specs = memory.add(arrays, "share")
+            told = []
+            for kind, name, array in parts:
+                key = f"{kind}/{name}"
+                places: list[Any] = []
+                for axis, at in enumerate(engine.places(name)):
+                    if isinstance(at, slice):
+                        places.append((at.start or 0, at.stop, at.step or 1))
+                    else:
+                        places.append((specs[f"{key}@{axis}"].offset, len(at)))
+                told.append(
+                    Part(kind, name, array.dtype.str, array.shape, specs[key].offset, tuple(places))
+                )
+            self.line.send(control.Share(tuple(told)), memory.descriptors)
+        finally:
+            memory.close()
+
+    def report(self, error: BaseException) -> None:
+        """The last word of a task that failed."""
+        trouble = self.loop.trouble if self.loop is not None else None
+        try:
+            if trouble is not None:  # whoever has all shares can say which neurons it was
+                self.send_share()
+            self.line.send(self.failed(error))
+        except OSError:
+            pass  # nobody listens any more
+
+    def failed(self, error: BaseException) -> Failed:
+        group, loop = self.group, self.loop
+        where, label = self.doing, ""
+        if group is not None and not self.doing:
+            step = group.state.step
+            group.state.fail(type(error).__name__, str(error))
+            assert group.state.failure is not None
+            where, label = group.state.failure.where, "" if step is None else step.label
+        trouble = None if loop is None else loop.trouble
+        more: dict[str, Any] = {}
+        if isinstance(error, BarrierTimeout):
+            more = {"absent": error.absent, "arrived": error.arrived, "hint": error.hint,
+                    "timeout_s": error.timeout_s}  # fmt: skip
+        elif isinstance(error, MemberLost):
+            more = {"lost": error.lost}
+            if isinstance(error, PeerLost):
+                more["reason"] = error.reason
+        return Failed(
+            kinds=tuple(c.__name__ for c in type(error).__mro__),
+            text=str(error)[:MAX_TEXT],
+            when=time.monotonic(),
+            where=where,
+            label=label,
+            line=line_of(error),
+            traceback="".join(traceback.format_exception(error))[-MAX_TEXT:],
+            trouble=None if trouble is None else dataclasses.astuple(trouble),
+            **more,
+        )
+
+
+def _engine(opened: Opened, group: Group) -> GroupEngine:
+    """The task's engine, with its share of the initial arrays."""
+    run, job = opened.run, opened.job
+    setup = Setup(
+        job.network,
+        job.optimizer,
+        job.target,
+        min(job.batch_size, len(job.data)),
+        job.dtype,
+        run.threads,
+    )
+    share, at = Share(job.network, group.task, group.n_tasks), homes(job.network, opened.placement)
+    whole = {**opened.parameters, **opened.states}
+    initial = {name: share.part(array, at[name]) for name, array in whole.items()}
+    return GroupEngine(setup, opened.placement, group, backend=run.backend, initial=initial)
+
+
+def _parts(engine: GroupEngine) -> Iterator[tuple[str, str, Array]]:
+    for name, array in engine.parameters().items():
+        yield "parameter", name, array
+    for name, array in engine.states().items():
+        yield "state", name, array
+
+
+def _plain(value: Any) -> float | int | None:
+    plain: float | int | None = value.item() if isinstance(value, np.generic) else value
+    return plain
+
+
+def _end_with(parent: int) -> None:
+    """Be killed when the process that started this one ends, however it does."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended already
+        os._exit(1)
+
+
+def main() -> int:
+    """Run one task; 0 if it went well, else 1, with the reason sent to the parent."""
+    control, stack_file, parent = map(int, sys.argv[1:4])
+    _end_with(parent)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, file=stack_file, all_threads=False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
+    line = Line(socket.socket(fileno=control))
+    try:
+        Process(line).run()
+    except Exception:
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
