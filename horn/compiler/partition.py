@@ -43,20 +43,26 @@ COMBINED = ("sum", "prod", "max", "min", "any", "all")
 
 @dataclass(frozen=True)
 class Form:
-    """What a buffer holds of its content: along which axes, and whether it is one task's part of a
-    reduction.
+    """What a buffer holds of its content: along which axes, whether it is one task's part of a
+    reduction, and whether it is one group's.
     """
 
     axes: tuple[str, ...]
     monoid: str = ""
+    across: str = ""
 
 
 class Partition:
-    """Rewrites one program. ``results``: buffers that every task wants whole at the end."""
+    """Rewrites one program. ``results``: buffers that every task wants whole at the end.
 
-    def __init__(self, program: Program, placement: Placement, results: Iterable[str]) -> None:
+    n_groups : how many groups share the rows of a batch.
+    """
+
+    def __init__(
+        self, program: Program, placement: Placement, results: Iterable[str], n_groups: int = 1
+    ) -> None:
         assert not program.compact, "a group computes its layers whole"
-        self.program, self.placement = program, placement
+        self.program, self.placement, self.n_groups = program, placement, n_groups
         self.network: Network = program.network
         self.results = tuple(results)
         self.buffers: dict[str, Buffer] = {}
@@ -103,7 +109,9 @@ class Partition:
         a = self.operand(s.a, s.a_axes, frame)
         b = self.operand(s.b, s.b_axes, frame)
         monoid = "sum" if s.axis == frame.split else ""
-        out = self.result(s.out, Form(letter_axes(self.network, frame, s.out_axes), monoid))
+        across = "sum" if s.axis == "b" and self.n_groups > 1 else ""
+        axes = letter_axes(self.network, frame, s.out_axes)
+        out = self.result(s.out, Form(axes, monoid, across))
         self.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=out))
 
     def loop(self, s: Loop) -> None:
@@ -121,7 +129,8 @@ class Partition:
                 raise CompileError(
                     f"{monoid} over a letter that is divided among tasks cannot be combined"
                 )
-            form = Form(letter_axes(self.network, frame, letters), monoid)
+            across = o.monoid if o.axis == "b" and self.n_groups > 1 else ""
+            form = Form(letter_axes(self.network, frame, letters), monoid, across)
             outputs.append(dataclasses.replace(o, buffer=self.result(o.buffer, form), node=node))
         self.statements.append(dataclasses.replace(s, frame=frame, outputs=tuple(outputs)))
 
@@ -130,7 +139,7 @@ class Partition:
         first.
         """
         frame = self.placement.at(s.frame)
-        if frame.split != "b":
+        if frame.split != "b" and self.n_groups == 1:
             weight = self.operand(s.weight, "oi", frame)
             velocity = None if s.velocity is None else self.operand(s.velocity, "oi", frame)
             a, b = self.operand(s.a, "bo", frame), self.operand(s.b, "bi", frame)
@@ -213,8 +222,10 @@ class Partition:
         """From a form that is there: a share of what is whole, or a Move."""
         forms = self.forms[name]
         for have, buffer in forms.items():
-            if have.monoid or any(
-                a != b and a != base(b) for a, b in zip(have.axes, form.axes, strict=True)
+            if (
+                have.monoid
+                or have.across
+                or any(a != b and a != base(b) for a, b in zip(have.axes, form.axes, strict=True))
             ):
                 continue
             if all(
@@ -231,6 +242,13 @@ class Partition:
             forms[form] = self.variant(name, form)
             return forms[form]
         have, buffer = next(iter(forms.items()))
+        if have.across:
+            mine = Form(have.axes, have.monoid)
+            forms[mine] = f"{buffer}@groups"
+            self.new(forms[mine], mine)
+            self.statements.append(Move(forms[mine], buffer, have.across, True))
+            del forms[have]
+            return self.find(name, form)
         self.new(self.variant(name, form), form)
         self.statements.append(Move(self.variant(name, form), buffer, have.monoid))
         forms[form] = self.variant(name, form)
@@ -265,15 +283,17 @@ def homes(network: Network, placement: Placement) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def partition(program: Program, placement: Placement, results: Iterable[str] = ()) -> Program:
+def partition(
+    program: Program, placement: Placement, results: Iterable[str] = (), n_groups: int = 1
+) -> Program:
     """The program of every task. ``results`` are whole at the end; ``outputs`` and ``loss`` name
-    their whole form if they are among them.
+    their whole form if they are among them. Of several groups, each has a part of the rows.
 
     Raises
     ------
     CompileError : a reduction over what the placement divides is no monoid (argmax).
     """
-    return scheduled(Partition(program, placement, results).run())
+    return scheduled(Partition(program, placement, results, n_groups).run())
 
 
 def scheduled(program: Program) -> Program:

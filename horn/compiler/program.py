@@ -240,12 +240,14 @@ class Move(Statement):
     """out = what out's axes name of an array whose shares lie with several tasks.
 
     With a ``monoid`` ("sum", "prod", "max", "min", "any", "all") every task has a part of each
-    number, and they are combined in task order. Only in a program that is not scheduled yet.
+    number, and they are combined in task order. ``across`` groups: between the tasks of all groups
+    that have the same share, where each group has a part.
     """
 
     out: str
     array: str
     monoid: str = ""
+    across: bool = False
 
 
 @dataclass(frozen=True)
