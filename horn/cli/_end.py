@@ -32,6 +32,10 @@ def ending(command: click.Command, arguments: list[str]) -> int:
         _say("\nStopped by Ctrl-C; nothing was saved.")
         return INTERRUPTED
     except HornError as error:
+        if error.exit_code == INTERNAL:  # in a task of a group
+            _say(getattr(error, "details", ""))
+            _say(_bug_report(str(error), arguments))
+            return INTERNAL
         _say_error(_short(str(error)))
         if verbose:
             _traceback()

@@ -24,6 +24,37 @@ if TYPE_CHECKING:
 @click.option("-n", "--tasks", default=1, type=click.IntRange(min=1), help="Processes per group.")
 @click.option("--strategy", default="allreduce", help="How groups keep together.")
 @click.option(
+    "--barrier",
+    default="message",
+    type=click.Choice(["message", "zookeeper"]),
+    help="How tasks pass supersteps.",
+)
+@click.option(
+    "--transport",
+    default="shm",
+    type=click.Choice(["shm", "ipc", "tcp"]),
+    help="What carries blocks between tasks.",
+)
+@click.option(
+    "--pin",
+    "pins",
+    multiple=True,
+    metavar="LAYER=WHERE",
+    help="Where a layer's weights live: receiver, sender or replicated. Repeat for more.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write what every task did when, for chrome://tracing.",
+)
+@click.option(
+    "--superstep-timeout",
+    metavar="TIME",
+    default="60s",
+    help="How long a task waits for the others before it says who is late.",
+)
+@click.option(
     "--set",
     "settings",
     multiple=True,
@@ -42,7 +73,9 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--backend", default="kernels", help="kernels, reference or python.")
 @click.option(
-    "--threads", type=click.IntRange(min=1), help="At most so many. By default all cores."
+    "--threads",
+    type=click.IntRange(min=1),
+    help="At most so many per task. By default the cores, divided by the tasks.",
 )
 @click.option("--timeout", metavar="TIME", help="Stop with exit code 124 after 90s, 5m or 2h.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -50,7 +83,8 @@ if TYPE_CHECKING:
 @click.option("-v", "--verbose", is_flag=True, help="Times, and tracebacks of errors.")
 def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], output: str | None,
             dry_run: bool, timeout: str | None, as_json: bool, quiet: bool, verbose: bool,
-            seed: int | None, backend: str, **options: Any) -> None:  # fmt: skip
+            seed: int | None, backend: str, pins: tuple[str, ...], superstep_timeout: str,
+            **options: Any) -> None:  # fmt: skip
     """Train the job of TARGET, save the model, print how good it is.
 
     TARGET is file.py, file.py:name, package.module or package.module:name; the name, job by
@@ -67,6 +101,8 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     if seed is not None:
         job = job.with_settings(network=job.network.rebuilt(seed=seed))
     timeout_s = None if timeout is None else _screen.duration(timeout)
+    options["pins"] = _pins(pins)
+    options["superstep_timeout"] = _screen.duration(superstep_timeout)
     if dry_run:
         job.check_data()
         _dry_run(job, backend, as_json)
@@ -110,6 +146,19 @@ def _train(
     return run, progress
 
 
+def _pins(texts: tuple[str, ...]) -> dict[str, str]:
+    """LAYER=WHERE by layer; what they mean is checked with the network."""
+    from horn.errors import JobError
+
+    found = {}
+    for text in texts:
+        layer, equals, where = text.partition("=")
+        if not (layer and equals and where):
+            raise JobError(f"--pin {text}: write LAYER=receiver, LAYER=sender or LAYER=replicated")
+        found[layer] = where
+    return found
+
+
 def _show_plan(job: Job, backend: str) -> None:
     from horn import plan
     from horn.cli import _screen
@@ -141,7 +190,23 @@ def _say_end(run: Run, path: str) -> None:
     if run.best_epoch is not None:
         _screen.say(f"Kept the model of epoch {run.best_epoch}, the best of {run.epochs}.")
     _screen.say(f"Saved {path} ({_screen.size(os.path.getsize(path))}).")
-    _screen.say(f"{run.state} in {run.seconds:.1f} s · {run.iterations:,} updates")
+    _screen.say(
+        f"{run.state} in {run.seconds:.1f} s · {run.iterations:,} updates{_spent(run.counters)}"
+    )
+
+
+def _spent(counters: list[dict[str, Any]]) -> str:
+    """· 966 supersteps · compute 78 % comm 11 % wait 11 %, of the tasks' time in supersteps."""
+    if not counters:
+        return ""
+    seconds = {
+        "compute": sum(row["compute_s"] for row in counters),
+        "comm": sum(row["pack_s"] + row["send_s"] + row["unpack_s"] for row in counters),
+        "wait": sum(row["wait_s"] for row in counters),
+    }
+    total = sum(seconds.values()) or 1.0
+    shares = " ".join(f"{name} {100 * value / total:.0f} %" for name, value in seconds.items())
+    return f" · {counters[0]['n_supersteps']:,} supersteps · {shares}"
 
 
 def _json(run: Run, path: str) -> dict[str, Any]:
@@ -156,6 +221,7 @@ def _json(run: Run, path: str) -> dict[str, Any]:
         "best_epoch": run.best_epoch,
         "seconds": run.seconds,
         "history": list(run.history),
+        "counters": run.counters,
     }
 
 

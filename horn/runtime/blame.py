@@ -131,11 +131,15 @@ def _failed(case: Case, task: int, network: Network) -> HornError:
 
 def _place(failed: Failed, network: Network) -> str:
     """Where it was, with the class of the layer's neurons."""
-    name = failed.label.partition(",")[0]
-    for layer in network.layers:
-        if layer.name == name:
-            return f"{failed.where}, neuron class {layer.neuron.__name__}"
-    return failed.where
+    named = [layer for layer in network.layers[1:] if layer.name in _words(failed.label)]
+    classes = sorted({layer.neuron.__name__ for layer in named})
+    return f"{failed.where}, neuron class {' and '.join(classes)}" if classes else failed.where
+
+
+def _words(label: str) -> set[str]:
+    """The words of a label, and their heads: of layer1.output also layer1."""
+    words = set(label.replace(",", " ").split())
+    return words | {word.partition(".")[0] for word in words}
 
 
 def _simple() -> dict[str, type[HornError]]:
