@@ -26,6 +26,8 @@ LAYERS = [
     {"horn.model"},
     {"horn.loop"},
     {"horn.runtime.messages", "horn.runtime"},
+    {"horn.runtime.costs"},
+    {"horn.runtime.planning"},
     {"horn.runtime.blocks", "horn.transport"},
     {"horn.transport._framed"},
     {"horn.transport._zeromq"},
