@@ -107,9 +107,9 @@ class Model:
 
     def summary(self) -> str:
         """A table of the layers: neuron class, units, parameters, how they run."""
-        from horn import plan
+        from horn import summary
 
-        rows = plan.layers(self.network, self.backend)
+        rows = summary.layers(self.network, self.backend)
         cells = [("layer", "neuron", "units", "parameters", "runs as")]
         cells += [(r.name, r.neuron, f"{r.units:,}", f"{r.parameters:,}", r.runs_as) for r in rows]
         widths = [max(len(row[k]) for row in cells) for k in range(4)]

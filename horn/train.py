@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from horn import plan
+from horn import summary
 from horn.backends import BACKENDS, Setup, make
 from horn.compiler.placement import Placement, pinned
 from horn.errors import CompileError, JobError
@@ -133,7 +133,7 @@ def train(
         "samples": len(job.data),
         "scale": job.data.scale if job.data.x.dtype == np.uint8 else None,
         "seed": job.network.seed,
-        "optimizer": plan.in_words(job.optimizer),
+        "optimizer": summary.in_words(job.optimizer),
         "batch_size": job.batch_size,
         "epochs": n_epochs,
         "iteration": ending.iteration,

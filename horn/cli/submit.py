@@ -160,10 +160,10 @@ def _pins(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def _show_plan(job: Job, backend: str) -> None:
-    from horn import plan
+    from horn import summary
     from horn.cli import _screen
 
-    rows = plan.layers(job.network, backend)
+    rows = summary.layers(job.network, backend)
     _screen.table(
         ["Layer", "Neuron", "Units", "Params", "Runs as"],
         [
@@ -172,7 +172,7 @@ def _show_plan(job: Job, backend: str) -> None:
         ],
         err=True,
     )
-    memory = plan.memory_bytes(job)
+    memory = summary.memory_bytes(job)
     _screen.say(
         f"{sum(r.parameters for r in rows):,} parameters, {_screen.size(memory['parameters'])} · "
         f"{type(job.optimizer).__name__} · batch {job.batch_size} · {len(job.data):,} samples · "
@@ -229,11 +229,11 @@ def _dry_run(job: Job, backend: str, as_json: bool) -> None:
     """The plan is the result here: it goes to stdout."""
     import dataclasses
 
-    from horn import plan
+    from horn import summary
     from horn.cli import _screen
 
-    rows = plan.layers(job.network, backend)
-    memory = plan.memory_bytes(job)
+    rows = summary.layers(job.network, backend)
+    memory = summary.memory_bytes(job)
     if as_json:
         _screen.print_json(
             {
@@ -244,7 +244,7 @@ def _dry_run(job: Job, backend: str, as_json: bool) -> None:
                 "batch_size": job.batch_size,
                 "iterations": job.n_iterations,
                 "iterations_per_epoch": job.iterations_per_epoch,
-                "optimizer": plan.in_words(job.optimizer),
+                "optimizer": summary.in_words(job.optimizer),
                 "dtype": job.dtype,
                 "seed": job.network.seed,
             }
@@ -254,7 +254,7 @@ def _dry_run(job: Job, backend: str, as_json: bool) -> None:
         ["Layer", "Neuron", "Units", "Params", "Runs as", "Backward"],
         [
             [f"{r.index} {r.name}", r.neuron, f"{r.units:,}", f"{r.parameters:,}", r.runs_as,
-             plan.backward_of(job.network.layers[r.index]) if r.index else "–"]
+             summary.backward_of(job.network.layers[r.index]) if r.index else "–"]
             for r in rows
         ],
         err=False,
@@ -262,7 +262,7 @@ def _dry_run(job: Job, backend: str, as_json: bool) -> None:
     total = sum(memory.values())
     parts = ", ".join(f"{name} {_screen.size(value)}" for name, value in memory.items())
     n_parameters = sum(row.parameters for row in rows)
-    click.echo(f"{n_parameters:,} parameters · {job.dtype} · {plan.in_words(job.optimizer)}")
+    click.echo(f"{n_parameters:,} parameters · {job.dtype} · {summary.in_words(job.optimizer)}")
     click.echo(
         f"{len(job.data):,} samples · batch {job.batch_size} · {job.n_iterations:,} updates "
         f"({job.iterations_per_epoch:,} per epoch) · seed {job.network.seed}"

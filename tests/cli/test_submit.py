@@ -156,7 +156,7 @@ def test_an_exception_in_the_users_file_names_its_line(run: Any, folder: Path) -
 
 
 def test_a_bug_in_horn_ends_with_70_and_a_report(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("horn.plan.layers", None)
+    monkeypatch.setattr("horn.summary.layers", None)
     done = run("submit", "job.py")
     assert done.code == 70 and done.files == set()
     assert "This is a bug in horn" in done.err and "TypeError" in done.err
