@@ -14,6 +14,7 @@ from horn import errors
 from horn.errors import BarrierTimeout, HornError, MemberLost, TaskFailed
 from horn.network import Network
 from horn.runtime.control import Failed
+from horn.transport import PeerLost
 
 # These mean the same with one task and with many: the task's number would not help.
 PLAIN = ("ModelError", "CompileError", "JobError")
@@ -80,17 +81,17 @@ def verdict(case: Case, network: Network, stacks: Mapping[int, str]) -> HornErro
     if causes:
         return _failed(case, causes[0], network)
     late = set(case.late)
-    for task, failed in sorted(case.failures.items(), key=lambda item: item[1].when):
+    echoes = sorted(case.failures.items(), key=lambda item: item[1].when)
+    for task, failed in echoes:
         if "BarrierTimeout" in failed.kinds and (not late or late & set(numbers(failed.absent))):
-            where = (
-                failed.where if failed.where.startswith("task") else f"task {task}, {failed.where}"
-            )
             hint = "\n".join(filter(None, [failed.hint, *(stacks[t] for t in sorted(stacks))]))
+            where = f"task {task}, {failed.where}"
             return BarrierTimeout(where, failed.absent, failed.arrived, failed.timeout_s, hint)
-    task, failed = min(case.failures.items(), key=lambda item: item[1].when)
-    if "MemberLost" in failed.kinds and not failed.reason:
-        return MemberLost(f"task {task}, {failed.where}", failed.lost)
-    return _failed(case, task, network)
+    task, failed = echoes[0]
+    where = f"task {task}, {failed.where}"
+    if failed.reason:
+        return PeerLost(where, failed.lost, failed.reason)
+    return MemberLost(where, failed.lost)
 
 
 def _died(case: Case, task: int) -> TaskFailed:
@@ -123,7 +124,7 @@ def _failed(case: Case, task: int, network: Network) -> HornError:
     error = TaskFailed(
         task, case.pids[task], _place(failed, network), what, "", case.n_tasks,
     )  # fmt: skip
-    if failed.line is None and "MemoryError" not in failed.kinds and not is_echo(failed):
+    if failed.line is None and "MemoryError" not in failed.kinds:
         error.exit_code = 70  # a bug in horn, as with one task
         error.details = failed.traceback
     return error

@@ -276,7 +276,7 @@ def pack(draft: Draft, job: Job, run: RunSpec, placement: Placement) -> Parcel:
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         layers = sorted(placement.layers.items())
         text = Text(FORMAT, draft.network, draft.sources, spec, run, links, layers, arrays)
-        written = json.dumps(msgspec.to_builtins(text)).encode()
+        written = json.dumps(msgspec.to_builtins(text, enc_hook=_number)).encode()
         memory.add({"text": np.frombuffer(written, np.uint8)}, "job")
         memory.descriptors[0] = memory.descriptors.pop()
     except BaseException:
@@ -284,6 +284,13 @@ def pack(draft: Draft, job: Job, run: RunSpec, placement: Placement) -> Parcel:
         memory.close()
         raise
     return Parcel(memory)
+
+
+def _number(value: Any) -> Any:
+    """NumPy's numbers are numbers too."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise JobError(f"this job cannot be given to other processes: {value!r} is no plain value")
 
 
 def _arrays_of(job: Job) -> dict[str, Array]:
@@ -434,10 +441,10 @@ def _placement(text: Text, network: Network) -> Placement:
 
 def _thing_to_json(thing: Any, where: str, capture: Capture) -> Any:
     """A number, a text, None, or {"class": reference, "fields": {...}}."""
-    if thing is None or isinstance(thing, (bool, int, float, str)):
-        return thing
     if isinstance(thing, np.generic):
         return thing.item()
+    if thing is None or isinstance(thing, (bool, int, float, str)):
+        return thing
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
         raise ModelError(
             f"{where} is {thing!r}, which is no number and no dataclass; write it as a "
