@@ -85,8 +85,10 @@ class Partition:
                 self.update(statement)
             else:
                 raise AssertionError(f"{statement} has no place in a group's program")
-        whole = {name: self.find(name, self.whole(name)) for name in self.results}
         before = self.program
+        if self.n_groups > 1 and before.loss in self.results:
+            before = self.program = self.with_total(before)
+        whole = {name: self.find(name, self.whole(name)) for name in self.results}
         return Program(
             self.network,
             self.buffers,
@@ -97,6 +99,16 @@ class Partition:
             frozenset(),
             {},
         )
+
+    def with_total(self, program: Program) -> Program:
+        """Of several groups none has all samples' losses: they sum them."""
+        assert program.loss is not None
+        total = "loss.total"
+        program.buffers[total] = Buffer(total, ())
+        output = Output(total, load(program.loss, "b"), "b", "sum")
+        self.loop(Loop(Frame(self.network.last.index), (output,)))
+        self.results = tuple(total if name == program.loss else name for name in self.results)
+        return dataclasses.replace(program, loss=total)
 
     def whole(self, name: str) -> Form:
         return Form(self.program.buffers[name].axes)
@@ -318,8 +330,10 @@ def scheduled(program: Program) -> Program:
         if place >= end and (early := _earlier(groups, ready, end)) is not None:
             groups[early][1].append(statement)
             written_at[early] = max(written_at[early], ready)
-        elif groups and all(
-            isinstance(s, Move) for s in statements[groups[-1][0] : place]
+        elif (
+            groups
+            and statement.array not in {m.out for m in groups[-1][1]}
+            and all(isinstance(s, Move) for s in statements[groups[-1][0] : place])
         ):  # directly after the last
             groups[-1][1].append(statement)
             written_at[-1] = max(written_at[-1], ready)

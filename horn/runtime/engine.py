@@ -28,7 +28,8 @@ class GroupEngine(CompiledEngine):
     """One task's engine.
 
     initial : this task's share of the learned arrays and States by name (``places`` says which);
-    None draws them here, whole, and keeps the share.
+    None draws them here, whole, and keeps the share. n_groups : how many groups the transport's
+    tasks make (rank = group * tasks + task); each computes its part of a batch's rows.
 
     Raises
     ------
@@ -43,14 +44,17 @@ class GroupEngine(CompiledEngine):
         *,
         backend: str = "kernels",
         initial: Mapping[str, Array] | None = None,
+        n_groups: int = 1,
     ) -> None:
         if backend == "python" or any(layer.neuron.interpreted for layer in setup.network.layers):
             raise JobError(
                 "a network that is interpreted runs on one task; leave tasks out, or give its "
                 "neurons to the compiler"
             )
-        self.placement, self.group = placement, group
-        self.share = Share(setup.network, group.task, group.n_tasks)
+        self.placement, self.group, self.n_groups = placement, group, n_groups
+        n_tasks = group.n_tasks // n_groups
+        self.region, task = divmod(group.task, n_tasks)
+        self.share = Share(setup.network, task, n_tasks)
         self.homes = homes(setup.network, placement)
         self.runner = importlib.import_module(BACKENDS[backend]).Runner
         self.channels: list[Channel] = []
@@ -96,15 +100,37 @@ class GroupEngine(CompiledEngine):
         results = [] if program.loss is None else [program.loss]
         if kind == "infer":
             results.append(program.outputs)
-        local = partition(program, self.placement, results)
+        n_groups = 1 if kind == "infer" else self.n_groups
+        local = partition(program, self.placement, results, n_groups)
         self.allocate(local)
-        size = PREDICT_ROWS if kind == "infer" else self.setup.batch_size
+        size = PREDICT_ROWS if kind == "infer" else -(-self.setup.batch_size // n_groups)
         runner = self.runner(local, self.arrays, self.setup, size, self.share)
-        exchange = Exchange(runner, self.share, size, self.setup.dtype, len(self.channels))
+        exchange = Exchange(
+            runner,
+            self.share,
+            size,
+            self.setup.dtype,
+            len(self.channels),
+            self.region,
+            self.n_groups,
+        )
         self._exchanges[id(runner)] = exchange
         self.channels.extend(exchange.channels)
         self.group.agree(self.channels)
         return runner
+
+    def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
+        """One update from the whole batch's rows, of which this task's group computes its part."""
+        if self.n_groups == 1:
+            return super().step(rows, iteration=iteration, first_sample=first_sample)
+        if self._training is None:
+            raise ModelError("step before bind: name the data set first")
+        runner, loss = self._training
+        n = len(rows)
+        start, stop = (n * k // self.n_groups for k in (self.region, self.region + 1))
+        self._run(runner, rows[start:stop], self._scalars(n, iteration), first_sample + start)
+        self.updates += 1
+        return 0.0 if loss is None else float(runner.value(loss)) / n
 
     def _run(
         self, runner: Runner, rows: Array, scalars: Mapping[str, float], first_sample: int

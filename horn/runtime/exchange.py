@@ -6,7 +6,7 @@ What several tasks have a part of is combined in task order, whoever came first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 
 from horn.backends.compiled import Runner
 from horn.compiler import ir
-from horn.compiler.program import Collect, Move, Post, Program, base
+from horn.compiler.partition import writes
+from horn.compiler.program import Collect, Move, Post, Program, base, segments
 from horn.compiler.share import Array, Places, Share, count
 from horn.runtime.task import Collect as CollectStep
 from horn.runtime.task import Compute, Instruction
@@ -45,40 +46,40 @@ class Block:
 def blocks_of(
     move: Move,
     program: Program,
-    shares: Sequence[Share],
+    shares: Mapping[int, Share],
     batch_size: int,
     dtype: str,
     first_part: int = 0,
 ) -> tuple[list[Channel], dict[int, list[Block]]]:
     """The channels of a move, and for every destination its blocks in task order.
 
-    ``shares`` of all tasks, ``dtype`` as in a Channel. A block that several tasks want is one
-    channel.
+    ``shares`` of all who take part by rank, ``dtype`` as in a Channel. A block that several of them
+    want is one channel.
     """
     have = program.buffers[move.array].axes
     want = program.buffers[move.out].axes
     channels: list[Channel] = []
-    wanted: dict[int, list[Block]] = {share.task: [] for share in shares}
-    for src in shares:
+    wanted: dict[int, list[Block]] = {rank: [] for rank in shares}
+    for source, src in shares.items():
         sent: dict[tuple[Any, ...], int] = {}
         readers: dict[int, list[int]] = {}
         shapes: dict[int, tuple[int, ...]] = {}
-        for dst in shares:
+        for reader, dst in shares.items():
             meets = [_meet(src, a, dst, b, batch_size) for a, b in zip(have, want, strict=True)]
             taken, put = tuple(m[0] for m in meets), tuple(m[1] for m in meets)
             shape = tuple(map(count, taken))
             if 0 in shape:
                 continue
             part = None
-            if src is not dst:
+            if source != reader:
                 key = tuple(map(_key, taken))
                 part = sent.setdefault(key, first_part + len(channels) + len(sent))
-                readers.setdefault(part, []).append(dst.task)
+                readers.setdefault(part, []).append(reader)
                 shapes[part] = shape
-            wanted[dst.task].append(Block(src.task, taken, put, shape, part))
+            wanted[reader].append(Block(source, taken, put, shape, part))
         for part, tasks in readers.items():
             label = f"{move.array} to {move.out}"
-            channels.append(Channel(part, src.task, tuple(tasks), dtype, shapes[part], label))
+            channels.append(Channel(part, source, tuple(tasks), dtype, shapes[part], label))
     return channels, wanted
 
 
@@ -124,13 +125,24 @@ class Exchange:
     """
 
     def __init__(
-        self, runner: Runner, share: Share, batch_size: int, dtype: Any, first_part: int
+        self,
+        runner: Runner,
+        share: Share,
+        batch_size: int,
+        dtype: Any,
+        first_part: int,
+        group: int = 0,
+        n_groups: int = 1,
     ) -> None:
         program = runner.program
         self.runner, self.program, self.share = runner, program, share
         self.channels: list[Channel] = []
-        shares = [Share(share.network, task, share.n_tasks) for task in range(share.n_tasks)]
-        shares[share.task] = share
+        n = share.n_tasks
+        tasks = [Share(share.network, task, n) for task in range(n)]
+        tasks[share.task] = share
+        self.rank = group * n + share.task
+        inside = [{g * n + t: tasks[t] for t in range(n)} for g in range(n_groups)]
+        across = [{g * n + t: tasks[t] for g in range(n_groups)} for t in range(n)]
         code = np.dtype(dtype).newbyteorder("<").str
         self._own: list[list[tuple[str, Index, int]]] = []  # superstep -> array, places, part
         self._wanted: list[list[tuple[Move, list[Block]]]] = []
@@ -142,8 +154,9 @@ class Exchange:
                 continue
             label = _words(statement)
             if isinstance(statement, Post):
-                parts[statement.superstep] = self._plan(statement, shares, batch_size, code,
-                                                        first_part)  # fmt: skip
+                parts[statement.superstep] = self._plan(
+                    statement, inside, across, batch_size, code, first_part
+                )
                 steps.append(PostStep(statement.superstep, parts[statement.superstep], label))
             else:
                 steps.append(CollectStep(statement.superstep, parts[statement.superstep], label))
@@ -152,24 +165,39 @@ class Exchange:
         self.script = tuple(steps)
 
     def _what(self, segment: int) -> str:
-        return f"segment {segment}"
+        """What a segment computes, for people: the first thing and the last."""
+        made = [name for statement in segments(self.program)[segment] for name in writes(statement)]
+        return " to ".join(dict.fromkeys((made[0], made[-1]))) if made else "nothing"
 
-    def _plan(self, post: Post, shares: list[Share], batch_size: int, code: str,
-              first_part: int) -> tuple[int, ...]:  # fmt: skip
+    def _plan(
+        self,
+        post: Post,
+        inside: Sequence[Mapping[int, Share]],
+        across: Sequence[Mapping[int, Share]],
+        batch_size: int,
+        code: str,
+        first_part: int,
+    ) -> tuple[int, ...]:
+        """The channels of a superstep, of all ranks; what this one has to do for it."""
         begun = len(self.channels)
-        own, wanted = [], []
+        own: list[tuple[str, Index, int]] = []
+        wanted: list[tuple[Move, list[Block]]] = []
         for move in post.moves:
-            channels, blocks = blocks_of(
-                move, self.program, shares, batch_size, code, first_part + len(self.channels)
-            )
-            places = {b.part: b.taken for mine in blocks.values() for b in mine}
-            own.extend(
-                (move.array, places[channel.part], channel.part)
-                for channel in channels
-                if channel.src == self.share.task
-            )
-            wanted.append((move, blocks[self.share.task]))
-            self.channels.extend(channels)
+            for shares in across if move.across else inside:
+                next_part = first_part + len(self.channels)
+                channels, blocks = blocks_of(
+                    move, self.program, shares, batch_size, code, next_part
+                )
+                self.channels.extend(channels)
+                if self.rank not in shares:
+                    continue
+                places = {b.part: b.taken for mine in blocks.values() for b in mine}
+                own.extend(
+                    (move.array, places[channel.part], channel.part)
+                    for channel in channels
+                    if channel.src == self.rank
+                )
+                wanted.append((move, blocks[self.rank]))
         while len(self._own) <= post.superstep:
             self._own.append([])
             self._wanted.append([])
