@@ -25,6 +25,8 @@ class Runner(Protocol):
     """One program, or a task's share of it, ready to run on batches of a data set."""
 
     program: Program
+    layout: str  # "neuron" where each neuron's values for the batch lie together, or "batch"
+    is_static: bool  # a buffer is the same memory in every batch, as long as the largest
 
     def __init__(
         self,

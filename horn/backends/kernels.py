@@ -29,16 +29,23 @@ from horn.compiler.program import (
     Live,
     Loop,
     Matmul,
+    Move,
     Output,
+    Pick,
+    Post,
     Program,
     Statement,
     Take,
     Target,
     Update,
+    axis_letter,
+    base,
+    letter_axes,
+    segments,
 )
-from horn.compiler.share import Share
+from horn.compiler.share import LocalEdges, Share, edge_link
 from horn.data import Dataset
-from horn.network import Link, Network
+from horn.network import Network
 
 ONCE = 2**32 - 1  # the iteration number of what is drawn once
 SCALARS = ("learning_rate", "iteration", "updates", "rows", "inv_rows")
@@ -55,7 +62,9 @@ _OPS: dict[Op, str] = {
 
 @dataclass(frozen=True)
 class Edges:
-    """A sparse link's synapses as index lists, seen from the receivers and from the sources."""
+    """A sparse link's synapses, those of this task, as index lists, seen from the receivers and
+    from the sources that it has.
+    """
 
     indptr: Array  # (n_receivers + 1,) int64
     sources: Array  # (n_edges,) int32, in edge order
@@ -65,14 +74,12 @@ class Edges:
     back_receivers: Array
 
     @classmethod
-    def of(cls, link: Link) -> Edges:
-        edges = link.edges
-        assert edges is not None
-        sources = np.ascontiguousarray(edges.indices, np.int32)
+    def of(cls, edges: LocalEdges) -> Edges:
+        sources = np.ascontiguousarray(edges.sources, np.int32)
         counts = np.diff(edges.indptr)
         receivers = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         by_source = np.argsort(sources, kind="stable").astype(np.int32)
-        ends = np.cumsum(np.bincount(sources, minlength=link.source.size))
+        ends = np.cumsum(np.bincount(sources, minlength=edges.n_sources))
         return cls(
             np.ascontiguousarray(edges.indptr, np.int64),
             sources,
@@ -105,7 +112,7 @@ def choose_layout(program: Program, library: str, batch_size: int) -> str:
     return "neuron" if batch_size < 500 else "batch"
 
 
-def choose_threads(network: Network, batch_size: int, limit: int | None) -> int:
+def choose_threads(network: Network, batch_size: int, limit: int | None, n_tasks: int = 1) -> int:
     """Threads for one batch: at most the limit, or the cores, and not more than the work feeds."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     synapses = 0
@@ -114,24 +121,37 @@ def choose_threads(network: Network, batch_size: int, limit: int | None) -> int:
             synapses += (
                 layer.size * link.source.size if link.edges is None else len(link.edges.indices)
             )
-    return max(1, min(limit or cores or 1, synapses * batch_size // MIN_WORK_PER_THREAD))
+    work = synapses * batch_size // n_tasks
+    return max(1, min(limit or cores or 1, work // MIN_WORK_PER_THREAD))
 
 
 class Runner:
-    """One program as a tape."""
+    """One program, or a task's share of it, as a tape."""
+
+    is_static = True
 
     def __init__(
-        self, program: Program, arrays: dict[str, Array], setup: Setup, batch_size: int
+        self,
+        program: Program,
+        arrays: dict[str, Array],
+        setup: Setup,
+        batch_size: int,
+        share: Share | None = None,
     ) -> None:
         self.program, self.setup = program, setup
         self.network = program.network
+        self.share = share or Share(program.network)
+        self.segments = segments(program)
         self.dtype = np.dtype(setup.dtype)
         self.batch_size = batch_size
-        n_threads = choose_threads(self.network, batch_size, setup.threads)
+        n_threads = choose_threads(self.network, batch_size, setup.threads, self.share.n_tasks)
         library = blas.load()
         self.layout = choose_layout(program, library.name, batch_size)
         self.tape = Tape(self.dtype, n_threads, library)
         self.rows: Dim = self.tape.dim(batch_size)
+        self.own = self._places("b@own")  # the rows of "b@own", which has a length of its own
+        n_own = self.own.stop - self.own.start
+        self.own_rows = self.rows if n_own == batch_size else self.tape.dim(n_own)
         self.iteration: Dim = self.tape.dim(ONCE)
         self.scalars: dict[str, Scalar] = {name: self.tape.scalar() for name in SCALARS}
         self.picks = np.zeros(batch_size, np.int64)
@@ -140,25 +160,52 @@ class Runner:
         self.offsets = np.arange(batch_size, dtype=np.uint64)
         self.reads_samples = False
         self.n_rows = 0
-        self.edges: dict[tuple[int, int], Edges] = {}
+        self.edges: dict[tuple[int, int, str], Edges] = {}
         self.taken: dict[str, str] = {}  # full buffer -> its live part, as long as both agree
         self.alive: dict[int, tuple[Array, Dim]] = {}  # layer -> its live neurons, how many
-        self.loads: list[tuple[int, str]] = []  # instructions that read the data: x or y
+        # instructions that read the data: x or y, and which columns of it
+        self.loads: list[tuple[int, str, slice]] = []
+        self.persistent = arrays
+        self.inside = _parts_of_wholes(program)
         self.arrays: dict[str, Array] = {}
-        for name, buffer in program.buffers.items():
-            self.arrays[name] = self._array(name, buffer, arrays)
+        for name in program.buffers:
+            self._allocate(name)
 
         for statement in program.prologue:
             self._lower(statement)
-        n_prologue = len(self.tape)
         self.tape.dims[self.iteration.index] = ONCE
         self.tape.run()
-        self.first = n_prologue
-        for statement in program.statements:
-            self._lower(statement)
+        self.first = len(self.tape)
+        self.bounds: list[tuple[int, int]] = []  # of each segment, in instructions
+        for segment in self.segments:
+            first = len(self.tape)
+            for statement in segment:
+                self._lower(statement)
+            self.bounds.append((first, len(self.tape)))
+
+    def _allocate(self, name: str) -> Array:
+        """A buffer's array, its axes in the program's order, whatever its layout."""
+        if name not in self.arrays:
+            buffer = self.program.buffers[name]
+            if buffer.role == "view":
+                self.arrays[name] = self._part_of(buffer.value[0], buffer)
+            elif name in self.inside:
+                self.arrays[name] = self._part_of(self.inside[name], buffer)
+            else:
+                self.arrays[name] = self._array(name, buffer, self.persistent)
+        return self.arrays[name]
+
+    def _part_of(self, whole: str, buffer: Buffer) -> Array:
+        """A buffer in the memory of another, which has more along some axes."""
+        have = self.program.buffers[whole].axes
+        return self._allocate(whole)[
+            tuple(
+                slice(None) if a == b else self._places(b)
+                for a, b in zip(have, buffer.axes, strict=True)
+            )
+        ]
 
     def _array(self, name: str, buffer: Buffer, arrays: dict[str, Array]) -> Array:
-        """A buffer's array, its axes in the program's order, whatever its layout."""
         if buffer.role in ("learned", "state", "slot"):
             if not _is_aligned(arrays[name]):
                 arrays[name] = _aligned(arrays[name].shape, arrays[name].dtype, arrays[name])
@@ -167,28 +214,30 @@ class Runner:
             if (
                 buffer.value[0] == "edge"
             ):  # compared with an argmax: the place in the receiver's row
-                edges = self._edges(buffer.value[1], buffer.value[2])
+                edges = self._edges(*edge_link(buffer.axes[0]), buffer.axes[0].partition("@")[2])
                 places = np.arange(len(edges.sources)) - edges.indptr[edges.receivers]
                 return places.astype(self.dtype)
-            whole = Share(self.network)
-            return constant(buffer.value, self.network, self.dtype, whole, buffer.axes)
+            return constant(buffer.value, self.network, self.dtype, self.share, buffer.axes)
         shape = [self._length(axis) for axis in buffer.axes]
-        if self.layout == "neuron" and len(shape) == 2 and buffer.axes[0] == "b":
+        if self.layout == "neuron" and len(shape) == 2 and base(buffer.axes[0]) == "b":
             return _aligned(shape[::-1], self.dtype).T
         return _aligned(shape, self.dtype)
 
     def _length(self, axis: str) -> int:
-        if axis == "b":
-            return self.batch_size
-        if axis.startswith("n"):
-            return int(self.network.layers[int(axis[1:])].size)
-        layer, link = axis[1:].split(".")
-        return len(self._edges(int(layer), int(link)).sources)
+        return self.share.length(axis, self.batch_size)
 
-    def _edges(self, layer: int, link: int) -> Edges:
-        key = (layer, link)
+    def _places(self, axis: str) -> slice:
+        """What of the whole axis a share has that is a range."""
+        if base(axis) == "b":
+            return self.share.rows(axis, self.batch_size, self.batch_size)
+        places = self.share.places(axis)
+        assert isinstance(places, slice), axis
+        return places
+
+    def _edges(self, layer: int, link: int, split: str) -> Edges:
+        key = (layer, link, split)
         if key not in self.edges:
-            self.edges[key] = Edges.of(self.network.layers[layer].links[link])
+            self.edges[key] = Edges.of(self.share.edges(layer, link, split))
         return self.edges[key]
 
     # --- Runner
@@ -201,14 +250,18 @@ class Runner:
         if y is not None and y.dtype not in (np.float32, np.float64, np.int32, np.int64):
             y = y.astype(np.int64 if y.dtype.kind in "iub" else self.dtype)
         self.n_samples = len(data)
-        for number, what in self.loads:
+        for number, what, columns in self.loads:
             if what == "x":
-                self.tape.rebind(number, x)
+                self.tape.rebind(number, x[:, columns])
                 self.tape.scalars[self.scale.index] = data.scale
             elif y is not None:
-                self.tape.rebind(number, y)
+                self.tape.rebind(number, y[:, columns] if y.ndim == 2 else y)
 
     def run(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
+        self.start(rows, scalars, first_sample)
+        self.tape.run(self.first)
+
+    def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         n = self.n_rows = len(rows)
         self.picks[:n] = rows
         # one pass finds rows that are too large, and negative ones, which are larger still
@@ -219,19 +272,33 @@ class Runner:
         tape = self.tape
         dims, numbers = tape.dims, tape.scalars
         dims[self.rows.index] = n
+        if self.own_rows is not self.rows:
+            dims[self.own_rows.index] = self._own_rows()
         dims[self.iteration.index] = int(scalars["iteration"])
         for name, scalar in self.scalars.items():
             numbers[scalar.index] = scalars[name]
-        tape.run(self.first)
+
+    def compute(self, segment: int) -> None:
+        self.tape.run(*self.bounds[segment])
+
+    def array(self, name: str) -> Array:
+        return self.arrays[name]
+
+    def target_array(self, name: str) -> Array:
+        return self.arrays[name]
+
+    def _own_rows(self) -> int:
+        """How many rows of this batch are this task's: a short batch leaves the last tasks less."""
+        return max(0, int(min(self.n_rows, self.own.stop) - self.own.start))
 
     def value(self, name: str) -> Array:
         buffer, array = self.program.buffers[name], self.arrays[name]
-        if buffer.axes[:1] == ("b",):
-            array = array[: self.n_rows]
+        if buffer.axes and base(buffer.axes[0]) == "b":
+            array = array[: self.n_rows if buffer.axes[0] == "b" else self._own_rows()]
         if buffer.full or not self.alive:
             return array
         for axis, label in enumerate(buffer.axes):
-            k = int(label[1:]) if label.startswith("n") else -1
+            k = _layer(label)
             if k in self.alive:
                 kept, count = self.alive[k]
                 live = kept[: self.tape.dims[count.index]]
@@ -264,6 +331,8 @@ class Runner:
             self.alive[s.layer] = (kept, count)
         elif isinstance(s, Take):
             self._take(s)
+        elif isinstance(s, Pick):
+            self._pick(s)
         elif isinstance(s, Matmul):
             self._matmul(s)
         elif isinstance(s, Update):
@@ -275,40 +344,74 @@ class Runner:
                 self.taken.pop(output.buffer, None)
 
     def _data(self, out: str, what: str) -> None:
-        array = self.arrays[out]
+        array, (rows, *columns) = self.arrays[out], self.program.buffers[out].axes
         source = np.zeros((1, *array.shape[1:]), self.dtype)
+        here: dict[str, Any] = {"rows": self._extent(rows), "label": out}
         if what == "x":
             if not hasattr(self, "scale"):
                 self.scale: Scalar = self.tape.scalar(1.0)
-            number = self.tape.load(
-                source, self.picks, array, rows=self.rows, scale=self.scale, label=out
-            )
-        else:
-            number = self.tape.load(source, self.picks, array, rows=self.rows, label=out)
-        self.loads.append((number, what))
+            here["scale"] = self.scale
+        number = self.tape.load(source, self.picks[self._places(rows)], array, **here)
+        self.loads.append((number, what, self._places(columns[0]) if columns else slice(None)))
 
     def _draw(self, s: Draw) -> None:
         layer = self.network.layers[s.layer]
         key = random.key(self.network.seed, s.layer)
-        out = self.arrays[s.out]
+        out, axes = self.arrays[s.out], self.program.buffers[s.out].axes
         kind: Literal["normal", "uniform"] = "normal" if s.kind == "normal" else "uniform"
+        if s.per == "synapse" and s.link < len(layer.links):
+            if layer.links[s.link].edges is not None:
+                out[...] = self._edge_draws(kind, key, s)
+                return
+        neurons = axes[0] if s.per == "synapse" else axes[-1]
         draw: dict[str, Any] = {"key": key, "site": s.site, "iteration": self.iteration}
-        draw["label"] = s.out
+        draw |= {"first": self._places(neurons).start, "label": s.out}
         if s.per == "sample":
             self.reads_samples = True
-            self.tape.draw(out, kind, rows=self.rows, samples=self.samples, **draw)
-        elif s.per == "synapse" and s.link < len(layer.links):
-            link = layer.links[s.link]
-            if link.edges is not None:
-                edges = self._edges(s.layer, s.link)
-                out[...] = _edge_draws(kind, key, s.site, edges, s.link)
-                return
-            sources = np.arange(link.source.size, dtype=np.uint64) + np.uint64(s.link << 32)
+            samples = self.samples[self._places(axes[0])]
+            self.tape.draw(out, kind, rows=self._extent(axes[0]), samples=samples, **draw)
+        elif s.per == "synapse" and len(axes) == 2:
+            here = self._places(axes[1])
+            sources = np.arange(here.start, here.stop, dtype=np.uint64) + np.uint64(s.link << 32)
             self.tape.draw(out.T, kind, samples=sources, **draw)
         elif s.per == "synapse":
             self.tape.draw(out[None, :], kind, samples=np.array([s.link << 32], np.uint64), **draw)
         else:
             self.tape.draw(out[None, :], kind, **draw)
+
+    def _edge_draws(self, kind: str, key: random.Key, s: Draw) -> Array:
+        """A sparse link's synapse draws: neuron = receiver, sample = (link << 32) + source."""
+        draw = random.normal if kind == "normal" else random.uniform
+        whole = self.network.layers[s.layer].links[s.link].edges
+        assert whole is not None
+        (axis,) = self.program.buffers[s.out].axes
+        places = self.share.places(axis)
+        sources = np.asarray(whole.indices)[places].astype(np.uint64) + np.uint64(s.link << 32)
+        counts = np.diff(whole.indptr)
+        receivers = np.repeat(np.arange(len(counts)), counts)[places]
+        starts = np.flatnonzero(np.diff(receivers, prepend=-1))
+        result = np.empty(len(sources))
+        for start, stop in zip(starts, [*starts[1:], len(sources)], strict=True):
+            row = slice(start, stop)
+            result[row] = draw(key, s.site, [receivers[start]], sources[row], ONCE)[:, 0]
+        return result
+
+    def _pick(self, s: Pick) -> None:
+        """A copy of some places of an array, along at most one axis none that are a range."""
+        axes = self.program.buffers[s.out].axes
+        names = [f"a{k}" for k in range(len(axes))]
+        array, index = self.arrays[s.array], {}
+        have = self.program.buffers[s.array].axes
+        for k, (name, a, b) in enumerate(zip(names, have, axes, strict=True)):
+            if a == b:
+                continue
+            if base(b) == "b" or isinstance(self.share.places(b), slice):
+                array = array[(slice(None),) * k + (self._places(b),)]
+            else:
+                index[name] = np.ascontiguousarray(self.share.places(b), np.int32)
+        extents = {name: self._extent(axis) for name, axis in zip(names, axes, strict=True)}
+        view = View(array, names, index, ascending=True)
+        self.tape.loop(extents, [view], [], [(View(self.arrays[s.out], names), 0)], label=s.out)
 
     def _take(self, s: Take) -> None:
         axes = self.program.buffers[s.out].axes
@@ -319,18 +422,18 @@ class Runner:
         self.taken[s.array] = s.out
 
     def _extent(self, axis: str) -> int | Dim:
-        if axis == "b":
-            return self.rows
-        if axis.startswith("n") and int(axis[1:]) in self.alive:
-            return self.alive[int(axis[1:])][1]
+        if base(axis) == "b":
+            return self.rows if axis == "b" else self.own_rows
+        if _layer(axis) in self.alive:
+            return self.alive[_layer(axis)][1]
         return self._length(axis)
 
     def _live_view(self, name: str, names: Sequence[str]) -> View:
         """A full buffer at its live places."""
         index = {}
         for label, axis in zip(names, self.program.buffers[name].axes, strict=True):
-            if axis.startswith("n") and int(axis[1:]) in self.alive:
-                index[label] = self.alive[int(axis[1:])][0]
+            if _layer(axis) in self.alive:
+                index[label] = self.alive[_layer(axis)][0]
         return View(self.arrays[name], names, index, ascending=True)
 
     def _matmul(self, s: Matmul) -> None:
@@ -345,7 +448,7 @@ class Runner:
     def _update(self, s: Update) -> None:
         delta, x, w = self.arrays[s.a].T, self.arrays[s.b], self.arrays[s.weight]
         step = Coef(-1.0, self.scalars["learning_rate"], per=self.rows)
-        live = any(int(axis[1:]) in self.alive for axis in self.program.buffers[s.weight].axes)
+        live = any(_layer(axis) in self.alive for axis in self.program.buffers[s.weight].axes)
         for name in (s.weight, s.velocity):
             self.taken.pop(name or "", None)
         if live:
@@ -381,14 +484,10 @@ class Runner:
 
     def _extents(self, frame: Frame) -> dict[str, int | Dim]:
         """What the letters of a frame run over; "1" is for what has no axes."""
-        extent: dict[str, int | Dim] = {
-            "b": self.rows,
-            "1": 1,
-            "o": self._extent(f"n{frame.layer}"),
-        }
-        if frame.link is not None:
-            source = self.network.layers[frame.layer].links[frame.link].source.index
-            extent["i"] = self._extent(f"n{source}")
+        extent: dict[str, int | Dim] = {"1": 1}
+        for letter in "bo" if frame.link is None else "boi":
+            (axis,) = letter_axes(self.network, frame, letter)
+            extent[letter] = self._extent(axis)
         return extent
 
     # --- loops
@@ -412,7 +511,8 @@ class Runner:
         edges = None
         if frame.link is not None and "o" in domain and "i" in domain:
             link = self.network.layers[frame.layer].links[frame.link]
-            edges = None if link.edges is None else self._edges(frame.layer, frame.link)
+            if link.edges is not None:
+                edges = self._edges(frame.layer, frame.link, frame.split)
         place = _Places(self, s, domain, edges, axis)
 
         inputs: list[Any] = []
@@ -462,12 +562,8 @@ class Runner:
         )  # fmt: skip
 
     def _letters(self, name: str, frame: Frame) -> list[str]:
-        names = {"b": "b", f"n{frame.layer}": "o"}
-        if frame.link is not None:
-            source = self.network.layers[frame.layer].links[frame.link].source.index
-            names[f"n{source}"] = "i"
         axes = self.program.buffers[name].axes
-        return ["oi" if a.startswith("e") else names[a] for a in axes]
+        return [axis_letter(self.network, frame, axis) for axis in axes]
 
 
 class _Places:
@@ -546,6 +642,49 @@ def _is_truth(node: Node) -> bool:
     return ir.is_const(node.args[1], 1.0) and ir.is_const(node.args[2], 0.0)
 
 
+def _layer(axis: str) -> int:
+    """The layer whose neurons an axis has, all of them; else -1."""
+    return int(axis[1:]) if axis.startswith("n") and "@" not in axis else -1
+
+
+def _parts_of_wholes(program: Program) -> dict[str, str]:
+    """Buffers with a task's own part of what others gather, and the buffer that all of it comes
+    into: the part is computed in there, so that it need not be copied.
+
+    Only where nothing else writes that buffer, and it has one such part.
+    """
+    moves = [m for s in program.statements if isinstance(s, Post) for m in s.moves]
+    arrays: dict[str, set[str]] = {}
+    for move in moves:
+        arrays.setdefault(move.out, set()).add(move.array)
+    written = {o.buffer for s in program.statements if isinstance(s, Loop) for o in s.outputs}
+    written |= {
+        s.out
+        for s in program.statements
+        if isinstance(s, (Input, Target, Draw, Matmul, Pick, Take))
+    }
+    found: dict[str, str] = {}
+    for move in moves:
+        if move.array in found or move.array in found.values() or move.out in written:
+            continue
+        if arrays[move.out] == {move.array} and _is_part(program, move):
+            found[move.array] = move.out
+    return found
+
+
+def _is_part(program: Program, move: Move) -> bool:
+    """Whether a move brings a range to the whole, and both are free to lie anywhere."""
+    array, out = program.buffers[move.array], program.buffers[move.out]
+    return (
+        not move.monoid
+        and array.role == out.role == "work"
+        and all(
+            a == b or (a.endswith("@own") and base(a) == b)
+            for a, b in zip(array.axes, out.axes, strict=True)
+        )
+    )
+
+
 def _is_aligned(array: Array) -> bool:
     flags = array.flags
     return bool(flags.c_contiguous and flags.writeable and array.ctypes.data % LINE == 0)
@@ -563,17 +702,6 @@ def _aligned(shape: Sequence[int], dtype: Any, content: Any = 0) -> Array:
 
 def _as(array: Array, have: str, want: str) -> Array:
     return array.transpose([have.index(letter) for letter in want])
-
-
-def _edge_draws(kind: str, key: random.Key, site: int, edges: Edges, link: int) -> Array:
-    """A sparse link's synapse draws: neuron = receiver, sample = (link << 32) + source."""
-    draw = random.normal if kind == "normal" else random.uniform
-    result = np.empty(len(edges.sources))
-    for receiver in range(len(edges.indptr) - 1):
-        row = slice(edges.indptr[receiver], edges.indptr[receiver + 1])
-        samples = edges.sources[row].astype(np.uint64) + np.uint64(link << 32)
-        result[row] = draw(key, site, [receiver], samples, ONCE)[:, 0]
-    return result
 
 
 class Engine(CompiledEngine):

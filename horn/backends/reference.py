@@ -65,6 +65,8 @@ _REDUCE: dict[str, Any] = {
 class Runner:
     """Runs one program. Buffers are made anew for every batch."""
 
+    layout, is_static = "batch", False
+
     def __init__(
         self,
         program: Program,
