@@ -19,7 +19,7 @@ import numpy as np
 
 from horn import summary
 from horn.backends import BACKENDS, Setup, make
-from horn.compiler.placement import Placement, pinned
+from horn.compiler.placement import Placement
 from horn.errors import CompileError, JobError
 from horn.job import Job
 from horn.loop import Ending, History, Loop
@@ -229,7 +229,6 @@ def _train_in_group(
 
     _check_group(job, group, backend)
     text = draft(job)
-    placement = _placement(job, group)
     if job.check:
         _check_backwards(job, backend)
     if group.trace is not None:
@@ -243,7 +242,7 @@ def _train_in_group(
         group.superstep_timeout_s,
         group.trace is not None,
     )
-    outcome = launch(job, text, placement, settings, watcher, begun, timeout)
+    outcome = launch(job, text, lambda: _placement(job, group), settings, watcher, begun, timeout)
     if group.trace is not None:
         trace.write(group.trace, outcome.traces, outcome.counters)
     return _Trained(
@@ -257,8 +256,9 @@ def _train_in_group(
 
 def _placement(job: Job, group: _Group) -> Placement:
     """Where weights live and who computes what."""
-    chosen = Placement.default(job.network)
-    return Placement({**chosen.links, **pinned(job.network, group.pins)}, chosen.layers)
+    from horn.runtime.planning import choose
+
+    return choose(job, group.n_tasks, group.pins, transport=group.transport).placement
 
 
 def _check_group(job: Job, group: _Group, backend: str) -> None:

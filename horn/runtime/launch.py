@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,15 +79,15 @@ def cores() -> int:
 def launch(
     job: Job,
     draft: Draft,
-    placement: Placement,
+    choose: Callable[[], Placement],
     settings: Settings,
     watcher: Progress,
     begun: float,
     timeout_s: float | None = None,
 ) -> Outcome:
-    """Run a job in a group of task processes: collective from its start to its end.
+    """Run a job in a group of task processes.
 
-    begun : when the run began, on the monotonic clock. timeout_s : from then.
+    choose : gives the placement; called while the processes start, which takes as long. begun : when the run began, on the monotonic clock. timeout_s : from then.
 
     Raises
     ------
@@ -102,6 +103,7 @@ def launch(
         hosts = settings.hosts
         if hosts is None:
             hosts = stack.enter_context(zk.EmbeddedServer(tick_ms=1000)).hosts
+        placement = choose()
         entry = stack.enter_context(Entry(hosts, job_id, job, settings))
         run = RunSpec(
             n_tasks=n_tasks,
