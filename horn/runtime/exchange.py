@@ -2,6 +2,9 @@
 
 One rule gives every block: the places that the source has and the destination wants, axis by axis.
 What several tasks have a part of is combined in task order, whoever came first.
+
+Where each neuron's values for the batch lie together, blocks lie so too: (neurons, rows) instead of
+(rows, neurons), so that no copy has to turn them.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ def blocks_of(
     batch_size: int,
     dtype: str,
     first_part: int = 0,
+    layout: str = "batch",
 ) -> tuple[list[Channel], dict[int, list[Block]]]:
     """The channels of a move, and for every destination its blocks in task order.
 
@@ -79,8 +83,14 @@ def blocks_of(
             wanted[reader].append(Block(source, taken, put, shape, part))
         for part, tasks in readers.items():
             label = f"{move.array} to {move.out}"
-            channels.append(Channel(part, source, tuple(tasks), dtype, shapes[part], label))
+            shape = shapes[part][::-1] if is_turned(have, layout) else shapes[part]
+            channels.append(Channel(part, source, tuple(tasks), dtype, shape, label))
     return channels, wanted
+
+
+def is_turned(axes: tuple[str, ...], layout: str) -> bool:
+    """Whether blocks of a buffer have its axes the other way round."""
+    return layout == "neuron" and len(axes) == 2 and base(axes[0]) == "b"
 
 
 def _key(places: Places) -> Any:
@@ -118,6 +128,96 @@ def _global(share: Share, axis: str, batch_size: int) -> Places:
     return share.places(axis)
 
 
+class Region:
+    """Places of an array, as a block has them: a view, or what is picked of it along one axis."""
+
+    __slots__ = ("view", "axis", "places", "shape")
+
+    def __init__(self, array: Array, index: Index, turned: bool) -> None:
+        if turned:
+            array, index = array.T, index[::-1]
+        picked = [axis for axis, places in enumerate(index) if not isinstance(places, slice)]
+        assert len(picked) <= 1, "only one axis is picked"
+        self.axis = 0
+        self.places: Any = None
+        if picked:
+            (self.axis,) = picked
+            self.places = index[self.axis]
+        ranges = tuple(p if isinstance(p, slice) else slice(None) for p in index)
+        self.view: Array = array[ranges] if ranges else array
+        self.shape = tuple(
+            len(self.places) if axis in picked else n for axis, n in enumerate(self.view.shape)
+        )
+
+    def read(self) -> Array:
+        return self.view if self.places is None else self.view.take(self.places, self.axis)
+
+    def read_into(self, block: Array) -> None:
+        block = _cut(block, self.shape)
+        if self.places is None:
+            block[...] = self.view
+        else:  # the places are inside; "raise" would go through a copy
+            self.view.take(self.places, self.axis, block, mode="clip")
+
+    def write(self, content: Array) -> None:
+        content = _cut(content, self.shape)
+        if self.places is None:
+            self.view[...] = content
+        else:
+            self.view[(slice(None),) * self.axis + (self.places,)] = content
+
+    def covers(self, array: Array) -> bool:
+        """Whether it is all of an array, which may be turned."""
+        return self.places is None and sorted(self.shape) == sorted(array.shape)
+
+    def is_same(self, other: Region) -> bool:
+        """Whether both are the same memory."""
+        a, b = self.view, other.view
+        return (
+            self.places is None
+            and other.places is None
+            and (a.ctypes.data, a.shape, a.strides) == (b.ctypes.data, b.shape, b.strides)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What a collect does for one move: where each block goes, and its channel or, of this task's
+    own, where it lies. ``combine`` is None where they do not overlap; ``fills``: each block is all
+    of ``out``.
+    """
+
+    out: Array
+    pieces: list[tuple[Region, Region | int]]
+    combine: Any
+    identity: float
+    fills: bool
+
+    def take(self, inbox: Callable[[int], Array]) -> None:
+        if self.combine is None:
+            for region, what in self.pieces:
+                region.write(inbox(what) if isinstance(what, int) else what.read())
+            return
+        parts = [
+            (region, _cut(inbox(what) if isinstance(what, int) else what.read(), region.shape))
+            for region, what in self.pieces
+        ]
+        if self.fills:
+            self._fold([part for _, part in parts], parts[0][0].view)
+            return
+        self.out[...] = self.identity
+        for region, part in parts:
+            region.write(self.combine(region.read(), part))
+
+    def _fold(self, parts: list[Array], out: Array) -> None:
+        if len(parts) == 1:
+            out[...] = parts[0]
+            return
+        self.combine(parts[0], parts[1], out=out)
+        for part in parts[2:]:
+            self.combine(out, part, out=out)
+
+
 class Exchange:
     """One program's moves at one task: its script, its channels, and the copies.
 
@@ -146,6 +246,8 @@ class Exchange:
         code = np.dtype(dtype).newbyteorder("<").str
         self._own: list[list[tuple[str, Index, int]]] = []  # superstep -> array, places, part
         self._wanted: list[list[tuple[Move, list[Block]]]] = []
+        self._sent: dict[int, list[tuple[Region, int]]] = {}  # superstep -> what leaves by channel
+        self._arrivals: dict[int, list[Arrival]] = {}
         steps: list[Instruction] = [Compute(0, self._what(0))]
         segment = 0
         parts: dict[int, tuple[int, ...]] = {}
@@ -186,7 +288,13 @@ class Exchange:
             for shares in across if move.across else inside:
                 next_part = first_part + len(self.channels)
                 channels, blocks = blocks_of(
-                    move, self.program, shares, batch_size, code, next_part
+                    move,
+                    self.program,
+                    shares,
+                    batch_size,
+                    code,
+                    next_part,
+                    self.runner.layout,
                 )
                 self.channels.extend(channels)
                 if self.rank not in shares:
@@ -210,84 +318,54 @@ class Exchange:
         self.runner.compute(index)
 
     def pack(self, index: int, outbox: Callable[[int], Array]) -> None:
-        for name, taken, part in self._own[index]:
-            _copy(_at(self.runner.array(name), taken), outbox(part))
+        sent = self._sent.get(index)
+        for region, part in self._find_sent(index) if sent is None else sent:
+            region.read_into(outbox(part))
 
     def unpack(self, index: int, inbox: Callable[[int], Array]) -> None:
-        for move, blocks in self._wanted[index]:
-            out = self.runner.target_array(move.out)
-            if move.monoid:
-                self._combine(move, blocks, out, inbox)
-                continue
-            for block in blocks:
-                _put(out, block.put, self._content(move, block, inbox))
+        arrivals = self._arrivals.get(index)
+        with np.errstate(all="ignore"):  # a sum may overflow here as it may inside a task
+            for arrival in self._find_arrivals(index) if arrivals is None else arrivals:
+                arrival.take(inbox)
 
-    def _content(self, move: Move, block: Block, inbox: Callable[[int], Array]) -> Array:
-        if block.part is None:
-            return _at(self.runner.array(move.array), block.taken)
-        return inbox(block.part)
+    def _find_sent(self, index: int) -> list[tuple[Region, int]]:
+        sent = [
+            (Region(self.runner.array(name), taken, self._is_turned(name)), part)
+            for name, taken, part in self._own[index]
+        ]
+        if self.runner.is_static:
+            self._sent[index] = sent
+        return sent
 
-    def _combine(
-        self, move: Move, blocks: list[Block], out: Array, inbox: Callable[[int], Array]
-    ) -> None:
-        combine = _COMBINE[move.monoid]
-        if blocks and all(
-            block.shape == blocks[0].shape and _is_all(block, out) for block in blocks
-        ):
-            parts = [_cut(self._content(move, block, inbox), out.shape) for block in blocks]
-            if len(parts) == 1:
-                np.copyto(out, parts[0])
-                return
-            combine(parts[0], parts[1], out=out)
-            for part in parts[2:]:
-                combine(out, part, out=out)
-            return
-        out[...] = ir.IDENTITY[move.monoid]
+    def _find_arrivals(self, index: int) -> list[Arrival]:
+        arrivals = [self._arrival(move, blocks) for move, blocks in self._wanted[index]]
+        if self.runner.is_static:
+            self._arrivals[index] = arrivals
+        return arrivals
+
+    def _arrival(self, move: Move, blocks: list[Block]) -> Arrival:
+        turned = self._is_turned(move.out)
+        array, out = self.runner.array(move.array), self.runner.target_array(move.out)
+        pieces: list[tuple[Region, Region | int]] = []
         for block in blocks:
-            content = self._content(move, block, inbox)
-            here = _at(out, block.put)
-            _put(out, block.put, combine(here, _cut(content, here.shape)))
+            region = Region(out, block.put, turned)
+            if block.part is not None:
+                pieces.append((region, block.part))
+                continue
+            own = Region(array, block.taken, turned)
+            if move.monoid or not own.is_same(region):
+                pieces.append((region, own))
+        fills = bool(pieces) and all(region.covers(out) for region, _ in pieces)
+        combine = _COMBINE[move.monoid] if move.monoid else None
+        return Arrival(out, pieces, combine, ir.IDENTITY.get(move.monoid, 0.0), fills)
 
-
-def _is_all(block: Block, out: Array) -> bool:
-    """Whether a block covers its destination (rows may be fewer in a short batch)."""
-    return all(
-        isinstance(p, slice) and p.start == 0 and p.stop >= n
-        for p, n in zip(block.put, out.shape, strict=True)
-    )
-
-
-def _at(array: Array, index: Index) -> Array:
-    if all(isinstance(places, slice) for places in index):
-        return array[index] if index else array
-    if len(index) == 1:
-        return array[index[0]]
-    for axis, places in enumerate(index):
-        array = array[(slice(None),) * axis + (places,)]
-    return array
-
-
-def _put(out: Array, index: Index, content: Array) -> None:
-    if all(isinstance(places, slice) for places in index):
-        here = out[index] if index else out
-        np.copyto(here, _cut(content, here.shape))
-        return
-    slices = [p for p in index if isinstance(p, slice)]
-    assert len(slices) == len(index) - 1, "only one axis is picked"
-    shape = tuple(
-        len(range(*p.indices(n))) if isinstance(p, slice) else len(p)
-        for p, n in zip(index, out.shape, strict=True)
-    )
-    out[index] = _cut(content, shape)
+    def _is_turned(self, name: str) -> bool:
+        return is_turned(self.program.buffers[name].axes, self.runner.layout)
 
 
 def _cut(block: Array, shape: tuple[int, ...]) -> Array:
     """A block without the rows that a short batch does not have."""
     return block if block.shape == shape else block[tuple(slice(0, n) for n in shape)]
-
-
-def _copy(array: Array, block: Array) -> None:
-    np.copyto(_cut(block, array.shape), array)
 
 
 def _words(statement: Post | Collect) -> str:
