@@ -73,11 +73,15 @@ def numbers(names: Sequence[str]) -> list[int]:
     return [int(n[5:]) for n in names if n.startswith("task ") and n[5:].isdecimal()]
 
 
-def verdict(case: Case, network: Network, stacks: Mapping[int, str]) -> HornError:
-    """The exception that says what happened first. ``stacks`` say where late tasks are."""
+def verdict(
+    case: Case, network: Network, stacks: Mapping[int, str], progress: str = ""
+) -> HornError:
+    """The exception that says what happened first. ``stacks`` say where late tasks are;
+    ``progress`` says how far the group was, for a task that ended without a word.
+    """
     causes = case.causes
     if causes and causes[0] in case.silent:
-        return _died(case, causes[0])
+        return _died(case, causes[0], progress)
     if causes:
         return _failed(case, causes[0], network)
     late = set(case.late)
@@ -94,7 +98,7 @@ def verdict(case: Case, network: Network, stacks: Mapping[int, str]) -> HornErro
     return MemberLost(where, failed.lost)
 
 
-def _died(case: Case, task: int) -> TaskFailed:
+def _died(case: Case, task: int, progress: str) -> TaskFailed:
     code = case.exits[task]
     how = f"ended with exit code {code}"
     hint = ""
@@ -105,8 +109,9 @@ def _died(case: Case, task: int) -> TaskFailed:
             how = f"was killed by signal {-code}"
         if -code == signal.SIGKILL:
             hint = "If nobody did, it was the kernel, for memory: see dmesg."
+    # Where it was is known from those that waited for it.
     first = min((f for f in case.failures.values() if f.where), key=lambda f: f.when, default=None)
-    where = "" if first is None else first.where.partition(", ")[2] or first.where
+    where = progress if first is None else first.where
     return TaskFailed(task, case.pids[task], where, how, hint, case.n_tasks)
 
 

@@ -196,11 +196,16 @@ class Group:
 
     def cross(self) -> None:
         """Wait for all tasks at the barrier, if there is one; at the start, and between epochs."""
-        if self.barrier is not None:
-            try:
-                self._cross()
-            except (BarrierTimeout, MemberLost) as error:
-                raise self._told(error) from error
+        if self.barrier is None:
+            return
+        self.state.arrive()
+        try:
+            self._cross()
+        except (BarrierTimeout, MemberLost) as error:
+            told = self._told(error)
+            self.state.fail(type(told).__name__, str(told))
+            raise told from error
+        self.state.leave()
 
     def _cross(self) -> None:
         # Generations count crossings, not supersteps: those may end in another order than they

@@ -39,6 +39,7 @@ from horn.runtime.parcel import Draft, RunSpec, map_private, pack
 logger = logging.getLogger(__name__)
 
 GRACE_S = 2.0  # how long the true first failure may take to show after an echo of it
+ECHO_S = 0.5  # how long an echo may take, which says where a task was that ended without a word
 START_S = 120.0  # for all tasks to meet
 URLS = {"shm": "shm://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
 
@@ -87,7 +88,8 @@ def launch(
 ) -> Outcome:
     """Run a job in a group of task processes.
 
-    choose : gives the placement; called while the processes start, which takes as long. begun : when the run began, on the monotonic clock. timeout_s : from then.
+    choose : gives the placement; called while the processes start, which takes as long. begun :
+    when the run began, on the monotonic clock. timeout_s : from then.
 
     Raises
     ------
@@ -198,12 +200,14 @@ class Hearing:
     def listen(self) -> None:
         """Until all have finished; raises what went wrong first."""
         n_tasks = self.case.n_tasks
-        verdict_at = None
+        verdict_at = trouble_at = None
         while len(self.finished) < n_tasks:
             now = time.monotonic()
             if self.case.has_trouble:
-                verdict_at = now + GRACE_S if verdict_at is None else verdict_at
-                if now >= verdict_at or self._is_clear():
+                trouble_at = now if trouble_at is None else trouble_at
+                is_mute = bool(self.case.silent) and not self.case.failures
+                verdict_at = trouble_at + (ECHO_S if is_mute else GRACE_S)
+                if now >= verdict_at or (self._is_clear() and not is_mute):
                     raise self._verdict()
             elif self.deadline is not None and now > self.deadline:
                 assert self.timeout_s is not None
@@ -273,7 +277,8 @@ class Hearing:
         stacks = {}
         if not case.causes:
             stacks = {c.task: c.where() for c in self.family.children if c.task in case.late}
-        return verdict(case, self.job.network, stacks)
+        progress = f"after iteration {self.iteration}" if self.is_shown else "starting"
+        return verdict(case, self.job.network, stacks, progress)
 
     def _known(self) -> dict[str, Array]:
         return self.whole["parameter"]

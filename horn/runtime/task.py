@@ -103,6 +103,7 @@ class Task:
         self.task, self.n_tasks = task, n_tasks
         self.iteration = -1
         self.superstep = 0  # the first of the script that runs, or the next one's
+        self.is_at_barrier = False  # between scripts, as at the end of an epoch
         self.failure: Failure | None = None
         self._channels: dict[int, Channel] = {}
         self._known: dict[int, tuple[Script, tuple[Step, ...], int]] = {}  # by id of the script
@@ -128,6 +129,13 @@ class Task:
             return self._steps[0]
         self._end()
         return None
+
+    def arrive(self) -> None:
+        """The task is at a barrier between scripts; ``leave`` says that it has passed."""
+        self.is_at_barrier = True
+
+    def leave(self) -> None:
+        self.is_at_barrier = False
 
     def done(self, n_blocks: int) -> Step | None:
         """The last step is done, with so many blocks packed or unpacked; the next, or None."""
@@ -156,9 +164,11 @@ class Task:
 
     @property
     def phase(self) -> str:
-        """ "compute", "post", "collect", or "between" scripts."""
+        """compute, post or collect; between scripts barrier or between."""
         step = self.step
-        return "between" if step is None else step.phase
+        if step is None:
+            return "barrier" if self.is_at_barrier else "between"
+        return step.phase
 
     @property
     def superstep_now(self) -> int:
@@ -177,8 +187,8 @@ class Task:
         said = [f"iteration {self.iteration}"] if self.iteration >= 0 else []
         label = f" ({step.label})" if step is not None and step.label else ""
         said.append(f"superstep {self.superstep_now}{label}")
-        if step is not None:
-            said.append(step.phase)
+        if self.phase != "between":
+            said.append(self.phase)
         return ", ".join(said)
 
     def owed_by(self, absent: Iterable[int]) -> str:

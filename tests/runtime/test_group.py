@@ -270,3 +270,11 @@ def test_names_at_a_barrier_are_tasks():
         assert isinstance(error, BarrierTimeout)
         assert error.absent == ("task 1",) and error.arrived == ("task 0",)
         assert "superstep 0 (layer1, forward), collect" in str(error)
+
+    def between(group, script, work):
+        group.barrier = Late()
+        group.cross()
+
+    for error in run(2, between):
+        assert "superstep 0, barrier: only 1 of 2 arrived" in str(error)
+        assert "task 1 owes its arrival" in str(error)
