@@ -4,12 +4,15 @@
                                      [--dropout] [--compile] [--seconds 2] [--json out.json]
                                      [--claims]
 
-A step is forward, loss, backward and momentum update. Both sides are given the same batch; horn
-also gathers it from the data by row numbers. The opponent is the fastest of PyTorch's eager mode
-with SGD foreach and SGD fused (and torch.compile with --compile). HORN_BLAS chooses horn's library.
-Beside it runs the same arithmetic written by hand with np.dot(out=) and no allocation, on NumPy's
-own BLAS. --claims prints what is promised (issue 2) and whether it holds, by the median of the
-rounds' ratios. The exit code is 1 where a claim does not hold.
+A step is forward, loss, backward and momentum update. All sides are given the same batch; horn
+also gathers it from the data by row numbers. Each side has a process of its own, which sleeps while
+another runs: in one process the pools of PyTorch, NumPy and horn spin on each other's cores for
+tens of milliseconds. A block is some steps that do not count, then some that do. The opponent is
+the fastest of PyTorch's eager mode with SGD foreach and SGD fused (and torch.compile with
+--compile). HORN_BLAS chooses horn's library. Beside it runs the same arithmetic written by hand
+with np.dot(out=) and no allocation, on NumPy's own BLAS. --claims prints what is promised (issue 2)
+and whether it holds, by the median of the rounds' ratios. The exit code is 1 where a claim does not
+hold.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -43,6 +47,7 @@ TARGETS = {
     "openblas": {20: 1.2, 100: 1.1, 1000: 0.9, "dropout": 1.6, "C": {1: 0.9, 2: 0.85}},
     "mkl": {20: 1.7, 100: 1.3, 1000: 1.1, "dropout": 2.0, "C": {1: 1.0, 2: 1.0}},
 }
+UNTIMED_S, TIMED_S = 0.05, 0.1  # of a block
 OVER_NUMPY = 1.05  # horn's time over that of the hand-written NumPy step, at most
 
 
@@ -89,7 +94,7 @@ def network(sizes: list[int], dropout: bool) -> horn.Network:
 Step = Callable[[], float]
 
 
-def horn_step(net: horn.Network, data: Dataset, batch: int, threads: int) -> tuple[Any, Step]:
+def horn_step(net: horn.Network, data: Dataset, batch: int, threads: int) -> Step:
     optimizer = horn.SGD(RATE, momentum=MOMENTUM)
     runs = make("kernels", Setup(net, optimizer, "labels", batch, "float32", threads))
     runs.bind(data)
@@ -100,7 +105,7 @@ def horn_step(net: horn.Network, data: Dataset, batch: int, threads: int) -> tup
         t = next(count)
         return runs.step(rows, iteration=t, first_sample=t * batch)
 
-    return runs, step
+    return step
 
 
 def torch_step(sizes: list[int], start: dict[str, Any], x: Any, y: Any, dropout: bool,
@@ -198,47 +203,98 @@ def set_numpy_threads(n: int) -> bool:
     return True
 
 
-def bench(name: str, batch: int, threads: int, args: argparse.Namespace) -> dict[str, Any]:
-    import torch
-
-    torch.set_num_threads(threads)
+def make_side(label: str, name: str, batch: int, threads: int, dropout: bool) -> Step | None:
+    """One side's step, in the process that it has for itself; None if it cannot be here."""
     sizes = NETS[name]
     rng = np.random.default_rng(0)
     x = rng.random((batch, sizes[0]), dtype=np.float32)
     y = rng.integers(0, sizes[-1], batch)
-    runs, ours = horn_step(network(sizes, args.dropout), Dataset(x, y), batch, threads)
-    start = runs.parameters()
-    sides: dict[str, Step] = {"horn": ours}
-    for fused in (False, True):
-        label = "fused" if fused else "foreach"
-        sides[label] = torch_step(sizes, start, x, y, args.dropout, fused, False)
-        if args.compile:
-            sides[f"compile {label}"] = torch_step(sizes, start, x, y, args.dropout, fused, True)
+    net = network(sizes, dropout)
+    if label == "horn":
+        return horn_step(net, Dataset(x, y), batch, threads)
+    start = net.initial_parameters()
+    if label == "numpy":
+        return numpy_step(sizes, start, x, y) if set_numpy_threads(threads) else None
+    import torch
 
-    if not args.dropout and set_numpy_threads(threads):
-        sides["numpy"] = numpy_step(sizes, start, x, y)
+    torch.set_num_threads(threads)
+    compiled, fused = label.startswith("compile"), label.endswith("fused")
+    return torch_step(sizes, start, x, y, dropout, fused, compiled)
 
-    losses = {label: [step() for _ in range(5)] for label, step in sides.items()}
-    for label, values in losses.items():
-        if args.dropout:
-            assert np.isfinite(values).all()
-        else:
-            np.testing.assert_allclose(values, losses["horn"], rtol=2e-4, err_msg=label)
 
-    once = {}
-    for label, step in sides.items():
+def side_main(pipe: Any, label: str, *what: Any) -> None:
+    """Does as it is told: (n untimed, n timed) -> seconds of the timed steps, their last loss."""
+    step = make_side(label, *what)
+    if step is None:
+        pipe.send(None)
+        return
+    pipe.send([step() for _ in range(5)])
+    while (order := pipe.recv()) is not None:
+        untimed, timed = order
+        for _ in range(untimed):
+            step()
         begin = time.perf_counter()
-        step()
-        once[label] = time.perf_counter() - begin
-    block = max(1, int(0.02 / once["foreach"]))  # steps between changes of side
+        for _ in range(timed):
+            step()
+        pipe.send(time.perf_counter() - begin)
+
+
+class Side:
+    """The process of one side."""
+
+    def __init__(self, label: str, *what: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=side_main, args=(theirs, label, *what), daemon=True)
+        self.process.start()
+        self.losses = self.hear()
+
+    def hear(self) -> Any:
+        if not self.pipe.poll(300):
+            raise TimeoutError("a side says nothing")
+        return self.pipe.recv()
+
+    def run(self, untimed: int, timed: int) -> float:
+        self.pipe.send((untimed, timed))
+        return float(self.hear())
+
+    def close(self) -> None:
+        if self.process.is_alive() and self.losses is not None:
+            self.pipe.send(None)
+        self.process.join(30)
+
+
+def bench(name: str, batch: int, threads: int, args: argparse.Namespace) -> dict[str, Any]:
+    labels = ["horn", "foreach", "fused"]
+    if args.compile:
+        labels += ["compile foreach", "compile fused"]
+    if not args.dropout:
+        labels.append("numpy")
+    sides = {label: Side(label, name, batch, threads, args.dropout) for label in labels}
+    if "numpy" in sides and sides["numpy"].losses is None:
+        sides.pop("numpy").close()
+    try:
+        return measure(sides, name, batch, threads, args)
+    finally:
+        for side in sides.values():
+            side.close()
+
+
+def measure(
+    sides: dict[str, Side], name: str, batch: int, threads: int, args: argparse.Namespace
+) -> dict[str, Any]:
+    for label, side in sides.items():
+        if args.dropout:
+            assert np.isfinite(side.losses).all()
+        else:
+            np.testing.assert_allclose(side.losses, sides["horn"].losses, rtol=2e-4, err_msg=label)
     times: dict[str, list[float]] = {label: [] for label in sides}
+    once = min(sides["foreach"].run(2, 3) / 3 for _ in range(3))
+    untimed, timed = (max(1, round(s / once)) for s in (UNTIMED_S, TIMED_S))
     end = time.perf_counter() + args.seconds
     while time.perf_counter() < end or len(times["horn"]) < 7:
-        for label, step in sides.items():
-            begin = time.perf_counter()
-            for _ in range(block):
-                step()
-            times[label].append((time.perf_counter() - begin) / block)
+        for label, side in sides.items():
+            times[label].append(side.run(untimed, timed) / timed)
     median = {label: statistics.median(t) for label, t in times.items()}
     opponents = [label for label in median if label not in ("horn", "numpy")]
     best = min(opponents, key=lambda k: median[k])
@@ -290,7 +346,7 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--dropout", action="store_true", help="input keep 0.8, hidden keep 0.5")
     parser.add_argument("--compile", action="store_true", help="torch.compile too (slow to start)")
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--claims", action="store_true", help="the table of what is promised")
     parser.add_argument("--json")
     args = parser.parse_args()
