@@ -97,9 +97,12 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("horn-bsp")
+        try:
+            return version("horn-bsp")
+        except PackageNotFoundError:  # a source folder
+            return "0"
     if name in _MODULES:
         return importlib.import_module(f"horn.{name}")
     if name not in _HOME:
