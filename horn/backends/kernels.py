@@ -200,7 +200,7 @@ class Runner:
         have = self.program.buffers[whole].axes
         return self._allocate(whole)[
             tuple(
-                slice(None) if a == b else self._places(b)
+                self.share.within(b, a, self.batch_size)
                 for a, b in zip(have, buffer.axes, strict=True)
             )
         ]

@@ -137,10 +137,16 @@ class Runner:
     def array(self, name: str) -> Array:
         buffer = self.program.buffers[name]
         if buffer.role == "view":
-            return self.at(self.array(buffer.value[0]), buffer.axes)
+            return self.at(
+                self.array(buffer.value[0]),
+                buffer.axes,
+                self.program.buffers[buffer.value[0]].axes,
+            )
         return self.env[name] if name in self.env else self.arrays[name]
 
     def target_array(self, name: str) -> Array:
+        if name in self.arrays:
+            return self.arrays[name]
         shape = [
             count(self.here(axis)) if base(axis) == "b" else self.share.length(axis, 0)
             for axis in self.program.buffers[name].axes
@@ -152,13 +158,17 @@ class Runner:
         """The rows of this batch along "b" or "b@own"."""
         return self.share.rows(axis, len(self.rows), self.batch_size)
 
-    def at(self, array: Array, axes: tuple[str, ...]) -> Array:
-        """The share of an array that is whole along these axes."""
+    def at(
+        self, array: Array, axes: tuple[str, ...], outer: tuple[str, ...] | None = None
+    ) -> Array:
+        """The share of an array that has all of it: whole, or with the outer axes."""
         if axes and base(axes[0]) == "b":
             array = array[self.here(axes[0])]
         for position, axis in enumerate(axes):
             if "@" in axis and base(axis) != "b":
-                array = array[(slice(None),) * position + (self.share.places(axis),)]
+                whole = base(axis) if outer is None else outer[position]
+                here = self.share.within(axis, whole, self.batch_size)
+                array = array[(slice(None),) * position + (here,)]
         return array
 
     # --- statements
@@ -251,7 +261,7 @@ class Runner:
             elif s.scatter:
                 self.arrays[output.buffer][self.places(output.buffer)] = value
             else:
-                self.arrays[output.buffer][...] = value
+                self.array(output.buffer)[...] = value
 
     def places(self, name: str) -> Any:
         """Where the live part of a full array is."""

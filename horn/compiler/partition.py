@@ -34,6 +34,7 @@ from horn.compiler.program import (
     axis_letter,
     base,
     letter_axes,
+    of_group,
 )
 from horn.errors import CompileError
 from horn.network import Network
@@ -70,25 +71,37 @@ class Partition:
         self.statements: list[Statement] = []
         self.sources: dict[str, Statement] = {s.out: s for s in program.prologue}  # type: ignore[attr-defined]
         self.once = frozenset(self.sources)
+        links = [link for layer in self.network.layers for link in layer.links]
+        self.weights = {link.weight for link in links if link.edges is None}
         self.forms: dict[str, dict[Form, str]] = {}
         self.homes = homes(self.network, placement)
+        self.deferred: list[Loop] = []  # updates of weights that groups divide
+        self.scattered: dict[str, str] = {}  # weight -> the group's part of it, updated
 
     def run(self) -> Program:
         for statement in self.program.statements:
             if isinstance(statement, (Input, Target, Draw)):
                 self.sources[statement.out] = statement
             elif isinstance(statement, Loop):
-                self.loop(statement)
+                if self.is_divided(statement):
+                    self.deferred.append(statement)
+                else:
+                    self.loop(statement)
             elif isinstance(statement, Matmul):
                 self.matmul(statement)
             elif isinstance(statement, Update):
                 self.update(statement)
             else:
                 raise AssertionError(f"{statement} has no place in a group's program")
+        for update in self.deferred:
+            self.loop(update, grouped=True)
         before = self.program
         if self.n_groups > 1 and before.loss in self.results:
             before = self.program = self.with_total(before)
         whole = {name: self.find(name, self.whole(name)) for name in self.results}
+        self.statements.extend(
+            Move(name, part, "", across=True) for name, part in self.scattered.items()
+        )
         return Program(
             self.network,
             self.buffers,
@@ -126,9 +139,16 @@ class Partition:
         out = self.result(s.out, Form(axes, monoid, across))
         self.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=out))
 
-    def loop(self, s: Loop) -> None:
+    def is_divided(self, s: Loop) -> bool:
+        """Whether it updates a weight that several groups have: each then updates a part, as soon
+        as the gradient is known, and after everything else, so that gradients travel meanwhile.
+        """
+        names = [o.buffer for o in s.outputs]
+        return self.n_groups > 1 and any(name in self.weights for name in names)
+
+    def loop(self, s: Loop, grouped: bool = False) -> None:
         assert not s.scatter
-        frame = self.placement.at(s.frame)
+        frame = dataclasses.replace(self.placement.at(s.frame), grouped=grouped)
         nodes = [self.expression(o.node, frame) for o in s.outputs]
         outputs = []
         for o, node in zip(s.outputs, nodes, strict=True):
@@ -171,7 +191,11 @@ class Partition:
             outputs = [
                 Output(s.velocity, step), Output(s.weight, load(s.weight, "oi") + step)
             ]  # fmt: skip
-        self.loop(Loop(s.frame, tuple(outputs)))
+        update = Loop(s.frame, tuple(outputs))
+        if self.is_divided(update):
+            self.deferred.append(update)
+        else:
+            self.loop(update)
 
     # --- operands and results
 
@@ -190,8 +214,11 @@ class Partition:
     def result(self, name: str, form: Form) -> str:
         """The buffer that a statement writes; other forms of it are out of date."""
         forms = self.forms.get(name, {})
-        if self.program.buffers[name].role != "work":
-            assert form == Form(self.homes[name.partition("/")[0]]), f"{name} is written elsewhere"
+        role = self.program.buffers[name].role
+        if role != "work" and form != self.home(name):
+            assert role == "learned" and all(map(is_group_part, form.axes, self.home(name).axes))
+            self.scattered[forms[self.home(name)]] = forms[form]  # a view: the rest comes later
+            return forms[form]
         out = forms.get(form) or self.name(name, form, not forms)
         self.forms[name] = {
             f: n for f, n in forms.items() if f == form or self.buffers[n].role == "view"
@@ -212,9 +239,17 @@ class Partition:
             return forms[form]
         if not forms:
             assert old.role in ("learned", "state", "slot"), f"{name} is read before it is written"
-            home = Form(self.homes[name.partition("/")[0]])
+            home = self.home(name)
             forms[home] = self.name(name, home, True)
         return forms[form] if form in forms else self.converted(name, form)
+
+    def home(self, name: str) -> Form:
+        """What this task keeps of a learned array, State or slot."""
+        array, _, slot = name.partition("/")
+        axes = self.homes[array]
+        if slot and self.n_groups > 1 and array in self.weights:
+            return Form((of_group(axes[0]), *axes[1:]))
+        return Form(axes)
 
     def source(self, name: str, form: Form) -> str:
         forms, statement = self.forms[name], self.sources[name]
@@ -234,14 +269,10 @@ class Partition:
         """From a form that is there: a share of what is whole, or a Move."""
         forms = self.forms[name]
         for have, buffer in forms.items():
-            if (
-                have.monoid
-                or have.across
-                or any(a != b and a != base(b) for a, b in zip(have.axes, form.axes, strict=True))
-            ):
+            if have.monoid or have.across or not all(map(is_part, form.axes, have.axes)):
                 continue
             if all(
-                a == b or b.endswith(("@own", "@o"))
+                a == b or b.endswith(("@own", "@o", "grp"))
                 for a, b in zip(have.axes, form.axes, strict=True)
             ):
                 self.buffers.setdefault(
@@ -255,10 +286,13 @@ class Partition:
             return forms[form]
         have, buffer = next(iter(forms.items()))
         if have.across:
-            mine = Form(have.axes, have.monoid)
-            forms[mine] = f"{buffer}@groups"
+            parts = all(map(is_group_part, form.axes, have.axes))
+            axes = form.axes if parts and not have.monoid else have.axes
+            mine = Form(axes, "", have.across) if have.monoid else Form(axes)
+            forms[mine] = self.variant(buffer, mine)
             self.new(forms[mine], mine)
-            self.statements.append(Move(forms[mine], buffer, have.across, True))
+            monoid = have.monoid or have.across
+            self.statements.append(Move(forms[mine], buffer, monoid, not have.monoid))
             del forms[have]
             return self.find(name, form)
         self.new(self.variant(name, form), form)
@@ -279,6 +313,16 @@ class Partition:
 
     def variant(self, name: str, form: Form) -> str:
         return f"{name}@{','.join(form.axes) or 'one'}"
+
+
+def is_part(axis: str, outer: str) -> bool:
+    """Whether all of an axis is in another."""
+    return outer in (axis, base(axis), axis.removesuffix(".grp"))
+
+
+def is_group_part(axis: str, outer: str) -> bool:
+    """Whether an axis is the same, or the group's part of it."""
+    return axis == outer or axis == of_group(outer)
 
 
 def homes(network: Network, placement: Placement) -> dict[str, tuple[str, ...]]:

@@ -22,8 +22,10 @@ optimizer updates.
 Shares: a program that several tasks run (partition.py) has axes of which each task has its part.
 "b@own", "n<k>@own": a contiguous range of rows, of neurons. "e<k>.<j>@o", "e<k>.<j>@i": the
 synapses of own receivers, of own sources. "n<k>@in<l>.<j>": the sources that own receivers of a
-sparse link listen to; "n<k>@out<l>.<j>": the receivers that own sources reach. ``Frame.split`` says
-along which letter the work of a frame is divided; ``letter_axes`` what its letters then name.
+sparse link listen to; "n<k>@out<l>.<j>": the receivers that own sources reach. "n<k>@own.grp",
+"n<k>@grp": the range of own or all neurons that the task's group has, where groups divide an
+update. ``Frame.split`` says along which letter the work of a frame is divided; ``letter_axes`` what
+its letters then name.
 """
 
 from __future__ import annotations
@@ -40,12 +42,13 @@ from horn.network import Network
 class Frame:
     """Where the letters of an expression point. ``link`` is the place of the link among the
     layer's, or None: then there is no i. ``split``: the letter along which tasks divide its work,
-    or "": each does all of it.
+    or "": each does all of it. ``grouped``: groups divide it too, along o (dense links only).
     """
 
     layer: int
     link: int | None = None
     split: str = ""
+    grouped: bool = False
 
 
 def base(axis: str) -> str:
@@ -71,7 +74,14 @@ def letter_axes(network: Network, frame: Frame, letters: str) -> tuple[str, ...]
         receivers, sources = receivers + "@own", sources + (f"@in{place}" if is_sparse else "")
     elif frame.split == "i":
         receivers, sources = receivers + (f"@out{place}" if is_sparse else ""), sources + "@own"
+    if frame.grouped:
+        receivers = of_group(receivers)
     return tuple({"b": rows, "o": receivers, "i": sources}[letter] for letter in letters)
+
+
+def of_group(axis: str) -> str:
+    """The range of an axis that the task's group has."""
+    return axis + (".grp" if "@" in axis else "@grp")
 
 
 def axis_letter(network: Network, frame: Frame, axis: str) -> str:

@@ -36,10 +36,15 @@ class LocalEdges:
 
 
 class Share:
-    """One task's part of a network: ``task`` of ``n_tasks``. Of one task: everything."""
+    """One task's part of a network: ``task`` of ``n_tasks``, in a ``group`` of ``n_groups``. Of one
+    task in one group: everything.
+    """
 
-    def __init__(self, network: Network, task: int = 0, n_tasks: int = 1) -> None:
+    def __init__(
+        self, network: Network, task: int = 0, n_tasks: int = 1, group: int = 0, n_groups: int = 1
+    ) -> None:
         self.network, self.task, self.n_tasks = network, task, n_tasks
+        self.group, self.n_groups = group, n_groups
         self._places: dict[str, Places] = {}
         self._edges: dict[tuple[int, int, str], LocalEdges] = {}
 
@@ -78,6 +83,14 @@ class Share:
         return self._places[axis]
 
     def _find(self, axis: str) -> Places:
+        if axis.endswith("grp"):
+            mine = self.places(axis[:-4])  # without ".grp" or "@grp"
+            n = count(mine)
+            start = n * self.group // self.n_groups
+            stop = n * (self.group + 1) // self.n_groups
+            if isinstance(mine, slice):
+                return slice(mine.start + start, mine.start + stop)
+            return mine[start:stop]
         whole, _, kind = axis.partition("@")
         if not kind:
             return slice(0, self.whole(whole))
@@ -128,6 +141,21 @@ class Share:
         edges = self.network.layers[layer].links[link].edges
         assert edges is not None, f"link {link} of layer {layer} is dense"
         return edges
+
+    def within(self, axis: str, outer: str, batch_size: int) -> Places:
+        """Where an axis lies in another that has all of it: the whole, or what the task has of it
+        in all groups.
+        """
+        if axis == outer:
+            return slice(0, self.length(axis, batch_size))
+        if base(axis) == "b":
+            return self.rows(axis, batch_size, batch_size)
+        places = self.places(axis)
+        if outer == base(axis):
+            return places
+        assert outer == axis.removesuffix(".grp"), f"{axis} is not in {outer}"
+        n = self.length(outer, batch_size)
+        return slice(n * self.group // self.n_groups, n * (self.group + 1) // self.n_groups)
 
     def part(self, array: Array, axes: tuple[str, ...]) -> Array:
         """This task's part of a whole array without rows: a view where its places are ranges."""

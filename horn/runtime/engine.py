@@ -17,6 +17,7 @@ from horn.backends.compiled import PREDICT_ROWS, CompiledEngine, Runner
 from horn.compiler import lower
 from horn.compiler.partition import homes, partition
 from horn.compiler.placement import Placement
+from horn.compiler.program import Program
 from horn.compiler.share import Places, Share
 from horn.errors import JobError, ModelError
 from horn.runtime.exchange import Exchange
@@ -29,7 +30,8 @@ class GroupEngine(CompiledEngine):
 
     initial : this task's share of the learned arrays and States by name (``places`` says which);
     None draws them here, whole, and keeps the share. n_groups : how many groups the transport's
-    tasks make (rank = group * tasks + task); each computes its part of a batch's rows.
+    tasks make (rank = group * tasks + task); each computes its part of a batch's rows. owns_initial :
+    ``initial`` is for this engine alone, which need not copy it.
 
     Raises
     ------
@@ -44,6 +46,7 @@ class GroupEngine(CompiledEngine):
         *,
         backend: str = "kernels",
         initial: Mapping[str, Array] | None = None,
+        owns_initial: bool = False,
         n_groups: int = 1,
     ) -> None:
         if backend == "python" or any(layer.neuron.interpreted for layer in setup.network.layers):
@@ -54,21 +57,35 @@ class GroupEngine(CompiledEngine):
         self.placement, self.group, self.n_groups = placement, group, n_groups
         n_tasks = group.n_tasks // n_groups
         self.region, task = divmod(group.task, n_tasks)
-        self.share = Share(setup.network, task, n_tasks)
+        self.share = Share(setup.network, task, n_tasks, self.region, n_groups)
         self.homes = homes(setup.network, placement)
         self.runner = importlib.import_module(BACKENDS[backend]).Runner
         self.channels: list[Channel] = []
+        self.slot_axes: dict[str, tuple[str, ...]] = {}  # of the optimizer's memory
         self._exchanges: dict[int, Exchange] = {}  # by id of the runner
-        self._given = initial
+        self._given, self._owns_given = initial, owns_initial
         super().__init__(setup)
 
     def places(self, name: str) -> tuple[Places, ...]:
         """What of each axis of a learned array, State or slot this task has."""
-        return tuple(self.share.places(axis) for axis in self.homes[name.partition("/")[0]])
+        axes = self.slot_axes.get(name) or self.homes[name]
+        return tuple(self.share.places(axis) for axis in axes)
+
+    def allocate(self, program: Program) -> None:
+        for name, buffer in program.buffers.items():
+            if buffer.role == "slot" and name not in self.arrays:
+                shape = [self.share.length(axis, 0) for axis in buffer.axes]
+                self.arrays[name] = np.zeros(shape, self.setup.dtype)
+                self.slot_axes[name] = buffer.axes
+                self._slots.append(name)
 
     def initial(self) -> tuple[dict[str, Array], dict[str, Array]]:
         if self._given is not None:
-            given = {name: np.array(array, self.setup.dtype) for name, array in self._given.items()}
+            copy = None if self._owns_given else True  # None: only if it must
+            given = {
+                name: np.array(array, self.setup.dtype, copy=copy)
+                for name, array in self._given.items()
+            }
             self._given = None
         else:
             whole = self._whole()

@@ -238,11 +238,15 @@ class Exchange:
         self.runner, self.program, self.share = runner, program, share
         self.channels: list[Channel] = []
         n = share.n_tasks
-        tasks = [Share(share.network, task, n) for task in range(n)]
-        tasks[share.task] = share
         self.rank = group * n + share.task
-        inside = [{g * n + t: tasks[t] for t in range(n)} for g in range(n_groups)]
-        across = [{g * n + t: tasks[t] for g in range(n_groups)} for t in range(n)]
+        shares = {
+            g * n + t: Share(share.network, t, n, g, n_groups)
+            for g in range(n_groups)
+            for t in range(n)
+        }
+        shares[self.rank] = share
+        inside = [{g * n + t: shares[g * n + t] for t in range(n)} for g in range(n_groups)]
+        across = [{g * n + t: shares[g * n + t] for g in range(n_groups)} for t in range(n)]
         code = np.dtype(dtype).newbyteorder("<").str
         self._own: list[list[tuple[str, Index, int]]] = []  # superstep -> array, places, part
         self._wanted: list[list[tuple[Move, list[Block]]]] = []
