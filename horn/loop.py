@@ -24,6 +24,7 @@ from horn.model import Array, has_labels, measure
 from horn.network import Network
 from horn.progress import Progress
 
+CHECKED_AT_ONCE = 1 << 20  # numbers that are looked at together for NaN and infinity
 COLUMNS = (
     "epoch",
     "iteration",
@@ -116,7 +117,8 @@ class Loop:
 
     begun : when the run began (``perf_counter``). timeout : seconds from then, after which it ends.
     is_share : the engine holds a share of the arrays, so nobody here can say which neuron failed;
-    ``trouble`` has what is known. on_iteration : hears the number of each update before it.
+    ``trouble`` has what is known. look : the learned arrays without copying them. on_iteration :
+    hears the number of each update before it. on_epoch : called after each epoch.
 
     Raises
     ------
@@ -132,12 +134,14 @@ class Loop:
         timeout: float | None = None,
         *,
         is_share: bool = False,
+        look: Callable[[], Mapping[str, Array]] | None = None,
         on_iteration: Callable[[int], None] | None = None,
         on_epoch: Callable[[], None] | None = None,
     ) -> None:
         self.job, self.engine, self.watcher = job, engine, watcher
         self.begun, self.timeout = begun, timeout
         self.is_share, self.on_iteration, self.on_epoch = is_share, on_iteration, on_epoch
+        self.look = look or engine.parameters
         self.history = History()
         self.iteration = 0
         self.best: Best | None = None
@@ -250,7 +254,7 @@ class Loop:
         return {"training": _measure(self.engine, job, job.data)}
 
     def _check_finite(self) -> None:
-        if not all(np.isfinite(value).all() for value in self.engine.parameters().values()):
+        if not all(map(_is_finite, self.look().values())):
             raise self._diverged("a weight is not finite", self.iteration - 1, len(self.history))
 
     def _diverged(self, what: str, iteration: int, epoch: int) -> Diverged:
@@ -304,6 +308,13 @@ def _first_bad_layer(network: Network, parameters: Mapping[str, Array]) -> str:
                 f"({layer.neuron.__name__}) have weights that are not finite."
             )
     return f"The weights are still finite; the largest is {largest:.2g}, in {holder}."
+
+
+def _is_finite(array: Array) -> bool:
+    """Whether all are; in pieces, so that it takes no room to speak of."""
+    step = max(CHECKED_AT_ONCE * len(array) // max(array.size, 1), 1)
+    pieces = (array[start : start + step] for start in range(0, len(array), step))
+    return all(np.isfinite(piece).all() for piece in pieces)
 
 
 def _sample(job: Job) -> Dataset:

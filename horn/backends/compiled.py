@@ -222,6 +222,17 @@ class CompiledEngine:
             other.push()
         return found
 
+    def views(self) -> dict[str, dict[str, Array]]:
+        """The arrays themselves, to look at before the next step: {"parameter": {name: array},
+        "state": ...}.
+        """
+        for runner in self._runners.values():
+            runner.pull()
+        return {
+            "parameter": {name: self.arrays[name] for name in self._learned},
+            "state": {name: self.arrays[name] for name in self._states},
+        }
+
     def _copies(self, names: list[str]) -> dict[str, Array]:
         for runner in self._runners.values():
             runner.pull()

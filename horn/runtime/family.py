@@ -23,7 +23,7 @@ STACK_BYTES = 20_000
 BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 PROGRAM = (
     "import os, sys, json; sys.path[:] = json.loads(os.environ.pop('HORN_TASK_PATH')); "
-    "from horn.runtime.process import main; sys.exit(main())"
+    "from horn.runtime.process import end, main; end(main())"
 )
 
 

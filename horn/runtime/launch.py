@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import mmap
 import os
 import re
 import secrets
@@ -345,7 +346,7 @@ class Hearing:
         )
 
 
-def _place(memory: memoryview, at: tuple[int, ...]) -> slice | Array:
+def _place(memory: mmap.mmap, at: tuple[int, ...]) -> slice | Array:
     if len(at) == 3:
         return slice(*at)
     offset, count = at
@@ -354,7 +355,7 @@ def _place(memory: memoryview, at: tuple[int, ...]) -> slice | Array:
     return np.frombuffer(memory, np.int64, count, offset)
 
 
-def _values(memory: memoryview, part: control.Part) -> Array:
+def _values(memory: mmap.mmap, part: control.Part) -> Array:
     count = int(np.prod(part.shape))
     dtype = np.dtype(part.dtype)
     if part.offset + count * dtype.itemsize > len(memory):

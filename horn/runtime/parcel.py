@@ -318,6 +318,12 @@ class Opened:
     placement: Placement
     parameters: dict[str, Array]
     states: dict[str, Array]
+    memory: tuple[mmap.mmap, ...] = ()
+
+    def forget(self) -> None:
+        """Give back the room of what was read of the initial arrays; they can be read again."""
+        for mapped in self.memory:
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def open_parcel(descriptors: Sequence[int]) -> Opened:
@@ -327,7 +333,7 @@ def open_parcel(descriptors: Sequence[int]) -> Opened:
     ------
     ProtocolError : the parcel is not what ``pack`` writes. ModelError : its source does not run.
     """
-    maps: dict[int, memoryview] = {}
+    maps: dict[int, mmap.mmap] = {}
     try:
         raw = _map(descriptors, 0, maps)
         if len(raw) > MAX_TEXT_BYTES:
@@ -346,13 +352,14 @@ def open_parcel(descriptors: Sequence[int]) -> Opened:
             _placement(text, job.network),
             {n.removeprefix("parameter/"): a for n, a in found.items() if n[:10] == "parameter/"},
             {n.removeprefix("state/"): a for n, a in found.items() if n[:6] == "state/"},
+            tuple(maps[index] for index in {spec.memory for spec in text.arrays.values()}),
         )
     finally:
         for fd in descriptors:
             os.close(fd)
 
 
-def _map(descriptors: Sequence[int], index: int, maps: dict[int, memoryview]) -> memoryview:
+def _map(descriptors: Sequence[int], index: int, maps: dict[int, mmap.mmap]) -> mmap.mmap:
     if index not in maps:
         if index >= len(descriptors):
             raise ProtocolError(f"parcel: memory {index} of {len(descriptors)}")
@@ -360,15 +367,15 @@ def _map(descriptors: Sequence[int], index: int, maps: dict[int, memoryview]) ->
     return maps[index]
 
 
-def map_private(descriptor: int) -> memoryview:
+def map_private(descriptor: int) -> mmap.mmap:
     """The content of a file or memfd, read-only."""
     size = os.fstat(descriptor).st_size
     # Private: a write-sealed memfd may be mapped so by every kernel, and nothing is written.
-    return memoryview(mmap.mmap(descriptor, size, mmap.MAP_PRIVATE, mmap.PROT_READ))
+    return mmap.mmap(descriptor, size, mmap.MAP_PRIVATE, mmap.PROT_READ)
 
 
 def _array(
-    descriptors: Sequence[int], spec: ArraySpec, maps: dict[int, memoryview], what: str
+    descriptors: Sequence[int], spec: ArraySpec, maps: dict[int, mmap.mmap], what: str
 ) -> Array:
     if spec.dtype not in DTYPES.values():
         raise ProtocolError(f"parcel: {what} is {spec.dtype!r}, not {' '.join(DTYPES.values())}")
@@ -387,7 +394,7 @@ def _job(
     text: Text,
     arrays: Mapping[str, Array],
     descriptors: Sequence[int],
-    maps: dict[int, memoryview],
+    maps: dict[int, mmap.mmap],
 ) -> Job:
     def data(spec: DataSpec | None, what: str) -> Dataset | None:
         if spec is None:

@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -43,6 +43,7 @@ PR_SET_PDEATHSIG = 1
 PARCEL_S = 120.0  # until the parcel comes: the other end copies the data meanwhile
 SESSION_S = 20.0
 MAX_TEXT = 60_000
+COPIED_AT_ONCE = 1 << 20  # numbers
 
 
 class Reporter(Progress):
@@ -107,8 +108,7 @@ class Process:
         self.doing = "compiling the network"
         self.engine = engine = _engine(opened, group)
         engine.bind(job.data)
-        opened.parameters.clear()  # shared memory that is no longer needed
-        opened.states.clear()
+        opened.forget()
         group.cross()
         self.doing = ""
         self.line.send(Ready(time.monotonic() - self.began))
@@ -119,6 +119,7 @@ class Process:
             watcher,
             run.begun,
             is_share=True,
+            look=lambda: engine.views()["parameter"],
             on_iteration=lambda iteration: setattr(group.state, "iteration", iteration),
             on_epoch=group.cross,
         )
@@ -159,7 +160,7 @@ class Process:
         assert engine is not None
         memory = Memory()
         try:
-            parts = list(_parts(engine))
+            parts = [(k, n, a) for k, found in engine.views().items() for n, a in found.items()]
             arrays: dict[str, Array] = {}
             for kind, name, array in parts:
                 arrays[f"{kind}/{name}"] = array
@@ -234,17 +235,37 @@ def _engine(opened: Opened, group: Group) -> GroupEngine:
         job.dtype,
         run.threads,
     )
-    share, at = Share(job.network, group.task, group.n_tasks), homes(job.network, opened.placement)
-    whole = {**opened.parameters, **opened.states}
-    initial = {name: share.part(array, at[name]) for name, array in whole.items()}
-    return GroupEngine(setup, opened.placement, group, backend=run.backend, initial=initial)
+    initial = _Initial(opened, group)
+    return GroupEngine(
+        setup, opened.placement, group, backend=run.backend, initial=initial, owns_initial=True
+    )
 
 
-def _parts(engine: GroupEngine) -> Iterator[tuple[str, str, Array]]:
-    for name, array in engine.parameters().items():
-        yield "parameter", name, array
-    for name, array in engine.states().items():
-        yield "state", name, array
+class _Initial(Mapping[str, Array]):
+    """This task's share of each initial array, copied piece by piece when it is asked for: at no
+    time is more of the whole in this process's memory than a piece.
+    """
+
+    def __init__(self, opened: Opened, group: Group) -> None:
+        self.opened, network = opened, opened.job.network
+        self.share = Share(network, group.task, group.n_tasks)
+        self.at = homes(network, opened.placement)
+        self.whole = {**opened.parameters, **opened.states}
+
+    def __getitem__(self, name: str) -> Array:
+        part = self.share.part(self.whole[name], self.at[name])
+        copy = np.empty(part.shape, part.dtype)
+        step = max(COPIED_AT_ONCE * len(part) // max(part.size, 1), 1)
+        for start in range(0, len(part), step):
+            copy[start : start + step] = part[start : start + step]
+            self.opened.forget()
+        return copy
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.whole)
+
+    def __len__(self) -> int:
+        return len(self.whole)
 
 
 def _plain(value: Any) -> float | int | None:
@@ -274,5 +295,12 @@ def main() -> int:
     return 0
 
 
+def end(code: int) -> NoReturn:
+    """Nothing is left to do, and to take an interpreter down takes a tenth of a second."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())
