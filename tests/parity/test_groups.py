@@ -1,0 +1,151 @@
+"""The law of allreduce: groups x tasks compute what one task computes with the whole batch.
+
+HORN_EXAMPLES=2000 tries as many networks, other ones in every run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, note, settings
+from hypothesis import strategies as st
+
+import horn
+from horn.backends import Setup
+from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
+from horn.data import Dataset
+from horn.runtime.engine import GroupEngine
+from horn.runtime.group import Group
+from horn.transport import Transport
+from tests.parity.generated import Case, cases, optimizer
+from tests.parity.test_tasks import (
+    BACKENDS,
+    Found,
+    arrays_of,
+    compare,
+    is_illegal,
+    labelled,
+    of_one,
+    place,
+    steps,
+    trained,
+)
+from tests.transport.groups import good, run_threads
+
+EXAMPLES = os.environ.get("HORN_EXAMPLES")
+OPTIMIZERS = {
+    "momentum": horn.SGD(0.05, momentum=0.9),
+    "nesterov": horn.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "clipped": horn.SGD(0.1, clip_norm=0.2),
+    "adam": horn.Adam(0.01),
+}
+
+
+def of_groups(
+    backend: str,
+    setup: Setup,
+    data: Dataset,
+    batches: Sequence[np.ndarray],
+    placement: Placement,
+    n_groups: int,
+    n_tasks: int,
+) -> list[Any]:
+    """What every task of every group found, or the exception that it raised."""
+
+    def body(transport: Transport) -> Found:
+        group = Group(transport, timeout_s=20)
+        engine = GroupEngine(setup, placement, group, backend=backend, n_groups=n_groups)
+        losses = trained(engine, data, batches)
+        outputs, total = engine.outputs(data.x), engine.losses(data)[0]
+        arrays = arrays_of(engine)
+        places = {name: engine.places(name) for name in arrays}
+        return Found(losses, outputs, total, arrays, places, {})
+
+    return run_threads("inproc", n_groups * n_tasks, body)
+
+
+class Dropped(horn.Neuron):
+    """Dropout per sample, a learned gain, and a State."""
+
+    keep = 0.5
+    gain = horn.Parameter(1.0)
+    trace = horn.State(0.0)
+
+    def forward(self, messages):
+        mask = self.bernoulli(self.keep) if self.training else self.keep
+        total = sum(m.input * m.weight for m in messages)
+        self.trace = 0.9 * self.trace + 0.1 * total
+        self.feedforward(self.activation(total) * mask * self.gain)
+
+
+def network() -> horn.Network:
+    net = horn.Network(seed=4)
+    net.input(9, keep=0.8)
+    net.layer(7, neuron=Dropped, activation="tanh")
+    net.layer(6, activation="relu", connect=horn.Sparse(fan_in=3))
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+@pytest.mark.parametrize("n_tasks", [1, 2])
+@pytest.mark.parametrize("n_groups", [1, 2, 3])
+@pytest.mark.parametrize("how", OPTIMIZERS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_groups_equal_one_task_over_20_steps(backend, how, n_groups, n_tasks):
+    net = network()
+    setup = Setup(net, OPTIMIZERS[how], "labels", 7, "float64", 1)
+    data, batches = labelled(net), steps(7, 2) * 4
+    one = of_one(backend, setup, data, batches)
+    for links in (("receiver",) * 3, ("replicated", "receiver", "sender")):
+        placement = place(net, links, ("all", "neurons", "rows", "all"))
+        found = of_groups(backend, setup, data, batches, placement, n_groups, n_tasks)
+        compare(good(found), one, backend)
+
+
+def test_more_groups_than_rows():
+    net = network()
+    setup = Setup(net, horn.SGD(0.1), "labels", 2, "float64", 1)
+    data, batches = labelled(net), steps(2, 3)
+    one = of_one("kernels", setup, data, batches)
+    found = of_groups("kernels", setup, data, batches, Placement.default(net), 3, 1)
+    compare(good(found), one, "kernels")
+
+
+@pytest.mark.timeout(0 if EXAMPLES else 300)
+@settings(
+    max_examples=int(EXAMPLES or 12),
+    deadline=None,
+    derandomize=EXAMPLES is None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(
+    case=cases(),
+    topology=st.sampled_from([(2, 1), (3, 1), (2, 2)]),
+    links=st.lists(st.sampled_from(list(LINK_SPLITS)), min_size=8, max_size=8),
+    layers=st.lists(st.sampled_from(list(LAYER_SPLITS)), min_size=5, max_size=5),
+)
+def test_generated_networks_in_groups(
+    case: Case,
+    topology: tuple[int, int],
+    links: list[str],
+    layers: list[str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    note(case.text)
+    net = case.module(tmp_path_factory.getbasetemp()).network()
+    setup = Setup(net, optimizer(case), "labels", case.batch, "float64", 1)
+    data, batches = labelled(net), steps(case.batch, 2)
+    placement = place(net, links, layers)
+    note(f"{topology} groups x tasks, {placement}, {case.optimizer}, batch {case.batch}")
+    for backend in BACKENDS:
+        try:
+            one = of_one(backend, setup, data, batches)
+        except horn.HornError:  # what is refused is tested elsewhere
+            assume(False)
+        found = of_groups(backend, setup, data, batches, placement, *topology)
+        assume(not is_illegal(found))
+        compare(good(found), one, backend)
