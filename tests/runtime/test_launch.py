@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -78,11 +79,12 @@ def children():
     """Processes that this one has started and not waited for: pid -> task, None for others."""
     found = {}
     for thread in Path("/proc/self/task").iterdir():
-        for pid in (thread / "children").read_text().split():
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            name = words[-2].decode() if len(words) > 1 else ""
-            number = name.rpartition(":")[2]
-            found[int(pid)] = int(number) if number.isdecimal() else None
+        with contextlib.suppress(FileNotFoundError):  # a thread that has ended by now
+            for pid in (thread / "children").read_text().split():
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                name = words[-2].decode() if len(words) > 1 else ""
+                number = name.rpartition(":")[2]
+                found[int(pid)] = int(number) if number.isdecimal() else None
     return found
 
 
@@ -101,13 +103,17 @@ def what_is_open():
     return sorted(name for name in names if not name.startswith(("/dev/", "/tmp/", "/proc/")))
 
 
+def in_shared_memory():
+    return sorted(name for name in os.listdir("/dev/shm") if "horn" in name)
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    before, shared, threads = what_is_open(), os.listdir("/dev/shm"), threading.active_count()
+    before, shared, threads = what_is_open(), in_shared_memory(), threading.active_count()
     yield
     assert children() == {}
     assert what_is_open() == before
-    assert os.listdir("/dev/shm") == shared
+    assert in_shared_memory() == shared
     assert threading.active_count() == threads
 
 
