@@ -90,10 +90,9 @@ class Process:
             raise SystemExit(0)  # the one who started it has gone
         start, descriptors = found
         assert isinstance(start, Start)
-        opened = open_parcel(descriptors)
         with ExitStack() as stack:
             try:
-                self._train(start.task, opened, stack)
+                self._train(start.task, open_parcel(descriptors), stack)
             except BaseException as error:
                 # Before the others hear of it, so that the first failure is the first reported.
                 self.report(error)
