@@ -9,13 +9,13 @@ collect hides waiting, but no copying. See docs/notes/0021-one-network-over-many
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from horn.compiler import ir
-from horn.compiler.ir import Node, Op
+from horn.compiler.ir import Op
 from horn.compiler.program import (
     Buffer,
     Collect,
@@ -24,7 +24,6 @@ from horn.compiler.program import (
     Loop,
     Matmul,
     Move,
-    Pick,
     Post,
     Program,
     Statement,
@@ -38,53 +37,93 @@ from horn.network import Network
 
 Array = np.ndarray[Any, Any]
 
-# Operations that take as long as many others.
-_HARD = frozenset(
-    Op(name)
-    for name in ("exp", "log", "tanh", "sigmoid", "sin", "cos", "pow", "softplus", "sqrt", "div")
-    if name in {op.value for op in ir.ELEMENTWISE}
-)
-_FREE = frozenset({Op.CONST, Op.SCALAR, Op.LOAD})
+# The kinds of products: forward, backward, gradient, and updates without and with momentum.
+PRODUCTS = ("forward", "backward", "gradient", "update", "momentum")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What one task can do here, in seconds: all figures are for one dtype and one task's threads.
+    """What one task can do: seconds, for one dtype and one task's threads. ``calibration`` measures
+    them; the defaults are those of a 2-core Xeon.
 
-    call_s : an instruction of the engine, whatever it does. multiply_s : a multiplication and an
-    addition of a large product. side_s : an entry of its three arrays (packing, thin shapes).
-    element_s, operation_s, hard_s : of a loop, an element, and for each an operation that is cheap,
-    or dear (exp, division). draw_s : a random number by kind. gather_s : an element at a place of
-    its own.
-    cache_bytes : what all tasks together keep near. cache_bytes_per_s, memory_bytes_per_s : how
-    fast a task streams what fits and what does not.
-    batch_s : the Python of a batch. superstep_s, block_s : the Python of an exchange, and of each
-    block in it. copy_bytes_per_s : into and out of mailboxes.
-    latency_s, bandwidth_bytes_per_s : by transport, from a post to the other's waking; of one task.
+    call_s : an instruction of the engine, whatever it does. product_s : the same of a product, by
+    kind. row_s, weight_s : a weight of a product, for every row of the batch and once; by kind, and
+    for square weights of each of ``sides``. edge_s : an element of the other two arrays.
+    stream_s : an element of a loop over an array as large as those weights. element_s : of one that
+    is small. operation_s : by operation, on top. reduce_s : an element of a reduction, by letter.
+    space_s, synapse_s : a synapse and sample of loops over both, dense and sparse, by the letter
+    that is reduced. draw_s : a random number, by kind. input_s : a feature of a sample.
+    batch_s, superstep_s, block_s : the Python of a batch, of an exchange, of a block in it.
+    pack_bytes_per_s, unpack_bytes_per_s : copies into and out of mailboxes.
+    latency_s, bandwidth_bytes_per_s : of a transport, from a post to the other's waking; of one
+    task.
     """
 
     n_cores: int = 2
-    call_s: float = 0.4e-6
-    multiply_s: float = 2e-11
-    side_s: float = 2e-10
+    call_s: float = 2e-7
+    product_s: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(PRODUCTS, 5e-7))
+    sides: tuple[float, ...] = (192, 640, 2048)
+    row_s: Mapping[str, tuple[float, ...]] = field(
+        default_factory=lambda: dict.fromkeys(PRODUCTS, (1.5e-11, 1.5e-11, 1.7e-11))
+    )
+    weight_s: Mapping[str, tuple[float, ...]] = field(
+        default_factory=lambda: dict.fromkeys(PRODUCTS, (2e-10, 3e-10, 5e-10))
+    )
+    edge_s: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(PRODUCTS, 1e-10))
+    stream_s: tuple[float, ...] = (1e-10, 3e-10, 8e-10)
     element_s: float = 1e-10
-    operation_s: float = 5e-11
-    hard_s: float = 1e-9
-    gather_s: float = 2e-9
+    operation_s: Mapping[str, float] = field(
+        default_factory=lambda: {"exp": 1e-9, "log": 1e-9, "tanh": 1e-9, "sigmoid": 1e-9}
+    )
+    reduce_s: Mapping[str, float] = field(default_factory=lambda: {"o": 1e-10, "b": 1e-10})
+    space_s: Mapping[str, float] = field(
+        default_factory=lambda: {"i": 2e-10, "o": 2e-10, "b": 2e-10}
+    )
+    synapse_s: Mapping[str, float] = field(
+        default_factory=lambda: {"i": 4e-10, "o": 4e-10, "b": 4e-10}
+    )
     draw_s: Mapping[str, float] = field(default_factory=lambda: {"uniform": 2e-9, "normal": 6e-9})
-    cache_bytes: float = 32e6
-    cache_bytes_per_s: float = 2e10
-    memory_bytes_per_s: float = 8e9
+    input_s: float = 3e-10
     batch_s: float = 30e-6
-    superstep_s: float = 25e-6
+    superstep_s: float = 10e-6
     block_s: float = 3e-6
-    copy_bytes_per_s: float = 1e10
+    pack_bytes_per_s: float = 5e9
+    unpack_bytes_per_s: float = 5e9
     latency_s: Mapping[str, float] = field(
-        default_factory=lambda: {"inproc": 60e-6, "ipc": 80e-6, "shm": 5e-6, "tcp": 90e-6}
+        default_factory=lambda: {"inproc": 60e-6, "ipc": 90e-6, "shm": 4e-6, "tcp": 110e-6}
     )
     bandwidth_bytes_per_s: Mapping[str, float] = field(
-        default_factory=lambda: {"inproc": 4e9, "ipc": 1.5e9, "shm": 1e11, "tcp": 1.2e9}
+        default_factory=lambda: {"inproc": 4e9, "ipc": 1.2e9, "shm": 1e11, "tcp": 1e9}
     )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Machine:
+        """As ``dataclasses.asdict`` and JSON leave it. Raises ValueError if it is not whole."""
+        plain = cls()
+        found = {}
+        for f in fields(cls):
+            found[f.name] = _like(getattr(plain, f.name), values[f.name], f.name)
+        if len(values) != len(found):
+            raise ValueError("there are figures that no Machine has")
+        return cls(**found)
+
+
+def _like(model: Any, value: Any, name: str) -> Any:
+    """A value of the same kind as ``model``: numbers from 0, finite."""
+    if isinstance(model, Mapping):
+        if name != "operation_s" and set(value) != set(model):
+            raise ValueError(f"{name} has {sorted(value)}")
+        part = next(iter(model.values()))
+        return {str(key): _like(part, item, name) for key, item in value.items()}
+    if isinstance(model, tuple):
+        if len(value) != len(model):
+            raise ValueError(f"{name} has {len(value)} figures")
+        return tuple(_like(0.0, item, name) for item in value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{name} is {value!r}")
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name} is {value!r}")
+    return type(model)(value)
 
 
 @dataclass(frozen=True)
@@ -115,6 +154,10 @@ class Superstep:
     n_bytes: int
     seconds: float
 
+    def later(self, seconds: float) -> Superstep:
+        """The same, so many seconds longer."""
+        return replace(self, seconds=self.seconds + seconds)
+
 
 @dataclass(frozen=True)
 class StepCost:
@@ -136,7 +179,6 @@ class Costs:
         batch_size: int,
         dtype: str = "float32",
         transport: str = "shm",
-        n_slots: int = 1,
     ) -> None:
         self.network, self.machine, self.n_tasks = network, machine, n_tasks
         self.batch_size, self.transport = batch_size, transport
@@ -145,14 +187,7 @@ class Costs:
         self.crowd = max(1.0, n_tasks / machine.n_cores)  # tasks that share a core
         self._lengths: dict[str, Array] = {}
         self._moves: dict[tuple[tuple[str, ...], tuple[str, ...]], Traffic] = {}
-        learned = sum(
-            count_of(link.edges, layer.size * link.source.size)
-            for layer in network.layers
-            for link in layer.links
-        )
-        # Every batch passes over all of it: if it does not fit, nothing of it is there any more.
-        fits = learned * (1 + n_slots) * self.itemsize <= machine.cache_bytes
-        self.bytes_per_s = machine.cache_bytes_per_s if fits else machine.memory_bytes_per_s
+        self._computed: dict[int, tuple[Statement, Array]] = {}  # by id, which they keep
 
     # --- counts
 
@@ -207,75 +242,109 @@ class Costs:
 
     def compute_s(self, statement: Statement, buffers: Mapping[str, Buffer]) -> Array:
         """(n_tasks,) seconds of a statement that is no exchange."""
+        found = self._computed.get(id(statement))
+        if found is None:
+            seconds = self._compute_s(statement, buffers) * self.crowd
+            found = self._computed[id(statement)] = (statement, seconds)
+        return found[1]
+
+    def _compute_s(self, statement: Statement, buffers: Mapping[str, Buffer]) -> Array:
         machine = self.machine
         if isinstance(statement, (Matmul, Update)):
             return self._product_s(statement)
         if isinstance(statement, Loop):
             return self._loop_s(statement, buffers)
         size = self.size(buffers[statement.out].axes)  # type: ignore[attr-defined]
+        each = {Draw: machine.draw_s["uniform"], Input: machine.input_s, Target: machine.input_s}
         if isinstance(statement, Draw):
             return machine.call_s + size * machine.draw_s[statement.kind]
-        if isinstance(statement, (Input, Target, Pick)):
-            each = machine.gather_s if isinstance(statement, Pick) else machine.element_s
-            return machine.call_s + size * (each + 2 * self.itemsize / machine.cache_bytes_per_s)
-        return np.full(self.n_tasks, machine.call_s)
+        return machine.call_s + size * each.get(type(statement), 2 * machine.element_s)
 
     def _product_s(self, s: Matmul | Update) -> Array:
         machine = self.machine
-        letters = letter_axes(self.network, s.frame, "o"), letter_axes(self.network, s.frame, "i")
-        o, i = self.size(letters[0]), self.size(letters[1])
-        b = self.size(letter_axes(self.network, s.frame, "b"))
-        sides = o * i + b * i + b * o
-        found = machine.call_s + o * i * b * machine.multiply_s + sides * machine.side_s
-        passes = 1.0 if isinstance(s, Matmul) else 2.0 if s.velocity is None else 4.0
-        streamed = np.asarray(passes * o * i * self.itemsize / self.bytes_per_s)
-        return np.where(o * i * b > 0, found + streamed, machine.call_s)
+        o, i, b = (self.size(letter_axes(self.network, s.frame, letter)) for letter in "oib")
+        kind = _kind(s)
+        weights = o * i
+        once = self._at_size(machine.weight_s[kind], weights)
+        each = self._at_size(machine.row_s[kind], weights)
+        found = machine.product_s[kind] + weights * (once + b * each)
+        found = found + (o + i) * b * machine.edge_s[kind]
+        return np.asarray(np.where(weights * b > 0, found, machine.call_s))
+
+    def _at_size(self, figures: tuple[float, ...], elements: Array) -> Array:
+        """A figure for an array of so many elements."""
+        sides = np.log(np.maximum(elements, 1.0)) / 2
+        return np.asarray(np.interp(sides, np.log(self.machine.sides), figures))
 
     def _loop_s(self, s: Loop, buffers: Mapping[str, Buffer]) -> Array:
-        machine = self.machine
+        machine, first = self.machine, s.outputs[0]
+        nodes = tuple(o.node for o in s.outputs)
         letters = ir.union(*(ir.union(o.node.axes, o.axis) for o in s.outputs))
-        elements = self.size(letter_axes(self.network, s.frame, letters))
-        cheap, hard = _operations(tuple(o.node for o in s.outputs))
-        each = machine.element_s + cheap * machine.operation_s + hard * machine.hard_s
-        names = {n.value for n in ir.walk(*(o.node for o in s.outputs)) if n.op is Op.LOAD}
-        arrays = [*names, *(o.buffer for o in s.outputs)]
-        large = sum((self.size(buffers[name].axes) for name in arrays), np.zeros(self.n_tasks))
-        learned = any(buffers[o.buffer].role in ("learned", "slot") for o in s.outputs)
-        rate = self.bytes_per_s if learned else machine.cache_bytes_per_s
-        if "e" in "".join(letter_axes(self.network, s.frame, letters)):
-            each += machine.gather_s
-        return machine.call_s + elements * each + large * self.itemsize / rate
+        axes = letter_axes(self.network, s.frame, letters)
+        elements = self.size(axes)
+        operations = sum(
+            machine.operation_s.get(node.op.value, machine.element_s)
+            for node in ir.walk(*nodes)
+            if node.args
+        )
+        if len(letters) == 3:
+            is_sparse = any(axis.startswith("e") for axis in axes)
+            kinds = machine.synapse_s if is_sparse else machine.space_s
+            each = kinds[first.axis or "b"]
+            operations -= machine.operation_s.get("mul", machine.element_s)
+        elif first.axis:
+            each = machine.reduce_s.get(first.axis, machine.reduce_s["b"])
+        else:
+            each = machine.element_s
+        found = elements * (each + max(operations, 0.0))
+        # A copy, which was measured, moves three arrays: a written one is read before.
+        read = {node.value for node in ir.walk(*nodes) if node.op is Op.LOAD}
+        n_moved = len(read | {o.buffer for o in s.outputs}) + len(s.outputs)
+        streamed = elements * self._at_size(machine.stream_s, elements) * n_moved / 3
+        if len(letters) < 3:
+            found = np.maximum(found, streamed)
+        return np.asarray(machine.call_s + found)
 
     # --- a batch
 
+    def seconds(self, program: Program) -> float:
+        """How long a batch of a scheduled program takes."""
+        clock = np.full(self.n_tasks, self.machine.batch_s * self.crowd)
+        posted: dict[int, Array] = {}
+        for statement in program.statements:
+            if isinstance(statement, Post):
+                clock = clock + self._pack_s(statement, program.buffers) * self.crowd
+                posted[statement.superstep] = clock
+            elif isinstance(statement, Collect):
+                clock = self._collected(statement, program.buffers, clock, posted)
+            else:
+                clock = clock + self.compute_s(statement, program.buffers)
+        return float(clock.max())
+
     def step(self, program: Program) -> StepCost:
-        """A batch of a scheduled program."""
+        """A batch of a scheduled program, in detail."""
         clock = np.full(self.n_tasks, self.machine.batch_s * self.crowd)
         posted: dict[int, Array] = {}
         layers: dict[int, float] = {}
         owner: dict[str, int] = {}
         found: dict[int, Superstep] = {}
         for statement in program.statements:
+            then = clock
             if isinstance(statement, Post):
-                then = clock
                 clock = clock + self._pack_s(statement, program.buffers) * self.crowd
                 posted[statement.superstep] = clock
-                found[statement.superstep] = self._described(statement, program.buffers, owner)
-                spent = float((clock - then).max())
+                described = self._described(statement, program.buffers, owner)
+                found[statement.superstep] = described.later(float((clock - then).max()))
             elif isinstance(statement, Collect):
-                then = clock
                 clock = self._collected(statement, program.buffers, clock, posted)
-                spent = float((clock - then).min())  # who comes last waits for nobody
+                # who comes last waits for nobody
+                begun = found[statement.superstep]
+                found[statement.superstep] = begun.later(float((clock - then).min()))
             else:
                 layer = _layer(statement)
-                for name in _written(statement):
-                    owner[name] = layer
-                seconds = self.compute_s(statement, program.buffers) * self.crowd
-                clock = clock + seconds
-                layers[layer] = layers.get(layer, 0.0) + float(seconds.max())
-                continue
-            before = found[statement.superstep]
-            found[statement.superstep] = _later(before, spent)
+                owner.update(dict.fromkeys(_written(statement), layer))
+                clock = clock + self.compute_s(statement, program.buffers)
+                layers[layer] = layers.get(layer, 0.0) + float((clock - then).max())
         return StepCost(float(clock.max()), layers, tuple(found[n] for n in sorted(found)))
 
     def _pack_s(self, post: Post, buffers: Mapping[str, Buffer]) -> Array:
@@ -284,7 +353,7 @@ class Costs:
         for move in post.moves:
             t = self._traffic_of(move, buffers)
             seconds = seconds + t.n_packed * machine.block_s
-            seconds = seconds + t.packed * self.itemsize / machine.copy_bytes_per_s
+            seconds = seconds + t.packed * self.itemsize / machine.pack_bytes_per_s
         return seconds
 
     def _collected(
@@ -300,7 +369,7 @@ class Costs:
             came = t.elements.sum(axis=0) + t.kept
             copies = 1.5 if move.monoid else 1.0
             unpack = unpack + ((t.elements > 0).sum(axis=0) + 1) * machine.block_s
-            unpack = unpack + copies * came * self.itemsize / machine.copy_bytes_per_s
+            unpack = unpack + copies * came * self.itemsize / machine.unpack_bytes_per_s
         busiest = np.maximum(sent.sum(axis=1), sent.sum(axis=0))
         travel = (
             machine.latency_s[self.transport] * self.crowd
@@ -327,16 +396,6 @@ class Costs:
         )
 
 
-def count_of(edges: Any, dense: int) -> int:
-    """The synapses of a link."""
-    return dense if edges is None else len(edges.indices)
-
-
-def _later(superstep: Superstep, seconds: float) -> Superstep:
-    s = superstep
-    return Superstep(s.index, s.arrays, s.layer, s.n_messages, s.n_bytes, s.seconds + seconds)
-
-
 def _layer(statement: Statement) -> int:
     if isinstance(statement, (Loop, Matmul, Update)):
         return statement.frame.layer
@@ -349,13 +408,10 @@ def _written(statement: Statement) -> tuple[str, ...]:
     return () if isinstance(statement, Update) else (statement.out,)  # type: ignore[attr-defined]
 
 
-def _operations(roots: tuple[Node, ...]) -> tuple[int, int]:
-    """How many operations an element of a loop takes: cheap ones, dear ones."""
-    hard = cheap = 0
-    for node in ir.walk(*roots):
-        hard += node.op in _HARD
-        cheap += node.op not in _HARD and node.op not in _FREE
-    return cheap, hard
+def _kind(s: Matmul | Update) -> str:
+    if isinstance(s, Update):
+        return "update" if s.velocity is None else "momentum"
+    return {"i": "forward", "o": "backward", "b": "gradient"}[s.axis]
 
 
 def _ends(places: list[Places]) -> Array:
@@ -364,7 +420,7 @@ def _ends(places: list[Places]) -> Array:
 
 def _n_common(a: Places, b: Places) -> int:
     if isinstance(a, slice) and isinstance(b, slice):
-        return max(min(a.stop, b.stop) - max(a.start, b.start), 0)
+        return int(max(min(a.stop, b.stop) - max(a.start, b.start), 0))
     if isinstance(a, slice):
         first, end = np.searchsorted(np.asarray(b), [a.start, a.stop])
         return int(end - first)

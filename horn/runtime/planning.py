@@ -8,21 +8,24 @@ changes only for a gain that is worth naming.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from horn.compiler import lower
-from horn.compiler.partition import partition
+from horn.compiler import ir, lower
+from horn.compiler.partition import Form, Partition, scheduled
 from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement, pinned
-from horn.compiler.program import Loop, Program
+from horn.compiler.program import Buffer, Loop, Matmul, Program, Statement, Update
 from horn.errors import CompileError, JobError
 from horn.job import Job
 from horn.network import Network
+from horn.runtime.calibration import calibrate
 from horn.runtime.costs import Costs, Machine, StepCost
 
 MAX_ALL = 100  # placements that are simply all tried
 GAIN = 0.999  # a change is one if the time is less than this part of the old
 
+Forms = dict[Form, str]
 Choice = tuple[str, ...]  # a word per link, then one per layer, in their order
 
 
@@ -51,6 +54,20 @@ def choose(
     ModelError : a pin that names nothing. CompileError : a pin that cannot be followed.
     JobError : a network that is interpreted, on several tasks.
     """
+    found = search(job, n_tasks, pins, machine=machine, transport=transport)
+    placement, program = found.run()
+    return Plan(placement, found.costs.step(program))
+
+
+def search(
+    job: Job,
+    n_tasks: int,
+    pins: Mapping[str, str] | None = None,
+    *,
+    machine: Machine | None = None,
+    transport: str = "shm",
+) -> Search:
+    """What ``choose`` looks for its placement with."""
     network = job.network
     if n_tasks > 1 and any(layer.neuron.interpreted for layer in network.layers):
         raise JobError("a network that is interpreted runs on one task; leave tasks out")
@@ -58,15 +75,13 @@ def choose(
     program = lower.training_program(network, job.optimizer, target_kind(job), thin=False)
     costs = Costs(
         network,
-        machine or Machine(),
+        machine or calibrate(job.dtype),
         n_tasks,
         min(job.batch_size, len(job.data)),
         job.dtype,
         transport,
-        len(job.optimizer.slots),
     )
-    found = Search(program, costs, fixed).run()
-    return Plan(found[0], found[1])
+    return Search(program, costs, fixed)
 
 
 def target_kind(job: Job) -> str | None:
@@ -80,6 +95,128 @@ def target_kind(job: Job) -> str | None:
     if job.data.y.ndim == 1:
         return "label" if job.network.last.size > 1 else "value"
     return "values"
+
+
+class Memory:
+    """What partitioning each statement has led to: placements that are tried differ in little.
+
+    A statement becomes the same whenever its frame's split, the forms of what it touches, and where
+    learned arrays among that live, are the same.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.touched = {id(s): _touched(s) for s in program.statements}
+        self.program = program  # its statements keep their ids
+        self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        self.states: dict[tuple[tuple[Form, str], ...], int] = {}
+
+    def state(self, forms: Forms) -> int:
+        """A number that stands for the forms of a content, in their order. Never 0."""
+        return self.states.setdefault(tuple(forms.items()), len(self.states) + 1)
+
+
+def _touched(s: Statement) -> tuple[str, ...]:
+    """The contents that a statement reads or writes."""
+    if isinstance(s, Loop):
+        nodes = ir.walk(*(o.node for o in s.outputs))
+        loaded = [node.value for node in nodes if node.op is ir.Op.LOAD]
+        return tuple(dict.fromkeys([*loaded, *(o.buffer for o in s.outputs)]))
+    if isinstance(s, Matmul):
+        return (s.a, s.b, s.out)
+    if isinstance(s, Update):
+        slots = () if s.velocity is None else (s.velocity,)
+        return (s.a, s.b, s.weight, *slots, f"{s.weight}.gradient")
+    return ()
+
+
+class Remembering(Partition):
+    """A partition that looks first whether it has met a statement like this."""
+
+    def __init__(
+        self, program: Program, placement: Placement, results: Iterable[str], memory: Memory
+    ) -> None:
+        super().__init__(program, placement, results)
+        self.memory, self.is_inside = memory, False
+        self.states: dict[str, int] = {}  # content -> the number of its forms
+
+    def loop(self, s: Loop, grouped: bool = False) -> None:
+        assert not grouped, "one group is planned"
+        self.again(super().loop, s)
+
+    def matmul(self, s: Matmul) -> None:
+        self.again(super().matmul, s)
+
+    def update(self, s: Update) -> None:
+        self.again(super().update, s)
+
+    def again(self, method: Callable[[Any], None], s: Loop | Matmul | Update) -> None:
+        if self.is_inside:  # an update that becomes a product and a loop
+            method(s)
+            return
+        memory = self.memory
+        names = memory.touched[id(s)]
+        key = (
+            id(s),
+            self.placement.at(s.frame).split,
+            *(self.states.get(name, 0) for name in names),
+            *(self.homes.get(name.partition("/")[0]) for name in names),
+        )
+        found = memory.known.get(key)
+        if found is None:
+            found = memory.known[key] = self.met(method, s, names)
+        statements, prologue, buffers, after = found
+        self.statements.extend(statements)
+        self.prologue.extend(prologue)
+        for name, buffer in buffers:
+            self.buffers.setdefault(name, buffer)
+        for name, state, forms in after:
+            self.states[name], self.forms[name] = state, dict(forms)
+
+    def met(self, method: Callable[[Any], None], s: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+        """What a statement leads to, seen by doing it on the side."""
+        kept = self.statements, self.prologue, self.buffers
+        self.statements, self.prologue, self.buffers = [], [], Noting(self.buffers)
+        self.is_inside = True
+        try:
+            method(s)
+            after = [
+                (name, self.memory.state(self.forms[name]), dict(self.forms[name]))
+                for name in names
+                if name in self.forms
+            ]
+            return tuple(self.statements), tuple(self.prologue), self.buffers.noted(), after
+        finally:
+            self.is_inside = False
+            self.statements, self.prologue, self.buffers = kept
+
+
+class Noting(dict[str, Buffer]):
+    """Buffers that know which of them were asked for or added."""
+
+    def __init__(self, buffers: Mapping[str, Buffer]) -> None:
+        super().__init__(buffers)
+        self.names: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> Buffer:
+        self.names[name] = None
+        return super().__getitem__(name)
+
+    def __setitem__(self, name: str, buffer: Buffer) -> None:
+        self.names[name] = None
+        super().__setitem__(name, buffer)
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            self.names[str(name)] = None
+            return True
+        return False
+
+    def setdefault(self, name: str, buffer: Buffer) -> Buffer:
+        self.names[name] = None
+        return super().setdefault(name, buffer)
+
+    def noted(self) -> tuple[tuple[str, Buffer], ...]:
+        return tuple((name, super(Noting, self).__getitem__(name)) for name in self.names)
 
 
 class Search:
@@ -104,17 +241,17 @@ class Search:
         self.options: list[tuple[str, ...]] = [
             (fixed[link],) if link in fixed else tuple(LINK_SPLITS) for link in self.links
         ] + [tuple(LAYER_SPLITS)] * len(self.layers)
-        self.known: dict[Choice, StepCost | CompileError] = {}
+        self.known: dict[Choice, float | CompileError] = {}
+        self.memory = Memory(program)
 
-    def run(self) -> tuple[Placement, StepCost]:
+    def run(self) -> tuple[Placement, Program]:
+        """The placement, and the program that follows from it."""
         if self.costs.n_tasks == 1:
             self.options = [options[:1] for options in self.options]
         best = self.all() if self.is_small() else self.descent()
         if best is None:
             raise next(e for e in self.known.values() if isinstance(e, CompileError))
-        cost = self.known[best]
-        assert isinstance(cost, StepCost)
-        return self.placement(best), cost
+        return self.placement(best), self.program_of(best)
 
     def is_small(self) -> bool:
         n = 1
@@ -166,17 +303,18 @@ class Search:
     def seconds(self, choice: Choice) -> float:
         """What a batch takes; infinite if the placement is illegal."""
         if choice not in self.known:
-            self.known[choice] = self.cost(choice)
+            try:
+                self.known[choice] = self.costs.seconds(self.program_of(choice))
+            except CompileError as error:
+                self.known[choice] = error
         found = self.known[choice]
-        return float("inf") if isinstance(found, CompileError) else found.seconds
+        return float("inf") if isinstance(found, CompileError) else found
 
-    def cost(self, choice: Choice) -> StepCost | CompileError:
+    def program_of(self, choice: Choice) -> Program:
+        """The program of every task."""
         results = [] if self.program.loss is None else [self.program.loss]
-        try:
-            local = partition(self.program, self.placement(choice), results)
-        except CompileError as error:
-            return error
-        return self.costs.step(local)
+        remembering = Remembering(self.program, self.placement(choice), results, self.memory)
+        return scheduled(remembering.run())
 
     def placement(self, choice: Choice) -> Placement:
         n = len(self.links)

@@ -1,0 +1,410 @@
+"""The figures of this machine: measured with the engine's own instructions, kept on disk.
+
+Computing is measured on small programs of one statement each, the Python of a superstep with a
+whole ``GroupEngine`` on a transport that carries nothing. What no process can measure alone, the
+way to another one and back, is taken as it was measured on one machine (``_TYPICAL``) and scaled
+by how fast this one runs the Python of a superstep.
+
+A figure decides a placement, and a placement decides rounding: so what was measured is rounded and
+kept, by processor, library and versions, and two runs of a job get the same. A damaged or foreign
+file is measured again and replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from horn._kernels import blas, engine
+from horn.backends import Setup
+from horn.backends.kernels import Runner
+from horn.compiler import ir
+from horn.compiler.ir import Node, Op, load
+from horn.compiler.placement import Placement
+from horn.compiler.program import (
+    Buffer,
+    Draw,
+    Frame,
+    Input,
+    Loop,
+    Matmul,
+    Output,
+    Post,
+    Program,
+    Statement,
+    Update,
+)
+from horn.connections.sparse import Sparse
+from horn.data import Dataset
+from horn.network import Network
+from horn.optimizers import SGD
+from horn.runtime.costs import PRODUCTS, Machine
+from horn.runtime.engine import GroupEngine
+from horn.runtime.group import Group, Spent
+from horn.runtime.messages import Array
+from horn.transport import Channel, Place, Transport
+
+FORMAT = 1  # of the file; another one is measured again
+SIDES = (192, 640, 2048)  # of the square weights that are measured
+BATCHES = (20, 100)
+DIGITS = 2  # of a figure that is kept
+SEGMENT_S = 1.5e-6  # the Python of a segment
+# Measured on a 2-core Xeon with 2 tasks, where the Python of a superstep took _TYPICAL_SUPERSTEP_S:
+# from the last post to the other's waking, and bytes per second besides the copies in and out.
+_TYPICAL_SUPERSTEP_S = 12e-6
+_TYPICAL = {
+    "inproc": (60e-6, 4e9), "ipc": (90e-6, 1.2e9), "shm": (4e-6, 1e11), "tcp": (110e-6, 1.0e9),
+}  # fmt: skip
+
+_known: dict[str, Machine] = {}
+
+
+def calibrate(dtype: str = "float32", threads: int = 1) -> Machine:
+    """The figures of this machine for tasks of so many threads: from this process, from the cache
+    folder, or measured now (about half a second).
+    """
+    key = _key(dtype, threads)
+    if key not in _known:
+        path = folder() / f"machine-{key}.json"
+        found = _read(path)
+        if found is None:
+            found = rounded(measure(dtype, threads))
+            _write(path, found)
+        _known[key] = found
+    return _known[key]
+
+
+def folder() -> Path:
+    """Where figures are kept: XDG_CACHE_HOME/horn, or ~/.cache/horn."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "horn"
+
+
+def _key(dtype: str, threads: int) -> str:
+    library = blas.load()
+    built = os.stat(engine.__file__)
+    facts = [
+        FORMAT, built.st_size, built.st_mtime_ns, np.__version__, platform.python_version(),
+        _processor(), len(os.sched_getaffinity(0)), library.name, library.path, engine.LEVEL,
+        dtype, threads,
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _read(path: Path) -> Machine | None:
+    """A machine that was kept, if the file is whole."""
+    try:
+        return Machine.from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _write(path: Path, machine: Machine) -> None:
+    """Keep a machine. Where nothing can be written it holds for this process."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(dataclasses.asdict(machine), file, indent=1)
+        os.replace(file.name, path)
+
+
+def rounded(machine: Machine) -> Machine:
+    """The same in figures of two digits."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, float):
+            return float(f"{value:.{DIGITS - 1}e}")
+        if isinstance(value, dict):
+            return {key: cut(part) for key, part in value.items()}
+        return tuple(map(cut, value)) if isinstance(value, tuple) else value
+
+    return Machine(**{f.name: cut(getattr(machine, f.name)) for f in dataclasses.fields(machine)})
+
+
+# --- measuring
+
+
+def measure(dtype: str = "float32", threads: int = 1) -> Machine:
+    """The figures, measured now, not rounded."""
+    copies, products = {}, {}
+    for side in SIDES:
+        seconds = [_products_s(side, side, batch, dtype, threads) for batch in BATCHES]
+        copies[side] = seconds[-1].pop("copy")
+        products[side] = seconds
+    thin = _products_s(10, 512, BATCHES[-1], dtype, threads)
+    tiny = _products_s(4, 4, 4, dtype, threads)
+    thin_s = {kind: max(thin[kind] - tiny[kind], 0.0) for kind in PRODUCTS}
+    row_s, weight_s, edge_s = {}, {}, {}
+    few, many = BATCHES
+    for kind in PRODUCTS:
+        rows, weights = [], []
+        for side in SIDES:
+            low, high = (s[kind] - tiny[kind] for s in products[side])
+            row = max((high - low) / (many - few), 0.2 * high / many) / side**2
+            rows.append(row)
+            weights.append(max(high / side**2 - many * row, 0.0))
+        row_s[kind], weight_s[kind] = tuple(rows), tuple(weights)
+        # what a thin product takes beyond its share of a square one goes by its longer sides
+        beyond = thin_s[kind] - 10 * 512 * (weights[1] + many * rows[1])
+        edge_s[kind] = max(beyond, 0.0) / (many * 522)
+    python: dict[str, Any] = _python_s(dtype)
+    scale = python["superstep_s"] / _TYPICAL_SUPERSTEP_S
+    return Machine(
+        n_cores=len(os.sched_getaffinity(0)),
+        call_s=_call_s(dtype, threads),
+        product_s={kind: tiny[kind] for kind in PRODUCTS},
+        sides=SIDES,
+        row_s=row_s,
+        weight_s=weight_s,
+        edge_s=edge_s,
+        stream_s=tuple(copies[side] / side**2 for side in SIDES),
+        **_loops_s(dtype, threads),
+        **python,
+        latency_s={name: scale * latency for name, (latency, _) in _TYPICAL.items()},
+        bandwidth_bytes_per_s={name: rate / scale for name, (_, rate) in _TYPICAL.items()},
+    )
+
+
+def _products_s(n_out: int, n_in: int, batch: int, dtype: str, threads: int) -> dict[str, float]:
+    """Seconds of each kind of product of these sizes, and of copying an array like the weight."""
+    network = Network()
+    network.input(n_in)
+    network.output(n_out)
+    buffers = _buffers(x=("b", "n0"), y=("b", "n1"), w=("n1", "n0"), v=("n1", "n0"))
+    frame = Frame(1, 0)
+    statements = {
+        "forward": Matmul(frame, "y", "bo", "x", "bi", "w", "oi", "i"),
+        "backward": Matmul(frame, "x", "bi", "y", "bo", "w", "oi", "o"),
+        "gradient": Matmul(frame, "w", "oi", "y", "bo", "x", "bi", "b"),
+        "update": Update(frame, "w", None, 0.0, "y", "x"),
+        "momentum": Update(frame, "w", "v", 0.5, "y", "x"),
+        "copy": Loop(frame, (Output("v", load("w", "oi")),)),
+    }
+    seconds = _seconds(network, buffers, list(statements.values()), batch, dtype, threads)
+    return dict(zip(statements, seconds, strict=True))
+
+
+def _call_s(dtype: str, threads: int, n: int = 50) -> float:
+    """Seconds of an instruction that has next to nothing to do."""
+    network = Network()
+    network.input(4)
+    network.output(4)
+    copy = Loop(Frame(1, 0), (Output("v", load("w", "oi")),))
+    buffers = _buffers(w=("n1", "n0"), v=("n1", "n0"))
+    program = Program(network, buffers, (), (copy,) * n, "v", None)
+    runner = Runner(program, {}, Setup(network, SGD(), None, 4, dtype, threads), 4)
+    return _best_s(lambda: runner.compute(0)) / n
+
+
+def _loops_s(dtype: str, threads: int) -> dict[str, Any]:
+    """Seconds per element of what is no product."""
+    n, batch = 512, BATCHES[-1]
+    network = Network()
+    network.input(n)
+    network.output(n)
+    buffers = _buffers(
+        x=("b", "n1"), y=("b", "n1"), z=("b", "n1"), r=("b",), s=("n1",), d=("b", "n0")
+    )
+    frame = Frame(1)
+    x, y = load("x", "bo"), load("y", "bo")
+    names = {op.value: _applied(op, n_args, x, y) for op, n_args in ir.ELEMENTWISE.items()}
+    statements: list[Statement] = [
+        Loop(frame, (Output("z", x),)),
+        Loop(frame, (Output("r", x, "o", "sum"),)),
+        Loop(frame, (Output("s", x, "b", "sum"),)),
+        Draw("z", "uniform", "sample", 1, 0),
+        Draw("z", "normal", "sample", 1, 1),
+        Input("d"),
+        *(Loop(frame, (Output("z", node),)) for node in names.values()),
+    ]
+    data = Dataset(np.zeros((500, n), dtype), None, 1.0, "zeros")
+    seconds = _seconds(network, buffers, statements, batch, dtype, threads, data)
+    each = [s / (n * batch) for s in seconds]
+    element_s, over_o, over_b, uniform, normal, input_s = each[:6]
+    return {
+        "element_s": element_s,
+        "reduce_s": {"o": over_o, "b": over_b},
+        "draw_s": {"uniform": uniform, "normal": normal},
+        "input_s": input_s,
+        "operation_s": {
+            name: max(s - element_s, 0.02 * element_s)
+            for name, s in zip(names, each[6:], strict=True)
+        },
+        "space_s": _space_s(Network(), 64, {}, 64 * 64, dtype, threads),
+        "synapse_s": _space_s(
+            Network(), 512, {"connect": Sparse(fan_in=16)}, 512 * 16, dtype, threads
+        ),
+    }
+
+
+def _applied(op: Op, n_args: int, x: Node, y: Node) -> Node:
+    """An operation on two arrays, as it is."""
+    if op is Op.SELECT:
+        return ir.make(op, ir.make(Op.GT, x, y), x, y)
+    if op in (Op.AND, Op.OR, Op.NOT):
+        return ir.make(op, *(ir.make(Op.GT, *pair) for pair in ((x, y), (y, x))[:n_args]))
+    return ir.make(op, *(x, y, x)[:n_args])
+
+
+def _space_s(
+    network: Network, n: int, how: dict[str, Any], synapses: int, dtype: str, threads: int
+) -> dict[str, float]:
+    """Seconds per synapse and sample of loops over both, by the letter that is reduced."""
+    network.input(n)
+    network.output(n, **how)
+    weight = ("e1.0",) if how else ("n1", "n0")
+    buffers = _buffers(x=("b", "n0"), y=("b", "n1"), w=weight)
+    frame, batch = Frame(1, 0), BATCHES[-1]
+    x, y, w = load("x", "bi"), load("y", "bo"), load("w", "oi")
+    loops = {
+        "i": Loop(frame, (Output("y", x * w, "i", "sum"),)),
+        "o": Loop(frame, (Output("x", y * w, "o", "sum"),)),
+        "b": Loop(frame, (Output("w", x * y, "b", "sum"),)),
+    }
+    seconds = _seconds(network, buffers, list(loops.values()), batch, dtype, threads)
+    return {k: s / (synapses * batch) for k, s in zip(loops, seconds, strict=True)}
+
+
+def _buffers(**axes: tuple[str, ...]) -> dict[str, Buffer]:
+    return {name: Buffer(name, its) for name, its in axes.items()}
+
+
+def _seconds(
+    network: Network,
+    buffers: dict[str, Buffer],
+    statements: Sequence[Statement],
+    batch: int,
+    dtype: str,
+    threads: int,
+    data: Dataset | None = None,
+) -> list[float]:
+    """Of each statement, on the kernels backend."""
+    apart: list[Statement] = []
+    for number, statement in enumerate(statements):
+        apart += [Post(number, ()), statement]
+    program = Program(network, buffers, (), tuple(apart), "y", None)
+    runner = Runner(program, {}, Setup(network, SGD(), None, batch, dtype, threads), batch)
+    for array in runner.arrays.values():
+        array[...] = 0.5
+    given = dict.fromkeys(("learning_rate", "inv_rows"), 1e-9)
+    rows = np.arange(batch, dtype=np.int64)
+    if data is None:
+        data = Dataset(np.zeros((batch, 1), dtype), None, 1.0, "nothing")
+    runner.bind(data)
+    runner.start(rows, {"iteration": 1, "updates": 1, "rows": batch, **given}, 0)
+    return [_best_s(lambda n=n: runner.compute(n + 1)) for n in range(len(statements))]  # type: ignore[misc]
+
+
+def _best_s(call: Callable[[], Any], budget_s: float = 1.5e-3) -> float:
+    """The shortest of several calls, of which the first does not count."""
+    call()
+    best, spent = float("inf"), 0.0
+    for n in range(200):
+        begun = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - begun
+        best, spent = min(best, seconds), spent + seconds
+        if n >= 1 and spent > budget_s:
+            break
+    return best
+
+
+# --- the Python of a superstep
+
+
+class Silent(Transport):
+    """A transport whose blocks are always there and lead nowhere: what is left is Python."""
+
+    scheme = "silent"
+
+    def __init__(self) -> None:
+        super().__init__("silent://", Place(0, 2, "calibration"))
+        self.endpoint = ""
+        self.boxes: dict[int, Array] = {}
+
+    def connect(self, peers: Sequence[str], timeout_s: float) -> None: ...
+
+    def plan(self, channels: Sequence[Channel], timeout_s: float) -> None:
+        self.boxes = {c.part: np.zeros(c.shape, c.dtype) for c in channels}
+
+    def outbox(self, part: int, timeout_s: float) -> Array:
+        return self.boxes[part]
+
+    def post(self, superstep: int, parts: Sequence[int]) -> None: ...
+
+    def collect(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None: ...
+
+    def inbox(self, part: int) -> Array:
+        return self.boxes[part]
+
+    def barrier(self, superstep: int, timeout_s: float) -> None: ...
+
+    def send(self, to: int, meta: Any, arrays: Sequence[Array], timeout_s: float) -> None: ...
+
+    def receive(self, timeout_s: float) -> None: ...
+
+    def close(self, reason: str = "finished") -> None: ...
+
+
+def _python_s(dtype: str) -> dict[str, float]:
+    """What a batch, a superstep and its copies take besides computing."""
+    small, small_s = _group_s((8, 8, 8, 8), dtype)
+    wide, _ = _group_s((8, 1024, 1024, 8), dtype)
+    n = small.n_supersteps
+    python_s = small.pack_s + small.unpack_s + small.send_s + small.wait_s
+    n_bytes = wide.sent_bytes - small.sent_bytes
+    superstep_s = python_s / n + SEGMENT_S
+    spent_s = python_s + small.compute_s
+    return {
+        "batch_s": max(small_s - spent_s, 1e-6),
+        # two blocks in each, one out and one in, and this task's own
+        "superstep_s": 0.6 * superstep_s,
+        "block_s": 0.15 * superstep_s,
+        "pack_bytes_per_s": n_bytes / max(wide.pack_s - small.pack_s, 1e-9),
+        "unpack_bytes_per_s": n_bytes / max(wide.unpack_s - small.unpack_s, 1e-9),
+    }
+
+
+def _group_s(sizes: Sequence[int], dtype: str, n: int = 40) -> tuple[Spent, float]:
+    """One of two tasks without the other: where the time of a step goes, and all of it."""
+    batch = BATCHES[-1]
+    network = Network()
+    network.input(sizes[0])
+    for size in sizes[1:-1]:
+        network.layer(size)
+    network.output(sizes[-1], loss="squared_error")
+    group = Group(Silent())
+    setup = Setup(network, SGD(), "labels", batch, dtype, 1)
+    runs = GroupEngine(setup, Placement.default(network), group)
+    runs.bind(Dataset(np.zeros((batch, sizes[0]), dtype), np.zeros((batch, sizes[-1]), dtype)))
+    rows = np.arange(batch, dtype=np.int64)
+    runs.step(rows, iteration=0, first_sample=0)
+    rounds = []
+    for _ in range(n):
+        before, begun = group.spent, time.perf_counter()
+        runs.step(rows, iteration=0, first_sample=0)
+        seconds, after = time.perf_counter() - begun, group.spent
+        spent = [
+            getattr(after, f.name) - getattr(before, f.name) for f in dataclasses.fields(after)
+        ]
+        rounds.append((seconds, Spent(*spent)))
+    seconds, spent_best = min(rounds, key=lambda item: item[0])
+    return spent_best, seconds
