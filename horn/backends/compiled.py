@@ -18,7 +18,8 @@ from horn.data import Dataset
 from horn.errors import ModelError
 from horn.network import Layer, Network
 
-PREDICT_ROWS = 256  # samples per batch of inference
+PREDICT_ROWS = 256  # samples per batch of inference, at most,
+PREDICT_NUMBERS = 1 << 20  # and outputs of all neurons in a batch, about
 
 
 class Runner(Protocol):
@@ -84,6 +85,8 @@ class CompiledEngine:
         self._data: Dataset | None = None
         self._training: tuple[Runner, str | None] | None = None  # what a step runs, its losses
         self._runners: dict[object, Runner] = {}
+        n_neurons = sum(layer.size for layer in self.network.layers)
+        self.predict_rows = min(PREDICT_ROWS, max(PREDICT_NUMBERS // n_neurons, 16))
 
     def initial(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """The learned arrays and the States that the engine begins with."""
@@ -120,7 +123,7 @@ class CompiledEngine:
         else:
             program = lower.training_program(self.network, optimizer, target, fuse=kind == "train")
         self.allocate(program)
-        size = PREDICT_ROWS if kind == "infer" else self.setup.batch_size
+        size = self.predict_rows if kind == "infer" else self.setup.batch_size
         return self.runner(program, self.arrays, self.setup, size)
 
     def allocate(self, program: Program) -> None:
@@ -179,11 +182,10 @@ class CompiledEngine:
     def _inference_scalars(self, rows: int) -> dict[str, float]:
         return {**self._scalars(rows, self.updates), "learning_rate": 0.0}
 
-    @staticmethod
-    def _batches(n: int) -> list[tuple[int, Array]]:
+    def _batches(self, n: int) -> list[tuple[int, Array]]:
         return [
-            (start, np.arange(start, min(start + PREDICT_ROWS, n), dtype=np.int64))
-            for start in range(0, n, PREDICT_ROWS)
+            (start, np.arange(start, min(start + self.predict_rows, n), dtype=np.int64))
+            for start in range(0, n, self.predict_rows)
         ]
 
     def losses(self, data: Dataset) -> tuple[float, int]:

@@ -70,7 +70,7 @@ class Partition:
         self.prologue: list[Statement] = []
         self.statements: list[Statement] = []
         self.sources: dict[str, Statement] = {s.out: s for s in program.prologue}  # type: ignore[attr-defined]
-        self.once = frozenset(self.sources)
+        self.in_prologue = frozenset(self.sources)
         links = [link for layer in self.network.layers for link in layer.links]
         self.weights = {link.weight for link in links if link.edges is None}
         self.forms: dict[str, dict[Form, str]] = {}
@@ -253,7 +253,7 @@ class Partition:
 
     def source(self, name: str, form: Form) -> str:
         forms, statement = self.forms[name], self.sources[name]
-        statements = self.prologue if name in self.once else self.statements
+        statements = self.prologue if name in self.in_prologue else self.statements
         is_synapse = isinstance(statement, Draw) and statement.per == "synapse"
         easy = is_synapse or all(axis == base(axis) or axis.endswith("@own") for axis in form.axes)
         made = form if easy else Form(tuple(map(base, form.axes)))

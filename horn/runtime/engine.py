@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from horn.backends import BACKENDS, Array, Setup
-from horn.backends.compiled import PREDICT_ROWS, CompiledEngine, Runner
+from horn.backends.compiled import CompiledEngine, Runner
 from horn.compiler import lower
 from horn.compiler.partition import homes, partition
 from horn.compiler.placement import Placement
@@ -120,7 +120,7 @@ class GroupEngine(CompiledEngine):
         n_groups = 1 if kind == "infer" else self.n_groups
         local = partition(program, self.placement, results, n_groups)
         self.allocate(local)
-        size = PREDICT_ROWS if kind == "infer" else -(-self.setup.batch_size // n_groups)
+        size = self.predict_rows if kind == "infer" else -(-self.setup.batch_size // n_groups)
         runner = self.runner(local, self.arrays, self.setup, size, self.share)
         exchange = Exchange(
             runner,

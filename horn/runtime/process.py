@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -44,6 +45,20 @@ PARCEL_S = 120.0  # until the parcel comes: the other end copies the data meanwh
 SESSION_S = 20.0
 MAX_TEXT = 60_000
 COPIED_AT_ONCE = 1 << 20  # numbers
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that this process has held: its own pages and shared memory, without the
+    pages of files (the code of libraries, which all tasks of a host share; some 33 MB).
+
+    Not getrusage: its ru_maxrss begins with what the parent held when it started this process.
+    """
+    held = {}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmHWM", "RssFile"):
+            held[name] = int(value.split()[0]) * 1024
+    return held["VmHWM"] - held["RssFile"]
 
 
 class Reporter(Progress):
@@ -127,7 +142,7 @@ class Process:
         self.send_share()
         if recorder is not None:
             self.line.send(control.Trace(tuple(recorder.events), recorder.n_left_out))
-        spent = dataclasses.asdict(group.spent)
+        spent = {**dataclasses.asdict(group.spent), "peak_memory_bytes": peak_memory_bytes()}
         self.line.send(Finished(**dataclasses.asdict(ending), spent=spent))
 
     def _meet(self, task: int, opened: Opened, stack: ExitStack) -> Group:
