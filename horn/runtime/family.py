@@ -18,6 +18,7 @@ from typing import Any
 from horn.runtime.control import Line, Start
 
 STOP_S = 2.0  # from SIGTERM to SIGKILL
+LAST_WORD_S = 1.0  # for what a task said before its end to be read
 STACK_S = 1.0  # for a late task to say where it is
 STACK_BYTES = 20_000
 BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
@@ -140,7 +141,10 @@ class Family:
 
     def _read(self, child: Child) -> Iterator[tuple[Child, Any, list[int]]]:
         """One message. Of a child that has ended everything is there already, and its end."""
-        got = child.line.receive(1.0)
+        try:
+            got = child.line.receive(LAST_WORD_S)
+        except TimeoutError:  # it has ended, but a process of its own holds the line
+            got = None
         if got is None:
             child.is_open = False
         else:

@@ -72,9 +72,10 @@ OnTrace = Callable[[str, str, int, float, float], None]
 class Group:
     """One task's membership of its group, ready to run scripts.
 
-    ``timeout_s`` bounds every wait for the others. ``barrier`` is crossed by ``cross``, and with
-    ``every_superstep`` also at the end of each. ``on_trace`` hears of every piece of work, in the
-    clock's seconds.
+    ``timeout_s`` bounds every wait for the others, ``agree_timeout_s`` that in ``agree`` and in the
+    first ``cross``, before which others may still compile. ``barrier`` is crossed by ``cross``, and
+    with ``every_superstep`` also at the end of each. ``on_trace`` hears of every piece of work, in
+    the clock's seconds.
 
     Raises
     ------
@@ -89,11 +90,13 @@ class Group:
         *,
         clock: Callable[[], float] = time.perf_counter,
         timeout_s: float = 60.0,
+        agree_timeout_s: float | None = None,
         barrier: Barrier | None = None,
         every_superstep: bool = True,
         on_trace: OnTrace | None = None,
     ) -> None:
         self.transport, self.clock, self.timeout_s = transport, clock, timeout_s
+        self.agree_timeout_s = timeout_s if agree_timeout_s is None else agree_timeout_s
         self.barrier, self.every_superstep, self.on_trace = barrier, every_superstep, on_trace
         self.task, self.n_tasks = transport.task, transport.n_tasks
         self.state = Task(self.task, self.n_tasks)
@@ -114,7 +117,7 @@ class Group:
 
     def agree(self, channels: Sequence[Channel], timeout_s: float | None = None) -> None:
         """All tasks agree on the channels: collective. Earlier ones no longer hold."""
-        self.transport.plan(channels, self.timeout_s if timeout_s is None else timeout_s)
+        self.transport.plan(channels, self.agree_timeout_s if timeout_s is None else timeout_s)
         self._past = self.spent
         self._spent.clear()
         self.state.plan(channels)
@@ -213,7 +216,7 @@ class Group:
         generation = self._n_crossed
         self._n_crossed += 1
         assert self.barrier is not None
-        self.barrier.cross(generation, self.timeout_s)
+        self.barrier.cross(generation, self.timeout_s if generation else self.agree_timeout_s)
 
     def _outbox(self, part: int) -> Array:
         self._n_boxes += 1

@@ -108,6 +108,7 @@ def launch(
             hosts = stack.enter_context(zk.EmbeddedServer(tick_ms=1000)).hosts
         placement = choose()
         entry = stack.enter_context(Entry(hosts, job_id, job, settings))
+        stack.callback(family.stop)  # before its nodes are removed: nobody writes there any more
         run = RunSpec(
             n_tasks=n_tasks,
             hosts=hosts,
@@ -166,7 +167,6 @@ class Entry:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            # The tasks have ended, or will when this block is left: nobody writes here any more.
             self.coord.remove(self.coord.paths.job(self.job_id))
         except ClusterError as error:
             logger.warning("job not removed job=%s reason=%s", self.job_id, error)
@@ -271,18 +271,16 @@ class Hearing:
 
     def _verdict(self) -> HornError:
         case = self.case
-        for task in case.causes:
+        for task in case.causes[:1]:
             failed = case.failures.get(task)
             if failed is not None and failed.trouble is not None:
-                return Diverged(divergence(self.job, self._known(), Trouble(*failed.trouble)))
+                trouble = Trouble(*failed.trouble)
+                return Diverged(divergence(self.job, self.whole["parameter"], trouble))
         stacks = {}
         if not case.causes:
             stacks = {c.task: c.where() for c in self.family.children if c.task in case.late}
         progress = f"after iteration {self.iteration}" if self.is_shown else "starting"
         return verdict(case, self.job.network, stacks, progress)
-
-    def _known(self) -> dict[str, Array]:
-        return self.whole["parameter"]
 
     # arrays
 
@@ -300,8 +298,10 @@ class Hearing:
             try:
                 places = tuple(_place(memory, at) for at in part.places)
                 values = _values(memory, part)
-                whole = self.whole[part.kind].setdefault(part.name, np.zeros(shape, self.job.dtype))
-                whole[_index(places)] = values
+                found = self.whole[part.kind]
+                if part.name not in found:
+                    found[part.name] = np.zeros(shape, self.job.dtype)
+                found[part.name][_index(places)] = values
             except (ValueError, IndexError) as error:
                 raise ProtocolError(
                     f"task {task}: its share of {part.name} {part.shape} does not fit {shape}: "

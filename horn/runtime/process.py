@@ -41,7 +41,7 @@ from horn.sources import line_of
 from horn.transport import PeerLost, Place, open_transport
 
 PR_SET_PDEATHSIG = 1
-PARCEL_S = 120.0  # until the parcel comes: the other end copies the data meanwhile
+PARCEL_S = 600.0  # until the parcel comes: the other end copies the data meanwhile
 SESSION_S = 20.0
 MAX_TEXT = 60_000
 COPIED_AT_ONCE = 1 << 20  # numbers
@@ -164,6 +164,7 @@ class Process:
         return Group(
             transport,
             timeout_s=run.superstep_timeout_s,
+            agree_timeout_s=run.start_timeout_s,
             barrier=barrier,
             every_superstep=run.barrier == "zookeeper",
         )
@@ -298,6 +299,8 @@ def main() -> int:
     """Run one task; 0 if it went well, else 1, with the reason sent to the parent."""
     control, stack_file, parent = map(int, sys.argv[1:4])
     _end_with(parent)
+    for fd in (control, stack_file):
+        os.set_inheritable(fd, False)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=stack_file, all_threads=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it

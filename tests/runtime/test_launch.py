@@ -337,7 +337,7 @@ def test_a_killed_task_is_the_first_failure(transport, number, capfd):
 def test_a_stopped_task_is_named_with_what_it_owes():
     with pytest.raises(BarrierTimeout) as caught:
         horn.train(
-            endless(), tasks=2, superstep_timeout=1.0,
+            endless(), tasks=2, superstep_timeout=2.0,
             progress=At(lambda: os.kill(pid_of(1), signal.SIGSTOP)),
         )  # fmt: skip
     error = caught.value
@@ -369,7 +369,7 @@ class Hangs:
 def test_a_task_that_hangs_says_where(tmp_path):
     given = endless(optimizer=horn.SGD(Hangs(str(tmp_path / "mark"))))
     with pytest.raises(BarrierTimeout) as caught:
-        horn.train(given, tasks=3, superstep_timeout=1.0)
+        horn.train(given, tasks=3, superstep_timeout=2.0)
     error = caught.value
     assert len(error.absent) == 1
     assert f"{error.absent[0]} (pid" in str(error) and "is here" in str(error)
