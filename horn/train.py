@@ -41,7 +41,8 @@ class Run:
     the best was kept. test : {"loss", "acc"} of the job's test data. metrics : the last word on the
     model, by where it was measured: {"test": {...}}, else "validation", else "training".
     counters : a row per task of a group: compute_s, pack_s, send_s, wait_s, unpack_s, n_sent,
-    sent_bytes, n_received, received_bytes, n_supersteps; empty with one task, which sends nothing.
+    sent_bytes, n_received, received_bytes, n_supersteps, peak_memory_bytes; empty with one task,
+    which sends nothing.
     """
 
     model: Model

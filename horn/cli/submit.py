@@ -120,6 +120,8 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     run.model.save(path)
     if not quiet:
         _say_end(run, str(path))
+        if verbose and run.counters:
+            _say_counters(run.counters)
     if as_json:
         _screen.print_json(_json(run, str(path)))
         return
@@ -207,6 +209,23 @@ def _spent(counters: list[dict[str, Any]]) -> str:
     total = sum(seconds.values()) or 1.0
     shares = " ".join(f"{name} {100 * value / total:.0f} %" for name, value in seconds.items())
     return f" · {counters[0]['n_supersteps']:,} supersteps · {shares}"
+
+
+def _say_counters(counters: list[dict[str, Any]]) -> None:
+    """A row per task: where its time went, and what it sent and held."""
+    from horn.cli import _screen
+
+    phases = ("compute", "pack", "send", "wait", "unpack")
+    _screen.table(
+        ["Task", *(f"{phase} s" for phase in phases), "Messages", "Sent", "Memory"],
+        [
+            [str(row["task"]), *(f"{row[f'{phase}_s']:.3f}" for phase in phases),
+             f"{row['n_sent']:,}", _screen.size(row["sent_bytes"]),
+             _screen.size(row["peak_memory_bytes"])]
+            for row in counters
+        ],
+        err=True,
+    )  # fmt: skip
 
 
 def _json(run: Run, path: str) -> dict[str, Any]:

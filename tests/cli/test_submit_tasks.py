@@ -49,6 +49,12 @@ def test_how_tasks_talk_changes_no_bit(run: Any, folder: Path) -> None:
     assert saved[0] == saved[1] == saved[2]
 
 
+def test_verbose_shows_a_row_per_task(run: Any) -> None:
+    done = run("submit", "job.py", "-n", "2", "-v")
+    assert "Task  compute s  pack s  send s  wait s  unpack s  Messages" in done.err
+    assert len(re.findall(r"^   [01] +[\d.]+ .* k?B +[\d.]+ MB$", done.err, re.M)) == 2
+
+
 def test_json_has_a_row_of_counters_per_task(run: Any) -> None:
     done = run("submit", "job.py", "-n", "2", "--json", "--pin", "layer1=sender")
     assert [row["task"] for row in done.json["counters"]] == [0, 1]
