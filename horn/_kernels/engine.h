@@ -554,7 +554,9 @@ static void wait_all(tape_t *t, int nt) {
 }
 
 static void run_all(tape_t *t, int tid, int nt) {
-    for (int32_t i = t->first; i < t->last; i++) {
+    /* Read once: when a thread comes back from the last barrier, the next run may have begun. */
+    const int32_t first = t->first, last = t->last;
+    for (int32_t i = first; i < last; i++) {
         ins_t *ins = &t->ins[i];
         int64_t start = t->profile ? now_ns() : 0;
         switch (ins->kind) {

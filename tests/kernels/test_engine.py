@@ -621,3 +621,18 @@ def test_a_tape_runs_again_and_in_parts(n_threads):
         tape.run()
     tape.run(0, 1)
     assert (x == 1101).all()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_runs_of_parts_of_a_tape_may_follow_at_once(n_threads):
+    # given a tape whose parts are short, so that threads come late from the last barrier
+    x = np.zeros(20_000)
+    tape = Tape(np.float64, n_threads)
+    for k in range(4):
+        tape.loop({"a": len(x)}, [View(x, "a"), float(k)], [("add", 0, 1)], [(View(x, "a"), 2)])
+    # when they run one after the other, again and again
+    for _ in range(3000):
+        for k in range(4):
+            tape.run(k, k + 1)
+    # then each has run as often
+    assert (x == 3000 * 6).all()
