@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from horn.errors import JobError
 from horn.runtime.control import Line, Start
 
 STOP_S = 2.0  # from SIGTERM to SIGKILL
@@ -50,10 +51,10 @@ class Child:
                 pass_fds=(theirs.fileno(), self.stack),
                 process_group=0,  # Ctrl-C in a terminal is for the parent alone
             )
-        except BaseException:
+        except OSError as error:
             os.close(self.stack)
             self.line.close()
-            raise
+            raise JobError(f"task {task} cannot be started: {error}") from error
         finally:
             theirs.close()
         self.pidfd = os.pidfd_open(self.process.pid)

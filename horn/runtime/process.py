@@ -1,7 +1,7 @@
 """The main of a task process: one task of a group, from its parcel to its last word.
 
-``python -m horn.runtime.process CONTROL STACK PARENT``: two inherited descriptors, and the pid of
-the process that started it, with which it ends.
+Started by ``runtime/family.py`` as ``... CONTROL STACK PARENT NAME``: two inherited descriptors, the
+pid of the process that started it, with which it ends, and a name for whoever lists processes.
 """
 
 from __future__ import annotations

@@ -267,6 +267,21 @@ def test_what_cannot_travel_is_said_before_anything_starts(monkeypatch):
         horn.train(horn.Job(net, (np.zeros((4, 2)), np.zeros((4, 1)))), tasks=2)
 
 
+def test_a_python_that_is_not_there_is_said(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(JobError, match=r"task 0 cannot be started: .*/nowhere/python"):
+        horn.train(job(), tasks=2)
+
+
+def test_a_task_that_cannot_begin_is_the_first_failure(monkeypatch, capfd):
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    with pytest.raises(
+        TaskFailed, match=r"task [01] \(pid \d+\), starting\n  ended with exit code"
+    ):
+        horn.train(job(), tasks=2)
+    assert "encodings" in capfd.readouterr().err
+
+
 def test_an_interpreted_network_runs_on_one_task():
     @horn.interpreted
     class Slow(Leaky):
@@ -314,9 +329,16 @@ class At(Progress):
             self.act()
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_killed_task_is_the_first_failure(transport, number, capfd):
+@pytest.mark.parametrize(
+    "number, settings",
+    [
+        (signal.SIGKILL, {}),
+        (signal.SIGSEGV, {}),
+        (signal.SIGKILL, {"transport": "tcp"}),
+        (signal.SIGKILL, {"barrier": "zookeeper"}),
+    ],
+)
+def test_a_killed_task_is_the_first_failure(number, settings, capfd):
     pids = {}
 
     def kill():
@@ -325,7 +347,7 @@ def test_a_killed_task_is_the_first_failure(transport, number, capfd):
 
     began = time.monotonic()
     with pytest.raises(TaskFailed) as caught:
-        horn.train(endless(), tasks=3, progress=At(kill), transport=transport)
+        horn.train(endless(), tasks=3, progress=At(kill), **settings)
     error = caught.value
     assert (error.task, error.pid, error.exit_code) == (1, pids[1], 1)
     assert f"was killed by {number.name}" in str(error)
@@ -405,6 +427,24 @@ def test_divergence_is_told_as_with_one_task(tasks):
         horn.train(job(**given), tasks=tasks)
     assert str(grouped.value) == str(alone.value)
     assert grouped.value.exit_code == 7
+
+
+class Oja(horn.Neuron):
+    def forward(self, messages):
+        y = sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(y * (m.input - y * m.weight))
+        self.feedforward(y)
+
+
+def test_a_network_without_a_loss_may_diverge_on_one_task_first():
+    net = horn.Network(seed=1)
+    net.input(6)
+    net.layer(5, neuron=Oja, bias=False)
+    x = np.random.default_rng(0).standard_normal((50, 6)) * 10
+    given = horn.Job(net, (x, None), optimizer=horn.Direct(), batch_size=10, epochs=3, target=None)
+    with pytest.raises(Diverged, match="First seen in layer1: . of 5 neurons"):
+        horn.train(given, tasks=2)
 
 
 def test_a_timeout_is_the_parents_decision():
