@@ -1,7 +1,7 @@
 """The main of a task process: one task of a group, from its parcel to its last word.
 
-Started by ``runtime/family.py`` as ``... CONTROL STACK PARENT NAME``: two inherited descriptors, the
-pid of the process that started it, with which it ends, and a name for whoever lists processes.
+``runtime/family.py`` starts it with the arguments CONTROL STACK PARENT NAME: two inherited
+descriptors, the pid of the process that starts it, with which it ends, and a name to be listed by.
 """
 
 from __future__ import annotations
