@@ -92,8 +92,11 @@ class Runner:
         self.first_sample, self.rows = 0, np.empty(0, np.int64)
         self.data: Dataset | None = None
         for statement in program.prologue:
-            assert isinstance(statement, Draw)
-            self.draw(statement)
+            if isinstance(statement, Pick):
+                self.pick(statement)
+            else:
+                assert isinstance(statement, Draw)
+                self.draw(statement)
         self.once.update(self.env)
 
     def bind(self, data: Dataset) -> None:
@@ -270,7 +273,7 @@ class Runner:
         for size, label in zip(self.array(name).shape, axes, strict=True):
             k = _layer(label)
             index.append(self.alive[k] if k in self.program.compact else np.arange(size))
-        if all(len(i) == n for i, n in zip(index, self.arrays[name].shape, strict=True)):
+        if all(len(i) == n for i, n in zip(index, self.array(name).shape, strict=True)):
             return ...
         return np.ix_(*index)
 

@@ -86,6 +86,8 @@ class Partition:
                 if self.is_divided(statement):
                     self.deferred.append(statement)
                 else:
+                    if self.keeps(statement):
+                        self.update_divided()  # it may read what is kept here, as it was
                     self.loop(statement)
             elif isinstance(statement, Matmul):
                 self.matmul(statement)
@@ -93,8 +95,7 @@ class Partition:
                 self.update(statement)
             else:
                 raise AssertionError(f"{statement} has no place in a group's program")
-        for update in self.deferred:
-            self.loop(update, grouped=True)
+        self.update_divided()
         before = self.program
         if self.n_groups > 1 and before.loss in self.results:
             before = self.program = self.with_total(before)
@@ -138,6 +139,15 @@ class Partition:
         axes = letter_axes(self.network, frame, s.out_axes)
         out = self.result(s.out, Form(axes, monoid, across))
         self.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=out))
+
+    def keeps(self, s: Loop) -> bool:
+        """Whether it writes what stays between batches."""
+        return any(self.program.buffers[o.buffer].role in ("learned", "state") for o in s.outputs)
+
+    def update_divided(self) -> None:
+        for update in self.deferred:
+            self.loop(update, grouped=True)
+        self.deferred = []
 
     def is_divided(self, s: Loop) -> bool:
         """Whether it updates a weight that several groups have: each then updates a part, as soon
@@ -254,8 +264,10 @@ class Partition:
     def source(self, name: str, form: Form) -> str:
         forms, statement = self.forms[name], self.sources[name]
         statements = self.prologue if name in self.in_prologue else self.statements
-        is_synapse = isinstance(statement, Draw) and statement.per == "synapse"
-        easy = is_synapse or all(axis == base(axis) or axis.endswith("@own") for axis in form.axes)
+        easy = all(
+            axis == base(axis) or axis.endswith("@own") or axis.startswith("e")
+            for axis in form.axes
+        )
         made = form if easy else Form(tuple(map(base, form.axes)))
         if made not in forms:
             forms[made] = self.name(name, made, not forms)

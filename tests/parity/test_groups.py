@@ -68,6 +68,31 @@ def of_groups(
     return run_threads("inproc", n_groups * n_tasks, body)
 
 
+class Gained(horn.Neuron):
+    """Its synapses' gradients depend on a Parameter that is learned, too."""
+
+    gain = horn.Parameter(0.8)
+
+    def forward(self, messages):
+        total = 0.0
+        for m in messages:
+            total += self.gain * m.input * m.weight
+        self.feedforward(self.activation(total))
+
+
+def test_weights_and_parameters_are_updated_from_the_same_values():
+    net = horn.Network(seed=0)
+    net.input(2)
+    net.layer(4, neuron=Gained, activation="tanh")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    setup = Setup(net, horn.SGD(0.1), "labels", 3, "float64", 1)
+    data, batches = labelled(net), steps(3, 3)
+    for backend in BACKENDS:
+        one = of_one(backend, setup, data, batches)
+        found = of_groups(backend, setup, data, batches, Placement.default(net), 2, 1)
+        compare(good(found), one, backend)
+
+
 class Dropped(horn.Neuron):
     """Dropout per sample, a learned gain, and a State."""
 

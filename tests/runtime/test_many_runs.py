@@ -26,7 +26,9 @@ N_RUNS = 200
 
 
 @pytest.mark.timeout(1800)
-def test_200_runs_of_3_tasks_leave_nothing_behind():
+def test_200_runs_of_3_tasks_leave_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # others use the common one
+    monkeypatch.setattr(tempfile, "tempdir", None)
     given = job(epochs=1)
     placement = choose(given, 3).placement
     first: dict[str, bytes] = {}
@@ -39,7 +41,7 @@ def test_200_runs_of_3_tasks_leave_nothing_behind():
 
         first = run()
         nodes = coord.children("/horn")
-        before = what_is_open(), os.listdir("/dev/shm"), sorted(os.listdir(tempfile.gettempdir()))
+        before = what_is_open(), os.listdir("/dev/shm"), sorted(os.listdir(tmp_path))
         for number in range(1, N_RUNS):
             assert run() == first, f"run {number} differs"
             assert children() == {}, number
@@ -47,7 +49,7 @@ def test_200_runs_of_3_tasks_leave_nothing_behind():
             after = (
                 what_is_open(),
                 os.listdir("/dev/shm"),
-                sorted(os.listdir(tempfile.gettempdir())),
+                sorted(os.listdir(tmp_path)),
             )
             assert after == before, number
 
