@@ -391,7 +391,7 @@ class Runner:
         receivers = np.repeat(np.arange(len(counts)), counts)[places]
         starts = np.flatnonzero(np.diff(receivers, prepend=-1))
         result = np.empty(len(sources))
-        for start, stop in zip(starts, [*starts[1:], len(sources)], strict=True):
+        for start, stop in zip(starts, np.append(starts, len(sources))[1:], strict=True):
             row = slice(start, stop)
             result[row] = draw(key, s.site, [receivers[start]], sources[row], ONCE)[:, 0]
         return result
