@@ -93,10 +93,12 @@ def train(
     ``horn.progress.Progress``. timeout : seconds, after which training ends with Timeout.
 
     With ``tasks`` above 1 the network is divided among so many processes, which give the answer of
-    one. barrier : how they pass supersteps, by counting "message"s or through "zookeeper".
-    transport : what carries blocks, "shm", "ipc" or "tcp". pins : where weights live, {"layer1":
-    "receiver", "sender" or "replicated"}; the rest is chosen. trace : a file for a Chrome trace.
-    superstep_timeout : seconds that a task waits for the others before it says who is late.
+    one. With ``groups`` above 1 as many replicas of it, each over its tasks, share every batch and
+    sum their gradients (strategy "allreduce"): again the answer of one. barrier : how tasks pass
+    supersteps, by counting "message"s or through "zookeeper". transport : what carries blocks,
+    "shm", "ipc" or "tcp". pins : where weights live, {"layer1": "receiver", "sender" or
+    "replicated"}; the rest is chosen. trace : a file for a Chrome trace. superstep_timeout :
+    seconds that a task waits for the others before it says who is late.
 
     Raises
     ------
@@ -114,18 +116,20 @@ def train(
         raise JobError(
             f"horn.train takes a horn.Job, got {job!r}; write horn.train(horn.Job(net, ...))"
         )
-    _check_topology(groups, tasks, strategy)
+    _check_topology(groups, tasks, strategy, job)
     if seed is not None:
         job = job.with_settings(network=job.network.rebuilt(seed=seed))
     job.check_data()
     _check_monitor(job)
     watcher = Lines() if progress is True else progress or Progress()
     code = Description.of(job.network)
-    if tasks == 1:
+    if tasks == groups == 1:
         _check_alone(pins, trace)
         trained = _train_here(job, backend, threads, watcher, begun, timeout)
     else:
-        group = _Group(tasks, barrier, transport, dict(pins or {}), trace, superstep_timeout)
+        group = _Group(
+            tasks, barrier, transport, dict(pins or {}), trace, superstep_timeout, groups
+        )
         trained = _train_in_group(job, group, backend, threads, watcher, begun, timeout)
     ending, n_epochs = trained.ending, len(trained.history)
     facts = {
@@ -204,7 +208,7 @@ def _train_here(
 
 @dataclass(frozen=True)
 class _Group:
-    """How several tasks run a job."""
+    """How several tasks run a job: ``n_tasks`` in each of ``n_groups``."""
 
     n_tasks: int
     barrier: str
@@ -212,6 +216,7 @@ class _Group:
     pins: dict[str, str]
     trace: str | os.PathLike[str] | None
     superstep_timeout_s: float
+    n_groups: int
 
 
 def _train_in_group(
@@ -242,6 +247,7 @@ def _train_in_group(
         threads,
         group.superstep_timeout_s,
         group.trace is not None,
+        n_groups=group.n_groups,
     )
     outcome = launch(job, text, lambda: _placement(job, group), settings, watcher, begun, timeout)
     if group.trace is not None:
@@ -259,7 +265,8 @@ def _placement(job: Job, group: _Group) -> Placement:
     """Where weights live and who computes what."""
     from horn.runtime.planning import choose
 
-    return choose(job, group.n_tasks, group.pins, transport=group.transport).placement
+    mine = job.with_settings(batch_size=-(-job.batch_size // group.n_groups))
+    return choose(mine, group.n_tasks, group.pins, transport=group.transport).placement
 
 
 def _check_group(job: Job, group: _Group, backend: str) -> None:
@@ -274,8 +281,8 @@ def _check_group(job: Job, group: _Group, backend: str) -> None:
         raise JobError(f"superstep_timeout must be above 0, got {group.superstep_timeout_s!r}")
     if backend == "python" or any(layer.neuron.interpreted for layer in job.network.layers):
         raise JobError(
-            f"asked for {group.n_tasks} tasks, but a network that is interpreted runs on one; "
-            f"leave tasks out, or give its neurons to the compiler"
+            f"asked for {group.n_groups * group.n_tasks} tasks, but a network that is interpreted "
+            f"runs on one; leave groups and tasks out, or give its neurons to the compiler"
         )
     if backend not in BACKENDS:
         raise JobError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}")
@@ -288,7 +295,7 @@ def _check_alone(pins: Mapping[str, str] | None, trace: str | os.PathLike[str] |
             raise JobError(f"{what} is for several tasks; say how many, as in tasks=2")
 
 
-def _check_topology(groups: int, tasks: int, strategy: str) -> None:
+def _check_topology(groups: int, tasks: int, strategy: str, job: Job) -> None:
     for what, value in (("groups", groups), ("tasks", tasks)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise JobError(f"{what} must be a whole number from 1, got {value!r}")
@@ -296,9 +303,10 @@ def _check_topology(groups: int, tasks: int, strategy: str) -> None:
         raise JobError(
             f'strategy is {strategy!r}, but this version of horn has "allreduce" only; leave it out'
         )
-    if groups != 1:
+    if groups > job.batch_size:
         raise JobError(
-            f"asked for {groups} groups, but this version of horn runs one group; leave groups out"
+            f"asked for {groups} groups, but a batch has {job.batch_size} samples, of which each "
+            f"group computes its part; use fewer groups, or a larger batch_size"
         )
 
 

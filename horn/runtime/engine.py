@@ -30,8 +30,8 @@ class GroupEngine(CompiledEngine):
 
     initial : this task's share of the learned arrays and States by name (``places`` says which);
     None draws them here, whole, and keeps the share. n_groups : how many groups the transport's
-    tasks make (rank = group * tasks + task); each computes its part of a batch's rows. owns_initial :
-    ``initial`` is for this engine alone, which need not copy it.
+    tasks make (rank = group * tasks + task); each computes its part of a batch's rows.
+    owns_initial : ``initial`` is for this engine alone, which need not copy it.
 
     Raises
     ------

@@ -47,8 +47,8 @@ URLS = {"shm": "shm://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
 
 @dataclass(frozen=True)
 class Settings:
-    """How a group runs. barrier : "message" or "zookeeper". transport : a key of ``URLS``.
-    threads : per task. hosts : a ZooKeeper to use instead of an embedded one.
+    """How groups of ``n_tasks`` each run. barrier : "message" or "zookeeper". transport : a key of
+    ``URLS``. threads : per task. hosts : a ZooKeeper to use instead of an embedded one.
     """
 
     n_tasks: int
@@ -59,6 +59,7 @@ class Settings:
     superstep_timeout_s: float = 60.0
     wants_trace: bool = False
     hosts: str | None = None
+    n_groups: int = 1
 
 
 @dataclass
@@ -99,10 +100,10 @@ def launch(
     """
     name = f"{re.sub('[^A-Za-z0-9_.-]', '-', job.name or 'job').strip('-.') or 'job'}"
     job_id = f"{name[:80]}-{secrets.token_hex(4)}"
-    n_tasks = settings.n_tasks
-    threads = settings.threads or max(cores() // n_tasks, 1)
+    n_processes = settings.n_groups * settings.n_tasks
+    threads = settings.threads or max(cores() // n_processes, 1)
     with ExitStack() as stack:
-        family = stack.enter_context(Family(n_tasks, threads, job_id))
+        family = stack.enter_context(Family(n_processes, threads, job_id))
         hosts = settings.hosts
         if hosts is None:
             hosts = stack.enter_context(zk.EmbeddedServer(tick_ms=1000)).hosts
@@ -110,7 +111,8 @@ def launch(
         entry = stack.enter_context(Entry(hosts, job_id, job, settings))
         stack.callback(family.stop)  # before its nodes are removed: nobody writes there any more
         run = RunSpec(
-            n_tasks=n_tasks,
+            n_tasks=settings.n_tasks,
+            n_groups=settings.n_groups,
             hosts=hosts,
             job=job_id,
             url=URLS[settings.transport],
@@ -121,7 +123,7 @@ def launch(
             interval_s=watcher.interval_s,
             superstep_timeout_s=settings.superstep_timeout_s,
             start_timeout_s=START_S,
-            max_trace_events=trace.MAX_EVENTS // n_tasks if settings.wants_trace else 0,
+            max_trace_events=trace.MAX_EVENTS // n_processes if settings.wants_trace else 0,
         )
         parcel = pack(draft, job, run, placement)
         try:
@@ -150,8 +152,9 @@ class Entry:
         self.coord = Coordinator(hosts)
         try:
             self.jobs = Jobs(self.coord)
-            spec = {"name": job.name, "tasks": settings.n_tasks, "barrier": settings.barrier,
-                    "transport": settings.transport, "layers": [x.size for x in job.network.layers],
+            spec = {"name": job.name, "groups": settings.n_groups, "tasks": settings.n_tasks,
+                    "barrier": settings.barrier, "transport": settings.transport,
+                    "layers": [x.size for x in job.network.layers],
                     "parent": os.getpid()}  # fmt: skip
             self.jobs.create(job_id, json.dumps(spec).encode())
         except BaseException:

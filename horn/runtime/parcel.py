@@ -91,11 +91,13 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the group runs it.
 
-    hosts, job : the ZooKeeper and the job's name in it. begun : when the run began, on the
+    n_tasks : of each group; a process's number is group * n_tasks + task. hosts, job : the
+    ZooKeeper and the job's name in it. begun : when the run began, on the
     monotonic clock of this host. interval_s : how often progress is told.
     """
 
     n_tasks: _Count
+    n_groups: _Count
     hosts: str
     job: str
     url: str

@@ -34,7 +34,7 @@ from horn.progress import Progress
 from horn.runtime import control
 from horn.runtime.control import Failed, Finished, Line, Part, Ready, Row, Start, Stepped
 from horn.runtime.engine import GroupEngine
-from horn.runtime.group import Group
+from horn.runtime.group import Group, task_name
 from horn.runtime.messages import Array
 from horn.runtime.parcel import Memory, Opened, open_parcel
 from horn.sources import line_of
@@ -139,26 +139,35 @@ class Process:
         )
         loop.run()
         ending = loop.finish()
-        self.send_share()
+        if task < run.n_tasks:  # the groups have the same
+            self.send_share()
         if recorder is not None:
             self.line.send(control.Trace(tuple(recorder.events), recorder.n_left_out))
         spent = {**dataclasses.asdict(group.spent), "peak_memory_bytes": peak_memory_bytes()}
         self.line.send(Finished(**dataclasses.asdict(ending), spent=spent))
 
-    def _meet(self, task: int, opened: Opened, stack: ExitStack) -> Group:
-        """Register in ZooKeeper, wait for the others, connect to them."""
+    def _meet(self, rank: int, opened: Opened, stack: ExitStack) -> Group:
+        """Register in ZooKeeper, wait for the others of all groups, connect to them."""
         run = opened.run
         self.doing = "joining its group"
         coord = stack.enter_context(Coordinator(run.hosts, session_s=SESSION_S))
-        transport = stack.enter_context(open_transport(run.url, Place(task, run.n_tasks, run.job)))
+        place = Place(rank, run.n_groups * run.n_tasks, run.job)
+        transport = stack.enter_context(open_transport(run.url, place))
+        region, task = divmod(rank, run.n_tasks)
         names = [str(other) for other in range(run.n_tasks)]
-        membership = Membership(coord, coord.paths.members(run.job, 0))
-        stack.callback(membership.close)
-        membership.join(names[task], transport.endpoint, info={"pid": os.getpid(), "superstep": 0})
-        found = membership.wait_for(names, run.start_timeout_s)
-        transport.connect([found[name].endpoint for name in names], run.start_timeout_s)
+        memberships = []
+        for group in range(run.n_groups):
+            memberships.append(Membership(coord, coord.paths.members(run.job, group)))
+            stack.callback(memberships[-1].close)
+        mine = memberships[region]
+        mine.join(names[task], transport.endpoint, info={"pid": os.getpid(), "superstep": 0})
+        endpoints: list[str] = []
+        for membership in memberships:
+            found = membership.wait_for(names, run.start_timeout_s)
+            endpoints.extend(found[name].endpoint for name in names)
+        transport.connect(endpoints, run.start_timeout_s)
         barrier = RegionBarrier(
-            coord, coord.paths.barrier(run.job, 0), names[task], names, membership=membership
+            coord, coord.paths.barrier(run.job, region), names[task], names, membership=mine
         )
         stack.callback(barrier.close)
         return Group(
@@ -220,10 +229,11 @@ class Process:
         trouble = None if loop is None else loop.trouble
         more: dict[str, Any] = {}
         if isinstance(error, BarrierTimeout):
-            more = {"absent": error.absent, "arrived": error.arrived, "hint": error.hint,
-                    "timeout_s": error.timeout_s}  # fmt: skip
+            more = {"absent": tuple(map(task_name, error.absent)),
+                    "arrived": tuple(map(task_name, error.arrived)),
+                    "hint": error.hint, "timeout_s": error.timeout_s}  # fmt: skip
         elif isinstance(error, MemberLost):
-            more = {"lost": error.lost}
+            more = {"lost": tuple(map(task_name, error.lost))}
             if isinstance(error, PeerLost):
                 more["reason"] = error.reason
         return Failed(
@@ -252,7 +262,13 @@ def _engine(opened: Opened, group: Group) -> GroupEngine:
     )
     initial = _Initial(opened, group)
     return GroupEngine(
-        setup, opened.placement, group, backend=run.backend, initial=initial, owns_initial=True
+        setup,
+        opened.placement,
+        group,
+        backend=run.backend,
+        initial=initial,
+        owns_initial=True,
+        n_groups=run.n_groups,
     )
 
 
@@ -263,7 +279,7 @@ class _Initial(Mapping[str, Array]):
 
     def __init__(self, opened: Opened, group: Group) -> None:
         self.opened, network = opened, opened.job.network
-        self.share = Share(network, group.task, group.n_tasks)
+        self.share = Share(network, group.task % opened.run.n_tasks, opened.run.n_tasks)
         self.at = homes(network, opened.placement)
         self.whole = {**opened.parameters, **opened.states}
 

@@ -203,7 +203,7 @@ def test_another_seed_draws_random_connections_anew() -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"groups": 2}, "runs one group; leave groups out"),
+        ({"groups": 1000}, "asked for 1000 groups, but a batch has"),
         ({"tasks": 0}, "tasks must be a whole number from 1, got 0"),
         ({"pins": {"layer1": "sender"}}, "pins is for several tasks"),
         ({"trace": "t.json"}, "trace is for several tasks"),

@@ -274,7 +274,7 @@ def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> No
         (["job.py:jop"], 4, "job.py has no 'jop'; did you mean job.py:job?"),
         (["no.such.module"], 4, "no.such.module: no such file or module"),
         (["."], 4, "is a folder; name a file in it"),
-        (["job.py", "-g", "2"], 2, "this version of horn runs one group; leave groups out"),
+        (["job.py", "-g", "9999"], 2, "use fewer groups, or a larger batch_size"),
         (["job.py", "--strategy", "downpour"], 2, 'has "allreduce" only'),
         (["job.py", "--backend", "cuda"], 2, "unknown backend 'cuda'; known: kernels"),
         (["job.py", "--timeout", "soon"], 2, "'soon' is no length of time; write 90s, 5m or 2h"),

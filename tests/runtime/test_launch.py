@@ -147,6 +147,14 @@ def test_a_group_gives_the_answer_of_one_task(tasks, backend):
     assert many.state == "SUCCEEDED" and many.iterations == one.iterations
 
 
+@pytest.mark.parametrize("groups, tasks", [(2, 1), (3, 1), (2, 2)])
+def test_groups_give_the_answer_of_one_task(groups, tasks):
+    given = job()
+    run = horn.train(given, groups=groups, tasks=tasks)
+    same(horn.train(given), run)
+    assert [row["task"] for row in run.counters] == list(range(groups * tasks))
+
+
 def test_early_stopping_keeps_the_best_model_of_the_group():
     settings = {
         "validation": 0.25, "test": data(20, 1), "epochs": 12, "optimizer": horn.Adam(0.3),
