@@ -83,10 +83,11 @@ class Child:
         self.process.send_signal(signal.SIGUSR1)
         ends = time.monotonic() + STACK_S
         size = before
-        while time.monotonic() < ends:
-            ready = select.select([self.pidfd], [], [], 0.02)[0]
+        has_ended = select.poll()
+        has_ended.register(self.pidfd, select.POLLIN)
+        while time.monotonic() < ends and not has_ended.poll(20):
             last, size = size, os.fstat(self.stack).st_size
-            if ready or (size > before and size == last):
+            if size > before and size == last:
                 break
         text = os.pread(self.stack, STACK_BYTES, before).decode(errors="replace").strip()
         if not text:

@@ -236,16 +236,16 @@ class Group:
         """The same with the whole story: where this task is, and what it is owed."""
         where = f"task {self.task}, {self.state.where}"
         if isinstance(error, BarrierTimeout):
-            absent = tuple(_name(name) for name in error.absent)
+            absent = tuple(task_name(name) for name in error.absent)
             owed = self.state.owed_by(_numbers(absent))
-            arrived = tuple(_name(name) for name in error.arrived)
+            arrived = tuple(task_name(name) for name in error.arrived)
             return BarrierTimeout(where, absent, arrived, error.timeout_s, error.hint or owed)
         if isinstance(error, PeerLost):
             return PeerLost(where, error.lost, error.reason)
-        return MemberLost(where, tuple(_name(name) for name in error.lost))
+        return MemberLost(where, tuple(task_name(name) for name in error.lost))
 
 
-def _name(name: str) -> str:
+def task_name(name: str) -> str:
     """Members are numbers in ZooKeeper, tasks to people."""
     return f"task {name}" if name.isdecimal() else name
 
