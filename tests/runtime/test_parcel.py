@@ -52,8 +52,8 @@ class Signs(Optimizer):
 
 RUN = RunSpec(
     n_tasks=2, n_groups=1, hosts="127.0.0.1:1", job="job-1", url="shm://", backend="kernels",
-    threads=1, barrier="message", begun=1.5, interval_s=0.1, superstep_timeout_s=9.0, start_timeout_s=9.0,
-    max_trace_events=0,
+    threads=1, barrier="message", begun=1.5, interval_s=0.1, superstep_timeout_s=9.0,
+    start_timeout_s=9.0, max_trace_events=0,
 )  # fmt: skip
 
 
