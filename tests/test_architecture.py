@@ -27,6 +27,7 @@ LAYERS = [
     {"horn.loop"},
     {"horn.runtime.messages", "horn.runtime"},
     {"horn.runtime.costs"},
+    {"horn.runtime.assume", "horn.runtime.search"},
     {"horn.runtime.blocks", "horn.transport"},
     {"horn.transport._framed"},
     {"horn.transport._zeromq"},

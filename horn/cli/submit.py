@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from horn.errors import HornError
+
 if TYPE_CHECKING:
     from horn.cli._screen import FirstStep
     from horn.job import Job
+    from horn.runtime.planning import Plan
     from horn.train import Run
 
 
@@ -71,6 +74,12 @@ if TYPE_CHECKING:
     help="The model file. By default the target's name with .horn, in the current folder.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
+@click.option(
+    "--assume",
+    metavar="WORDS",
+    help="With --dry-run: the plan on machines that are not here, as in "
+    "tasks=64,bandwidth=10Gbit,latency=50us,cores=64,flops=100G. Any part may be left out.",
+)
 @click.option("--backend", default="kernels", help="kernels, reference or python.")
 @click.option(
     "--threads",
@@ -82,7 +91,8 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="Only the result.")
 @click.option("-v", "--verbose", is_flag=True, help="Times, and tracebacks of errors.")
 def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], output: str | None,
-            dry_run: bool, timeout: str | None, as_json: bool, quiet: bool, verbose: bool,
+            dry_run: bool, assume: str | None, timeout: str | None, as_json: bool, quiet: bool,
+            verbose: bool,
             seed: int | None, backend: str, pins: tuple[str, ...], superstep_timeout: str,
             **options: Any) -> None:  # fmt: skip
     """Train the job of TARGET, save the model, print how good it is.
@@ -105,8 +115,10 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     options["superstep_timeout"] = _screen.duration(superstep_timeout)
     if dry_run:
         job.check_data()
-        _dry_run(job, backend, as_json)
+        _dry_run(job, backend, as_json, assume, options)
         return
+    if assume is not None:
+        raise click.UsageError("--assume is for a plan: add --dry-run.")
     path = default_path(found.stem) if output is None else output
     check_writable(path)
     if not quiet:
@@ -244,7 +256,9 @@ def _json(run: Run, path: str) -> dict[str, Any]:
     }
 
 
-def _dry_run(job: Job, backend: str, as_json: bool) -> None:
+def _dry_run(
+    job: Job, backend: str, as_json: bool, assume: str | None, options: dict[str, Any]
+) -> None:
     """The plan is the result here: it goes to stdout."""
     import dataclasses
 
@@ -253,6 +267,7 @@ def _dry_run(job: Job, backend: str, as_json: bool) -> None:
 
     rows = summary.layers(job.network, backend)
     memory = summary.memory_bytes(job)
+    plan = _tasks_plan(job, assume, options)
     if as_json:
         _screen.print_json(
             {
@@ -266,25 +281,61 @@ def _dry_run(job: Job, backend: str, as_json: bool) -> None:
                 "optimizer": summary.in_words(job.optimizer),
                 "dtype": job.dtype,
                 "seed": job.network.seed,
+                "group": None if plan is None else plan.as_dict(),
             }
         )
         return
-    _screen.table(
-        ["Layer", "Neuron", "Units", "Params", "Runs as", "Backward"],
-        [
-            [f"{r.index} {r.name}", r.neuron, f"{r.units:,}", f"{r.parameters:,}", r.runs_as,
-             summary.backward_of(job.network.layers[r.index]) if r.index else "–"]
-            for r in rows
-        ],
-        err=False,
-    )  # fmt: skip
-    total = sum(memory.values())
-    parts = ", ".join(f"{name} {_screen.size(value)}" for name, value in memory.items())
+    if plan is None:
+        _screen.table(
+            ["Layer", "Neuron", "Units", "Params", "Runs as", "Backward"],
+            [
+                [f"{r.index} {r.name}", r.neuron, f"{r.units:,}", f"{r.parameters:,}", r.runs_as,
+                 summary.backward_of(job.network.layers[r.index]) if r.index else "–"]
+                for r in rows
+            ],
+            err=False,
+        )  # fmt: skip
+    else:
+        _screen.table(*plan.rows(), err=False)
+        if plan.supersteps:
+            click.echo()
+            _screen.table(*plan.superstep_rows(), err=False)
+        click.echo()
     n_parameters = sum(row.parameters for row in rows)
     click.echo(f"{n_parameters:,} parameters · {job.dtype} · {summary.in_words(job.optimizer)}")
     click.echo(
         f"{len(job.data):,} samples · batch {job.batch_size} · {job.n_iterations:,} updates "
         f"({job.iterations_per_epoch:,} per epoch) · seed {job.network.seed}"
     )
-    click.echo(f"Memory about {_screen.size(total)}: {parts}")
-    click.echo("1 group of 1 task: nothing is sent. Dry run: nothing was trained or written.")
+    if plan is None:
+        parts = ", ".join(f"{name} {_screen.size(value)}" for name, value in memory.items())
+        click.echo(f"Memory about {_screen.size(sum(memory.values()))}: {parts}")
+        click.echo("1 group of 1 task: nothing is sent. Dry run: nothing was trained or written.")
+        return
+    for line in plan.lines():
+        click.echo(line)
+    click.echo("Dry run: nothing was trained or written.")
+
+
+def _tasks_plan(job: Job, assume: str | None, options: dict[str, Any]) -> Plan | None:
+    """The plan of several tasks, or on another machine; None for one task here."""
+    if options["tasks"] == 1 and assume is None:
+        return None
+    from horn.runtime.assume import Assumption
+    from horn.runtime.planning import plan
+
+    if assume is not None:
+        try:
+            Assumption.parse(assume)
+        except HornError as error:
+            raise click.UsageError(f"--{error}") from None
+    context = click.get_current_context()
+    is_given = context.get_parameter_source("transport") != click.core.ParameterSource.DEFAULT
+    return plan(
+        job,
+        tasks=options["tasks"],
+        pins=options["pins"],
+        transport=options["transport"] if is_given or assume is None else None,
+        assume=assume,
+        threads=options["threads"],
+    )

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from horn.backends.kernels import choose_threads
 from horn.compiler import ir
 from horn.compiler.ir import Op
 from horn.compiler.program import (
@@ -37,14 +38,16 @@ from horn.network import Network
 
 Array = np.ndarray[Any, Any]
 
+# What each thread of a task adds to the first, measured with two (docs/notes/0002).
+THREAD = 0.8
 # The kinds of products: forward, backward, gradient, and updates without and with momentum.
 PRODUCTS = ("forward", "backward", "gradient", "update", "momentum")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What one task can do: seconds, for one dtype and one task's threads. ``calibration`` measures
-    them; the defaults are those of a 2-core Xeon.
+    """What one thread can do: seconds, for one dtype. ``calibration`` measures them; the defaults
+    are those of a 2-core Xeon.
 
     call_s : an instruction of the engine, whatever it does. product_s : the same of a product, by
     kind. row_s, weight_s : a weight of a product, for every row of the batch and once; by kind, and
@@ -95,6 +98,11 @@ class Machine:
     bandwidth_bytes_per_s: Mapping[str, float] = field(
         default_factory=lambda: {"inproc": 4e9, "ipc": 1.2e9, "shm": 1e11, "tcp": 1e9}
     )
+
+    @property
+    def flops_per_s(self) -> float:
+        """Of one task, in large products."""
+        return 2.0 / self.row_s["forward"][1]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Machine:
@@ -179,12 +187,15 @@ class Costs:
         batch_size: int,
         dtype: str = "float32",
         transport: str = "shm",
+        threads: int = 1,
     ) -> None:
         self.network, self.machine, self.n_tasks = network, machine, n_tasks
         self.batch_size, self.transport = batch_size, transport
         self.itemsize = np.dtype(dtype).itemsize
         self.shares = [Share(network, task, n_tasks) for task in range(n_tasks)]
         self.crowd = max(1.0, n_tasks / machine.n_cores)  # tasks that share a core
+        used = choose_threads(network, batch_size, threads, n_tasks)
+        self.slower = self.crowd / (1.0 + THREAD * (used - 1))
         self._lengths: dict[str, Array] = {}
         self._moves: dict[tuple[tuple[str, ...], tuple[str, ...]], Traffic] = {}
         self._computed: dict[int, tuple[Statement, Array]] = {}  # by id, which they keep
@@ -244,7 +255,7 @@ class Costs:
         """(n_tasks,) seconds of a statement that is no exchange."""
         found = self._computed.get(id(statement))
         if found is None:
-            seconds = self._compute_s(statement, buffers) * self.crowd
+            seconds = self._compute_s(statement, buffers) * self.slower
             found = self._computed[id(statement)] = (statement, seconds)
         return found[1]
 

@@ -1,40 +1,250 @@
-"""The choice of a placement: the cheapest by the cost model.
+"""Plans: what a job will do on its tasks, and what that will cost.
 
-All placements where they are few, else descent from several starts, one choice at a time. The same
-job gets the same placement every time on one machine: the order of trials is fixed, and a choice
-changes only for a gain that is worth naming.
+``choose`` finds the cheapest placement by the cost model; ``plan`` is ``horn.plan``.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import dataclasses
+import os
+import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from horn.compiler import ir, lower
-from horn.compiler.partition import Form, Partition, scheduled
-from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement, pinned
-from horn.compiler.program import Buffer, Loop, Matmul, Program, Statement, Update
-from horn.errors import CompileError, JobError
+import numpy as np
+
+from horn import summary
+from horn.compiler import lower
+from horn.compiler.partition import homes
+from horn.compiler.placement import Placement, pinned
+from horn.compiler.program import Program
+from horn.errors import JobError
 from horn.job import Job
-from horn.network import Network
+from horn.network import Layer
+from horn.runtime.assume import Assumption
 from horn.runtime.calibration import calibrate
-from horn.runtime.costs import Costs, Machine, StepCost
+from horn.runtime.costs import Costs, Machine, StepCost, Superstep
+from horn.runtime.search import Search
 
-MAX_ALL = 100  # placements that are simply all tried
-GAIN = 0.999  # a change is one if the time is less than this part of the old
+if TYPE_CHECKING:
+    from horn.train import Run
 
-Forms = dict[Form, str]
-Choice = tuple[str, ...]  # a word per link, then one per layer, in their order
+MAX_SHOWN = 4  # tasks whose shares are named one by one
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """A layer on its tasks.
+
+    work : "neurons" (each task computes its own), "rows" (each its rows of the batch) or "all"
+    (every task everything). neurons, weights : per task; a task has ``neurons`` of them to compute.
+    placement : by weight array, "receiver", "sender" or "replicated". n_messages, n_bytes : in a
+    batch, of all tasks together, in the supersteps that begin here. seconds : computing in a batch,
+    predicted, of the slowest task.
+    """
+
+    index: int
+    name: str
+    neuron: str
+    units: int
+    parameters: int
+    runs_as: str
+    work: str
+    neurons: tuple[int, ...]
+    weights: tuple[int, ...]
+    placement: dict[str, str]
+    supersteps: tuple[int, ...]
+    n_messages: int
+    n_bytes: int
+    seconds: float
+
+    @property
+    def partition(self) -> str:
+        """In words: 50 + 50, or 64 x 8, or all."""
+        if self.work == "all" or (len(self.neurons) > 1 and self.index == 0):
+            return "all"
+        if self.work == "rows" and len(self.neurons) > 1:
+            return "rows"
+        if len(self.neurons) <= MAX_SHOWN:
+            return " + ".join(map(str, self.neurons))
+        low, high = min(self.neurons), max(self.neurons)
+        return f"{len(self.neurons)} x {low if low == high else f'{low}-{high}'}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run took. step_s : an update, the median of the epochs. The rest per update, of the
+    slowest task, evaluation included: computing, packing and sending, waiting, unpacking.
+    """
+
+    step_s: float
+    compute_s: float = 0.0
+    send_s: float = 0.0
+    wait_s: float = 0.0
+    unpack_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a job will do on its tasks."""
+    """What a job will do on its tasks. Bytes and messages are those of a full batch.
 
+    predicted_s : an update. memory_bytes : per task, by what for; the data are there once for all
+    tasks of a host. measured : None before a run (``after``).
+    """
+
+    n_tasks: int
+    transport: str
+    batch_size: int
+    dtype: str
     placement: Placement
-    cost: StepCost
+    layers: tuple[LayerPlan, ...]
+    supersteps: tuple[Superstep, ...]
+    predicted_s: float
+    memory_bytes: dict[str, tuple[int, ...]]
+    assumed: str = ""
+    measured: Measured | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        """What all tasks send in a batch; a block for two tasks counts twice."""
+        return sum(s.n_bytes for s in self.supersteps)
+
+    @property
+    def n_messages(self) -> int:
+        """How many messages all tasks send in a batch."""
+        return sum(s.n_messages for s in self.supersteps)
+
+    def after(self, run: Run) -> Plan:
+        """The same with what a run of it took."""
+        rates = [row["samples_per_s"] for row in run.history if row["samples_per_s"] > 0]
+        if not rates:
+            return self
+        each = {
+            name: max((row[name] for row in run.counters), default=0.0) / max(run.iterations, 1)
+            for name in ("compute_s", "pack_s", "send_s", "wait_s", "unpack_s")
+        }
+        measured = Measured(
+            self.batch_size / statistics.median(rates),
+            each["compute_s"],
+            each["pack_s"] + each["send_s"],
+            each["wait_s"],
+            each["unpack_s"],
+        )
+        return dataclasses.replace(self, measured=measured)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it; seconds are floats, bytes whole numbers."""
+        links = {name: where for layer in self.layers for name, where in layer.placement.items()}
+        return {
+            "tasks": self.n_tasks,
+            "transport": self.transport,
+            "batch_size": self.batch_size,
+            "dtype": self.dtype,
+            "assumed": self.assumed,
+            "placement": links,
+            "layers": [
+                {**dataclasses.asdict(layer), "partition": layer.partition} for layer in self.layers
+            ],
+            "supersteps": [dataclasses.asdict(superstep) for superstep in self.supersteps],
+            "messages_per_batch": self.n_messages,
+            "bytes_per_batch": self.n_bytes,
+            "predicted_s": self.predicted_s,
+            "memory_bytes_per_task": {k: list(v) for k, v in self.memory_bytes.items()},
+            "measured": None if self.measured is None else dataclasses.asdict(self.measured),
+        }
+
+    def rows(self) -> tuple[list[str], list[list[str]]]:
+        """The table of layers: its columns, its rows."""
+        columns = ["Layer", "Neuron", "Units", "Params", "Runs as", "Partition", "Placement",
+                   "Messages", "Bytes", "Predicted"]  # fmt: skip
+        rows = []
+        for layer in self.layers:
+            where = ", ".join(dict.fromkeys(layer.placement.values())) or "–"
+            if len(set(layer.placement.values())) > 1:
+                where = ", ".join(layer.placement.values())
+            rows.append(
+                [
+                    f"{layer.index} {layer.name}", layer.neuron, f"{layer.units:,}",
+                    f"{layer.parameters:,}", layer.runs_as, layer.partition, where,
+                    f"{layer.n_messages:,}", size(layer.n_bytes), duration(layer.seconds),
+                ]
+            )  # fmt: skip
+        return columns, rows
+
+    def superstep_rows(self) -> tuple[list[str], list[list[str]]]:
+        """The table of supersteps."""
+        columns = ["Superstep", "Carries", "Messages", "Bytes", "Predicted"]
+        return columns, [
+            [str(s.index), ", ".join(s.arrays), f"{s.n_messages:,}", size(s.n_bytes),
+             duration(s.seconds)]
+            for s in self.supersteps
+        ]  # fmt: skip
+
+    def lines(self) -> list[str]:
+        """What is said below the tables."""
+        tasks = f"{self.n_tasks} task{'s' if self.n_tasks > 1 else ''}"
+        n = len(self.supersteps)
+        said = [
+            f"{tasks} over {self.transport} · batch {self.batch_size} · {n} superstep"
+            f"{'' if n == 1 else 's'}, {self.n_messages:,} messages and {size(self.n_bytes)} "
+            f"per batch"
+        ]
+        parts = [
+            f"{what} {size(max(each))}"
+            for what, each in self.memory_bytes.items()
+            if what != "data"
+        ]
+        total = sum(max(each) for what, each in self.memory_bytes.items() if what != "data")
+        said.append(
+            f"Memory per task about {size(total)}: {', '.join(parts)}; data, once per host, "
+            f"{size(max(self.memory_bytes['data']))}"
+        )
+        took = "" if self.measured is None else f", measured {duration(self.measured.step_s)}"
+        where = f" where {self.assumed}" if self.assumed else ""
+        said.append(f"Predicted {duration(self.predicted_s)} per batch{where}{took}")
+        return said
+
+    def __str__(self) -> str:
+        tables = [self.rows()] + ([self.superstep_rows()] if self.supersteps else [])
+        return "\n\n".join([*(in_columns(*table) for table in tables), "\n".join(self.lines())])
+
+
+def plan(
+    job: Job,
+    *,
+    tasks: int = 1,
+    pins: Mapping[str, str] | None = None,
+    transport: str | None = None,
+    assume: str | None = None,
+    threads: int | None = None,
+) -> Plan:
+    """What a job will do on so many tasks: where weights live, what is sent, how long it takes.
+
+    pins : where the weights of a layer live, {"layer1": "receiver", "sender" or "replicated"}; the
+    rest is chosen. transport : "shm" (by default), "ipc" or "tcp". assume : a machine that is not
+    here, "tasks=64,bandwidth=10Gbit,latency=50us,cores=64,flops=100G", of which any part may be
+    left out; then ``transport`` is "tcp" by default. threads : per task.
+
+    Print it, or take ``as_dict()``; ``after(run)`` adds what a run took.
+
+    Raises
+    ------
+    ModelError, CompileError : a pin that names nothing, or cannot be followed.
+    JobError : what is assumed cannot be read; the network is interpreted, on several tasks.
+    """
+    if not isinstance(job, Job):
+        raise JobError(f"horn.plan takes a horn.Job, got {job!r}; write horn.plan(horn.Job(net))")
+    said = Assumption.parse(assume) if assume else Assumption()
+    n_tasks = said.tasks or tasks
+    if not isinstance(n_tasks, int) or isinstance(n_tasks, bool) or n_tasks < 1:
+        raise JobError(f"tasks must be a whole number from 1, got {n_tasks!r}")
+    carrier = transport or ("tcp" if assume else "shm")
+    machine = said.machine(calibrate(job.dtype), n_tasks, carrier)
+    if assume and threads is None:
+        threads = 1
+    found = choose(job, n_tasks, pins, machine=machine, transport=carrier, threads=threads)
+    return dataclasses.replace(found, assumed=assume or "")
 
 
 def choose(
@@ -44,19 +254,21 @@ def choose(
     *,
     machine: Machine | None = None,
     transport: str = "shm",
+    threads: int | None = None,
 ) -> Plan:
     """The plan of a job on ``n_tasks`` tasks.
 
-    pins : placements that are given, as ``placement.pinned`` reads them.
+    pins : placements that are given, as ``placement.pinned`` reads them. machine : by default this
+    one, with so many ``threads`` per task.
 
     Raises
     ------
     ModelError : a pin that names nothing. CompileError : a pin that cannot be followed.
-    JobError : a network that is interpreted, on several tasks.
+    JobError : a network that is interpreted, on several tasks; no such transport.
     """
-    found = search(job, n_tasks, pins, machine=machine, transport=transport)
+    found = search(job, n_tasks, pins, machine=machine, transport=transport, threads=threads)
     placement, program = found.run()
-    return Plan(placement, found.costs.step(program))
+    return _described(job, placement, program, found.costs)
 
 
 def search(
@@ -66,22 +278,24 @@ def search(
     *,
     machine: Machine | None = None,
     transport: str = "shm",
+    threads: int | None = None,
 ) -> Search:
     """What ``choose`` looks for its placement with."""
     network = job.network
     if n_tasks > 1 and any(layer.neuron.interpreted for layer in network.layers):
         raise JobError("a network that is interpreted runs on one task; leave tasks out")
+    machine = machine or calibrate(job.dtype)
+    if transport not in machine.latency_s:
+        raise JobError(
+            f"no transport is called {transport!r}; there are {', '.join(machine.latency_s)}"
+        )
     fixed = pinned(network, pins)
-    program = lower.training_program(network, job.optimizer, target_kind(job), thin=False)
-    costs = Costs(
-        network,
-        machine or calibrate(job.dtype),
-        n_tasks,
-        min(job.batch_size, len(job.data)),
-        job.dtype,
-        transport,
-    )
-    return Search(program, costs, fixed)
+    target = target_kind(job)
+    program = lower.training_program(network, job.optimizer, target, thin=False)
+    batch_size = min(job.batch_size, len(job.data))
+    each = threads or max(len(os.sched_getaffinity(0)) // n_tasks, 1)
+    costs = Costs(network, machine, n_tasks, batch_size, job.dtype, transport, each)
+    return Search(program, costs, fixed, lower.inference_program(network, target))
 
 
 def target_kind(job: Job) -> str | None:
@@ -97,227 +311,112 @@ def target_kind(job: Job) -> str | None:
     return "values"
 
 
-class Memory:
-    """What partitioning each statement has led to: placements that are tried differ in little.
-
-    A statement becomes the same whenever its frame's split, the forms of what it touches, and where
-    learned arrays among that live, are the same.
-    """
-
-    def __init__(self, program: Program) -> None:
-        self.touched = {id(s): _touched(s) for s in program.statements}
-        self.program = program  # its statements keep their ids
-        self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        self.states: dict[tuple[tuple[Form, str], ...], int] = {}
-
-    def state(self, forms: Forms) -> int:
-        """A number that stands for the forms of a content, in their order. Never 0."""
-        return self.states.setdefault(tuple(forms.items()), len(self.states) + 1)
+# --- the description
 
 
-def _touched(s: Statement) -> tuple[str, ...]:
-    """The contents that a statement reads or writes."""
-    if isinstance(s, Loop):
-        nodes = ir.walk(*(o.node for o in s.outputs))
-        loaded = [node.value for node in nodes if node.op is ir.Op.LOAD]
-        return tuple(dict.fromkeys([*loaded, *(o.buffer for o in s.outputs)]))
-    if isinstance(s, Matmul):
-        return (s.a, s.b, s.out)
-    if isinstance(s, Update):
-        slots = () if s.velocity is None else (s.velocity,)
-        return (s.a, s.b, s.weight, *slots, f"{s.weight}.gradient")
-    return ()
+def _described(job: Job, placement: Placement, program: Program, costs: Costs) -> Plan:
+    cost = costs.step(program)
+    network = job.network
+    where = homes(network, placement)
+    sizes = {name: [int(n) for n in costs.size(axes)] for name, axes in where.items()}
+    rows = {row.index: row for row in summary.layers(network)}
+    layers = tuple(
+        _layer(layer, rows[layer.index], placement, sizes, cost, costs) for layer in network.layers
+    )
+    item = costs.itemsize
+    learned = [
+        item * sum(n[task] for name, n in sizes.items() if not _is_state(network.layers, name))
+        for task in range(costs.n_tasks)
+    ]
+    work = [0] * costs.n_tasks
+    for buffer in program.buffers.values():
+        if buffer.role == "work":
+            for task, n in enumerate(costs.size(buffer.axes)):
+                work[task] += int(n) * item
+    memory = {
+        "parameters": tuple(learned),
+        "optimizer": tuple(n * len(job.optimizer.slots) for n in learned),
+        "activations": tuple(work),
+        "data": (summary.memory_bytes(job)["data"],) * costs.n_tasks,
+    }
+    return Plan(
+        costs.n_tasks,
+        costs.transport,
+        costs.batch_size,
+        job.dtype,
+        placement,
+        layers,
+        cost.supersteps,
+        cost.seconds,
+        memory,
+    )
 
 
-class Remembering(Partition):
-    """A partition that looks first whether it has met a statement like this."""
-
-    def __init__(
-        self, program: Program, placement: Placement, results: Iterable[str], memory: Memory
-    ) -> None:
-        super().__init__(program, placement, results)
-        self.memory, self.is_inside = memory, False
-        self.states: dict[str, int] = {}  # content -> the number of its forms
-
-    def loop(self, s: Loop, grouped: bool = False) -> None:
-        assert not grouped, "one group is planned"
-        self.again(super().loop, s)
-
-    def matmul(self, s: Matmul) -> None:
-        self.again(super().matmul, s)
-
-    def update(self, s: Update) -> None:
-        self.again(super().update, s)
-
-    def again(self, method: Callable[[Any], None], s: Loop | Matmul | Update) -> None:
-        if self.is_inside:  # an update that becomes a product and a loop
-            method(s)
-            return
-        memory = self.memory
-        names = memory.touched[id(s)]
-        key = (
-            id(s),
-            self.placement.at(s.frame).split,
-            *(self.states.get(name, 0) for name in names),
-            *(self.homes.get(name.partition("/")[0]) for name in names),
-        )
-        found = memory.known.get(key)
-        if found is None:
-            found = memory.known[key] = self.met(method, s, names)
-        statements, prologue, buffers, after = found
-        self.statements.extend(statements)
-        self.prologue.extend(prologue)
-        for name, buffer in buffers:
-            self.buffers.setdefault(name, buffer)
-        for name, state, forms in after:
-            self.states[name], self.forms[name] = state, dict(forms)
-
-    def met(self, method: Callable[[Any], None], s: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """What a statement leads to, seen by doing it on the side."""
-        kept = self.statements, self.prologue, self.buffers
-        self.statements, self.prologue, self.buffers = [], [], Noting(self.buffers)
-        self.is_inside = True
-        try:
-            method(s)
-            after = [
-                (name, self.memory.state(self.forms[name]), dict(self.forms[name]))
-                for name in names
-                if name in self.forms
-            ]
-            return tuple(self.statements), tuple(self.prologue), self.buffers.noted(), after
-        finally:
-            self.is_inside = False
-            self.statements, self.prologue, self.buffers = kept
+def _is_state(layers: tuple[Layer, ...], name: str) -> bool:
+    return any(name == f"{layer.name}.{state}" for layer in layers for state in layer.states)
 
 
-class Noting(dict[str, Buffer]):
-    """Buffers that know which of them were asked for or added."""
+def _layer(
+    layer: Layer,
+    row: summary.LayerPlan,
+    placement: Placement,
+    sizes: Mapping[str, list[int]],
+    cost: StepCost,
+    costs: Costs,
+) -> LayerPlan:
+    work = placement.layers[layer.index]
+    axis = f"n{layer.index}" + ("@own" if work == "neurons" and layer.index else "")
+    sent = [s for s in cost.supersteps if s.layer == layer.index]
+    weights = [sizes[link.weight] for link in layer.links]
+    return LayerPlan(
+        layer.index,
+        layer.name,
+        row.neuron,
+        row.units,
+        row.parameters,
+        row.runs_as,
+        work,
+        tuple(int(n) for n in costs.length(axis)),
+        tuple(int(n) for n in np.sum(weights, axis=0)) if weights else (0,) * costs.n_tasks,
+        {
+            link.weight: placement.links[layer.index, position]
+            for position, link in enumerate(layer.links)
+        },
+        tuple(s.index for s in sent),
+        sum(s.n_messages for s in sent),
+        sum(s.n_bytes for s in sent),
+        cost.layers.get(layer.index, 0.0),
+    )
 
-    def __init__(self, buffers: Mapping[str, Buffer]) -> None:
-        super().__init__(buffers)
-        self.names: dict[str, None] = {}
 
-    def __getitem__(self, name: str) -> Buffer:
-        self.names[name] = None
-        return super().__getitem__(name)
-
-    def __setitem__(self, name: str, buffer: Buffer) -> None:
-        self.names[name] = None
-        super().__setitem__(name, buffer)
-
-    def __contains__(self, name: object) -> bool:
-        if super().__contains__(name):
-            self.names[str(name)] = None
-            return True
-        return False
-
-    def setdefault(self, name: str, buffer: Buffer) -> Buffer:
-        self.names[name] = None
-        return super().setdefault(name, buffer)
-
-    def noted(self) -> tuple[tuple[str, Buffer], ...]:
-        return tuple((name, super(Noting, self).__getitem__(name)) for name in self.names)
+# --- words
 
 
-class Search:
-    """Tries placements of one program; remembers what each costs."""
+def size(n_bytes: float) -> str:
+    """512 B, 30.5 kB, 2.3 MB"""
+    for unit in ("B", "kB", "MB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} GB"
 
-    def __init__(
-        self, program: Program, costs: Costs, fixed: Mapping[tuple[int, int], str]
-    ) -> None:
-        self.program, self.costs = program, costs
-        self.network: Network = program.network
-        self.links = [
-            (layer.index, position)
-            for layer in self.network.layers
-            for position in range(len(layer.links))
+
+def duration(seconds: float) -> str:
+    """12 us, 3.4 ms, 1.2 s"""
+    if seconds < 1e-3:
+        return f"{1e6 * seconds:.0f} us"
+    return f"{1e3 * seconds:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def in_columns(columns: list[str], rows: list[list[str]]) -> str:
+    """A table of plain text; all columns but words stand to the right."""
+    widths = [max(len(line[k]) for line in [columns, *rows]) for k in range(len(columns))]
+    right = {"Units", "Params", "Messages", "Bytes", "Predicted"}
+    lines = []
+    for line in [columns, *rows]:
+        cells = [
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for cell, width, name in zip(line, widths, columns, strict=True)
         ]
-        worked = {
-            s.frame.layer
-            for s in program.statements
-            if isinstance(s, Loop) and s.frame.link is None
-        }
-        self.layers = [layer.index for layer in self.network.layers if layer.index in worked]
-        self.options: list[tuple[str, ...]] = [
-            (fixed[link],) if link in fixed else tuple(LINK_SPLITS) for link in self.links
-        ] + [tuple(LAYER_SPLITS)] * len(self.layers)
-        self.known: dict[Choice, float | CompileError] = {}
-        self.memory = Memory(program)
-
-    def run(self) -> tuple[Placement, Program]:
-        """The placement, and the program that follows from it."""
-        if self.costs.n_tasks == 1:
-            self.options = [options[:1] for options in self.options]
-        best = self.all() if self.is_small() else self.descent()
-        if best is None:
-            raise next(e for e in self.known.values() if isinstance(e, CompileError))
-        return self.placement(best), self.program_of(best)
-
-    def is_small(self) -> bool:
-        n = 1
-        for options in self.options:
-            n *= len(options)
-        return n <= MAX_ALL
-
-    def all(self) -> Choice | None:
-        best: Choice | None = None
-        for choice in itertools.product(*self.options):
-            if best is None or self.seconds(choice) < GAIN * self.seconds(best):
-                best = choice if self.seconds(choice) < float("inf") else best
-        return best
-
-    def descent(self) -> Choice | None:
-        best: Choice | None = None
-        for start in self.starts():
-            end = self.down(start)
-            if self.seconds(end) == float("inf"):
-                continue
-            if best is None or self.seconds(end) < GAIN * self.seconds(best):
-                best = end
-        return best
-
-    def starts(self) -> Iterator[Choice]:
-        n, m = len(self.links), len(self.layers)
-        plain = ["receiver"] * n
-        turns = [("receiver", "sender")[layer % 2 == 0] for layer, _ in self.links]
-        for links in (turns, plain, ["replicated"] * n):
-            words = [
-                word if word in options else options[0]
-                for word, options in zip(links, self.options, strict=False)
-            ]
-            mode = "rows" if words[:1] == ["replicated"] else "neurons"
-            yield (*words, *[mode] * m)
-
-    def down(self, choice: Choice) -> Choice:
-        """The best that single changes lead to."""
-        last = None
-        while last != choice:
-            last = choice
-            for at, options in enumerate(self.options):
-                for word in options:
-                    other = (*choice[:at], word, *choice[at + 1 :])
-                    if self.seconds(other) < GAIN * self.seconds(choice):
-                        choice = other
-        return choice
-
-    def seconds(self, choice: Choice) -> float:
-        """What a batch takes; infinite if the placement is illegal."""
-        if choice not in self.known:
-            try:
-                self.known[choice] = self.costs.seconds(self.program_of(choice))
-            except CompileError as error:
-                self.known[choice] = error
-        found = self.known[choice]
-        return float("inf") if isinstance(found, CompileError) else found
-
-    def program_of(self, choice: Choice) -> Program:
-        """The program of every task."""
-        results = [] if self.program.loss is None else [self.program.loss]
-        remembering = Remembering(self.program, self.placement(choice), results, self.memory)
-        return scheduled(remembering.run())
-
-    def placement(self, choice: Choice) -> Placement:
-        n = len(self.links)
-        layers = dict(zip(self.layers, choice[n:], strict=True))
-        idle = {layer.index: "neurons" for layer in self.network.layers}
-        return Placement(dict(zip(self.links, choice[:n], strict=True)), {**idle, **layers})
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
