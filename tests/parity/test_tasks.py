@@ -6,7 +6,7 @@ HORN_EXAMPLES=2000 tries as many networks, other ones in every run.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -235,7 +235,9 @@ def test_targets_of_every_kind(backend, kind, placed, n_tasks):
     net = network(loss=("sigmoid", "squared_error"), last=last)
     rng = np.random.default_rng(1)
     x = rng.integers(0, 256, (N_SAMPLES, 9), np.uint8)
-    y = {"values": rng.random((N_SAMPLES, 5)), "value": rng.integers(0, 2, N_SAMPLES), "input": None}[kind]
+    y = {
+        "values": rng.random((N_SAMPLES, 5)), "value": rng.integers(0, 2, N_SAMPLES), "input": None,
+    }[kind]  # fmt: skip
     data = Dataset(x, y, 1 / 255)
     target = "input" if kind == "input" else "labels"
     setup = Setup(net, horn.SGD(0.1, momentum=0.9), target, 7, "float64", 1)
@@ -303,10 +305,3 @@ def test_an_argmax_over_what_is_divided_is_refused(backend, where, connect):
     assert is_illegal(results) == (where == "sender")
     if where != "sender":
         compare(good(results), of_one(backend, setup, data, batches), backend)
-
-
-def test_a_placement_names_every_link_and_layer() -> None:
-    net = network()
-    placement = Placement.default(net)
-    assert isinstance(placement.links, Mapping) and len(placement.links) == 3
-    assert len(placement.layers) == len(net.layers)
