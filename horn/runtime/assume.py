@@ -77,7 +77,7 @@ class Assumption:
 def _scaled(here: Machine, factor: float) -> dict[str, Any]:
     """All figures of computing, so many times slower."""
     names = ("row_s", "weight_s", "edge_s", "stream_s", "element_s", "operation_s", "reduce_s",
-             "space_s", "synapse_s", "draw_s", "input_s")  # fmt: skip
+             "space_s", "synapse_s", "synapse_once_s", "draw_s", "input_s")  # fmt: skip
 
     def times(value: Any) -> Any:
         if isinstance(value, Mapping):

@@ -80,7 +80,7 @@ def calibrate(dtype: str = "float32") -> Machine:
         path = folder() / f"machine-{key}.json"
         found = _read(path)
         if found is None:
-            found = rounded(best(*(measure(dtype) for _ in range(PASSES))))
+            found = rounded(measure(dtype))
             _write(path, found)
         _known[key] = found
     return _known[key]
@@ -140,39 +140,23 @@ def rounded(machine: Machine) -> Machine:
     return Machine(**{f.name: cut(getattr(machine, f.name)) for f in dataclasses.fields(machine)})
 
 
-def best(*machines: Machine) -> Machine:
-    """Of each figure the fastest: whatever else the computer does makes it slower."""
-
-    def of(name: str, values: Sequence[Any]) -> Any:
-        if isinstance(values[0], dict):
-            return {key: of(name, [value[key] for value in values]) for key in values[0]}
-        if isinstance(values[0], tuple):
-            return tuple(of(name, parts) for parts in zip(*values, strict=True))
-        return max(values) if name.endswith("_per_s") or name == "n_cores" else min(values)
-
-    names = [f.name for f in dataclasses.fields(Machine)]
-    return Machine(**{name: of(name, [getattr(m, name) for m in machines]) for name in names})
-
-
 # --- measuring
 
 
 def measure(dtype: str = "float32") -> Machine:
     """The figures, measured now, not rounded."""
-    copies, products = {}, {}
-    for side in SIDES:
-        seconds = [_products_s(side, side, batch, dtype) for batch in BATCHES]
-        copies[side] = seconds[-1].pop("copy")
-        products[side] = seconds
-    thin = _products_s(10, 512, BATCHES[-1], dtype)
-    tiny = _products_s(4, 4, 4, dtype)
+    passes = [_all_products_s(dtype) for _ in range(PASSES)]
+    fastest = {
+        key: {k: min(p[key][k] for p in passes) for k in times} for key, times in passes[0].items()
+    }
+    thin, tiny = fastest[10, 512, BATCHES[-1]], fastest[4, 4, 4]
     thin_s = {kind: max(thin[kind] - tiny[kind], 0.0) for kind in PRODUCTS}
     row_s, weight_s, edge_s = {}, {}, {}
     few, many = BATCHES
     for kind in PRODUCTS:
         rows, weights = [], []
         for side in SIDES:
-            low, high = (s[kind] - tiny[kind] for s in products[side])
+            low, high = (fastest[side, side, n][kind] - tiny[kind] for n in BATCHES)
             row = max((high - low) / (many - few), 0.2 * high / many) / side**2
             rows.append(row)
             weights.append(max(high / side**2 - many * row, 0.0))
@@ -190,12 +174,19 @@ def measure(dtype: str = "float32") -> Machine:
         row_s=row_s,
         weight_s=weight_s,
         edge_s=edge_s,
-        stream_s=tuple(copies[side] / side**2 for side in SIDES),
+        stream_s=tuple(fastest[side, side, many]["copy"] / side**2 for side in SIDES),
         **_loops_s(dtype),
         **python,
         latency_s={name: scale * latency for name, (latency, _) in _TYPICAL.items()},
         bandwidth_bytes_per_s={name: rate / scale for name, (_, rate) in _TYPICAL.items()},
     )
+
+
+def _all_products_s(dtype: str) -> dict[tuple[int, int, int], dict[str, float]]:
+    """Seconds by sizes (receivers, sources, rows), of every kind."""
+    sizes = [(side, side, batch) for side in SIDES for batch in BATCHES]
+    sizes += [(10, 512, BATCHES[-1]), (4, 4, 4)]
+    return {size: _products_s(*size, dtype) for size in sizes}
 
 
 def _products_s(n_out: int, n_in: int, batch: int, dtype: str) -> dict[str, float]:
@@ -263,8 +254,14 @@ def _loops_s(dtype: str) -> dict[str, Any]:
             name: max(s - element_s, 0.02 * element_s)
             for name, s in zip(names, each[6:], strict=True)
         },
-        "space_s": _space_s(Network(), 64, {}, 64 * 64, dtype),
-        "synapse_s": _space_s(Network(), 512, {"connect": Sparse(fan_in=16)}, 512 * 16, dtype),
+        "space_s": _space_s(Network(), 64, {}, 64 * 64, dtype)[0],
+        **dict(
+            zip(
+                ("synapse_s", "synapse_once_s"),
+                _space_s(Network(), 512, {"connect": Sparse(fan_in=16)}, 512 * 16, dtype),
+                strict=True,
+            )
+        ),
     }
 
 
@@ -279,21 +276,27 @@ def _applied(op: Op, n_args: int, x: Node, y: Node) -> Node:
 
 def _space_s(
     network: Network, n: int, how: dict[str, Any], synapses: int, dtype: str
-) -> dict[str, float]:
-    """Seconds per synapse and sample of loops over both, by the letter that is reduced."""
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of loops over synapses and samples, by the letter that is reduced: for each sample
+    and synapse, and for each synapse once.
+    """
     network.input(n)
     network.output(n, **how)
     weight = ("e1.0",) if how else ("n1", "n0")
     buffers = _buffers(x=("b", "n0"), y=("b", "n1"), w=weight)
-    frame, batch = Frame(1, 0), BATCHES[-1]
+    frame, (few, many) = Frame(1, 0), BATCHES
     x, y, w = load("x", "bi"), load("y", "bo"), load("w", "oi")
     loops = {
         "i": Loop(frame, (Output("y", x * w, "i", "sum"),)),
         "o": Loop(frame, (Output("x", y * w, "o", "sum"),)),
         "b": Loop(frame, (Output("w", x * y, "b", "sum"),)),
     }
-    seconds = _seconds(network, buffers, list(loops.values()), batch, dtype)
-    return {k: s / (synapses * batch) for k, s in zip(loops, seconds, strict=True)}
+    each, once = {}, {}
+    low, high = (_seconds(network, buffers, list(loops.values()), n, dtype) for n in BATCHES)
+    for letter, a, b in zip(loops, low, high, strict=True):
+        each[letter] = max((b - a) / (many - few), 0.2 * b / many) / synapses
+        once[letter] = max(b / synapses - many * each[letter], 0.0)
+    return each, once
 
 
 def _buffers(**axes: tuple[str, ...]) -> dict[str, Buffer]:

@@ -55,7 +55,8 @@ class Machine:
     stream_s : an element of a loop over an array as large as those weights. element_s : of one that
     is small. operation_s : by operation, on top. reduce_s : an element of a reduction, by letter.
     space_s, synapse_s : a synapse and sample of loops over both, dense and sparse, by the letter
-    that is reduced. draw_s : a random number, by kind. input_s : a feature of a sample.
+    that is reduced; synapse_once_s : a synapse, besides its samples. draw_s : a random number, by
+    kind. input_s : a feature of a sample.
     batch_s, superstep_s, block_s : the Python of a batch, of an exchange, of a block in it.
     pack_bytes_per_s, unpack_bytes_per_s : copies into and out of mailboxes.
     latency_s, bandwidth_bytes_per_s : of a transport, from a post to the other's waking; of one
@@ -84,6 +85,9 @@ class Machine:
     )
     synapse_s: Mapping[str, float] = field(
         default_factory=lambda: {"i": 4e-10, "o": 4e-10, "b": 4e-10}
+    )
+    synapse_once_s: Mapping[str, float] = field(
+        default_factory=lambda: {"i": 2e-9, "o": 2e-9, "b": 4e-9}
     )
     draw_s: Mapping[str, float] = field(default_factory=lambda: {"uniform": 2e-9, "normal": 6e-9})
     input_s: float = 3e-10
@@ -298,8 +302,8 @@ class Costs:
             for node in ir.walk(*nodes)
             if node.args
         )
+        is_sparse = any(axis.startswith("e") for axis in axes)
         if len(letters) == 3:
-            is_sparse = any(axis.startswith("e") for axis in axes)
             kinds = machine.synapse_s if is_sparse else machine.space_s
             each = kinds[first.axis or "b"]
             operations -= machine.operation_s.get("mul", machine.element_s)
@@ -308,6 +312,9 @@ class Costs:
         else:
             each = machine.element_s
         found = elements * (each + max(operations, 0.0))
+        if len(letters) == 3 and is_sparse:
+            synapses = self.size(letter_axes(self.network, s.frame, "oi"))
+            found = found + synapses * machine.synapse_once_s[first.axis or "b"]
         # A copy, which was measured, moves three arrays: a written one is read before.
         read = {node.value for node in ir.walk(*nodes) if node.op is Op.LOAD}
         n_moved = len(read | {o.buffer for o in s.outputs}) + len(s.outputs)

@@ -173,7 +173,7 @@ def test_calibration_is_kept_and_a_damaged_file_is_replaced(tmp_path, monkeypatc
         calibration._known.clear()
         assert calibration.calibrate() == first
         assert Machine.from_dict(json.loads(file.read_text())) == first
-    assert len(measured) == 7 * calibration.PASSES  # the first, and six damaged ones
+    assert len(measured) == 7  # the first, and six damaged ones
     assert list((tmp_path / "horn").iterdir()) == [file]
 
 
@@ -192,8 +192,6 @@ def test_measured_figures_are_figures(dtype):
     assert again == found
     assert 1e9 < found.flops_per_s < 1e14
     assert calibration.rounded(calibration.rounded(found)) == calibration.rounded(found)
-    faster = dataclasses.replace(found, call_s=found.call_s / 2, pack_bytes_per_s=1e15)
-    assert calibration.best(found, faster) == calibration.best(faster, found) == faster
 
 
 @pytest.mark.parametrize(
