@@ -17,7 +17,6 @@ from horn.compiler.ir import Node, Op, Scalar, const, load
 from horn.compiler.placement import Placement
 from horn.compiler.program import (
     Buffer,
-    Collect,
     Draw,
     Frame,
     Input,
@@ -26,7 +25,6 @@ from horn.compiler.program import (
     Move,
     Output,
     Pick,
-    Post,
     Program,
     Statement,
     Target,
@@ -36,6 +34,7 @@ from horn.compiler.program import (
     letter_axes,
     of_group,
 )
+from horn.compiler.supersteps import scheduled as scheduled
 from horn.errors import CompileError
 from horn.network import Network
 
@@ -297,6 +296,14 @@ class Partition:
             forms[form] = self.variant(name, form)
             return forms[form]
         have, buffer = next(iter(forms.items()))
+        all_groups = Form(
+            tuple(axis.removesuffix(".grp").removesuffix("@grp") for axis in have.axes)
+        )
+        if all_groups.axes != have.axes:  # each group has a range of it
+            forms[all_groups] = self.variant(name, all_groups)
+            self.new(forms[all_groups], all_groups)
+            self.statements.append(Move(forms[all_groups], buffer, "", across=True))
+            return self.find(name, form)
         if have.across:
             parts = all(map(is_group_part, form.axes, have.axes))
             axes = form.axes if parts and not have.monoid else have.axes
@@ -362,72 +369,3 @@ def partition(
     CompileError : a reduction over what the placement divides is no monoid (argmax).
     """
     return scheduled(Partition(program, placement, results, n_groups).run())
-
-
-def scheduled(program: Program) -> Program:
-    """Moves as supersteps: posted as soon as their arrays are there, collected where they are
-    needed.
-
-    Moves at one place travel together. Those at the very end join the last superstep before that
-    they can.
-    """
-    statements = list(program.statements)
-    last_write: dict[str, int] = {}
-    groups: list[tuple[int, list[Move]]] = []  # the place of the collect, what it brings
-    written_at: list[int] = []  # for each group, after which statement it can be posted
-    end = len(statements)
-    while end and isinstance(statements[end - 1], Move):
-        end -= 1
-    for place, statement in enumerate(statements):
-        if not isinstance(statement, Move):
-            last_write.update(dict.fromkeys(writes(statement), place))
-            continue
-        ready = last_write.get(statement.array, -1)
-        if place >= end and (early := _earlier(groups, ready, end)) is not None:
-            groups[early][1].append(statement)
-            written_at[early] = max(written_at[early], ready)
-        elif (
-            groups
-            and statement.array not in {m.out for m in groups[-1][1]}
-            and all(isinstance(s, Move) for s in statements[groups[-1][0] : place])
-        ):  # directly after the last
-            groups[-1][1].append(statement)
-            written_at[-1] = max(written_at[-1], ready)
-        else:
-            groups.append((place, [statement]))
-            written_at.append(ready)
-        last_write[statement.out] = place
-    posts: dict[int, list[Statement]] = {}
-    collects: dict[int, Statement] = {}
-    in_order = sorted(range(len(groups)), key=lambda n: (written_at[n], groups[n][0]))
-    for superstep, number in enumerate(in_order):
-        place, moves = groups[number]
-        posts.setdefault(written_at[number], []).append(Post(superstep, tuple(moves)))
-        collects[place] = Collect(superstep, tuple(moves))
-    result: list[Statement] = [*posts.get(-1, ())]
-    for place, statement in enumerate(statements):
-        if place in collects:
-            result.append(collects[place])
-        if not isinstance(statement, Move):
-            result.append(statement)
-        result.extend(posts.get(place, ()))
-    return dataclasses.replace(program, statements=tuple(result))
-
-
-def _earlier(groups: list[tuple[int, list[Move]]], ready: int, end: int) -> int | None:
-    """The first superstep that is collected after ``ready`` and before the end, if any."""
-    for number, (place, _) in enumerate(groups):
-        if ready < place < end:
-            return number
-    return None
-
-
-def writes(statement: Statement) -> tuple[str, ...]:
-    """The buffers that a statement writes."""
-    if isinstance(statement, Loop):
-        return tuple(o.buffer for o in statement.outputs)
-    if isinstance(statement, Update):
-        return tuple(name for name in (statement.weight, statement.velocity) if name is not None)
-    if isinstance(statement, (Post, Collect)):
-        return tuple(m.out for m in statement.moves) if isinstance(statement, Collect) else ()
-    return (statement.out,)  # type: ignore[attr-defined]

@@ -17,9 +17,9 @@ import numpy as np
 
 from horn.backends.compiled import Runner
 from horn.compiler import ir
-from horn.compiler.partition import writes
 from horn.compiler.program import Collect, Move, Post, Program, base, segments
 from horn.compiler.share import Array, Places, Share, count
+from horn.compiler.supersteps import writes
 from horn.runtime.task import Collect as CollectStep
 from horn.runtime.task import Compute, Instruction
 from horn.runtime.task import Post as PostStep
@@ -83,8 +83,12 @@ def blocks_of(
             wanted[reader].append(Block(source, taken, put, shape, part))
         for part, tasks in readers.items():
             label = f"{move.array} to {move.out}"
-            shape = shapes[part][::-1] if is_turned(have, layout) else shapes[part]
-            channels.append(Channel(part, source, tuple(tasks), dtype, shape, label))
+            turned = is_turned(have, layout)
+            shape = shapes[part][::-1] if turned else shapes[part]
+            order = (
+                "turned" if turned else ""
+            )  # another BLAS may choose otherwise: then agree fails
+            channels.append(Channel(part, source, tuple(tasks), dtype, shape, label, order))
     return channels, wanted
 
 

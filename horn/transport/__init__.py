@@ -34,7 +34,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Channel:
-    """One block that ``src`` owes ``dsts`` in each superstep that names its ``part``."""
+    """One block that ``src`` owes ``dsts`` in each superstep that names its ``part``.
+
+    order : what the axes are, where peers might differ ("neuron" or "batch" first).
+    """
 
     part: int
     src: int
@@ -42,6 +45,7 @@ class Channel:
     dtype: str
     shape: tuple[int, ...]
     label: str = ""  # for people: "layer 2 'hidden', forward"
+    order: str = ""
 
     @property
     def n_bytes(self) -> int:
@@ -193,5 +197,5 @@ def checked(channels: Iterable[Channel], n_tasks: int) -> dict[int, Channel]:
 
 def digest(channels: Iterable[Channel]) -> bytes:
     """32 bytes that are equal when the channels are; labels do not count."""
-    text = repr([(c.part, c.src, c.dsts, np.dtype(c.dtype).str, c.shape) for c in channels])
+    text = repr([(c.part, c.src, c.dsts, np.dtype(c.dtype).str, c.shape, c.order) for c in channels])
     return hashlib.sha256(text.encode()).digest()

@@ -332,3 +332,12 @@ def test_nothing_is_left_of_20_groups(scheme):
         once()
     assert len(os.listdir("/proc/self/fd")) == n_fds
     assert set(threading.enumerate()) - before == set()
+
+
+def test_peers_that_lay_blocks_out_differently_do_not_agree(scheme):
+    def body(t):
+        order = "turned" if t.task else ""
+        t.plan([Channel(1, 0, (1,), "<f4", (4, 4), order=order)], TIMEOUT_S)
+
+    errors = run_threads(scheme, 2, body)
+    assert any(isinstance(e, ProtocolError) for e in errors), errors

@@ -93,6 +93,33 @@ def test_weights_and_parameters_are_updated_from_the_same_values():
         compare(good(found), one, backend)
 
 
+class Remembers(horn.Neuron):
+    """A local rule that reads, per sample, what the optimizer of its weights remembers."""
+
+    def forward(self, messages):
+        mask = self.bernoulli(0.6) if self.training else 0.6
+        if mask == 0:
+            self.feedforward(0.0)
+            return
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(self.activation(total))
+        for m in messages:
+            self.push(self.output * (m.input - self.output * m.weight) + 0.5 * m.previous_update)
+
+
+def test_what_groups_divide_is_whole_where_it_is_read():
+    net = horn.Network(seed=0)
+    net.input(5)
+    net.layer(4, neuron=Remembers, activation="tanh")
+    net.output(3, activation="tanh", loss="squared_error")
+    setup = Setup(net, horn.Direct(0.1), "labels", 3, "float64", 1)
+    data, batches = labelled(net), steps(3, 2)
+    for backend in BACKENDS:
+        one = of_one(backend, setup, data, batches)
+        found = of_groups(backend, setup, data, batches, Placement.default(net), 2, 2)
+        compare(good(found), one, backend)
+
+
 class Dropped(horn.Neuron):
     """Dropout per sample, a learned gain, and a State."""
 

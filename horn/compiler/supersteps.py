@@ -1,0 +1,172 @@
+"""The order of a partitioned program: what is sent early, what waits late, what travels together.
+
+Statements that need nothing from others go first, in their own order. When only such are left that
+wait, everything under way is collected at once, but for what has just been sent and nobody needs
+yet: so a batch has few supersteps, and what is computed meanwhile overlaps with them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from horn.compiler import ir
+from horn.compiler.ir import Node, Op
+from horn.compiler.program import (
+    Collect,
+    Loop,
+    Matmul,
+    Move,
+    Pick,
+    Post,
+    Program,
+    Statement,
+    Update,
+)
+
+
+def scheduled(program: Program) -> Program:
+    """The program with its moves as posts and collects.
+
+    A move is posted with those that it is collected with, as soon as the last of their arrays is
+    there. Supersteps are numbered as they are posted.
+    """
+    order = reordered(program)
+    written: dict[str, int] = {}
+    trips: list[tuple[int, int, list[Move]]] = []  # posted after, collected before, what
+    for place, item in enumerate(order):
+        if isinstance(item, list):
+            ready = max(written.get(move.array, -1) for move in item)
+            trips.append((ready, place, item))
+            written.update((move.out, place) for move in item)
+        else:
+            written.update(dict.fromkeys(writes(item), place))
+    posts: dict[int, list[Statement]] = {}
+    collects: dict[int, Statement] = {}
+    for superstep, (ready, place, moves) in enumerate(sorted(trips, key=lambda t: t[:2])):
+        posts.setdefault(ready, []).append(Post(superstep, tuple(moves)))
+        collects[place] = Collect(superstep, tuple(moves))
+    result: list[Statement] = [*posts.get(-1, ())]
+    for place, item in enumerate(order):
+        result.append(collects[place] if isinstance(item, list) else item)
+        result.extend(posts.get(place, ()))
+    return dataclasses.replace(program, statements=tuple(result))
+
+
+def reordered(program: Program) -> list[Statement | list[Move]]:
+    """The statements, and the moves that are collected at one place together."""
+    statements = program.statements
+    before = dependencies(program)
+    after: list[list[int]] = [[] for _ in statements]
+    missing = [len(earlier) for earlier in before]
+    for number, earlier in enumerate(before):
+        for other in earlier:
+            after[other].append(number)
+    ready = [
+        number for number, n in enumerate(missing) if not n and not _is_move(statements, number)
+    ]
+    flying = {number for number, n in enumerate(missing) if not n and _is_move(statements, number)}
+    newest: set[int] = set()  # moves whose array the last statement wrote
+    left = len(statements)
+    undone = set(range(left))
+    result: list[Statement | list[Move]] = []
+
+    def finish(number: int) -> None:
+        undone.remove(number)
+        for other in after[number]:
+            missing[other] -= 1
+            if missing[other]:
+                continue
+            if _is_move(statements, other):
+                flying.add(other)
+                newest.add(other)
+            else:
+                heapq.heappush(ready, other)
+
+    while undone:
+        if ready:
+            number = heapq.heappop(ready)
+            result.append(statements[number])
+            newest.clear()
+            finish(number)
+            continue
+        waiting = min((n for n in undone if n not in flying), default=None)
+        needed = flying if waiting is None else before[waiting] & flying
+        if not needed:  # it waits for a move that waits for one
+            needed = {min(flying)}
+        together = sorted(needed | (flying - newest))
+        flying.difference_update(together)
+        newest.clear()
+        result.append([statements[n] for n in together])  # type: ignore[misc]
+        for number in together:
+            finish(number)
+        newest.clear()
+    return result
+
+
+def _is_move(statements: Sequence[Statement], number: int) -> bool:
+    return isinstance(statements[number], Move)
+
+
+def dependencies(program: Program) -> list[set[int]]:
+    """For each statement the earlier ones that must be done before it: what wrote what it reads,
+    and what read or wrote what it writes. A view is the array that it is of.
+    """
+    buffers = program.buffers
+
+    def roots(names: Iterable[str]) -> set[str]:
+        found = set()
+        for name in names:
+            while buffers[name].role == "view":
+                name = buffers[name].value[0]
+            found.add(name)
+        return found
+
+    writer: dict[str, int] = {}
+    readers: dict[str, set[int]] = {}
+    result: list[set[int]] = []
+    for number, statement in enumerate(program.statements):
+        earlier: set[int] = set()
+        taken, made = roots(reads(statement)), roots(writes(statement))
+        for name in taken | made:
+            if name in writer:
+                earlier.add(writer[name])
+        for name in made:
+            earlier |= readers.pop(name, set())
+            writer[name] = number
+        for name in taken:
+            readers.setdefault(name, set()).add(number)
+        earlier.discard(number)
+        result.append(earlier)
+    return result
+
+
+def reads(statement: Statement) -> tuple[str, ...]:
+    """The buffers that a statement reads."""
+    if isinstance(statement, Loop):
+        return _loads(*(o.node for o in statement.outputs))
+    if isinstance(statement, Matmul):
+        return (statement.a, statement.b)
+    if isinstance(statement, Update):
+        return (statement.a, statement.b, *writes(statement))
+    if isinstance(statement, (Move, Pick)):
+        return (statement.array,)
+    return ()
+
+
+@lru_cache(maxsize=4096)  # a planner asks for the same expressions hundreds of times
+def _loads(*nodes: Node) -> tuple[str, ...]:
+    return tuple(node.value for node in ir.walk(*nodes) if node.op is Op.LOAD)
+
+
+def writes(statement: Statement) -> tuple[str, ...]:
+    """The buffers that a statement writes."""
+    if isinstance(statement, Loop):
+        return tuple(o.buffer for o in statement.outputs)
+    if isinstance(statement, Update):
+        return tuple(name for name in (statement.weight, statement.velocity) if name is not None)
+    if isinstance(statement, (Post, Collect)):
+        return tuple(m.out for m in statement.moves) if isinstance(statement, Collect) else ()
+    return (statement.out,)  # type: ignore[attr-defined]
