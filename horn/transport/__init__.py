@@ -197,5 +197,5 @@ def checked(channels: Iterable[Channel], n_tasks: int) -> dict[int, Channel]:
 
 def digest(channels: Iterable[Channel]) -> bytes:
     """32 bytes that are equal when the channels are; labels do not count."""
-    text = repr([(c.part, c.src, c.dsts, np.dtype(c.dtype).str, c.shape, c.order) for c in channels])
-    return hashlib.sha256(text.encode()).digest()
+    facts = [(c.part, c.src, c.dsts, np.dtype(c.dtype).str, c.shape, c.order) for c in channels]
+    return hashlib.sha256(repr(facts).encode()).digest()
