@@ -62,8 +62,8 @@ DIGITS = 2  # of a figure that is kept
 PASSES = 2  # of all measurements: what disturbs one seldom disturbs the other
 SEGMENT_S = 1.5e-6  # the Python of a segment
 # Measured on a 2-core Xeon with 2 tasks, where the Python of a superstep took _TYPICAL_SUPERSTEP_S:
-# from a post to the other's waking, with the Python of post and collect (7 us of shm, seen on a busy
-# machine); and bytes per second besides the copies in and out.
+# from a post to the other's waking, with the Python of post and collect (7 us of shm, seen on a
+# busy machine); and bytes per second besides the copies in and out.
 _TYPICAL_SUPERSTEP_S = 12e-6
 _TYPICAL = {
     "inproc": (60e-6, 4e9), "ipc": (90e-6, 1.2e9), "shm": (12e-6, 1e11), "tcp": (110e-6, 1.0e9),
