@@ -230,6 +230,7 @@ def _train_in_group(
 ) -> _Trained:
     """All steps in processes of their own; what speaks against it is said before they start."""
     from horn.runtime import trace
+    from horn.runtime.calibration import calibrate
     from horn.runtime.launch import Settings, launch
     from horn.runtime.parcel import draft
 
@@ -249,6 +250,7 @@ def _train_in_group(
         group.trace is not None,
         n_groups=group.n_groups,
     )
+    calibrate(job.dtype)  # now: starting tasks would disturb it
     outcome = launch(job, text, lambda: _placement(job, group), settings, watcher, begun, timeout)
     if group.trace is not None:
         trace.write(group.trace, outcome.traces, outcome.counters)
