@@ -168,6 +168,8 @@ class SessionLost(ClusterError):
 class BarrierTimeout(ClusterError):
     """Not everybody came in time. ``absent`` and ``arrived`` are sorted names."""
 
+    exit_code = 1  # the job failed; the cluster was reached
+
     def __init__(
         self,
         where: str,
@@ -191,6 +193,8 @@ class BarrierTimeout(ClusterError):
 
 class MemberLost(ClusterError):
     """A peer vanished from ZooKeeper while it was waited for. ``lost`` are sorted names."""
+
+    exit_code = 1
 
     def __init__(self, where: str, lost: tuple[str, ...]) -> None:
         self.where, self.lost = where, lost
