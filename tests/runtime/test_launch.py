@@ -371,7 +371,7 @@ def test_a_stopped_task_is_named_with_what_it_owes():
             progress=At(lambda: os.kill(pid_of(1), signal.SIGSTOP)),
         )  # fmt: skip
     error = caught.value
-    assert error.absent == ("task 1",) and error.exit_code == 3
+    assert error.absent == ("task 1",) and error.exit_code == 1
     text = str(error)
     assert "superstep" in text and ("collect" in text or "barrier" in text)
     assert "task 1 owes" in text
