@@ -21,6 +21,7 @@ import pytest
 import horn
 import zk
 from horn.cluster.coord import Coordinator
+from horn.compiler.placement import Placement
 from horn.errors import (
     BarrierTimeout,
     CompileError,
@@ -110,8 +111,9 @@ def in_shared_memory():
 @pytest.fixture(autouse=True)
 def nothing_is_left():
     before, shared, threads = what_is_open(), in_shared_memory(), threading.active_count()
+    others = children()  # of fixtures that live as long as the session
     yield
-    assert children() == {}
+    assert children() == others
     assert what_is_open() == before
     assert in_shared_memory() == shared
     assert threading.active_count() == threads
@@ -168,7 +170,9 @@ def test_early_stopping_keeps_the_best_model_of_the_group():
     assert many.model.evaluate(*data(20, 1)) == pytest.approx(many.test)
 
 
-def test_every_transport_and_barrier_gives_the_same_bits(tmp_path):
+def test_every_transport_and_barrier_gives_the_same_bits(monkeypatch):
+    # What is cheapest depends on the transport, and another placement rounds differently.
+    monkeypatch.setattr("horn.train._placement", lambda job, _: Placement.default(job.network))
     first = horn.train(job(), tasks=3)
     for settings in ({"transport": "ipc"}, {"transport": "tcp"}, {"barrier": "zookeeper"}):
         assert bits(horn.train(job(), tasks=3, **settings)) == bits(first), settings
