@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from horn.runtime.calibration import calibrate
 from tests.bench.contenders import Contender, horn_side, told
 
 # steps in a block: not timed, timed
@@ -69,6 +70,7 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--claims", action="store_true", help="end with 1 if a limit is missed")
     parser.add_argument("--only", help="one of the networks")
     options = parser.parse_args(args)
+    calibrate()  # before there are processes that would disturb it
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads are horn's own, one BLAS call each
     found = {sizes: bench(sizes, options.rounds) for sizes in NETS if options.only in (None, sizes)}
     if options.json:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from horn._kernels import blas
+from horn.runtime.calibration import calibrate
 from tests.bench.contenders import (
     MOMENTUM,
     RATE,
@@ -120,6 +121,7 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--claims", action="store_true", help="end with 1 if a limit is missed")
     parser.add_argument("--only", help="one of the networks")
     options = parser.parse_args(args)
+    calibrate()  # before there are processes that would disturb it
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
         found = {
