@@ -6,8 +6,9 @@
 
 A step is forward, loss, backward and momentum update. All sides are given the same batch; horn
 also gathers it from the data by row numbers. Each side has a process of its own, which sleeps while
-another runs: in one process the pools of PyTorch, NumPy and horn spin on each other's cores for
-tens of milliseconds. A block is some steps that do not count, then some that do. The opponent is
+another runs: in one process the pools of PyTorch, NumPy and horn spin on each other's cores. A
+block is a pause (an idle OpenBLAS spins for a tenth of a second after its last product), some steps
+that do not count, then some that do. The opponent is
 the fastest of PyTorch's eager mode with SGD foreach and SGD fused (and torch.compile with
 --compile). HORN_BLAS chooses horn's library. Beside it runs the same arithmetic written by hand
 with np.dot(out=) and no allocation, on NumPy's own BLAS. --claims prints what is promised (issue 2)
@@ -47,7 +48,7 @@ TARGETS = {
     "openblas": {20: 1.2, 100: 1.1, 1000: 0.9, "dropout": 1.6, "C": {1: 0.9, 2: 0.85}},
     "mkl": {20: 1.7, 100: 1.3, 1000: 1.1, "dropout": 2.0, "C": {1: 1.0, 2: 1.0}},
 }
-UNTIMED_S, TIMED_S = 0.05, 0.1  # of a block
+PAUSE_S, UNTIMED_S, TIMED_S = 0.2, 0.05, 0.1  # of a block
 OVER_NUMPY = 1.05  # horn's time over that of the hand-written NumPy step, at most
 
 
@@ -294,6 +295,7 @@ def measure(
     end = time.perf_counter() + args.seconds
     while time.perf_counter() < end or len(times["horn"]) < 7:
         for label, side in sides.items():
+            time.sleep(PAUSE_S)
             times[label].append(side.run(untimed, timed) / timed)
     median = {label: statistics.median(t) for label, t in times.items()}
     opponents = [label for label in median if label not in ("horn", "numpy")]
@@ -346,7 +348,7 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--dropout", action="store_true", help="input keep 0.8, hidden keep 0.5")
     parser.add_argument("--compile", action="store_true", help="torch.compile too (slow to start)")
-    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--claims", action="store_true", help="the table of what is promised")
     parser.add_argument("--json")
     args = parser.parse_args()
