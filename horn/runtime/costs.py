@@ -49,21 +49,22 @@ class Machine:
     """What one thread can do: seconds, for one dtype. ``calibration`` measures them; the defaults
     are those of a 2-core Xeon.
 
-    call_s : an instruction of the engine, whatever it does. product_s : the same of a product, by
-    kind. row_s, weight_s : a weight of a product, for every row of the batch and once; by kind, and
-    for square weights of each of ``sides``. edge_s : an element of the other two arrays.
-    stream_s : an element of a loop over an array as large as those weights. element_s : of one that
-    is small. operation_s : by operation, on top. reduce_s : an element of a reduction, by letter.
-    space_s, synapse_s : a synapse and sample of loops over both, dense and sparse, by the letter
-    that is reduced; synapse_once_s : a synapse, besides its samples. draw_s : a random number, by
-    kind. input_s : a feature of a sample.
-    batch_s, superstep_s, block_s : the Python of a batch, of an exchange, of a block in it.
-    pack_bytes_per_s, unpack_bytes_per_s : copies into and out of mailboxes.
-    latency_s, bandwidth_bytes_per_s : of a transport, from a post to the other's waking; of one
-    task.
+    together : how much longer computing takes where every core computes: cores that share what they
+    compute with, or the host with others, are slower then. call_s : an instruction of the engine,
+    whatever it does. product_s : the same of a product, by kind. row_s, weight_s : a weight of a
+    product, for every row of the batch and once; by kind, and for square weights of each of
+    ``sides``. edge_s : an element of the other two arrays. stream_s : an element of a loop over an
+    array as large as those weights. element_s : of one that is small. operation_s : by operation,
+    on top. reduce_s : an element of a reduction, by letter. space_s, synapse_s : a synapse and
+    sample of loops over both, dense and sparse, by the letter that is reduced; synapse_once_s : a
+    synapse, besides its samples. draw_s : a random number, by kind. input_s : a feature of a
+    sample. batch_s, superstep_s, block_s : the Python of a batch, of an exchange, of a block in it.
+    pack_bytes_per_s, unpack_bytes_per_s : copies into and out of mailboxes. latency_s,
+    bandwidth_bytes_per_s : of a transport, from a post to the other's waking; of one task.
     """
 
     n_cores: int = 2
+    together: float = 1.0
     call_s: float = 2e-7
     product_s: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(PRODUCTS, 5e-7))
     sides: tuple[float, ...] = (192, 640, 2048)
@@ -198,6 +199,9 @@ class Costs:
         self.itemsize = np.dtype(dtype).itemsize
         self.shares = [Share(network, task, n_tasks) for task in range(n_tasks)]
         self.crowd = max(1.0, n_tasks / machine.n_cores)  # tasks that share a core
+        others = min(n_tasks, machine.n_cores) - 1
+        if others > 0:
+            self.crowd *= 1.0 + (machine.together - 1.0) * others / (machine.n_cores - 1)
         used = choose_threads(network, batch_size, threads, n_tasks)
         self.slower = self.crowd / (1.0 + THREAD * (used - 1))
         self._lengths: dict[str, Array] = {}
