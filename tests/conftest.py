@@ -12,6 +12,14 @@ from horn.backends import BACKENDS
 EXISTING = [name for name, module in BACKENDS.items() if importlib.util.find_spec(module)]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory):
+    """What horn keeps between runs (the figures of the machine) is kept apart from the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def rng():
     """A generator seeded from HORN_SEED."""
