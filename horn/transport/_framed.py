@@ -281,9 +281,15 @@ class FramedTransport(Transport):
     def barrier(self, superstep: int, timeout_s: float) -> None:
         for task in self._peers:
             self._say(task, Arrived(), step=superstep)
-        if any(not peer.barriers for peer in self._peers.values()):
+
+        # Who leaves before the link has taken its arrival would be waited for in vain.
+        def missing() -> list[int]:
+            peers = self._peers.items()
+            return [t for t, p in peers if not p.barriers or p.urgent or p.stuck]
+
+        if missing():
             self._until(
-                lambda: [t for t, p in self._peers.items() if not p.barriers],
+                missing,
                 timeout_s,
                 f"superstep {superstep}, barrier",
                 lambda task: "its arrival",
