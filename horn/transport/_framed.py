@@ -253,16 +253,22 @@ class FramedTransport(Transport):
                 self._flush(task)
 
     def collect(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None:
-        _, receiving = self._step(parts)
-        if any(not slot.arrived for slot in receiving):
-            self._until(
-                lambda: sorted({s.channel.src for s in receiving if not s.arrived}),
-                timeout_s,
-                f"superstep {superstep}, exchange",
-                lambda task: ", ".join(
-                    str(s.channel) for s in receiving if s.channel.src == task and not s.arrived
-                ),
-            )
+        sending, receiving = self._step(parts)
+
+        # Who leaves while the others still lack a block of this superstep would be waited for in
+        # vain, since it sends only while it is in here.
+        def missing() -> list[int]:
+            late = {s.channel.src for s in receiving if not s.arrived}
+            unsent = [s for s in sending if s.n_unsent[s.n_uses & 1]]
+            slow = {task for s in unsent for task in s.channel.dsts if self._holds(task)}
+            return sorted(late | slow)
+
+        def owes(task: int) -> str:
+            owed = [str(s.channel) for s in receiving if s.channel.src == task and not s.arrived]
+            return ", ".join(owed) or "room for what is sent to it"
+
+        if missing():
+            self._until(missing, timeout_s, f"superstep {superstep}, exchange", owes)
         for slot in receiving:
             step, array, held = slot.arrived.popleft()
             if held:
@@ -436,6 +442,11 @@ class FramedTransport(Transport):
         """A short message that needs no credit and goes before blocks."""
         self._peers[task].urgent.append(_Outgoing(Message(meta, step=step)))
         self._flush(task)
+
+    def _holds(self, task: int) -> bool:
+        """Whether something to this task has not been given to the link."""
+        peer = self._peers[task]
+        return bool(peer.stuck or peer.urgent or peer.queue)
 
     def _next(self, peer: _Peer) -> _Outgoing | None:
         if peer.urgent:

@@ -341,3 +341,23 @@ def test_peers_that_lay_blocks_out_differently_do_not_agree(scheme):
 
     errors = run_threads(scheme, 2, body)
     assert any(isinstance(e, ProtocolError) for e in errors), errors
+
+
+def test_nobody_waits_for_blocks_of_one_who_has_collected_and_is_elsewhere(scheme):
+    """Six blocks of 4 MB are more than may be under way at a time."""
+    is_done = threading.Event()
+    large = [Channel(part, 0, (1,), "<f4", (1_000_000,)) for part in range(1, 7)]
+    parts = tuple(range(1, 8))
+
+    def body(t):
+        t.plan([*large, Channel(7, 1, (0,), "<f4", (4,))], TIMEOUT_S)
+        for part in parts[:-1] if t.task == 0 else parts[-1:]:
+            t.outbox(part, TIMEOUT_S)[...] = part
+        t.exchange(0, parts, TIMEOUT_S)
+        if t.task == 1:
+            is_done.set()
+            return [float(t.inbox(part)[-1]) for part in parts[:-1]]
+        assert is_done.wait(TIMEOUT_S), "the other still waits"  # at a barrier of ZooKeeper, say
+        return list(t.inbox(7))
+
+    assert good(run_threads(scheme, 2, body)) == [[7.0] * 4, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]
