@@ -192,9 +192,67 @@ class Note(Meta, frozen=True, omit_defaults=True, kw_only=True):
     fields: Annotated[dict[_Word, _Plain], msgspec.Meta(max_length=256)] = {}
 
 
+_Pieces = Annotated[tuple[_Small, ...], msgspec.Meta(max_length=MAX_BODIES)]
+
+
+class Parameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """Learned numbers by piece, a body each: to a server what training begins with, from it what it
+    has. ``clock`` is that of the pull.
+    """
+
+    kind = Kind.DATA
+    pieces: _Pieces
+    clock: _Count = 0
+
+
+class Gradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """To a server, a body each: the group's push number ``clock``, from so many samples."""
+
+    kind = Kind.DATA
+    pieces: _Pieces
+    clock: _Count
+    samples: _Count
+
+
+class Wanted(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """To a server: my group has pushed ``clock`` times and wants parameters. ``final``: the last."""
+
+    clock: _Count
+    final: bool = False
+
+
+class Left(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """To a server: my group pushes no more; or, ``is_thanks``, I have the last parameters."""
+
+    is_thanks: bool = False
+
+
+class Ask(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """An epoch is over here: does training end? ``stop`` is what group 0 says."""
+
+    epoch: _Count
+    stop: bool = False
+
+
+class Verdict(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """Whether training ends after this epoch."""
+
+    epoch: _Count
+    stop: bool = False
+
+
+class Values(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """Arrays of which the groups take the mean: the ``number``-th mean, from the ``at``-th array."""
+
+    kind = Kind.DATA
+    number: _Count
+    at: _Count = 0
+
+
 TYPES: dict[int, type[Meta]] = {
     1: Hello, 2: Welcome, 3: Refusal, 4: Plan, 5: Bye, 6: Failure,
     16: Block, 17: Arrived, 18: Credit, 32: Note,
+    48: Parameters, 49: Gradients, 50: Wanted, 51: Left, 52: Ask, 53: Verdict, 54: Values,
 }  # fmt: skip
 _TYPE = {cls: number for number, cls in TYPES.items()}
 _ENCODE = msgspec.msgpack.Encoder()

@@ -134,8 +134,12 @@ class Transport(ABC):
         """Pass when all tasks have called it for this superstep."""
 
     @abstractmethod
-    def send(self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float) -> None:
-        """A message outside the plan: notes, failures."""
+    def send(
+        self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float, wait: bool = True
+    ) -> None:
+        """A message outside the plan. Without ``wait`` what has no room now goes during later
+        calls, and the arrays must stay as they are until then.
+        """
 
     @abstractmethod
     def receive(self, timeout_s: float) -> Message | None:

@@ -324,12 +324,16 @@ class FramedTransport(Transport):
 
     # messages outside the plan
 
-    def send(self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float) -> None:
+    def send(
+        self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float, wait: bool = True
+    ) -> None:
         if to not in self._peers:
             raise BadFrame("receiver", f"task {to}", f"another task below {self.n_tasks}")
         peer = self._peers[to]
         peer.queue.append(_Outgoing(Message(meta, tuple(arrays)), sum(a.nbytes for a in arrays)))
         self._flush(to)
+        if not wait:
+            return
         self._until(
             lambda: [to] if peer.queue or peer.stuck else [],
             timeout_s,

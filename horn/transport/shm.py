@@ -446,7 +446,9 @@ class Shm(Transport):
 
     # messages outside the plan
 
-    def send(self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float) -> None:
+    def send(
+        self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float, wait: bool = True
+    ) -> None:
         if to not in self._peers:
             raise BadFrame("receiver", f"task {to}", f"another task below {self.n_tasks}")
         self._send(to, meta, arrays, time.monotonic() + timeout_s, None)

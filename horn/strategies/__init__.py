@@ -1,0 +1,238 @@
+"""Strategies: how groups, each a replica of the network over its tasks, stay together.
+
+Each file here is one, its name (with - for _) what ``strategy=`` takes, its last line ``STRATEGY``;
+files with an underscore are what they share. A strategy is a frozen dataclass of settings. What it
+does between batches is written as generators that yield requests (``Mean``, ``Push``, ``Pull``) and
+touch no socket; ``horn/runtime/replica.py`` does what they ask for. See docs/notes/0031.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from horn.errors import JobError
+from horn.job import Job
+from horn.optimizers import Optimizer
+
+if TYPE_CHECKING:
+    from horn.backends import Engine
+    from horn.runtime.replica import Seat
+    from horn.strategies._pieces import Piece
+    from horn.strategies._server import Server
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Groups x tasks, and servers. Ranks number them all: group * n_tasks + task, then servers."""
+
+    n_groups: int = 1
+    n_tasks: int = 1
+    n_servers: int = 0
+
+    @property
+    def n_workers(self) -> int:
+        return self.n_groups * self.n_tasks
+
+    @property
+    def n_ranks(self) -> int:
+        return self.n_workers + self.n_servers
+
+    def rank(self, group: int, task: int) -> int:
+        return group * self.n_tasks + task
+
+    def server(self, number: int) -> int:
+        """The rank of a server."""
+        return self.n_workers + number
+
+    def name(self, rank: int) -> str:
+        """What people call it."""
+        if rank >= self.n_workers:
+            return f"server {rank - self.n_workers}"
+        return f"task {rank}"
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Ask: these arrays become, in place, their means over all groups. Every group must ask."""
+
+    arrays: Sequence[Array]
+
+
+@dataclass(frozen=True)
+class Push:
+    """Ask: give servers these gradients, by the name of the learned array. clock : how many pushes
+    this group has made before. samples : what they were computed from.
+    """
+
+    clock: int
+    samples: int
+    gradients: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Ask: this task's learned arrays as servers have them. clock : the pushes of this group so
+    far. final : when all groups have finished.
+    """
+
+    clock: int
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Ask: tell servers that this group pushes no more."""
+
+
+Request: TypeAlias = Mean | Push | Pull | Leave
+Requests: TypeAlias = Iterator[Request]
+
+
+@dataclass
+class View:
+    """What a strategy sees of one task's replica. Arrays are the task's share, and live: what is
+    written there counts. Names are those of ``Model.parameters``; of a slot "<array>/<slot>".
+
+    n_batches : that this group has computed. n_samples : of the last one, in this group.
+    """
+
+    group: int
+    task: int
+    topology: Topology
+    parameters: Mapping[str, Array]
+    slots: Mapping[str, Array]
+    n_batches: int = 0
+    n_samples: int = 0
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """The settings that all strategies share (none), and the interface.
+
+    Every method but ``engine`` is pure. A class of yours needs ``after_batch``, and a ``name`` for
+    messages: see docs/strategies.md.
+    """
+
+    name: ClassVar[str] = ""
+    # Whether tasks of all groups run the same supersteps; else each group has its own.
+    is_joined: ClassVar[bool] = False
+    # Whether it may pass messages between batches, over a transport of all ranks.
+    has_messages: ClassVar[bool] = True
+    # Whether groups go on without waiting for each other; then servers must be there.
+    is_asynchronous: ClassVar[bool] = False
+    default_servers: ClassVar[int] = 0
+
+    def check(self, job: Job, topology: Topology) -> None:
+        """Raises JobError for a job that it cannot run."""
+        if topology.n_servers and not self.default_servers:
+            raise JobError(
+                f"strategy {self.name} has no servers, but {topology.n_servers} were asked for; "
+                f"leave servers out, or take strategy=downpour"
+            )
+
+    def prepared(self, job: Job, topology: Topology) -> Job:
+        """The job as the groups run it: its batch is what all groups together see in one iteration,
+        of which each computes its part.
+        """
+        return job
+
+    def optimizer(self, job: Job) -> Optimizer:
+        """What a group does with its gradients after each batch."""
+        return job.optimizer
+
+    def engine(self, seat: Seat) -> Engine:
+        """What a task runs."""
+        from horn.runtime.replica import Replica
+
+        return Replica(self, seat)
+
+    def server(
+        self, job: Job, number: int, pieces: Sequence[Piece], topology: Topology
+    ) -> Server:
+        """What a server is, of a strategy that has some."""
+        raise NotImplementedError(f"{type(self).__name__} has servers, but does not say what they are")
+
+    def begin(self, view: View) -> Any:
+        """What it has to remember of one task; given to every step."""
+        return None
+
+    def before_batch(self, memory: Any, view: View) -> Requests:
+        """Before each batch."""
+        yield from ()
+
+    def after_batch(self, memory: Any, view: View) -> Requests:
+        """After each batch."""
+        yield from ()
+
+    def at_epoch_end(self, memory: Any, view: View) -> Requests:
+        """Before group 0 measures its replica."""
+        yield from ()
+
+    def at_end(self, memory: Any, view: View) -> Requests:
+        """After the last batch. What group 0 has then is the model."""
+        yield from ()
+
+
+def names() -> list[str]:
+    """The strategies there are."""
+    found = (m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+    return sorted(name.replace("_", "-") for name in found)
+
+
+def load(name: str) -> type[Strategy]:
+    """A strategy by its name, or module:Class for one of the user's.
+
+    Raises
+    ------
+    JobError : there is none; says which there are.
+    """
+    known = names()
+    if name in known:
+        found: type[Strategy] = importlib.import_module(
+            f"{__name__}.{name.replace('-', '_')}"
+        ).STRATEGY
+        return found
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise JobError(
+            f"no strategy is called {name!r}; {hint}Known: {', '.join(known)}, or module:Class for "
+            f"one of yours"
+        )
+    try:
+        theirs = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise JobError(f"strategy {name}: {error}") from error
+    if not (isinstance(theirs, type) and issubclass(theirs, Strategy)):
+        raise JobError(f"strategy {name}: is {theirs!r}, no subclass of horn.Strategy")
+    return theirs
+
+
+def make(strategy: str | Strategy) -> Strategy:
+    """A strategy by its name with its defaults, or itself."""
+    if isinstance(strategy, Strategy):
+        return strategy
+    if not isinstance(strategy, str):
+        raise JobError(f"strategy must be a name or a horn.Strategy, got {strategy!r}")
+    return load(strategy)()
+
+
+def in_words(strategy: Strategy) -> str:
+    """downpour (push_every=4): what is not as by default."""
+    said = [
+        f"{f.name}={getattr(strategy, f.name)!r}"
+        for f in dataclasses.fields(strategy)
+        if getattr(strategy, f.name) != f.default
+    ]
+    return f"{strategy.name} ({', '.join(said)})" if said else strategy.name

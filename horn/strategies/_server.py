@@ -1,0 +1,255 @@
+"""A parameter server: a pure state machine, a message in, messages out.
+
+It keeps its pieces of the parameters and the optimizer's memory of them. Each piece is on its own:
+no lock, no clock of the whole. Sums are taken in the order of groups, never of arrival, where the
+strategy is synchronous; else gradients count as they come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from horn.errors import ProtocolError
+from horn.optimizers import Optimizer
+from horn.runtime.messages import Ask, Gradients, Left, Meta, Parameters, Verdict, Wanted
+from horn.strategies import Array, Topology
+from horn.strategies._pieces import Piece, messages
+
+# An update makes arrays for what is between its operations: so many numbers stay in the cache.
+AT_ONCE = 1 << 15
+
+Answer = tuple[int, Meta, tuple[Array, ...]]
+
+
+@dataclass
+class _Kept:
+    """A piece as the server has it."""
+
+    piece: Piece
+    w: Array
+    slots: dict[str, Array]
+    n_updates: int = 0
+    n_pushes: list[int] = field(default_factory=list)  # by group
+    pulled: list[int] = field(default_factory=list)  # by group: n_updates when it pulled last
+    waiting: dict[int, dict[int, tuple[int, Array]]] = field(default_factory=dict)  # clock, group
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What of a strategy a server has to know; as in Downpour, warm_start in pushes."""
+
+    max_staleness: int | None = None
+    scale_by_staleness: bool = False
+    warm_start: int = 0
+
+    @property
+    def is_synchronous(self) -> bool:
+        return self.max_staleness == 0
+
+
+class Server:
+    """One server. ``staleness`` counts pushed pieces by how many updates they were late.
+
+    Raises
+    ------
+    ProtocolError : a message that does not fit the pieces, or that comes out of its turn.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        pieces: Sequence[Piece],
+        optimizer: Optimizer,
+        topology: Topology,
+        policy: Policy,
+        dtype: str,
+    ) -> None:
+        self.number, self.topology, self.policy = number, topology, policy
+        self.optimizer, self.dtype = optimizer, np.dtype(dtype)
+        self.mine = tuple(piece for piece in pieces if piece.server == number)
+        self.kept: dict[int, _Kept] = {}
+        self.staleness: Counter[int] = Counter()
+        self.n_pushes = 0
+        self.left: set[int] = set()  # groups that push no more
+        self._pulls: dict[int, Wanted] = {}  # by group: what waits
+        self._leavers: dict[int, set[int]] = {}  # by group: its tasks that have said so
+        self._final: set[int] = set()  # tasks of group 0 that have the end
+        self._verdicts: dict[tuple[int, int], bool] = {}  # group, epoch -> stop
+        self._stop_after: int | None = None
+        self._per_task = {
+            task: messages([p for p in self.mine if task in p.holders], self.dtype.itemsize)
+            for task in range(topology.n_tasks)
+        }
+
+    @property
+    def is_done(self) -> bool:
+        """All groups have left, and every task of group 0 has thanked for the end."""
+        return len(self.left) == self.topology.n_groups and len(self._final) == (
+            self.topology.n_tasks
+        )
+
+    def on(self, src: int, meta: Meta, arrays: Sequence[Array]) -> list[Answer]:
+        """A message of rank ``src``; what to send, and to which rank."""
+        group, task = divmod(src, self.topology.n_tasks)
+        match meta:
+            case Parameters(pieces=pieces):
+                self._begin(src, pieces, arrays)
+            case Gradients():
+                self._push(group, task, meta, arrays)
+            case Wanted():
+                self._pulls[group] = meta
+            case Left(is_thanks=True):
+                self._final.add(task)
+            case Left():
+                self._leavers.setdefault(group, set()).add(task)
+                if len(self._leavers[group]) < self.topology.n_tasks:
+                    return []  # the others may still be sending
+                self.left.add(group)
+                for kept in self.kept.values():
+                    self._sum(kept)
+            case Ask(epoch=epoch, stop=stop):
+                return [(src, Verdict(epoch=epoch, stop=self._verdict(group, epoch, stop)), ())]
+            case _:
+                raise ProtocolError(f"server {self.number}: {type(meta).__name__} of task {src}")
+        return self._answers()
+
+    def _begin(self, src: int, indices: Sequence[int], arrays: Sequence[Array]) -> None:
+        """Initial values, from the tasks of group 0."""
+        for index, array in zip(indices, arrays, strict=True):
+            piece = self._piece(index, src, array)
+            if index in self.kept or src != piece.owner:
+                raise ProtocolError(f"server {self.number}: piece {index} of task {src}, again")
+            w = np.array(array)
+            slots = {name: np.zeros_like(w) for name in self.optimizer.slots}
+            n = self.topology.n_groups
+            self.kept[index] = _Kept(piece, w, slots, 0, [0] * n, [0] * n)
+
+    def _piece(self, index: int, src: int, array: Array) -> Piece:
+        piece = next((p for p in self.mine if p.index == index), None)
+        if piece is None or array.shape != (len(piece),) or array.dtype != self.dtype:
+            raise ProtocolError(
+                f"server {self.number}: piece {index} of task {src} as {array.dtype} {array.shape}"
+            )
+        return piece
+
+    # pushes
+
+    def _push(self, group: int, task: int, meta: Gradients, arrays: Sequence[Array]) -> None:
+        self.n_pushes += 1
+        if group in self.left:
+            raise ProtocolError(f"server {self.number}: group {group} pushes after it left")
+        for index, array in zip(meta.pieces, arrays, strict=True):
+            kept = self.kept.get(index)
+            if kept is None or kept.piece.owner != task or array.shape != kept.w.shape:
+                raise ProtocolError(
+                    f"server {self.number}: piece {index} {array.shape} pushed by task {task} of "
+                    f"group {group}"
+                )
+            if meta.clock != kept.n_pushes[group]:
+                raise ProtocolError(
+                    f"server {self.number}: push {meta.clock} of group {group} for piece {index}, "
+                    f"expected {kept.n_pushes[group]}"
+                )
+            kept.n_pushes[group] += 1
+            if self.policy.is_synchronous:
+                kept.waiting.setdefault(meta.clock, {})[group] = (meta.samples, np.array(array))
+                self._sum(kept)
+                continue
+            late = kept.n_updates - kept.pulled[group]
+            self.staleness[late] += 1
+            if meta.samples:
+                scale = 1.0 / max(late, 1) if self.policy.scale_by_staleness else 1.0
+                self._update(kept, array, scale)
+
+    def _sum(self, kept: _Kept) -> None:
+        """Of a synchronous strategy: the clock's mean over all samples, once all groups are in."""
+        while kept.waiting:
+            clock = min(kept.waiting)
+            found = kept.waiting[clock]
+            if any(g not in found and g not in self.left for g in range(self.topology.n_groups)):
+                return
+            del kept.waiting[clock]
+            n = sum(samples for samples, _ in found.values())
+            self.staleness[0] += len(found)
+            if not n:
+                continue
+            total = np.zeros_like(kept.w)
+            for group in sorted(found):
+                samples, gradient = found[group]
+                total += (samples / n) * gradient
+            self._update(kept, total, 1.0)
+
+    def _update(self, kept: _Kept, gradient: Array, scale: float) -> None:
+        o = self.optimizer
+        rate = o.rate(kept.n_updates) * scale
+        kept.n_updates += 1
+        for start in range(0, len(kept.w), AT_ONCE):
+            at = slice(start, start + AT_ONCE)
+            w, g = kept.w[at], gradient[at]
+            if o.weight_decay and kept.piece.decays:
+                g = g + o.weight_decay * w
+            if o.clip_value is not None:
+                g = np.clip(g, -o.clip_value, o.clip_value)
+            slots: dict[str, Any] = {name: slot[at] for name, slot in kept.slots.items()}
+            new, memory = o.update(w, g, slots, rate, float(kept.n_updates))
+            w[...] = new
+            for name, value in memory.items():
+                slots[name][...] = value
+
+    # pulls
+
+    def _answers(self) -> list[Answer]:
+        """To every pull that need not wait any longer: to all tasks of the group, one version."""
+        found: list[Answer] = []
+        for group, wanted in list(self._pulls.items()):
+            if not self._may(group, wanted):
+                continue
+            del self._pulls[group]
+            for kept in self.kept.values():
+                kept.pulled[group] = kept.n_updates
+            for task, batches in self._per_task.items():
+                rank = self.topology.rank(group, task)
+                for some in batches:
+                    meta = Parameters(pieces=tuple(p.index for p in some), clock=wanted.clock)
+                    # A copy: it may be updated before it has been sent.
+                    found.append((rank, meta, tuple(self.kept[p.index].w.copy() for p in some)))
+        return found
+
+    def _may(self, group: int, wanted: Wanted) -> bool:
+        if len(self.kept) < len(self.mine):
+            return False  # nobody has said yet what they are
+        n_groups = self.topology.n_groups
+        others = [g for g in range(n_groups) if g not in self.left]
+        if wanted.final:
+            return not others
+        # Its other tasks may still be sending; and an answer to who does not read would be stuck.
+        if any(kept.n_pushes[group] < wanted.clock for kept in self.kept.values()):
+            return False
+        if group and wanted.clock == 0 and 0 in others:
+            warm = self.policy.warm_start
+            if any(kept.n_pushes[0] < warm for kept in self.kept.values()):
+                return False
+        bound = self.policy.max_staleness
+        if bound is None:
+            return True
+        return all(
+            kept.n_pushes[g] >= wanted.clock - bound for kept in self.kept.values() for g in others
+        )
+
+    # epochs
+
+    def _verdict(self, group: int, epoch: int, stop: bool) -> bool:
+        """Whether a group ends after an epoch: group 0 decides, all tasks of a group hear alike."""
+        if group == 0:
+            if stop:
+                self._stop_after = epoch
+            return stop
+        key = (group, epoch)
+        if key not in self._verdicts:
+            self._verdicts[key] = self._stop_after is not None
+        return self._verdicts[key]

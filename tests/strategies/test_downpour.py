@@ -1,0 +1,84 @@
+"""Downpour: the law of the synchronous one, and what holds for the asynchronous."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.backends import Setup, make
+from horn.compiler.placement import Placement
+from horn.job import Job
+from horn.runtime.replica import Replica
+from horn.strategies import Topology
+from horn.strategies.downpour import Downpour
+from tests.strategies.together import together
+from tests.transport.groups import good
+
+N_SAMPLES, N_STEPS = 60, 20
+OPTIMIZERS = {
+    "momentum": horn.SGD(0.05, momentum=0.9, weight_decay=0.01),
+    "nesterov": horn.SGD(0.05, momentum=0.9, nesterov=True),
+    "adagrad": horn.Adagrad(0.05),
+    "adam": horn.Adam(0.01, clip_value=0.1),
+}
+
+
+def a_job(optimizer: horn.Optimizer, batch: int = 4) -> Job:
+    net = horn.Network(seed=5)
+    net.input(7, keep=0.9)
+    net.layer(9, neuron=horn.neurons.Dropout, activation="tanh")
+    net.layer(6, activation="sigmoid")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(N_SAMPLES, 7)), rng.integers(0, 3, N_SAMPLES)
+    return Job(net, (x, y), optimizer=optimizer, batch_size=batch, iterations=N_STEPS,
+               dtype="float64")  # fmt: skip
+
+
+def batches(size: int) -> list[np.ndarray]:
+    """Of all groups; one in the middle is short."""
+    sizes = [size if step != 7 else max(1, size - 3) for step in range(N_STEPS)]
+    return [(np.arange(n) * 7 + step) % N_SAMPLES for step, n in enumerate(sizes)]
+
+
+def whole_batches(job: Job, n_groups: int) -> dict[str, np.ndarray]:
+    """What one task has after the same batches."""
+    size = n_groups * job.batch_size
+    engine = make("kernels", Setup(job.network, job.optimizer, "labels", size, job.dtype, 1))
+    engine.bind(job.data)
+    for k, rows in enumerate(batches(size)):
+        engine.step(rows, iteration=k, first_sample=100 * k)
+    return engine.parameters()
+
+
+def trained(replica: Replica, size: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    for k, rows in enumerate(batches(size)):
+        replica.step(rows, iteration=k, first_sample=100 * k)
+    replica.conclude()
+    parameters = replica.parameters()
+    return parameters, {name: replica.places(name) for name in parameters}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("n_servers", [1, 3])
+@pytest.mark.parametrize(("n_groups", "n_tasks"), [(1, 1), (2, 1), (3, 2)])
+def test_synchronous_downpour_is_one_task_with_the_whole_batch(
+    optimizer, n_servers, n_groups, n_tasks
+):
+    job = a_job(OPTIMIZERS[optimizer])
+    topology = Topology(n_groups, n_tasks, n_servers)
+    size = n_groups * job.batch_size
+    found = good(together(
+        Downpour(max_staleness=0), job, Placement.default(job.network), topology,
+        lambda replica: trained(replica, size),
+    ))  # fmt: skip
+    one = whole_batches(job, n_groups)
+    for parameters, places in found[:n_tasks]:  # group 0 has the end
+        for name, array in parameters.items():
+            expected = one[name]
+            for axis, at in enumerate(places[name]):
+                expected = expected[(slice(None),) * axis + (at,)]
+            np.testing.assert_allclose(array, expected, rtol=1e-10, atol=1e-12, err_msg=name)

@@ -1,0 +1,93 @@
+"""Groups, tasks and servers as threads of this process, for tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from horn.compiler.placement import Placement
+from horn.job import Job
+from horn.runtime.group import Group
+from horn.runtime.replica import Replica, Seat, serve
+from horn.strategies import Strategy, Topology
+from horn.strategies._pieces import pieces
+from horn.strategies._server import Server
+from horn.transport import Place, Transport, open_transport
+from tests.transport.groups import url_of
+
+TIMEOUT_S = 20.0
+
+
+def together(
+    strategy: Strategy,
+    job: Job,
+    placement: Placement,
+    topology: Topology,
+    body: Callable[[Replica], Any],
+    *,
+    scheme: str = "inproc",
+    backend: str = "kernels",
+) -> list[Any]:
+    """``body(replica)`` in a thread per rank, servers beside them; what each returned or raised: of
+    a server, the server.
+    """
+    job = strategy.prepared(job, topology)
+    n_each = topology.n_workers if strategy.is_joined else topology.n_tasks
+
+    def made(rank: int, n: int, name: str) -> Transport:
+        return open_transport(url_of(scheme), Place(rank, n, name, 3))
+
+    steps = [
+        made(rank % n_each, n_each, f"steps-{rank // n_each}") for rank in range(topology.n_workers)
+    ]
+    wires = [made(rank, topology.n_ranks, "wire") for rank in range(topology.n_ranks)]
+    if not strategy.has_messages:
+        for wire in wires:
+            wire.close()
+        wires = []
+    ends = [wire.endpoint for wire in wires]
+    results: list[Any] = [None] * topology.n_ranks
+
+    def worker(rank: int) -> Any:
+        first = rank // n_each * n_each
+        with steps[rank] as step:
+            step.connect([t.endpoint for t in steps[first : first + n_each]], TIMEOUT_S)
+            wire = None
+            if wires:
+                wire = wires[rank]
+                wire.connect(ends, TIMEOUT_S)
+            seat = Seat(job, topology, rank, placement, Group(step, timeout_s=TIMEOUT_S), wire,
+                        backend, 1, timeout_s=TIMEOUT_S)  # fmt: skip
+            try:
+                replica = Replica(strategy, seat)
+                replica.bind(job.data)
+                return body(replica)
+            finally:
+                if wire is not None:
+                    wire.close()
+
+    def served(rank: int) -> Server:
+        with wires[rank] as wire:
+            wire.connect(ends, TIMEOUT_S)
+            cut = pieces(job.network, placement, topology, job.dtype)
+            server = strategy.server(job, rank - topology.n_workers, cut, topology)
+            serve(wire, server.on, lambda: server.is_done, TIMEOUT_S)
+            return server
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = worker(rank) if rank < topology.n_workers else served(rank)
+        except Exception as error:  # handed to the test
+            results[rank] = error
+
+    threads = [
+        threading.Thread(target=run, args=(rank,), name=topology.name(rank))
+        for rank in range(topology.n_ranks)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), f"{thread.name} hangs"
+    return results
