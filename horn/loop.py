@@ -35,6 +35,7 @@ COLUMNS = (
     "learning_rate",
     "seconds",
     "samples_per_s",
+    "group_loss",
 )
 
 
@@ -45,7 +46,8 @@ class History:
     and iteration gives the rows. What was not measured is None. Columns: epoch (from 1; the last
     may be partial), iteration (updates so far), loss (of the training samples, as they were learned
     from), acc (of a sample of them, a twentieth, after the epoch), val_loss, val_acc,
-    learning_rate (of the last update), seconds (since the start), samples_per_s.
+    learning_rate (of the last update), seconds (since the start), samples_per_s, group_loss (of each
+    group's own samples; None with one group).
     """
 
     columns = COLUMNS
@@ -91,6 +93,18 @@ class Best:
     states: dict[str, Array]
 
 
+@dataclass
+class Own:
+    """The sum of the losses of a group's own samples in an epoch."""
+
+    total: float = 0.0
+    samples: int = 0
+
+    def add(self, loss: float, samples: int) -> None:
+        self.total += loss * samples
+        self.samples += samples
+
+
 @dataclass(frozen=True)
 class Trouble:
     """Where NaN or infinity was met: ``what`` says it, as in "the loss became nan"."""
@@ -118,7 +132,11 @@ class Loop:
     begun : when the run began (``perf_counter``). timeout : seconds from then, after which it ends.
     is_share : the engine holds a share of the arrays, so nobody here can say which neuron failed;
     ``trouble`` has what is known. look : the learned arrays without copying them. on_iteration :
-    hears the number of each update before it. on_epoch : called after each epoch.
+    hears the number of each update before it. is_watcher : it measures, and keeps the best; else
+    another group does. before_measuring : called at the end of each epoch. on_epoch : called after
+    each epoch with its number and whether this group wants to stop; says whether all stop.
+    before_end : called after the last step. own_of : the loss of the group's own samples in the last
+    batch, and how many they were; ``own`` sums them over the epoch.
 
     Raises
     ------
@@ -136,11 +154,17 @@ class Loop:
         is_share: bool = False,
         look: Callable[[], Mapping[str, Array]] | None = None,
         on_iteration: Callable[[int], None] | None = None,
-        on_epoch: Callable[[], None] | None = None,
+        is_watcher: bool = True,
+        before_measuring: Callable[[], None] | None = None,
+        on_epoch: Callable[[int, bool], bool] | None = None,
+        before_end: Callable[[], None] | None = None,
+        own_of: Callable[[], tuple[float, int]] | None = None,
     ) -> None:
         self.job, self.engine, self.watcher = job, engine, watcher
         self.begun, self.timeout = begun, timeout
         self.is_share, self.on_iteration, self.on_epoch = is_share, on_iteration, on_epoch
+        self.is_watcher, self.before_measuring = is_watcher, before_measuring
+        self.before_end, self.own_of, self.own = before_end, own_of, Own()
         self.look = look or engine.parameters
         self.history = History()
         self.iteration = 0
@@ -156,27 +180,41 @@ class Loop:
         while self.iteration < job.n_iterations:
             epoch += 1
             row = self._epoch(epoch)
-            if self.sample is not None:
-                row["acc"] = _measure(self.engine, job, self.sample)["acc"]
-            if job.validation is not None and job.network.loss is not None:
-                found = _measure(self.engine, job, job.validation)
-                row["val_loss"], row["val_acc"] = found["loss"], found.get("acc")
+            if self.before_measuring is not None:
+                self.before_measuring()
+            if self.is_watcher:
+                self._watch(row)
             if job.network.loss is None:  # nothing else would show it
                 self._check_finite()
             self.history.rows.append(row)
-            self._keep_best(row)
+            if self.is_watcher:
+                self._keep_best(row)
             self.watcher.epoch(row)
-            if self.on_epoch is not None:
-                self.on_epoch()
             patience = job.early_stopping.patience if job.early_stopping else None
-            if patience is not None and self.best and epoch - self.best.epoch >= patience:
+            stop = bool(patience and self.best and epoch - self.best.epoch >= patience)
+            if self.on_epoch is not None:
+                stop = self.on_epoch(epoch, stop)
+            if stop:
                 self.stopped_early = self.iteration < job.n_iterations
                 break
+        if self.before_end is not None:
+            self.before_end()
+
+    def _watch(self, row: dict[str, Any]) -> None:
+        """Measure the model, into the row."""
+        job = self.job
+        if self.sample is not None:
+            row["acc"] = _measure(self.engine, job, self.sample)["acc"]
+        if job.validation is not None and job.network.loss is not None:
+            found = _measure(self.engine, job, job.validation)
+            row["val_loss"], row["val_acc"] = found["loss"], found.get("acc")
 
     def finish(self) -> Ending:
         """Go back to the best model, if one was kept, and measure the last word on it."""
         job, best = self.job, self.best
         self._check_finite()
+        if not self.is_watcher:
+            return Ending(self.iteration, self.iteration, self.stopped_early, None, None, {})
         if best is not None:
             self.engine.load(best.parameters, best.states, None, best.iteration)
         test = None if job.test is None else _measure(self.engine, job, job.test)
@@ -196,6 +234,7 @@ class Loop:
         sample = (epoch - 1) * n
         n_steps = min(job.iterations_per_epoch, job.n_iterations - self.iteration)
         total, done, begun = 0.0, 0, perf_counter()
+        self.own = Own()
         next_look = begun + self.watcher.interval_s
         for start in range(0, n_steps * size, size):
             rows = order[start : start + size]
@@ -207,6 +246,8 @@ class Loop:
             self.iteration += 1
             total += loss * len(rows)
             done += len(rows)
+            if self.own_of is not None:
+                self.own.add(*self.own_of())
             now = perf_counter()
             if now >= next_look:
                 next_look = now + self.watcher.interval_s
@@ -224,6 +265,7 @@ class Loop:
             "learning_rate": job.optimizer.rate(self.iteration - 1),
             "seconds": now - self.begun,
             "samples_per_s": done / max(now - begun, 1e-9),
+            "group_loss": None,
         }
 
     def _keep_best(self, row: Mapping[str, Any]) -> None:

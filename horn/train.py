@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from horn import summary
+from horn import strategies, summary
 from horn.backends import BACKENDS, Setup, make
 from horn.compiler.placement import Placement
 from horn.errors import CompileError, JobError
@@ -27,6 +27,8 @@ from horn.model import Array, Description, Model, has_labels
 from horn.modelfile import check_writable
 from horn.neuron import has_backward
 from horn.progress import Lines, Progress
+from horn.strategies import Strategy, Topology
+from horn.strategies.allreduce import AllReduce
 
 # The file that horn is importing a job from, while it does; ``train`` must not run then.
 importing: str | None = None
@@ -42,7 +44,8 @@ class Run:
     model, by where it was measured: {"test": {...}}, else "validation", else "training".
     counters : a row per task of a group: compute_s, pack_s, send_s, wait_s, unpack_s, n_sent,
     sent_bytes, n_received, received_bytes, n_supersteps, peak_memory_bytes; empty with one task,
-    which sends nothing.
+    which sends nothing. staleness : with servers, how many pushed pieces of the parameters came how
+    many updates late.
     """
 
     model: Model
@@ -56,6 +59,7 @@ class Run:
     test: dict[str, float] | None = None
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     counters: list[dict[str, Any]] = field(default_factory=list)
+    staleness: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -67,6 +71,7 @@ class _Trained:
     parameters: dict[str, Array]
     states: dict[str, Array]
     counters: list[dict[str, Any]] = field(default_factory=list)
+    staleness: dict[int, int] = field(default_factory=dict)
 
 
 def train(
@@ -74,7 +79,8 @@ def train(
     *,
     groups: int = 1,
     tasks: int = 1,
-    strategy: str = "allreduce",
+    servers: int | None = None,
+    strategy: str | Strategy = "allreduce",
     backend: str = "kernels",
     seed: int | None = None,
     threads: int | None = None,
@@ -93,8 +99,12 @@ def train(
     ``horn.progress.Progress``. timeout : seconds, after which training ends with Timeout.
 
     With ``tasks`` above 1 the network is divided among so many processes, which give the answer of
-    one. With ``groups`` above 1 as many replicas of it, each over its tasks, share every batch and
-    sum their gradients (strategy "allreduce"): again the answer of one. barrier : how tasks pass
+    one. With ``groups`` above 1 there are as many replicas of it, each over its tasks, and
+    ``strategy`` says how they stay together: a name, with its defaults, or a ``horn.Strategy``.
+    "allreduce": they share every batch and sum their gradients, again the answer of one.
+    "downpour": they train on their own, and ``servers`` hold the parameters (1 by default; 0: one
+    in the process of the first task). "parallel-dropout": each task trains sub-models. See
+    docs/strategies.md. barrier : how tasks pass
     supersteps, by counting "message"s or through "zookeeper". transport : what carries blocks,
     "shm", "ipc" or "tcp". pins : where weights live, {"layer1": "receiver", "sender" or
     "replicated"}; the rest is chosen. trace : a file for a Chrome trace. superstep_timeout :
@@ -116,20 +126,24 @@ def train(
         raise JobError(
             f"horn.train takes a horn.Job, got {job!r}; write horn.train(horn.Job(net, ...))"
         )
-    _check_topology(groups, tasks, strategy, job)
+    strategy = strategies.make(strategy)
+    _check_counts(groups, tasks, servers)
     if seed is not None:
         job = job.with_settings(network=job.network.rebuilt(seed=seed))
     job.check_data()
     _check_monitor(job)
+    n_servers = servers or strategy.default_servers
+    strategy.check(job, Topology(groups, tasks, n_servers))
     watcher = Lines() if progress is True else progress or Progress()
     code = Description.of(job.network)
-    if tasks == groups == 1:
+    if tasks == groups == 1 and isinstance(strategy, AllReduce):
         _check_alone(pins, trace)
         trained = _train_here(job, backend, threads, watcher, begun, timeout)
     else:
         group = _Group(
-            tasks, barrier, transport, dict(pins or {}), trace, superstep_timeout, groups
-        )
+            tasks, barrier, transport, dict(pins or {}), trace, superstep_timeout, groups,
+            n_servers, n_servers > 0 and servers == 0, strategy,
+        )  # fmt: skip
         trained = _train_in_group(job, group, backend, threads, watcher, begun, timeout)
     ending, n_epochs = trained.ending, len(trained.history)
     facts = {
@@ -172,6 +186,7 @@ def train(
         ending.test,
         ending.metrics,
         trained.counters,
+        trained.staleness,
     )
 
 
@@ -208,7 +223,7 @@ def _train_here(
 
 @dataclass(frozen=True)
 class _Group:
-    """How several tasks run a job: ``n_tasks`` in each of ``n_groups``."""
+    """How several tasks run a job: ``n_tasks`` in each of ``n_groups``, and servers."""
 
     n_tasks: int
     barrier: str
@@ -217,6 +232,9 @@ class _Group:
     trace: str | os.PathLike[str] | None
     superstep_timeout_s: float
     n_groups: int
+    n_servers: int
+    guests: bool
+    strategy: Strategy
 
 
 def _train_in_group(
@@ -235,7 +253,11 @@ def _train_in_group(
     from horn.runtime.parcel import draft
 
     _check_group(job, group, backend)
-    text = draft(job)
+    job = group.strategy.prepared(
+        job, Topology(group.n_groups, group.n_tasks, group.n_servers)
+    )
+    _check_groups(job, group)
+    text = draft(job, group.strategy)
     if job.check:
         _check_backwards(job, backend)
     if group.trace is not None:
@@ -249,6 +271,9 @@ def _train_in_group(
         group.superstep_timeout_s,
         group.trace is not None,
         n_groups=group.n_groups,
+        n_servers=group.n_servers,
+        guests=group.guests,
+        is_joined=group.strategy.is_joined,
     )
     calibrate(job.dtype)  # now: starting tasks would disturb it
     outcome = launch(job, text, lambda: _placement(job, group), settings, watcher, begun, timeout)
@@ -260,6 +285,7 @@ def _train_in_group(
         outcome.parameters,
         outcome.states,
         outcome.counters,
+        outcome.staleness,
     )
 
 
@@ -297,18 +323,19 @@ def _check_alone(pins: Mapping[str, str] | None, trace: str | os.PathLike[str] |
             raise JobError(f"{what} is for several tasks; say how many, as in tasks=2")
 
 
-def _check_topology(groups: int, tasks: int, strategy: str, job: Job) -> None:
-    for what, value in (("groups", groups), ("tasks", tasks)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise JobError(f"{what} must be a whole number from 1, got {value!r}")
-    if strategy != "allreduce":
+def _check_counts(groups: int, tasks: int, servers: int | None) -> None:
+    for what, value, least in (("groups", groups, 1), ("tasks", tasks, 1), ("servers", servers, 0)):
+        if value is None and what == "servers":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise JobError(f"{what} must be a whole number from {least}, got {value!r}")
+
+
+def _check_groups(job: Job, group: _Group) -> None:
+    if group.n_groups > job.batch_size:
         raise JobError(
-            f'strategy is {strategy!r}, but this version of horn has "allreduce" only; leave it out'
-        )
-    if groups > job.batch_size:
-        raise JobError(
-            f"asked for {groups} groups, but a batch has {job.batch_size} samples, of which each "
-            f"group computes its part; use fewer groups, or a larger batch_size"
+            f"asked for {group.n_groups} groups, but a batch has {job.batch_size} samples, of "
+            f"which each group computes its part; use fewer groups, or a larger batch_size"
         )
 
 

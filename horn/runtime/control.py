@@ -52,9 +52,13 @@ class Stepped(Message, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class Row(Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """An epoch is over: its row of the history."""
+    """An epoch is over in a group: its row of the history. ``own`` is the group's own loss, and of
+    how many samples.
+    """
 
-    values: dict[str, float | int | None]
+    values: dict[str, float | int | list[float] | None]
+    group: _Count = 0
+    own: tuple[float, _Count] | None = None
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,15 +90,18 @@ class Trace(Message, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class Finished(Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The last word of a task that succeeded: a loop's Ending, a group's Spent."""
+    """The last word of a task that succeeded: a loop's Ending, a group's Spent. Of a server
+    ``staleness``: how many pushed pieces were late by so many updates.
+    """
 
-    iterations: int
-    iteration: int
-    stopped_early: bool
-    best_epoch: int | None
-    test: dict[str, float] | None
-    metrics: dict[str, dict[str, float]]
-    spent: dict[str, int | float]
+    iterations: int = 0
+    iteration: int = 0
+    stopped_early: bool = False
+    best_epoch: int | None = None
+    test: dict[str, float] | None = None
+    metrics: dict[str, dict[str, float]] = {}
+    spent: dict[str, int | float] = {}
+    staleness: dict[int, int] = {}
 
 
 class Failed(Message, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):

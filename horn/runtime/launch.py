@@ -15,7 +15,8 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,7 @@ from horn.runtime.control import Failed, Finished, Ready, Row, Stepped
 from horn.runtime.family import STOP_S, Child, Family
 from horn.runtime.messages import Array
 from horn.runtime.parcel import Draft, RunSpec, map_private, pack
+from horn.strategies import Topology
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +50,8 @@ URLS = {"shm": "shm://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
 @dataclass(frozen=True)
 class Settings:
     """How groups of ``n_tasks`` each run. barrier : "message" or "zookeeper". transport : a key of
-    ``URLS``. threads : per task. hosts : a ZooKeeper to use instead of an embedded one.
+    ``URLS``. threads : per task. hosts : a ZooKeeper to use instead of an embedded one. guests :
+    servers are threads of the first tasks' processes.
     """
 
     n_tasks: int
@@ -60,11 +63,24 @@ class Settings:
     wants_trace: bool = False
     hosts: str | None = None
     n_groups: int = 1
+    n_servers: int = 0
+    guests: bool = False
+    is_joined: bool = True
+
+    @property
+    def topology(self) -> Topology:
+        return Topology(self.n_groups, self.n_tasks, self.n_servers)
+
+    @property
+    def n_processes(self) -> int:
+        return self.topology.n_workers if self.guests else self.topology.n_ranks
 
 
 @dataclass
 class Outcome:
-    """What came of it. ``counters`` and ``traces`` by task."""
+    """What came of it. ``counters`` and ``traces`` by task. ``staleness`` counts what was pushed to
+    servers by how many updates it was late.
+    """
 
     ending: Ending
     rows: list[dict[str, Any]]
@@ -72,6 +88,7 @@ class Outcome:
     states: dict[str, Array]
     counters: list[dict[str, Any]]
     traces: list[control.Trace] = field(default_factory=list)
+    staleness: dict[int, int] = field(default_factory=dict)
 
 
 def cores() -> int:
@@ -100,8 +117,8 @@ def launch(
     """
     name = f"{re.sub('[^A-Za-z0-9_.-]', '-', job.name or 'job').strip('-.') or 'job'}"
     job_id = f"{name[:80]}-{secrets.token_hex(4)}"
-    n_processes = settings.n_groups * settings.n_tasks
-    threads = settings.threads or max(cores() // n_processes, 1)
+    n_processes = settings.n_processes
+    threads = settings.threads or max(cores() // settings.topology.n_workers, 1)
     with ExitStack() as stack:
         family = stack.enter_context(Family(n_processes, threads, job_id))
         hosts = settings.hosts
@@ -113,6 +130,8 @@ def launch(
         run = RunSpec(
             n_tasks=settings.n_tasks,
             n_groups=settings.n_groups,
+            n_servers=settings.n_servers,
+            guests=settings.guests,
             hosts=hosts,
             job=job_id,
             url=URLS[settings.transport],
@@ -133,7 +152,7 @@ def launch(
             parcel.close()
         entry.change(State.RUNNING)
         deadline = None if timeout_s is None else begun + timeout_s
-        hearing = Hearing(job, family, watcher, deadline, timeout_s)
+        hearing = Hearing(job, family, watcher, deadline, timeout_s, settings)
         try:
             hearing.listen()
         finally:
@@ -153,7 +172,7 @@ class Entry:
         try:
             self.jobs = Jobs(self.coord)
             spec = {"name": job.name, "groups": settings.n_groups, "tasks": settings.n_tasks,
-                    "barrier": settings.barrier, "transport": settings.transport,
+                    "servers": settings.n_servers, "barrier": settings.barrier, "transport": settings.transport,
                     "layers": [x.size for x in job.network.layers],
                     "parent": os.getpid()}  # fmt: skip
             self.jobs.create(job_id, json.dumps(spec).encode())
@@ -187,14 +206,17 @@ class Hearing:
         watcher: Progress,
         deadline: float | None,
         timeout_s: float | None,
+        settings: Settings,
     ) -> None:
         self.job, self.family, self.watcher = job, family, watcher
+        self.topology, self.is_joined = settings.topology, settings.is_joined
         self.deadline, self.timeout_s = deadline, timeout_s
         n_tasks = len(family.children)
         self.case = Case(n_tasks, {c.task: c.process.pid for c in family.children})
         self.ready: set[int] = set()
         self.finished: dict[int, Finished] = {}
         self.rows: list[dict[str, Any]] = []
+        self.heard: dict[int, dict[int, Row]] = {}  # epoch, group: rows that are not in ``rows``
         self.traces: dict[int, control.Trace] = {}
         self.epoch, self.iteration = 1, 0
         self.is_shown = False
@@ -234,11 +256,9 @@ class Hearing:
                 case Stepped(epoch, iteration, loss, samples_per_s):
                     self.epoch, self.iteration = epoch, iteration
                     self.watcher.step(epoch, iteration, loss, samples_per_s)
-                case Row(values):
-                    row = dict(values)
-                    self.rows.append(row)
-                    self.epoch, self.iteration = int(row["epoch"]), int(row["iteration"])  # type: ignore[arg-type]
-                    self.watcher.epoch(row)
+                case Row(values, group):
+                    self.heard.setdefault(int(values["epoch"]), {})[group] = said  # type: ignore[arg-type]
+                    self._put_rows(self.topology.n_groups)
                 case control.Share(parts):
                     self._put(child.task, parts, descriptors)
                 case control.Trace():
@@ -255,6 +275,17 @@ class Hearing:
         finally:
             for fd in descriptors:
                 os.close(fd)
+
+    def _put_rows(self, n_groups: int) -> None:
+        """The next epochs that so many groups at least have told of."""
+        while found := self.heard.get(len(self.rows) + 1):
+            if len(found) < n_groups or 0 not in found:
+                return
+            del self.heard[len(self.rows) + 1]
+            row = merged(found, self.is_joined)
+            self.rows.append(row)
+            self.epoch, self.iteration = int(row["epoch"]), int(row["iteration"])
+            self.watcher.epoch(row)
 
     def end_progress(self) -> None:
         if self.is_shown:
@@ -330,10 +361,14 @@ class Hearing:
                 raise ProtocolError(f"the tasks' shares of {key[1]} do not make it whole")
         counters = []
         for task, finished in sorted(self.finished.items()):
-            counters.append({"task": task, "pid": self.case.pids[task], **finished.spent})
+            role = self.topology.name(task)
+            counters.append(
+                {"task": task, "role": role, "pid": self.case.pids[task], **finished.spent}
+            )
         sent, received = (sum(row[k] for row in counters) for k in ("n_sent", "n_received"))
         if sent != received:
             raise ProtocolError(f"{sent} messages were sent, {received} received")
+        self._put_rows(1)  # of an asynchronous run that ended early: some groups had fewer epochs
         first = self.finished[0]
         ending = Ending(
             first.iterations, first.iteration, first.stopped_early, first.best_epoch, first.test,
@@ -346,7 +381,29 @@ class Hearing:
             self.whole["state"],
             counters,
             [self.traces[task] for task in sorted(self.traces)],
+            dict(sum((Counter(f.staleness) for f in self.finished.values()), Counter())),
         )
+
+
+def merged(found: Mapping[int, Row], is_joined: bool) -> dict[str, Any]:
+    """One row of what the groups say of an epoch. What group 0 measured counts; where groups are
+    not joined, the loss is that of all groups' samples, and their speeds are added.
+    """
+    row: dict[str, Any] = dict(found[0].values)
+    owns = [found[group].own for group in sorted(found)]
+    if len(found) == 1 or row["loss"] is None or None in owns:
+        return row
+    known = [own for own in owns if own is not None]
+    row["group_loss"] = [loss for loss, _ in known]
+    if is_joined:
+        return row
+    n = sum(samples for _, samples in known) or 1
+    row["loss"] = sum(loss * samples for loss, samples in known) / n
+    row["samples_per_s"] = sum(
+        said.values["samples_per_s"] * said.own[1] / n  # type: ignore[operator,index]
+        for said in found.values()
+    )
+    return row
 
 
 def _place(memory: mmap.mmap, at: tuple[int, ...]) -> slice | Array:

@@ -16,7 +16,7 @@ import mmap
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -29,8 +29,9 @@ from horn.model import network_to_json, rebuild
 from horn.network import Network
 from horn.optimizers import Optimizer
 from horn.runtime.messages import DTYPES, Array
-from horn.schedules import Schedule
 from horn.sources import Capture, Code
+from horn.strategies import Strategy
+from horn.strategies.allreduce import AllReduce
 
 FORMAT = 1
 ALIGN_BYTES = 64
@@ -91,13 +92,16 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the group runs it.
 
-    n_tasks : of each group; a process's number is group * n_tasks + task. hosts, job : the
-    ZooKeeper and the job's name in it. begun : when the run began, on the
-    monotonic clock of this host. interval_s : how often progress is told.
+    n_tasks : of each group; a process's number is its rank (strategies.Topology). guests : servers
+    are threads of the first tasks' processes. hosts, job : the ZooKeeper and the job's name in it.
+    begun : when the run began, on the monotonic clock of this host. interval_s : how often progress
+    is told.
     """
 
     n_tasks: _Count
     n_groups: _Count
+    n_servers: _Count = 0
+    guests: bool = False
     hosts: str
     job: str
     url: str
@@ -121,6 +125,7 @@ class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sources: dict[str, Any]
     job: JobSpec
     run: RunSpec
+    strategy: dict[str, Any]
     links: list[tuple[int, int, str]]
     layers: list[tuple[int, str]]
     arrays: dict[str, ArraySpec]
@@ -212,16 +217,17 @@ def _mapped_inode(address: int) -> int | None:
 @dataclass(frozen=True)
 class Draft:
     """What of a job can be written down without looking at its arrays: the network, the sources,
-    the optimizer. Made before anything starts.
+    the optimizer, the strategy. Made before anything starts.
     """
 
     network: dict[str, Any]
     sources: dict[str, Any]
     optimizer: dict[str, Any]
+    strategy: dict[str, Any]
 
 
-def draft(job: Job) -> Draft:
-    """The job's code as text.
+def draft(job: Job, strategy: Strategy | None = None) -> Draft:
+    """The job's code as text; ``strategy`` is allreduce if nothing else is said.
 
     Raises
     ------
@@ -231,8 +237,9 @@ def draft(job: Job) -> Draft:
     try:
         network = network_to_json(job.network, capture)
         optimizer = _thing_to_json(job.optimizer, "optimizer", capture)
-        found = Draft(network, capture.sources(whole_paths=True), optimizer)
-        json.dumps([found.network, found.sources, found.optimizer])
+        plan = _thing_to_json(strategy or AllReduce(), "strategy", capture)
+        found = Draft(network, capture.sources(whole_paths=True), optimizer, plan)
+        json.dumps([found.network, found.sources, found.optimizer, found.strategy])
     except (ModelError, TypeError, ValueError) as error:
         raise JobError(
             f"this job cannot be given to other processes: {error}. With one task it need not be"
@@ -277,7 +284,9 @@ def pack(draft: Draft, job: Job, run: RunSpec, placement: Placement) -> Parcel:
         )
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         layers = sorted(placement.layers.items())
-        text = Text(FORMAT, draft.network, draft.sources, spec, run, links, layers, arrays)
+        text = Text(
+            FORMAT, draft.network, draft.sources, spec, run, draft.strategy, links, layers, arrays
+        )
         written = json.dumps(msgspec.to_builtins(text, enc_hook=_number)).encode()
         memory.add({"text": np.frombuffer(written, np.uint8)}, "job")
         memory.descriptors[0] = memory.descriptors.pop()
@@ -318,6 +327,7 @@ class Opened:
     job: Job
     run: RunSpec
     placement: Placement
+    strategy: Strategy
     parameters: dict[str, Array]
     states: dict[str, Array]
     memory: tuple[mmap.mmap, ...] = ()
@@ -347,11 +357,13 @@ def open_parcel(descriptors: Sequence[int]) -> Opened:
         if text.format != FORMAT:
             raise ProtocolError(f"parcel: format {text.format}, this horn reads {FORMAT}")
         found = {n: _array(descriptors, s, maps, n) for n, s in text.arrays.items()}
-        job = _job(text, found, descriptors, maps)
+        code = Code(text.sources, "")  # its files have whole paths
+        job = _job(text, found, descriptors, maps, code)
         return Opened(
             job,
             text.run,
             _placement(text, job.network),
+            _thing_from_json(text.strategy, code, Strategy),
             {n.removeprefix("parameter/"): a for n, a in found.items() if n[:10] == "parameter/"},
             {n.removeprefix("state/"): a for n, a in found.items() if n[:6] == "state/"},
             tuple(maps[index] for index in {spec.memory for spec in text.arrays.values()}),
@@ -397,6 +409,7 @@ def _job(
     arrays: Mapping[str, Array],
     descriptors: Sequence[int],
     maps: dict[int, mmap.mmap],
+    code: Code,
 ) -> Job:
     def data(spec: DataSpec | None, what: str) -> Dataset | None:
         if spec is None:
@@ -407,12 +420,11 @@ def _job(
 
     spec = text.job
     try:
-        code = Code(text.sources, "")  # its files have whole paths
         edges = {n.removeprefix("edges/"): a for n, a in arrays.items() if n[:6] == "edges/"}
         network = rebuild({"network": text.network}, edges, "the job", code)
-        optimizer = _thing_from_json(spec.optimizer, code)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ProtocolError(f"parcel: {type(error).__name__}: {error}") from error
+    optimizer = _thing_from_json(spec.optimizer, code, Optimizer)
     stopping = spec.early_stopping
     return Job(
         network,
@@ -445,7 +457,7 @@ def _placement(text: Text, network: Network) -> Placement:
     return Placement(links, layers)
 
 
-# optimizers and schedules: frozen dataclasses, horn's or the user's
+# optimizers, schedules and strategies: frozen dataclasses, horn's or the user's
 
 
 def _thing_to_json(thing: Any, where: str, capture: Capture) -> Any:
@@ -469,18 +481,22 @@ def _thing_to_json(thing: Any, where: str, capture: Capture) -> Any:
     }
 
 
-def _thing_from_json(found: Mapping[str, Any], code: Code) -> Optimizer:
-    thing: Any = _value_from_json(found, code)
-    if not isinstance(thing, Optimizer):
-        raise ProtocolError(f"parcel: {thing!r} is no optimizer")
+T = TypeVar("T")
+
+
+def _thing_from_json(found: Mapping[str, Any], code: Code, kind: type[T]) -> T:
+    try:
+        thing: Any = _value_from_json(found, code)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ProtocolError(f"parcel: {type(error).__name__}: {error}") from error
+    if not isinstance(thing, kind):
+        raise ProtocolError(f"parcel: {thing!r} is no {kind.__name__}")
     return thing
 
 
-def _value_from_json(found: Any, code: Code) -> float | str | Schedule | Optimizer | None:
+def _value_from_json(found: Any, code: Code) -> Any:
     if not isinstance(found, dict):
-        value: float | str | None = found
-        return value
-    made: Schedule | Optimizer = code.resolve(found["class"])(
+        return found
+    return code.resolve(found["class"])(
         **{name: _value_from_json(value, code) for name, value in found["fields"].items()}
     )
-    return made

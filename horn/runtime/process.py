@@ -15,34 +15,36 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from horn.backends import Setup
-from horn.cluster.barrier import RegionBarrier
-from horn.cluster.coord import Coordinator
-from horn.cluster.members import Membership
 from horn.compiler.partition import homes
 from horn.compiler.share import Share
 from horn.errors import BarrierTimeout, MemberLost
-from horn.loop import Loop
+from horn.loop import Loop, Own
 from horn.progress import Progress
 from horn.runtime import control
 from horn.runtime.control import Failed, Finished, Line, Part, Ready, Row, Start, Stepped
-from horn.runtime.engine import GroupEngine
-from horn.runtime.group import Group, task_name
+from horn.runtime.group import Group, Spent, task_name
+from horn.runtime.meeting import Meeting
 from horn.runtime.messages import Array
 from horn.runtime.parcel import Memory, Opened, open_parcel
+from horn.runtime.replica import Seat
+from horn.runtime.serving import Guest, serve
 from horn.sources import line_of
-from horn.transport import PeerLost, Place, open_transport
+from horn.strategies import Topology
+from horn.strategies._pieces import pieces
+from horn.strategies._server import Server
+from horn.transport import PeerLost
 
 PR_SET_PDEATHSIG = 1
 PARCEL_S = 600.0  # until the parcel comes: the other end copies the data meanwhile
-SESSION_S = 20.0
+STOP_S = 5.0  # for a guest to end once its last word is said
+IDLE_TIMEOUTS = 10  # a server may hear nothing for so many times what a task waits
 MAX_TEXT = 60_000
 COPIED_AT_ONCE = 1 << 20  # numbers
 
@@ -62,16 +64,22 @@ def peak_memory_bytes() -> int:
 
 
 class Reporter(Progress):
-    """Task 0's progress goes to the parent; the others say nothing."""
+    """The progress of a group's first task goes to the parent: of group 0 every step, of the others
+    the epochs; other tasks say nothing.
+    """
 
-    def __init__(self, line: Line, interval_s: float) -> None:
-        self.line, self.interval_s = line, interval_s
+    def __init__(self, line: Line, interval_s: float, group: int, own: Callable[[], Own]) -> None:
+        self.line, self.interval_s, self.group, self.own = line, interval_s, group, own
 
     def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
-        self.line.send(Stepped(epoch, iteration, loss, samples_per_s))
+        if self.group == 0:
+            self.line.send(Stepped(epoch, iteration, loss, samples_per_s))
 
     def epoch(self, row: Mapping[str, Any]) -> None:
-        self.line.send(Row({name: _plain(value) for name, value in row.items()}))
+        own = self.own()
+        values = {name: _plain(value) for name, value in row.items()}
+        mean = own.total / own.samples if own.samples else 0.0
+        self.line.send(Row(values, self.group, (float(mean), own.samples)))
 
 
 class Recorder:
@@ -95,7 +103,7 @@ class Process:
         self.line = line
         self.began = time.monotonic()
         self.group: Group | None = None
-        self.engine: GroupEngine | None = None
+        self.engine: Any = None
         self.loop: Loop | None = None
         self.doing = "reading its parcel"
 
@@ -107,26 +115,57 @@ class Process:
         assert isinstance(start, Start)
         with ExitStack() as stack:
             try:
-                self._train(start.task, open_parcel(descriptors), stack)
+                opened = open_parcel(descriptors)
+                if start.task < opened.run.n_groups * opened.run.n_tasks:
+                    self._train(start.task, opened, stack)
+                else:
+                    self._serve(start.task, opened, stack)
             except BaseException as error:
                 # Before the others hear of it, so that the first failure is the first reported.
                 self.report(error)
                 raise
 
-    def _train(self, task: int, opened: Opened, stack: ExitStack) -> None:
+    def _train(self, rank: int, opened: Opened, stack: ExitStack) -> None:
         run, job = opened.run, opened.job
         recorder = Recorder(run.max_trace_events) if run.max_trace_events else None
-        group = self._meet(task, opened, stack)
+        topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
+        self.doing = "joining its group"
+        meeting = Meeting(rank, opened, topology, stack)
+        guest = self._guest(meeting, topology, opened)
+        group, wire = meeting.group(), meeting.wire()
         group.on_trace = recorder
         self.group = group
         self.doing = "compiling the network"
-        self.engine = engine = _engine(opened, group)
+        region, task = divmod(rank, run.n_tasks)
+        seat = Seat(
+            job,
+            topology,
+            rank,
+            opened.placement,
+            group,
+            wire,
+            run.backend,
+            run.threads,
+            _Initial(opened, task),
+            run.superstep_timeout_s,
+        )
+        self.engine = engine = opened.strategy.engine(seat)
         engine.bind(job.data)
         opened.forget()
         group.cross()
         self.doing = ""
         self.line.send(Ready(time.monotonic() - self.began))
-        watcher = Reporter(self.line, run.interval_s) if task == 0 else Progress()
+        loop: Loop
+        watcher = Progress()
+        if task == 0:
+            watcher = Reporter(self.line, run.interval_s, region, lambda: loop.own)
+
+        def on_epoch(epoch: int, stop: bool) -> bool:
+            if guest is not None:
+                guest.check()
+            group.cross()
+            return bool(engine.agree(epoch, stop))
+
         self.loop = loop = Loop(
             job,
             engine,
@@ -135,48 +174,56 @@ class Process:
             is_share=True,
             look=lambda: engine.views()["parameter"],
             on_iteration=lambda iteration: setattr(group.state, "iteration", iteration),
-            on_epoch=group.cross,
+            is_watcher=opened.strategy.is_joined or region == 0,
+            before_measuring=engine.settle,
+            on_epoch=on_epoch,
+            before_end=engine.conclude,
+            own_of=lambda: (engine.own_loss, engine.own_samples),
         )
         loop.run()
         ending = loop.finish()
-        if task < run.n_tasks:  # the groups have the same
+        if guest is not None:
+            guest.join(STOP_S)
+        if region == 0:  # what it has is the model
             self.send_share()
         if recorder is not None:
             self.line.send(control.Trace(tuple(recorder.events), recorder.n_left_out))
         spent = {**dataclasses.asdict(group.spent), "peak_memory_bytes": peak_memory_bytes()}
-        self.line.send(Finished(**dataclasses.asdict(ending), spent=spent))
+        staleness = {} if guest is None else dict(guest.server.staleness)
+        self.line.send(
+            Finished(**dataclasses.asdict(ending), spent=spent, staleness=staleness)
+        )
 
-    def _meet(self, rank: int, opened: Opened, stack: ExitStack) -> Group:
-        """Register in ZooKeeper, wait for the others of all groups, connect to them."""
+    def _serve(self, rank: int, opened: Opened, stack: ExitStack) -> None:
+        """A server's life."""
         run = opened.run
-        self.doing = "joining its group"
-        coord = stack.enter_context(Coordinator(run.hosts, session_s=SESSION_S))
-        place = Place(rank, run.n_groups * run.n_tasks, run.job)
-        transport = stack.enter_context(open_transport(run.url, place))
-        region, task = divmod(rank, run.n_tasks)
-        names = [str(other) for other in range(run.n_tasks)]
-        memberships = []
-        for group in range(run.n_groups):
-            memberships.append(Membership(coord, coord.paths.members(run.job, group)))
-            stack.callback(memberships[-1].close)
-        mine = memberships[region]
-        mine.join(names[task], transport.endpoint, info={"pid": os.getpid(), "superstep": 0})
-        endpoints: list[str] = []
-        for membership in memberships:
-            found = membership.wait_for(names, run.start_timeout_s)
-            endpoints.extend(found[name].endpoint for name in names)
-        transport.connect(endpoints, run.start_timeout_s)
-        barrier = RegionBarrier(
-            coord, coord.paths.barrier(run.job, region), names[task], names, membership=mine
-        )
-        stack.callback(barrier.close)
-        return Group(
-            transport,
-            timeout_s=run.superstep_timeout_s,
-            agree_timeout_s=run.start_timeout_s,
-            barrier=barrier,
-            every_superstep=run.barrier == "zookeeper",
-        )
+        topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
+        self.doing = f"joining as {topology.name(rank)}"
+        meeting = Meeting(rank, opened, topology, stack)
+        server = _server(opened, topology, rank - topology.n_workers)
+        wire = meeting.wire()
+        assert wire is not None
+        self.doing = f"serving as {topology.name(rank)}"
+        self.line.send(Ready(time.monotonic() - self.began))
+        serve(server, wire, IDLE_TIMEOUTS * run.superstep_timeout_s)
+        counted = wire.counters
+        spent: dict[str, int | float] = dataclasses.asdict(Spent())
+        spent["n_sent"], spent["sent_bytes"] = 0, counted.sent_bytes
+        spent["received_bytes"] = counted.received_bytes
+        spent["peak_memory_bytes"] = peak_memory_bytes()
+        self.line.send(Finished(spent=spent, staleness=dict(server.staleness)))
+
+    def _guest(
+        self, meeting: Meeting, topology: Topology, opened: Opened
+    ) -> Guest | None:
+        """The server that this task's process runs beside it, if it does."""
+        wire = meeting.guest_wire()
+        if wire is None:
+            return None
+        server = _server(opened, topology, meeting.rank)
+        guest = Guest(server, wire, IDLE_TIMEOUTS * opened.run.superstep_timeout_s)
+        guest.start(meeting.wires(), opened.run.start_timeout_s)
+        return guest
 
     def send_share(self) -> None:
         """This task's part of every array, through shared memory."""
@@ -249,27 +296,11 @@ class Process:
         )
 
 
-def _engine(opened: Opened, group: Group) -> GroupEngine:
-    """The task's engine, with its share of the initial arrays."""
-    run, job = opened.run, opened.job
-    setup = Setup(
-        job.network,
-        job.optimizer,
-        job.target,
-        min(job.batch_size, len(job.data)),
-        job.dtype,
-        run.threads,
-    )
-    initial = _Initial(opened, group)
-    return GroupEngine(
-        setup,
-        opened.placement,
-        group,
-        backend=run.backend,
-        initial=initial,
-        owns_initial=True,
-        n_groups=run.n_groups,
-    )
+def _server(opened: Opened, topology: Topology, number: int) -> Server:
+    """Server ``number`` of the job's strategy."""
+    job = opened.job
+    cut = pieces(job.network, opened.placement, topology, job.dtype)
+    return opened.strategy.server(job, number, cut, topology)
 
 
 class _Initial(Mapping[str, Array]):
@@ -277,9 +308,9 @@ class _Initial(Mapping[str, Array]):
     time is more of the whole in this process's memory than a piece.
     """
 
-    def __init__(self, opened: Opened, group: Group) -> None:
+    def __init__(self, opened: Opened, task: int) -> None:
         self.opened, network = opened, opened.job.network
-        self.share = Share(network, group.task % opened.run.n_tasks, opened.run.n_tasks)
+        self.share = Share(network, task, opened.run.n_tasks)
         self.at = homes(network, opened.placement)
         self.whole = {**opened.parameters, **opened.states}
 

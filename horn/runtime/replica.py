@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from horn.backends import Setup
 from horn.compiler.placement import Placement
+from horn.compiler.program import Post
 from horn.data import Dataset
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.job import Job
@@ -93,12 +94,23 @@ class Replica(GroupEngine):
         self.view = View(self.own_group, self.own_task, topology, {}, {})
         self.memory: Any = None
         self.own_loss, self.own_samples = 0.0, 0
+        self._own_total: str | None = None
 
     def bind(self, data: Dataset) -> None:
         super().bind(data)
         self.view.parameters = {name: self.arrays[name] for name in self._learned}
         self.view.slots = {name: self.arrays[name] for name in self._slots}
         self.memory = self.strategy.begin(self.view)
+        assert self._training is not None
+        program = self._training[0].program
+        totals = (
+            move.array
+            for s in program.statements
+            if isinstance(s, Post)
+            for move in s.moves
+            if move.across and move.out == program.loss
+        )
+        self._own_total = next(totals, None)  # before it is added to that of other groups
         if self.wire is not None and self.topology.n_servers and self.own_group == 0:
             self.wire.begin(self.view.parameters)
 
@@ -118,11 +130,18 @@ class Replica(GroupEngine):
             loss = super().step(
                 rows[start:stop], iteration=iteration, first_sample=first_sample + start
             )
-        self.own_loss = loss
+        self.own_loss = self._own_loss(loss)
         self.view.n_batches += 1
         self.view.n_samples = self.own_samples
         self._do(self.strategy.after_batch(self.memory, self.view))
         return loss
+
+    def _own_loss(self, loss: float) -> float:
+        """The mean loss of this group's own samples."""
+        if not self.is_joined or self._own_total is None or not self.own_samples:
+            return loss
+        assert self._training is not None
+        return float(self._training[0].value(self._own_total)) / self.own_samples
 
     def settle(self) -> None:
         """Before group 0 measures, at the end of an epoch."""
@@ -332,28 +351,3 @@ def _part(arrays: Mapping[str, Array], piece: Piece) -> Array:
 def _values_at_once(arrays: Sequence[Array]) -> int:
     size = max((array.itemsize for array in arrays), default=8)
     return 4 * 1024 * 1024 // size
-
-
-def serve(
-    transport: Transport,
-    on: Callable[[int, Meta, Sequence[Array]], list[tuple[int, Meta, tuple[Array, ...]]]],
-    is_done: Callable[[], bool],
-    idle_s: float,
-) -> None:
-    """Run a server (``strategies/_server.py``) until it is done.
-
-    Raises
-    ------
-    BarrierTimeout : nobody has said anything for ``idle_s``.
-    """
-    heard = time.monotonic()
-    while not is_done():
-        message = transport.receive(1.0)
-        now = time.monotonic()
-        if message is None:
-            if now - heard > idle_s:
-                raise BarrierTimeout("serving", ("task 0",), (), idle_s, "nobody pushes or pulls")
-            continue
-        heard = now
-        for rank, meta, arrays in on(message.src, message.meta, message.arrays):
-            transport.send(rank, meta, arrays, idle_s, wait=False)

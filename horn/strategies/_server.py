@@ -93,6 +93,17 @@ class Server:
             self.topology.n_tasks
         )
 
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """Tasks of groups that have not left, as they are called."""
+        t = self.topology
+        return tuple(
+            t.name(t.rank(group, task))
+            for group in range(t.n_groups)
+            if group not in self.left
+            for task in range(t.n_tasks)
+        )
+
     def on(self, src: int, meta: Meta, arrays: Sequence[Array]) -> list[Answer]:
         """A message of rank ``src``; what to send, and to which rank."""
         group, task = divmod(src, self.topology.n_tasks)

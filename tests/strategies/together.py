@@ -9,7 +9,8 @@ from typing import Any
 from horn.compiler.placement import Placement
 from horn.job import Job
 from horn.runtime.group import Group
-from horn.runtime.replica import Replica, Seat, serve
+from horn.runtime.replica import Replica, Seat
+from horn.runtime.serving import serve
 from horn.strategies import Strategy, Topology
 from horn.strategies._pieces import pieces
 from horn.strategies._server import Server
@@ -72,7 +73,7 @@ def together(
             wire.connect(ends, TIMEOUT_S)
             cut = pieces(job.network, placement, topology, job.dtype)
             server = strategy.server(job, rank - topology.n_workers, cut, topology)
-            serve(wire, server.on, lambda: server.is_done, TIMEOUT_S)
+            serve(server, wire, TIMEOUT_S)
             return server
 
     def run(rank: int) -> None:

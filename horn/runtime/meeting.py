@@ -1,0 +1,129 @@
+"""How a rank finds the others: through ZooKeeper, and then over its transports."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+
+from horn.cluster.barrier import RegionBarrier
+from horn.cluster.coord import Coordinator
+from horn.cluster.members import Membership
+from horn.runtime.group import Group
+from horn.runtime.parcel import Opened
+from horn.strategies import Topology
+from horn.transport import Place, Transport, open_transport
+
+SESSION_S = 20.0
+
+
+class Meeting:
+    """One rank meets the others: registers its endpoints, waits for theirs, connects.
+
+    rank : of a task or of a server. What it opens is closed with ``stack``.
+    """
+
+    def __init__(self, rank: int, opened: Opened, topology: Topology, stack: ExitStack) -> None:
+        run = opened.run
+        self.rank, self.run, self.topology, self.stack = rank, run, topology, stack
+        self.is_joined = opened.strategy.is_joined
+        self.region, self.task = divmod(rank, topology.n_tasks)
+        is_server = rank >= topology.n_workers
+        coord = stack.enter_context(Coordinator(run.hosts, session_s=SESSION_S))
+        self.coord = coord
+        self.members = [
+            self._membership(coord.paths.members(run.job, group))
+            for group in range(topology.n_groups)
+        ]
+        self.servers = (
+            self._membership(coord.paths.servers(run.job)) if topology.n_servers else None
+        )
+        self._wire: Transport | None = None
+        self._guest: Transport | None = None
+        if opened.strategy.has_messages:
+            self._wire = self._open(topology.n_ranks, rank, f"{run.job}/wire")
+        if run.guests and rank < topology.n_servers:
+            self._guest = open_transport(run.url, self._place(topology.server(rank)))
+        if is_server:
+            assert self._wire is not None and self.servers is not None
+            self.servers.join(
+                str(rank - topology.n_workers), self._wire.endpoint, info={"pid": os.getpid()}
+            )
+            return
+        n, number, job = topology.n_tasks, self.task, f"{run.job}/group {self.region}"
+        if self.is_joined:
+            n, number, job = topology.n_workers, rank, run.job
+        self._steps = self._open(n, number, job)
+        self.members[self.region].join(
+            str(self.task),
+            self._steps.endpoint,
+            info={
+                "pid": os.getpid(),
+                "superstep": 0,
+                "wire": "" if self._wire is None else self._wire.endpoint,
+            },
+        )
+        if self._guest is not None:
+            assert self.servers is not None
+            self.servers.join(str(rank), self._guest.endpoint, info={"pid": os.getpid()})
+
+    def _membership(self, folder: str) -> Membership:
+        found = Membership(self.coord, folder)
+        self.stack.callback(found.close)
+        return found
+
+    def _place(self, rank: int) -> Place:
+        return Place(rank, self.topology.n_ranks, f"{self.run.job}/wire")
+
+    def _open(self, n: int, number: int, job: str) -> Transport:
+        return self.stack.enter_context(open_transport(self.run.url, Place(number, n, job)))
+
+    def _endpoints(self, group: int) -> list[tuple[str, str]]:
+        """Of a group's tasks: for supersteps, and for messages."""
+        names = [str(task) for task in range(self.topology.n_tasks)]
+        found = self.members[group].wait_for(names, self.run.start_timeout_s)
+        return [(found[n].endpoint, str(found[n].info["wire"])) for n in names]
+
+    def group(self) -> Group:
+        """The connection for supersteps."""
+        run = self.run
+        regions = range(self.topology.n_groups) if self.is_joined else [self.region]
+        self._steps.connect(
+            [steps for region in regions for steps, _ in self._endpoints(region)],
+            run.start_timeout_s,
+        )
+        names = [str(task) for task in range(self.topology.n_tasks)]
+        barrier = RegionBarrier(
+            self.coord,
+            self.coord.paths.barrier(run.job, self.region),
+            str(self.task),
+            names,
+            membership=self.members[self.region],
+        )
+        self.stack.callback(barrier.close)
+        return Group(
+            self._steps,
+            timeout_s=run.superstep_timeout_s,
+            agree_timeout_s=run.start_timeout_s,
+            barrier=barrier,
+            every_superstep=run.barrier == "zookeeper",
+        )
+
+    def wires(self) -> list[str]:
+        """The endpoints of all ranks for messages between batches."""
+        groups = range(self.topology.n_groups)
+        found = [wire for group in groups for _, wire in self._endpoints(group)]
+        if self.servers is not None:
+            names = [str(server) for server in range(self.topology.n_servers)]
+            members = self.servers.wait_for(names, self.run.start_timeout_s)
+            found += [members[name].endpoint for name in names]
+        return found
+
+    def wire(self) -> Transport | None:
+        """The connection for messages between batches, if the strategy has some."""
+        if self._wire is not None:
+            self._wire.connect(self.wires(), self.run.start_timeout_s)
+        return self._wire
+
+    def guest_wire(self) -> Transport | None:
+        """That of the server in this process, to be connected by it."""
+        return self._guest

@@ -1,0 +1,64 @@
+"""The loop of a parameter server: in a process of its own, or as a guest in a task's."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from horn.errors import BarrierTimeout
+from horn.strategies._server import Server
+from horn.transport import Transport
+
+LOOK_S = 1.0  # how often a server that hears nothing looks at the clock
+
+
+def serve(server: Server, transport: Transport, idle_s: float) -> None:
+    """Run a server until it is done.
+
+    Raises
+    ------
+    BarrierTimeout : nobody has said anything for ``idle_s``.
+    """
+    heard = time.monotonic()
+    while not server.is_done:
+        message = transport.receive(LOOK_S)
+        now = time.monotonic()
+        if message is None:
+            if now - heard > idle_s:
+                late = server.unfinished
+                raise BarrierTimeout("serving", late, (), idle_s, "nobody pushes or pulls")
+            continue
+        heard = now
+        for rank, meta, arrays in server.on(message.src, message.meta, message.arrays):
+            transport.send(rank, meta, arrays, idle_s, wait=False)
+
+
+class Guest:
+    """A server in a thread of a task's process. What it raises is raised by ``check``."""
+
+    def __init__(self, server: Server, transport: Transport, idle_s: float) -> None:
+        self.server, self.transport, self.idle_s = server, transport, idle_s
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, name="server", daemon=True)
+
+    def start(self, endpoints: list[str], timeout_s: float) -> None:
+        self._meet = (endpoints, timeout_s)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            with self.transport as transport:
+                transport.connect(*self._meet)
+                serve(self.server, transport, self.idle_s)
+        except BaseException as error:
+            self.error = error
+
+    def check(self) -> None:
+        """Raise what the server met, if it did."""
+        if self.error is not None:
+            raise self.error
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end."""
+        self.thread.join(timeout_s)
+        self.check()
