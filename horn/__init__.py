@@ -20,6 +20,7 @@ _HOME = {
     "Dense": "connections.dense",
     "Direct": "optimizers",
     "Diverged": "errors",
+    "Downpour": "strategies.downpour",
     "Dropout": "neurons",
     "EarlyStopping": "job",
     "Exponential": "schedules",
@@ -42,6 +43,7 @@ _HOME = {
     "Standard": "neurons",
     "State": "neuron",
     "Step": "schedules",
+    "Strategy": "strategies",
     "Synapse": "neuron",
     "Uniform": "initializers",
     "Warmup": "schedules",
@@ -93,6 +95,8 @@ if TYPE_CHECKING:
     from horn.schedules import Exponential as Exponential
     from horn.schedules import Step as Step
     from horn.schedules import Warmup as Warmup
+    from horn.strategies import Strategy as Strategy
+    from horn.strategies.downpour import Downpour as Downpour
     from horn.train import Run as Run
     from horn.train import train as train
 

@@ -12,7 +12,6 @@ from horn.errors import DataError, JobError, ModelError
 from horn.network import Network
 from horn.optimizers import SGD, Optimizer
 
-
 # Of a job that names none: some strategies have another default.
 DEFAULT_OPTIMIZER = SGD()
 

@@ -46,8 +46,8 @@ class History:
     and iteration gives the rows. What was not measured is None. Columns: epoch (from 1; the last
     may be partial), iteration (updates so far), loss (of the training samples, as they were learned
     from), acc (of a sample of them, a twentieth, after the epoch), val_loss, val_acc,
-    learning_rate (of the last update), seconds (since the start), samples_per_s, group_loss (of each
-    group's own samples; None with one group).
+    learning_rate (of the last update), seconds (since the start), samples_per_s, group_loss (of
+    each group's own samples; None with one group).
     """
 
     columns = COLUMNS
@@ -135,8 +135,8 @@ class Loop:
     hears the number of each update before it. is_watcher : it measures, and keeps the best; else
     another group does. before_measuring : called at the end of each epoch. on_epoch : called after
     each epoch with its number and whether this group wants to stop; says whether all stop.
-    before_end : called after the last step. own_of : the loss of the group's own samples in the last
-    batch, and how many they were; ``own`` sums them over the epoch.
+    before_end : called after the last step. own_of : the loss of the group's own samples in the
+    last batch, and how many they were; ``own`` sums them over the epoch.
 
     Raises
     ------

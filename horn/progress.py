@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -52,8 +52,17 @@ def line(row: Mapping[str, Any], n_epochs: int | None = None) -> str:
         for name in ("loss", "acc", "val_loss", "val_acc")
         if row.get(name) is not None
     ]
+    if row.get("group_loss"):
+        parts.append(f"by group {_losses(row['group_loss'])}")
     parts.append(f"{count(row['samples_per_s'])} samples/s")
     return "  ".join(parts)
+
+
+def _losses(losses: Sequence[float]) -> str:
+    """0.412 0.433; of more than four groups the least and the largest."""
+    if len(losses) > 4:
+        return f"{min(losses):.4f} to {max(losses):.4f}"
+    return " ".join(f"{loss:.4f}" for loss in losses)
 
 
 def count(value: float) -> str:

@@ -253,9 +253,7 @@ def _train_in_group(
     from horn.runtime.parcel import draft
 
     _check_group(job, group, backend)
-    job = group.strategy.prepared(
-        job, Topology(group.n_groups, group.n_tasks, group.n_servers)
-    )
+    job = group.strategy.prepared(job, Topology(group.n_groups, group.n_tasks, group.n_servers))
     _check_groups(job, group)
     text = draft(job, group.strategy)
     if job.check:

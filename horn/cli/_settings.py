@@ -16,6 +16,7 @@ from horn.errors import JobError
 
 if TYPE_CHECKING:
     from horn.job import Job
+    from horn.strategies import Strategy
 
 TRUE, FALSE, NONE = ("true", "yes", "on"), ("false", "no", "off"), ("none", "null")
 JOB_KEYS = (
@@ -61,6 +62,27 @@ def apply(job: Job, settings: Iterable[str]) -> Job:
     if "iterations" in changes and "epochs" not in changes:
         changes["epochs"] = None
     return job.with_settings(**changes)
+
+
+def strategy(name: str, settings: Iterable[str]) -> tuple[Strategy, tuple[str, ...]]:
+    """The strategy of a name with its settings (strategy.key=value), and the other settings."""
+    from horn.strategies import load
+
+    kind = load(name)
+    own: dict[str, str] = {}
+    others = []
+    for text in settings:
+        if text.startswith("strategy."):
+            key, value = _split(text)
+            own[key.partition(".")[2]] = value
+        else:
+            others.append(text)
+    made = kind()
+    known = [field.name for field in dataclasses.fields(made)]
+    for key in own:
+        if key not in known:
+            raise _unknown(f"strategy.{key}", [f"strategy.{name}" for name in known])
+    return _changed(made, own, "strategy"), tuple(others)
 
 
 def valid_keys(job: Job) -> list[str]:

@@ -172,7 +172,8 @@ class Entry:
         try:
             self.jobs = Jobs(self.coord)
             spec = {"name": job.name, "groups": settings.n_groups, "tasks": settings.n_tasks,
-                    "servers": settings.n_servers, "barrier": settings.barrier, "transport": settings.transport,
+                    "servers": settings.n_servers, "barrier": settings.barrier,
+                    "transport": settings.transport,
                     "layers": [x.size for x in job.network.layers],
                     "parent": os.getpid()}  # fmt: skip
             self.jobs.create(job_id, json.dumps(spec).encode())
@@ -359,7 +360,7 @@ class Hearing:
         for key, shape in self._shapes().items():
             if self.n_covered.get(key, 0) < int(np.prod(shape)):
                 raise ProtocolError(f"the tasks' shares of {key[1]} do not make it whole")
-        counters = []
+        counters: list[dict[str, Any]] = []
         for task, finished in sorted(self.finished.items()):
             role = self.topology.name(task)
             counters.append(
@@ -390,19 +391,18 @@ def merged(found: Mapping[int, Row], is_joined: bool) -> dict[str, Any]:
     not joined, the loss is that of all groups' samples, and their speeds are added.
     """
     row: dict[str, Any] = dict(found[0].values)
-    owns = [found[group].own for group in sorted(found)]
-    if len(found) == 1 or row["loss"] is None or None in owns:
+    said = [found[group] for group in sorted(found)]
+    known = [one.own for one in said if one.own is not None]
+    if len(known) < 2 or row["loss"] is None:
         return row
-    known = [own for own in owns if own is not None]
     row["group_loss"] = [loss for loss, _ in known]
     if is_joined:
         return row
     n = sum(samples for _, samples in known) or 1
     row["loss"] = sum(loss * samples for loss, samples in known) / n
-    row["samples_per_s"] = sum(
-        said.values["samples_per_s"] * said.own[1] / n  # type: ignore[operator,index]
-        for said in found.values()
-    )
+    speeds: list[Any] = [one.values["samples_per_s"] for one in said]
+    shares = zip(speeds, known, strict=True)
+    row["samples_per_s"] = sum(speed * samples / n for speed, (_, samples) in shares)
     return row
 
 

@@ -215,7 +215,7 @@ class Gradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Wanted(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """To a server: my group has pushed ``clock`` times and wants parameters. ``final``: the last."""
+    """To a server: my group has pushed ``clock`` times and wants parameters. ``final``: last."""
 
     clock: _Count
     final: bool = False
@@ -242,7 +242,7 @@ class Verdict(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Values(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """Arrays of which the groups take the mean: the ``number``-th mean, from the ``at``-th array."""
+    """A piece of the ``at``-th array of the ``number``-th mean that groups take."""
 
     kind = Kind.DATA
     number: _Count

@@ -29,14 +29,14 @@ from horn.loop import Loop, Own
 from horn.progress import Progress
 from horn.runtime import control
 from horn.runtime.control import Failed, Finished, Line, Part, Ready, Row, Start, Stepped
-from horn.runtime.group import Group, Spent, task_name
+from horn.runtime.group import Group, task_name
 from horn.runtime.meeting import Meeting
 from horn.runtime.messages import Array
 from horn.runtime.parcel import Memory, Opened, open_parcel
 from horn.runtime.replica import Seat
 from horn.runtime.serving import Guest, serve
 from horn.sources import line_of
-from horn.strategies import Topology
+from horn.strategies import Member, Topology
 from horn.strategies._pieces import pieces
 from horn.strategies._server import Server
 from horn.transport import PeerLost
@@ -77,7 +77,7 @@ class Reporter(Progress):
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         own = self.own()
-        values = {name: _plain(value) for name, value in row.items()}
+        values: dict[str, Any] = {name: _plain(value) for name, value in row.items()}
         mean = own.total / own.samples if own.samples else 0.0
         self.line.send(Row(values, self.group, (float(mean), own.samples)))
 
@@ -103,7 +103,7 @@ class Process:
         self.line = line
         self.began = time.monotonic()
         self.group: Group | None = None
-        self.engine: Any = None
+        self.engine: Member | None = None
         self.loop: Loop | None = None
         self.doing = "reading its parcel"
 
@@ -164,7 +164,7 @@ class Process:
             if guest is not None:
                 guest.check()
             group.cross()
-            return bool(engine.agree(epoch, stop))
+            return engine.agree(epoch, stop)
 
         self.loop = loop = Loop(
             job,
@@ -188,11 +188,10 @@ class Process:
             self.send_share()
         if recorder is not None:
             self.line.send(control.Trace(tuple(recorder.events), recorder.n_left_out))
-        spent = {**dataclasses.asdict(group.spent), "peak_memory_bytes": peak_memory_bytes()}
+        total = dataclasses.asdict(group.spent + seat.spent)
+        spent = {**total, "peak_memory_bytes": peak_memory_bytes()}
         staleness = {} if guest is None else dict(guest.server.staleness)
-        self.line.send(
-            Finished(**dataclasses.asdict(ending), spent=spent, staleness=staleness)
-        )
+        self.line.send(Finished(**dataclasses.asdict(ending), spent=spent, staleness=staleness))
 
     def _serve(self, rank: int, opened: Opened, stack: ExitStack) -> None:
         """A server's life."""
@@ -205,17 +204,11 @@ class Process:
         assert wire is not None
         self.doing = f"serving as {topology.name(rank)}"
         self.line.send(Ready(time.monotonic() - self.began))
-        serve(server, wire, IDLE_TIMEOUTS * run.superstep_timeout_s)
-        counted = wire.counters
-        spent: dict[str, int | float] = dataclasses.asdict(Spent())
-        spent["n_sent"], spent["sent_bytes"] = 0, counted.sent_bytes
-        spent["received_bytes"] = counted.received_bytes
-        spent["peak_memory_bytes"] = peak_memory_bytes()
+        total = serve(server, wire, IDLE_TIMEOUTS * run.superstep_timeout_s)
+        spent = {**dataclasses.asdict(total), "peak_memory_bytes": peak_memory_bytes()}
         self.line.send(Finished(spent=spent, staleness=dict(server.staleness)))
 
-    def _guest(
-        self, meeting: Meeting, topology: Topology, opened: Opened
-    ) -> Guest | None:
+    def _guest(self, meeting: Meeting, topology: Topology, opened: Opened) -> Guest | None:
         """The server that this task's process runs beside it, if it does."""
         wire = meeting.guest_wire()
         if wire is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from horn.data import Dataset
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.job import Job
 from horn.runtime.engine import GroupEngine
-from horn.runtime.group import Group
+from horn.runtime.group import Group, Spent
 from horn.runtime.messages import (
     Array,
     Ask,
@@ -48,7 +48,7 @@ class Seat:
 
     job : as the groups run it. group : the connection for supersteps, of all tasks if the strategy
     is joined, else of this group's. wire : the connection for messages between batches, of all
-    ranks. initial : as in GroupEngine.
+    ranks. initial : as in GroupEngine. spent : time and bytes of what goes between batches.
     """
 
     job: Job
@@ -61,6 +61,7 @@ class Seat:
     threads: int | None = None
     initial: Mapping[str, Array] | None = None
     timeout_s: float = 60.0
+    spent: Spent = field(default_factory=Spent)
 
 
 class Replica(GroupEngine):
@@ -90,7 +91,7 @@ class Replica(GroupEngine):
         self.wire: Wire | None = None
         if seat.wire is not None:
             cut = all_pieces(job.network, seat.placement, topology, job.dtype)
-            self.wire = Wire(seat.wire, topology, cut, job.dtype, seat.timeout_s)
+            self.wire = Wire(seat.wire, topology, cut, job.dtype, seat.timeout_s, seat.spent)
         self.view = View(self.own_group, self.own_task, topology, {}, {})
         self.memory: Any = None
         self.own_loss, self.own_samples = 0.0, 0
@@ -186,6 +187,7 @@ class Wire:
         pieces: Sequence[Piece],
         dtype: str,
         timeout_s: float,
+        spent: Spent,
     ) -> None:
         self.transport, self.topology, self.timeout_s = transport, topology, timeout_s
         self.rank = transport.task
@@ -197,6 +199,7 @@ class Wire:
         self.owned = [messages([p for p in of if p.owner == self.task], size) for of in mine]
         self.held = [messages([p for p in of if self.task in p.holders], size) for of in mine]
         self.pieces = {p.index: p for p in pieces}
+        self.spent = spent
         self._early: deque[Message] = deque()
         self._n_means = 0
 
@@ -302,7 +305,10 @@ class Wire:
             mine[...] = total
 
     def _send(self, server: int, meta: Meta, arrays: Sequence[Array]) -> None:
+        before = time.monotonic()
         self.transport.send(self.topology.server(server), meta, arrays, self.timeout_s)
+        self.spent.send_s += time.monotonic() - before
+        self.spent.sent_bytes += sum(a.nbytes for a in arrays)
 
     def _next(
         self,
@@ -325,9 +331,12 @@ class Wire:
                 del self._early[at]
                 return message
         while True:
-            left_s = 1.0 if ends is None else ends - time.monotonic()
+            now = time.monotonic()
+            left_s = 1.0 if ends is None else ends - now
             found = self.transport.receive(max(left_s, 0.0))
+            self.spent.wait_s += time.monotonic() - now
             if found is not None:
+                self.spent.received_bytes += sum(a.nbytes for a in found.arrays)
                 if fits(found):
                     return found
                 self._early.append(found)

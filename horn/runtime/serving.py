@@ -6,31 +6,42 @@ import threading
 import time
 
 from horn.errors import BarrierTimeout
+from horn.runtime.group import Spent
 from horn.strategies._server import Server
 from horn.transport import Transport
 
 LOOK_S = 1.0  # how often a server that hears nothing looks at the clock
 
 
-def serve(server: Server, transport: Transport, idle_s: float) -> None:
-    """Run a server until it is done.
+def serve(server: Server, transport: Transport, idle_s: float) -> Spent:
+    """Run a server until it is done; where its time went.
 
     Raises
     ------
     BarrierTimeout : nobody has said anything for ``idle_s``.
     """
+    spent = Spent()
     heard = time.monotonic()
     while not server.is_done:
+        before = time.monotonic()
         message = transport.receive(LOOK_S)
         now = time.monotonic()
+        spent.wait_s += now - before
         if message is None:
             if now - heard > idle_s:
                 late = server.unfinished
                 raise BarrierTimeout("serving", late, (), idle_s, "nobody pushes or pulls")
             continue
         heard = now
-        for rank, meta, arrays in server.on(message.src, message.meta, message.arrays):
+        spent.received_bytes += sum(a.nbytes for a in message.arrays)
+        answers = server.on(message.src, message.meta, message.arrays)
+        between = time.monotonic()
+        spent.compute_s += between - now
+        for rank, meta, arrays in answers:
             transport.send(rank, meta, arrays, idle_s, wait=False)
+            spent.sent_bytes += sum(a.nbytes for a in arrays)
+        spent.send_s += time.monotonic() - between
+    return spent
 
 
 class Guest:

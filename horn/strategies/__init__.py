@@ -14,21 +14,46 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
+from horn.backends import Engine
+from horn.compiler.share import Places
 from horn.errors import JobError
 from horn.job import Job
 from horn.optimizers import Optimizer
 
 if TYPE_CHECKING:
-    from horn.backends import Engine
     from horn.runtime.replica import Seat
     from horn.strategies._pieces import Piece
     from horn.strategies._server import Server
 
 Array = np.ndarray[Any, Any]
+
+
+class Member(Engine, Protocol):
+    """The engine of one task of a group. ``own_loss`` is the mean loss of the group's own samples
+    in the last batch, ``own_samples`` how many these were.
+    """
+
+    own_loss: float
+    own_samples: int
+
+    def views(self) -> Mapping[str, Mapping[str, Array]]:
+        """This task's share of {"parameter": {name: array}, "state": ...}, to look at."""
+
+    def places(self, name: str) -> tuple[Places, ...]:
+        """What of each axis of an array the share has."""
+
+    def settle(self) -> None:
+        """At the end of an epoch, before group 0 measures."""
+
+    def conclude(self) -> None:
+        """After the last batch."""
+
+    def agree(self, epoch: int, stop: bool) -> bool:
+        """Whether training ends after this epoch; ``stop`` is what this group wants."""
 
 
 @dataclass(frozen=True)
@@ -150,17 +175,15 @@ class Strategy:
         """What a group does with its gradients after each batch."""
         return job.optimizer
 
-    def engine(self, seat: Seat) -> Engine:
+    def engine(self, seat: Seat) -> Member:
         """What a task runs."""
         from horn.runtime.replica import Replica
 
         return Replica(self, seat)
 
-    def server(
-        self, job: Job, number: int, pieces: Sequence[Piece], topology: Topology
-    ) -> Server:
+    def server(self, job: Job, number: int, pieces: Sequence[Piece], topology: Topology) -> Server:
         """What a server is, of a strategy that has some."""
-        raise NotImplementedError(f"{type(self).__name__} has servers, but does not say what they are")
+        raise NotImplementedError(f"{type(self).__name__} does not say what its servers are")
 
     def begin(self, view: View) -> Any:
         """What it has to remember of one task; given to every step."""

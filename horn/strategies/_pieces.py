@@ -66,7 +66,7 @@ def pieces(
     total = sum(length for _, length, _, _ in found)
     per_server = -(-total // (max(topology.n_servers, 1) * PIECES_PER_SERVER))
     most = max(min(PIECE_BYTES // np.dtype(dtype).itemsize, per_server), 1)
-    cut = []
+    cut: list[Piece] = []
     for name, length, owner, holders in found:
         n = -(-length // most)
         for k in range(n):

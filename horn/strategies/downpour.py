@@ -123,9 +123,7 @@ class Downpour(Strategy):
             keep=float(self.push_every > 1),
         )
 
-    def server(
-        self, job: Job, number: int, pieces: Sequence[Piece], topology: Topology
-    ) -> Server:
+    def server(self, job: Job, number: int, pieces: Sequence[Piece], topology: Topology) -> Server:
         policy = Policy(
             self.max_staleness, self.scale_by_staleness, -(-self.warm_start // self.push_every)
         )
