@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,6 @@ from horn.data import Dataset, as_dataset
 from horn.errors import DataError, JobError, ModelError
 from horn.network import Network
 from horn.optimizers import SGD, Optimizer
-
-# Of a job that names none: some strategies have another default.
-DEFAULT_OPTIMIZER = SGD()
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Job:
 
     network: Network
     data: Any
-    optimizer: Optimizer = DEFAULT_OPTIMIZER
+    optimizer: Optimizer = field(default_factory=SGD)
     batch_size: int = 32
     epochs: int | None = None
     iterations: int | None = None

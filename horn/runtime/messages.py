@@ -196,22 +196,24 @@ _Pieces = Annotated[tuple[_Small, ...], msgspec.Meta(max_length=MAX_BODIES)]
 
 
 class Parameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """Learned numbers by piece, a body each: to a server what training begins with, from it what it
-    has. ``clock`` is that of the pull.
+    """Learned numbers by piece: to a server what training begins with, from it what it has. They
+    are the block of channel ``part`` that was posted just before. ``clock`` is that of the pull.
     """
 
-    kind = Kind.DATA
     pieces: _Pieces
     clock: _Count = 0
+    part: _Small = 0
 
 
 class Gradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """To a server, a body each: the group's push number ``clock``, from so many samples."""
+    """To a server: the group's push number ``clock``, from so many samples; the block of channel
+    ``part``, as for Parameters.
+    """
 
-    kind = Kind.DATA
     pieces: _Pieces
     clock: _Count
     samples: _Count
+    part: _Small = 0
 
 
 class Wanted(Meta, frozen=True, omit_defaults=True, kw_only=True):

@@ -204,7 +204,7 @@ class Process:
         assert wire is not None
         self.doing = f"serving as {topology.name(rank)}"
         self.line.send(Ready(time.monotonic() - self.began))
-        total = serve(server, wire, IDLE_TIMEOUTS * run.superstep_timeout_s)
+        total = serve(server, wire, IDLE_TIMEOUTS * run.superstep_timeout_s, run.start_timeout_s)
         spent = {**dataclasses.asdict(total), "peak_memory_bytes": peak_memory_bytes()}
         self.line.send(Finished(spent=spent, staleness=dict(server.staleness)))
 

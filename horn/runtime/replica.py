@@ -35,7 +35,7 @@ from horn.runtime.messages import (
     Wanted,
 )
 from horn.strategies import Leave, Mean, Pull, Push, Requests, Strategy, Topology, View
-from horn.strategies._pieces import Piece, messages
+from horn.strategies._pieces import Bundle, Piece, bundles, channels
 from horn.strategies._pieces import pieces as all_pieces
 from horn.transport import Transport
 
@@ -91,7 +91,15 @@ class Replica(GroupEngine):
         self.wire: Wire | None = None
         if seat.wire is not None:
             cut = all_pieces(job.network, seat.placement, topology, job.dtype)
-            self.wire = Wire(seat.wire, topology, cut, job.dtype, seat.timeout_s, seat.spent)
+            self.wire = Wire(
+                seat.wire,
+                topology,
+                cut,
+                job.dtype,
+                seat.timeout_s,
+                seat.spent,
+                seat.group.agree_timeout_s,
+            )
         self.view = View(self.own_group, self.own_task, topology, {}, {})
         self.memory: Any = None
         self.own_loss, self.own_samples = 0.0, 0
@@ -173,7 +181,9 @@ class Replica(GroupEngine):
 
 
 class Wire:
-    """A task's messages to servers and to its like in other groups.
+    """A task's messages to servers and to its like in other groups. What it gives servers and gets
+    from them goes through channels, so on one host through shared memory; a message says that it is
+    there, since nobody waits for a certain superstep of another group.
 
     Raises
     ------
@@ -188,72 +198,95 @@ class Wire:
         dtype: str,
         timeout_s: float,
         spent: Spent,
+        agree_timeout_s: float,
     ) -> None:
         self.transport, self.topology, self.timeout_s = transport, topology, timeout_s
         self.rank = transport.task
         self.group, self.task = divmod(self.rank, topology.n_tasks)
-        size = np.dtype(dtype).itemsize
-        servers = range(topology.n_servers)
-        mine = [[p for p in pieces if p.server == s] for s in servers]
-        # by server: what this task pushes, and what it gets
-        self.owned = [messages([p for p in of if p.owner == self.task], size) for of in mine]
-        self.held = [messages([p for p in of if self.task in p.holders], size) for of in mine]
-        self.pieces = {p.index: p for p in pieces}
+        every = bundles(pieces, topology, np.dtype(dtype).itemsize)
+        mine = [bundle for bundle in every if bundle.rank == self.rank]
+        self.pushes = [bundle for bundle in mine if bundle.is_push]
+        self.pulls = {bundle.part: bundle for bundle in mine if not bundle.is_push}
+        self.n_posted = dict.fromkeys((bundle.part for bundle in mine), 0)
+        if topology.n_servers:
+            transport.plan(channels(every, topology, dtype), agree_timeout_s)
         self.spent = spent
         self._early: deque[Message] = deque()
         self._n_means = 0
 
     def begin(self, arrays: Mapping[str, Array]) -> None:
         """Tell servers what training begins with."""
-        for server, batches in enumerate(self.owned):
-            for some in batches:
-                meta = Parameters(pieces=tuple(p.index for p in some))
-                self._send(server, meta, [_part(arrays, p) for p in some])
+        for bundle in self.pushes:
+            meta = Parameters(pieces=tuple(p.index for p in bundle.pieces), part=bundle.part)
+            self._post(bundle, meta, arrays)
 
     def push(self, push: Push) -> None:
-        for server, batches in enumerate(self.owned):
-            for some in batches:
-                meta = Gradients(
-                    pieces=tuple(p.index for p in some), clock=push.clock, samples=push.samples
-                )
-                self._send(server, meta, [_part(push.gradients, p) for p in some])
+        for bundle in self.pushes:
+            meta = Gradients(
+                pieces=tuple(p.index for p in bundle.pieces),
+                clock=push.clock,
+                samples=push.samples,
+                part=bundle.part,
+            )
+            self._post(bundle, meta, push.gradients)
+
+    def _post(self, bundle: Bundle, meta: Meta, arrays: Mapping[str, Array]) -> None:
+        """A block, and word of it. The block waits until the server has used the last but one."""
+        before = time.monotonic()
+        block = self.transport.outbox(bundle.part, self.timeout_s)
+        for piece, to in zip(bundle.pieces, bundle.cut(block), strict=True):
+            to[...] = _part(arrays, piece)
+        self.transport.post(self._next_use(bundle), (bundle.part,))
+        self.spent.send_s += time.monotonic() - before
+        self.spent.sent_bytes += block.nbytes
+        self._send(bundle.server, meta)
+
+    def _next_use(self, bundle: Bundle) -> int:
+        self.n_posted[bundle.part] += 1
+        return self.n_posted[bundle.part]
 
     def pull(self, pull: Pull, arrays: Mapping[str, Array]) -> None:
         """The group's first task asks; what comes goes into ``arrays``."""
         if self.task == 0:
-            for server in range(len(self.held)):
-                self._send(server, Wanted(clock=pull.clock, final=pull.final), ())
-        awaited = {p.index for batches in self.held for some in batches for p in some}
+            for server in range(self.topology.n_servers):
+                self._send(server, Wanted(clock=pull.clock, final=pull.final))
+        awaited = set(self.pulls)
         where = f"task {self.rank}, pull {pull.clock}"
         # Other groups may take much longer; that they still do something is the servers' to watch.
         ends = None if pull.final else time.monotonic() + self.timeout_s
         while awaited:
-            owing = sorted({self.pieces[index].server for index in awaited})
+            owing = sorted({self.pulls[part].server for part in awaited})
             message = self._next(Parameters, ends, where, owing)
             meta = message.meta
             assert isinstance(meta, Parameters)
-            if meta.clock != pull.clock or not awaited.issuperset(meta.pieces):
+            if meta.clock != pull.clock or meta.part not in awaited:
                 raise ProtocolError(
-                    f"{where}: got pieces {meta.pieces} of pull {meta.clock} from "
+                    f"{where}: got bundle {meta.part} of pull {meta.clock} from "
                     f"{self.topology.name(message.src)}"
                 )
-            for index, array in zip(meta.pieces, message.arrays, strict=True):
-                _part(arrays, self.pieces[index])[...] = array
-            awaited.difference_update(meta.pieces)
+            awaited.discard(meta.part)
+            bundle = self.pulls[meta.part]
+            use = self._next_use(bundle)
+            self.transport.post(use, (meta.part,))
+            self.transport.collect(use, (meta.part,), self.timeout_s)
+            block = self.transport.inbox(meta.part)
+            for piece, values in zip(bundle.pieces, bundle.cut(block), strict=True):
+                _part(arrays, piece)[...] = values
+            self.spent.received_bytes += block.nbytes
         if pull.final:
-            for server in range(len(self.held)):
-                self._send(server, Left(is_thanks=True), ())
+            for server in range(self.topology.n_servers):
+                self._send(server, Left(is_thanks=True))
 
     def leave(self) -> None:
-        for server in range(len(self.held)):
-            self._send(server, Left(), ())
+        for server in range(self.topology.n_servers):
+            self._send(server, Left())
 
     def ask(self, epoch: int, stop: bool) -> bool:
         """What group 0 says of the end: by a server if there is one, else from its first task."""
         ends = time.monotonic() + self.timeout_s
         where = f"task {self.rank}, end of epoch {epoch}"
         if self.topology.n_servers:
-            self._send(0, Ask(epoch=epoch, stop=stop), ())
+            self._send(0, Ask(epoch=epoch, stop=stop))
             owing = [0]
         elif self.group == 0:
             if self.task == 0:
@@ -304,11 +337,8 @@ class Wire:
             total /= n_groups
             mine[...] = total
 
-    def _send(self, server: int, meta: Meta, arrays: Sequence[Array]) -> None:
-        before = time.monotonic()
-        self.transport.send(self.topology.server(server), meta, arrays, self.timeout_s)
-        self.spent.send_s += time.monotonic() - before
-        self.spent.sent_bytes += sum(a.nbytes for a in arrays)
+    def _send(self, server: int, meta: Meta) -> None:
+        self.transport.send(self.topology.server(server), meta, (), self.timeout_s)
 
     def _next(
         self,

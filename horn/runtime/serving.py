@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
-from horn.errors import BarrierTimeout
+import msgspec
+
+from horn.errors import BarrierTimeout, ProtocolError
 from horn.runtime.group import Spent
+from horn.runtime.messages import Array, Gradients, Parameters
+from horn.strategies._pieces import Bundle, bundles, channels
 from horn.strategies._server import Server
 from horn.transport import Transport
 
 LOOK_S = 1.0  # how often a server that hears nothing looks at the clock
 
 
-def serve(server: Server, transport: Transport, idle_s: float) -> Spent:
+def serve(server: Server, transport: Transport, idle_s: float, agree_timeout_s: float) -> Spent:
     """Run a server until it is done; where its time went.
+
+    agree_timeout_s : for all ranks to agree on the channels, before which others compile.
 
     Raises
     ------
     BarrierTimeout : nobody has said anything for ``idle_s``.
     """
     spent = Spent()
+    boxes = _Boxes(server, transport, idle_s)
+    transport.plan(channels(boxes.all, server.topology, server.dtype.str), agree_timeout_s)
     heard = time.monotonic()
     while not server.is_done:
         before = time.monotonic()
@@ -33,15 +42,58 @@ def serve(server: Server, transport: Transport, idle_s: float) -> Spent:
                 raise BarrierTimeout("serving", late, (), idle_s, "nobody pushes or pulls")
             continue
         heard = now
-        spent.received_bytes += sum(a.nbytes for a in message.arrays)
-        answers = server.on(message.src, message.meta, message.arrays)
+        meta = message.meta
+        arrays: list[Array] = []
+        if isinstance(meta, (Gradients, Parameters)):
+            arrays = boxes.take(message.src, meta)
+            spent.received_bytes += sum(array.nbytes for array in arrays)
+        answers = server.on(message.src, meta, arrays)
         between = time.monotonic()
         spent.compute_s += between - now
-        for rank, meta, arrays in answers:
-            transport.send(rank, meta, arrays, idle_s, wait=False)
-            spent.sent_bytes += sum(a.nbytes for a in arrays)
+        for rank, answer, values in answers:
+            if isinstance(answer, Parameters):
+                answer = boxes.put(rank, answer, values)
+                spent.sent_bytes += sum(array.nbytes for array in values)
+            transport.send(rank, answer, (), idle_s, wait=False)
         spent.send_s += time.monotonic() - between
     return spent
+
+
+class _Boxes:
+    """The blocks of a server's channels."""
+
+    def __init__(self, server: Server, transport: Transport, timeout_s: float) -> None:
+        self.number, self.transport, self.timeout_s = server.number, transport, timeout_s
+        self.all = bundles(server.pieces, server.topology, server.dtype.itemsize)
+        mine = [bundle for bundle in self.all if bundle.server == server.number]
+        self.pushes = {bundle.part: bundle for bundle in mine if bundle.is_push}
+        self.pulls = {
+            (bundle.rank, bundle.pieces[0].index): bundle for bundle in mine if not bundle.is_push
+        }
+        self.n_used = dict.fromkeys((bundle.part for bundle in mine), 0)
+
+    def _next_use(self, bundle: Bundle) -> int:
+        self.n_used[bundle.part] += 1
+        return self.n_used[bundle.part]
+
+    def take(self, src: int, meta: Gradients | Parameters) -> list[Array]:
+        """What was posted before this message, a view per piece."""
+        bundle = self.pushes.get(meta.part)
+        if bundle is None or bundle.rank != src:
+            raise ProtocolError(f"server {self.number}: bundle {meta.part} of task {src}")
+        use = self._next_use(bundle)
+        self.transport.post(use, (bundle.part,))
+        self.transport.collect(use, (bundle.part,), self.timeout_s)
+        return bundle.cut(self.transport.inbox(bundle.part))
+
+    def put(self, rank: int, meta: Parameters, values: Sequence[Array]) -> Parameters:
+        """Post an answer; the message to send after it."""
+        bundle = self.pulls[rank, meta.pieces[0]]
+        block = self.transport.outbox(bundle.part, self.timeout_s)
+        for to, array in zip(bundle.cut(block), values, strict=True):
+            to[...] = array
+        self.transport.post(self._next_use(bundle), (bundle.part,))
+        return msgspec.structs.replace(meta, part=bundle.part)
 
 
 class Guest:
@@ -60,7 +112,7 @@ class Guest:
         try:
             with self.transport as transport:
                 transport.connect(*self._meet)
-                serve(self.server, transport, self.idle_s)
+                serve(self.server, transport, self.idle_s, self._meet[1])
         except BaseException as error:
             self.error = error
 

@@ -7,6 +7,7 @@ a piece of group 0's task is one of every other group's.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,8 @@ from horn.compiler.partition import homes
 from horn.compiler.placement import Placement
 from horn.compiler.share import Share
 from horn.network import Network
-from horn.strategies import Topology
+from horn.strategies import Array, Topology
+from horn.transport import Channel
 
 PIECE_BYTES = 4 * 1024 * 1024
 PIECES_PER_SERVER = 4  # at least so many, if there are numbers enough: to balance them
@@ -84,6 +86,52 @@ def _dealt(cut: list[Piece], n_servers: int) -> tuple[Piece, ...]:
         servers[piece.index] = server
         heapq.heappush(load, (has + len(piece), server))
     return tuple(replace(piece, server=servers[piece.index]) for piece in cut)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Pieces that travel together between a task's rank and a server's, in one block: ``part`` is
+    the number of its channel.
+    """
+
+    part: int
+    rank: int
+    server: int
+    pieces: tuple[Piece, ...]
+    is_push: bool
+
+    def __len__(self) -> int:
+        return sum(map(len, self.pieces))
+
+    def cut(self, block: Array) -> list[Array]:
+        """The block's part of each piece."""
+        ends = np.cumsum([0, *map(len, self.pieces)])
+        return [block[start:stop] for start, stop in itertools.pairwise(ends)]
+
+
+def bundles(pieces: Sequence[Piece], topology: Topology, itemsize: int) -> tuple[Bundle, ...]:
+    """All that go to servers (what a task owns) and come from them (what it has)."""
+    found: list[Bundle] = []
+    for rank in range(topology.n_workers):
+        task = rank % topology.n_tasks
+        for server in range(topology.n_servers):
+            of = [piece for piece in pieces if piece.server == server]
+            for is_push in (True, False):
+                mine = [p for p in of if (p.owner == task if is_push else task in p.holders)]
+                for some in messages(mine, itemsize):
+                    found.append(Bundle(len(found), rank, server, some, is_push))
+    return tuple(found)
+
+
+def channels(found: Sequence[Bundle], topology: Topology, dtype: str) -> list[Channel]:
+    """One for each bundle."""
+    name = np.dtype(dtype).str
+    made = []
+    for bundle in found:
+        ends = bundle.rank, topology.server(bundle.server)
+        src, dst = ends if bundle.is_push else ends[::-1]
+        made.append(Channel(bundle.part, src, (dst,), name, (len(bundle),), "parameters"))
+    return made
 
 
 def messages(pieces: Sequence[Piece], itemsize: int) -> list[tuple[Piece, ...]]:

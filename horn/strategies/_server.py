@@ -71,6 +71,7 @@ class Server:
     ) -> None:
         self.number, self.topology, self.policy = number, topology, policy
         self.optimizer, self.dtype = optimizer, np.dtype(dtype)
+        self.pieces = tuple(pieces)
         self.mine = tuple(piece for piece in pieces if piece.server == number)
         self.kept: dict[int, _Kept] = {}
         self.staleness: Counter[int] = Counter()
@@ -105,7 +106,9 @@ class Server:
         )
 
     def on(self, src: int, meta: Meta, arrays: Sequence[Array]) -> list[Answer]:
-        """A message of rank ``src``; what to send, and to which rank."""
+        """A message of rank ``src``, with an array per piece; what to send, and to which rank. What
+        it answers with are the server's own arrays, to be copied before the next message.
+        """
         group, task = divmod(src, self.topology.n_tasks)
         match meta:
             case Parameters(pieces=pieces):
@@ -227,8 +230,7 @@ class Server:
                 rank = self.topology.rank(group, task)
                 for some in batches:
                     meta = Parameters(pieces=tuple(p.index for p in some), clock=wanted.clock)
-                    # A copy: it may be updated before it has been sent.
-                    found.append((rank, meta, tuple(self.kept[p.index].w.copy() for p in some)))
+                    found.append((rank, meta, tuple(self.kept[p.index].w for p in some)))
         return found
 
     def _may(self, group: int, wanted: Wanted) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from horn.errors import JobError
-from horn.job import DEFAULT_OPTIMIZER, Job
+from horn.job import Job
 from horn.optimizers import Adagrad, Direct, Optimizer, Slots
 from horn.schedules import Schedule
 from horn.strategies import Array, Leave, Pull, Push, Requests, Strategy, Topology, View
@@ -53,7 +53,10 @@ class Downpour(Strategy):
     """push_every, pull_every : batches. max_staleness : how many pushes a group may be ahead of the
     slowest; 0 is synchronous, None unbounded. scale_by_staleness : a push that is s updates late
     counts 1/s. warm_start : batches that group 0 trains alone before the others begin.
-    learning_rate : of Adagrad at the servers, for a job that names no optimizer.
+
+    server_optimizer : what servers apply: "adagrad", with ``learning_rate``, as in DistBelief, or
+    the "job"'s own. Momentum makes late gradients worse, so the default is adagrad; a synchronous
+    Downpour, which has none, uses the job's. The job's weight decay and clipping hold for both.
     """
 
     push_every: int = 1
@@ -61,6 +64,7 @@ class Downpour(Strategy):
     max_staleness: int | None = None
     scale_by_staleness: bool = False
     warm_start: int = 0
+    server_optimizer: str | None = None
     learning_rate: float = 0.02
 
     name: ClassVar[str] = "downpour"
@@ -77,6 +81,11 @@ class Downpour(Strategy):
                 raise JobError(
                     f"downpour: {what} must be a whole number from {least}, got {value!r}"
                 )
+        if self.server_optimizer not in (None, "adagrad", "job"):
+            raise JobError(
+                f'downpour: server_optimizer must be "adagrad" or "job", got '
+                f"{self.server_optimizer!r}"
+            )
         if not self.learning_rate > 0:
             raise JobError(f"downpour: learning_rate must be above 0, got {self.learning_rate!r}")
         if self.warm_start and self.max_staleness is not None:
@@ -89,8 +98,13 @@ class Downpour(Strategy):
                 "downpour: with max_staleness=0 nothing is stale; leave scale_by_staleness out"
             )
 
+    @property
+    def applies(self) -> str:
+        """What servers apply: "adagrad" or "job"."""
+        return self.server_optimizer or ("job" if self.max_staleness == 0 else "adagrad")
+
     def check(self, job: Job, topology: Topology) -> None:
-        if isinstance(job.optimizer, Direct):
+        if isinstance(job.optimizer, Direct) and self.applies == "job":
             raise JobError(
                 "downpour needs gradients, but Direct adds what neurons push; use allreduce"
             )
@@ -109,8 +123,11 @@ class Downpour(Strategy):
         changes: dict[str, Any] = {"batch_size": n * job.batch_size}
         if job.iterations is not None:
             changes["iterations"] = -(-job.iterations // n)
-        if job.optimizer is DEFAULT_OPTIMIZER:
-            changes["optimizer"] = Adagrad(self.learning_rate)
+        if self.applies == "adagrad":
+            o = job.optimizer
+            changes["optimizer"] = Adagrad(
+                self.learning_rate, o.weight_decay, o.clip_value, o.clip_norm
+            )
         return job.with_settings(**changes)
 
     def optimizer(self, job: Job) -> Optimizer:

@@ -73,7 +73,7 @@ def together(
             wire.connect(ends, TIMEOUT_S)
             cut = pieces(job.network, placement, topology, job.dtype)
             server = strategy.server(job, rank - topology.n_workers, cut, topology)
-            serve(server, wire, TIMEOUT_S)
+            serve(server, wire, TIMEOUT_S, TIMEOUT_S)
             return server
 
     def run(rank: int) -> None:
