@@ -26,17 +26,18 @@ PUSHED = "pushed"
 class Accumulate(Optimizer):
     """What a replica does between pulls: the plain step, and the sum of its gradients.
 
-    keep : 1 to add to what has not been pushed yet, 0 where every batch is pushed.
+    keep : whether to add to what has not been pushed yet; not, where every batch is pushed.
     """
 
     learning_rate: float | Schedule = 0.0
-    keep: float = 1.0
+    keep: bool = True
     slots: ClassVar[tuple[str, ...]] = (PUSHED,)
 
     def update(
         self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
     ) -> tuple[Any, Slots]:
-        return w - lr * g, {PUSHED: self.keep * slots[PUSHED] + g}
+        total = g if not self.keep else slots[PUSHED] + g
+        return (w - lr * g if self.learning_rate else w), {PUSHED: total}
 
 
 @dataclass
@@ -137,7 +138,7 @@ class Downpour(Strategy):
         return Accumulate(
             job.optimizer.learning_rate if self.pull_every > 1 else 0.0,
             clip_norm=job.optimizer.clip_norm,
-            keep=float(self.push_every > 1),
+            keep=self.push_every > 1,
         )
 
     def server(self, job: Job, number: int, pieces: Sequence[Piece], topology: Topology) -> Server:
