@@ -137,6 +137,7 @@ class Loop:
     each epoch with its number and whether this group wants to stop; says whether all stop.
     before_end : called after the last step. own_of : the loss of the group's own samples in the
     last batch, and how many they were; ``own`` sums them over the epoch.
+    part : this group's number and how many there are: of each batch it reads its part.
 
     Raises
     ------
@@ -159,12 +160,14 @@ class Loop:
         on_epoch: Callable[[int, bool], bool] | None = None,
         before_end: Callable[[], None] | None = None,
         own_of: Callable[[], tuple[float, int]] | None = None,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         self.job, self.engine, self.watcher = job, engine, watcher
         self.begun, self.timeout = begun, timeout
         self.is_share, self.on_iteration, self.on_epoch = is_share, on_iteration, on_epoch
         self.is_watcher, self.before_measuring = is_watcher, before_measuring
         self.before_end, self.own_of, self.own = before_end, own_of, Own()
+        self.part = part
         self.look = look or engine.parameters
         self.history = History()
         self.iteration = 0
@@ -240,6 +243,7 @@ class Loop:
             rows = order[start : start + size]
             if self.on_iteration is not None:
                 self.on_iteration(self.iteration)
+            self._expect(order[start + size : min(start + 2 * size, n_steps * size)])
             loss = step(rows, iteration=self.iteration, first_sample=sample + start)
             if not math.isfinite(loss):
                 raise self._diverged(f"the loss became {loss}", self.iteration, epoch)
@@ -267,6 +271,12 @@ class Loop:
             "samples_per_s": done / max(now - begun, 1e-9),
             "group_loss": None,
         }
+
+    def _expect(self, rows: Array) -> None:
+        """The next batch: this group reads its part of it, and nobody else does."""
+        group, n_groups = self.part
+        start, stop = (len(rows) * k // n_groups for k in (group, group + 1))
+        self.job.data.expect(rows[start:stop])
 
     def _keep_best(self, row: Mapping[str, Any]) -> None:
         stopping = self.job.early_stopping

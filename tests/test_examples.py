@@ -36,7 +36,14 @@ def component_is_found(out: str) -> bool:
     return found is not None and float(found[1]) > 0.99
 
 
+def akka_xor_is_learned(out: str) -> bool:
+    """As in the text that it is from: 0.985 and 0.014."""
+    found = re.findall(r"^([01]) xor ([01]) = ([\d.]+)$", out, re.M)
+    return len(found) == 4 and all(abs(float(y) - (int(a) ^ int(b))) < 0.02 for a, b, y in found)
+
+
 JUDGES: dict[str, Callable[[str], bool]] = {
+    "akka_xor": akka_xor_is_learned,
     "digits": accuracy(0.95),
     "feedback_alignment": accuracy(0.94),
     "maxout": accuracy(0.95),
@@ -82,6 +89,17 @@ def test_an_example_runs_with_python_alone(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert xor_is_learned(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_xor_with_25_replicas(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "akka_xor.py")],
+        cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert akka_xor_is_learned(done.stdout)
 
 
 def test_mnist_evaluated_and_predicted_from_its_file_is_as_trained(

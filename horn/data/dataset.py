@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.data import arrays, order
+from horn.data import ahead, arrays, order
 from horn.errors import DataError
 
 
@@ -37,6 +37,7 @@ class Dataset:
     scale: float = 1.0
     name: str = "data"
     _checked: bool = field(default=False, init=False, repr=False)
+    _is_file: bool | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         arrays.check_shapes(self.x, self.y, self.name)
@@ -105,6 +106,13 @@ class Dataset:
         if self.scale != 1:
             out *= out.dtype.type(self.scale)
         return out
+
+    def expect(self, rows: Any) -> None:
+        """These rows are read next: of data in a mapped file, the kernel fetches them meanwhile."""
+        if self._is_file is None:
+            object.__setattr__(self, "_is_file", ahead.is_file(self.x))
+        if self._is_file:
+            ahead.want(self.x, rows)
 
     def _rows(self, rows: np.ndarray) -> Dataset:
         return self._of(self.x[rows], None if self.y is None else self.y[rows])

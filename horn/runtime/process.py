@@ -179,6 +179,7 @@ class Process:
             on_epoch=on_epoch,
             before_end=engine.conclude,
             own_of=lambda: (engine.own_loss, engine.own_samples),
+            part=(region, run.n_groups),
         )
         loop.run()
         ending = loop.finish()
