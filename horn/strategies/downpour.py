@@ -157,6 +157,9 @@ class Downpour(Strategy):
 
     def _push(self, memory: Memory, view: View) -> Requests:
         gradients = _gradients(view)
+        if not memory.unpushed_samples:  # the group had nothing of a short batch
+            for array in gradients.values():
+                array.fill(0)
         yield Push(memory.clock, memory.unpushed_samples, gradients)
         if self.push_every > 1:
             for array in gradients.values():
@@ -167,11 +170,7 @@ class Downpour(Strategy):
 
 def _gradients(view: View) -> dict[str, Array]:
     ending = f"/{PUSHED}"
-    found = {n.removesuffix(ending): a for n, a in view.slots.items() if n.endswith(ending)}
-    if not view.n_samples:  # this group had nothing of a short batch
-        for array in found.values():
-            array.fill(0)
-    return found
+    return {n.removesuffix(ending): a for n, a in view.slots.items() if n.endswith(ending)}
 
 
 STRATEGY = Downpour
