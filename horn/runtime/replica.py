@@ -151,6 +151,8 @@ class Replica(GroupEngine):
     def conclude(self) -> None:
         """After the last batch."""
         self._do(self.strategy.at_end(self.memory, self.view))
+        if self.wire is not None:
+            self.wire.part()
 
     def agree(self, epoch: int, stop: bool) -> bool:
         """Whether training ends after this epoch: what group 0 says."""
@@ -245,8 +247,27 @@ class Wire:
                 self._send(server, Left(is_thanks=True), ())
 
     def leave(self) -> None:
+        """Tell servers, and wait until they have heard it. ZeroMQ drops what the other end has not
+        read when it has no room for more and the connection ends.
+        """
         for server in range(len(self.held)):
             self._send(server, Left(), ())
+        self._await_left([self.topology.server(s) for s in range(len(self.held))])
+
+    def part(self) -> None:
+        """Where there are no servers: wait until the same task of every group has finished."""
+        if not self.topology.n_servers:
+            groups = range(self.topology.n_groups)
+            others = [self.topology.rank(g, self.task) for g in groups if g != self.group]
+            for rank in others:
+                self.transport.send(rank, Left(), (), self.timeout_s)
+            self._await_left(others)
+
+    def _await_left(self, ranks: list[int]) -> None:
+        ends = time.monotonic() + self.timeout_s
+        while ranks:
+            found = self._next(Left, ends, f"task {self.rank}, leaving", ranks, are_ranks=True)
+            ranks.remove(found.src)
 
     def ask(self, epoch: int, stop: bool) -> bool:
         """What group 0 says of the end: by a server if there is one, else from its first task."""

@@ -126,6 +126,8 @@ class Server:
                 self._final.add(task)
             case Left():
                 self._leave(group, task)
+                # Who closes its connection before it hears this might take its last words with it.
+                return [(src, Left(), ()), *self._answers()]
             case Ask(epoch=epoch, stop=stop):
                 return [(src, Verdict(epoch=epoch, stop=self._verdict(group, epoch, stop)), ())]
             case _:
@@ -177,11 +179,10 @@ class Server:
             what = "a second time" if task in leavers else "while its pull waits"
             raise self._wrong(group, task, f"leaves {what}")
         leavers.add(task)
-        if len(leavers) < self.topology.n_tasks:
-            return  # the others may still be sending
-        self.left.add(group)
-        for kept in self.kept.values():
-            self._sum(kept)
+        if len(leavers) == self.topology.n_tasks:  # else the others may still be sending
+            self.left.add(group)
+            for kept in self.kept.values():
+                self._sum(kept)
 
     # pushes
 
