@@ -18,7 +18,9 @@ from horn.transport import Transport
 LOOK_S = 1.0  # how often a server that hears nothing looks at the clock
 
 
-def serve(server: Server, transport: Transport, idle_s: float, agree_timeout_s: float) -> Spent:
+def serve(
+    server: Server, transport: Transport, idle_s: float, agree_timeout_s: float | None = None
+) -> Spent:
     """Run a server until it is done; where its time went.
 
     agree_timeout_s : for all ranks to agree on the channels, before which others compile.
@@ -29,7 +31,9 @@ def serve(server: Server, transport: Transport, idle_s: float, agree_timeout_s: 
     """
     spent = Spent()
     boxes = _Boxes(server, transport, idle_s)
-    transport.plan(channels(boxes.all, server.topology, server.dtype.str), agree_timeout_s)
+    transport.plan(
+        channels(boxes.all, server.topology, server.dtype.str), agree_timeout_s or idle_s
+    )
     heard = time.monotonic()
     while not server.is_done:
         before = time.monotonic()
@@ -109,12 +113,12 @@ class Guest:
         self.thread.start()
 
     def _run(self) -> None:
-        try:
-            with self.transport as transport:
+        with self.transport as transport:
+            try:
                 transport.connect(*self._meet)
                 serve(self.server, transport, self.idle_s, self._meet[1])
-        except BaseException as error:
-            self.error = error
+            except BaseException as error:
+                self.error = error  # before others hear that the connection ends
 
     def check(self) -> None:
         """Raise what the server met, if it did."""

@@ -73,6 +73,7 @@ class Server:
         self.optimizer, self.dtype = optimizer, np.dtype(dtype)
         self.pieces = tuple(pieces)
         self.mine = tuple(piece for piece in pieces if piece.server == number)
+        self._by_index = {piece.index: piece for piece in self.mine}
         self.kept: dict[int, _Kept] = {}
         self.staleness: Counter[int] = Counter()
         self.n_pushes = 0
@@ -109,66 +110,99 @@ class Server:
         """A message of rank ``src``, with an array per piece; what to send, and to which rank. What
         it answers with are the server's own arrays, to be copied before the next message.
         """
+        if not 0 <= src < self.topology.n_workers:
+            raise ProtocolError(
+                f"server {self.number}: {type(meta).__name__} of {self.topology.name(src)}, "
+                f"expected one of tasks 0 to {self.topology.n_workers - 1}"
+            )
         group, task = divmod(src, self.topology.n_tasks)
         match meta:
             case Parameters(pieces=pieces):
-                self._begin(src, pieces, arrays)
+                self._begin(group, task, pieces, arrays)
             case Gradients():
                 self._push(group, task, meta, arrays)
             case Wanted():
-                self._pulls[group] = meta
+                self._want(group, task, meta)
             case Left(is_thanks=True):
+                if task not in self._leavers.get(0, ()) or group:
+                    raise self._wrong(group, task, "thanks for an end that it has not got")
                 self._final.add(task)
             case Left():
-                self._leavers.setdefault(group, set()).add(task)
-                if len(self._leavers[group]) < self.topology.n_tasks:
-                    return []  # the others may still be sending
-                self.left.add(group)
-                for kept in self.kept.values():
-                    self._sum(kept)
+                self._leave(group, task)
+                # Who closes its connection before it hears this might take its last words with it.
+                return [(src, Left(), ()), *self._answers()]
             case Ask(epoch=epoch, stop=stop):
                 return [(src, Verdict(epoch=epoch, stop=self._verdict(group, epoch, stop)), ())]
             case _:
-                raise ProtocolError(f"server {self.number}: {type(meta).__name__} of task {src}")
+                raise self._wrong(group, task, f"{type(meta).__name__} is nothing for a server")
         return self._answers()
 
-    def _begin(self, src: int, indices: Sequence[int], arrays: Sequence[Array]) -> None:
-        """Initial values, from the tasks of group 0."""
+    def _wrong(self, group: int, task: int, what: str, piece: int | None = None) -> ProtocolError:
+        where = f"server {self.number}: group {group}, task {task}"
+        return ProtocolError(f"{where}{'' if piece is None else f', piece {piece}'}: {what}")
+
+    def _fitting(
+        self, group: int, task: int, indices: Sequence[int], arrays: Sequence[Array]
+    ) -> list[tuple[Piece, Array]]:
+        """What a task sends, by piece; all of it is looked at before any of it counts."""
+        if len(indices) != len(arrays) or len(set(indices)) != len(indices):
+            raise self._wrong(group, task, f"{len(arrays)} arrays for pieces {tuple(indices)}")
+        found = []
         for index, array in zip(indices, arrays, strict=True):
-            piece = self._piece(index, src, array)
-            if index in self.kept or src != piece.owner:
-                raise ProtocolError(f"server {self.number}: piece {index} of task {src}, again")
+            piece = self._by_index.get(index)
+            if piece is None or piece.owner != task:
+                owner = "another server's" if piece is None else f"task {piece.owner}'s"
+                raise self._wrong(group, task, f"is {owner} to have", index)
+            if array.shape != (len(piece),) or array.dtype != self.dtype:
+                raise self._wrong(
+                    group,
+                    task,
+                    f"got {array.dtype} {array.shape}, expected {self.dtype} ({len(piece)},)",
+                    index,
+                )
+            found.append((piece, array))
+        return found
+
+    def _begin(
+        self, group: int, task: int, indices: Sequence[int], arrays: Sequence[Array]
+    ) -> None:
+        """Initial values, from the tasks of group 0."""
+        for piece, array in self._fitting(group, task, indices, arrays):
+            if group or piece.index in self.kept:
+                what = "are group 0's to say" if group else "were said before"
+                raise self._wrong(group, task, f"initial values {what}", piece.index)
             w = np.array(array)
             slots = {name: np.zeros_like(w) for name in self.optimizer.slots}
             n = self.topology.n_groups
-            self.kept[index] = _Kept(piece, w, slots, 0, [0] * n, [0] * n)
+            self.kept[piece.index] = _Kept(piece, w, slots, 0, [0] * n, [0] * n)
 
-    def _piece(self, index: int, src: int, array: Array) -> Piece:
-        piece = next((p for p in self.mine if p.index == index), None)
-        if piece is None or array.shape != (len(piece),) or array.dtype != self.dtype:
-            raise ProtocolError(
-                f"server {self.number}: piece {index} of task {src} as {array.dtype} {array.shape}"
-            )
-        return piece
+    def _leave(self, group: int, task: int) -> None:
+        leavers = self._leavers.setdefault(group, set())
+        if task in leavers or (task == 0 and group in self._pulls):
+            what = "a second time" if task in leavers else "while its pull waits"
+            raise self._wrong(group, task, f"leaves {what}")
+        leavers.add(task)
+        if len(leavers) == self.topology.n_tasks:  # else the others may still be sending
+            self.left.add(group)
+            for kept in self.kept.values():
+                self._sum(kept)
 
     # pushes
 
     def _push(self, group: int, task: int, meta: Gradients, arrays: Sequence[Array]) -> None:
         self.n_pushes += 1
-        if group in self.left:
-            raise ProtocolError(f"server {self.number}: group {group} pushes after it left")
-        for index, array in zip(meta.pieces, arrays, strict=True):
-            kept = self.kept.get(index)
-            if kept is None or kept.piece.owner != task or array.shape != kept.w.shape:
-                raise ProtocolError(
-                    f"server {self.number}: piece {index} {array.shape} pushed by task {task} of "
-                    f"group {group}"
+        if task in self._leavers.get(group, ()):
+            raise self._wrong(group, task, f"pushes pieces {meta.pieces} after it left")
+        found = self._fitting(group, task, meta.pieces, arrays)
+        for piece, _ in found:
+            kept = self.kept.get(piece.index)
+            if kept is None or meta.clock != kept.n_pushes[group]:
+                expected = "initial values" if kept is None else f"push {kept.n_pushes[group]}"
+                raise self._wrong(
+                    group, task, f"got push {meta.clock}, expected {expected}", piece.index
                 )
-            if meta.clock != kept.n_pushes[group]:
-                raise ProtocolError(
-                    f"server {self.number}: push {meta.clock} of group {group} for piece {index}, "
-                    f"expected {kept.n_pushes[group]}"
-                )
+        for piece, array in found:
+            kept = self.kept[piece.index]
             kept.n_pushes[group] += 1
             if self.policy.is_synchronous:
                 kept.waiting.setdefault(meta.clock, {})[group] = (meta.samples, np.array(array))
@@ -216,6 +250,18 @@ class Server:
                 slots[name][...] = value
 
     # pulls
+
+    def _want(self, group: int, task: int, wanted: Wanted) -> None:
+        pushed = max((kept.n_pushes[group] for kept in self.kept.values()), default=0)
+        if task or group in self._pulls:
+            what = "task 0 pulls for its group" if task else "its last pull waits still"
+            raise self._wrong(group, task, f"pull {wanted.clock}, but {what}")
+        if (task in self._leavers.get(group, ())) != wanted.final or (wanted.final and group):
+            when = "of the end" if wanted.final else "after it left"
+            raise self._wrong(group, task, f"pull {wanted.clock} {when}, which is not its turn")
+        if wanted.clock < pushed:
+            raise self._wrong(group, task, f"got pull {wanted.clock}, expected pull {pushed}")
+        self._pulls[group] = wanted
 
     def _answers(self) -> list[Answer]:
         """To every pull that need not wait any longer: to all tasks of the group, one version."""

@@ -87,7 +87,11 @@ class Downpour(Strategy):
                 f'downpour: server_optimizer must be "adagrad" or "job", got '
                 f"{self.server_optimizer!r}"
             )
-        if not self.learning_rate > 0:
+        if not isinstance(self.scale_by_staleness, bool):
+            raise JobError(
+                f"downpour: scale_by_staleness is True or False, got {self.scale_by_staleness!r}"
+            )
+        if not isinstance(self.learning_rate, (int, float)) or not self.learning_rate > 0:
             raise JobError(f"downpour: learning_rate must be above 0, got {self.learning_rate!r}")
         if self.warm_start and self.max_staleness is not None:
             raise JobError(
@@ -175,6 +179,9 @@ class Downpour(Strategy):
 
     def _push(self, memory: Memory, view: View) -> Requests:
         gradients = _gradients(view)
+        if not memory.unpushed_samples:  # the group had nothing of a short batch
+            for array in gradients.values():
+                array.fill(0)
         yield Push(memory.clock, memory.unpushed_samples, gradients)
         if self.push_every > 1:
             for array in gradients.values():
@@ -185,11 +192,7 @@ class Downpour(Strategy):
 
 def _gradients(view: View) -> dict[str, Array]:
     ending = f"/{PUSHED}"
-    found = {n.removesuffix(ending): a for n, a in view.slots.items() if n.endswith(ending)}
-    if not view.n_samples:  # this group had nothing of a short batch
-        for array in found.values():
-            array.fill(0)
-    return found
+    return {n.removesuffix(ending): a for n, a in view.slots.items() if n.endswith(ending)}
 
 
 STRATEGY = Downpour

@@ -29,19 +29,26 @@ from horn.runtime.messages import (
     META_BYTES,
     TYPES,
     Arrived,
+    Ask,
     BadFrame,
     Block,
     Bye,
     Credit,
     Expected,
     Failure,
+    Gradients,
     Hello,
+    Left,
     Message,
     Note,
     OutOfSequence,
+    Parameters,
     Plan,
     Refusal,
     Refused,
+    Values,
+    Verdict,
+    Wanted,
     Welcome,
     Window,
     decode,
@@ -70,6 +77,17 @@ EXAMPLES = {
         Note(topic="loss", fields={"step": 3, "loss": 0.25, "done": False, "why": None}),
         (np.zeros((0, 5), "<i8"),), src=1, epoch=7, seq=11,
     ),
+    "parameters": Message(
+        Parameters(pieces=(0, 300), clock=5, part=70_000), src=4, epoch=7, seq=12,
+    ),
+    "gradients": Message(
+        Gradients(pieces=(2,), clock=1 << 33, samples=100, part=3), src=1, epoch=7, seq=13,
+    ),
+    "wanted": Message(Wanted(clock=6, final=True), src=2, epoch=7, seq=14),
+    "left": Message(Left(is_thanks=True), src=2, epoch=7, seq=15),
+    "ask": Message(Ask(epoch=3, stop=True), src=0, epoch=7, seq=16),
+    "verdict": Message(Verdict(epoch=3, stop=True), src=4, epoch=7, seq=17),
+    "values": Message(Values(number=9, at=2), (np.array([0.25], "<f4"),), src=1, epoch=7, seq=18),
 }  # fmt: skip
 
 
@@ -128,6 +146,8 @@ metas = st.one_of(
     st.builds(Note, topic=text, fields=fields),
     st.builds(Credit, used=u32, seq=u32),
     st.builds(Bye, reason=text),
+    st.builds(Gradients, pieces=st.lists(u32, max_size=4).map(tuple), clock=u32, samples=u32),
+    st.builds(Wanted, clock=u32, final=st.booleans()),
 )
 made = st.builds(
     Message, metas, st.lists(arrays, max_size=3).map(tuple), u32, u64, u64, u64, u32,
@@ -358,6 +378,24 @@ def test_arrays_are_sent_as_views():
     body = encode(Message(Block(), (array,)))[2]
     array[0] = 99.0
     assert np.frombuffer(body)[0] == 99.0
+
+
+@pytest.mark.parametrize(
+    "packed, number, kind",
+    [
+        (pack({"clock": 1, "samples": 1}), 49, 2),
+        (pack({"pieces": [0] * 65, "clock": 1, "samples": 1}), 49, 2),
+        (pack({"pieces": [-1], "clock": 1, "samples": 1}), 49, 2),
+        (pack({"pieces": [0], "clock": -1, "samples": 1}), 49, 2),
+        (pack({"final": True}), 50, 1),
+        (pack({"is_thanks": 1}), 51, 1),
+        (pack({"stop": True}), 53, 1),
+        (pack({"number": 1.5}), 54, 2),
+    ],
+)
+def test_what_goes_to_servers_is_checked(packed, number, kind):
+    with pytest.raises(BadFrame, match=f"^meta of {TYPES[number].__name__}: "):
+        decode(sealed(packed, number=number, kind=kind))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from horn.backends import Setup, make
 from horn.compiler.placement import Placement
 from horn.job import Job
 from horn.runtime.replica import Replica
-from horn.strategies import Topology
-from horn.strategies.downpour import Downpour
+from horn.strategies import Leave, Pull, Push, Topology, View
+from horn.strategies.downpour import Downpour, Memory
 from tests.strategies.together import together
 from tests.transport.groups import good
 
@@ -82,3 +82,65 @@ def test_synchronous_downpour_is_one_task_with_the_whole_batch(
             for axis, at in enumerate(places[name]):
                 expected = expected[(slice(None),) * axis + (at,)]
             np.testing.assert_allclose(array, expected, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+# the steps alone
+
+
+def a_view(group: int = 0) -> View:
+    return View(group, 0, Topology(2, 1, 1), {"w": np.zeros(2)}, {"w/pushed": np.zeros(2)})
+
+
+def after(strategy: Downpour, memory: Memory, view: View, total: float, samples: int) -> list[Any]:
+    """What it asks for after a batch; the slot then holds ``total``. As it was when asked for."""
+    view.slots["w/pushed"][:] = total
+    view.n_batches += 1
+    view.n_samples = samples
+    return [
+        (r.clock, r.samples, r.gradients["w"].tolist()) if isinstance(r, Push) else r
+        for r in strategy.after_batch(memory, view)
+    ]
+
+
+def test_pushes_count_batches_and_samples():
+    strategy, memory, view = Downpour(push_every=2, pull_every=3), Memory(), a_view()
+    asked = []
+    for batch in range(7):
+        asked += [r.clock for r in strategy.before_batch(memory, view)]
+        found = after(strategy, memory, view, 1.0 + batch, 4)
+        assert found == ([] if batch % 2 == 0 else [(batch // 2, 8, [1.0 + batch] * 2)])
+        if found:
+            assert view.slots["w/pushed"].tolist() == [0.0, 0.0]
+    assert asked == [0, 1, 3]  # before batches 0, 3 and 6
+    ending = [r if not isinstance(r, Push) else (r.clock, r.samples)
+              for r in strategy.at_end(memory, view)]  # fmt: skip
+    assert ending == [(3, 4), Leave(), Pull(4, final=True)]
+    assert list(strategy.at_end(memory, a_view(1))) == [Leave()]
+
+
+def test_a_group_without_samples_of_a_batch_pushes_nothing_of_it():
+    strategy, memory, view = Downpour(), Memory(), a_view()
+    assert after(strategy, memory, view, 3.0, 4) == [(0, 4, [3.0, 3.0])]
+    assert after(strategy, memory, view, 3.0, 0) == [(1, 0, [0.0, 0.0])]  # as the last one left it
+
+
+def test_a_group_without_samples_of_a_batch_keeps_what_it_has_gathered():
+    strategy, memory, view = Downpour(push_every=2), Memory(), a_view()
+    assert after(strategy, memory, view, 3.0, 4) == []
+    assert after(strategy, memory, view, 3.0, 0) == [(0, 4, [3.0, 3.0])]
+
+
+def test_only_group_0_pulls_before_it_is_measured():
+    strategy, memory = Downpour(), Memory(clock=4)
+    assert list(strategy.at_epoch_end(memory, a_view(0))) == [Pull(4)]
+    assert list(strategy.at_epoch_end(memory, a_view(1))) == []
+
+
+def test_replicas_step_on_their_own_between_pulls_only():
+    job = a_job(horn.SGD(0.25, momentum=0.9, clip_norm=2.0))
+    for pull_every, push_every in ((1, 1), (3, 1), (1, 2), (3, 2)):
+        own = Downpour(push_every=push_every, pull_every=pull_every).optimizer(job)
+        w, slots = own.update(1.0, 2.0, {"pushed": 10.0}, own.rate(0), 1)
+        assert w == (0.5 if pull_every > 1 else 1.0)
+        assert slots == {"pushed": 12.0 if push_every > 1 else 2.0}
+        assert own.clip_norm == 2.0

@@ -1,0 +1,644 @@
+"""The server as a pure state machine: groups as small machines beside it, in every order."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import horn
+from horn.errors import ProtocolError
+from horn.runtime.messages import (
+    Ask,
+    Credit,
+    Gradients,
+    Left,
+    Parameters,
+    Verdict,
+    Wanted,
+)
+from horn.strategies import Topology
+from horn.strategies._pieces import Piece
+from horn.strategies._server import Policy, Server
+
+PLAIN = horn.SGD(1.0)  # what is pushed is taken away
+
+
+@st.composite
+def dealings(draw: Any, n_tasks: int, n_servers: int) -> tuple[Piece, ...]:
+    """Pieces of any length, with any owner, at any server."""
+    everybody = tuple(range(n_tasks))
+    found = []
+    for index in range(draw(st.integers(1, 6))):
+        owner = draw(st.integers(0, n_tasks - 1))
+        holders = draw(st.sampled_from([(owner,), everybody]))
+        length, server = draw(st.integers(1, 4)), draw(st.integers(0, n_servers - 1))
+        found.append(Piece(index, f"a{index}", 0, length, owner, holders, server, index % 2 == 0))
+    return tuple(found)
+
+
+class Run:
+    """Servers and the tasks of groups. Each pair has a queue each way; ``rng`` says which moves.
+
+    n_batches : of each group, which leaves then. gradient(group, clock, piece) : what is pushed.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        pieces: tuple[Piece, ...],
+        policy: Policy,
+        n_batches: list[int],
+        gradient: Any,
+        *,
+        optimizer: horn.Optimizer = PLAIN,
+        pull_every: int = 1,
+        samples: Any = lambda group, clock: 1,
+    ) -> None:
+        self.topology, self.pieces, self.policy = topology, pieces, policy
+        self.n_batches, self.gradient, self.samples = n_batches, gradient, samples
+        self.pull_every = pull_every
+        self.servers = [
+            Server(s, pieces, optimizer, topology, policy, "float64")
+            for s in range(topology.n_servers)
+        ]
+        ranks, servers = range(topology.n_workers), range(topology.n_servers)
+        self.to = {(r, s): deque[Any]() for r in ranks for s in servers}
+        self.back = {(s, r): deque[Any]() for s in servers for r in ranks}
+        self.awaited: dict[int, set[int]] = {r: set() for r in ranks}  # by rank: pieces
+        self.clock = dict.fromkeys(ranks, 0)
+        self.n_pulls = dict.fromkeys(ranks, 0)
+        self.has = {r: {} for r in ranks}  # by rank: pieces as they came last
+        self.delivered = [Counter[int]() for _ in servers]  # by server: pushes of each rank
+        self.gone = [set() for _ in servers]  # by server: ranks that have left
+        self.tasks = {r: self._task(*divmod(r, topology.n_tasks)) for r in ranks}
+
+    def _task(self, group: int, task: int) -> Iterator[None]:
+        """One task's life; it yields where it may wait."""
+        rank = self.topology.rank(group, task)
+        everywhere = range(self.topology.n_servers)
+        mine = [[p for p in self.pieces if (p.owner, p.server) == (task, s)] for s in everywhere]
+        if group == 0:
+            for s in everywhere:
+                if mine[s]:
+                    indices = tuple(p.index for p in mine[s])
+                    start = [np.arange(float(len(p))) for p in mine[s]]
+                    self.to[rank, s].append((Parameters(pieces=indices), start))
+        yield
+        for batch in range(self.n_batches[group]):
+            if batch % self.pull_every == 0:
+                yield from self._pull(rank, task, False)
+                self.n_pulls[rank] += 1
+                yield  # a batch: nobody is through before all have begun
+            for s in everywhere:
+                # in two messages, where there is something for two
+                for some in (mine[s][:1], mine[s][1:]):
+                    if some:
+                        clock = self.clock[rank]
+                        meta = Gradients(
+                            pieces=tuple(p.index for p in some),
+                            clock=clock,
+                            samples=self.samples(group, clock),
+                        )
+                        arrays = [self.gradient(group, clock, p) for p in some]
+                        self.to[rank, s].append((meta, arrays))
+            self.clock[rank] += 1
+            yield
+        for s in everywhere:
+            self.to[rank, s].append((Left(), ()))
+        self.awaited[rank] = {-1 - s for s in everywhere}  # their word that they have heard it
+        yield
+        if group == 0:
+            yield from self._pull(rank, task, True)
+            for s in everywhere:
+                self.to[rank, s].append((Left(is_thanks=True), ()))
+
+    def _pull(self, rank: int, task: int, final: bool) -> Iterator[None]:
+        if task == 0:
+            for s in range(self.topology.n_servers):
+                self.to[rank, s].append((Wanted(clock=self.clock[rank], final=final), ()))
+        self.awaited[rank] = {p.index for p in self.pieces if task in p.holders}
+        yield
+
+    def _may_go_on(self, rank: int) -> bool:
+        first = rank // self.topology.n_tasks * self.topology.n_tasks
+        peers = range(first, first + self.topology.n_tasks)
+        is_behind = any(self.n_pulls[peer] < self.n_pulls[rank] for peer in peers)
+        return not self.awaited[rank] and not is_behind
+
+    def play(self, rng: random.Random) -> None:
+        """To the end, which must come."""
+        running = dict(self.tasks)
+        while True:
+            moves: list[Any] = [rank for rank in running if self._may_go_on(rank)]
+            moves += [key for key, queue in self.to.items() if queue]
+            answers = [(s, r) for (s, r), queue in self.back.items()
+                       if queue and self.awaited[r].issuperset(queue[0][0].pieces)]  # fmt: skip
+            if not moves and not answers:
+                break
+            move = rng.choice([*moves, *((s, r, "back") for s, r in answers)])
+            if isinstance(move, int):
+                if next(running[move], "over") == "over":
+                    del running[move]
+            elif len(move) == 3:
+                self._answer(*move[:2])
+            else:
+                self._deliver(*move)
+        assert not running, f"tasks {sorted(running)} wait for ever: {self.awaited}"
+        assert all(server.is_done and not server.unfinished for server in self.servers)
+
+    def _deliver(self, rank: int, s: int) -> None:
+        meta, arrays = self.to[rank, s].popleft()
+        if isinstance(meta, Gradients):
+            self.delivered[s][rank] = meta.clock + 1
+        if meta == Left():
+            self.gone[s].add(rank)
+        for to, found, answer in self.servers[s].on(rank, meta, arrays):
+            if isinstance(found, Left):
+                assert to == rank and meta == Left() and not answer
+                found = Parameters(pieces=(-1 - s,), clock=self.clock[rank])
+            else:
+                assert isinstance(found, Parameters)
+                self._check_pull(s, to, found)
+            self.back[s, to].append((found, answer))
+
+    def _answer(self, s: int, rank: int) -> None:
+        meta, arrays = self.back[s, rank].popleft()
+        assert meta.clock == self.clock[rank] and self.awaited[rank].issuperset(meta.pieces)
+        self.awaited[rank].difference_update(meta.pieces)
+        self.has[rank].update(zip(meta.pieces, arrays, strict=False))  # a word has no arrays
+
+    def _check_pull(self, s: int, to: int, meta: Parameters) -> None:
+        """Whether the server may answer it now, as the test has counted."""
+        t = self.topology
+        asking = to // t.n_tasks
+        is_over = self.clock[to] == self.n_batches[asking] and to in self.gone[s]
+        for rank in range(t.n_workers):
+            group, task = divmod(rank, t.n_tasks)
+            if not any((p.owner, p.server) == (task, s) for p in self.pieces):
+                continue
+            if group == asking:
+                assert self.delivered[s][rank] == meta.clock
+            elif rank not in self.gone[s]:
+                assert not is_over, "the end came before all had left"
+                bound = self.policy.max_staleness
+                assert bound is None or self.delivered[s][rank] >= meta.clock - bound
+
+    def whole(self) -> dict[int, np.ndarray]:
+        """All pieces as servers have them."""
+        return {i: kept.w for server in self.servers for i, kept in server.kept.items()}
+
+
+def integers(group: int, clock: int, piece: Piece) -> np.ndarray:
+    """What a group pushes, different each time, and exact in float64."""
+    rng = np.random.default_rng([group, clock, piece.index])
+    return rng.integers(-(2**40), 2**40, len(piece)).astype("float64")
+
+
+def sums(run: Run) -> dict[int, np.ndarray]:
+    """What integer pushes must leave."""
+    found = {}
+    for piece in run.pieces:
+        found[piece.index] = np.arange(float(len(piece)))
+        for group, n in enumerate(run.n_batches):
+            for clock in range(n):
+                found[piece.index] -= integers(group, clock, piece)
+    return found
+
+
+@st.composite
+def runs(draw: Any, policy: Policy | None = None, **more: Any) -> Run:
+    topology = Topology(*(draw(st.integers(1, n)) for n in (4, 3, 3)))
+    if policy is None:
+        policy = Policy(draw(st.sampled_from([None, 1, 2])))
+        if policy.max_staleness is None:
+            policy = Policy(warm_start=draw(st.integers(0, 3)))
+    pieces = draw(dealings(topology.n_tasks, topology.n_servers))
+    n_batches = draw(
+        st.lists(st.integers(0, 7), min_size=topology.n_groups, max_size=topology.n_groups)
+    )
+    more.setdefault("pull_every", draw(st.integers(1, 3)))
+    gradient = more.pop("gradient", integers)
+    return Run(topology, pieces, policy, n_batches, gradient, **more)
+
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+@settings(deadline=None)
+@given(runs(), seeds)
+def test_any_order_of_pushes_leaves_the_exact_sums(run, seed):
+    run.play(random.Random(seed))
+    wanted = sums(run)
+    assert run.whole().keys() == wanted.keys()
+    for index, array in run.whole().items():
+        np.testing.assert_array_equal(array, wanted[index])
+    for rank in range(run.topology.n_tasks):  # group 0 has the end
+        for index, array in run.has[rank].items():
+            np.testing.assert_array_equal(array, wanted[index])
+
+
+@settings(deadline=None)
+@given(runs(), seeds)
+def test_no_group_gets_farther_ahead_than_the_bound(run, seed):
+    run.play(random.Random(seed))  # which checks each pull
+    bound, n_groups = run.policy.max_staleness, run.topology.n_groups
+    for server in run.servers:
+        pushed = sum(run.n_batches) * len(server.mine)
+        assert sum(server.staleness.values()) == pushed
+        if bound is not None and run.pull_every == 1:
+            # Another group had pushed c - s at least when this one pulled at c; when it pushes, the
+            # other has pushed c + s + 1 at most.
+            assert max(server.staleness, default=0) <= (n_groups - 1) * (2 * bound + 1)
+
+
+def real(group: int, clock: int, piece: Piece) -> np.ndarray:
+    """Numbers whose sum depends on the order."""
+    rng = np.random.default_rng([group, clock, piece.index])
+    return rng.standard_normal(len(piece)) * 10.0 ** rng.integers(-8, 8, len(piece))
+
+
+def some_samples(group: int, clock: int) -> int:
+    """Uneven, and sometimes none."""
+    return (3 * group + clock) % 4
+
+
+@settings(deadline=None)
+@given(st.data(), st.sampled_from([horn.SGD(0.1, momentum=0.9), horn.Adam(0.1), horn.Adagrad(0.1)]))
+def test_synchronous_bits_do_not_depend_on_the_order(data, optimizer):
+    run = data.draw(runs(Policy(0), gradient=real, samples=some_samples, optimizer=optimizer))
+    more = {"optimizer": optimizer, "samples": some_samples, "pull_every": run.pull_every}
+    again = Run(run.topology, run.pieces, run.policy, run.n_batches, real, **more)
+    run.play(random.Random(data.draw(seeds)))
+    again.play(random.Random(data.draw(seeds)))
+    first, second = run.whole(), again.whole()
+    assert {k: a.tobytes() for k, a in first.items()} == {k: a.tobytes() for k, a in second.items()}
+    for server, other in zip(run.servers, again.servers, strict=True):
+        assert server.staleness == other.staleness and set(server.staleness) <= {0}
+
+
+@settings(deadline=None)
+@given(runs(Policy(0), samples=some_samples), seeds)
+def test_synchronous_updates_are_means_over_the_samples_of_all_groups(run, seed):
+    run.play(random.Random(seed))
+    for piece in run.pieces:
+        wanted = np.arange(float(len(piece)))
+        for clock in range(max(run.n_batches)):
+            there = [g for g, n in enumerate(run.n_batches) if clock < n]
+            n = sum(some_samples(g, clock) for g in there)
+            for g in there if n else ():
+                wanted -= some_samples(g, clock) / n * integers(g, clock, piece)
+        np.testing.assert_allclose(run.whole()[piece.index], wanted, rtol=1e-12, atol=1e-2)
+
+
+# one after the other, by hand
+
+TWO = Topology(2, 1, 1)
+
+
+def a_server(
+    policy: Policy = Policy(),  # noqa: B008 (frozen)
+    optimizer: horn.Optimizer = PLAIN,
+    topology: Topology = TWO,
+    n_pieces: int = 1,
+) -> Server:
+    """With pieces of two numbers, 1.0 each; only that of even number decays."""
+    holders = tuple(range(topology.n_tasks))
+    pieces = [Piece(k, "w", 2 * k, 2 * k + 2, 0, holders, 0, k % 2 == 0) for k in range(n_pieces)]
+    server = Server(0, pieces, optimizer, topology, policy, "float64")
+    server.on(0, Parameters(pieces=tuple(range(n_pieces))), [np.ones(2)] * n_pieces)
+    return server
+
+
+def push(server: Server, group: int, clock: int, value: float, samples: int = 1) -> list[Any]:
+    n = len(server.kept)
+    meta = Gradients(pieces=tuple(range(n)), clock=clock, samples=samples)
+    return server.on(group * server.topology.n_tasks, meta, [np.full(2, value)] * n)
+
+
+def leave(server: Server, rank: int) -> list[Any]:
+    """What comes of it besides the word that it was heard."""
+    heard, *others = server.on(rank, Left(), ())
+    assert heard == (rank, Left(), ())
+    return others
+
+
+def pull(server: Server, group: int, clock: int, final: bool = False) -> list[Any]:
+    return server.on(group * server.topology.n_tasks, Wanted(clock=clock, final=final), ())
+
+
+def test_a_push_that_is_late_counts_less_where_it_is_asked_for():
+    for scaled, wanted in ((False, [-1.0, -2.0, -3.0]), (True, [-1.0, -1.5, -11 / 6])):
+        server = a_server(Policy(scale_by_staleness=scaled), topology=Topology(4, 1, 1))
+        for group in range(4):
+            assert pull(server, group, 0)
+        push(server, 0, 0, 1.0)  # 0 late: whole
+        found = []
+        for group in (1, 2, 3):  # 1, 2 and 3 late
+            push(server, group, 0, 1.0)
+            found.append(server.kept[0].w[0])
+        np.testing.assert_allclose(found, wanted, rtol=1e-15)
+        assert server.staleness == {0: 1, 1: 1, 2: 1, 3: 1}
+        pull(server, 1, 1)
+        push(server, 1, 1, 1.0)
+        assert server.staleness[0] == 2
+
+
+def test_a_push_of_no_samples_is_no_update():
+    server = a_server(optimizer=horn.SGD(1.0, momentum=0.5))
+    pull(server, 0, 0)
+    push(server, 0, 0, 5.0, samples=0)
+    assert server.kept[0].w.tolist() == [1.0, 1.0] and server.kept[0].n_updates == 0
+    assert pull(server, 0, 1)  # but it is a push
+
+
+def test_others_begin_when_group_0_has_warmed_up():
+    server = a_server(Policy(warm_start=2), topology=Topology(3, 1, 1))
+    assert pull(server, 1, 0) == [] and pull(server, 2, 0) == []
+    assert [rank for rank, _, _ in pull(server, 0, 0)] == [0]
+    assert push(server, 0, 0, 1.0) == [] and len(pull(server, 0, 1)) == 1
+    answers = push(server, 0, 1, 1.0)
+    assert sorted(rank for rank, _, _ in answers) == [1, 2]
+    assert all(arrays[0].tolist() == [-1.0, -1.0] for _, _, arrays in answers)
+
+
+def test_a_group_0_that_ends_before_it_is_warm_lets_the_others_begin():
+    server = a_server(Policy(warm_start=100))
+    assert pull(server, 1, 0) == []
+    pull(server, 0, 0)
+    push(server, 0, 0, 1.0)
+    assert [rank for rank, _, _ in leave(server, 0)] == [1]
+
+
+def test_weight_decay_is_for_links_only():
+    server = a_server(optimizer=horn.SGD(0.5, weight_decay=0.25), n_pieces=2)
+    pull(server, 0, 0)
+    push(server, 0, 0, 1.0)
+    assert server.kept[0].w.tolist() == [1 - 0.5 * 1.25] * 2
+    assert server.kept[1].w.tolist() == [0.5, 0.5]
+
+
+def test_each_gradient_is_bounded_after_weight_decay():
+    server = a_server(optimizer=horn.SGD(1.0, weight_decay=10.0, clip_value=2.0), n_pieces=2)
+    pull(server, 0, 0)
+    push(server, 0, 0, 1.0)
+    assert server.kept[0].w.tolist() == [-1.0, -1.0]  # 1 + 10 is bounded
+    assert server.kept[1].w.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        horn.Adam(0.1),
+        horn.Adam(horn.Step(0.1, 2, 0.5)),
+        horn.SGD(0.1, momentum=0.9, nesterov=True),
+        horn.AdaDelta(),
+        horn.RMSProp(),
+    ],
+)
+def test_updates_count_from_1_by_piece_and_rates_from_0(optimizer):
+    server = a_server(optimizer=optimizer)
+    pull(server, 0, 0)
+    pull(server, 1, 0)
+    w, slots = np.ones(2), {name: np.zeros(2) for name in optimizer.slots}
+    order = [(0, 0, 1.0), (1, 0, -2.0), (1, 1, 0.5), (0, 1, 3.0), (0, 2, 0.1)]
+    for t, (group, clock, value) in enumerate(order, 1):
+        w, slots = optimizer.update(w, np.full(2, value), slots, optimizer.rate(t - 1), float(t))
+        push(server, group, clock, value)
+        assert server.kept[0].w.tobytes() == w.tobytes()
+
+
+def test_a_piece_beyond_what_is_updated_at_once_is_updated_whole():
+    n = (1 << 15) * 2 + 7
+    piece = Piece(0, "w", 0, n, 0, (0,), 0, True)
+    server = Server(0, [piece], horn.Adam(0.1), Topology(1, 1, 1), Policy(), "float32")
+    server.on(0, Parameters(pieces=(0,)), [np.zeros(n, "f4")])
+    pull(server, 0, 0)
+    server.on(0, Gradients(pieces=(0,), clock=0, samples=1), [np.ones(n, "f4")])
+    w = server.kept[0].w
+    assert w.dtype == np.float32 and len(set(w.tolist())) == 1 and w[0] == pytest.approx(-0.1)
+
+
+def test_what_was_sent_is_not_kept_by_a_server():
+    server = a_server(Policy(0))
+    start, gradient = np.ones(2), np.ones(2)
+    fresh = Server(0, server.mine, PLAIN, TWO, Policy(0), "float64")
+    fresh.on(0, Parameters(pieces=(0,)), [start])
+    start[:] = 99.0
+    pull(fresh, 0, 0)
+    fresh.on(0, Gradients(pieces=(0,), clock=0, samples=1), [gradient])
+    gradient[:] = 99.0
+    pull(fresh, 1, 0)
+    fresh.on(1, Gradients(pieces=(0,), clock=0, samples=1), [np.full(2, 3.0)])
+    assert fresh.kept[0].w.tolist() == [-1.0, -1.0]
+
+
+def test_all_tasks_of_a_group_get_one_version():
+    topology = Topology(2, 2, 1)
+    pieces = [Piece(0, "a", 0, 2, 1, (0, 1), 0, False), Piece(1, "b", 0, 3, 0, (0,), 0, False)]
+    server = Server(0, pieces, PLAIN, topology, Policy(), "float64")
+    assert pull(server, 1, 0) == []  # before anybody has said what they are
+    server.on(0, Parameters(pieces=(1,)), [np.zeros(3)])
+    answers = server.on(1, Parameters(pieces=(0,)), [np.ones(2)])
+    found = [(rank, meta.pieces, [a.tolist() for a in arrays]) for rank, meta, arrays in answers]
+    assert found == [(2, (0, 1), [[1.0, 1.0], [0.0] * 3]), (3, (0,), [[1.0, 1.0]])]
+
+
+def test_a_pull_waits_for_the_pushes_of_all_tasks_of_its_group():
+    topology = Topology(1, 2, 1)
+    pieces = [Piece(0, "a", 0, 1, 0, (0, 1), 0, False), Piece(1, "b", 0, 1, 1, (0, 1), 0, False)]
+    server = Server(0, pieces, PLAIN, topology, Policy(), "float64")
+    server.on(0, Parameters(pieces=(0,)), [np.zeros(1)])
+    server.on(1, Parameters(pieces=(1,)), [np.zeros(1)])
+    pull(server, 0, 0)
+    server.on(0, Gradients(pieces=(0,), clock=0, samples=1), [np.ones(1)])
+    assert pull(server, 0, 1) == []
+    answers = server.on(1, Gradients(pieces=(1,), clock=0, samples=1), [np.ones(1)])
+    assert [rank for rank, _, _ in answers] == [0, 1]
+
+
+def test_a_group_that_left_holds_nobody_up():
+    server = a_server(Policy(1), topology=Topology(3, 1, 1))
+    for group in range(3):
+        pull(server, group, 0)
+    push(server, 0, 0, 1.0)
+    assert pull(server, 0, 1)
+    push(server, 0, 1, 1.0)
+    assert pull(server, 0, 2) == []  # the others have pushed nothing
+    assert leave(server, 1) == []
+    assert [rank for rank, _, _ in leave(server, 2)] == [0]
+    assert server.unfinished == ("task 0",)
+
+
+def test_synchronous_sums_go_on_without_a_group_that_left():
+    server = a_server(Policy(0))
+    for group in range(2):
+        pull(server, group, 0)
+        push(server, group, 0, 1.0)
+    assert server.kept[0].w[0] == 0.0
+    pull(server, 0, 1)
+    push(server, 0, 1, 1.0)
+    assert server.kept[0].w[0] == 0.0  # group 1 may still push
+    leave(server, 1)
+    assert server.kept[0].w[0] == -1.0
+
+
+def test_the_end_comes_when_all_have_left_and_is_thanked_for_by_all_tasks_of_group_0():
+    topology = Topology(2, 2, 1)
+    server = a_server(topology=topology)
+    pull(server, 0, 0)
+    pull(server, 1, 0)
+    push(server, 0, 0, 1.0)
+    leave(server, 0)
+    assert pull(server, 0, 1, final=True) == []
+    leave(server, 1)
+    push(server, 1, 0, 1.0)
+    assert leave(server, 2) == []
+    assert server.unfinished == ("task 2", "task 3")
+    answers = leave(server, 3)
+    assert [(rank, arrays[0][0]) for rank, _, arrays in answers] == [(0, -1.0), (1, -1.0)]
+    server.on(0, Left(is_thanks=True), ())
+    assert not server.is_done
+    server.on(1, Left(is_thanks=True), ())
+    assert server.is_done
+
+
+def test_a_server_without_pieces_ends_too():
+    server = Server(1, [Piece(0, "w", 0, 1, 0, (0,), 0, False)], PLAIN, TWO, Policy(2), "float64")
+    assert pull(server, 0, 0) == [] and pull(server, 0, 1) == []
+    leave(server, 0)
+    leave(server, 1)
+    pull(server, 0, 1, final=True)
+    server.on(0, Left(is_thanks=True), ())
+    assert server.is_done
+
+
+def test_all_tasks_of_a_group_hear_the_same_of_the_end():
+    server = a_server(topology=Topology(2, 2, 1))
+
+    def asked(rank: int, epoch: int, stop: bool = False) -> bool:
+        [(to, verdict, arrays)] = server.on(rank, Ask(epoch=epoch, stop=stop), ())
+        assert isinstance(verdict, Verdict)
+        assert (to, verdict.epoch, arrays) == (rank, epoch, ())
+        return verdict.stop
+
+    assert not asked(2, 1)
+    assert not asked(0, 1) and not asked(1, 1)
+    assert asked(0, 2, True) and asked(1, 2, True)
+    assert not asked(3, 1)  # as task 2 has heard
+    assert asked(3, 2) and asked(2, 2)
+
+
+# messages out of their turn
+
+
+def gradients(clock: int = 0, pieces: tuple[int, ...] = (0,)) -> Gradients:
+    return Gradients(pieces=pieces, clock=clock, samples=1)
+
+
+WRONG = {
+    "clock": (2, gradients(1), [np.ones(2)], "group 1, task 0, piece 0: got push 1, expected"),
+    "piece": (2, gradients(0, (7,)), [np.ones(2)], "group 1, task 0, piece 7: is another server's"),
+    "owner": (3, gradients(), [np.ones(2)], "group 1, task 1, piece 0: is task 0's"),
+    "dtype": (
+        2, gradients(), [np.ones(2, "f4")],
+        r"group 1, task 0, piece 0: got float32 \(2,\), expected float64 \(2,\)",
+    ),
+    "shape": (
+        2, gradients(), [np.ones((2, 1))],
+        r"group 1, task 0, piece 0: got float64 \(2, 1\), expected float64 \(2,\)",
+    ),
+    "length": (2, gradients(), [np.ones(3)], r"group 1, task 0, piece 0: got float64 \(3,\)"),
+    "too few": (2, gradients(0, (0, 1)), [np.ones(2)], r"group 1, task 0: 1 arrays for pieces"),
+    "twice": (2, gradients(0, (0, 0)), [np.ones(2)] * 2, r"group 1, task 0: 2 arrays for pieces"),
+    "unknown": (2, Credit(used=1, seq=1), (), "group 1, task 0: Credit is nothing for a server"),
+    "a server's": (4, Left(), (), "Left of server 0, expected one of tasks 0 to 3"),
+    "begin": (2, Parameters(pieces=(0,)), [np.ones(2)], "group 1, task 0, piece 0: initial values"),
+    "again": (0, Parameters(pieces=(0,)), [np.ones(2)], "group 0, task 0, piece 0: initial values"),
+    "thanks": (0, Left(is_thanks=True), (), "group 0, task 0: thanks for an end"),
+    "thanks of another": (2, Left(is_thanks=True), (), "group 1, task 0: thanks for an end"),
+    "pull of task 1": (3, Wanted(clock=0), (), "group 1, task 1: pull 0, but task 0 pulls"),
+    "end of group 1": (2, Wanted(clock=0, final=True), (), "group 1, task 0: pull 0 of the end"),
+    "end too early": (0, Wanted(clock=0, final=True), (), "group 0, task 0: pull 0 of the end"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_out_of_turn_is_refused_with_its_group_and_piece(name):
+    server = a_server(topology=Topology(2, 2, 1), n_pieces=2)
+    pull(server, 0, 0)
+    rank, meta, arrays, sentence = WRONG[name]
+    with pytest.raises(ProtocolError, match=f"^server 0: {sentence}"):
+        server.on(rank, meta, arrays)
+    assert [kept.w.tolist() for kept in server.kept.values()] == [[1.0, 1.0]] * 2
+    assert all(kept.n_updates == 0 for kept in server.kept.values())
+
+
+def test_nothing_of_a_push_counts_where_one_piece_does_not_fit():
+    server = a_server(n_pieces=2)
+    pull(server, 0, 0)
+    with pytest.raises(ProtocolError, match="group 0, task 0, piece 1: got float64"):
+        server.on(0, gradients(0, (0, 1)), [np.ones(2), np.ones(5)])
+    assert server.kept[0].w.tolist() == [1.0, 1.0] and server.kept[0].n_pushes == [0, 0]
+
+
+def test_a_push_before_initial_values_is_refused():
+    server = Server(0, [Piece(0, "w", 0, 2, 0, (0,), 0, False)], PLAIN, TWO, Policy(), "float64")
+    with pytest.raises(ProtocolError, match="group 1, task 0, piece 0: .*expected initial values"):
+        server.on(1, gradients(), [np.ones(2)])
+
+
+@pytest.mark.parametrize(
+    "meta, arrays, sentence",
+    [
+        (gradients(1), [np.ones(2)], r"pushes pieces \(0,\) after it left"),
+        (Wanted(clock=1), (), "pull 1 after it left"),
+        (Left(), (), "leaves a second time"),
+    ],
+)
+def test_a_group_that_left_says_no_more(meta, arrays, sentence):
+    server = a_server()
+    pull(server, 1, 0)
+    push(server, 1, 0, 1.0)
+    leave(server, 1)
+    with pytest.raises(ProtocolError, match=f"server 0: group 1, task 0: {sentence}"):
+        server.on(1, meta, arrays)
+
+
+def test_a_pull_of_a_clock_that_is_over_is_refused():
+    server = a_server()
+    pull(server, 1, 0)
+    push(server, 1, 0, 1.0)
+    with pytest.raises(ProtocolError, match="group 1, task 0: got pull 0, expected pull 1"):
+        pull(server, 1, 0)
+
+
+def test_two_pulls_at_once_are_refused():
+    server = a_server(Policy(0))
+    pull(server, 1, 0)
+    push(server, 1, 0, 1.0)
+    assert pull(server, 1, 1) == []
+    with pytest.raises(ProtocolError, match="group 1, task 0: pull 1, but its last pull waits"):
+        pull(server, 1, 1)
+    with pytest.raises(ProtocolError, match="group 1, task 0: leaves while its pull waits"):
+        leave(server, 1)
+
+
+def test_every_order_of_two_synchronous_groups():
+    """All 20 ways to mix three pushes of each."""
+    seen = set()
+    for order in set(itertools.permutations([0, 0, 0, 1, 1, 1])):
+        server = a_server(Policy(0), horn.SGD(0.1, momentum=0.9))
+        clocks = [0, 0]
+        for group in order:
+            push(server, group, clocks[group], 0.1 * (1 + group) + clocks[group], 1 + group)
+            clocks[group] += 1
+        seen.add(server.kept[0].w.tobytes())
+    assert len(seen) == 1
