@@ -383,10 +383,10 @@ def test_arrays_are_sent_as_views():
 @pytest.mark.parametrize(
     "packed, number, kind",
     [
-        (pack({"clock": 1, "samples": 1}), 49, 2),
-        (pack({"pieces": [0] * 65, "clock": 1, "samples": 1}), 49, 2),
-        (pack({"pieces": [-1], "clock": 1, "samples": 1}), 49, 2),
-        (pack({"pieces": [0], "clock": -1, "samples": 1}), 49, 2),
+        (pack({"clock": 1, "samples": 1}), 49, 1),
+        (pack({"pieces": [0] * 65, "clock": 1, "samples": 1}), 49, 1),
+        (pack({"pieces": [-1], "clock": 1, "samples": 1}), 49, 1),
+        (pack({"pieces": [0], "clock": -1, "samples": 1}), 49, 1),
         (pack({"final": True}), 50, 1),
         (pack({"is_thanks": 1}), 51, 1),
         (pack({"stop": True}), 53, 1),
