@@ -277,6 +277,11 @@ class Collect(Statement):
 
 
 @dataclass(frozen=True)
+class Mark(Statement):
+    """Here a segment ends, for who does something between the statements."""
+
+
+@dataclass(frozen=True)
 class Program:
     """Statements in order, and the buffers they use.
 
@@ -296,10 +301,10 @@ class Program:
 
 
 def segments(program: Program) -> list[tuple[Statement, ...]]:
-    """The statements between exchanges: one more than there are posts and collects."""
+    """The statements between exchanges: one more than there are posts, collects and marks."""
     found: list[list[Statement]] = [[]]
     for statement in program.statements:
-        if isinstance(statement, (Post, Collect)):
+        if isinstance(statement, (Post, Collect, Mark)):
             found.append([])
         else:
             found[-1].append(statement)

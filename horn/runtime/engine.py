@@ -104,6 +104,10 @@ class GroupEngine(CompiledEngine):
         dtype: Any = np.dtype(self.setup.dtype)
         return {**self.network.initial_parameters(dtype), **self.network.initial_states(dtype)}
 
+    def arranged(self, program: Program) -> Program:
+        """The program of a training step, for who wants to change it."""
+        return program
+
     def make_runner(self, kind: str, target: str | None) -> Runner:
         optimizer = self.setup.optimizer
         if kind == "infer":
@@ -119,6 +123,8 @@ class GroupEngine(CompiledEngine):
             results.append(program.outputs)
         n_groups = 1 if kind == "infer" else self.n_groups
         local = partition(program, self.placement, results, n_groups)
+        if kind == "train":
+            local = self.arranged(local)
         self.allocate(local)
         size = self.predict_rows if kind == "infer" else -(-self.setup.batch_size // n_groups)
         runner = self.runner(local, self.arrays, self.setup, size, self.share)

@@ -17,7 +17,7 @@ import numpy as np
 
 from horn.backends.compiled import Runner
 from horn.compiler import ir
-from horn.compiler.program import Collect, Move, Post, Program, base, segments
+from horn.compiler.program import Collect, Mark, Move, Post, Program, base, segments
 from horn.compiler.share import Array, Places, Share, count
 from horn.compiler.supersteps import writes
 from horn.runtime.task import Collect as CollectStep
@@ -260,6 +260,10 @@ class Exchange:
         segment = 0
         parts: dict[int, tuple[int, ...]] = {}
         for statement in program.statements:
+            if isinstance(statement, Mark):
+                segment += 1
+                steps.append(Compute(segment, self._what(segment)))
+                continue
             if not isinstance(statement, (Post, Collect)):
                 continue
             label = _words(statement)

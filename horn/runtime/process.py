@@ -34,8 +34,9 @@ from horn.runtime.group import Group, task_name
 from horn.runtime.meeting import Meeting
 from horn.runtime.messages import Array
 from horn.runtime.parcel import Memory, Opened, open_parcel
-from horn.runtime.replica import Seat, Wire
+from horn.runtime.replica import Seat
 from horn.runtime.serving import Guest, serve
+from horn.runtime.wire import Wire
 from horn.sources import line_of
 from horn.strategies import Member, Topology
 from horn.strategies._pieces import pieces

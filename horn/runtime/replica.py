@@ -6,42 +6,26 @@ The strategy says what is to be sent and waited for; here it is done. Every wait
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import Any
 
 from horn.backends import Setup
+from horn.backends.compiled import Runner
+from horn.compiler.marks import first_needed, last_made, marked
 from horn.compiler.placement import Placement
-from horn.compiler.program import Post
+from horn.compiler.program import Post, Program
 from horn.data import Dataset
-from horn.errors import BarrierTimeout, ProtocolError
 from horn.job import Job
 from horn.runtime.engine import GroupEngine
+from horn.runtime.exchange import Exchange
 from horn.runtime.group import Group, Spent
-from horn.runtime.messages import (
-    Array,
-    Ask,
-    Gradients,
-    Left,
-    Message,
-    Meta,
-    Parameters,
-    Values,
-    Verdict,
-    Wanted,
-)
+from horn.runtime.messages import Array
+from horn.runtime.wire import Wire
 from horn.strategies import Leave, Mean, Pull, Push, Requests, Strategy, Topology, View
-from horn.strategies._pieces import Bundle, Piece, bundles, channels
+from horn.strategies._pieces import Bundle
 from horn.strategies._pieces import pieces as all_pieces
 from horn.transport import Transport
-
-LOOK_S = 1.0  # how often who waits looks whether something has happened beside it
-
-M = TypeVar("M", bound=Meta)
 
 
 @dataclass
@@ -73,6 +57,20 @@ class Replica(GroupEngine):
 
     def __init__(self, strategy: Strategy, seat: Seat) -> None:
         job, topology = seat.job, seat.topology
+        self.strategy = strategy
+        self.wire: Wire | None = None
+        if seat.wire is not None:
+            cut = all_pieces(job.network, seat.placement, topology, job.dtype)
+            self.wire = Wire(
+                seat.wire,
+                topology,
+                cut,
+                job.dtype,
+                seat.timeout_s,
+                seat.spent,
+                seat.check,
+                seat.group.agree_timeout_s,
+            )
         n_joined = topology.n_groups if strategy.is_joined else 1
         size = min(job.batch_size, len(job.data))
         if not strategy.is_joined:
@@ -89,26 +87,39 @@ class Replica(GroupEngine):
             owns_initial=True,
             n_groups=n_joined,
         )
-        self.strategy, self.topology = strategy, topology
+        self.topology = topology
         self.own_group, self.own_task = divmod(seat.rank, topology.n_tasks)
         self.is_joined = strategy.is_joined
-        self.wire: Wire | None = None
-        if seat.wire is not None:
-            cut = all_pieces(job.network, seat.placement, topology, job.dtype)
-            self.wire = Wire(
-                seat.wire,
-                topology,
-                cut,
-                job.dtype,
-                seat.timeout_s,
-                seat.spent,
-                seat.check,
-                seat.group.agree_timeout_s,
-            )
         self.view = View(self.own_group, self.own_task, topology, {}, {})
         self.memory: Any = None
         self.own_loss, self.own_samples = 0.0, 0
         self._own_total: str | None = None
+        self._stream: Stream | None = None
+
+    def arranged(self, program: Program) -> Program:
+        """With marks where parameters are first needed and where gradients are ready."""
+        if self.wire is None or not self.topology.n_servers:
+            return program
+        pulls, pushes = self.wire.pulls.values(), self.wire.pushes
+        return marked(program, [b.names for b in pulls], [self._pushed(b) for b in pushes])
+
+    def _pushed(self, bundle: Bundle) -> frozenset[str]:
+        """The slots that have a bundle's gradients."""
+        return frozenset(f"{name}/{self.strategy.pushed_slot}" for name in bundle.names)
+
+    def _streamed(self, runner: Runner) -> Stream | None:
+        if self.wire is None or not self.topology.n_servers:
+            return None
+        program, needed, ready = runner.program, dict[int, list[int]](), dict[int, list[int]]()
+        for bundle in self.wire.pulls.values():
+            first = first_needed(program, bundle.names)
+            if first is not None:
+                needed.setdefault(first, []).append(bundle.part)
+        for bundle in self.wire.pushes:
+            last = last_made(program, self._pushed(bundle))
+            if last is not None:
+                ready.setdefault(last, []).append(bundle.part)
+        return Stream(self._exchanges[id(runner)], self.wire, needed, ready)
 
     def bind(self, data: Dataset) -> None:
         super().bind(data)
@@ -125,6 +136,7 @@ class Replica(GroupEngine):
             if move.across and move.out == program.loss
         )
         self._own_total = next(totals, None)  # before it is added to that of other groups
+        self._stream = self._streamed(self._training[0])
         if self.wire is not None and self.topology.n_servers and self.own_group == 0:
             self.wire.begin(self.view.parameters)
 
@@ -132,10 +144,10 @@ class Replica(GroupEngine):
         """One batch of all groups; the loss is that of all under a joined strategy, else this
         group's own.
         """
-        self._do(self.strategy.before_batch(self.memory, self.view))
         n, groups = len(rows), self.topology.n_groups
         start, stop = (n * k // groups for k in (self.own_group, self.own_group + 1))
-        self.own_samples = stop - start
+        self.own_samples = self.view.n_samples = stop - start
+        self._do(self.strategy.before_batch(self.memory, self.view))
         if self.is_joined:
             loss = super().step(rows, iteration=iteration, first_sample=first_sample)
         elif start == stop:
@@ -144,11 +156,22 @@ class Replica(GroupEngine):
             loss = super().step(
                 rows[start:stop], iteration=iteration, first_sample=first_sample + start
             )
+        if self.wire is not None:
+            self.wire.take_all()
+            self.wire.give_all()
         self.own_loss = self._own_loss(loss)
         self.view.n_batches += 1
-        self.view.n_samples = self.own_samples
         self._do(self.strategy.after_batch(self.memory, self.view))
         return loss
+
+    def _run(
+        self, runner: Runner, rows: Array, scalars: Mapping[str, float], first_sample: int
+    ) -> None:
+        if self._stream is None or self._training is None or runner is not self._training[0]:
+            super()._run(runner, rows, scalars, first_sample)
+            return
+        runner.start(rows, scalars, first_sample)
+        self.group.run(self._stream.exchange.script, self._stream)
 
     def _own_loss(self, loss: float) -> float:
         """The mean loss of this group's own samples."""
@@ -175,256 +198,45 @@ class Replica(GroupEngine):
 
     def _do(self, requests: Requests) -> None:
         for request in requests:
-            assert self.wire is not None, f"{self.strategy.name} says that it sends no messages"
+            wire = self.wire
+            assert wire is not None, f"{self.strategy.name} says that it sends no messages"
             match request:
                 case Mean(arrays):
-                    self.wire.mean(list(arrays))
-                case Push():
-                    self.wire.push(request)
-                case Pull():
-                    self.wire.pull(request, self.view.parameters)
+                    wire.mean(list(arrays))
+                case Push(is_early=is_early):
+                    wire.push(request)
+                    if not is_early:
+                        wire.give_all()
+                case Pull(is_early=is_early):
+                    wire.pull(request, self.view.parameters)
+                    if not is_early:
+                        wire.take_all()
+                    if request.final:
+                        wire.thank()
                 case Leave():
-                    self.wire.leave()
+                    wire.leave()
 
 
-class Wire:
-    """A task's messages to servers and to its like in other groups. What it gives servers and gets
-    from them goes through channels, so on one host through shared memory; a message says that it is
-    there, since nobody waits for a certain superstep of another group.
+class Stream:
+    """A batch's work, in which parameters are taken just before the segment that first needs them,
+    and gradients given as soon as the segment that makes them is over.
 
-    Raises
-    ------
-    BarrierTimeout : an answer is late. ProtocolError : it is not what was asked for.
+    needed, ready : parts of bundles by segment.
     """
 
     def __init__(
         self,
-        transport: Transport,
-        topology: Topology,
-        pieces: Sequence[Piece],
-        dtype: str,
-        timeout_s: float,
-        spent: Spent,
-        check: Callable[[], None] | None = None,
-        agree_timeout_s: float | None = None,
+        exchange: Exchange,
+        wire: Wire,
+        needed: Mapping[int, list[int]],
+        ready: Mapping[int, list[int]],
     ) -> None:
-        self.transport, self.topology, self.timeout_s = transport, topology, timeout_s
-        self.check = check
-        self.rank = transport.task
-        self.group, self.task = divmod(self.rank, topology.n_tasks)
-        every = bundles(pieces, topology, np.dtype(dtype).itemsize)
-        mine = [bundle for bundle in every if bundle.rank == self.rank]
-        self.pushes = [bundle for bundle in mine if bundle.is_push]
-        self.pulls = {bundle.part: bundle for bundle in mine if not bundle.is_push}
-        self.n_posted = dict.fromkeys((bundle.part for bundle in mine), 0)
-        if topology.n_servers:
-            transport.plan(channels(every, topology, dtype), agree_timeout_s or timeout_s)
-        self.spent = spent
-        self._early: deque[Message] = deque()
-        self._n_means = 0
+        self.exchange, self.wire, self.needed, self.ready = exchange, wire, needed, ready
+        self.pack, self.unpack = exchange.pack, exchange.unpack
 
-    def begin(self, arrays: Mapping[str, Array]) -> None:
-        """Tell servers what training begins with."""
-        for bundle in self.pushes:
-            meta = Parameters(pieces=tuple(p.index for p in bundle.pieces), part=bundle.part)
-            self._post(bundle, meta, arrays)
-
-    def push(self, push: Push) -> None:
-        for bundle in self.pushes:
-            meta = Gradients(
-                pieces=tuple(p.index for p in bundle.pieces),
-                clock=push.clock,
-                samples=push.samples,
-                part=bundle.part,
-            )
-            self._post(bundle, meta, push.gradients)
-
-    def _post(self, bundle: Bundle, meta: Meta, arrays: Mapping[str, Array]) -> None:
-        """A block, and word of it. The block waits until the server has used the last but one."""
-        before = time.monotonic()
-        block = self.transport.outbox(bundle.part, self.timeout_s)
-        for piece, to in zip(bundle.pieces, bundle.cut(block), strict=True):
-            to[...] = _part(arrays, piece)
-        self.transport.post(self._next_use(bundle), (bundle.part,))
-        self.spent.send_s += time.monotonic() - before
-        self.spent.sent_bytes += block.nbytes
-        self._send(bundle.server, meta)
-
-    def _next_use(self, bundle: Bundle) -> int:
-        self.n_posted[bundle.part] += 1
-        return self.n_posted[bundle.part]
-
-    def pull(self, pull: Pull, arrays: Mapping[str, Array]) -> None:
-        """The group's first task asks; what comes goes into ``arrays``."""
-        if self.task == 0:
-            for server in range(self.topology.n_servers):
-                self._send(server, Wanted(clock=pull.clock, final=pull.final))
-        awaited = set(self.pulls)
-        where = f"task {self.rank}, pull {pull.clock}"
-        # Other groups may take much longer; that they still do something is the servers' to watch.
-        ends = None if pull.final else time.monotonic() + self.timeout_s
-        while awaited:
-            owing = sorted({self.pulls[part].server for part in awaited})
-            message = self._next(Parameters, ends, where, owing)
-            meta = message.meta
-            assert isinstance(meta, Parameters)
-            if meta.clock != pull.clock or meta.part not in awaited:
-                raise ProtocolError(
-                    f"{where}: got bundle {meta.part} of pull {meta.clock} from "
-                    f"{self.topology.name(message.src)}"
-                )
-            awaited.discard(meta.part)
-            bundle = self.pulls[meta.part]
-            use = self._next_use(bundle)
-            self.transport.post(use, (meta.part,))
-            self.transport.collect(use, (meta.part,), self.timeout_s)
-            block = self.transport.inbox(meta.part)
-            for piece, values in zip(bundle.pieces, bundle.cut(block), strict=True):
-                _part(arrays, piece)[...] = values
-            self.spent.received_bytes += block.nbytes
-        if pull.final:
-            for server in range(self.topology.n_servers):
-                self._send(server, Left(is_thanks=True))
-
-    def leave(self) -> None:
-        """Tell servers, and wait until they have heard it. ZeroMQ drops what the other end has not
-        read when it has no room for more and the connection ends.
-        """
-        for server in range(self.topology.n_servers):
-            self._send(server, Left())
-        self._await_left([self.topology.server(s) for s in range(self.topology.n_servers)])
-
-    def part(self) -> None:
-        """Where there are no servers: wait until the same task of every group has finished."""
-        if not self.topology.n_servers:
-            groups = range(self.topology.n_groups)
-            others = [self.topology.rank(g, self.task) for g in groups if g != self.group]
-            for rank in others:
-                self.transport.send(rank, Left(), (), self.timeout_s)
-            self._await_left(others)
-
-    def _await_left(self, ranks: list[int]) -> None:
-        ends = time.monotonic() + self.timeout_s
-        while ranks:
-            found = self._next(Left, ends, f"task {self.rank}, leaving", ranks, are_ranks=True)
-            ranks.remove(found.src)
-
-    def ask(self, epoch: int, stop: bool) -> bool:
-        """What group 0 says of the end: by a server if there is one, else from its first task."""
-        ends = time.monotonic() + self.timeout_s
-        where = f"task {self.rank}, end of epoch {epoch}"
-        if self.topology.n_servers:
-            self._send(0, Ask(epoch=epoch, stop=stop))
-            owing = [0]
-        elif self.group == 0:
-            if self.task == 0:
-                for rank in range(self.topology.n_tasks, self.topology.n_workers):
-                    self.transport.send(rank, Verdict(epoch=epoch, stop=stop), (), self.timeout_s)
-            return stop
-        else:
-            owing = []
-        message = self._next(Verdict, ends, where, owing)
-        assert isinstance(message.meta, Verdict)
-        if message.meta.epoch != epoch:
-            raise ProtocolError(f"{where}: got the verdict of epoch {message.meta.epoch}")
-        return message.meta.stop
-
-    def mean(self, arrays: Sequence[Array]) -> None:
-        """In place, over the same task of all groups; summed in their order."""
-        number, n_groups = self._n_means, self.topology.n_groups
-        self._n_means += 1
-        others = [self.topology.rank(g, self.task) for g in range(n_groups) if g != self.group]
-        flat = [array.reshape(-1) for array in arrays]
-        if not all(array.flags.c_contiguous for array in arrays):
-            raise ProtocolError("Mean: arrays must be contiguous, since they change in place")
-        size = _values_at_once(flat)
-        for rank in others:
-            for at, array in enumerate(flat):
-                for start in range(0, max(len(array), 1), size):
-                    piece = array[start : start + size].copy()  # it may wait while that changes
-                    self.transport.send(
-                        rank, Values(number=number, at=at), (piece,), self.timeout_s, wait=False
-                    )
-        parts: dict[int, list[Array]] = {rank: [np.empty_like(f) for f in flat] for rank in others}
-        filled = {rank: [0] * len(flat) for rank in others}
-        where = f"task {self.rank}, mean {number}"
-        ends = time.monotonic() + self.timeout_s
-        lengths = [len(f) for f in flat]
-        while late := [rank for rank in others if filled[rank] != lengths]:
-            message = self._next(Values, ends, where, late, are_ranks=True, number=number)
-            meta, [piece] = message.meta, message.arrays
-            assert isinstance(meta, Values)
-            start = filled[message.src][meta.at] if meta.at < len(flat) else 0
-            wanted = flat[meta.at][start:] if meta.at < len(flat) else np.empty(0)
-            if piece.dtype != wanted.dtype or len(piece) > len(wanted):
-                raise ProtocolError(
-                    f"{where}: task {message.src} has {len(piece)} {piece.dtype} of array "
-                    f"{meta.at} from {start}, here are {[(len(f), f.dtype.str) for f in flat]}; "
-                    f"every group must ask for the mean of the same arrays"
-                )
-            parts[message.src][meta.at][start : start + len(piece)] = piece
-            filled[message.src][meta.at] += len(piece)
-        for at, mine in enumerate(flat):
-            total = np.zeros_like(mine)
-            for group in range(n_groups):
-                rank = self.topology.rank(group, self.task)
-                total += mine if rank == self.rank else parts[rank][at]
-            total /= n_groups
-            mine[...] = total
-
-    def _send(self, server: int, meta: Meta) -> None:
-        self.transport.send(self.topology.server(server), meta, (), self.timeout_s)
-
-    def _next(
-        self,
-        kind: type[M],
-        ends: float | None,
-        where: str,
-        owing: Sequence[int],
-        *,
-        are_ranks: bool = False,
-        number: int | None = None,
-    ) -> Message:
-        """The next message of a kind; others are kept. ``owing`` are servers, or ranks."""
-
-        def fits(message: Message) -> bool:
-            meta = message.meta
-            return isinstance(meta, kind) and getattr(meta, "number", None) == number
-
-        for at, message in enumerate(self._early):
-            if fits(message):
-                del self._early[at]
-                return message
-        while True:
-            now = time.monotonic()
-            left_s = LOOK_S if ends is None else min(ends - now, LOOK_S)
-            found = self.transport.receive(max(left_s, 0.0))
-            self.spent.wait_s += time.monotonic() - now
-            if found is not None:
-                self.spent.received_bytes += sum(a.nbytes for a in found.arrays)
-                if fits(found):
-                    return found
-                self._early.append(found)
-                continue
-            if self.check is not None:
-                self.check()
-            if ends is not None and time.monotonic() >= ends:
-                ranks = owing if are_ranks else [self.topology.server(s) for s in owing]
-                names = ", ".join(self.topology.name(rank) for rank in ranks) or "group 0"
-                raise BarrierTimeout(
-                    where,
-                    tuple(f"task {rank}" for rank in ranks),
-                    (),
-                    self.timeout_s,
-                    f"{names} owes {kind.__name__}",
-                )
-
-
-def _part(arrays: Mapping[str, Array], piece: Piece) -> Array:
-    """A piece of an array, flat, and a view."""
-    return arrays[piece.name].reshape(-1)[piece.start : piece.stop]
-
-
-def _values_at_once(arrays: Sequence[Array]) -> int:
-    size = max((array.itemsize for array in arrays), default=8)
-    return 4 * 1024 * 1024 // size
+    def compute(self, index: int) -> None:
+        for part in self.needed.get(index, ()):
+            self.wire.take(part)
+        self.exchange.compute(index)
+        for part in self.ready.get(index, ()):
+            self.wire.give(part)

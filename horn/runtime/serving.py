@@ -6,8 +6,6 @@ import threading
 import time
 from collections.abc import Sequence
 
-import msgspec
-
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.runtime.group import Spent
 from horn.runtime.messages import Array, Gradients, Parameters
@@ -56,7 +54,7 @@ def serve(
         spent.compute_s += between - now
         for rank, answer, values in answers:
             if isinstance(answer, Parameters):
-                answer = boxes.put(rank, answer, values)
+                boxes.put(answer, values)
                 spent.sent_bytes += sum(array.nbytes for array in values)
             transport.send(rank, answer, (), idle_s, wait=False)
         spent.send_s += time.monotonic() - between
@@ -71,9 +69,7 @@ class _Boxes:
         self.all = bundles(server.pieces, server.topology, server.dtype.itemsize)
         mine = [bundle for bundle in self.all if bundle.server == server.number]
         self.pushes = {bundle.part: bundle for bundle in mine if bundle.is_push}
-        self.pulls = {
-            (bundle.rank, bundle.pieces[0].index): bundle for bundle in mine if not bundle.is_push
-        }
+        self.pulls = {bundle.part: bundle for bundle in mine if not bundle.is_push}
         self.n_used = dict.fromkeys((bundle.part for bundle in mine), 0)
 
     def _next_use(self, bundle: Bundle) -> int:
@@ -90,14 +86,13 @@ class _Boxes:
         self.transport.collect(use, (bundle.part,), self.timeout_s)
         return bundle.cut(self.transport.inbox(bundle.part))
 
-    def put(self, rank: int, meta: Parameters, values: Sequence[Array]) -> Parameters:
-        """Post an answer; the message to send after it."""
-        bundle = self.pulls[rank, meta.pieces[0]]
+    def put(self, meta: Parameters, values: Sequence[Array]) -> None:
+        """Post an answer."""
+        bundle = self.pulls[meta.part]
         block = self.transport.outbox(bundle.part, self.timeout_s)
         for to, array in zip(bundle.cut(block), values, strict=True):
             to[...] = array
         self.transport.post(self._next_use(bundle), (bundle.part,))
-        return msgspec.structs.replace(meta, part=bundle.part)
 
 
 class Guest:

@@ -96,22 +96,26 @@ class Mean:
 @dataclass(frozen=True)
 class Push:
     """Ask: give servers these gradients, by the name of the learned array. clock : how many pushes
-    this group has made before. samples : what they were computed from.
+    this group has made before. samples : what they were computed from. is_early : the coming batch
+    computes them; each layer's go as soon as they are there, the rest after the batch.
     """
 
     clock: int
     samples: int
     gradients: Mapping[str, Array]
+    is_early: bool = False
 
 
 @dataclass(frozen=True)
 class Pull:
     """Ask: this task's learned arrays as servers have them. clock : the pushes of this group so
-    far. final : when all groups have finished.
+    far. final : when all groups have finished. is_early : do not wait, but take each layer's just
+    before the coming batch needs them.
     """
 
     clock: int
     final: bool = False
+    is_early: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class View:
     """What a strategy sees of one task's replica. Arrays are the task's share, and live: what is
     written there counts. Names are those of ``Model.parameters``; of a slot "<array>/<slot>".
 
-    n_batches : that this group has computed. n_samples : of the last one, in this group.
+    n_batches : that this group has computed. n_samples : of the batch at hand, in this group.
     """
 
     group: int
@@ -156,6 +160,8 @@ class Strategy:
     # Whether groups go on without waiting for each other; then servers must be there.
     is_asynchronous: ClassVar[bool] = False
     default_servers: ClassVar[int] = 0
+    # The optimizer's slot that has the gradients to be pushed.
+    pushed_slot: ClassVar[str] = ""
 
     def check(self, job: Job, topology: Topology) -> None:
         """Raises JobError for a job that it cannot run."""

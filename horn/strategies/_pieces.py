@@ -103,6 +103,11 @@ class Bundle:
     def __len__(self) -> int:
         return sum(map(len, self.pieces))
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The arrays that they are of."""
+        return frozenset(piece.name for piece in self.pieces)
+
     def cut(self, block: Array) -> list[Array]:
         """The block's part of each piece."""
         ends = np.cumsum([0, *map(len, self.pieces)])
@@ -118,8 +123,9 @@ def bundles(pieces: Sequence[Piece], topology: Topology, itemsize: int) -> tuple
             of = [piece for piece in pieces if piece.server == server]
             for is_push in (True, False):
                 mine = [p for p in of if (p.owner == task if is_push else task in p.holders)]
-                for some in messages(mine, itemsize):
-                    found.append(Bundle(len(found), rank, server, some, is_push))
+                for _, layer in itertools.groupby(mine, lambda p: p.name.partition(".")[0]):
+                    for some in messages(list(layer), itemsize):
+                        found.append(Bundle(len(found), rank, server, some, is_push))
     return tuple(found)
 
 

@@ -18,7 +18,7 @@ from horn.errors import ProtocolError
 from horn.optimizers import Optimizer
 from horn.runtime.messages import Ask, Gradients, Left, Meta, Parameters, Verdict, Wanted
 from horn.strategies import Array, Topology
-from horn.strategies._pieces import Piece, messages
+from horn.strategies._pieces import Piece, bundles
 
 # An update makes arrays for what is between its operations: so many numbers stay in the cache.
 AT_ONCE = 1 << 15
@@ -83,10 +83,8 @@ class Server:
         self._final: set[int] = set()  # tasks of group 0 that have the end
         self._verdicts: dict[tuple[int, int], bool] = {}  # group, epoch -> stop
         self._stop_after: int | None = None
-        self._per_task = {
-            task: messages([p for p in self.mine if task in p.holders], self.dtype.itemsize)
-            for task in range(topology.n_tasks)
-        }
+        mine = bundles(self.pieces, topology, self.dtype.itemsize)
+        self._answered = [b for b in mine if b.server == number and not b.is_push]
 
     @property
     def is_done(self) -> bool:
@@ -272,11 +270,11 @@ class Server:
             del self._pulls[group]
             for kept in self.kept.values():
                 kept.pulled[group] = kept.n_updates
-            for task, batches in self._per_task.items():
-                rank = self.topology.rank(group, task)
-                for some in batches:
-                    meta = Parameters(pieces=tuple(p.index for p in some), clock=wanted.clock)
-                    found.append((rank, meta, tuple(self.kept[p.index].w for p in some)))
+            for bundle in self._answered:
+                if bundle.rank // self.topology.n_tasks == group:
+                    indices = tuple(piece.index for piece in bundle.pieces)
+                    meta = Parameters(pieces=indices, clock=wanted.clock, part=bundle.part)
+                    found.append((bundle.rank, meta, tuple(self.kept[k].w for k in indices)))
         return found
 
     def _may(self, group: int, wanted: Wanted) -> bool:

@@ -71,6 +71,7 @@ class Downpour(Strategy):
     name: ClassVar[str] = "downpour"
     is_asynchronous: ClassVar[bool] = True
     default_servers: ClassVar[int] = 1
+    pushed_slot: ClassVar[str] = PUSHED
 
     def __post_init__(self) -> None:
         for what, least in (("push_every", 1), ("pull_every", 1), ("warm_start", 0),
@@ -158,13 +159,19 @@ class Downpour(Strategy):
 
     def before_batch(self, memory: Memory, view: View) -> Requests:
         if view.n_batches % self.pull_every == 0:
-            yield Pull(memory.clock)
-
-    def after_batch(self, memory: Memory, view: View) -> Requests:
+            yield Pull(memory.clock, is_early=True)
         memory.unpushed_batches += 1
         memory.unpushed_samples += view.n_samples
         if memory.unpushed_batches == self.push_every:
-            yield from self._push(memory, view)
+            gradients = _gradients(view)
+            if self.push_every == 1 and not view.n_samples:  # nothing of a short batch
+                _clear(gradients)
+            yield Push(memory.clock, memory.unpushed_samples, gradients, is_early=True)
+
+    def after_batch(self, memory: Memory, view: View) -> Requests:
+        if memory.unpushed_batches == self.push_every:
+            self._pushed(memory, view)
+        yield from ()
 
     def at_epoch_end(self, memory: Memory, view: View) -> Requests:
         if view.group == 0:  # what is measured is what servers have
@@ -172,20 +179,15 @@ class Downpour(Strategy):
 
     def at_end(self, memory: Memory, view: View) -> Requests:
         if memory.unpushed_batches:
-            yield from self._push(memory, view)
+            yield Push(memory.clock, memory.unpushed_samples, _gradients(view))
+            self._pushed(memory, view)
         yield Leave()
         if view.group == 0:
             yield Pull(memory.clock, final=True)
 
-    def _push(self, memory: Memory, view: View) -> Requests:
-        gradients = _gradients(view)
-        if not memory.unpushed_samples:  # the group had nothing of a short batch
-            for array in gradients.values():
-                array.fill(0)
-        yield Push(memory.clock, memory.unpushed_samples, gradients)
+    def _pushed(self, memory: Memory, view: View) -> None:
         if self.push_every > 1:
-            for array in gradients.values():
-                array.fill(0)
+            _clear(_gradients(view))
         memory.clock += 1
         memory.unpushed_batches = memory.unpushed_samples = 0
 
@@ -193,6 +195,11 @@ class Downpour(Strategy):
 def _gradients(view: View) -> dict[str, Array]:
     ending = f"/{PUSHED}"
     return {n.removesuffix(ending): a for n, a in view.slots.items() if n.endswith(ending)}
+
+
+def _clear(gradients: Mapping[str, Array]) -> None:
+    for array in gradients.values():
+        array.fill(0)
 
 
 STRATEGY = Downpour

@@ -8,8 +8,8 @@ import numpy as np
 
 from horn.optimizers import SGD
 from horn.runtime.group import Spent
-from horn.runtime.replica import Wire
 from horn.runtime.serving import serve
+from horn.runtime.wire import Wire
 from horn.strategies import Pull, Push, Topology
 from horn.strategies._pieces import Piece
 from horn.strategies._server import Policy, Server
@@ -50,9 +50,13 @@ def sums(
     for clock in range(n_pushes):
         if clock % pull_every == 0:
             wire.pull(Pull(clock), arrays)
+            wire.take_all()
             assert clock <= arrays["w"].min() <= arrays["w"].max() <= n_pushes * topology.n_groups
         wire.push(Push(clock, 1, ones))
+        wire.give_all()
     wire.leave()
     if wire.group == 0:
         wire.pull(Pull(n_pushes, final=True), arrays)
+        wire.take_all()
+        wire.thank()
     return arrays["w"]

@@ -91,24 +91,30 @@ def a_view(group: int = 0) -> View:
     return View(group, 0, Topology(2, 1, 1), {"w": np.zeros(2)}, {"w/pushed": np.zeros(2)})
 
 
-def after(strategy: Downpour, memory: Memory, view: View, total: float, samples: int) -> list[Any]:
-    """What it asks for after a batch; the slot then holds ``total``. As it was when asked for."""
-    view.slots["w/pushed"][:] = total
-    view.n_batches += 1
+def batch(
+    strategy: Downpour, memory: Memory, view: View, total: float, samples: int
+) -> tuple[list[int], list[Any]]:
+    """A batch that leaves ``total`` in the slot, if there are samples: the clocks it pulls at, and
+    what it pushes, as it is when it goes.
+    """
     view.n_samples = samples
-    return [
-        (r.clock, r.samples, r.gradients["w"].tolist()) if isinstance(r, Push) else r
-        for r in strategy.after_batch(memory, view)
-    ]
+    asked = list(strategy.before_batch(memory, view))
+    if samples:
+        view.slots["w/pushed"][:] = total
+    view.n_batches += 1
+    pushed = [(r.clock, r.samples, r.gradients["w"].tolist()) for r in asked if isinstance(r, Push)]
+    assert list(strategy.after_batch(memory, view)) == []
+    assert all(r.is_early for r in asked)
+    return [r.clock for r in asked if isinstance(r, Pull)], pushed
 
 
 def test_pushes_count_batches_and_samples():
     strategy, memory, view = Downpour(push_every=2, pull_every=3), Memory(), a_view()
     asked = []
-    for batch in range(7):
-        asked += [r.clock for r in strategy.before_batch(memory, view)]
-        found = after(strategy, memory, view, 1.0 + batch, 4)
-        assert found == ([] if batch % 2 == 0 else [(batch // 2, 8, [1.0 + batch] * 2)])
+    for number in range(7):
+        pulls, found = batch(strategy, memory, view, 1.0 + number, 4)
+        asked += pulls
+        assert found == ([] if number % 2 == 0 else [(number // 2, 8, [1.0 + number] * 2)])
         if found:
             assert view.slots["w/pushed"].tolist() == [0.0, 0.0]
     assert asked == [0, 1, 3]  # before batches 0, 3 and 6
@@ -120,14 +126,16 @@ def test_pushes_count_batches_and_samples():
 
 def test_a_group_without_samples_of_a_batch_pushes_nothing_of_it():
     strategy, memory, view = Downpour(), Memory(), a_view()
-    assert after(strategy, memory, view, 3.0, 4) == [(0, 4, [3.0, 3.0])]
-    assert after(strategy, memory, view, 3.0, 0) == [(1, 0, [0.0, 0.0])]  # as the last one left it
+    assert batch(strategy, memory, view, 3.0, 4)[1] == [(0, 4, [3.0, 3.0])]
+    assert batch(strategy, memory, view, 3.0, 0)[1] == [
+        (1, 0, [0.0, 0.0])
+    ]  # as the last one left it
 
 
 def test_a_group_without_samples_of_a_batch_keeps_what_it_has_gathered():
     strategy, memory, view = Downpour(push_every=2), Memory(), a_view()
-    assert after(strategy, memory, view, 3.0, 4) == []
-    assert after(strategy, memory, view, 3.0, 0) == [(0, 4, [3.0, 3.0])]
+    assert batch(strategy, memory, view, 3.0, 4)[1] == []
+    assert batch(strategy, memory, view, 3.0, 0)[1] == [(0, 4, [3.0, 3.0])]
 
 
 def test_only_group_0_pulls_before_it_is_measured():

@@ -442,7 +442,7 @@ def test_what_was_sent_is_not_kept_by_a_server():
 
 def test_all_tasks_of_a_group_get_one_version():
     topology = Topology(2, 2, 1)
-    pieces = [Piece(0, "a", 0, 2, 1, (0, 1), 0, False), Piece(1, "b", 0, 3, 0, (0,), 0, False)]
+    pieces = [Piece(0, "x.a", 0, 2, 1, (0, 1), 0, False), Piece(1, "x.b", 0, 3, 0, (0,), 0, False)]
     server = Server(0, pieces, PLAIN, topology, Policy(), "float64")
     assert pull(server, 1, 0) == []  # before anybody has said what they are
     server.on(0, Parameters(pieces=(1,)), [np.zeros(3)])
@@ -453,7 +453,10 @@ def test_all_tasks_of_a_group_get_one_version():
 
 def test_a_pull_waits_for_the_pushes_of_all_tasks_of_its_group():
     topology = Topology(1, 2, 1)
-    pieces = [Piece(0, "a", 0, 1, 0, (0, 1), 0, False), Piece(1, "b", 0, 1, 1, (0, 1), 0, False)]
+    pieces = [
+        Piece(0, "x.a", 0, 1, 0, (0, 1), 0, False),
+        Piece(1, "x.b", 0, 1, 1, (0, 1), 0, False),
+    ]
     server = Server(0, pieces, PLAIN, topology, Policy(), "float64")
     server.on(0, Parameters(pieces=(0,)), [np.zeros(1)])
     server.on(1, Parameters(pieces=(1,)), [np.zeros(1)])
