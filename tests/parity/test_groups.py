@@ -53,6 +53,7 @@ def of_groups(
     placement: Placement,
     n_groups: int,
     n_tasks: int,
+    scheme: str = "inproc",
 ) -> list[Any]:
     """What every task of every group found, or the exception that it raised."""
 
@@ -65,7 +66,7 @@ def of_groups(
         places = {name: engine.places(name) for name in arrays}
         return Found(losses, outputs, total, arrays, places, {})
 
-    return run_threads("inproc", n_groups * n_tasks, body)
+    return run_threads(scheme, n_groups * n_tasks, body)
 
 
 class Gained(horn.Neuron):
@@ -147,14 +148,15 @@ def network() -> horn.Network:
 @pytest.mark.parametrize("n_groups", [1, 2, 3])
 @pytest.mark.parametrize("how", OPTIMIZERS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_groups_equal_one_task_over_20_steps(backend, how, n_groups, n_tasks):
+@pytest.mark.parametrize("scheme", ["inproc", "shm"])
+def test_groups_equal_one_task_over_20_steps(scheme, backend, how, n_groups, n_tasks):
     net = network()
     setup = Setup(net, OPTIMIZERS[how], "labels", 7, "float64", 1)
     data, batches = labelled(net), steps(7, 2) * 4
     one = of_one(backend, setup, data, batches)
     for links in (("receiver",) * 3, ("replicated", "receiver", "sender")):
         placement = place(net, links, ("all", "neurons", "rows", "all"))
-        found = of_groups(backend, setup, data, batches, placement, n_groups, n_tasks)
+        found = of_groups(backend, setup, data, batches, placement, n_groups, n_tasks, scheme)
         compare(good(found), one, backend)
 
 
