@@ -9,6 +9,7 @@ Where each neuron's values for the batch lie together, blocks lie so too: (neuro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from horn.runtime.task import Post as PostStep
 from horn.transport import Channel
 
 Index = tuple[Any, ...]  # of one axis each: a slice, or int64 places
+SMALL = 16_384  # numbers: beyond, one copy more costs more than a block
 _COMBINE: dict[str, Any] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
     "any": np.maximum, "all": np.minimum,
@@ -234,6 +236,43 @@ class InPlace:
         self.runner.settle(self.name, inbox(self.part))
 
 
+class Bundle:
+    """Small sums over groups that travel together: one block each way instead of one per sum.
+
+    pieces : array, out and how many numbers, one after the other in a block. sources : the part of
+    each group in order, None for this task's own. All have the same monoid.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        pieces: list[tuple[str, str, int]],
+        sources: list[int | None],
+        sent: int,
+        monoid: str,
+        dtype: str,
+    ) -> None:
+        self.runner, self.pieces, self.sources, self.sent = runner, pieces, sources, sent
+        self.combine = _COMBINE[monoid]
+        self.mine = np.empty(sum(n for _, _, n in pieces), dtype)
+        self.total = np.empty_like(self.mine)
+        ends = np.cumsum([n for _, _, n in pieces]).tolist()
+        self.places = [slice(end - n, end) for end, (_, _, n) in zip(ends, pieces, strict=True)]
+
+    def pack(self, outbox: Callable[[int], Array]) -> None:
+        for (array, _, _), place in zip(self.pieces, self.places, strict=True):
+            self.mine[place] = self.runner.array(array).reshape(-1)
+        outbox(self.sent)[...] = self.mine
+
+    def unpack(self, inbox: Callable[[int], Array]) -> None:
+        parts = [self.mine if part is None else inbox(part) for part in self.sources]
+        self.combine(parts[0], parts[1], out=self.total)
+        for part in parts[2:]:
+            self.combine(self.total, part, out=self.total)
+        for (_, out, _), place in zip(self.pieces, self.places, strict=True):
+            self.runner.target_array(out).reshape(-1)[...] = self.total[place]
+
+
 class Exchange:
     """One program's moves at one task: its script, its channels, and the copies.
 
@@ -270,6 +309,7 @@ class Exchange:
         self._can_share = can_share
         self._pairs: list[set[tuple[int, int]]] = []  # superstep -> who sends to whom
         self._signals: list[tuple[list[int], list[int]]] = []  # superstep -> outboxes, inboxes
+        self._bundles: list[list[Bundle]] = []  # by superstep
         self._own: list[list[tuple[str, Index, int]]] = []  # superstep -> array, places, part
         self._wanted: list[list[tuple[Move, list[Block]]]] = []
         self._sent: dict[int, list[tuple[Region, int]]] = {}  # superstep -> what leaves by channel
@@ -360,7 +400,11 @@ class Exchange:
         own: list[tuple[str, Index, int]] = []
         wanted: list[tuple[Move, list[Block]]] = []
         signals: tuple[list[int], list[int]] = ([], [])
+        small: dict[str, list[Move]] = {}
         for move in post.moves:
+            if self._is_small(move):
+                small.setdefault(move.monoid, []).append(move)
+                continue
             if self._may_share(move, across):
                 self._share(move, across, signals, code, first_part)
                 continue
@@ -385,16 +429,55 @@ class Exchange:
                     if channel.src == self.rank
                 )
                 wanted.append((move, blocks[self.rank]))
+        bundles = [
+            bundle
+            for moves in small.values()
+            for shares in across
+            if (bundle := self._bundle(moves, shares, code, first_part)) is not None
+        ]
         while len(self._own) <= post.superstep:
+            self._bundles.append([])
             self._own.append([])
             self._wanted.append([])
             self._signals.append(([], []))
             self._pairs.append(set())
         self._own[post.superstep], self._wanted[post.superstep] = own, wanted
         self._signals[post.superstep] = signals
+        self._bundles[post.superstep] = bundles
         sent = [channel for channel in self.channels[begun:] if not channel.common]
         self._pairs[post.superstep] = {(c.src, dst) for c in sent for dst in c.dsts}
         return tuple(channel.part for channel in sent)
+
+    def _is_small(self, move: Move) -> bool:
+        """Whether it is a sum, or the like, over groups that is better not alone: each block costs
+        some 20 us of Python.
+        """
+        have, want = self.program.buffers[move.array].axes, self.program.buffers[move.out].axes
+        if not move.across or not move.monoid or have != want:
+            return False
+        if any(base(axis) == "b" for axis in have):
+            return False
+        return math.prod(self.share.length(axis, 0) for axis in have) <= SMALL
+
+    def _bundle(
+        self, moves: list[Move], shares: Mapping[int, Share], code: str, first_part: int
+    ) -> Bundle | None:
+        """The channels of small sums of the same kind; what this task does for them."""
+        first = first_part + len(self.channels)
+        parts = {rank: first + k for k, rank in enumerate(shares)}
+        axes = [self.program.buffers[move.array].axes for move in moves]
+        for rank, share in shares.items():
+            sizes = [math.prod(share.length(axis, 0) for axis in names) for names in axes]
+            others = tuple(other for other in shares if other != rank)
+            label = ", ".join(move.array for move in moves)
+            self.channels.append(Channel(parts[rank], rank, others, code, (sum(sizes),), label))
+            if rank == self.rank:
+                pieces = [(m.array, m.out, n) for m, n in zip(moves, sizes, strict=True)]
+        if self.rank not in shares:
+            return None
+        sources = [None if rank == self.rank else part for rank, part in parts.items()]
+        monoid, mine = moves[0].monoid, parts[self.rank]
+        return Bundle(self.runner, pieces, sources, mine, monoid, code)
 
     def _may_share(self, move: Move, across: Sequence[Mapping[int, Share]]) -> bool:
         """Whether groups can have a learned array in common, of which each updates a part: where
@@ -460,6 +543,8 @@ class Exchange:
     def pack(self, index: int, outbox: Callable[[int], Array]) -> None:
         for part in self._signals[index][0]:
             outbox(part)
+        for bundle in self._bundles[index]:
+            bundle.pack(outbox)
         sent = self._sent.get(index)
         for region, part in self._find_sent(index) if sent is None else sent:
             region.read_into(outbox(part))
@@ -471,6 +556,8 @@ class Exchange:
         with np.errstate(all="ignore"):  # a sum may overflow here as it may inside a task
             for arrival in self._find_arrivals(index) if arrivals is None else arrivals:
                 arrival.take(inbox)
+            for bundle in self._bundles[index]:
+                bundle.unpack(inbox)
 
     def _find_sent(self, index: int) -> list[tuple[Region, int]]:
         made = {part for pairs in self._made.values() for _, part in pairs}
