@@ -335,9 +335,7 @@ class Partition:
             forms[form] = self.variant(name, form)
             return forms[form]
         have, buffer = next(iter(forms.items()))
-        all_groups = Form(
-            tuple(map(in_all_groups, have.axes))
-        )
+        all_groups = Form(tuple(map(in_all_groups, have.axes)))
         if all_groups.axes != have.axes:  # each group has a range of it
             forms[all_groups] = self.variant(name, all_groups)
             self.new(forms[all_groups], all_groups)

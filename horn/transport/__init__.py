@@ -207,7 +207,6 @@ def checked(channels: Iterable[Channel], n_tasks: int) -> dict[int, Channel]:
 def digest(channels: Iterable[Channel]) -> bytes:
     """32 bytes that are equal when the channels are; labels do not count."""
     facts = [
-        (c.part, c.src, c.dsts, np.dtype(c.dtype).str, c.shape, c.order, c.common)
-        for c in channels
+        (c.part, c.src, c.dsts, np.dtype(c.dtype).str, c.shape, c.order, c.common) for c in channels
     ]
     return hashlib.sha256(repr(facts).encode()).digest()

@@ -160,6 +160,35 @@ def test_groups_equal_one_task_over_20_steps(scheme, backend, how, n_groups, n_t
         compare(good(found), one, backend)
 
 
+def test_groups_on_one_host_have_weights_in_common_and_always_compute_the_same():
+    net = horn.Network(seed=2)
+    net.input(40)
+    net.layer(30, activation="relu")
+    net.output(1, activation="tanh", loss="squared_error")  # a neuron for two groups
+    setup = Setup(net, horn.SGD(0.1, momentum=0.9), "labels", 8, "float32", 1)
+    data, batches = labelled(net), steps(8, 2)
+
+    def body(transport: Transport) -> tuple[dict[str, np.ndarray], int, np.ndarray]:
+        group = Group(transport, timeout_s=20)
+        engine = GroupEngine(setup, Placement.default(net), group, n_groups=2)
+        trained(engine, data, batches[:2])
+        before = engine.outputs(data.x)  # another program, and another plan
+        trained(engine, data, batches[2:])
+        assert np.isfinite(before).all()
+        return engine.parameters(), group.spent.sent_bytes, engine.arrays["layer1.weight"]
+
+    found = good(run_threads("shm", 2, body))
+    again = good(run_threads("shm", 2, body))
+    for name, array in found[0][0].items():
+        for other in (found[1][0], again[0][0], again[1][0]):
+            np.testing.assert_array_equal(array, other[name])
+    gradients = 4 * (30 * 40 // 2 + 30)  # what a group owes of each batch, biases and loss aside
+    assert found[0][1] < len(batches) * (gradients + 400)
+    mine, theirs = found[0][2], found[1][2]
+    mine[0, 0] = 7.0
+    assert theirs[0, 0] == 7.0
+
+
 def test_more_groups_than_rows():
     net = network()
     setup = Setup(net, horn.SGD(0.1), "labels", 2, "float64", 1)
