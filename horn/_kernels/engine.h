@@ -69,6 +69,8 @@ typedef struct {
 
 typedef struct { char *data; int64_t stride[2], ld; int32_t row; } matrix_t;
 
+#define MAX_PARTS 7
+
 typedef struct {
     matrix_t a, b, c;
     extent_t m, n, k;
@@ -79,6 +81,8 @@ typedef struct {
     float *v, *w; int64_t ldv, ldw;
     const int32_t *rows, *cols; const uint16_t *bits;
     coef_t decay;
+    /* what others add to the product */
+    int32_t n_parts; const float *part[MAX_PARTS]; int64_t ldpart[MAX_PARTS];
 } gemm_t;
 
 typedef struct {
@@ -438,6 +442,16 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
         if (tid == 0) t->numpy_gemm(t->owner, g, m, n, k, alpha, beta);
         return;
     }
+#ifdef HORN_X86
+    if (g->v && t->thin && LEVEL_USED == 2 && k > 0 && k <= THIN_K) {
+        share(m, tid, nt, m >= 32 * nt ? 12 : 1, &lo, &hi);
+        thin_update((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
+                    (const float *)g->b.data, g->b.stride[0], g->b.stride[1], lo, hi, n, k,
+                    (float)alpha, (float)beta, g->v, g->ldv, NULL, 0, NULL, NULL, NULL, NULL,
+                    t->thin[tid]);
+        return;
+    }
+#endif
     if (nt > 1 && m * n * (k + 1) < 65536) {        /* not worth a second thread */
         if (tid == 0) gemm_part(t, g, 0, m, 0, n, k, alpha, beta);
     } else if (m >= n) {        /* the longer side: every thread packs the whole other operand */
@@ -477,7 +491,7 @@ static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
         thin_update((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
                     (const float *)g->b.data, g->b.stride[0], g->b.stride[1], lo, hi, n, k,
                     (float)alpha, (float)value_of(t, g->decay), g->v, g->ldv, g->w, g->ldw,
-                    g->rows, g->cols, g->bits, t->thin[tid]);
+                    g->rows, g->cols, g->bits, g->n_parts ? g : NULL, t->thin[tid]);
         return;
     }
 #endif

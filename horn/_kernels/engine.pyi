@@ -62,6 +62,9 @@ Input = View | Iota | float | Scalar | Coef
 Output = tuple[View, int]
 Op = tuple[Any, ...]
 
+class Anchor:
+    def settle(self, memory: Array) -> None: ...
+
 class Tape:
     dtype: np.dtype[Any]
     blas: Blas
@@ -85,6 +88,20 @@ class Tape:
         beta: Number = 0.0,
         m: Extent | None = None,
         n: Extent | None = None,
+        k: Extent | None = None,
+        thin: bool = False,
+        label: str = "",
+    ) -> int: ...
+    def update(
+        self,
+        a: Array,
+        b: Array,
+        w: Array,
+        *,
+        alpha: Coef,
+        v: Array | None = None,
+        decay: float = 0.0,
+        parts: Sequence[Array] = (),
         k: Extent | None = None,
         label: str = "",
     ) -> int: ...
@@ -152,6 +169,7 @@ class Tape:
         n: Extent | None = None,
         label: str = "",
     ) -> int: ...
+    def anchor(self, array: Array) -> Anchor: ...
     def run(self, first: int = 0, last: int | None = None) -> None: ...
     def profile(
         self, runs: int = 100, first: int = 0, last: int | None = None

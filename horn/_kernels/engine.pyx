@@ -34,6 +34,7 @@ operation. Its axes may come in any order and any layout: the tape orders them f
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
 import os
 
@@ -83,6 +84,9 @@ cdef extern from "engine.h":
         const int32_t *cols
         const uint16_t *bits
         coef_t decay
+        int32_t n_parts
+        const float *part[7]
+        int64_t ldpart[7]
     ctypedef struct draw_t:
         char *out
         int64_t stride[2]
@@ -138,7 +142,7 @@ cdef extern from "engine.h":
         void *blas_set
         void *worker
         int64_t pid
-    int MAX_VIEWS, STRIP_BYTES, LEVEL_USED, THIN_BYTES
+    int MAX_VIEWS, STRIP_BYTES, LEVEL_USED, THIN_BYTES, MAX_PARTS
     int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE
     void choose_level(int) nogil
     int start_threads(tape_t *) nogil
@@ -239,6 +243,43 @@ class Ragged:
         self.indptr, self.over = indptr, over
 
 
+cdef class Anchor:
+    """All pointers of a tape into one array, which can so be moved to other memory."""
+
+    cdef char **to[64]
+    cdef int n
+    cdef char *now
+    cdef int64_t size
+    cdef object memory
+
+    cdef int note(self, char **pointer, char *begin, int64_t size) except -1:
+        if begin <= pointer[0] < begin + size:
+            if self.n == 64:
+                raise ValueError("more than 64 places of a tape use an array that is to move")
+            self.to[self.n] = pointer
+            self.n += 1
+        return 0
+
+    cdef int refuse(self, char *pointer, char *begin, int64_t size) except -1:
+        if begin <= pointer < begin + size:
+            raise ValueError("an array that data, draws or live neurons are in cannot move")
+        return 0
+
+    def settle(self, memory):
+        """From now on the array lies in this memory: contiguous, as large as it was."""
+        cdef Py_buffer view
+        cdef int i
+        PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+        try:
+            if view.len != self.size:
+                raise ValueError(f"an array of {self.size} bytes cannot lie in {view.len}")
+            for i in range(self.n):
+                self.to[i][0] += <char *>view.buf - self.now
+            self.now, self.memory = <char *>view.buf, memory
+        finally:
+            PyBuffer_Release(&view)
+
+
 cdef class Tape:
     """Instructions, their arrays and the threads that run them.
 
@@ -320,12 +361,16 @@ cdef class Tape:
 
     # ---- instructions: each returns its number ----
 
-    def gemm(self, a, b, c, *, alpha=1.0, beta=0.0, m=None, n=None, k=None, label=""):
+    def gemm(self, a, b, c, *, alpha=1.0, beta=0.0, m=None, n=None, k=None, thin=False, label=""):
         """c = alpha * a @ b + beta * c, over the first m, n, k of (m, k) @ (k, n) -> (m, n).
 
         With beta 0, what c held does not matter. alpha and beta are floats, scalars or coefs.
+        thin : by the kernel of thin.h where it can.
         """
         cdef gemm_t *g = self._gemm(a, b, c, alpha, beta, m, n, k)
+        if thin and self.t.dtype == 0 and g.c.row and self.blas.sgemm:
+            g.v, g.ldv = <float *>g.c.data, g.c.ld
+            self._room_for_thin()
         cdef ins_t *ins = self._append(K_GEMM, label or "gemm", g, NULL)
         ins.numpy = self.blas.sgemm == 0
         return self.t.n_ins - 1
@@ -367,6 +412,51 @@ cdef class Tape:
         cdef ins_t *ins = self._append(K_GEMM_LOOP, label or "gemm_loop", g, l)
         ins.numpy = self.blas.sgemm == 0
         return self.t.n_ins - 1
+
+    def update(self, a, b, w, *, alpha, v=None, decay=0.0, parts=(), k=None, label=""):
+        """g = a @ b + the sum of parts; v = decay v + alpha g; w += v.
+
+        Without v: w += alpha g. All of (m, n), which a is (m, k) and b (k, n) for. In float32 with
+        a thin k one pass (thin.h), else a product and a loop.
+        """
+        c = w if v is None else v
+        inputs = [View(x, "mn") for x in ([w] if v is None else [w, v])]
+        ops, last, place = [], 0 if v is None else 1, len(inputs)
+        if parts:
+            inputs += [View(x, "mn") for x in parts] + [Coef(alpha.factor, alpha.scalar, alpha.per)]
+            total, value = place, len(inputs)
+            for other in range(place + 1, place + len(parts)):
+                ops.append(("add", total, other))
+                total, value = value, value + 1
+            ops.append(("fma", total, place + len(parts), last))
+            last, place = value, value + 1
+        outputs = []
+        if v is not None:
+            if parts:
+                outputs.append((View(v, "mn"), last))
+            ops.append(("add", 0, last))
+            last = place
+        if v is not None or parts:
+            outputs.append((View(w, "mn"), last))
+        beta = 1.0 if v is None else decay
+        if not outputs:
+            return self.gemm(a, b, c, alpha=alpha, beta=beta, k=k, label=label)
+        number = self.gemm_loop(a, b, c, alpha=alpha, beta=beta, k=k, inputs=inputs, ops=ops,
+                                outputs=outputs, label=label)
+        cdef gemm_t *g = self.t.ins[number].gemm
+        rows = [np.asarray(x) for x in (w, c, *parts)]
+        if self.t.dtype or len(parts) > MAX_PARTS or not g.c.row or not all(map(_is_row, rows)):
+            return number
+        n = c.shape[1]
+        g.v, g.ldv, g.decay = <float *>g.c.data, g.c.ld, g.beta
+        if v is not None:
+            g.w, g.ldw = <float *><uintptr_t>w.ctypes.data, max(_strides(w)[0], n)
+        g.n_parts = len(parts)
+        for i, part in enumerate(parts):
+            g.part[i] = <const float *><uintptr_t>part.ctypes.data
+            g.ldpart[i] = max(_strides(part)[0], n)
+        self._room_for_thin()
+        return number
 
     def loop(self, axes, inputs, ops, outputs, *, reduce=None, accumulate=False, offset=0,
              label=""):
@@ -532,6 +622,43 @@ cdef class Tape:
         cdef ins_t *ins = self._append(K_LIVE, label or "live", NULL, NULL)
         ins.live = g
         return self.t.n_ins - 1
+
+    def anchor(self, array):
+        """Where the instructions so far point into a C-contiguous array: for ``settle``."""
+        array = self._array(array, "array")
+        self.keep.pop()
+        cdef Anchor found = Anchor()
+        found.memory = array
+        cdef char *begin = <char *><uintptr_t>array.ctypes.data
+        cdef int64_t size = array.nbytes
+        cdef int i, j
+        cdef gemm_t *g
+        cdef loop_t *l
+        if not array.flags.c_contiguous:
+            raise ValueError("only a C-contiguous array can be moved")
+        for i in range(self.t.n_ins):
+            g, l = self.t.ins[i].gemm, self.t.ins[i].loop
+            if g:
+                found.note(&g.a.data, begin, size)
+                found.note(&g.b.data, begin, size)
+                found.note(&g.c.data, begin, size)
+                found.note(<char **>&g.v, begin, size)
+                found.note(<char **>&g.w, begin, size)
+                for j in range(g.n_parts):
+                    found.note(<char **>&g.part[j], begin, size)
+            if l:
+                for j in range(l.n_in + l.n_out):
+                    if l.view[j].dtype != IOTA:
+                        found.note(&l.view[j].data, begin, size)
+            if self.t.ins[i].draw or self.t.ins[i].load or self.t.ins[i].live:
+                found.refuse(self.t.ins[i].draw.out if self.t.ins[i].draw else
+                             self.t.ins[i].load.out if self.t.ins[i].load else
+                             <char *>self.t.ins[i].live.mask, begin, size)
+        found.now, found.size = begin, size
+        self.keep = [x for x in self.keep if not (  # the array's memory may go when it moves
+            isinstance(x, np.ndarray) and x.nbytes and np.may_share_memory(x, array))]
+        self.keep.append(found)
+        return found
 
     # ---- running ----
 

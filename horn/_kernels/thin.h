@@ -79,12 +79,14 @@ static void thin_pack_rows(const float *d, int64_t dm, int64_t dk, int64_t k, in
 /* `next` rows are fetched meanwhile, one after the other: the tile's own arithmetic hides them. */
 static inline __attribute__((always_inline)) void
 thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, float beta,
-          float *v, int64_t ldv, float *w, int64_t ldw, int64_t cols, int64_t next) {
+          float *v, int64_t ldv, float *w, int64_t ldw, int64_t cols, int64_t next,
+          const gemm_t *others, int64_t at_row, int64_t at_col) {
     __m512 sum[THIN_ROWS][2];
 #pragma GCC unroll 12
     for (int i = 0; i < mr; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
     const int64_t step = (k + mr - 1) / mr;
     const float *fv = v + next * ldv, *fw = w + next * ldw;
+    int64_t ahead = next;
     for (int64_t k0 = 0; k0 < k; k0 += step) {
         const int64_t k1 = k0 + step < k ? k0 + step : k;
         _mm_prefetch((const char *)fv, _MM_HINT_T0);
@@ -94,6 +96,14 @@ thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, 
             _mm_prefetch((const char *)fw, _MM_HINT_T0);
             _mm_prefetch((const char *)(fw + 16), _MM_HINT_T0);
             fw += ldw;
+        }
+        if (others) {
+            for (int j = 0; j < others->n_parts; j++) {
+                const float *f = others->part[j] + (at_row + ahead) * others->ldpart[j] + at_col;
+                _mm_prefetch((const char *)f, _MM_HINT_T0);
+                _mm_prefetch((const char *)(f + 16), _MM_HINT_T0);
+            }
+            ahead++;
         }
         for (int64_t kk = k0; kk < k1; kk++) {
             const __m512 b0 = _mm512_load_ps(b + kk * 32), b1 = _mm512_load_ps(b + kk * 32 + 16);
@@ -111,6 +121,12 @@ thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, 
 #pragma GCC unroll 12
     for (int i = 0; i < mr; i++) {
         float *p = v + i * ldv;
+        if (others)
+            for (int j = 0; j < others->n_parts; j++) {
+                const float *q = others->part[j] + (at_row + i) * others->ldpart[j] + at_col;
+                sum[i][0] = _mm512_add_ps(sum[i][0], _mm512_maskz_loadu_ps(m0, q));
+                sum[i][1] = _mm512_add_ps(sum[i][1], _mm512_maskz_loadu_ps(m1, q + 16));
+            }
         __m512 o0 = _mm512_mul_ps(va, sum[i][0]), o1 = _mm512_mul_ps(va, sum[i][1]);
         if (beta != 0) {
             o0 = _mm512_fmadd_ps(vb, _mm512_maskz_loadu_ps(m0, p), o0);
@@ -197,12 +213,12 @@ thin_tile_live(const int mr, int64_t k, const float *a, const float *b, float al
  *
  * With `rows` and `cols` (ascending; `bits` says the same as cols) d and x belong to live neurons
  * only, and v and w are whole: row r and column c of the product go to rows[r], cols[c], and the
- * others are not touched. */
+ * others are not touched. `others` (only where all are live): its parts are added to the product. */
 static void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, int64_t xk,
                         int64_t xn, int64_t r0, int64_t r1, int64_t n, int64_t k, float alpha,
                         float beta, float *v, int64_t ldv, float *w, int64_t ldw,
                         const int32_t *rows, const int32_t *cols, const uint16_t *bits,
-                        char *scratch) {
+                        const gemm_t *others, char *scratch) {
     float *panel = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
     float *tiles = panel + 32 * THIN_K;
     int64_t height = THIN_TILES_BYTES / 4 / (k > 0 ? k : 1) / THIN_ROWS * THIN_ROWS;
@@ -255,10 +271,10 @@ static void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, 
                 }
                 float *pv = v + r * ldv + c, *pw = w ? w + r * ldw + c : NULL;
                 switch (mr) {
-                case 12: thin_tile(12, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 12); break;
-                case 8: thin_tile(8, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 8); break;
-                case 4: thin_tile(4, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 4); break;
-                default: thin_tile(1, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 1); break;
+                case 12: thin_tile(12, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 12, others, r, c); break;
+                case 8: thin_tile(8, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 8, others, r, c); break;
+                case 4: thin_tile(4, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 4, others, r, c); break;
+                default: thin_tile(1, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 1, others, r, c); break;
                 }
                 r += mr;
             }

@@ -56,6 +56,14 @@ class Runner(Protocol):
     def target_array(self, name: str) -> Array:
         """The same, to be written from outside."""
 
+    def settle(self, name: str, memory: Array) -> None:
+        """From now on a buffer lies in this memory, if ``is_static``. Others' arrays of it, as
+        ``array`` gave them, are then out of date.
+        """
+
+    def place(self, name: str, memory: Array) -> None:
+        """From now on a learned array lies in this memory, for good."""
+
     def value(self, name: str) -> Array:
         """The content of a buffer after a run, in the program's axes; for a compact layer with
         zeros at the silent neurons.

@@ -16,7 +16,7 @@ import numpy as np
 
 from horn import random
 from horn._kernels import blas
-from horn._kernels.engine import Coef, Dim, Ragged, Scalar, Tape, View
+from horn._kernels.engine import Anchor, Coef, Dim, Ragged, Scalar, Tape, View
 from horn.backends import Array, Setup
 from horn.backends.compiled import CompiledEngine, constant
 from horn.compiler import ir
@@ -154,6 +154,7 @@ class Runner:
         self.own_rows = self.rows if n_own == batch_size else self.tape.dim(n_own)
         self.iteration: Dim = self.tape.dim(ONCE)
         self.scalars: dict[str, Scalar] = {name: self.tape.scalar() for name in SCALARS}
+        self.step: Scalar = self.tape.scalar()  # learning rate per row
         self.picks = np.zeros(batch_size, np.int64)
         self.unsigned_picks = self.picks.view(np.uint64)
         self.samples = np.zeros(batch_size, np.uint64)
@@ -176,6 +177,7 @@ class Runner:
         self.tape.dims[self.iteration.index] = ONCE
         self.tape.run()
         self.first = len(self.tape)
+        self.anchors: dict[str, Anchor] = {}  # of buffers that move
         self.bounds: list[tuple[int, int]] = []  # of each segment, in instructions
         for segment in self.segments:
             first = len(self.tape)
@@ -277,6 +279,7 @@ class Runner:
         dims[self.iteration.index] = int(scalars["iteration"])
         for name, scalar in self.scalars.items():
             numbers[scalar.index] = scalars[name]
+        numbers[self.step.index] = scalars["learning_rate"] * scalars["inv_rows"]
 
     def compute(self, segment: int) -> None:
         self.tape.run(*self.bounds[segment])
@@ -290,6 +293,21 @@ class Runner:
     def _own_rows(self) -> int:
         """How many rows of this batch are this task's: a short batch leaves the last tasks less."""
         return max(0, int(min(self.n_rows, self.own.stop) - self.own.start))
+
+    def settle(self, name: str, memory: Array) -> None:
+        """From now on a buffer lies in this memory, which is contiguous and as large."""
+        if name not in self.anchors:
+            self.anchors[name] = self.tape.anchor(self.arrays[name])
+        self.anchors[name].settle(memory)
+
+    def place(self, name: str, memory: Array) -> None:
+        if name not in self.program.buffers:
+            return
+        self.settle(name, memory)
+        self.arrays[name] = memory
+        for view, buffer in self.program.buffers.items():
+            if buffer.role == "view" and buffer.value[0] == name:
+                self.arrays[view] = self._part_of(name, buffer)
 
     def value(self, name: str) -> Array:
         buffer, array = self.program.buffers[name], self.arrays[name]
@@ -441,9 +459,11 @@ class Runner:
         a = _as(self.arrays[s.a], s.a_axes, left + s.axis)
         b = _as(self.arrays[s.b], s.b_axes, s.axis + right)
         c = _as(self.arrays[s.out], s.out_axes, left + right)
+        if not c.size:  # a range of a layer that has fewer neurons than there are groups
+            return
         extent = self._extents(s.frame)
         self.tape.gemm(a, b, c, beta=1.0 if s.accumulate else 0.0, m=extent[left], n=extent[right],
-                       k=extent[s.axis], label=s.out)  # fmt: skip
+                       k=extent[s.axis], thin=s.frame.grouped, label=s.out)  # fmt: skip
 
     def _update(self, s: Update) -> None:
         delta, x, w = self.arrays[s.a].T, self.arrays[s.b], self.arrays[s.weight]
@@ -453,6 +473,15 @@ class Runner:
             self.taken.pop(name or "", None)
         if live:
             self._update_live(s, delta, x, step)
+            return
+        if s.frame.grouped:
+            if w.size:
+                step = Coef(-1.0, self.step)  # the rows of all groups count
+                self.tape.update(
+                    delta, x, w, alpha=step, k=self.rows, label=s.weight, decay=s.momentum,
+                    v=None if s.velocity is None else self.arrays[s.velocity],
+                    parts=[self.arrays[part] for part in s.parts],
+                )  # fmt: skip
             return
         if s.velocity is None:
             self.tape.gemm(delta, x, w, alpha=step, beta=1.0, k=self.rows, label=s.weight)
@@ -693,10 +722,12 @@ def _is_aligned(array: Array) -> bool:
 def _aligned(shape: Sequence[int], dtype: Any, content: Any = 0) -> Array:
     """A C-ordered array that starts at a cache line, holding `content`."""
     n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    room = np.empty(n_bytes + LINE, np.uint8)
+    is_zero = np.ndim(content) == 0 and content == 0
+    room = (np.zeros if is_zero else np.empty)(n_bytes + LINE, np.uint8)
     start = -room.ctypes.data % LINE
     array: Array = room[start : start + n_bytes].view(dtype).reshape(shape)
-    array[...] = content
+    if not is_zero:  # zeros that nobody touches take no memory
+        array[...] = content
     return array
 
 

@@ -157,6 +157,12 @@ class Runner:
         self.env[name] = np.zeros(shape, self.dtype)
         return self.env[name]
 
+    def settle(self, name: str, memory: Array) -> None:
+        raise AssertionError("buffers are made anew for every batch")
+
+    def place(self, name: str, memory: Array) -> None:
+        self.arrays[name] = memory
+
     def here(self, axis: str) -> slice:
         """The rows of this batch along "b" or "b@own"."""
         return self.share.rows(axis, len(self.rows), self.batch_size)
@@ -243,13 +249,15 @@ class Runner:
 
     def update(self, s: Update) -> None:
         gradient = self.array(s.a).T @ self.array(s.b)
+        for part in s.parts:
+            gradient = gradient + self.array(part)
         step = self.dtype.type(-self.scalars["learning_rate"] * self.scalars["inv_rows"]) * gradient
         here = self.places(s.weight)
         if s.velocity is not None:
             velocity = self.arrays[s.velocity]
             velocity[here] = velocity[here] * self.dtype.type(s.momentum) + step
             step = velocity[here]
-        self.arrays[s.weight][here] += step
+        self.array(s.weight)[here] += step
 
     # --- loops
 

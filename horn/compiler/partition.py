@@ -31,6 +31,7 @@ from horn.compiler.program import (
     Update,
     axis_letter,
     base,
+    in_all_groups,
     letter_axes,
     of_group,
 )
@@ -74,7 +75,7 @@ class Partition:
         self.weights = {link.weight for link in links if link.edges is None}
         self.forms: dict[str, dict[Form, str]] = {}
         self.homes = homes(self.network, placement)
-        self.deferred: list[Loop] = []  # updates of weights that groups divide
+        self.deferred: list[Loop | Update] = []  # updates of weights that groups divide
         self.scattered: dict[str, str] = {}  # weight -> the group's part of it, updated
 
     def run(self) -> Program:
@@ -145,7 +146,10 @@ class Partition:
 
     def update_divided(self) -> None:
         for update in self.deferred:
-            self.loop(update, grouped=True)
+            if isinstance(update, Update):
+                self.update_own(update)
+            else:
+                self.loop(update, grouped=True)
         self.deferred = []
 
     def is_divided(self, s: Loop) -> bool:
@@ -176,11 +180,14 @@ class Partition:
         self.statements.append(dataclasses.replace(s, frame=frame, outputs=tuple(outputs)))
 
     def update(self, s: Update) -> None:
-        """A fused update stays one where each task has all rows; else the gradient is summed
-        first.
+        """A fused update stays one where each task has all rows of its group; else the gradient is
+        summed first.
         """
         frame = self.placement.at(s.frame)
-        if frame.split != "b" and self.n_groups == 1:
+        if frame.split != "b" and self.n_groups > 1:
+            self.update_others(s, frame)
+            return
+        if frame.split != "b":
             weight = self.operand(s.weight, "oi", frame)
             velocity = None if s.velocity is None else self.operand(s.velocity, "oi", frame)
             a, b = self.operand(s.a, "bo", frame), self.operand(s.b, "bi", frame)
@@ -205,6 +212,38 @@ class Partition:
             self.deferred.append(update)
         else:
             self.loop(update)
+
+    def update_others(self, s: Update, frame: Frame) -> None:
+        """What this group's rows add to the gradients that the others need, range by range; its
+        own range waits for what they add.
+        """
+        mine = letter_axes(self.network, dataclasses.replace(frame, grouped=True), "oi")
+        self.operand(s.a, "bo", frame)  # all of it: ranges of it are views
+        parts = []
+        for turn in range(1, self.n_groups):
+            theirs = dataclasses.replace(frame, grouped=True, turn=turn)
+            a, b = self.operand(s.a, "bo", theirs), self.operand(s.b, "bi", theirs)
+            sent, got = f"{s.weight}.gradient.{turn}", f"{s.weight}.part.{turn}"
+            self.new(sent, Form(letter_axes(self.network, theirs, "oi")))
+            self.new(got, Form(mine))
+            self.statements.append(Matmul(theirs, sent, "oi", a, "bo", b, "bi", "b"))
+            self.statements.append(Move(got, sent, "", across=True))
+            parts.append(got)
+        self.deferred.append(dataclasses.replace(s, parts=tuple(parts)))
+
+    def update_own(self, s: Update) -> None:
+        """The update of the group's own range of neurons, with what the others add to it."""
+        frame = dataclasses.replace(self.placement.at(s.frame), grouped=True)
+        form = Form(letter_axes(self.network, frame, "oi"))
+        weight = self.operand(s.weight, "oi", frame)
+        velocity = None if s.velocity is None else self.operand(s.velocity, "oi", frame)
+        a, b = self.operand(s.a, "bo", frame), self.operand(s.b, "bi", frame)
+        self.statements.append(
+            dataclasses.replace(s, frame=frame, weight=weight, velocity=velocity, a=a, b=b)
+        )
+        for name in (s.weight, s.velocity):
+            if name is not None:
+                self.result(name, form)
 
     # --- operands and results
 
@@ -283,7 +322,7 @@ class Partition:
             if have.monoid or have.across or not all(map(is_part, form.axes, have.axes)):
                 continue
             if all(
-                a == b or b.endswith(("@own", "@o", "grp"))
+                a == b or b.endswith(("@own", "@o")) or in_all_groups(b) != b
                 for a, b in zip(have.axes, form.axes, strict=True)
             ):
                 self.buffers.setdefault(
@@ -296,9 +335,7 @@ class Partition:
             forms[form] = self.variant(name, form)
             return forms[form]
         have, buffer = next(iter(forms.items()))
-        all_groups = Form(
-            tuple(axis.removesuffix(".grp").removesuffix("@grp") for axis in have.axes)
-        )
+        all_groups = Form(tuple(map(in_all_groups, have.axes)))
         if all_groups.axes != have.axes:  # each group has a range of it
             forms[all_groups] = self.variant(name, all_groups)
             self.new(forms[all_groups], all_groups)
@@ -336,7 +373,7 @@ class Partition:
 
 def is_part(axis: str, outer: str) -> bool:
     """Whether all of an axis is in another."""
-    return outer in (axis, base(axis), axis.removesuffix(".grp"))
+    return outer in (axis, base(axis), in_all_groups(axis))
 
 
 def is_group_part(axis: str, outer: str) -> bool:

@@ -18,7 +18,10 @@ LAYER_SPLITS = {"neurons": "o", "rows": "b", "all": ""}
 
 @dataclass(frozen=True)
 class Placement:
-    """For every link (layer, position) one of LINK_SPLITS, for every layer one of LAYER_SPLITS."""
+    """For every link (layer, position) one of LINK_SPLITS, for every layer one of LAYER_SPLITS.
+
+    Of what is not named, every task has everything: ``Placement()`` is that of one task.
+    """
 
     links: Mapping[tuple[int, int], str] = field(default_factory=dict)
     layers: Mapping[int, str] = field(default_factory=dict)
@@ -36,8 +39,9 @@ class Placement:
     def at(self, frame: Frame) -> Frame:
         """A frame with its split."""
         if frame.link is None:
-            return Frame(frame.layer, None, LAYER_SPLITS[self.layers[frame.layer]])
-        return Frame(frame.layer, frame.link, LINK_SPLITS[self.links[frame.layer, frame.link]])
+            return Frame(frame.layer, None, LAYER_SPLITS[self.layers.get(frame.layer, "all")])
+        where = self.links.get((frame.layer, frame.link))
+        return Frame(frame.layer, frame.link, "" if where is None else LINK_SPLITS[where])
 
 
 def pinned(network: Network, pins: Mapping[str, str] | None) -> dict[tuple[int, int], str]:

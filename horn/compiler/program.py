@@ -24,8 +24,8 @@ Shares: a program that several tasks run (partition.py) has axes of which each t
 synapses of own receivers, of own sources. "n<k>@in<l>.<j>": the sources that own receivers of a
 sparse link listen to; "n<k>@out<l>.<j>": the receivers that own sources reach. "n<k>@own.grp",
 "n<k>@grp": the range of own or all neurons that the task's group has, where groups divide an
-update. ``Frame.split`` says along which letter the work of a frame is divided; ``letter_axes`` what
-its letters then name.
+update; with "+1" and so on, the range of the next group and so on, around. ``Frame.split`` says
+along which letter the work of a frame is divided; ``letter_axes`` what its letters then name.
 """
 
 from __future__ import annotations
@@ -42,13 +42,15 @@ from horn.network import Network
 class Frame:
     """Where the letters of an expression point. ``link`` is the place of the link among the
     layer's, or None: then there is no i. ``split``: the letter along which tasks divide its work,
-    or "": each does all of it. ``grouped``: groups divide it too, along o (dense links only).
+    or "": each does all of it. ``grouped``: groups divide it too, along o (dense links only);
+    ``turn``: it is for so many groups further on.
     """
 
     layer: int
     link: int | None = None
     split: str = ""
     grouped: bool = False
+    turn: int = 0
 
 
 def base(axis: str) -> str:
@@ -75,13 +77,18 @@ def letter_axes(network: Network, frame: Frame, letters: str) -> tuple[str, ...]
     elif frame.split == "i":
         receivers, sources = receivers + (f"@out{place}" if is_sparse else ""), sources + "@own"
     if frame.grouped:
-        receivers = of_group(receivers)
+        receivers = of_group(receivers, frame.turn)
     return tuple({"b": rows, "o": receivers, "i": sources}[letter] for letter in letters)
 
 
-def of_group(axis: str) -> str:
-    """The range of an axis that the task's group has."""
-    return axis + (".grp" if "@" in axis else "@grp")
+def of_group(axis: str, turn: int = 0) -> str:
+    """The range of an axis that the task's group has, or one so many groups further on."""
+    return axis + (".grp" if "@" in axis else "@grp") + (f"+{turn}" if turn else "")
+
+
+def in_all_groups(axis: str) -> str:
+    """What an axis is a group's range of; itself if it is none."""
+    return axis.partition("+")[0].removesuffix(".grp").removesuffix("@grp")
 
 
 def axis_letter(network: Network, frame: Frame, axis: str) -> str:
@@ -207,6 +214,8 @@ class Update(Statement):
     Without momentum (velocity is None): weight -= lr * inv_rows * (...). a (b,o), b (b,i), in the
     link's frame. Of compact layers a and b have the live neurons, and weight and velocity, which
     are whole, change at the live places only.
+
+    parts (o,i): what other groups' rows add to the sum.
     """
 
     frame: Frame
@@ -215,6 +224,7 @@ class Update(Statement):
     momentum: float
     a: str
     b: str
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

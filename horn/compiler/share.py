@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.compiler.program import base
+from horn.compiler.program import base, in_all_groups
 from horn.connections import Edges
 from horn.network import Network
 
@@ -83,11 +83,10 @@ class Share:
         return self._places[axis]
 
     def _find(self, axis: str) -> Places:
-        if axis.endswith("grp"):
-            mine = self.places(axis[:-4])  # without ".grp" or "@grp"
-            n = count(mine)
-            start = n * self.group // self.n_groups
-            stop = n * (self.group + 1) // self.n_groups
+        outer = in_all_groups(axis)
+        if outer != axis:
+            mine = self.places(outer)
+            start, stop = self._of_group(count(mine), axis)
             if isinstance(mine, slice):
                 return slice(mine.start + start, mine.start + stop)
             return mine[start:stop]
@@ -153,9 +152,13 @@ class Share:
         places = self.places(axis)
         if outer == base(axis):
             return places
-        assert outer == axis.removesuffix(".grp"), f"{axis} is not in {outer}"
-        n = self.length(outer, batch_size)
-        return slice(n * self.group // self.n_groups, n * (self.group + 1) // self.n_groups)
+        assert outer == in_all_groups(axis), f"{axis} is not in {outer}"
+        return slice(*self._of_group(self.length(outer, batch_size), axis))
+
+    def _of_group(self, n: int, axis: str) -> tuple[int, int]:
+        """The range of n places that an axis names: this group's, or one further on."""
+        group = (self.group + int(axis.partition("+")[2] or 0)) % self.n_groups
+        return n * group // self.n_groups, n * (group + 1) // self.n_groups
 
     def part(self, array: Array, axes: tuple[str, ...]) -> Array:
         """This task's part of a whole array without rows: a view where its places are ranges."""

@@ -114,22 +114,12 @@ def dependencies(program: Program) -> list[set[int]]:
     """For each statement the earlier ones that must be done before it: what wrote what it reads,
     and what read or wrote what it writes. A view is the array that it is of.
     """
-    buffers = program.buffers
-
-    def roots(names: Iterable[str]) -> set[str]:
-        found = set()
-        for name in names:
-            while buffers[name].role == "view":
-                name = buffers[name].value[0]
-            found.add(name)
-        return found
-
     writer: dict[str, int] = {}
     readers: dict[str, set[int]] = {}
     result: list[set[int]] = []
     for number, statement in enumerate(program.statements):
         earlier: set[int] = set()
-        taken, made = roots(reads(statement)), roots(writes(statement))
+        taken, made = roots(program, reads(statement)), roots(program, writes(statement))
         for name in taken | made:
             if name in writer:
                 earlier.add(writer[name])
@@ -143,6 +133,36 @@ def dependencies(program: Program) -> list[set[int]]:
     return result
 
 
+def roots(program: Program, names: Iterable[str]) -> set[str]:
+    """The buffers themselves, where some are views of them."""
+    found = set()
+    for name in names:
+        while program.buffers[name].role == "view":
+            name = program.buffers[name].value[0]
+        found.add(name)
+    return found
+
+
+def rendezvous(program: Program, name: str) -> list[int]:
+    """The supersteps before which a task has read a buffer for the last time in the batch, and
+    after which it writes it for the first time: what it writes nobody misses who took part in one.
+    None where something reads it later.
+    """
+    first, last = len(program.statements), -1
+    posted: dict[int, int] = {}
+    found: list[tuple[int, int, int]] = []
+    for place, statement in enumerate(program.statements):
+        if isinstance(statement, Post):
+            posted[statement.superstep] = place
+        elif isinstance(statement, Collect):
+            found.append((statement.superstep, posted[statement.superstep], place))
+        elif name in roots(program, writes(statement)):
+            first = min(first, place)
+        elif name in roots(program, reads(statement)):
+            last = place
+    return [step for step, post, collect in found if last < post and collect < first]
+
+
 def reads(statement: Statement) -> tuple[str, ...]:
     """The buffers that a statement reads."""
     if isinstance(statement, Loop):
@@ -150,7 +170,7 @@ def reads(statement: Statement) -> tuple[str, ...]:
     if isinstance(statement, Matmul):
         return (statement.a, statement.b)
     if isinstance(statement, Update):
-        return (statement.a, statement.b, *writes(statement))
+        return (statement.a, statement.b, *statement.parts, *writes(statement))
     if isinstance(statement, (Move, Pick)):
         return (statement.array,)
     return ()

@@ -54,8 +54,10 @@ class GroupEngine(CompiledEngine):
                 "a network that is interpreted runs on one task; leave tasks out, or give its "
                 "neurons to the compiler"
             )
-        self.placement, self.group, self.n_groups = placement, group, n_groups
         n_tasks = group.n_tasks // n_groups
+        # A group of one task moves nothing inside itself, whatever the placement.
+        self.placement = Placement() if n_tasks == 1 < n_groups else placement
+        self.group, self.n_groups = group, n_groups
         self.region, task = divmod(group.task, n_tasks)
         self.share = Share(setup.network, task, n_tasks, self.region, n_groups)
         self.homes = homes(setup.network, placement)
@@ -136,11 +138,29 @@ class GroupEngine(CompiledEngine):
             len(self.channels),
             self.region,
             self.n_groups,
+            self.group.outbox,
+            self.group.transport.can_share,
         )
         self._exchanges[id(runner)] = exchange
         self.channels.extend(exchange.channels)
         self.group.agree(self.channels)
+        self._share()
         return runner
+
+    def _share(self) -> None:
+        """Move what groups have in common to memory that they share.
+
+        All write the same there. Who is done first may begin a batch, but can update nothing before
+        the others have sent it blocks of that batch, and so are done, too.
+        """
+        exchanges = self._exchanges.values()
+        for name, part in [pair for e in exchanges for pair in e.common.items()]:
+            memory = self.group.transport.common(part)
+            memory[...] = self.arrays[name]
+            self.arrays[name] = memory
+            for exchange in exchanges:
+                exchange.runner.place(name, memory)
+                exchange.forget()
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
         """One update from the whole batch's rows, of which this task's group computes its part."""

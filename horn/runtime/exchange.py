@@ -9,6 +9,7 @@ Where each neuron's values for the batch lie together, blocks lie so too: (neuro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +20,14 @@ from horn.backends.compiled import Runner
 from horn.compiler import ir
 from horn.compiler.program import Collect, Mark, Move, Post, Program, base, segments
 from horn.compiler.share import Array, Places, Share, count
-from horn.compiler.supersteps import writes
+from horn.compiler.supersteps import rendezvous, roots, writes
 from horn.runtime.task import Collect as CollectStep
 from horn.runtime.task import Compute, Instruction
 from horn.runtime.task import Post as PostStep
 from horn.transport import Channel
 
 Index = tuple[Any, ...]  # of one axis each: a slice, or int64 places
+SMALL = 16_384  # numbers: beyond, one copy more costs more than a block
 _COMBINE: dict[str, Any] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
     "any": np.maximum, "all": np.minimum,
@@ -222,6 +224,55 @@ class Arrival:
             self.combine(out, part, out=out)
 
 
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """What a collect does for a move of one block that is read where it came."""
+
+    runner: Runner
+    name: str
+    part: int
+
+    def take(self, inbox: Callable[[int], Array]) -> None:
+        self.runner.settle(self.name, inbox(self.part))
+
+
+class Bundle:
+    """Small sums over groups that travel together: one block each way instead of one per sum.
+
+    pieces : array, out and how many numbers, one after the other in a block. sources : the part of
+    each group in order, None for this task's own. All have the same monoid.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        pieces: list[tuple[str, str, int]],
+        sources: list[int | None],
+        sent: int,
+        monoid: str,
+        dtype: str,
+    ) -> None:
+        self.runner, self.pieces, self.sources, self.sent = runner, pieces, sources, sent
+        self.combine = _COMBINE[monoid]
+        self.mine = np.empty(sum(n for _, _, n in pieces), dtype)
+        self.total = np.empty_like(self.mine)
+        ends = np.cumsum([n for _, _, n in pieces]).tolist()
+        self.places = [slice(end - n, end) for end, (_, _, n) in zip(ends, pieces, strict=True)]
+
+    def pack(self, outbox: Callable[[int], Array]) -> None:
+        for (array, _, _), place in zip(self.pieces, self.places, strict=True):
+            self.mine[place] = self.runner.array(array).reshape(-1)
+        outbox(self.sent)[...] = self.mine
+
+    def unpack(self, inbox: Callable[[int], Array]) -> None:
+        parts = [self.mine if part is None else inbox(part) for part in self.sources]
+        self.combine(parts[0], parts[1], out=self.total)
+        for part in parts[2:]:
+            self.combine(self.total, part, out=self.total)
+        for (_, out, _), place in zip(self.pieces, self.places, strict=True):
+            self.runner.target_array(out).reshape(-1)[...] = self.total[place]
+
+
 class Exchange:
     """One program's moves at one task: its script, its channels, and the copies.
 
@@ -237,6 +288,8 @@ class Exchange:
         first_part: int,
         group: int = 0,
         n_groups: int = 1,
+        outbox: Callable[[int], Array] | None = None,
+        can_share: bool = False,
     ) -> None:
         program = runner.program
         self.runner, self.program, self.share = runner, program, share
@@ -252,10 +305,15 @@ class Exchange:
         inside = [{g * n + t: shares[g * n + t] for t in range(n)} for g in range(n_groups)]
         across = [{g * n + t: shares[g * n + t] for g in range(n_groups)} for t in range(n)]
         code = np.dtype(dtype).newbyteorder("<").str
+        self.common: dict[str, int] = {}  # learned array -> the part that groups have in common
+        self._can_share = can_share
+        self._pairs: list[set[tuple[int, int]]] = []  # superstep -> who sends to whom
+        self._signals: list[tuple[list[int], list[int]]] = []  # superstep -> outboxes, inboxes
+        self._bundles: list[list[Bundle]] = []  # by superstep
         self._own: list[list[tuple[str, Index, int]]] = []  # superstep -> array, places, part
         self._wanted: list[list[tuple[Move, list[Block]]]] = []
         self._sent: dict[int, list[tuple[Region, int]]] = {}  # superstep -> what leaves by channel
-        self._arrivals: dict[int, list[Arrival]] = {}
+        self._arrivals: dict[int, list[Arrival | InPlace]] = {}
         steps: list[Instruction] = [Compute(0, self._what(0))]
         segment = 0
         parts: dict[int, tuple[int, ...]] = {}
@@ -277,6 +335,55 @@ class Exchange:
             segment += 1
             steps.append(Compute(segment, self._what(segment)))
         self.script = tuple(steps)
+        self._outbox = outbox
+        self._made: dict[int, list[tuple[str, int]]] = {}  # segment -> what it makes in outboxes
+        self._read: dict[str, int] = {}  # buffer -> the part whose inbox it is read in
+        if runner.is_static:
+            self._find_in_place()
+
+    def _find_in_place(self) -> None:
+        """Buffers that need no copy: one is one block that others want, and is made where they
+        find it; another is one block that comes, and is read where it came. Both move with every
+        batch. Blocks with rows stay, because a short batch has fewer.
+        """
+        names = [name for own in self._own for name, _, _ in own]
+        names += [move.out for wanted in self._wanted for move, _ in wanted]
+        made = {
+            name: segment
+            for segment, statements in reversed(list(enumerate(segments(self.program))))
+            for statement in statements
+            for name in writes(statement)
+        }
+        kept = {  # what is also used here, by way of its array
+            move.array
+            for wanted in self._wanted
+            for move, blocks in wanted
+            if any(block.part is None for block in blocks)
+        }
+        for own in self._own if self._outbox is not None else ():
+            for name, taken, part in own:
+                if names.count(name) > 1 or name in kept or name not in made:
+                    continue
+                if self._is_block(name, taken):
+                    self._made.setdefault(made[name], []).append((name, part))
+        for wanted in self._wanted:
+            for move, blocks in wanted:
+                if len(blocks) != 1 or names.count(move.out) != 1 or move.out in made:
+                    continue
+                (block,) = blocks
+                if block.part is not None and self._is_block(move.out, block.put):
+                    self._read[move.out] = block.part
+
+    def _is_block(self, name: str, places: Index) -> bool:
+        """Whether a buffer is just these places of it, and free to lie anywhere."""
+        buffer, array = self.program.buffers[name], self.runner.array(name)
+        return (
+            buffer.role == "work"
+            and bool(buffer.axes)
+            and all(base(axis) != "b" for axis in buffer.axes)
+            and array.flags.c_contiguous
+            and Region(array, places, False).covers(array)
+        )
 
     def _what(self, segment: int) -> str:
         """What a segment computes, for people: the first thing and the last."""
@@ -296,7 +403,15 @@ class Exchange:
         begun = len(self.channels)
         own: list[tuple[str, Index, int]] = []
         wanted: list[tuple[Move, list[Block]]] = []
+        signals: tuple[list[int], list[int]] = ([], [])
+        small: dict[str, list[Move]] = {}
         for move in post.moves:
+            if self._is_small(move):
+                small.setdefault(move.monoid, []).append(move)
+                continue
+            if self._may_share(move, across):
+                self._share(move, across, signals, code, first_part)
+                continue
             for shares in across if move.across else inside:
                 next_part = first_part + len(self.channels)
                 channels, blocks = blocks_of(
@@ -318,44 +433,154 @@ class Exchange:
                     if channel.src == self.rank
                 )
                 wanted.append((move, blocks[self.rank]))
+        bundles = [
+            bundle
+            for moves in small.values()
+            for shares in across
+            if (bundle := self._bundle(moves, shares, code, first_part)) is not None
+        ]
         while len(self._own) <= post.superstep:
+            self._bundles.append([])
             self._own.append([])
             self._wanted.append([])
+            self._signals.append(([], []))
+            self._pairs.append(set())
         self._own[post.superstep], self._wanted[post.superstep] = own, wanted
-        return tuple(channel.part for channel in self.channels[begun:])
+        self._signals[post.superstep] = signals
+        self._bundles[post.superstep] = bundles
+        sent = [channel for channel in self.channels[begun:] if not channel.common]
+        self._pairs[post.superstep] = {(c.src, dst) for c in sent for dst in c.dsts}
+        return tuple(channel.part for channel in sent)
+
+    def _is_small(self, move: Move) -> bool:
+        """Whether it is a sum, or the like, over groups that is better not alone: each block costs
+        some 20 us of Python.
+        """
+        have, want = self.program.buffers[move.array].axes, self.program.buffers[move.out].axes
+        if not move.across or not move.monoid or have != want:
+            return False
+        if any(base(axis) == "b" for axis in have):
+            return False
+        return math.prod(self.share.length(axis, 0) for axis in have) <= SMALL
+
+    def _bundle(
+        self, moves: list[Move], shares: Mapping[int, Share], code: str, first_part: int
+    ) -> Bundle | None:
+        """The channels of small sums of the same kind; what this task does for them."""
+        first = first_part + len(self.channels)
+        parts = {rank: first + k for k, rank in enumerate(shares)}
+        axes = [self.program.buffers[move.array].axes for move in moves]
+        for rank, share in shares.items():
+            sizes = [math.prod(share.length(axis, 0) for axis in names) for names in axes]
+            others = tuple(other for other in shares if other != rank)
+            label = ", ".join(move.array for move in moves)
+            self.channels.append(Channel(parts[rank], rank, others, code, (sum(sizes),), label))
+            if rank == self.rank:
+                pieces = [(m.array, m.out, n) for m, n in zip(moves, sizes, strict=True)]
+        if self.rank not in shares:
+            return None
+        sources = [None if rank == self.rank else part for rank, part in parts.items()]
+        monoid, mine = moves[0].monoid, parts[self.rank]
+        return Bundle(self.runner, pieces, sources, mine, monoid, code)
+
+    def _may_share(self, move: Move, across: Sequence[Mapping[int, Share]]) -> bool:
+        """Whether groups can have a learned array in common, of which each updates a part: where
+        all have said, since they last read it in the batch, that they have got so far, before
+        anybody writes it. In the next batch nobody writes before that either.
+        """
+        program = self.program
+        if not (self._can_share and move.across and not move.monoid):
+            return False
+        moves = [m for s in program.statements if isinstance(s, Post) for m in s.moves]
+        if program.buffers[move.out].role != "learned" or any(
+            move.out in roots(program, (m.array, m.out)) for m in moves if m is not move
+        ):
+            return False
+        everybody = {(a, b) for shares in across for a in shares for b in shares if a != b}
+        return move.out in roots(program, (move.array,)) and any(
+            everybody <= self._pairs[step] for step in rendezvous(program, move.out)
+        )
+
+    def _share(
+        self,
+        move: Move,
+        across: Sequence[Mapping[int, Share]],
+        signals: tuple[list[int], list[int]],
+        code: str,
+        first_part: int,
+    ) -> None:
+        """Memory in common instead of blocks; the first such move of a superstep brings blocks of
+        nothing, which say that the parts are written.
+        """
+        is_first = not signals[0]
+        for shares in across:
+            ranks = list(shares)
+            shape = tuple(
+                shares[ranks[0]].length(axis, 0) for axis in self.program.buffers[move.out].axes
+            )
+            part = first_part + len(self.channels)
+            if self.rank in ranks:
+                self.common[move.out] = part
+            self.channels.append(
+                Channel(part, ranks[0], tuple(ranks[1:]), code, shape, move.out, common=True)
+            )
+            for src in ranks if is_first else ():
+                part = first_part + len(self.channels)
+                if self.rank in ranks:
+                    signals[src != self.rank].append(part)
+                others = tuple(rank for rank in ranks if rank != src)
+                self.channels.append(Channel(part, src, others, code, (0,), "parts are written"))
+
+    def forget(self) -> None:
+        """Arrays have moved: look them up again."""
+        self._sent.clear()
+        self._arrivals.clear()
 
     # --- Work
 
     def compute(self, index: int) -> None:
+        for name, part in self._made.get(index, ()):
+            assert self._outbox is not None
+            self.runner.settle(name, self._outbox(part))
         self.runner.compute(index)
 
     def pack(self, index: int, outbox: Callable[[int], Array]) -> None:
+        for part in self._signals[index][0]:
+            outbox(part)
+        for bundle in self._bundles[index]:
+            bundle.pack(outbox)
         sent = self._sent.get(index)
         for region, part in self._find_sent(index) if sent is None else sent:
             region.read_into(outbox(part))
 
     def unpack(self, index: int, inbox: Callable[[int], Array]) -> None:
+        for part in self._signals[index][1]:
+            inbox(part)
         arrivals = self._arrivals.get(index)
         with np.errstate(all="ignore"):  # a sum may overflow here as it may inside a task
             for arrival in self._find_arrivals(index) if arrivals is None else arrivals:
                 arrival.take(inbox)
+            for bundle in self._bundles[index]:
+                bundle.unpack(inbox)
 
     def _find_sent(self, index: int) -> list[tuple[Region, int]]:
+        made = {part for pairs in self._made.values() for _, part in pairs}
         sent = [
             (Region(self.runner.array(name), taken, self._is_turned(name)), part)
             for name, taken, part in self._own[index]
+            if part not in made
         ]
         if self.runner.is_static:
             self._sent[index] = sent
         return sent
 
-    def _find_arrivals(self, index: int) -> list[Arrival]:
+    def _find_arrivals(self, index: int) -> list[Arrival | InPlace]:
         arrivals = [self._arrival(move, blocks) for move, blocks in self._wanted[index]]
         if self.runner.is_static:
             self._arrivals[index] = arrivals
         return arrivals
 
-    def _arrival(self, move: Move, blocks: list[Block]) -> Arrival:
+    def _arrival(self, move: Move, blocks: list[Block]) -> Arrival | InPlace:
         turned = self._is_turned(move.out)
         array, out = self.runner.array(move.array), self.runner.target_array(move.out)
         pieces: list[tuple[Region, Region | int]] = []
@@ -367,6 +592,8 @@ class Exchange:
             own = Region(array, block.taken, turned)
             if move.monoid or not own.is_same(region):
                 pieces.append((region, own))
+        if move.out in self._read:
+            return InPlace(self.runner, move.out, self._read[move.out])
         fills = bool(pieces) and all(region.covers(out) for region, _ in pieces)
         combine = _COMBINE[move.monoid] if move.monoid else None
         return Arrival(out, pieces, combine, ir.IDENTITY.get(move.monoid, 0.0), fills)

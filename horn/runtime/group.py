@@ -21,11 +21,11 @@ class Work(Protocol):
     """What the instructions of a script mean to a program."""
 
     def compute(self, index: int) -> None:
-        """Run a segment."""
+        """Run a segment. It may write blocks of coming supersteps where ``Group.outbox`` says."""
 
     def pack(self, index: int, outbox: Callable[[int], Array]) -> None:
         """Write every block that this task owes in superstep ``index``; ``outbox(part)`` is where,
-        to be called once for each.
+        to be called once for each that no computation has written.
         """
 
     def unpack(self, index: int, inbox: Callable[[int], Array]) -> None:
@@ -103,7 +103,8 @@ class Group:
         self._spent: dict[int, tuple[Script, Spent]] = {}  # by id of the script
         self._past = Spent()  # of scripts that a new agreement has ended
         self._n_crossed = 0
-        self._n_boxes = 0
+        self._written: list[int] = []  # parts whose outbox was asked for, and not posted yet
+        self._n_read = 0
 
     @property
     def spent(self) -> Spent:
@@ -121,6 +122,7 @@ class Group:
         self._past = self.spent
         self._spent.clear()
         self.state.plan(channels)
+        self._written.clear()
 
     def run(self, script: Script, work: Work) -> None:
         """Run a script on ``work``: collective."""
@@ -138,7 +140,7 @@ class Group:
         state, transport, clock, trace = self.state, self.transport, self.clock, self.on_trace
         timeout_s, base = self.timeout_s, state.superstep
         compute, pack, unpack = work.compute, work.pack, work.unpack
-        outbox, inbox = self._outbox, self._inbox
+        outbox, inbox = self.outbox, self._inbox
         compute_s = pack_s = send_s = wait_s = unpack_s = 0.0
         n_supersteps = n_sent = sent_bytes = n_received = received_bytes = 0
         step = state.begin(script)
@@ -155,9 +157,9 @@ class Group:
                 step = state.done(0)
                 continue
             superstep = base + index
-            self._n_boxes = 0
             if step.phase is POST:
                 pack(index, outbox)
+                n_boxes = self._n_written(step.parts)
                 between = clock()
                 transport.post(superstep, step.parts)
                 now = clock()
@@ -171,7 +173,9 @@ class Group:
                 if self.barrier is not None and self.every_superstep:
                     self._cross()
                 between = clock()
+                self._n_read = 0
                 unpack(index, inbox)
+                n_boxes = self._n_read
                 now = clock()
                 wait_s += between - then
                 unpack_s += now - between
@@ -183,7 +187,7 @@ class Group:
                 trace(first, step.label, superstep, then, between)
                 trace(second, step.label, superstep, between, now)
             then = now
-            step = state.done(self._n_boxes)
+            step = state.done(n_boxes)
         spent = self._of(script)
         spent.n_runs += 1
         spent.n_supersteps += n_supersteps
@@ -218,12 +222,20 @@ class Group:
         assert self.barrier is not None
         self.barrier.cross(generation, self.timeout_s if generation else self.agree_timeout_s)
 
-    def _outbox(self, part: int) -> Array:
-        self._n_boxes += 1
+    def outbox(self, part: int) -> Array:
+        """Where to write the next block of a part: for the work of a script."""
+        self._written.append(part)
         return self.transport.outbox(part, self.timeout_s)
 
+    def _n_written(self, parts: Sequence[int]) -> int:
+        """How many blocks of these parts have been written, each time that one was asked for."""
+        written = self._written
+        mine = [part for part in written if part in parts]
+        self._written = [part for part in written if part not in parts]
+        return len(mine)
+
     def _inbox(self, part: int) -> Array:
-        self._n_boxes += 1
+        self._n_read += 1
         return self.transport.inbox(part)
 
     def _of(self, script: Script) -> Spent:

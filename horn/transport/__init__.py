@@ -37,6 +37,7 @@ class Channel:
     """One block that ``src`` owes ``dsts`` in each superstep that names its ``part``.
 
     order : what the axes are, where peers might differ ("neuron" or "batch" first).
+    common : no block, but memory that all of them have in common, and no superstep names it.
     """
 
     part: int
@@ -46,6 +47,7 @@ class Channel:
     shape: tuple[int, ...]
     label: str = ""  # for people: "layer 2 'hidden', forward"
     order: str = ""
+    common: bool = False
 
     @property
     def n_bytes(self) -> int:
@@ -94,6 +96,7 @@ class Transport(ABC):
     """
 
     scheme: ClassVar[str]
+    can_share: ClassVar[bool] = False  # whether there may be common channels
     endpoint: str  # give this to the others, in whatever way
 
     def __init__(self, url: str, place: Place) -> None:
@@ -123,6 +126,12 @@ class Transport(ABC):
     @abstractmethod
     def inbox(self, part: int) -> Array:
         """The block that was collected last, read-only, whole until the part is posted again."""
+
+    def common(self, part: int) -> Array:
+        """The memory of a common channel. Who writes there must know from blocks, or because all
+        write the same, that nobody reads it.
+        """
+        raise AssertionError(f"{self.scheme} shares no memory")
 
     def exchange(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None:
         """One superstep: send what is owed, collect what is owed."""
@@ -201,5 +210,7 @@ def checked(channels: Iterable[Channel], n_tasks: int) -> dict[int, Channel]:
 
 def digest(channels: Iterable[Channel]) -> bytes:
     """32 bytes that are equal when the channels are; labels do not count."""
-    facts = [(c.part, c.src, c.dsts, np.dtype(c.dtype).str, c.shape, c.order) for c in channels]
+    facts = [
+        (c.part, c.src, c.dsts, np.dtype(c.dtype).str, c.shape, c.order, c.common) for c in channels
+    ]
     return hashlib.sha256(repr(facts).encode()).digest()

@@ -75,11 +75,16 @@ class _Slot:
     is_open: bool = False
     is_full: bool = False
 
+    def __post_init__(self) -> None:
+        self.n_bytes, self.n_dsts = self.channel.n_bytes, len(self.channel.dsts)
+        self.dsts = list(self.channel.dsts)
+
 
 class Shm(Transport):
     """Mailboxes in shared memory."""
 
     scheme = "shm"
+    can_share = True
 
     def __init__(self, url: str, place: Place) -> None:
         super().__init__(url, place)
@@ -261,10 +266,10 @@ class Shm(Transport):
             if self.task == channel.src or self.task in channel.dsts:
                 first, second = (
                     _view(segments[channel.src], channel, offsets[index] + at * stride + LINE_BYTES)
-                    for at in (0, 1)
+                    for at in ((0, 0) if channel.common else (0, 1))
                 )
                 for view in (first, second):
-                    view.flags.writeable = channel.src == self.task
+                    view.flags.writeable = channel.common or channel.src == self.task
                 slot.buffers = (first, second)
             self._slots[channel.part] = slot
             self._by_index.append(slot)
@@ -303,7 +308,7 @@ class Shm(Transport):
         boxes = self._mail
         if slot.channel.src != self.task or slot.buffers is None:
             raise BadFrame(f"outbox of {slot.channel}", f"task {self.task}", slot.channel.src)
-        dsts = list(slot.channel.dsts)
+        dsts = slot.dsts
         code = boxes.wait_free(slot.index, dsts, min(timeout_s, SLICE_S))
         if code != DONE:
             self._wait(
@@ -327,9 +332,8 @@ class Shm(Transport):
                 where = f"superstep {superstep}: {slot.channel}"
                 raise BadFrame(where, "no outbox", "a new block")
             slot.is_open = False
-            n_bytes = slot.channel.n_bytes
-            self.counters.n_sent += len(slot.channel.dsts)
-            self.counters.sent_bytes += n_bytes * len(slot.channel.dsts)
+            self.counters.n_sent += slot.n_dsts
+            self.counters.sent_bytes += slot.n_bytes * slot.n_dsts
         for slot in receiving:
             slot.is_full = False
 
@@ -378,13 +382,19 @@ class Shm(Transport):
         for slot in receiving:
             slot.is_full = True
             self.counters.n_received += 1
-            self.counters.received_bytes += slot.channel.n_bytes
+            self.counters.received_bytes += slot.n_bytes
 
     def inbox(self, part: int) -> Array:
         slot = self._slot(part)
         if not slot.is_full or slot.buffers is None:
             raise BadFrame(f"inbox of {slot.channel}", "nothing", "a collected block")
         return slot.buffers[self._mail.slot(slot.index, False)]
+
+    def common(self, part: int) -> Array:
+        slot = self._slot(part)
+        if not slot.channel.common or slot.buffers is None:
+            raise BadFrame(f"memory of {slot.channel}", "no common one", "a common channel")
+        return slot.buffers[0]
 
     def barrier(self, superstep: int, timeout_s: float) -> None:
         boxes = self._mail
@@ -592,7 +602,7 @@ def _layout(channels: list[Channel], n_tasks: int) -> tuple[list[int], list[int]
     offsets = []
     for channel in channels:
         offsets.append(ends[channel.src])
-        ends[channel.src] += 2 * _stride(channel)
+        ends[channel.src] += (1 if channel.common else 2) * _stride(channel)
     return offsets, [_round_up(end, PAGE_BYTES) for end in ends]
 
 

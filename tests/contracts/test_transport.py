@@ -321,6 +321,28 @@ def test_channels_that_cannot_be_are_refused(scheme, channel):
     assert all(isinstance(e, BadFrame) and str(e).startswith("plan: part") for e in errors), errors
 
 
+def test_common_memory_is_the_same_for_all_who_have_it(scheme):
+    if not load(scheme).can_share:
+        pytest.skip("it shares no memory")
+    channels = [*all_to_all(2), Channel(2, 0, (1,), "<f4", (2, 3), common=True)]
+
+    def body(t):
+        t.plan(channels, TIMEOUT_S)
+        found = []
+        for step in range(4):
+            t.common(2)[t.task] = 10 * step + t.task
+            t.outbox(t.task, TIMEOUT_S)[...] = 0
+            t.exchange(2 * step, (0, 1), TIMEOUT_S)
+            found.append(t.common(2)[:, 0].tolist())
+            t.barrier(step, TIMEOUT_S)
+        with pytest.raises(ProtocolError, match="a common channel"):
+            t.common(0)
+        return found
+
+    for found in good(run_threads(scheme, 2, body)):
+        assert found == [[10 * step, 10 * step + 1] for step in range(4)]
+
+
 def test_nothing_is_left_of_20_groups(scheme):
     def once():
         good(run_threads(scheme, 2, lambda t: run_steps(t, [all_to_all(2)] * 1, 2)))

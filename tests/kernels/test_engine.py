@@ -41,6 +41,62 @@ def normal(rng, *shape, dtype=np.float64, order="C"):
 # ---- products ----
 
 
+@pytest.mark.parametrize("has_velocity", [True, False])
+@pytest.mark.parametrize("n_parts", [0, 1, 3, 9])  # the thin kernel knows 7
+@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (13, 33, 7), (64, 50, 100), (20, 64, 300)])
+def test_update_adds_what_others_have_of_the_product(
+    m, n, k, n_parts, has_velocity, dtype, n_threads, kernel_rng
+):
+    d, x = normal(kernel_rng, k, m, dtype=dtype), normal(kernel_rng, k, n, dtype=dtype)
+    w, v = normal(kernel_rng, m, n, dtype=dtype), normal(kernel_rng, m, n, dtype=dtype)
+    parts = [normal(kernel_rng, m, n, dtype=dtype) for _ in range(n_parts)]
+    total = d.T.astype(float) @ x + sum(part.astype(float) for part in parts)
+    new_v = 0.9 * v - 0.1 * total if has_velocity else -0.1 * total
+    expected = w + new_v
+    tape = Tape(dtype, n_threads)
+    rate = tape.scalar(0.1)
+    tape.update(d.T, x, w, alpha=Coef(-1.0, rate), v=v if has_velocity else None, decay=0.9,
+                parts=parts)  # fmt: skip
+
+    tape.run()
+
+    np.testing.assert_allclose(w, expected, rtol=RTOL[dtype] * 10, atol=RTOL[dtype] * 100)
+    if has_velocity:
+        np.testing.assert_allclose(v, new_v, rtol=RTOL[dtype] * 10, atol=RTOL[dtype] * 100)
+
+
+@pytest.mark.parametrize("k", [5, 300])
+def test_a_thin_product_is_the_product(k, dtype, n_threads, kernel_rng):
+    a, b = normal(kernel_rng, 40, k, dtype=dtype), normal(kernel_rng, k, 50, dtype=dtype)
+    c = np.full((40, 50), np.nan, dtype)
+    tape = Tape(dtype, n_threads)
+    tape.gemm(a, b, c, thin=True)
+    tape.run()
+    np.testing.assert_allclose(c, a @ b, rtol=RTOL[dtype] * 10, atol=RTOL[dtype] * 100)
+
+
+def test_an_array_that_moves_takes_its_instructions_along(dtype, kernel_rng):
+    a, b = normal(kernel_rng, 4, 3, dtype=dtype), normal(kernel_rng, 3, 5, dtype=dtype)
+    c, first, total = np.zeros((4, 5), dtype), np.zeros(5, dtype), np.zeros((4, 5), dtype)
+    tape = Tape(dtype)
+    tape.gemm(a, b, c)
+    tape.loop({"n": 5}, [View(c[1], "n")], [], [(View(first, "n"), 0)])
+    tape.loop({"m": 4, "n": 5}, [View(c, "mn"), 1.0], [("add", 0, 1)], [(View(total, "mn"), 2)])
+    anchor = tape.anchor(c)
+    for _ in range(2):
+        there = np.zeros((4, 5), dtype)
+        anchor.settle(there)
+        tape.run()
+        np.testing.assert_allclose(there, a @ b, rtol=RTOL[dtype] * 10)
+        np.testing.assert_array_equal(first, there[1])
+        np.testing.assert_array_equal(total, there + 1)
+    assert not c.any()
+    with pytest.raises(ValueError, match="cannot lie in"):
+        anchor.settle(np.zeros((4, 4), dtype))
+    with pytest.raises(ValueError, match="C-contiguous"):
+        tape.anchor(c.T)
+
+
 @pytest.mark.parametrize("name", BLASES)
 @pytest.mark.parametrize("m, n, k", [(1, 1, 1), (3, 2, 5), (0, 4, 4), (4, 0, 3), (3, 4, 0),
                                      (1, 70, 33), (130, 1, 20), (257, 64, 100)])  # fmt: skip

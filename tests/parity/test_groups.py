@@ -53,6 +53,7 @@ def of_groups(
     placement: Placement,
     n_groups: int,
     n_tasks: int,
+    scheme: str = "inproc",
 ) -> list[Any]:
     """What every task of every group found, or the exception that it raised."""
 
@@ -65,7 +66,7 @@ def of_groups(
         places = {name: engine.places(name) for name in arrays}
         return Found(losses, outputs, total, arrays, places, {})
 
-    return run_threads("inproc", n_groups * n_tasks, body)
+    return run_threads(scheme, n_groups * n_tasks, body)
 
 
 class Gained(horn.Neuron):
@@ -147,15 +148,45 @@ def network() -> horn.Network:
 @pytest.mark.parametrize("n_groups", [1, 2, 3])
 @pytest.mark.parametrize("how", OPTIMIZERS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_groups_equal_one_task_over_20_steps(backend, how, n_groups, n_tasks):
+@pytest.mark.parametrize("scheme", ["inproc", "shm"])
+def test_groups_equal_one_task_over_20_steps(scheme, backend, how, n_groups, n_tasks):
     net = network()
     setup = Setup(net, OPTIMIZERS[how], "labels", 7, "float64", 1)
     data, batches = labelled(net), steps(7, 2) * 4
     one = of_one(backend, setup, data, batches)
     for links in (("receiver",) * 3, ("replicated", "receiver", "sender")):
         placement = place(net, links, ("all", "neurons", "rows", "all"))
-        found = of_groups(backend, setup, data, batches, placement, n_groups, n_tasks)
+        found = of_groups(backend, setup, data, batches, placement, n_groups, n_tasks, scheme)
         compare(good(found), one, backend)
+
+
+def test_groups_on_one_host_have_weights_in_common_and_always_compute_the_same():
+    net = horn.Network(seed=2)
+    net.input(40)
+    net.layer(30, activation="relu")
+    net.output(1, activation="tanh", loss="squared_error")  # a neuron for two groups
+    setup = Setup(net, horn.SGD(0.1, momentum=0.9), "labels", 8, "float32", 1)
+    data, batches = labelled(net), steps(8, 2)
+
+    def body(transport: Transport) -> tuple[dict[str, np.ndarray], int, np.ndarray]:
+        group = Group(transport, timeout_s=20)
+        engine = GroupEngine(setup, Placement.default(net), group, n_groups=2)
+        trained(engine, data, batches[:2])
+        before = engine.outputs(data.x)  # another program, and another plan
+        trained(engine, data, batches[2:])
+        assert np.isfinite(before).all()
+        return engine.parameters(), group.spent.sent_bytes, engine.arrays["layer1.weight"]
+
+    found = good(run_threads("shm", 2, body))
+    again = good(run_threads("shm", 2, body))
+    for name, array in found[0][0].items():
+        for other in (found[1][0], again[0][0], again[1][0]):
+            np.testing.assert_array_equal(array, other[name])
+    gradients = 4 * (30 * 40 // 2 + 30)  # what a group owes of each batch, biases and loss aside
+    assert found[0][1] < len(batches) * (gradients + 400)
+    mine, theirs = found[0][2], found[1][2]
+    mine[0, 0] = 7.0
+    assert theirs[0, 0] == 7.0
 
 
 def test_more_groups_than_rows():
