@@ -74,18 +74,27 @@ class Timeout(HornError):
 class TaskFailed(HornError):
     """A task of a group ended, and the group with it. ``what`` is the first failure.
 
-    ``where`` is the place in the run, in words; ``details`` a traceback, if it was no user's code.
+    ``where`` is the place in the run, in words; ``details`` a traceback, if it was no user's code;
+    ``name`` what it is called, if not by its number.
     """
 
     def __init__(
-        self, task: int, pid: int, where: str, what: str, hint: str = "", n_tasks: int = 1
+        self,
+        task: int,
+        pid: int,
+        where: str,
+        what: str,
+        hint: str = "",
+        n_tasks: int = 1,
+        name: str = "",
     ) -> None:
         self.task, self.pid, self.where, self.what = task, pid, where, what
         self.hint, self.n_tasks, self.details = hint, n_tasks, ""
-        super().__init__(task, pid, where, what, hint, n_tasks)
+        self.name = name or f"task {task}"
+        super().__init__(task, pid, where, what, hint, n_tasks, name)
 
     def __str__(self) -> str:
-        lines = [f"First failure: task {self.task} (pid {self.pid})"]
+        lines = [f"First failure: {self.name} (pid {self.pid})"]
         if self.where:
             lines[0] += f", {self.where}"
         lines.append(f"  {self.what}")

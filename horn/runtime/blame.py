@@ -23,7 +23,8 @@ PLAIN = ("ModelError", "CompileError", "JobError")
 @dataclass
 class Case:
     """What is known of a group in trouble, by task. ``exits`` are exit codes, negative for
-    signals; those of tasks that reported nothing count as failures.
+    signals; those of tasks that reported nothing count as failures. ``names`` are of those that are
+    not called by their number.
     """
 
     n_tasks: int
@@ -31,6 +32,15 @@ class Case:
     failures: dict[int, Failed] = field(default_factory=dict)
     exits: dict[int, int] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    def name(self, task: int) -> str:
+        return self.names.get(task, f"task {task}")
+
+    def called(self, tasks: Sequence[str]) -> tuple[str, ...]:
+        """task 2 -> server 0, if it is one."""
+        known = {f"task {task}": name for task, name in self.names.items()}
+        return tuple(known.get(task, task) for task in tasks)
 
     @property
     def silent(self) -> dict[int, int]:
@@ -89,13 +99,14 @@ def verdict(
     for task, failed in echoes:
         if "BarrierTimeout" in failed.kinds and (not late or late & set(numbers(failed.absent))):
             hint = "\n".join(filter(None, [failed.hint, *(stacks[t] for t in sorted(stacks))]))
-            where = f"task {task}, {failed.where}"
-            return BarrierTimeout(where, failed.absent, failed.arrived, failed.timeout_s, hint)
+            where = f"{case.name(task)}, {failed.where}"
+            absent, arrived = case.called(failed.absent), case.called(failed.arrived)
+            return BarrierTimeout(where, absent, arrived, failed.timeout_s, hint)
     task, failed = echoes[0]
-    where = f"task {task}, {failed.where}"
+    where = f"{case.name(task)}, {failed.where}"
     if failed.reason:
-        return PeerLost(where, failed.lost, failed.reason)
-    return MemberLost(where, failed.lost)
+        return PeerLost(where, case.called(failed.lost), failed.reason)
+    return MemberLost(where, case.called(failed.lost))
 
 
 def _died(case: Case, task: int, progress: str) -> TaskFailed:
@@ -112,7 +123,8 @@ def _died(case: Case, task: int, progress: str) -> TaskFailed:
     # Where it was is known from those that waited for it.
     first = min((f for f in case.failures.values() if f.where), key=lambda f: f.when, default=None)
     where = progress if first is None else first.where
-    return TaskFailed(task, case.pids[task], where, how, hint, case.n_tasks)
+    name = case.names.get(task, "")
+    return TaskFailed(task, case.pids[task], where, how, hint, case.n_tasks, name)
 
 
 def _failed(case: Case, task: int, network: Network) -> HornError:
@@ -120,7 +132,7 @@ def _failed(case: Case, task: int, network: Network) -> HornError:
     kind = next((k for k in failed.kinds if k in _SIMPLE), None)
     if kind is not None:
         told = any(name in failed.kinds for name in PLAIN)
-        text = failed.text if told else f"task {task}, {failed.where}: {failed.text}"
+        text = failed.text if told else f"{case.name(task)}, {failed.where}: {failed.text}"
         return _SIMPLE[kind](text)
     what = f"{failed.kinds[0]}: {failed.text}"
     if failed.line is not None:
@@ -128,6 +140,7 @@ def _failed(case: Case, task: int, network: Network) -> HornError:
         what = f"{file}:{number}  {text}\n  {what}"
     error = TaskFailed(
         task, case.pids[task], _place(failed, network), what, "", case.n_tasks,
+        case.names.get(task, ""),
     )  # fmt: skip
     if failed.line is None and "MemoryError" not in failed.kinds:
         error.exit_code = 70  # a bug in horn, as with one task

@@ -213,7 +213,11 @@ class Hearing:
         self.topology, self.is_joined = settings.topology, settings.is_joined
         self.deadline, self.timeout_s = deadline, timeout_s
         n_tasks = len(family.children)
-        self.case = Case(n_tasks, {c.task: c.process.pid for c in family.children})
+        self.case = Case(
+            n_tasks,
+            {c.task: c.process.pid for c in family.children},
+            names={t: self.topology.name(t) for t in range(self.topology.n_workers, n_tasks)},
+        )
         self.ready: set[int] = set()
         self.finished: dict[int, Finished] = {}
         self.rows: list[dict[str, Any]] = []

@@ -10,6 +10,7 @@ import ctypes
 import dataclasses
 import faulthandler
 import os
+import re
 import signal
 import socket
 import sys
@@ -33,7 +34,7 @@ from horn.runtime.group import Group, task_name
 from horn.runtime.meeting import Meeting
 from horn.runtime.messages import Array
 from horn.runtime.parcel import Memory, Opened, open_parcel
-from horn.runtime.replica import Seat
+from horn.runtime.replica import Seat, Wire
 from horn.runtime.serving import Guest, serve
 from horn.sources import line_of
 from horn.strategies import Member, Topology
@@ -105,6 +106,8 @@ class Process:
         self.group: Group | None = None
         self.engine: Member | None = None
         self.loop: Loop | None = None
+        self.guest: Guest | None = None
+        self.first_of_group = 0  # rank of this group's first task, if its supersteps are its own
         self.doing = "reading its parcel"
 
     def run(self) -> None:
@@ -122,7 +125,8 @@ class Process:
                     self._serve(start.task, opened, stack)
             except BaseException as error:
                 # Before the others hear of it, so that the first failure is the first reported.
-                self.report(error)
+                guest = self.guest
+                self.report(guest.error if guest is not None and guest.error else error)
                 raise
 
     def _train(self, rank: int, opened: Opened, stack: ExitStack) -> None:
@@ -131,7 +135,8 @@ class Process:
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.doing = "joining its group"
         meeting = Meeting(rank, opened, topology, stack)
-        guest = self._guest(meeting, topology, opened)
+        self.guest = guest = self._guest(meeting, topology, opened)
+        self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
         group, wire = meeting.group(), meeting.wire()
         group.on_trace = recorder
         self.group = group
@@ -148,6 +153,7 @@ class Process:
             run.threads,
             _Initial(opened, task),
             run.superstep_timeout_s,
+            check=None if guest is None else guest.check,
         )
         self.engine = engine = opened.strategy.engine(seat)
         engine.bind(job.data)
@@ -179,6 +185,7 @@ class Process:
             on_epoch=on_epoch,
             before_end=engine.conclude,
             own_of=lambda: (engine.own_loss, engine.own_samples),
+            is_changed_at_end=not opened.strategy.is_joined,
         )
         loop.run()
         ending = loop.finish()
@@ -268,14 +275,19 @@ class Process:
             where, label = group.state.failure.where, "" if step is None else step.label
         trouble = None if loop is None else loop.trouble
         more: dict[str, Any] = {}
+        first = 0 if _is_of_wire(error) else self.first_of_group
+
+        def called(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(in_ranks(task_name(name), first) for name in names)
+
         if isinstance(error, BarrierTimeout):
-            more = {"absent": tuple(map(task_name, error.absent)),
-                    "arrived": tuple(map(task_name, error.arrived)),
-                    "hint": error.hint, "timeout_s": error.timeout_s}  # fmt: skip
+            more = {"absent": called(error.absent), "arrived": called(error.arrived),
+                    "hint": in_ranks(error.hint, first),
+                    "timeout_s": error.timeout_s}  # fmt: skip
         elif isinstance(error, MemberLost):
-            more = {"lost": tuple(map(task_name, error.lost))}
+            more = {"lost": called(error.lost)}
             if isinstance(error, PeerLost):
-                more["reason"] = error.reason
+                more["reason"] = in_ranks(error.reason, first)
         return Failed(
             kinds=tuple(c.__name__ for c in type(error).__mro__),
             text=str(error)[:MAX_TEXT],
@@ -321,6 +333,17 @@ class _Initial(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self.whole)
+
+
+def in_ranks(text: str, first: int) -> str:
+    """Tasks of a group by their rank, of which its ``first`` is given: task 1 -> task 3."""
+    return re.sub(r"\btask (\d+)", lambda found: f"task {first + int(found[1])}", text)
+
+
+def _is_of_wire(error: BaseException) -> bool:
+    """Whether it was met between batches, where all go by their ranks."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(isinstance(frame.f_locals.get("self"), Wire) for frame, _ in frames)
 
 
 def _plain(value: Any) -> float | int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -39,6 +39,8 @@ from horn.strategies._pieces import Piece, messages
 from horn.strategies._pieces import pieces as all_pieces
 from horn.transport import Transport
 
+LOOK_S = 1.0  # how often who waits looks whether something has happened beside it
+
 M = TypeVar("M", bound=Meta)
 
 
@@ -48,7 +50,8 @@ class Seat:
 
     job : as the groups run it. group : the connection for supersteps, of all tasks if the strategy
     is joined, else of this group's. wire : the connection for messages between batches, of all
-    ranks. initial : as in GroupEngine. spent : time and bytes of what goes between batches.
+    ranks. initial : as in GroupEngine. spent : time and bytes of what goes between batches. check :
+    called now and then by who waits; raises what has happened beside it.
     """
 
     job: Job
@@ -62,6 +65,7 @@ class Seat:
     initial: Mapping[str, Array] | None = None
     timeout_s: float = 60.0
     spent: Spent = field(default_factory=Spent)
+    check: Callable[[], None] | None = None
 
 
 class Replica(GroupEngine):
@@ -91,7 +95,9 @@ class Replica(GroupEngine):
         self.wire: Wire | None = None
         if seat.wire is not None:
             cut = all_pieces(job.network, seat.placement, topology, job.dtype)
-            self.wire = Wire(seat.wire, topology, cut, job.dtype, seat.timeout_s, seat.spent)
+            self.wire = Wire(
+                seat.wire, topology, cut, job.dtype, seat.timeout_s, seat.spent, seat.check
+            )
         self.view = View(self.own_group, self.own_task, topology, {}, {})
         self.memory: Any = None
         self.own_loss, self.own_samples = 0.0, 0
@@ -190,8 +196,10 @@ class Wire:
         dtype: str,
         timeout_s: float,
         spent: Spent,
+        check: Callable[[], None] | None = None,
     ) -> None:
         self.transport, self.topology, self.timeout_s = transport, topology, timeout_s
+        self.check = check
         self.rank = transport.task
         self.group, self.task = divmod(self.rank, topology.n_tasks)
         size = np.dtype(dtype).itemsize
@@ -295,7 +303,7 @@ class Wire:
         self._n_means += 1
         others = [self.topology.rank(g, self.task) for g in range(n_groups) if g != self.group]
         flat = [array.reshape(-1) for array in arrays]
-        if not all(np.shares_memory(f, a) for f, a in zip(flat, arrays, strict=True)):
+        if not all(array.flags.c_contiguous for array in arrays):
             raise ProtocolError("Mean: arrays must be contiguous, since they change in place")
         size = _values_at_once(flat)
         for rank in others:
@@ -314,7 +322,14 @@ class Wire:
             message = self._next(Values, ends, where, late, are_ranks=True, number=number)
             meta, [piece] = message.meta, message.arrays
             assert isinstance(meta, Values)
-            start = filled[message.src][meta.at]
+            start = filled[message.src][meta.at] if meta.at < len(flat) else 0
+            wanted = flat[meta.at][start:] if meta.at < len(flat) else np.empty(0)
+            if piece.dtype != wanted.dtype or len(piece) > len(wanted):
+                raise ProtocolError(
+                    f"{where}: task {message.src} has {len(piece)} {piece.dtype} of array "
+                    f"{meta.at} from {start}, here are {[(len(f), f.dtype.str) for f in flat]}; "
+                    f"every group must ask for the mean of the same arrays"
+                )
             parts[message.src][meta.at][start : start + len(piece)] = piece
             filled[message.src][meta.at] += len(piece)
         for at, mine in enumerate(flat):
@@ -353,7 +368,7 @@ class Wire:
                 return message
         while True:
             now = time.monotonic()
-            left_s = 1.0 if ends is None else ends - now
+            left_s = LOOK_S if ends is None else min(ends - now, LOOK_S)
             found = self.transport.receive(max(left_s, 0.0))
             self.spent.wait_s += time.monotonic() - now
             if found is not None:
@@ -361,7 +376,10 @@ class Wire:
                 if fits(found):
                     return found
                 self._early.append(found)
-            elif ends is not None and time.monotonic() >= ends:
+                continue
+            if self.check is not None:
+                self.check()
+            if ends is not None and time.monotonic() >= ends:
                 ranks = owing if are_ranks else [self.topology.server(s) for s in owing]
                 names = ", ".join(self.topology.name(rank) for rank in ranks) or "group 0"
                 raise BarrierTimeout(

@@ -57,12 +57,12 @@ class Guest:
         self.thread.start()
 
     def _run(self) -> None:
-        try:
-            with self.transport as transport:
+        with self.transport as transport:
+            try:
                 transport.connect(*self._meet)
                 serve(self.server, transport, self.idle_s)
-        except BaseException as error:
-            self.error = error
+            except BaseException as error:
+                self.error = error  # before others hear that the connection ends
 
     def check(self) -> None:
         """Raise what the server met, if it did."""
