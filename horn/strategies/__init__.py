@@ -235,11 +235,21 @@ def load(name: str) -> type[Strategy]:
         )
     try:
         theirs = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise JobError(f"strategy {name}: {error}") from error
     if not (isinstance(theirs, type) and issubclass(theirs, Strategy)):
         raise JobError(f"strategy {name}: is {theirs!r}, no subclass of horn.Strategy")
+    needed = [f.name for f in dataclasses.fields(theirs) if _is_needed(f)]
+    if needed:
+        raise JobError(
+            f"strategy {name}: its settings need defaults, but {', '.join(needed)} has none"
+        )
     return theirs
+
+
+def _is_needed(field: dataclasses.Field[Any]) -> bool:
+    nothing = dataclasses.MISSING
+    return field.init and field.default is nothing and field.default_factory is nothing
 
 
 def make(strategy: str | Strategy) -> Strategy:

@@ -77,7 +77,11 @@ class Downpour(Strategy):
                 raise JobError(
                     f"downpour: {what} must be a whole number from {least}, got {value!r}"
                 )
-        if not self.learning_rate > 0:
+        if not isinstance(self.scale_by_staleness, bool):
+            raise JobError(
+                f"downpour: scale_by_staleness is True or False, got {self.scale_by_staleness!r}"
+            )
+        if not isinstance(self.learning_rate, (int, float)) or not self.learning_rate > 0:
             raise JobError(f"downpour: learning_rate must be above 0, got {self.learning_rate!r}")
         if self.warm_start and self.max_staleness is not None:
             raise JobError(
