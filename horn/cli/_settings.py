@@ -49,7 +49,9 @@ def apply(job: Job, settings: Iterable[str]) -> Job:
         else:
             kind = LAYER_KEYS[rest]
             layers.setdefault(head, {})[rest] = _typed(key, text, kind)
-    changes["optimizer"] = _changed(optimizer, nested["optimizer"], "optimizer")
+    if nested["optimizer"]:  # else it stays the one it is: a job that names none is known by it
+        optimizer = _changed(optimizer, nested["optimizer"], "optimizer")
+    changes["optimizer"] = optimizer
     if nested["early_stopping"]:
         from horn.job import EarlyStopping
 
