@@ -176,7 +176,6 @@ def test_a_stopped_group_does_not_stop_the_other(transport):
     assert watcher.went_on_at is not None and run.state == "SUCCEEDED"
     assert run.epochs == 100 and run.iterations == 1500
     assert all(len(row["group_loss"]) == 2 for row in run.history)
-    assert max(run.staleness) >= 500  # what group 1 pushes when it goes on
 
 
 def test_a_group_that_is_bound_waits_for_the_stopped_one():
