@@ -136,7 +136,8 @@ class Loop:
     another group does. before_measuring : called at the end of each epoch. on_epoch : called after
     each epoch with its number and whether this group wants to stop; says whether all stop.
     before_end : called after the last step. own_of : the loss of the group's own samples in the
-    last batch, and how many they were; ``own`` sums them over the epoch.
+    last batch, and how many they were; ``own`` sums them over the epoch. is_changed_at_end : by
+    before_end, so that the last row does not tell of the model that is kept.
     part : this group's number and how many there are: of each batch it reads its part.
 
     Raises
@@ -161,6 +162,7 @@ class Loop:
         before_end: Callable[[], None] | None = None,
         own_of: Callable[[], tuple[float, int]] | None = None,
         part: tuple[int, int] = (0, 1),
+        is_changed_at_end: bool = False,
     ) -> None:
         self.job, self.engine, self.watcher = job, engine, watcher
         self.begun, self.timeout = begun, timeout
@@ -168,6 +170,7 @@ class Loop:
         self.is_watcher, self.before_measuring = is_watcher, before_measuring
         self.before_end, self.own_of, self.own = before_end, own_of, Own()
         self.part = part
+        self.is_changed_at_end = is_changed_at_end
         self.look = look or engine.parameters
         self.history = History()
         self.iteration = 0
@@ -299,6 +302,8 @@ class Loop:
         job = self.job
         if job.network.loss is None:
             return {}
+        if job.validation is not None and self.is_changed_at_end and self.best is None:
+            return {"validation": _measure(self.engine, job, job.validation)}
         if job.validation is not None:
             row = self.history[self.best.epoch - 1 if self.best else -1]
             found = {"loss": row["val_loss"], "acc": row["val_acc"]}

@@ -187,6 +187,7 @@ class Process:
             before_end=engine.conclude,
             own_of=lambda: (engine.own_loss, engine.own_samples),
             part=(region, run.n_groups),
+            is_changed_at_end=not opened.strategy.is_joined,
         )
         loop.run()
         ending = loop.finish()

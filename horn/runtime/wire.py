@@ -133,8 +133,10 @@ class Wire:
             return
         pull = self._pull
         where = f"task {self.rank}, pull {pull.clock}"
-        # Other groups may take much longer; that they still do something is the servers' to watch.
-        ends = None if pull.final else time.monotonic() + self.timeout_s
+        # Other groups may take much longer to end, and group 0 to warm up; that they still do
+        # something is the servers' to watch.
+        is_patient = pull.final or (self.group > 0 and pull.clock == 0)
+        ends = None if is_patient else time.monotonic() + self.timeout_s
         while part in self._awaited:
             owing = sorted({self.pulls[part].server for part in self._awaited})
             message = self._next(Parameters, ends, where, owing)

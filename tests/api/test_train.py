@@ -213,7 +213,9 @@ def test_another_seed_draws_random_connections_anew() -> None:
         ({"tasks": 2, "backend": "python"}, "a network that is interpreted runs on one"),
         ({"tasks": 2, "backend": "magic"}, "unknown backend 'magic'"),
         ({"groups": 0}, "groups must be a whole number from 1, got 0"),
-        ({"strategy": "downpour"}, 'has "allreduce" only'),
+        ({"strategy": "downpur"}, "no strategy is called .downpur.; did you mean downpour[?]"),
+        ({"servers": 2}, "strategy allreduce has no servers, but 2 were asked for"),
+        ({"strategy": 3}, "strategy must be a name or a horn.Strategy, got 3"),
     ],
 )
 def test_what_no_group_can_do_is_said_at_once(options: Any, message: str) -> None:

@@ -204,12 +204,13 @@ def first_run(name: str, groups: int, tasks: int) -> Any:
 def test_it_learns_digits_and_tells_of_every_group(name: str, groups: int, tasks: int) -> None:
     run = first_run(name, groups, tasks)
     assert run.history[-1]["val_acc"] >= 0.85, run.history["val_acc"]
-    assert run.metrics["validation"]["acc"] == run.history[-1]["val_acc"]
-    found = run.model.evaluate(digits("test"))
-    assert found["acc"] == pytest.approx(run.history[-1]["val_acc"], abs=1e-3)
+    found, strategy = run.model.evaluate(digits("test")), CASES[name]
+    # The last word is on the model that one gets, not on what groups still pushed to then.
+    assert run.metrics["validation"] == pytest.approx(found, rel=1e-4)
+    if is_deterministic(strategy):
+        assert found["loss"] == pytest.approx(run.history[-1]["val_loss"], rel=1e-4)
 
     job, n = a_job(), len(digits())
-    strategy = CASES[name]
     topology = Topology(groups, tasks, strategy.default_servers)
     prepared = strategy.prepared(job, topology)
     assert run.epochs == 3 and not run.stopped_early
@@ -238,10 +239,9 @@ def test_it_learns_digits_and_tells_of_every_group(name: str, groups: int, tasks
 
 @pytest.mark.net
 @pytest.mark.cluster
-@pytest.mark.parametrize("groups, tasks", IN_GROUPS)
 @pytest.mark.parametrize("name", [name for name, s in CASES.items() if is_deterministic(s)])
-def test_two_runs_have_the_same_bits(name: str, groups: int, tasks: int) -> None:
-    runs = [first_run(name, groups, tasks), trained(CASES[name], a_job(), groups, tasks)]
+def test_two_runs_have_the_same_bits(name: str) -> None:
+    runs = [first_run(name, 2, 2), trained(CASES[name], a_job(), 2, 2)]
     one, two = ({n: a.tobytes() for n, a in r.model.parameters.items()} for r in runs)
     assert one == two
     for column in ("loss", "val_loss", "group_loss", "acc"):

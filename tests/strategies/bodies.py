@@ -15,8 +15,8 @@ from horn.strategies._pieces import Piece
 from horn.strategies._server import Policy, Server
 from horn.transport import Transport
 
-N_NUMBERS, N_PIECES = 60, 12
-WAIT_S = 60.0
+N_NUMBERS, N_PIECES = 60, 6
+WAIT_S = 600.0
 
 
 def dealt(topology: Topology) -> tuple[Piece, ...]:

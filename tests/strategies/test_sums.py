@@ -15,12 +15,14 @@ from tests.transport.groups import Processes
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 
 
-def pushed(scheme: str, topology: Topology, n_pushes: int, pull_every: int) -> None:
+def pushed(
+    scheme: str, topology: Topology, n_pushes: int, pull_every: int, timeout_s: float = 60.0
+) -> None:
     """So many by each group; what came of it is checked."""
     with Processes(
         scheme, topology.n_ranks, "tests.strategies.bodies:sums", topology, n_pushes, pull_every
     ) as run:
-        found = [run.result(rank)[0] for rank in range(topology.n_ranks)]
+        found = [run.read(rank, timeout_s)[1] for rank in range(topology.n_ranks)]
     for result in found:
         assert not isinstance(result, Exception), result
     total = float(n_pushes * topology.n_groups)
@@ -42,4 +44,4 @@ def test_tasks_push_what_they_own():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_million_pushes_leave_the_exact_sums():
-    pushed("shm", Topology(4, 1, 3), 2**18, 64)
+    pushed("shm", Topology(4, 1, 3), 2**18, 64, 1700.0)
