@@ -83,6 +83,8 @@ typedef struct {
     coef_t decay;
     /* what others add to the product */
     int32_t n_parts; const float *part[MAX_PARTS]; int64_t ldpart[MAX_PARTS];
+    /* 1, 2: b is w at live rows and columns, turned or not, and live.h makes the product */
+    int32_t live;
 } gemm_t;
 
 typedef struct {
@@ -361,6 +363,7 @@ typedef struct {
 #undef K
 #undef LEVEL
 #include "thin.h"
+#include "live.h"
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
@@ -368,6 +371,7 @@ typedef struct {
 #endif
 #else
 #define THIN_BYTES 64
+#define LIVE_BYTES 64
 #endif
 
 static body_t BODIES[2];
@@ -438,6 +442,17 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
     int64_t m = resolve(t, g->m), n = resolve(t, g->n), k = resolve(t, g->k), lo, hi;
     double alpha = value_of(t, g->alpha), beta = value_of(t, g->beta);
     if (m <= 0 || n <= 0) return;
+#ifdef HORN_X86
+    if (g->live) {
+        const live_weights_t w = {g->w, g->ldw, g->rows, g->cols, g->bits};
+        if (n * m * (k + 1) < 65536) { nt = 1; if (tid) return; }
+        share(n, tid, nt, 1, &lo, &hi);
+        live_product((const float *)g->a.data, g->a.stride[0], g->a.stride[1], &w, g->live == 2,
+                     (float *)g->c.data, g->c.stride[0], g->c.stride[1], m, lo, hi, k,
+                     (float)beta, t->thin[tid]);
+        return;
+    }
+#endif
     if (ins->numpy) {
         if (tid == 0) t->numpy_gemm(t->owner, g, m, n, k, alpha, beta);
         return;
@@ -567,13 +582,30 @@ static void wait_all(tape_t *t, int nt) {
     }
 }
 
+/* Whether the first thread alone does an instruction, whatever the extents of this run: then it goes
+ * on to the next of this kind without a barrier. */
+static int is_solo(const tape_t *t, const ins_t *ins) {
+    const gemm_t *g = ins->gemm; const loop_t *l = ins->loop;
+    switch (ins->kind) {
+    case K_GEMM: return g->m.fixed * g->n.fixed * (g->k.fixed + 1) < 65536;
+    case K_LOOP: return !l->indptr && l->extent[0].fixed * l->extent[1].fixed * l->extent[2].fixed
+                        * (l->n_ops + 1) < 16384;
+    case K_DRAW: return ins->draw->rows.fixed * ins->draw->neurons.fixed < 4096;
+    case K_LOAD: return ins->load->out_dtype != t->dtype
+                        || ins->load->rows.fixed * ins->load->cols.fixed < 4096;
+    case K_LIVE: return 1;
+    }
+    return 0;
+}
+
 static void run_all(tape_t *t, int tid, int nt) {
     /* Read once: when a thread comes back from the last barrier, the next run may have begun. */
     const int32_t first = t->first, last = t->last;
     for (int32_t i = first; i < last; i++) {
         ins_t *ins = &t->ins[i];
+        const int solo = nt > 1 && is_solo(t, ins);
         int64_t start = t->profile ? now_ns() : 0;
-        switch (ins->kind) {
+        if (!solo || tid == 0) switch (ins->kind) {
         case K_GEMM: run_gemm(t, ins, tid, nt); break;
         case K_LOOP: run_loop(t, ins->loop, tid, nt); break;
         case K_GEMM_LOOP: run_gemm_loop(t, ins, tid, nt); break;
@@ -581,7 +613,7 @@ static void run_all(tape_t *t, int tid, int nt) {
         case K_LOAD: BODIES[t->dtype].load(t, ins->load, tid, nt); break;
         case K_LIVE: if (tid == 0) run_live(t, ins->live); break;
         }
-        wait_all(t, nt);
+        if (!solo || i + 1 == last || !is_solo(t, ins + 1)) wait_all(t, nt);
         if (t->profile && tid == 0) ins->ns += now_ns() - start;
     }
 }

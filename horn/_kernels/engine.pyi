@@ -105,6 +105,20 @@ class Tape:
         k: Extent | None = None,
         label: str = "",
     ) -> int: ...
+    @property
+    def reads_live(self) -> bool: ...
+    def live_gemm(
+        self,
+        a: Array,
+        w: View,
+        c: Array,
+        *,
+        m: Extent | None = None,
+        n: Extent | None = None,
+        k: Extent | None = None,
+        beta: Number = 0.0,
+        label: str = "",
+    ) -> int: ...
     def gemm_loop(
         self,
         a: Array,
@@ -170,6 +184,8 @@ class Tape:
         label: str = "",
     ) -> int: ...
     def anchor(self, array: Array) -> Anchor: ...
+    def pick(self, rows: Array, picks: NDArray[np.int64], limit: int) -> bool: ...
+    def total(self, numbers: Array) -> float: ...
     def run(self, first: int = 0, last: int | None = None) -> None: ...
     def profile(
         self, runs: int = 100, first: int = 0, last: int | None = None

@@ -12,10 +12,8 @@
 #define THIN_ROWS 12
 #define THIN_BYTES (THIN_TILES_BYTES + 32 * THIN_K * 4 + 256)
 
-/* 16 rows of 16 floats, transposed: to[c * step + r] = from[r * ld + c]. */
-static inline void transpose16(const float *from, int64_t ld, float *to, int64_t step) {
-    __m512 r[16], t[16];
-    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(from + i * ld);
+/* 16 rows of 16 floats, transposed in registers; t is for intermediate results. */
+static inline __attribute__((always_inline)) void transpose16_of(__m512 r[16], __m512 t[16]) {
     for (int i = 0; i < 16; i += 2) {
         t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
         t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
@@ -36,6 +34,13 @@ static inline void transpose16(const float *from, int64_t ld, float *to, int64_t
         r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
         r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
     }
+}
+
+/* to[c * step + r] = from[r * ld + c] for 16 rows and columns. */
+static inline void transpose16(const float *from, int64_t ld, float *to, int64_t step) {
+    __m512 r[16], t[16];
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(from + i * ld);
+    transpose16_of(r, t);
     for (int i = 0; i < 16; i++) _mm512_storeu_ps(to + i * step, r[i]);
 }
 
@@ -142,11 +147,13 @@ thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, 
     }
 }
 
-/* Where a panel of live columns lies: blocks of 16 places, which of them, and the first's number. */
-typedef struct { int n; int32_t at[32]; uint16_t mask[32]; int32_t from[32]; } thin_blocks_t;
+/* Where a panel of live columns lies: blocks of 16 places, which of them, and the panel's column
+ * that goes to each. */
+typedef struct { int n; int32_t at[32]; uint16_t mask[32]; __m512i from[32]; } thin_blocks_t;
 
 static void thin_find(const int32_t *cols, const uint16_t *bits, int64_t n, thin_blocks_t *to) {
     const int32_t first = cols[0], last = cols[n - 1];
+    const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     int32_t from = 0;
     to->n = 0;
     for (int32_t at = first >> 4; at <= last >> 4; at++) {
@@ -154,7 +161,9 @@ static void thin_find(const int32_t *cols, const uint16_t *bits, int64_t n, thin
         if (at == first >> 4) m &= 0xffffu << (first & 15);
         if (at == last >> 4) m &= 0xffffu >> (15 - (last & 15));
         if (!m) continue;
-        to->at[to->n] = 16 * at; to->mask[to->n] = (uint16_t)m; to->from[to->n++] = from;
+        to->at[to->n] = 16 * at; to->mask[to->n] = (uint16_t)m;
+        to->from[to->n++] = _mm512_maskz_expand_epi32(
+            (__mmask16)m, _mm512_add_epi32(places, _mm512_set1_epi32(from)));
         from += __builtin_popcount(m);
     }
 }
@@ -166,7 +175,6 @@ thin_tile_live(const int mr, int64_t k, const float *a, const float *b, float al
                float *v, int64_t ldv, float *w, int64_t ldw, const int64_t *rows,
                const int64_t *ahead, const thin_blocks_t *blocks) {
     __m512 sum[THIN_ROWS][2];
-    float out[THIN_ROWS][48];                   /* a whole vector may be read from any place */
 #pragma GCC unroll 12
     for (int i = 0; i < mr; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
     const int64_t step = (k + mr - 1) / mr;
@@ -189,16 +197,17 @@ thin_tile_live(const int mr, int64_t k, const float *a, const float *b, float al
     const __m512 va = _mm512_set1_ps(alpha), vb = _mm512_set1_ps(beta);
 #pragma GCC unroll 12
     for (int i = 0; i < mr; i++) {
-        _mm512_storeu_ps(out[i], _mm512_mul_ps(va, sum[i][0]));
-        _mm512_storeu_ps(out[i] + 16, _mm512_mul_ps(va, sum[i][1]));
+        sum[i][0] = _mm512_mul_ps(va, sum[i][0]);
+        sum[i][1] = _mm512_mul_ps(va, sum[i][1]);
     }
-    for (int j = 0; j < blocks->n; j++) {
+    for (int j = 0; j < blocks->n; j++) {       /* out of registers: 24 hold the sums */
         const __mmask16 m = (__mmask16)blocks->mask[j];
-        const int32_t from = blocks->from[j];
+        const __m512i from = blocks->from[j];
         float *pv = v + blocks->at[j], *pw = w + (w ? blocks->at[j] : 0);
+#pragma GCC unroll 12
         for (int i = 0; i < mr; i++) {
             float *p = pv + rows[i] * ldv;
-            __m512 o = _mm512_maskz_expandloadu_ps(m, out[i] + from);
+            __m512 o = _mm512_permutex2var_ps(sum[i][0], from, sum[i][1]);
             o = _mm512_fmadd_ps(vb, _mm512_maskz_loadu_ps(m, p), o);
             _mm512_mask_storeu_ps(p, m, o);
             if (w) {
@@ -221,6 +230,7 @@ static void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, 
                         const gemm_t *others, char *scratch) {
     float *panel = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
     float *tiles = panel + 32 * THIN_K;
+    const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     int64_t height = THIN_TILES_BYTES / 4 / (k > 0 ? k : 1) / THIN_ROWS * THIN_ROWS;
     if (cols && n > 0 && cols[n - 1] - cols[0] == n - 1) {      /* one range */
         v += cols[0];
@@ -245,8 +255,9 @@ static void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, 
             if (cols) {
                 thin_find(cols + c, bits, cn, &blocks);
             } else if (rows) {
-                blocks = (thin_blocks_t){.n = cn > 16 ? 2 : 1, .at = {(int32_t)c, (int32_t)c + 16},
-                                         .from = {0, 16}};
+                blocks.n = cn > 16 ? 2 : 1;
+                blocks.at[0] = (int32_t)c; blocks.at[1] = (int32_t)c + 16;
+                blocks.from[0] = places; blocks.from[1] = _mm512_add_epi32(places, _mm512_set1_epi32(16));
                 blocks.mask[0] = cn >= 16 ? 0xffff : (uint16_t)((1u << cn) - 1);
                 blocks.mask[1] = cn >= 32 ? 0xffff : cn <= 16 ? 0 : (uint16_t)((1u << (cn - 16)) - 1);
             }

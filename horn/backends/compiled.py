@@ -69,6 +69,9 @@ class Runner(Protocol):
         zeros at the silent neurons.
         """
 
+    def mean(self, name: str) -> float:
+        """The mean of a buffer that has one number for each sample of the batch, in double."""
+
     def push(self) -> None:
         """The persistent arrays were changed from outside."""
 
@@ -173,10 +176,7 @@ class CompiledEngine:
         runner, loss = self._training
         self._run(runner, rows, self._scalars(len(rows), iteration), first_sample)
         self.updates += 1
-        if loss is None:
-            return 0.0
-        losses = runner.value(loss)
-        return float(np.add.reduce(losses, dtype=np.float64)) / len(losses)
+        return 0.0 if loss is None else runner.mean(loss)
 
     def outputs(self, x: Array) -> Array:
         data = Dataset(np.ascontiguousarray(x), None, 1.0, "x")

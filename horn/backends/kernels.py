@@ -44,6 +44,7 @@ from horn.compiler.program import (
     segments,
 )
 from horn.compiler.share import LocalEdges, Share, edge_link
+from horn.compiler.supersteps import reads, writes
 from horn.data import Dataset
 from horn.network import Network
 
@@ -54,6 +55,9 @@ SCALARS = ("learning_rate", "iteration", "updates", "rows", "inv_rows")
 LINE = 64
 # Below 4 million multiplications a batch takes tens of microseconds: barriers would cost more.
 MIN_WORK_PER_THREAD = 2_000_000
+# Products read live weights in place (Tape.live_gemm) for so many samples at most, and so many
+# neurons at least on either side: a panel of 32 is computed whole.
+MAX_LIVE_ROWS, MIN_LIVE = 256, 64
 
 _OPS: dict[Op, str] = {
     op: {"maximum": "max", "minimum": "min"}.get(op.value, op.value) for op in ir.ELEMENTWISE
@@ -156,7 +160,6 @@ class Runner:
         self.scalars: dict[str, Scalar] = {name: self.tape.scalar() for name in SCALARS}
         self.step: Scalar = self.tape.scalar()  # learning rate per row
         self.picks = np.zeros(batch_size, np.int64)
-        self.unsigned_picks = self.picks.view(np.uint64)
         self.samples = np.zeros(batch_size, np.uint64)
         self.offsets = np.arange(batch_size, dtype=np.uint64)
         self.reads_samples = False
@@ -164,6 +167,10 @@ class Runner:
         self.edges: dict[tuple[int, int, str], Edges] = {}
         self.taken: dict[str, str] = {}  # full buffer -> its live part, as long as both agree
         self.alive: dict[int, tuple[Array, Dim]] = {}  # layer -> its live neurons, how many
+        # live parts that nobody needs side by side, and what they are parts of
+        self.in_place: dict[str, str] = {}
+        if self.tape.reads_live and batch_size <= MAX_LIVE_ROWS:
+            self.in_place = _only_multiplied(program)
         # instructions that read the data: x or y, and which columns of it
         self.loads: list[tuple[int, str, slice]] = []
         self.persistent = arrays
@@ -265,9 +272,7 @@ class Runner:
 
     def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         n = self.n_rows = len(rows)
-        self.picks[:n] = rows
-        # one pass finds rows that are too large, and negative ones, which are larger still
-        if n and np.maximum.reduce(self.unsigned_picks[:n]) >= self.n_samples:
+        if not self.tape.pick(rows, self.picks, self.n_samples):
             raise IndexError(f"rows must be in 0 to {self.n_samples - 1}, got {rows!r}")
         if self.reads_samples:
             np.add(self.offsets[:n], np.uint64(first_sample), out=self.samples[:n])
@@ -325,6 +330,11 @@ class Runner:
                 whole[(*place, live)] = array[(*place, slice(0, len(live)))]
                 array = whole
         return array
+
+    def mean(self, name: str) -> float:
+        whole = self.program.buffers[name].axes[0] == "b"
+        n = self.n_rows if whole else self._own_rows()
+        return self.tape.total(self.arrays[name][:n]) / n
 
     def push(self) -> None:
         """Nothing to do: the tape works on the persistent arrays themselves."""
@@ -432,6 +442,8 @@ class Runner:
         self.tape.loop(extents, [view], [], [(View(self.arrays[s.out], names), 0)], label=s.out)
 
     def _take(self, s: Take) -> None:
+        if s.out in self.in_place:
+            return
         axes = self.program.buffers[s.out].axes
         names = [f"a{k}" for k in range(len(axes))]
         extents = {name: self._extent(axis) for name, axis in zip(names, axes, strict=True)}
@@ -462,6 +474,12 @@ class Runner:
         if not c.size:  # a range of a layer that has fewer neurons than there are groups
             return
         extent = self._extents(s.frame)
+        if s.b in self.in_place:
+            axes = s.b_axes.replace(s.axis, "k").replace(right, "n")
+            w = self._live_view(self.in_place[s.b], axes)
+            self.tape.live_gemm(a, w, c, beta=1.0 if s.accumulate else 0.0, m=extent[left],
+                                n=extent[right], k=extent[s.axis], label=s.out)  # fmt: skip
+            return
         self.tape.gemm(a, b, c, beta=1.0 if s.accumulate else 0.0, m=extent[left], n=extent[right],
                        k=extent[s.axis], thin=s.frame.grouped, label=s.out)  # fmt: skip
 
@@ -712,6 +730,28 @@ def _is_part(program: Program, move: Move) -> bool:
             for a, b in zip(array.axes, out.axes, strict=True)
         )
     )
+
+
+def _only_multiplied(program: Program) -> dict[str, str]:
+    """Live parts of weights that are read by products with a batch only, all of them before the
+    weights change: a product may then read them where they lie.
+    """
+    found: dict[str, str] = {}
+    changed: set[str] = set()
+    for s in program.statements:
+        if isinstance(s, Take):
+            buffer = program.buffers[s.array]
+            sizes = [program.network.layers[_layer(axis)].size for axis in buffer.axes[-2:]]
+            if buffer.role == "learned" and len(buffer.axes) == 2 and min(sizes) >= MIN_LIVE:
+                found[s.out] = s.array
+            continue
+        for name in reads(s):
+            multiplies = isinstance(s, Matmul) and name == s.b and "b" in s.a_axes
+            if name in found and (not multiplies or found[name] in changed):
+                del found[name]
+        if not isinstance(s, Live):
+            changed.update(writes(s))
+    return found
 
 
 def _is_aligned(array: Array) -> bool:

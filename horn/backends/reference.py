@@ -123,6 +123,9 @@ class Runner:
                 value = whole
         return value
 
+    def mean(self, name: str) -> float:
+        return float(self.value(name).mean(dtype=np.float64))
+
     def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int) -> None:
         self.env, self.alive = dict(self.once), {}
         self.rows, self.scalars, self.first_sample = rows, scalars, first_sample

@@ -94,6 +94,8 @@ def main() -> None:
         while time.perf_counter() < end or len(times[True]) < 20:
             t += 1
             for dropout, runs in sides.items():
+                # its threads slept while the other side ran: in training they do not
+                runs.step(rows, iteration=4 * t, first_sample=0)
                 begin = time.perf_counter()
                 for k in range(4):
                     runs.step(rows, iteration=4 * t + k, first_sample=0)

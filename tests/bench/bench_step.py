@@ -1,19 +1,19 @@
 """One training step of a user-written neuron against PyTorch, interleaved, after the losses agree.
 
     python tests/bench/bench_step.py [--nets A B C] [--batches 20 100 1000] [--threads 1 2]
-                                     [--dropout] [--compile] [--seconds 2] [--json out.json]
+                                     [--dropout] [--eager] [--seconds 2] [--json out.json]
                                      [--claims]
 
 A step is forward, loss, backward and momentum update. All sides are given the same batch; horn
 also gathers it from the data by row numbers. Each side has a process of its own, which sleeps while
 another runs: in one process the pools of PyTorch, NumPy and horn spin on each other's cores. A
 block is a pause (an idle OpenBLAS spins for a tenth of a second after its last product), some steps
-that do not count, then some that do. The opponent is
-the fastest of PyTorch's eager mode with SGD foreach and SGD fused (and torch.compile with
---compile). HORN_BLAS chooses horn's library. Beside it runs the same arithmetic written by hand
-with np.dot(out=) and no allocation, on NumPy's own BLAS. --claims prints what is promised (issue 2)
-and whether it holds, by the median of the rounds' ratios. The exit code is 1 where a claim does not
-hold.
+that do not count, then some that do. The opponent is the fastest of PyTorch's eager mode and
+torch.compile, each with SGD foreach and SGD fused (--eager leaves torch.compile out: it needs a C++
+compiler and half a minute to start). HORN_BLAS chooses horn's library. Beside it runs the same
+arithmetic written by hand with np.dot(out=) and no allocation, on NumPy's own BLAS. --claims prints
+what is promised (issue 2) and whether it holds, by the median of the rounds' ratios. The exit code
+is 1 where a claim does not hold.
 """
 
 from __future__ import annotations
@@ -130,16 +130,15 @@ def torch_step(sizes: list[int], start: dict[str, Any], x: Any, y: Any, dropout:
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, **how)
     tx, ty = torch.from_numpy(x), torch.from_numpy(y)
 
-    def forward_backward() -> Any:
-        loss = torch.nn.functional.cross_entropy(model(tx), ty)
-        loss.backward()
-        return loss
+    def forward() -> Any:
+        return torch.nn.functional.cross_entropy(model(tx), ty)
 
-    run = torch.compile(forward_backward) if compiled else forward_backward
+    run = torch.compile(forward) if compiled else forward
 
     def step() -> float:
         optimizer.zero_grad(set_to_none=True)
         loss = run()
+        loss.backward()
         optimizer.step()
         return float(loss.detach())
 
@@ -267,7 +266,7 @@ class Side:
 
 def bench(name: str, batch: int, threads: int, args: argparse.Namespace) -> dict[str, Any]:
     labels = ["horn", "foreach", "fused"]
-    if args.compile:
+    if not args.eager:
         labels += ["compile foreach", "compile fused"]
     if not args.dropout:
         labels.append("numpy")
@@ -347,7 +346,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[20, 100, 1000])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--dropout", action="store_true", help="input keep 0.8, hidden keep 0.5")
-    parser.add_argument("--compile", action="store_true", help="torch.compile too (slow to start)")
+    parser.add_argument("--eager", action="store_true", help="PyTorch without torch.compile")
     parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--claims", action="store_true", help="the table of what is promised")
     parser.add_argument("--json")

@@ -207,6 +207,38 @@ def test_an_update_of_live_places_leaves_the_others(m, n, k, which, keep, dtype,
         np.testing.assert_array_equal(v[out], velocity[out])
 
 
+@pytest.mark.parametrize("keep", [0.0, 0.05, 0.5, 0.8, 1.0, "range"])
+@pytest.mark.parametrize("which", ["nk", "n", "k", ""])
+@pytest.mark.parametrize("m, n, k", [(7, 5, 3), (20, 70, 784), (100, 97, 300), (256, 300, 30)])
+def test_a_product_reads_live_weights_where_they_lie(m, n, k, which, keep, n_threads, kernel_rng):
+    if not Tape(np.float32).reads_live:
+        pytest.skip("no AVX-512, or no BLAS")
+    for turned, order, beta in itertools.product((False, True), "CF", (0.0, 1.0)):
+        tape = Tape(np.float32, n_threads)
+        lists, kept, dims = {}, {"n": np.arange(n), "k": np.arange(k)}, {"n": n, "k": k}
+        for axis in which:
+            mask = np.zeros(dims[axis], np.float32)
+            if keep == "range":
+                mask[1 : dims[axis] // 2] = 1
+            else:
+                mask[kernel_rng.random(dims[axis]) < keep] = 1
+            kept[axis], lists[axis] = np.flatnonzero(mask), np.zeros(len(mask) + 1, np.int32)
+            dims[axis] = tape.dim(len(mask))
+            tape.live(mask, lists[axis], dims[axis])
+        a = normal(kernel_rng, m, k, dtype=np.float32, order=order)
+        b = normal(kernel_rng, k, n, dtype=np.float32)
+        c = normal(kernel_rng, m, n, dtype=np.float32, order=order)
+        expected, n_live = c.copy(), len(kept["n"])
+        expected[:, :n_live] *= beta
+        product = a[:, : len(kept["k"])].astype(float) @ b[np.ix_(kept["k"], kept["n"])]
+        expected[:, :n_live] += product
+        w = View(np.ascontiguousarray(b.T) if turned else b, "nk" if turned else "kn", lists,
+                 ascending=True)  # fmt: skip
+        tape.live_gemm(a, w, c, beta=beta, n=dims["n"], k=dims["k"])
+        tape.run()
+        np.testing.assert_allclose(c, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("shape", [(1, 8), (3, 7), (40, 100), (64, 784)])
 def test_copies_of_live_places(shape, dtype, n_threads, kernel_rng):
     for rows, keep in itertools.product((False, True), (0.1, 0.5, 1.0)):
