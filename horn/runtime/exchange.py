@@ -27,7 +27,7 @@ from horn.runtime.task import Post as PostStep
 from horn.transport import Channel
 
 Index = tuple[Any, ...]  # of one axis each: a slice, or int64 places
-SMALL = 16_384  # numbers: beyond, one copy more costs more than a block
+SMALL = 16_384  # numbers: beyond, one more copy should cost more than a block (estimated)
 _COMBINE: dict[str, Any] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
     "any": np.maximum, "all": np.minimum,
