@@ -459,6 +459,7 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
     }
 #ifdef HORN_X86
     if (g->v && t->thin && LEVEL_USED == 2 && k > 0 && k <= THIN_K) {
+        if (m * n * (k + 1) < 65536) { nt = 1; if (tid) return; }
         share(m, tid, nt, m >= 32 * nt ? 12 : 1, &lo, &hi);
         thin_update((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
                     (const float *)g->b.data, g->b.stride[0], g->b.stride[1], lo, hi, n, k,
