@@ -18,7 +18,7 @@ NAMES = {
     "SGD", "Adagrad", "RMSProp", "AdaDelta", "Adam", "Direct",
     "Step", "Exponential", "Cosine", "Warmup",
     # running and keeping
-    "plan", "train", "Run", "Model",
+    "plan", "train", "Run", "Model", "Strategy", "Downpour",
     # errors
     "HornError", "ModelError", "DataError", "CompileError", "Diverged",
     "data", "math", "__version__",

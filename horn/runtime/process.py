@@ -34,7 +34,7 @@ from horn.runtime.group import Group, task_name
 from horn.runtime.meeting import Meeting
 from horn.runtime.messages import Array
 from horn.runtime.parcel import Memory, Opened, open_parcel
-from horn.runtime.replica import Seat
+from horn.runtime.replica import Replica, Seat
 from horn.runtime.serving import Guest, serve
 from horn.runtime.wire import Wire
 from horn.sources import line_of
@@ -156,7 +156,7 @@ class Process:
             run.superstep_timeout_s,
             check=None if guest is None else guest.check,
         )
-        self.engine = engine = opened.strategy.engine(seat)
+        self.engine = engine = opened.strategy.engine(seat) or Replica(opened.strategy, seat)
         engine.bind(job.data)
         opened.forget()
         group.cross()

@@ -181,11 +181,9 @@ class Strategy:
         """What a group does with its gradients after each batch."""
         return job.optimizer
 
-    def engine(self, seat: Seat) -> Member:
-        """What a task runs."""
-        from horn.runtime.replica import Replica
-
-        return Replica(self, seat)
+    def engine(self, seat: Seat) -> Member | None:
+        """What a task runs; None for a replica as ``horn/runtime/replica.py`` makes it."""
+        return None
 
     def server(self, job: Job, number: int, pieces: Sequence[Piece], topology: Topology) -> Server:
         """What a server is, of a strategy that has some."""

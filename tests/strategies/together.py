@@ -61,7 +61,7 @@ def together(
             seat = Seat(job, topology, rank, placement, Group(step, timeout_s=TIMEOUT_S), wire,
                         backend, 1, timeout_s=TIMEOUT_S)  # fmt: skip
             try:
-                replica = strategy.engine(seat)
+                replica = strategy.engine(seat) or Replica(strategy, seat)
                 replica.bind(job.data)
                 return body(replica)
             finally:
