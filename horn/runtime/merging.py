@@ -198,6 +198,24 @@ class Parent:
         self.tape.run(0, self.first_update)
         return sum(float(a.sum(dtype=np.float64)) for a in self.norms.values())
 
+    def count(self, members: Sequence[Sequence[Array]], dropconnect: float) -> None:
+        """How many sub-models have each number that is shared; members : of each sub-model that
+        takes part, by layer. Where connections are dropped, sub-models count for themselves.
+        """
+        layers = self.job.network.layers
+        here = [np.zeros((len(members), layer.size), self.job.dtype) for layer in layers]
+        for number, by_layer in enumerate(members):
+            for whole, some in zip(here, by_layer, strict=True):
+                whole[number, some] = 1.0
+        for name, counts in self.counts.items():
+            home = self.homes[name]
+            if len(home.layers) == 1:
+                np.sum(here[home.layers[0]], axis=0, out=counts)
+            elif dropconnect == 1.0:
+                np.matmul(here[home.layers[0]].T, here[home.layers[1]], out=counts)
+            else:
+                counts.fill(0)
+
     def finish(self) -> None:
         """Update what is shared."""
         if self.sums:
@@ -205,7 +223,6 @@ class Parent:
             self.tape.run(self.first_update, len(self.tape))
         for name in self.sums:
             self.sums[name].fill(0)
-            self.counts[name].fill(0)
 
 
 class _Engine(CompiledEngine):
@@ -350,14 +367,15 @@ class Small:
         parent, name, letters = self.parent, home.name, home.letters
         gradient = self.gradients[name]
         views = {MEAN: View(gradient, letters)}
-        taking_part, g = const(1.0), load(MEAN, letters)
+        g = load(MEAN, letters)
         if name in self.masks:
             views[MASK] = View(self.masks[name], letters)
-            taking_part = load(MASK, letters)
-            g = select(make(Op.NE, taking_part, ZERO), g, ZERO)
-        total, count = (self._view(a[name], home) for a in (parent.sums, parent.counts))
-        views |= {SUM: total, COUNT: count}
-        outputs = [(total, load(SUM, letters) + g), (count, load(COUNT, letters) + taking_part)]
+            g = select(make(Op.NE, load(MASK, letters), ZERO), g, ZERO)
+        views[SUM] = total = self._view(parent.sums[name], home)
+        outputs = [(total, load(SUM, letters) + g)]
+        if name in self.masks:
+            views[COUNT] = count = self._view(parent.counts[name], home)
+            outputs.append((count, load(COUNT, letters) + load(MASK, letters)))
         axes = dict(zip(letters, gradient.shape, strict=True))
         self.formulas.append(axes, outputs, views, label=f"{name}, sum")
 

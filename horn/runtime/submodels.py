@@ -76,6 +76,7 @@ class SubModels:
         self.smalls: list[Small] = []  # by sub-model; those of one shape share one
         self.members: list[list[Array]] = []  # sub-model, layer
         self.drawn = -1
+        self.counted: tuple[int, ...] = ()  # the sub-models that parent.counts are of
         self.losses_of = np.zeros(n)
         self.blocks: list[Array] = []  # by rank: gradients and States of its sub-models
         self.parts: list[tuple[dict[str, Array], dict[str, Array]]] = []  # the same by sub-model
@@ -160,6 +161,7 @@ class SubModels:
         self._draw(iteration // self.strategy.redraw)
         self.batch = (rows, iteration, first_sample)
         self.parent.begin(self.job.optimizer.rate(iteration))
+        self._count()
         self.is_scaled = False
         if self.n_ranks > 1:
             self.group.run(self.scripts[0], self.work[0])
@@ -176,12 +178,24 @@ class SubModels:
     def _draw(self, draw: int) -> None:
         if draw == self.drawn:
             return
-        self.drawn = draw
+        self.drawn, self.counted = draw, ()
         n = self.n_sub_models
         by_layer = [
             self.strategy.members(self.network, layer, n, draw) for layer in self.network.layers
         ]
         self.members = [[some[k] for some in by_layer] for k in range(n)]
+
+    def _count(self) -> None:
+        """How many sub-models of this batch have each weight, if that may have changed."""
+        live, dropconnect = tuple(self.live), self.strategy.dropconnect
+        if live != self.counted or dropconnect < 1.0:
+            self.parent.count([self.members[k] for k in live], dropconnect)
+            self.counted = live
+
+    @property
+    def live(self) -> list[int]:
+        """The sub-models that have samples of this batch."""
+        return [k for k in range(self.n_sub_models) if self.bounds[k] < self.bounds[k + 1]]
 
     @property
     def merges_at_once(self) -> bool:
@@ -211,7 +225,7 @@ class SubModels:
 
     def merge(self) -> None:
         """All sub-models, into the network."""
-        live = [k for k in range(self.n_sub_models) if self.bounds[k] < self.bounds[k + 1]]
+        live = self.live
         is_clipped = self.job.optimizer.clip_norm is not None
         if is_clipped:
             self._clip(live)
