@@ -35,6 +35,7 @@ LAYERS = [
      "horn.runtime.task"},
     {"horn.runtime.group", "horn.runtime.exchange"},
     {"horn.runtime.engine", "horn.runtime.merging", "horn.runtime.control", "horn.runtime.parcel"},
+    {"horn.runtime.small"},
     {"horn.runtime.submodels"},
     {"horn.runtime.calibration"},
     {"horn.runtime.planning"},

@@ -16,7 +16,8 @@ from horn.backends import Array, Setup, make
 from horn.backends.compiled import CompiledEngine
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
-from horn.runtime.merging import Parent, Small
+from horn.runtime.merging import Parent
+from horn.runtime.small import Small
 from horn.runtime.task import Collect, Compute, Post, Script
 from horn.transport import Channel
 
@@ -236,7 +237,7 @@ class SubModels:
                     self.smalls[k].add()
                 self.smalls[k].update()
         self.parent.finish()
-        self._merge_states(live)
+        self.parent.merge_states([(self.members[k], self.parts[k][1]) for k in live])
 
     def _bring(self, k: int) -> None:
         """A sub-model's gradients, from its block."""
@@ -257,17 +258,6 @@ class SubModels:
         norm = float(np.sqrt(total + self.parent.squares()))
         if norm > limit:
             self.parent.scalars["clip"] = limit / norm
-
-    def _merge_states(self, live: list[int]) -> None:
-        """A neuron remembers the mean of what it was in the sub-models that had it."""
-        for name, whole in self.parent.states.items():
-            layer = self.parent.homes[name].layers[0]
-            total, count = np.zeros(len(whole)), np.zeros(len(whole))
-            for k in live:
-                total[self.members[k][layer]] += self.parts[k][1][name]
-                count[self.members[k][layer]] += 1
-            here = count > 0
-            whole[here] = total[here] / count[here]
 
     # --- the network as it is used
 

@@ -21,14 +21,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from horn import random
-from horn.backends import Engine
 from horn.compiler import derive, ir, lower
 from horn.compiler.ir import Op
 from horn.errors import JobError
 from horn.job import Job
 from horn.network import Layer, Link, Network
 from horn.optimizers import Direct
-from horn.strategies import Array, Strategy, Topology
+from horn.strategies import Array, Member, Strategy, Topology
 
 # Draws of membership have keys of their own, far from those of layers.
 MEMBERS = 1 << 20
@@ -103,7 +102,7 @@ class ParallelDropout(Strategy):
         if n > 1 or (self.keep or 1.0) < 1.0 or self.dropconnect < 1.0:
             _check_parts(job.network)
 
-    def engine(self, seat: Any) -> Engine:
+    def engine(self, seat: Any) -> Member:
         from horn.runtime.submodels import SubModels
 
         return SubModels(self, seat)

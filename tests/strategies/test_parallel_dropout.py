@@ -17,8 +17,8 @@ from horn.compiler.placement import Placement
 from horn.errors import JobError
 from horn.job import Job
 from horn.runtime.group import Group
-from horn.runtime.merging import CONNECTIONS, Keep
 from horn.runtime.replica import Seat
+from horn.runtime.small import CONNECTIONS, Keep
 from horn.runtime.submodels import SubModels
 from horn.strategies import Topology, load
 from horn.strategies.parallel_dropout import ParallelDropout
