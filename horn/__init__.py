@@ -35,6 +35,7 @@ _HOME = {
     "Network": "network",
     "Neuron": "neuron",
     "Normal": "initializers",
+    "ParallelDropout": "strategies.parallel_dropout",
     "Parameter": "neuron",
     "RMSProp": "optimizers",
     "Run": "train",
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from horn.schedules import Warmup as Warmup
     from horn.strategies import Strategy as Strategy
     from horn.strategies.downpour import Downpour as Downpour
+    from horn.strategies.parallel_dropout import ParallelDropout as ParallelDropout
     from horn.train import Run as Run
     from horn.train import train as train
 

@@ -50,6 +50,7 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "mnist": accuracy(0.98),
     "oja": component_is_found,
     "own_neuron": accuracy(0.945),
+    "paper": accuracy(0.97),
     "rbf": accuracy(0.98),
     "sparse_graph": accuracy(0.95),
     "xor": xor_is_learned,
@@ -67,7 +68,7 @@ def test_every_example_is_judged_and_short() -> None:
 def test_example_learns(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if path.stem == "mnist":
+    if path.stem in ("mnist", "paper"):
         need_mnist()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -17,6 +17,8 @@ NAMES = {
     "Constant", "Uniform", "Normal", "Glorot", "He", "LeCun",
     "SGD", "Adagrad", "RMSProp", "AdaDelta", "Adam", "Direct",
     "Step", "Exponential", "Cosine", "Warmup",
+    # strategies that have settings
+    "ParallelDropout",
     # running and keeping
     "plan", "train", "Run", "Model", "Strategy", "Downpour",
     # errors

@@ -202,11 +202,13 @@ class Updates(Thinning):
                 if slots[s].op is Op.LOAD
             ),
         ]
+        results = [found for found in results if found[2] is not found[1]]
         live = self.live_synapse(frame)
         if live is not None:
             results = [(buffer, old, select(live, value, old)) for buffer, old, value in results]
         scatter = any(axis == f"n{k}" for k in self.compact for axis in axes)
-        self.loop(frame, [Output(buffer, value) for buffer, _, value in results], scatter)
+        if results:
+            self.loop(frame, [Output(buffer, value) for buffer, _, value in results], scatter)
 
     def live_synapse(self, frame: Frame) -> Node | None:
         """Where a synapse takes part in the batch, if it may not and its arrays are whole."""

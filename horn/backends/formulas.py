@@ -1,0 +1,110 @@
+"""Formulas of the IR as passes over arrays that are given: what updates weights outside a program.
+
+An expression loads arrays by name; where they lie, along which axes and at which places, the caller
+says with views. What has no axes is computed once before a run, not once per number.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from horn import math
+from horn._kernels.engine import Scalar, Tape, View
+from horn.compiler import ir
+from horn.compiler.ir import Node, Op
+
+_OPS: dict[Op, str] = {
+    op: {"maximum": "max", "minimum": "min"}.get(op.value, op.value) for op in ir.ELEMENTWISE
+}
+_PYTHON: dict[Op, Callable[..., Any]] = {
+    Op.ADD: operator.add, Op.SUB: operator.sub, Op.MUL: operator.mul, Op.DIV: operator.truediv,
+    Op.NEG: operator.neg, Op.LT: operator.lt, Op.LE: operator.le, Op.GT: operator.gt,
+    Op.GE: operator.ge, Op.EQ: operator.eq, Op.NE: operator.ne,
+    Op.SELECT: lambda c, a, b: a if c else b,
+}  # fmt: skip
+
+
+class Formulas:
+    """Appends passes to a tape, and sets what they read that is one number (``Scalar(name)``)."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.scalars: dict[str, Scalar] = {}
+        self.derived: dict[Node, Scalar] = {}
+
+    def append(
+        self,
+        axes: Mapping[str, int],
+        outputs: Sequence[tuple[View, Node]],
+        views: Mapping[str, View],
+        reduce: tuple[str, str] | None = None,
+        label: str = "",
+    ) -> None:
+        """One pass: every output is the value of its node. ``views`` : by name, what nodes load."""
+        inputs: list[Any] = []
+        ops: list[tuple[Any, ...]] = []
+        known: dict[Node, tuple[bool, int]] = {}  # whether it is an operation, and which
+
+        def read(node: Node, what: Any) -> None:
+            known[node] = (False, len(inputs))
+            inputs.append(what)
+
+        def lower(node: Node) -> None:
+            if node in known:
+                return
+            if node.op is Op.LOAD:
+                read(node, views[node.value])
+            elif node.op is Op.CONST:
+                read(node, float(node.value))
+            elif not node.axes:
+                read(node, self._number(node))
+            else:
+                for argument in node.args:
+                    lower(argument)
+                known[node] = (True, len(ops))
+                ops.append((_OPS[node.op], *(known[a] for a in node.args)))
+
+        for _, root in outputs:
+            lower(root)
+
+        def place(value: tuple[bool, int]) -> int:
+            return value[1] + (len(inputs) if value[0] else 0)
+
+        self.tape.loop(
+            axes, inputs, [(name, *map(place, args)) for name, *args in ops],
+            [(view, place(known[root])) for view, root in outputs], reduce=reduce, label=label,
+        )  # fmt: skip
+
+    def _number(self, node: Node) -> Scalar:
+        for leaf in ir.walk(node):
+            if leaf.op is Op.SCALAR and leaf.value not in self.scalars:
+                self.scalars[leaf.value] = self.tape.scalar()
+        if node.op is Op.SCALAR:
+            return self.scalars[node.value]
+        if node not in self.derived:
+            self.derived[node] = self.tape.scalar()
+        return self.derived[node]
+
+    def set(self, **values: float) -> None:
+        """What the scalars are from now on."""
+        numbers = self.tape.scalars
+        for name, scalar in self.scalars.items():
+            if name in values:
+                numbers[scalar.index] = values[name]
+        here = {name: float(numbers[scalar.index]) for name, scalar in self.scalars.items()}
+        for node, scalar in self.derived.items():
+            numbers[scalar.index] = _evaluated(node, here)
+
+
+def _evaluated(node: Node, scalars: Mapping[str, float]) -> float:
+    """A node without axes, in double precision."""
+    if node.op is Op.CONST:
+        return float(node.value)
+    if node.op is Op.SCALAR:
+        return scalars[node.value]
+    args = [_evaluated(a, scalars) for a in node.args]
+    if node.op in _PYTHON:
+        return float(_PYTHON[node.op](*args))
+    return float(math.apply(node.op.value, *args))
