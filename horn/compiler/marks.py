@@ -21,7 +21,7 @@ def marked(
         users = [k for k, s in enumerate(statements) if _uses(s, names)]
         before.update(users[:1])
     for names in made:
-        makers = [k for k, s in enumerate(statements) if not set(names).isdisjoint(_written(s))]
+        makers = [k for k, s in enumerate(statements) if not set(names).isdisjoint(writes(s))]
         after.update(makers[-1:])
     found: list[Statement] = []
     for k, statement in enumerate(statements):
@@ -45,18 +45,10 @@ def last_made(program: Program, names: Collection[str]) -> int | None:
     """The segment that writes the last of these; None if none does."""
     last = None
     for number, part in enumerate(segments(program)):
-        if any(not set(names).isdisjoint(_written(statement)) for statement in part):
+        if any(not set(names).isdisjoint(writes(statement)) for statement in part):
             last = number
     return last
 
 
 def _uses(statement: Statement, names: Collection[str]) -> bool:
-    return not set(names).isdisjoint((*_read(statement), *_written(statement)))
-
-
-def _read(statement: Statement) -> tuple[str, ...]:
-    return () if isinstance(statement, Mark) else reads(statement)
-
-
-def _written(statement: Statement) -> tuple[str, ...]:
-    return () if isinstance(statement, Mark) else writes(statement)
+    return not set(names).isdisjoint((*reads(statement), *writes(statement)))

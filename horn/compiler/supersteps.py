@@ -17,6 +17,7 @@ from horn.compiler.ir import Node, Op
 from horn.compiler.program import (
     Collect,
     Loop,
+    Mark,
     Matmul,
     Move,
     Pick,
@@ -183,6 +184,8 @@ def _loads(*nodes: Node) -> tuple[str, ...]:
 
 def writes(statement: Statement) -> tuple[str, ...]:
     """The buffers that a statement writes."""
+    if isinstance(statement, Mark):
+        return ()
     if isinstance(statement, Loop):
         return tuple(o.buffer for o in statement.outputs)
     if isinstance(statement, Update):

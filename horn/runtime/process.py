@@ -344,8 +344,13 @@ def in_ranks(text: str, first: int) -> str:
 
 def _is_of_wire(error: BaseException) -> bool:
     """Whether it was met between batches, where all go by their ranks."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(isinstance(frame.f_locals.get("self"), Wire) for frame, _ in frames)
+    met: BaseException | None = error
+    while met is not None:
+        frames = traceback.walk_tb(met.__traceback__)
+        if any(isinstance(frame.f_locals.get("self"), Wire) for frame, _ in frames):
+            return True
+        met = met.__cause__
+    return False
 
 
 def _plain(value: Any) -> float | int | None:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.runtime.group import Spent
-from horn.runtime.messages import Array, Gradients, Parameters
+from horn.runtime.messages import Array, Gradients, Note, Parameters
+from horn.runtime.wire import WAITS
 from horn.strategies._pieces import Bundle, bundles, channels
 from horn.strategies._server import Server
 from horn.transport import Transport
@@ -32,12 +33,17 @@ def serve(
     transport.plan(
         channels(boxes.all, server.topology, server.dtype.str), agree_timeout_s or idle_s
     )
-    heard = time.monotonic()
+    heard = told = time.monotonic()
     while not server.is_done:
         before = time.monotonic()
         message = transport.receive(LOOK_S)
         now = time.monotonic()
         spent.wait_s += now - before
+        if now - told > LOOK_S:
+            told = now
+            for rank, ranks in server.waiting():
+                note = Note(topic=WAITS, fields={"ranks": ranks})
+                transport.send(rank, note, (), idle_s, wait=False)
         if message is None:
             if now - heard > idle_s:
                 late = server.unfinished

@@ -18,6 +18,7 @@ from horn.runtime.messages import (
     Left,
     Message,
     Meta,
+    Note,
     Parameters,
     Values,
     Verdict,
@@ -27,6 +28,7 @@ from horn.strategies import Pull, Push, Topology
 from horn.strategies._pieces import Bundle, Piece, bundles, channels
 from horn.transport import Transport
 
+WAITS = "waits"  # a note from a server: whose pushes a pull waits for
 LOOK_S = 1.0  # how often who waits looks whether something has happened beside it
 
 M = TypeVar("M", bound=Meta)
@@ -69,6 +71,7 @@ class Wire:
         self._ungiven: dict[int, Bundle] = {}
         self._pull, self._awaited = Pull(0), set[int]()
         self._into: Mapping[str, Array] = {}
+        self._waits: dict[int, list[int]] = {}  # what servers have said that they wait for
         self._early: deque[Message] = deque()
         self._n_means = 0
 
@@ -125,6 +128,7 @@ class Wire:
             for server in range(self.topology.n_servers):
                 self._send(server, Wanted(clock=pull.clock, final=pull.final))
         self._pull, self._into = pull, arrays
+        self._waits.clear()
         self._awaited = set(self.pulls)
 
     def take(self, part: int) -> None:
@@ -287,20 +291,30 @@ class Wire:
                 self.spent.received_bytes += sum(a.nbytes for a in found.arrays)
                 if fits(found):
                     return found
-                self._early.append(found)
-                continue
+                if isinstance(found.meta, Note) and found.meta.topic == WAITS:
+                    self._waits[found.src] = [*map(int, str(found.meta.fields["ranks"]).split())]
+                else:
+                    self._early.append(found)
+                if now < (ends or now + 1):
+                    continue
             if self.check is not None:
                 self.check()
             if ends is not None and time.monotonic() >= ends:
                 ranks = owing if are_ranks else [self.topology.server(s) for s in owing]
-                names = ", ".join(self.topology.name(rank) for rank in ranks) or "group 0"
-                raise BarrierTimeout(
-                    where,
-                    tuple(f"task {rank}" for rank in ranks),
-                    (),
-                    self.timeout_s,
-                    f"{names} owes {kind.__name__}",
-                )
+                raise self._overdue(kind, where, ranks)
+
+    def _overdue(self, kind: type[Meta], where: str, ranks: Sequence[int]) -> BarrierTimeout:
+        """It is late; of servers that only wait for others, those are."""
+        names = ", ".join(self.topology.name(rank) for rank in ranks) or "group 0"
+        hint = f"{names} owes {kind.__name__}"
+        late = {r for server in ranks for r in self._waits.get(server, [])} - {self.rank}
+        if kind is Parameters and late:
+            hint += (
+                f", and waits for {', '.join(self.topology.name(rank) for rank in sorted(late))}"
+            )
+            ranks = sorted(late)
+        absent = tuple(f"task {rank}" for rank in ranks)
+        return BarrierTimeout(where, absent, (), self.timeout_s, hint)
 
 
 def _part(arrays: Mapping[str, Array], piece: Piece) -> Array:

@@ -265,7 +265,7 @@ class Server:
         """To every pull that need not wait any longer: to all tasks of the group, one version."""
         found: list[Answer] = []
         for group, wanted in list(self._pulls.items()):
-            if not self._may(group, wanted):
+            if self._owing(group, wanted):
                 continue
             del self._pulls[group]
             for kept in self.kept.values():
@@ -277,26 +277,36 @@ class Server:
                     found.append((bundle.rank, meta, tuple(self.kept[k].w for k in indices)))
         return found
 
-    def _may(self, group: int, wanted: Wanted) -> bool:
-        if len(self.kept) < len(self.mine):
-            return False  # nobody has said yet what they are
-        n_groups = self.topology.n_groups
-        others = [g for g in range(n_groups) if g not in self.left]
+    def _owing(self, group: int, wanted: Wanted) -> set[int]:
+        """The ranks of the tasks that must push or leave before a pull is answered."""
+        t = self.topology
+        if len(self.kept) < len(self.mine):  # nobody has said yet what they are
+            return {t.rank(0, task) for task in range(t.n_tasks)}
+        others = [g for g in range(t.n_groups) if g not in self.left]
         if wanted.final:
-            return not others
+            return {t.rank(g, task) for g in others for task in range(t.n_tasks)}
         # Its other tasks may still be sending; and an answer to who does not read would be stuck.
-        if any(kept.n_pushes[group] < wanted.clock for kept in self.kept.values()):
-            return False
+        least = {group: wanted.clock}
         if group and wanted.clock == 0 and 0 in others:
-            warm = self.policy.warm_start
-            if any(kept.n_pushes[0] < warm for kept in self.kept.values()):
-                return False
-        bound = self.policy.max_staleness
-        if bound is None:
-            return True
-        return all(
-            kept.n_pushes[g] >= wanted.clock - bound for kept in self.kept.values() for g in others
-        )
+            least[0] = self.policy.warm_start
+        if self.policy.max_staleness is not None:
+            for g in others:
+                least[g] = max(least.get(g, 0), wanted.clock - self.policy.max_staleness)
+        return {
+            t.rank(g, kept.piece.owner)
+            for kept in self.kept.values()
+            for g, n in least.items()
+            if kept.n_pushes[g] < n
+        }
+
+    def waiting(self) -> list[tuple[int, str]]:
+        """The ranks of tasks whose pulls are not answered yet, each with what it waits for."""
+        t = self.topology
+        found = []
+        for group, wanted in self._pulls.items():
+            ranks = " ".join(map(str, sorted(self._owing(group, wanted))))
+            found += [(t.rank(group, task), ranks) for task in range(t.n_tasks)]
+        return found
 
     # epochs
 
