@@ -195,6 +195,10 @@ class Note(Meta, frozen=True, omit_defaults=True, kw_only=True):
 _Pieces = Annotated[tuple[_Small, ...], msgspec.Meta(max_length=MAX_BODIES)]
 
 
+# The topic of a Note from a server: the ranks whose pushes a pull waits for.
+WAITS = "waits"
+
+
 class Parameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """Learned numbers by piece: to a server what training begins with, from it what it has. They
     are the block of channel ``part`` that was posted just before. ``clock`` is that of the pull.

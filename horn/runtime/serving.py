@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.runtime.group import Spent
-from horn.runtime.messages import Array, Gradients, Note, Parameters
-from horn.runtime.wire import WAITS
+from horn.runtime.messages import WAITS, Array, Gradients, Note, Parameters
 from horn.strategies._pieces import Bundle, bundles, channels
 from horn.strategies._server import Server
 from horn.transport import Transport

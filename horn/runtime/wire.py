@@ -12,6 +12,7 @@ import numpy as np
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.runtime.group import Spent
 from horn.runtime.messages import (
+    WAITS,
     Array,
     Ask,
     Gradients,
@@ -28,7 +29,6 @@ from horn.strategies import Pull, Push, Topology
 from horn.strategies._pieces import Bundle, Piece, bundles, channels
 from horn.transport import Transport
 
-WAITS = "waits"  # a note from a server: whose pushes a pull waits for
 LOOK_S = 1.0  # how often who waits looks whether something has happened beside it
 
 M = TypeVar("M", bound=Meta)
@@ -305,14 +305,15 @@ class Wire:
 
     def _overdue(self, kind: type[Meta], where: str, ranks: Sequence[int]) -> BarrierTimeout:
         """It is late; of servers that only wait for others, those are."""
-        names = ", ".join(self.topology.name(rank) for rank in ranks) or "group 0"
+        names = ", ".join(map(self.topology.name, ranks)) or "group 0"
         hint = f"{names} owes {kind.__name__}"
         late = {r for server in ranks for r in self._waits.get(server, [])} - {self.rank}
+        if kind is Parameters and not late and self.task:
+            # The server knows of no pull, or says nothing to the task that asks, either.
+            late = {self.topology.rank(self.group, 0)}
         if kind is Parameters and late:
-            hint += (
-                f", and waits for {', '.join(self.topology.name(rank) for rank in sorted(late))}"
-            )
             ranks = sorted(late)
+            hint += f", and waits for {', '.join(map(self.topology.name, ranks))}"
         absent = tuple(f"task {rank}" for rank in ranks)
         return BarrierTimeout(where, absent, (), self.timeout_s, hint)
 

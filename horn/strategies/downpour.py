@@ -110,7 +110,7 @@ class Downpour(Strategy):
         return self.server_optimizer or ("job" if self.max_staleness == 0 else "adagrad")
 
     def check(self, job: Job, topology: Topology) -> None:
-        if isinstance(job.optimizer, Direct) and self.applies == "job":
+        if isinstance(job.optimizer, Direct):
             raise JobError(
                 "downpour needs gradients, but Direct adds what neurons push; use allreduce"
             )

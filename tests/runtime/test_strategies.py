@@ -104,7 +104,8 @@ def test_the_users_line_that_a_server_meets_is_in_the_first_failure(servers):
     given = job(optimizer=horn.SGD(Raises()), batch_size=15)  # epochs of 2 iterations
     began = time.monotonic()
     with pytest.raises(TaskFailed) as caught:
-        horn.train(given.with_settings(epochs=1000), groups=2, servers=servers, strategy="downpour")
+        horn.train(given.with_settings(epochs=1000), groups=2, servers=servers,
+                   strategy=horn.Downpour(server_optimizer="job"))  # fmt: skip
     assert time.monotonic() - began < DEADLINE_S
     who = "server 0" if servers else "task 0"
     assert str(caught.value).startswith(f"First failure: {who} (pid")

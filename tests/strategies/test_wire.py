@@ -10,12 +10,13 @@ import pytest
 
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.runtime.group import Spent
-from horn.runtime.messages import Message, Meta, Parameters
-from horn.runtime.replica import Wire
+from horn.runtime.messages import WAITS, Message, Meta, Note, Parameters
+from horn.runtime.wire import Wire
 from horn.strategies import Pull, Topology
 from horn.strategies._pieces import Piece
 
 PIECES = [Piece(0, "w", 0, 2, 0, (0,), 0, False)]
+PART = 3  # of what the server sends to task 1
 
 
 class Slow:
@@ -29,6 +30,19 @@ class Slow:
     def send(self, to: int, meta: Meta, *_: Any, **__: Any) -> None:
         self.sent.append((to, meta))
 
+    def plan(self, channels: Sequence[Any], timeout_s: float) -> None:
+        self.channels = list(channels)
+
+    def post(self, superstep: int, parts: Sequence[int]) -> None:
+        self.posted = (superstep, *parts)
+
+    def collect(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None:
+        assert self.posted == (superstep, *parts)
+
+    def inbox(self, part: int) -> np.ndarray:
+        assert part == PART
+        return np.array([3.0, 4.0])
+
     def receive(self, timeout_s: float) -> Message | None:
         self.n_empty -= 1
         return self.coming.pop(0) if self.n_empty < 0 and self.coming else None
@@ -39,19 +53,31 @@ def a_wire(transport: Slow, check: Any = None) -> Wire:
     return Wire(given, Topology(2, 1, 1), PIECES, "float64", 0.0, Spent(), check)
 
 
-def answer(clock: int, pieces: tuple[int, ...] = (0,)) -> Message:
-    return Message(Parameters(pieces=pieces, clock=clock), (np.array([3.0, 4.0]),), src=2)
+def answer(clock: int, part: int = PART) -> Message:
+    return Message(Parameters(pieces=(0,), clock=clock, part=part), src=2)
+
+
+def pulled(wire: Wire, pull: Pull) -> list[float]:
+    arrays = {"w": np.zeros(2)}
+    wire.pull(pull, arrays)
+    wire.take_all()
+    return arrays["w"].tolist()
 
 
 def test_the_first_pull_waits_as_long_as_group_0_warms_up():
-    arrays = {"w": np.zeros(2)}
-    a_wire(Slow(5, [answer(0)])).pull(Pull(0), arrays)
-    assert arrays["w"].tolist() == [3.0, 4.0]
+    assert pulled(a_wire(Slow(5, [answer(0)])), Pull(0)) == [3.0, 4.0]
 
 
 def test_later_pulls_have_a_deadline():
     with pytest.raises(BarrierTimeout, match="task 1, pull 1.*server 0 owes Parameters"):
-        a_wire(Slow(5, [answer(1)])).pull(Pull(1), {"w": np.zeros(2)})
+        pulled(a_wire(Slow(5, [answer(1)])), Pull(1))
+
+
+def test_of_a_server_that_waits_the_ones_it_waits_for_are_late():
+    note = Message(Note(topic=WAITS, fields={"ranks": "0"}), src=2)
+    with pytest.raises(BarrierTimeout, match="and waits for task 0") as caught:
+        pulled(a_wire(Slow(0, [note])), Pull(1))
+    assert caught.value.absent == ("task 0",)
 
 
 def test_who_waits_looks_at_what_happens_beside():
@@ -59,10 +85,10 @@ def test_who_waits_looks_at_what_happens_beside():
         raise RuntimeError("the guest has failed")
 
     with pytest.raises(RuntimeError, match="the guest has failed"):
-        a_wire(Slow(5), check).pull(Pull(3, final=True), {"w": np.zeros(2)})
+        pulled(a_wire(Slow(5), check), Pull(3, final=True))
 
 
-@pytest.mark.parametrize("wrong", [answer(1), answer(0, (7,))])
+@pytest.mark.parametrize("wrong", [answer(1), answer(0, 7)])
 def test_an_answer_to_something_else_is_refused(wrong):
-    with pytest.raises(ProtocolError, match="task 1, pull 0: got pieces .* from server 0"):
-        a_wire(Slow(0, [wrong])).pull(Pull(0), {"w": np.zeros(2)})
+    with pytest.raises(ProtocolError, match="task 1, pull 0: got bundle .* from server 0"):
+        pulled(a_wire(Slow(0, [wrong])), Pull(0))
