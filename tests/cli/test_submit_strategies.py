@@ -98,17 +98,12 @@ def test_settings_of_a_strategy_are_its_own(run: Any) -> None:
     assert words in done.err and "batch 5" in done.err
 
 
-def test_the_default_optimizer_of_downpour_stays_with_other_settings(
-    run: Any, folder: Path
-) -> None:
-    text = JOB.replace("optimizer=horn.SGD(0.5), ", "")
-    assert text != JOB
-    (folder / "job.py").write_text(text)
+def test_what_servers_apply_is_a_setting_of_downpour(run: Any, folder: Path) -> None:
     given = ["submit", "job.py", "-g", "2", "--strategy", "downpour",
              "--set", "strategy.max_staleness=0", "-q"]  # fmt: skip
-    same = ["--set", "batch_size=10"]  # as it is
-    sgd = ["--set", "optimizer=sgd"]
-    for name, more in (("a.horn", []), ("b.horn", same), ("c.horn", sgd)):
+    adagrad = ["--set", "strategy.server_optimizer=adagrad"]
+    job = ["--set", "strategy.server_optimizer=job"]  # as it is where nothing is late
+    for name, more in (("a.horn", []), ("b.horn", job), ("c.horn", adagrad)):
         assert run(*given, *more, "-o", name).code == 0
     a, b, c = (horn.Model.load(folder / name).parameters for name in ("a.horn", "b.horn", "c.horn"))
     for name, array in a.items():
