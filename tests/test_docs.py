@@ -142,7 +142,7 @@ def test_the_two_commands_of_the_readme_are_those_that_ci_runs() -> None:
     first, second = (b.text.strip() for b in blocks(ROOT / "README.md") if b.kind == "bash")
     script = (ROOT / ".ci" / "run").read_text()
     assert first.endswith(".venv/bin/horn submit examples/digits.py")
-    assert second.endswith(".venv/bin/python -m pytest")
+    assert second.endswith(".venv/bin/python -m pytest -n auto --dist loadfile")
     assert second in script and first in script
 
 

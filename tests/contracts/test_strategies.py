@@ -16,6 +16,7 @@ from horn import strategies
 from horn.compiler.placement import Placement
 from horn.data import digits, permutation
 from horn.errors import JobError
+from horn.loop import COLUMNS
 from horn.strategies import Mean, Requests, Strategy, Topology, View
 from horn.strategies.downpour import Downpour
 from tests.runtime.test_launch import nothing_is_left  # noqa: F401 (a fixture)
@@ -218,7 +219,7 @@ def test_it_learns_digits_and_tells_of_every_group(name: str, groups: int, tasks
     assert run.history["epoch"] == [1, 2, 3]
     assert run.history["iteration"] == [prepared.iterations_per_epoch * k for k in (1, 2, 3)]
     for row in run.history:
-        for column in horn.train.__globals__["History"].columns:
+        for column in COLUMNS:
             assert row[column] is not None, column
         assert len(row["group_loss"]) == groups
         assert all(math.isfinite(loss) for loss in row["group_loss"])

@@ -51,7 +51,7 @@ def placements(draw, net: horn.Network) -> Placement:
 class Standing:
     """A runner with nothing in it: an Exchange asks for the program only."""
 
-    layout = "batch"
+    layout, is_static = "batch", False
 
     def __init__(self, program: Program) -> None:
         self.program = program
