@@ -47,6 +47,7 @@ LAYERS = [
     {"horn.runtime.calibration"},
     {"horn.runtime.planning"},
     {"horn.runtime.process", "horn.runtime.family", "horn.runtime.blame", "horn.runtime.trace"},
+    {"horn.runtime.crew", "horn.runtime.hearing"},
     {"horn.runtime.launch"},
     {"horn.train"},
     {"horn.cli"},

@@ -94,8 +94,9 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     n_tasks : of each group; a process's number is its rank (strategies.Topology). guests : servers
     are threads of the first tasks' processes. hosts, job : the ZooKeeper and the job's name in it.
-    begun : when the run began, on the monotonic clock of this host. interval_s : how often progress
-    is told.
+    url : of the transport on this host. begun : when the run began, on the monotonic clock of this
+    host. interval_s : how often progress is told. epoch : grows with every start of the job's
+    tasks; who has another is refused.
     """
 
     n_tasks: _Count
@@ -113,6 +114,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     superstep_timeout_s: float
     start_timeout_s: float
     max_trace_events: _Count
+    epoch: _Count = 0
 
 
 class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

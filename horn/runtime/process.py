@@ -121,21 +121,21 @@ class Process:
             try:
                 opened = open_parcel(descriptors)
                 if start.task < opened.run.n_groups * opened.run.n_tasks:
-                    self._train(start.task, opened, stack)
+                    self._train(start, opened, stack)
                 else:
-                    self._serve(start.task, opened, stack)
+                    self._serve(start, opened, stack)
             except BaseException as error:
                 # Before the others hear of it, so that the first failure is the first reported.
                 guest = self.guest
                 self.report(guest.error if guest is not None and guest.error else error)
                 raise
 
-    def _train(self, rank: int, opened: Opened, stack: ExitStack) -> None:
-        run, job = opened.run, opened.job
+    def _train(self, start: Start, opened: Opened, stack: ExitStack) -> None:
+        run, job, rank = opened.run, opened.job, start.task
         recorder = Recorder(run.max_trace_events) if run.max_trace_events else None
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.doing = "joining its group"
-        meeting = Meeting(rank, opened, topology, stack)
+        meeting = Meeting(rank, opened, topology, stack, start.key)
         self.guest = guest = self._guest(meeting, topology, opened)
         self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
         group, wire = meeting.group(), meeting.wire()
@@ -202,12 +202,12 @@ class Process:
         staleness = {} if guest is None else dict(guest.server.staleness)
         self.line.send(Finished(**dataclasses.asdict(ending), spent=spent, staleness=staleness))
 
-    def _serve(self, rank: int, opened: Opened, stack: ExitStack) -> None:
+    def _serve(self, start: Start, opened: Opened, stack: ExitStack) -> None:
         """A server's life."""
-        run = opened.run
+        run, rank = opened.run, start.task
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.doing = f"joining as {topology.name(rank)}"
-        meeting = Meeting(rank, opened, topology, stack)
+        meeting = Meeting(rank, opened, topology, stack, start.key)
         server = _server(opened, topology, rank - topology.n_workers)
         wire = meeting.wire()
         assert wire is not None
