@@ -50,6 +50,7 @@ LAYERS = [
     {"horn.runtime.crew", "horn.runtime.hearing"},
     {"horn.runtime.launch"},
     {"horn.train"},
+    {"horn.settings", "horn.target"},
     {"horn.cli"},
     {"horn", "horn.__main__"},
 ]  # fmt: skip

@@ -114,7 +114,9 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     --parameter value for a function with parameters. If the file has a function report(run), it is
     called at the end.
     """
-    from horn.cli import _screen, _settings, _target
+    from horn import settings as _settings
+    from horn import target as _target
+    from horn.cli import _screen
     from horn.model import default_path
     from horn.modelfile import check_writable
 

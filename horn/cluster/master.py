@@ -30,11 +30,14 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Seat(Kept, frozen=True, forbid_unknown_fields=True):
-    """A host's part in an epoch. ``member`` : the epoch of its agent's registration."""
+    """A host's part in an epoch. ``member`` : the epoch of its agent's registration. ``shared`` :
+    the folder that it shares with others, "" for none.
+    """
 
     member: _Count
     address: str
     ranks: tuple[_Count, ...]
+    shared: str = ""
 
 
 class Order(Kept, frozen=True, forbid_unknown_fields=True):
@@ -163,8 +166,9 @@ def _place(picture: Picture) -> Decision | None:
             return None
         return Decision(_changed(record, reason=found.reason))
     seats = {
-        name: Seat(picture.hosts[name].member, picture.hosts[name].address, ranks)
+        name: Seat(host.member, host.address, ranks, host.shared)
         for name, ranks in found.items()
+        for host in (picture.hosts[name],)
     }
     record = _changed(
         record, epoch=record.epoch + 1, aim=RUN, seats=seats, hosts=tuple(seats), reason=""

@@ -50,13 +50,19 @@ class View:
 
     Every node has its own watch besides the folder's, so that a node replaced between two looks is
     seen as gone and come. After a broken connection everything is read again: changes in between
-    arrive as one Change, none is missed. ``on_change`` runs in the connection's thread.
+    arrive as one Change, none is missed. ``on_change`` runs in the connection's thread; so does
+    ``on_data``, with the name of a node that has other data than before.
     """
 
     def __init__(
-        self, coord: Coordinator, folder: str, on_change: Callable[[Change], None]
+        self,
+        coord: Coordinator,
+        folder: str,
+        on_change: Callable[[Change], None],
+        on_data: Callable[[str], None] | None = None,
     ) -> None:
         self.coord, self.folder, self.on_change = coord, folder, on_change
+        self.on_data = on_data
         self._lock = threading.RLock()
         self._nodes: dict[str, Node] = {}
         self._asked: set[str] = set()  # a get() is on its way, or its watch is set
@@ -145,7 +151,7 @@ class View:
                 self._ready.set()
 
     def _replace(self, nodes: Mapping[str, Node | None]) -> None:
-        joined, left = set(), set()
+        joined, left, rewritten = set(), set(), set()
         with self._lock:
             for name, node in nodes.items():
                 old = self._nodes.pop(name, None)
@@ -155,8 +161,13 @@ class View:
                     left.add(name)
                 if node is not None and (old is None or node.created != old.created):
                     joined.add(name)
+                elif node is not None and old is not None and node.changed != old.changed:
+                    rewritten.add(name)
         if (joined or left) and not self._closed:
             self.on_change(Change(frozenset(joined), frozenset(left)))
+        if self.on_data is not None and not self._closed:
+            for name in sorted(rewritten):
+                self.on_data(name)
 
 
 @dataclass

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Host:
-    """A worker, as it registered. ``free`` : slots that no order has taken. ``shares`` : whether it
-    has a folder that all hosts share. ``member`` : the epoch of its registration.
+    """A worker, as it registered. ``free`` : slots that no order has taken. ``shared`` : what the
+    folder that it shares with others is known by, "" without one. ``member`` : the epoch of its
+    registration.
     """
 
     name: str
@@ -23,7 +24,7 @@ class Host:
     free: int
     horn: str = ""
     python: str = ""
-    shares: bool = False
+    shared: str = ""
     member: int = 0
 
 
@@ -69,11 +70,7 @@ def seat(
     seats: dict[str, list[int]] = {}
     left = _seat_whole(need, free, seats, prefer)
     for group in left:
-        if not _divide(need, group, free, seats, fitting):
-            return Waits(
-                f"waits for {_count(need.n_tasks, 'slot')} on one host for group {group}, which "
-                f"can be divided only among workers with a folder that all share (--shared)"
-            )
+        _divide(need, group, free, seats)
     if not need.guests:
         order = sorted(seats, key=lambda name: (-fitting[name].slots, name))
         for server in range(need.n_servers):
@@ -111,19 +108,14 @@ def _divide(
     group: int,
     free: dict[str, int],
     seats: dict[str, list[int]],
-    hosts: Mapping[str, Host],
-) -> bool:
-    """Seat a group on several hosts, those with the most room first; False if it may not be."""
+) -> None:
+    """Seat a group on several hosts, those with the most room first."""
     ranks = _ranks(need, group)
-    taken = set()
     while ranks:
         best = min((n for n, room in free.items() if room), key=lambda n: (-free[n], n))
         here, ranks = ranks[: free[best]], ranks[free[best] :]
         seats.setdefault(best, []).extend(here)
         free[best] -= len(here)
-        taken.add(best)
-    # What group 0 has is the model: its tasks' parts come together in the shared folder.
-    return group != 0 or len(taken) == 1 or all(hosts[name].shares for name in taken)
 
 
 def _ranks(need: Need, group: int) -> list[int]:

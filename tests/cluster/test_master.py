@@ -231,7 +231,7 @@ class World:
                     rank < self.need.n_slots
                     for rank in (self.record.seats[a.name].ranks if a.name in self.orders else ())
                 ),
-                member=a.member, shares=True,
+                member=a.member,
             )
             for a in self.agents.values()
         }  # fmt: skip

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from horn.cluster.seating import Host, Need, Waits, seat
 
 
-def hosts(*free: int, shares: bool = False, slots: int = 0) -> dict[str, Host]:
+def hosts(*free: int, slots: int = 0) -> dict[str, Host]:
     return {
         f"node-{'abcdefgh'[k]}": Host(
-            f"node-{'abcdefgh'[k]}", "127.0.0.1", slots or n, n, "1", "3.11", shares
+            f"node-{'abcdefgh'[k]}", "127.0.0.1", slots or n, n, "1", "3.11"
         )
         for k, n in enumerate(free)
     }
@@ -48,10 +48,8 @@ def test_a_job_goes_back_to_where_it_was():
     assert seat(need(1, 2), hosts(2, 2), prefer={"node-b"}) == {"node-b": (0, 1)}
 
 
-def test_the_first_group_is_divided_only_where_a_folder_is_shared():
-    found = seat(need(1, 4), hosts(2, 2))
-    assert isinstance(found, Waits) and "--shared" in found.reason
-    assert seat(need(1, 4), hosts(2, 2, shares=True)) == {"node-a": (0, 1), "node-b": (2, 3)}
+def test_a_group_that_fits_on_no_host_is_divided():
+    assert seat(need(1, 4), hosts(2, 2)) == {"node-a": (0, 1), "node-b": (2, 3)}
 
 
 def test_the_reason_says_how_many_slots_are_short():
@@ -83,7 +81,7 @@ def test_workers_of_another_version_are_not_used_and_the_reason_says_so():
 def test_every_rank_has_one_seat_no_host_too_many_and_as_many_groups_as_can_are_whole(
     free: list[int], groups: int, tasks: int, servers: int
 ):
-    there = hosts(*free, shares=True)
+    there = hosts(*free)
     found = seat(need(groups, tasks, servers), there)
     if isinstance(found, Waits):
         assert sum(free) < groups * tasks
