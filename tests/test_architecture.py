@@ -21,7 +21,7 @@ LAYERS = [
     {"horn.backends", "horn.compiler"},
     {"horn.interpreter", "horn.backends.compiled"},
     {"horn.backends.reference", "horn.backends.kernels", "horn.backends.formulas"},
-    {"horn.sources", "horn.progress", "horn.summary", "horn.check"},
+    {"horn.sources", "horn.progress", "horn.summary", "horn.check", "horn.cursor"},
     {"horn.modelfile"},
     {"horn.model"},
     {"horn.loop"},

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from horn.backends import Array, Setup, make
+from horn.backends import Array, Memory, Setup, fitting, make
 from horn.backends.compiled import CompiledEngine
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
@@ -334,6 +334,24 @@ class SubModels:
                 )
             self.parent.slots[name][...] = array
         self.parent.updates = updates
+
+    @property
+    def updates(self) -> int:
+        return self.parent.updates
+
+    def memory(self) -> Memory:
+        """As sub-models see it, not scaled."""
+        parent = self.parent
+        return {"parameter": parent.learned, "state": parent.states, "slot": parent.slots}
+
+    def recall(self, memory: Mapping[str, Mapping[str, Array]], updates: int) -> None:
+        for array, new in fitting(self.memory(), memory):
+            array[...] = new
+        self.parent.updates, self.is_scaled = updates, False
+
+    def owns(self, name: str) -> bool:
+        """Whether no task before it has the same."""
+        return self.rank == 0
 
     def places(self, name: str) -> tuple[slice, ...]:
         """What of each axis this task has: everything."""

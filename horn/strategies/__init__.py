@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from horn.backends import Engine
-from horn.compiler.share import Places
 from horn.errors import JobError
 from horn.job import Job
 from horn.optimizers import Optimizer
@@ -43,8 +42,8 @@ class Member(Engine, Protocol):
     def views(self) -> Mapping[str, Mapping[str, Array]]:
         """This task's share of {"parameter": {name: array}, "state": ...}, to look at."""
 
-    def places(self, name: str) -> tuple[Places, ...]:
-        """What of each axis of an array the share has."""
+    def owns(self, name: str) -> bool:
+        """Whether no task before it, by rank, has the same part of an array."""
 
     def settle(self) -> None:
         """At the end of an epoch, before group 0 measures."""
