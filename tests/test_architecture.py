@@ -48,9 +48,13 @@ LAYERS = [
     {"horn.runtime.planning"},
     {"horn.runtime.process", "horn.runtime.family", "horn.runtime.blame", "horn.runtime.trace"},
     {"horn.runtime.crew", "horn.runtime.hearing"},
+    {"horn.runtime.crews"},
     {"horn.runtime.launch"},
     {"horn.train"},
     {"horn.settings", "horn.target"},
+    {"horn.cluster.foreman"},
+    {"horn.cluster.desk", "horn.cluster.runs"},
+    {"horn.cluster.worker", "horn.cluster.client"},
     {"horn.cli"},
     {"horn", "horn.__main__"},
 ]  # fmt: skip

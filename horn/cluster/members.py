@@ -83,6 +83,13 @@ class View:
         with self._lock:
             return dict(self._nodes)
 
+    def learn(self, name: str, node: Node) -> None:
+        """Take over what the caller has just read, unless something newer has been heard."""
+        with self._lock:
+            known = self._nodes.get(name)
+            if known is not None and node.changed > known.changed:
+                self._nodes[name] = node
+
     def close(self) -> None:
         self._closed = True
         self._unsubscribe()
