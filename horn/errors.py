@@ -14,6 +14,7 @@ HornError
 └─ ClusterError      the machines                       may be retried
    ├─ Unreachable    no ZooKeeper answers               start it, or fix the address
    ├─ AccessDenied   ZooKeeper refuses the key          use the cluster's key
+   ├─ NotAllowed     horn refuses it: forged, stale     submit again, with the cluster's key
    ├─ SessionLost    this process lost its place        start it again
    ├─ BarrierTimeout a deadline passed, says who        look at the absent ones
    ├─ MemberLost     a peer has gone                    restart the group
@@ -158,6 +159,10 @@ class AccessDenied(ClusterError):
 
     def __str__(self) -> str:
         return f"ZooKeeper at {self.hosts} refuses access to {self.path}: {self.reason}"
+
+
+class NotAllowed(ClusterError):
+    """Horn itself refuses: not by this key, not in this role, too late, or once more."""
 
 
 class SessionLost(ClusterError):

@@ -33,7 +33,7 @@ LAYERS = [
     {"horn.transport._framed"},
     {"horn.transport._zeromq"},
     {"horn.transport.inproc", "horn.transport.ipc", "horn.transport.tcp", "horn.transport.shm",
-     "horn.runtime.task"},
+     "horn.transport._service", "horn.transport._client", "horn.runtime.task"},
     {"horn.strategies._pieces"},
     {"horn.strategies._server"},
     {"horn.strategies.downpour"},
