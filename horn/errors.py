@@ -8,6 +8,7 @@ HornError
 ├─ NotFound          no such job, model or file         fix the name
 ├─ Conflict          wrong state, or a name in use      choose another
 │  └─ NotApplied     a transaction met another state    read again, then decide
+├─ CheckpointError   cannot be written, read or used    look at the file that it names
 ├─ Diverged          NaN or infinity in training        lower the learning rate
 ├─ Timeout           a deadline passed                  raise it, or look at who is late
 ├─ ProtocolError     peers disagree                     a bug, or mixed versions
@@ -57,6 +58,21 @@ class Conflict(HornError):
     """The thing is in the wrong state, or its name is taken."""
 
     exit_code = 6
+
+
+class CheckpointError(HornError):
+    """A checkpoint cannot be written, is missing or damaged, or is another network's.
+
+    ``path`` is the file or folder; ``errno`` what the system said, 0 if it is not its fault.
+    ``exit_code``: 1 not written, 2 damaged or another's, 4 missing.
+    """
+
+    def __init__(self, path: str, what: str, exit_code: int = 2, errno: int = 0) -> None:
+        self.path, self.what, self.exit_code, self.errno = path, what, exit_code, errno
+        super().__init__(path, what, exit_code, errno)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
 
 
 class Diverged(HornError):
