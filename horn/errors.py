@@ -11,6 +11,7 @@ HornError
 ├─ CheckpointError   cannot be written, read or used    look at the file that it names
 ├─ Diverged          NaN or infinity in training        lower the learning rate
 ├─ Timeout           a deadline passed                  raise it, or look at who is late
+├─ Stopped           somebody asked for it              resume it
 ├─ ProtocolError     peers disagree                     a bug, or mixed versions
 └─ ClusterError      the machines                       may be retried
    ├─ Unreachable    no ZooKeeper answers               start it, or fix the address
@@ -85,6 +86,22 @@ class Timeout(HornError):
     """A deadline passed."""
 
     exit_code = 124
+
+
+class Stopped(HornError):
+    """A run stopped at a boundary, as it was asked to. ``checkpoint`` is what was saved there, ""
+    if that failed.
+    """
+
+    exit_code = 130
+
+    def __init__(self, iteration: int, checkpoint: str) -> None:
+        self.iteration, self.checkpoint = iteration, checkpoint
+        super().__init__(iteration, checkpoint)
+
+    def __str__(self) -> str:
+        saved = f"saved {self.checkpoint}" if self.checkpoint else "its checkpoint was not saved"
+        return f"stopped after iteration {self.iteration}; {saved}"
 
 
 class TaskFailed(HornError):

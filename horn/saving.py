@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from horn import summary
 from horn.backends import Array
 from horn.checkpoint import Checkpoints, Opened, Piece, Written, write_part
 from horn.cursor import Cursor, plain_row
-from horn.errors import CheckpointError, Conflict, HornError
+from horn.errors import CheckpointError, Conflict, HornError, Stopped
 from horn.job import Job
 from horn.loop import Best, Loop
 from horn.network import Network
@@ -53,20 +54,26 @@ def restore(
     loop: Loop,
     opened: Opened,
     part: str,
-    parts: Collection[str] | None = None,
+    group: int | None = None,
     earlier_s: float | None = None,
 ) -> Mapping[str, Any]:
     """Let a loop, whose engine is bound, go on from a checkpoint, and return the facts of its part.
 
-    part : whose place it takes; of another if there is none of this name. parts : where its arrays
-    are to be looked for, everywhere if None. earlier_s : what training took before ``loop.begun``;
-    None takes it from the checkpoint.
+    part : whose place it takes; of another if there is none of this name. group : look only into
+    parts of this group. earlier_s : what training took before ``loop.begun``; None takes it from
+    the checkpoint.
 
     Raises
     ------
     CheckpointError : damaged, or it does not have what this network needs.
     """
     facts = opened.parts()
+    parts = None
+    if group is not None:
+        parts = [name for name in facts if facts[name].get("group") == group]
+        facts = {name: facts[name] for name in parts}
+        if not parts:
+            raise CheckpointError(str(opened.path), f"has no part of group {group}")
     own = facts.get(part)
     found = own if own is not None else facts[min(facts)]
     cursor = Cursor.from_json(found["cursor"])
@@ -103,7 +110,7 @@ class Writer:
         name: str,
         found: Sequence[Piece],
         facts: Mapping[str, Any],
-        then: Any,
+        then: Callable[[Written | CheckpointError], None],
     ) -> None:
         """Begin, once the last one has been written. ``then(written)`` is called in the thread,
         with the CheckpointError if it failed.
@@ -204,7 +211,7 @@ def _layers(found: Any) -> str:
 
 def choose(
     checkpoints: Checkpoints | None,
-    resume: bool | str | Path,
+    resume: bool | str | os.PathLike[str],
     job: Job,
     mine: Mapping[str, Any],
 ) -> Opened | None:
@@ -237,6 +244,18 @@ def choose(
     return opened
 
 
+def cursor_of(opened: Opened) -> Cursor:
+    """Where the first task stood."""
+    facts = opened.parts()
+    return Cursor.from_json(facts[min(facts)]["cursor"])
+
+
+def stopped(last: tuple[int, Path] | None, iteration: int) -> Stopped:
+    """A run was asked to stop, and did after an iteration."""
+    is_saved = last is not None and last[0] == iteration
+    return Stopped(iteration, str(last[1]) if last is not None and is_saved else "")
+
+
 def rows_of(opened: Opened) -> list[dict[str, Any]]:
     """The history until a checkpoint, as people see it."""
     return [dict(row) for row in opened.facts.get("rows", [])]
@@ -250,6 +269,22 @@ class Plan:
     every: int | None = None
     seconds: float | None = None
     keep: int = 3
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """What makes a run outlast its processes.
+
+    plan : when and where to save; None: never. mine : what a checkpoint says of the job. start :
+    where to begin. asked : set by who wants it to stop at a boundary, with a checkpoint.
+    max_restarts : after so many failures without a new checkpoint between them it is given up.
+    """
+
+    plan: Plan | None = None
+    mine: Mapping[str, Any] = field(default_factory=dict)
+    start: Opened | None = None
+    asked: threading.Event = field(default_factory=threading.Event)
+    max_restarts: int = 0
 
 
 def manifest_facts(
@@ -272,7 +307,8 @@ class Alone:
     ) -> None:
         self.plan, self.mine, self.asked = plan, mine, asked
         self.checkpoints = Checkpoints(plan.folder, plan.keep)
-        self.writer = Writer(self.checkpoints, epoch)
+        self.checkpoints.sweep()
+        self.writer = Writer(self.checkpoints, max(epoch, self.checkpoints.next_epoch()))
         self.last: tuple[int, Path] | None = None
         self.loop: Loop | None = None
         self._next_at = self._after(time.monotonic())
@@ -305,3 +341,7 @@ class Alone:
 
         own = {"rank": 0, "cursor": loop.cursor().to_json()}
         self.writer.write(iteration, part_name(0), pieces(loop), own, then)
+
+    def close(self) -> None:
+        """Wait until the last one is written."""
+        self.writer.wait()

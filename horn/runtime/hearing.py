@@ -21,7 +21,7 @@ from horn.job import Job
 from horn.loop import Ending, Trouble, divergence
 from horn.progress import Progress
 from horn.runtime import control
-from horn.runtime.blame import Case, verdict
+from horn.runtime.blame import Case, is_repairable, verdict
 from horn.runtime.control import Failed, Finished, Ready, Row, Stepped
 from horn.runtime.messages import Array
 from horn.runtime.parcel import map_private
@@ -183,6 +183,14 @@ class Hearing:
         shown = self.record.is_shown and len(self.ready) == case.n_tasks
         progress = f"after iteration {self.record.iteration}" if shown else "starting"
         return verdict(case, self.job.network, late, progress)
+
+    def is_repairable(self, error: HornError) -> bool:
+        """Whether an error of ``verdict`` need not come again: a task was killed, hangs or lost
+        touch. What the user's code, the numbers or the settings did would.
+        """
+        if self.verdict_at is None or isinstance(error, Diverged):
+            return False
+        return is_repairable(self.case)
 
     def _is_clear(self) -> bool:
         if not self.case.is_complete:

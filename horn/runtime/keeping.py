@@ -46,10 +46,9 @@ class Keeper:
         self.last: tuple[int, Path] | None = None
         self.is_stopping = self.is_settled = False
         self._due: Due | None = None
-        self._answers: dict[int, Heard] = {}
+        self._answers: dict[int, Heard] = {}  # by rank
         self._held_at = math.inf  # when the first task said that it waits
         self._parts: dict[int, dict[int, Saved]] = {}  # iteration, rank
-        self._given_up: set[int] = set()
         self._next_at: float | None = None
         self._seen = (0.0, 0)  # when, which iteration
         self._speed = 0.0  # iterations per second
@@ -66,9 +65,6 @@ class Keeper:
         if isinstance(said, Heard):
             if self._due is not None and said.at == self._due.at:
                 self._answers[rank] = said
-            return
-        if said.iteration in self._given_up:
-            self._discard(said.iteration)
             return
         parts = self._parts.setdefault(said.iteration, {})
         parts[rank] = said
@@ -122,20 +118,20 @@ class Keeper:
             return
         if due.stop:
             self.tell(Settle(due.at, go_on=True))
-        if due.at not in self._parts or len(self._parts[due.at]) < self.n_parts:
-            self._given_up.add(due.at)
-            self._parts.pop(due.at, None)
-            self._discard(due.at)
 
-    def _discard(self, iteration: int) -> None:
-        self.checkpoints.discard(self.checkpoints.temporary(iteration, self.epoch))
+    def close(self) -> None:
+        """All tasks have ended: what is not whole will not become so."""
+        for iteration in self._parts:
+            self.checkpoints.discard(self.checkpoints.temporary(iteration, self.epoch))
+        self._parts.clear()
 
     def _commit(self, iteration: int, parts: Mapping[int, Saved]) -> None:
         temporary = self.checkpoints.temporary(iteration, self.epoch)
-        errors = [f"task {rank}: {parts[rank].error}" for rank in sorted(parts) if parts[rank].error]
-        if errors:
+        failed = [rank for rank in sorted(parts) if parts[rank].error]
+        if failed:
             self.checkpoints.discard(temporary)
-            logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, errors[0])
+            what = f"task {failed[0]}: {parts[failed[0]].error}"
+            logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, what)
             return
         written = [
             Written(part_name(rank), part.n_bytes, part.sha256)

@@ -91,8 +91,12 @@ class Saver:
             except OSError:
                 pass  # nobody listens any more
 
-        facts: dict[str, Any] = {"rank": self.rank, "cursor": loop.cursor().to_json()}
-        facts["aside"] = self.engine.aside()
+        facts: dict[str, Any] = {
+            "rank": self.rank,
+            "group": self.rank // self.run.n_tasks,
+            "cursor": loop.cursor().to_json(),
+            "aside": self.engine.aside(),
+        }
         self.writer.write(iteration, part_name(self.rank), pieces(loop, self._owned), facts, then)
 
     def close(self) -> None:
