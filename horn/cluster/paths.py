@@ -80,6 +80,10 @@ class Paths:
     def checkpoints(self, job: str) -> str:
         return f"{self.job(job)}/checkpoints"
 
+    def crews(self, job: str) -> str:
+        """Where the hosts of a job meet."""
+        return f"{self.job(job)}/crews"
+
     def wish(self, job: str) -> str:
         """How a stop is wanted."""
         return f"{self.job(job)}/wish"

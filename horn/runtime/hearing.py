@@ -21,10 +21,11 @@ from horn.job import Job
 from horn.loop import Ending, Trouble, divergence
 from horn.progress import Progress
 from horn.runtime import control
-from horn.runtime.blame import Case, verdict
+from horn.runtime.blame import Case, is_repairable, verdict
 from horn.runtime.control import Failed, Finished, Ready, Row, Stepped
 from horn.runtime.messages import Array
 from horn.runtime.parcel import map_private
+from horn.saving import shapes
 from horn.strategies import Topology
 
 GRACE_S = 2.0  # how long the true first failure may take to show after an echo of it
@@ -183,6 +184,14 @@ class Hearing:
         progress = f"after iteration {self.record.iteration}" if shown else "starting"
         return verdict(case, self.job.network, late, progress)
 
+    def is_repairable(self, error: HornError) -> bool:
+        """Whether an error of ``verdict`` need not come again: a task was killed, hangs or lost
+        touch. What the user's code, the numbers or the settings did would.
+        """
+        if self.verdict_at is None or isinstance(error, Diverged):
+            return False
+        return is_repairable(self.case)
+
     def _is_clear(self) -> bool:
         if not self.case.is_complete:
             return False
@@ -199,12 +208,12 @@ class Hearing:
         if len(descriptors) != 1:
             raise ProtocolError(f"task {task}: a share with {len(descriptors)} memories, not 1")
         memory = map_private(descriptors[0])
-        shapes = self._shapes()
+        known = shapes(self.job.network)
         for part in parts:
             key = (part.kind, part.name)
-            if key not in shapes or part.dtype != np.dtype(self.job.dtype).str:
+            if key not in known or part.dtype != np.dtype(self.job.dtype).str:
                 raise ProtocolError(f"task {task}: a share of {part.name!r} as {part.dtype}")
-            shape = shapes[key]
+            shape = known[key]
             try:
                 places = tuple(_place(memory, at) for at in part.places)
                 values = _values(memory, part)
@@ -219,20 +228,9 @@ class Hearing:
                 ) from error
             self.n_covered[key] = self.n_covered.get(key, 0) + values.size
 
-    def _shapes(self) -> dict[tuple[str, str], tuple[int, ...]]:
-        found: dict[tuple[str, str], tuple[int, ...]] = {}
-        for layer in self.job.network.layers[1:]:
-            for link in layer.links:
-                found["parameter", link.weight] = link.shape(layer.size)
-            if layer.bias is not None:
-                found["parameter", layer.bias_name] = (layer.size,)
-            found |= {("parameter", f"{layer.name}.{n}"): (layer.size,) for n in layer.parameters}
-            found |= {("state", f"{layer.name}.{n}"): (layer.size,) for n in layer.states}
-        return found
-
     def outcome(self) -> Outcome:
         """The whole, when all have finished."""
-        for key, shape in self._shapes().items():
+        for key, shape in shapes(self.job.network).items():
             if self.n_covered.get(key, 0) < int(np.prod(shape)):
                 raise ProtocolError(f"the tasks' shares of {key[1]} do not make it whole")
         counters: list[dict[str, Any]] = []

@@ -12,28 +12,37 @@ import logging
 import os
 import re
 import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 import zk
+from horn.checkpoint import Checkpoints
 from horn.cluster.coord import Coordinator
 from horn.cluster.jobs import Jobs, State
 from horn.compiler.placement import Placement
-from horn.errors import ClusterError
+from horn.errors import ClusterError, HornError
 from horn.job import Job
 from horn.loop import overdue
 from horn.progress import Progress
 from horn.runtime import trace
+from horn.runtime.control import Heard, Saved
 from horn.runtime.crew import Crew
 from horn.runtime.hearing import Hearing, Outcome, Record
+from horn.runtime.keeping import Keeper
 from horn.runtime.parcel import Draft, RunSpec
+from horn.saving import Lasting, cursor_of, manifest_facts, rows_of, stopped
 from horn.strategies import Topology
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # how often the clock is looked at
+LOOK_S = 1.0  # how often the clock is looked at,
+KEEPER_LOOK_S = 0.05  # and where there are checkpoints to think of
 START_S = 120.0  # for all tasks to meet
 URLS = {"shm": "shm://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
 
@@ -80,6 +89,7 @@ def launch(
     watcher: Progress,
     begun: float,
     timeout_s: float | None = None,
+    lasting: Lasting | None = None,
 ) -> Outcome:
     """Run a job in a group of task processes.
 
@@ -89,21 +99,26 @@ def launch(
     Raises
     ------
     Timeout, Diverged : as with one task. BarrierTimeout : a task hangs; says which and where.
-    TaskFailed : a task was killed, or met an exception of the user's code.
+    TaskFailed : a task was killed, or met an exception of the user's code. Stopped : somebody
+    asked for it.
     """
     name = f"{re.sub('[^A-Za-z0-9_.-]', '-', job.name or 'job').strip('-.') or 'job'}"
     job_id = f"{name[:80]}-{secrets.token_hex(4)}"
     n_processes = settings.n_processes
     threads = settings.threads or max(cores() // settings.topology.n_workers, 1)
+    lasting = lasting or Lasting()
     with ExitStack() as stack:
         # The first crew before everything else: its processes take long to start.
-        crew = stack.enter_context(Crew(range(n_processes), threads, job_id))
+        crew = Crew(range(n_processes), threads, job_id)
+        crews = [crew]
+        stack.callback(lambda: crews[-1].stop())
         hosts = settings.hosts
         if hosts is None:
             hosts = stack.enter_context(zk.EmbeddedServer(tick_ms=1000)).hosts
         placement = choose()
         entry = stack.enter_context(Entry(hosts, job_id, job, settings))
-        stack.callback(crew.stop)  # before its nodes are removed: nobody writes there any more
+        # Before its nodes are removed: nobody writes there any more.
+        stack.callback(lambda: crews[-1].stop())
         run = RunSpec(
             n_tasks=settings.n_tasks,
             n_groups=settings.n_groups,
@@ -121,27 +136,137 @@ def launch(
             start_timeout_s=START_S,
             max_trace_events=trace.MAX_EVENTS // n_processes if settings.wants_trace else 0,
         )
-        crew.start(draft, job, run, placement)
-        entry.change(State.RUNNING)
-        record = Record(job, watcher)
-        hearing = Hearing(record, settings.topology, crew.pids, is_joined=settings.is_joined)
+        attempts = Attempts(job, settings, watcher, lasting, run)
+        stack.callback(attempts.record.end)
         deadline = None if timeout_s is None else begun + timeout_s
-        try:
-            listen(hearing, crew, deadline, timeout_s)
-        finally:
-            record.end()
+        while True:
+            crew.start(draft, job, attempts.run(), placement)
+            entry.change(State.RUNNING)
+            hearing = attempts.hearing(crew)
+            try:
+                listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s)
+                break
+            except HornError as error:
+                crew.stop()
+                attempts.failed(hearing, error)  # raises it, if that is all
+                entry.change(State.RESTARTING)
+                crew = Crew(range(n_processes), threads, job_id)
+                crews.append(crew)
         crew.wait()
+        attempts.close()
+        attempts.record.end()
+        if any(finished.is_halted for finished in hearing.finished.values()):
+            entry.change(State.STOPPED)
+            last = None if attempts.keeper is None else attempts.keeper.last
+            raise stopped(last, hearing.finished[0].iteration)
         outcome = hearing.outcome()
         entry.change(State.SUCCEEDED)
     return outcome
 
 
+class Attempts:
+    """The attempts of a run: where each begins, and whether there is another."""
+
+    def __init__(
+        self, job: Job, settings: Settings, watcher: Progress, lasting: Lasting, run: RunSpec
+    ) -> None:
+        self.job, self.settings, self.watcher, self.lasting = job, settings, watcher, lasting
+        self.start, plan = lasting.start, lasting.plan
+        self.record = Record(job, watcher, rows_of(self.start) if self.start else ())
+        self.checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
+        self.epoch, self.earlier_s = 0, 0.0
+        if self.start is not None:
+            self.record.iteration = self.start.iteration
+            self.earlier_s = cursor_of(self.start).seconds
+            self.epoch = self.start.epoch + 1
+        if self.checkpoints is not None:
+            self.epoch = max(self.epoch, self.checkpoints.next_epoch())
+            self.checkpoints.sweep()
+        self.keeper: Keeper | None = None
+        self._run = run
+        self._n_failed = 0  # since the last new checkpoint
+        self._first: HornError | None = None
+
+    def run(self) -> RunSpec:
+        """What the tasks of the next attempt are told."""
+        plan, start = self.lasting.plan, self.start
+        return msgspec.structs.replace(
+            self._run,
+            epoch=self.epoch,
+            checkpoints="" if plan is None else str(plan.folder.absolute()),
+            checkpoint_every=0 if plan is None else plan.every or 0,
+            resume="" if start is None else str(start.path.absolute()),
+            earlier_s=self.earlier_s,
+        )
+
+    def hearing(self, crew: Crew) -> Hearing:
+        """For a crew that has been started; ``keeper`` is for it, too."""
+        settings, plan, record = self.settings, self.lasting.plan, self.record
+        if self.checkpoints is not None and plan is not None:
+
+            def facts(epoch: int) -> Mapping[str, Any]:
+                rows = record.rows[: epoch - 1]
+                n = settings.n_groups, settings.n_tasks
+                return manifest_facts(self.lasting.mine, rows, *n)
+
+            self.keeper = Keeper(
+                self.checkpoints,
+                self.epoch,
+                settings.topology.n_workers,
+                facts,
+                crew.tell,
+                plan.seconds,
+            )
+        return Hearing(record, settings.topology, crew.pids, is_joined=settings.is_joined)
+
+    def failed(self, hearing: Hearing, error: HornError) -> None:
+        """All tasks have ended because of an error; raises what is to be said if that was all."""
+        is_repairable = hearing.is_repairable(error)
+        self.close()
+        if self.keeper is not None and self.keeper.last is not None:
+            assert self.checkpoints is not None
+            self._n_failed, self._first = 0, None
+            self.start = self.checkpoints.latest() or self.start
+        self._first = self._first or error
+        most = self.lasting.max_restarts
+        if not is_repairable:
+            raise error
+        if self._n_failed >= most:
+            if most:
+                times = f"{most} restart{'s' * (most > 1)}"
+                self.watcher.note(f"Given up: {times} without a new checkpoint between them.")
+            raise self._first
+        self._n_failed += 1
+        self.epoch += 1
+        if self.checkpoints is not None:
+            self.checkpoints.sweep(self.epoch)
+        start = self.start
+        rows = rows_of(start) if start is not None else ()
+        self.record.back_to(0 if start is None else start.iteration, rows)
+        self.watcher.note(
+            f"Restarting from iteration {self.record.iteration} (attempt {self._n_failed} of "
+            f"{most}): {error}"
+        )
+
+    def close(self) -> None:
+        """The tasks of an attempt have ended."""
+        if self.keeper is not None:
+            self.keeper.close()
+
+
 def listen(
-    hearing: Hearing, crew: Crew, deadline: float | None = None, timeout_s: float | None = None
+    hearing: Hearing,
+    crew: Crew,
+    keeper: Keeper | None,
+    asked: threading.Event,
+    deadline: float | None = None,
+    timeout_s: float | None = None,
 ) -> None:
     """Hear a crew that has all tasks, until all have finished; raises what went wrong first."""
+    record = hearing.record
+    look_s = LOOK_S if keeper is None else KEEPER_LOOK_S
     while not hearing.is_over:
-        now, record = time.monotonic(), hearing.record
+        now = time.monotonic()
         error = hearing.verdict(crew.stacks)
         if error is not None:
             raise error
@@ -149,10 +274,18 @@ def listen(
         if verdict_at is None and deadline is not None and now > deadline:
             assert timeout_s is not None
             raise overdue(hearing.job, timeout_s, record.iteration, record.epoch)
+        if keeper is not None:
+            if asked.is_set():
+                keeper.stop()
+            keeper.look(now, record.iteration)
         ends = [t for t in (verdict_at, deadline) if t is not None]
-        wait_s = min([t - now for t in ends], default=LOOK_S)
-        for rank, said, descriptors in crew.events(min(max(wait_s, 0.001), LOOK_S)):
-            hearing.hear(rank, said, descriptors)
+        wait_s = min([t - now for t in ends], default=look_s)
+        for rank, said, descriptors in crew.events(min(max(wait_s, 0.001), look_s)):
+            if isinstance(said, (Saved, Heard)):
+                if keeper is not None:
+                    keeper.hear(rank, said)
+            else:
+                hearing.hear(rank, said, descriptors)
 
 
 class Entry:

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from horn.checkpoint import Checkpoints
 from horn.compiler.partition import homes
 from horn.compiler.share import Share
 from horn.errors import BarrierTimeout, MemberLost
@@ -33,10 +34,12 @@ from horn.runtime.control import Failed, Finished, Line, Part, Ready, Row, Start
 from horn.runtime.group import Group, task_name
 from horn.runtime.meeting import Meeting
 from horn.runtime.messages import Array
-from horn.runtime.parcel import Memory, Opened, open_parcel
+from horn.runtime.parcel import Memory, Opened, RunSpec, open_parcel
 from horn.runtime.replica import Replica, Seat
+from horn.runtime.saver import Saver
 from horn.runtime.serving import Guest, serve
 from horn.runtime.wire import Wire
+from horn.saving import part_name, restore
 from horn.sources import line_of
 from horn.strategies import Member, Topology
 from horn.strategies._pieces import pieces
@@ -159,9 +162,7 @@ class Process:
         self.engine = engine = opened.strategy.engine(seat) or Replica(opened.strategy, seat)
         engine.bind(job.data)
         opened.forget()
-        group.cross()
-        self.doing = ""
-        self.line.send(Ready(time.monotonic() - self.began))
+        saver = Saver(self.line, run, rank, engine) if run.checkpoints else None
         loop: Loop
         watcher = Progress()
         if task == 0:
@@ -188,8 +189,22 @@ class Process:
             own_of=lambda: (engine.own_loss, engine.own_samples),
             part=(region, run.n_groups),
             is_changed_at_end=not opened.strategy.is_joined,
+            at_boundary=saver,
         )
+        if run.resume:
+            self.doing = "going on from a checkpoint"
+            self._resume(run, rank, loop, engine, None if opened.strategy.is_joined else region)
+        if saver is not None:
+            saver.loop = loop
+        group.cross()
+        self.doing = ""
+        self.line.send(Ready(time.monotonic() - self.began))
         loop.run()
+        if saver is not None:
+            saver.close()
+        if loop.is_halted:
+            self.line.send(Finished(loop.iteration, loop.iteration, is_halted=True))
+            return
         ending = loop.finish()
         if guest is not None:
             guest.join(STOP_S)
@@ -201,6 +216,15 @@ class Process:
         spent = {**total, "peak_memory_bytes": peak_memory_bytes()}
         staleness = {} if guest is None else dict(guest.server.staleness)
         self.line.send(Finished(**dataclasses.asdict(ending), spent=spent, staleness=staleness))
+
+    def _resume(
+        self, run: RunSpec, rank: int, loop: Loop, engine: Member, group: int | None
+    ) -> None:
+        """Go on from a checkpoint. group : whose parts count, where each has a model of its own."""
+        path = Path(run.resume)
+        opened = Checkpoints(path.parent).open(path, verify=False)
+        facts = restore(loop, opened, part_name(rank), group, run.earlier_s)
+        engine.recall_aside(facts["aside"])
 
     def _serve(self, start: Start, opened: Opened, stack: ExitStack) -> None:
         """A server's life."""

@@ -8,7 +8,7 @@ and, compact, their gradients and States. Then all merge the same, in the order 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -357,6 +357,13 @@ class SubModels:
         """What of each axis this task has: everything."""
         array = {**self.parent.learned, **self.parent.states, **self.parent.slots}[name]
         return tuple(slice(0, n) for n in array.shape)
+
+    def aside(self) -> dict[str, Any]:
+        """Nothing: who takes part is drawn from the iteration's number."""
+        return {}
+
+    def recall_aside(self, found: Mapping[str, Any]) -> None:
+        """Nothing."""
 
     def settle(self) -> None:
         """Nothing: every task has what the others have."""
