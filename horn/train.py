@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,6 +45,9 @@ from horn.saving import (
 )
 from horn.strategies import Strategy, Topology
 from horn.strategies.allreduce import AllReduce
+
+if TYPE_CHECKING:
+    from horn.runtime.launch import Site
 
 # The file that horn is importing a job from, while it does; ``train`` must not run then.
 importing: str | None = None
@@ -147,6 +150,42 @@ def train(
     CheckpointError : what is to be resumed is missing, damaged or of another job. Conflict : the
     folder has another run's checkpoints. Stopped : by Ctrl-C, with a checkpoint.
     """
+    return conduct(
+        job, groups=groups, tasks=tasks, servers=servers, strategy=strategy, backend=backend,
+        seed=seed, threads=threads, progress=progress, timeout=timeout, barrier=barrier,
+        transport=transport, pins=pins, trace=trace, superstep_timeout=superstep_timeout,
+        checkpoints=checkpoints, checkpoint_every=checkpoint_every,
+        checkpoint_seconds=checkpoint_seconds, keep_checkpoints=keep_checkpoints, resume=resume,
+        max_restarts=max_restarts,
+    )  # fmt: skip
+
+
+def conduct(
+    job: Job,
+    *,
+    groups: int,
+    tasks: int,
+    servers: int | None,
+    strategy: str | Strategy,
+    backend: str,
+    seed: int | None,
+    threads: int | None,
+    progress: Progress | bool | None,
+    timeout: float | None,
+    barrier: str,
+    transport: str,
+    pins: Mapping[str, str] | None,
+    trace: str | os.PathLike[str] | None,
+    superstep_timeout: float,
+    checkpoints: str | os.PathLike[str] | None,
+    checkpoint_every: int | None,
+    checkpoint_seconds: float | None,
+    keep_checkpoints: int,
+    resume: bool | str | os.PathLike[str],
+    max_restarts: int,
+    site: Site | None = None,
+) -> Run:
+    """What ``train`` does; with a site it is one attempt of a job on a cluster."""
     begun = perf_counter()
     if importing is not None:
         raise JobError(
@@ -172,9 +211,10 @@ def train(
     )  # fmt: skip
     watcher = Lines() if progress is True else progress or Progress()
     code = Description.of(job.network)
-    if tasks == groups == 1 and isinstance(strategy, AllReduce):
+    is_alone = tasks == groups == 1 and isinstance(strategy, AllReduce)
+    if is_alone and (site is None or _is_interpreted(job, backend)):
         _check_alone(pins, trace)
-        lasting = _lasting(job, plan, resume, strategy.resumes_as(topology), max_restarts)
+        lasting = _lasting(job, plan, resume, strategy.resumes_as(topology), max_restarts, site)
         with interrupts(lasting.asked, plan is not None):
             trained = _train_here(job, backend, threads, watcher, begun, timeout, lasting)
     else:
@@ -185,10 +225,10 @@ def train(
         _check_group(job, group, backend)
         job = strategy.prepared(job, topology)
         _check_groups(job, group)
-        lasting = _lasting(job, plan, resume, strategy.resumes_as(topology), max_restarts)
+        lasting = _lasting(job, plan, resume, strategy.resumes_as(topology), max_restarts, site)
         with interrupts(lasting.asked, plan is not None):
             trained = _train_in_group(
-                job, group, backend, threads, watcher, begun, timeout, lasting
+                job, group, backend, threads, watcher, begun, timeout, lasting, site
             )
     ending, n_epochs = trained.ending, len(trained.history)
     facts = {
@@ -305,11 +345,12 @@ def _train_in_group(
     begun: float,
     timeout: float | None,
     lasting: Lasting,
+    site: Site | None = None,
 ) -> _Trained:
     """All steps in processes of their own; what speaks against it is said before they start."""
     from horn.runtime import trace
     from horn.runtime.calibration import calibrate
-    from horn.runtime.launch import Settings, launch
+    from horn.runtime.launch import Settings, launch, launch_at
     from horn.runtime.parcel import draft
 
     text = draft(job, group.strategy)
@@ -331,9 +372,14 @@ def _train_in_group(
         is_joined=group.strategy.is_joined,
     )
     calibrate(job.dtype)  # now: starting tasks would disturb it
-    outcome = launch(
-        job, text, lambda: _placement(job, group), settings, watcher, begun, timeout, lasting
-    )
+
+    def choose() -> Placement:
+        return _placement(job, group)
+
+    if site is not None:
+        outcome = launch_at(site, job, text, choose, settings, watcher, begun, timeout, lasting)
+    else:
+        outcome = launch(job, text, choose, settings, watcher, begun, timeout, lasting)
     if group.trace is not None:
         trace.write(group.trace, outcome.traces, outcome.counters)
     return _Trained(
@@ -394,14 +440,20 @@ def _lasting(
     resume: bool | str | os.PathLike[str],
     strategy: str,
     max_restarts: int,
+    site: Site | None = None,
 ) -> Lasting:
     """Where the run begins, and how it lasts."""
+    asked = threading.Event() if site is None else site.asked
     if plan is None and resume is False:
-        return Lasting(max_restarts=max_restarts)
+        return Lasting(asked=asked, max_restarts=max_restarts)
     mine = identity(job, strategy)
     checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
     start = choose(checkpoints, resume, job, mine)
-    return Lasting(plan, mine, start, max_restarts=max_restarts)
+    return Lasting(plan, mine, start, asked, max_restarts)
+
+
+def _is_interpreted(job: Job, backend: str) -> bool:
+    return backend == "python" or any(layer.neuron.interpreted for layer in job.network.layers)
 
 
 @contextmanager
@@ -434,7 +486,7 @@ def _check_group(job: Job, group: _Group, backend: str) -> None:
             raise JobError(f"{what} is {value!r}; choose one of {', '.join(known)}")
     if not group.superstep_timeout_s > 0:
         raise JobError(f"superstep_timeout must be above 0, got {group.superstep_timeout_s!r}")
-    if backend == "python" or any(layer.neuron.interpreted for layer in job.network.layers):
+    if _is_interpreted(job, backend):
         raise JobError(
             f"asked for {group.n_groups * group.n_tasks} tasks, but a network that is interpreted "
             f"runs on one; leave groups and tasks out, or give its neurons to the compiler"

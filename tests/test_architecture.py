@@ -54,6 +54,7 @@ LAYERS = [
     {"horn.runtime.launch"},
     {"horn.train"},
     {"horn.settings", "horn.target"},
+    {"horn.cluster.assignment"},
     {"horn.cluster.foreman"},
     {"horn.cluster.desk", "horn.cluster.runs"},
     {"horn.cluster.worker", "horn.cluster.client"},

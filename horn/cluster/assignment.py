@@ -13,6 +13,7 @@ import msgspec
 
 from horn.cluster.master import Failure, Seat
 from horn.errors import ProtocolError
+from horn.runtime.limits import Limits
 
 MAX_BYTES = 4 * 1024 * 1024  # of one line
 
@@ -26,7 +27,7 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
 
     work : its folder, with the package. keep : where checkpoints and the model go. logs : a folder.
     submission : as msgspec makes builtins of it. zookeeper : hosts. key : the job's. can_save :
-    whether all hosts of the epoch see the same ``keep``.
+    whether all hosts of the epoch see the same ``keep``. threads : per task.
     """
 
     job: str
@@ -38,12 +39,12 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
     logs: str
     submission: dict[str, Any]
     zookeeper: str
-    root: str = "/horn"
     secret: bytes | None = None
     key: bytes | None = None
     can_save: bool = False
+    threads: int = 1
     log_bytes: int = 0
-    limits: dict[str, int | None] = {}
+    limits: Limits = Limits()
 
 
 class Stop(Word, frozen=True, tag=True, forbid_unknown_fields=True):

@@ -311,4 +311,3 @@ def host_of(member: Member, used: int) -> Host:
         str(versions.get("horn", "")), str(versions.get("python", "")),
         str(info.get("shared", "")), member.epoch,
     )  # fmt: skip
-

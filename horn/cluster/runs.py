@@ -231,9 +231,7 @@ class Run:
         old = self.report
         if old.phase in LAST:
             return
-        self.report = Report(
-            phase, old.member, max(checkpoint, old.checkpoint), failure, result
-        )
+        self.report = Report(phase, old.member, max(checkpoint, old.checkpoint), failure, result)
         self.is_told = False
 
     def tick(self, now: float) -> float | None:

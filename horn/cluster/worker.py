@@ -213,9 +213,7 @@ class Agent:
         secret = None if offer.key is None else offer.key.zookeeper()
         with ExitStack() as stack:
             coord = stack.enter_context(
-                Coordinator(
-                    offer.hosts, session_s=offer.session_s, secret=secret, root=offer.root
-                )
+                Coordinator(offer.hosts, session_s=offer.session_s, secret=secret, root=offer.root)
             )
             self.coord = coord
             self._suspended = False
@@ -370,10 +368,11 @@ class Agent:
             logs=str(self.depot.logs(job)),
             submission=msgspec.to_builtins(found),
             zookeeper=self.offer.hosts,
-            root=self.offer.root,
             key=None if key is None else key.job(job),
+            secret=None if key is None else key.zookeeper(),
+            threads=max(len(os.sched_getaffinity(0)) // self.offer.slots, 1),
             can_save=len(folders) == 1,
-            limits=msgspec.to_builtins(self.offer.limits),
+            limits=self.offer.limits,
         )
 
     def _fetch(self, digest: str) -> None:
@@ -396,9 +395,7 @@ class Agent:
                     while len(packed) < got.n_manifest:
                         packed += next(portions)
                     first = packed[got.n_manifest :]
-                    self.depot.put(
-                        digest, packed[: got.n_manifest], _chained(first, portions)
-                    )
+                    self.depot.put(digest, packed[: got.n_manifest], _chained(first, portions))
                     return
             except HornError as error:
                 reasons.append(f"{name}: {error}")
@@ -558,5 +555,3 @@ def _bracketed(address: str) -> str:
 def _default_folder(name: str) -> Path:
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "horn" / name
-
-

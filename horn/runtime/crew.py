@@ -6,7 +6,7 @@ their words mean for the job is for ``runtime/hearing.py``: other hosts have cre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from horn.compiler.placement import Placement
@@ -20,12 +20,19 @@ class Crew:
     """The processes of ``ranks``, started at once; they wait for ``start``. When a Crew is left
     none of them is there any more.
 
-    threads : per task. name : to be listed by; the rank is added.
+    threads : per task. name : to be listed by; the rank is added. outputs : descriptors to print
+    to, by rank; by default this process's stderr.
     """
 
-    def __init__(self, ranks: Sequence[int], threads: int, name: str) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        threads: int,
+        name: str,
+        outputs: Mapping[int, int] | None = None,
+    ) -> None:
         self.ranks, self.threads = tuple(ranks), threads
-        self._family = Family(self.ranks, threads, name)
+        self._family = Family(self.ranks, threads, name, outputs)
         self._of = {child.task: child for child in self._family.children}
 
     def __enter__(self) -> Crew:
@@ -40,13 +47,21 @@ class Crew:
         return {rank: child.process.pid for rank, child in self._of.items()}
 
     def start(
-        self, draft: Draft, job: Job, run: RunSpec, placement: Placement, key: bytes | None = None
+        self,
+        draft: Draft,
+        job: Job,
+        run: RunSpec,
+        placement: Placement,
+        key: bytes | None = None,
+        secret: bytes | None = None,
     ) -> None:
-        """Give every task the job. key : the job's, which encrypts what leaves the host."""
+        """Give every task the job. key : the job's, which encrypts what leaves the host. secret :
+        of ZooKeeper.
+        """
         parcel = pack(draft, job, run, placement)
         try:
             for child in self._of.values():
-                child.start(parcel.descriptors, key)
+                child.start(parcel.descriptors, key, secret)
         finally:
             parcel.close()
 
@@ -69,6 +84,10 @@ class Crew:
     def wait(self, timeout_s: float = STOP_S) -> None:
         """For all to end by themselves."""
         self._family.wait(timeout_s)
+
+    def kill(self) -> None:
+        """At once, from any thread; their ends are heard of."""
+        self._family.kill()
 
     def stop(self) -> None:
         """End those that have not ended. May be called twice."""

@@ -15,7 +15,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,12 +184,18 @@ class Crews:
         return self._pids
 
     def start(
-        self, draft: Draft, job: Job, run: RunSpec, placement: Placement, key: bytes | None = None
+        self,
+        draft: Draft,
+        job: Job,
+        run: RunSpec,
+        placement: Placement,
+        key: bytes | None = None,
+        secret: bytes | None = None,
     ) -> None:
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         begin = Begin(run, links, sorted(placement.layers.items()))
         self.bridge.tell(START, msgspec.json.encode(begin))
-        self.crew.start(draft, job, run, placement, key)
+        self.crew.start(draft, job, run, placement, key, secret)
 
     def events(self, timeout_s: float) -> Iterator[tuple[int, Any, list[int]]]:
         ends = time.monotonic() + timeout_s
@@ -236,21 +242,23 @@ class Crews:
 def attend(
     crew: Crew,
     bridge: Bridge,
-    prepare: Any,
+    job: Job,
+    draft: Draft,
+    change: Callable[[RunSpec], RunSpec],
     is_over: threading.Event,
-    on_ready: Any,
-    key: bytes | None,
+    on_ready: Callable[[], None],
+    key: bytes | None = None,
+    secret: bytes | None = None,
 ) -> bool:
     """On a host that is not the keeper's: run a crew until the keeper says that all is done; False
-    if ``is_over`` was set before. prepare : gives (draft, job) and is called at once; on_ready : is
-    called when this host's tasks train.
+    if ``is_over`` was set before. change : what the keeper's tasks get into what these do. on_ready
+    : is called when this host's tasks train.
 
     Raises
     ------
     PeerLost : the keeper, or another host, has gone.
     """
     bridge.send(KEEPER, PIDS, blob=msgspec.json.encode(crew.pids))
-    draft, job, url = prepare()
     n_ready = 0
     while not is_over.is_set():
         for rank, said, descriptors in crew.events(SLICE_S):
@@ -267,8 +275,8 @@ def attend(
             if heard.topic == START:
                 begin = msgspec.json.decode(heard.blob, type=Begin)
                 links = {(layer, at): where for layer, at, where in begin.links}
-                run = msgspec.structs.replace(begin.run, url=url, begun=time.monotonic())
-                crew.start(draft, job, run, Placement(links, dict(begin.layers)), key)
+                placement = Placement(links, dict(begin.layers))
+                crew.start(draft, job, change(begin.run), placement, key, secret)
             elif heard.topic == TELL:
                 crew.tell(control.parsed(heard.blob))
             elif heard.topic == DONE:

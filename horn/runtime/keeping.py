@@ -45,6 +45,7 @@ class Keeper:
         self.facts, self.tell, self.seconds = facts, tell, seconds
         self.last: tuple[int, Path] | None = None
         self.is_stopping = self.is_settled = False
+        self.on_commit: Callable[[int], None] | None = None  # is told the iteration
         self._due: Due | None = None
         self._answers: dict[int, Heard] = {}  # by rank
         self._held_at = math.inf  # when the first task said that it waits
@@ -142,3 +143,6 @@ class Keeper:
             self.last = iteration, self.checkpoints.commit(temporary, iteration, facts, written)
         except HornError as error:
             logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, error)
+            return
+        if self.on_commit is not None:
+            self.on_commit(iteration)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -26,13 +26,14 @@ from horn.checkpoint import Checkpoints
 from horn.cluster.coord import Coordinator
 from horn.cluster.jobs import Jobs, State
 from horn.compiler.placement import Placement
-from horn.errors import ClusterError, HornError
+from horn.errors import ClusterError, HornError, MemberLost
 from horn.job import Job
 from horn.loop import overdue
 from horn.progress import Progress
 from horn.runtime import trace
 from horn.runtime.control import Heard, Saved
 from horn.runtime.crew import Crew
+from horn.runtime.crews import Crews
 from horn.runtime.hearing import Hearing, Outcome, Record
 from horn.runtime.keeping import Keeper
 from horn.runtime.parcel import Draft, RunSpec
@@ -74,6 +75,29 @@ class Settings:
     @property
     def n_processes(self) -> int:
         return self.topology.n_workers if self.guests else self.topology.n_ranks
+
+
+@dataclass
+class Site:
+    """Where one attempt of a job on a cluster runs, whose entry in ZooKeeper is there already.
+
+    hosts, job, epoch : of that entry. crew : of all its tasks, started. url : of the transport on
+    this host. key : the job's. secret : of ZooKeeper. asked : set to stop at a boundary.
+    on_checkpoint : is told the iteration of each. is_repairable : whether what went wrong need not
+    come again.
+    """
+
+    hosts: str
+    job: str
+    epoch: int
+    crew: Crew | Crews
+    url: str
+    threads: int
+    key: bytes | None = None
+    secret: bytes | None = None
+    asked: threading.Event = field(default_factory=threading.Event)
+    on_checkpoint: Callable[[int], None] | None = None
+    is_repairable: bool = False
 
 
 def cores() -> int:
@@ -119,23 +143,8 @@ def launch(
         entry = stack.enter_context(Entry(hosts, job_id, job, settings))
         # Before its nodes are removed: nobody writes there any more.
         stack.callback(lambda: crews[-1].stop())
-        run = RunSpec(
-            n_tasks=settings.n_tasks,
-            n_groups=settings.n_groups,
-            n_servers=settings.n_servers,
-            guests=settings.guests,
-            hosts=hosts,
-            job=job_id,
-            url=URLS[settings.transport],
-            backend=settings.backend,
-            threads=threads,
-            barrier=settings.barrier,
-            begun=begun,
-            interval_s=watcher.interval_s,
-            superstep_timeout_s=settings.superstep_timeout_s,
-            start_timeout_s=START_S,
-            max_trace_events=trace.MAX_EVENTS // n_processes if settings.wants_trace else 0,
-        )
+        url = URLS[settings.transport]
+        run = _run_spec(settings, hosts, job_id, url, threads, watcher, begun)
         attempts = Attempts(job, settings, watcher, lasting, run)
         stack.callback(attempts.record.end)
         deadline = None if timeout_s is None else begun + timeout_s
@@ -162,6 +171,74 @@ def launch(
         outcome = hearing.outcome()
         entry.change(State.SUCCEEDED)
     return outcome
+
+
+def launch_at(
+    site: Site,
+    job: Job,
+    draft: Draft,
+    choose: Callable[[], Placement],
+    settings: Settings,
+    watcher: Progress,
+    begun: float,
+    timeout_s: float | None,
+    lasting: Lasting,
+) -> Outcome:
+    """One attempt of a job on a cluster; as ``launch``."""
+    crew = site.crew
+    run = _run_spec(settings, site.hosts, site.job, site.url, site.threads, watcher, begun)
+    attempts = Attempts(job, settings, watcher, lasting, run)
+    attempts.epoch = site.epoch
+    deadline = None if timeout_s is None else begun + timeout_s
+    try:
+        crew.start(draft, job, attempts.run(), choose(), site.key, site.secret)
+        hearing = attempts.hearing(crew)
+        if attempts.keeper is not None:
+            attempts.keeper.on_commit = site.on_checkpoint
+        try:
+            listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s)
+        except HornError as error:
+            site.is_repairable = hearing.is_repairable(error) or isinstance(error, MemberLost)
+            raise
+        crew.wait()
+        attempts.close()
+    finally:
+        attempts.record.end()
+        crew.stop()
+        attempts.close()
+    if any(finished.is_halted for finished in hearing.finished.values()):
+        last = None if attempts.keeper is None else attempts.keeper.last
+        raise stopped(last, hearing.finished[0].iteration)
+    return hearing.outcome()
+
+
+def _run_spec(
+    settings: Settings,
+    hosts: str,
+    job_id: str,
+    url: str,
+    threads: int,
+    watcher: Progress,
+    begun: float,
+) -> RunSpec:
+    n_events = trace.MAX_EVENTS // settings.n_processes if settings.wants_trace else 0
+    return RunSpec(
+        n_tasks=settings.n_tasks,
+        n_groups=settings.n_groups,
+        n_servers=settings.n_servers,
+        guests=settings.guests,
+        hosts=hosts,
+        job=job_id,
+        url=url,
+        backend=settings.backend,
+        threads=threads,
+        barrier=settings.barrier,
+        begun=begun,
+        interval_s=watcher.interval_s,
+        superstep_timeout_s=settings.superstep_timeout_s,
+        start_timeout_s=START_S,
+        max_trace_events=n_events,
+    )
 
 
 class Attempts:
@@ -199,7 +276,7 @@ class Attempts:
             earlier_s=self.earlier_s,
         )
 
-    def hearing(self, crew: Crew) -> Hearing:
+    def hearing(self, crew: Crew | Crews) -> Hearing:
         """For a crew that has been started; ``keeper`` is for it, too."""
         settings, plan, record = self.settings, self.lasting.plan, self.record
         if self.checkpoints is not None and plan is not None:
@@ -256,7 +333,7 @@ class Attempts:
 
 def listen(
     hearing: Hearing,
-    crew: Crew,
+    crew: Crew | Crews,
     keeper: Keeper | None,
     asked: threading.Event,
     deadline: float | None = None,

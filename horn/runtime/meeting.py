@@ -19,8 +19,8 @@ SESSION_S = 20.0
 class Meeting:
     """One rank meets the others: registers its endpoints, waits for theirs, connects.
 
-    rank : of a task or of a server. key : the job's, for what leaves the host. What it opens is
-    closed with ``stack``.
+    rank : of a task or of a server. key : the job's, for what leaves the host. secret : of
+    ZooKeeper. What it opens is closed with ``stack``.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class Meeting:
         topology: Topology,
         stack: ExitStack,
         key: bytes | None = None,
+        secret: bytes | None = None,
     ) -> None:
         run = opened.run
         self.key = key
@@ -37,7 +38,7 @@ class Meeting:
         self.is_joined = opened.strategy.is_joined
         self.region, self.task = divmod(rank, topology.n_tasks)
         is_server = rank >= topology.n_workers
-        coord = stack.enter_context(Coordinator(run.hosts, session_s=SESSION_S))
+        coord = stack.enter_context(Coordinator(run.hosts, session_s=SESSION_S, secret=secret))
         self.coord = coord
         self.members = [
             self._membership(coord.paths.members(run.job, group))

@@ -138,7 +138,7 @@ class Process:
         recorder = Recorder(run.max_trace_events) if run.max_trace_events else None
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.doing = "joining its group"
-        meeting = Meeting(rank, opened, topology, stack, start.key)
+        meeting = Meeting(rank, opened, topology, stack, start.key, start.secret)
         self.guest = guest = self._guest(meeting, topology, opened)
         self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
         group, wire = meeting.group(), meeting.wire()
@@ -231,7 +231,7 @@ class Process:
         run, rank = opened.run, start.task
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.doing = f"joining as {topology.name(rank)}"
-        meeting = Meeting(rank, opened, topology, stack, start.key)
+        meeting = Meeting(rank, opened, topology, stack, start.key, start.secret)
         server = _server(opened, topology, rank - topology.n_workers)
         wire = meeting.wire()
         assert wire is not None
