@@ -145,3 +145,11 @@ def failure(job: str, result: Mapping[str, Any]) -> list[str]:
 
 def host_name() -> str:
     return os.uname().nodename.split(".")[0] or "host"
+
+
+def table(columns: tuple[str, ...], rows: list[list[str]]) -> None:
+    """Columns of text on stdout; plain, so that nothing need be imported for it."""
+    widths = [max(len(line[k]) for line in [list(columns), *rows]) for k in range(len(columns))]
+    for line in [list(columns), *rows]:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("   ".join(cells).rstrip())

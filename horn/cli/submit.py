@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from horn.cli import _cluster
 from horn.errors import HornError
 
 if TYPE_CHECKING:
@@ -103,6 +104,16 @@ if TYPE_CHECKING:
     help="A field of the job, as in optimizer.learning_rate=0.1, batch_size=50, layer1.size=100. "
     "Repeat for more.",
 )
+@_cluster.options
+@click.option("--local", is_flag=True, help="On this machine, whatever HORN_ZK says.")
+@click.option("-d", "--detach", is_flag=True, help="Print the job's id and do not wait for it.")
+@click.option("--name", metavar="NAME", help="The first part of the job's id in the cluster.")
+@click.option(
+    "--working-dir",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Send this folder to the cluster; by default the target and what it imports beside it.",
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the network's own.")
 @click.option(
     "-o",
@@ -132,14 +143,30 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
             dry_run: bool, assume: str | None, timeout: str | None, as_json: bool, quiet: bool,
             verbose: bool,
             seed: int | None, backend: str, pins: tuple[str, ...], superstep_timeout: str,
-            **options: Any) -> None:  # fmt: skip
+            zk_hosts: str | None, key_file: str | None, local: bool, detach: bool,
+            name: str | None, working_dir: str | None, **options: Any) -> int | None:  # fmt: skip
     """Train the job of TARGET, save the model, print how good it is.
 
     TARGET is file.py, file.py:name, package.module or package.module:name; the name, job by
     default, is a horn.Job or a function that returns one. ARGS after -- are the file's sys.argv, or
     --parameter value for a function with parameters. If the file has a function report(run), it is
     called at the end.
+
+    With --zk, or HORN_ZK, the job goes to a cluster's workers, and this command shows how far it is
+    until it ends; Ctrl-C leaves it running.
     """
+    if zk_hosts and not local and not dry_run:
+        from horn.cli import _remote
+
+        wanted = _remote.Wanted(
+            target, args, settings, seed, backend, pins, superstep_timeout, timeout, name,
+            working_dir, options,
+        )  # fmt: skip
+        return _remote.submit(
+            wanted, zk_hosts, key_file, output, detach=detach, as_json=as_json, quiet=quiet
+        )
+    if detach or working_dir is not None:
+        raise click.UsageError("--detach and --working-dir are for a cluster: give --zk HOSTS.")
     from horn import settings as _settings
     from horn import target as _target
     from horn.cli import _screen
@@ -159,7 +186,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     if dry_run:
         job.check_data()
         _dry_run(job, backend, as_json, assume, options)
-        return
+        return None
     if assume is not None:
         raise click.UsageError("--assume is for a plan: add --dry-run.")
     path = default_path(found.stem) if output is None else output
@@ -179,7 +206,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
             _say_counters(run.counters)
     if as_json:
         _screen.print_json(_json(run, str(path)))
-        return
+        return None
     for where, values in run.metrics.items():
         click.echo(f"{where} {_screen.metrics(values)}")
     if found.report is not None:
@@ -188,6 +215,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         _screen.say(
             f"Next:  horn show {path}   horn evaluate {path} DATA   horn predict {path} DATA"
         )
+    return None
 
 
 def _checkpoints(options: dict[str, Any], stem: str) -> None:

@@ -20,7 +20,7 @@ from horn.cli import _cluster
 @click.option("--slots", type=click.IntRange(min=1), show_default="the cores",
               help="How many tasks may run here at once.")  # fmt: skip
 @click.option("--host", "address", default="127.0.0.1", metavar="ADDRESS",
-              help="The address that others reach this machine at, and that is listened on.")  # fmt: skip
+              help="Where others reach this machine; it is listened on.")  # fmt: skip
 @click.option("--name", metavar="NAME", show_default="the machine's", help="In the cluster.")
 @click.option("--dir", "folder", type=click.Path(file_okay=False), metavar="DIR",
               show_default="~/.local/state/horn/NAME",

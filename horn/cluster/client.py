@@ -88,6 +88,7 @@ class Cluster:
         self.paths = self.coord.paths
         self.jobs = Jobs(self.coord)
         self._clients: dict[str, Client] = {}
+        self._membership: Membership | None = None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,11 +99,10 @@ class Cluster:
     # who is there
 
     def workers(self) -> dict[str, Member]:
-        membership = Membership(self.coord, self.paths.workers())
-        try:
-            return membership.members()
-        finally:
-            membership.close()
+        if self._membership is None:
+            self._membership = Membership(self.coord, self.paths.workers())
+            self._stack.callback(self._membership.close)
+        return self._membership.members()
 
     def free(self, members: Mapping[str, Member]) -> dict[str, Host]:
         """Workers and what is free on them."""

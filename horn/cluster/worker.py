@@ -19,8 +19,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +38,7 @@ from horn.cluster.records import Event, Lost, Node, Suspended
 from horn.cluster.runs import Foreman, Run
 from horn.cluster.seating import Need
 from horn.cluster.submission import ReplayCache, Submission
+from horn.cluster.versions import versions
 from horn.errors import (
     ClusterError,
     Conflict,
@@ -83,15 +82,6 @@ class Offer:
     root: str = "/horn"
     session_s: float = SESSION_S
     limits: Limits = Limits()
-
-
-def versions() -> dict[str, str | int]:
-    """Of what all hosts of a job must have the same: horn, and Python's minor version."""
-    try:
-        horn = installed("horn-bsp")
-    except PackageNotFoundError:
-        horn = "unknown"
-    return {"horn": horn, "python": ".".join(platform.python_version_tuple()[:2])}
 
 
 def is_loopback(address: str) -> bool:
