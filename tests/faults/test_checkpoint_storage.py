@@ -415,7 +415,15 @@ def test_29_another_format_falls_back_to_one_that_can_be_read(two, quiet, versio
 
 WRONG = [None, True, -1, 0, 2**31, 2**64, 10**40, 0.5, "", "w", "I64", "F32", [], [0], [0, 0, 0],
          [0, 10**30, 1], [5, 0, 1], [[[]]], {}, {"dtype": "F32"}, "0.0/places",
-         [[0, 24, 0]]]  # fmt: skip
+         [[0, 24, 0]], [[10**30, 10**30 + 12, 1], [0, 64, 1]], [[0, 64, 1], [2**62, 2**62 + 64, 1]],
+         [0, 2**40, 2**40], [0, 10**30], "\ud800"]  # fmt: skip
+
+
+def false_place(chance):
+    """Of the length that an axis here has, wherever it is."""
+    start, n = chance.choice([0, 7, -7, 2**31, 2**61, 2**63, 10**30]), chance.choice([12, 64])
+    step = chance.choice([1, 2, -1, 2**40, 2**62, 10**30])
+    return [start, start + n * step, step]
 
 
 def mutated(chance, value):
@@ -426,12 +434,12 @@ def mutated(chance, value):
         if chance.random() < 0.1:
             return rest
         return {**rest, key: mutated(chance, value[key])}
-    if isinstance(value, list) and value and chance.random() < 0.9:
+    if isinstance(value, list) and value and chance.random() < 0.8:
         k = chance.randrange(len(value))
         if chance.random() < 0.1:
             return [*value[:k], value[k], *value[k:]]
         return [*value[:k], mutated(chance, value[k]), *value[k + 1 :]]
-    return chance.choice(WRONG)
+    return false_place(chance) if chance.random() < 0.2 else chance.choice(WRONG)
 
 
 @sizes(400, 20_000)
