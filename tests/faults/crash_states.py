@@ -11,7 +11,6 @@ Source: Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014 (sect
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -136,7 +135,7 @@ def crash_states(
     steps: list[tuple[Any, ...]],
     n_random: int,
     seed: int,
-    known: set[bytes],
+    known: set[int],
 ) -> Iterator[tuple[int, State]]:
     """States that are not ``known`` after a crash behind each step, with how many steps were done.
 
@@ -158,10 +157,14 @@ def crash_states(
             choices.append((keep, "any"))
         for keep, how in choices:
             state = remaining(start, keep, how, chance)
-            digest = hashlib.sha256(repr((done == len(steps), state)).encode()).digest()
-            if digest not in known:
-                known.add(digest)
+            number = hash((done == len(steps), frozen(state)))
+            if number not in known:
+                known.add(number)
                 yield done, state
+
+
+def frozen(state: State) -> tuple[Any, ...]:
+    return tuple((k, frozen(v) if isinstance(v, dict) else v) for k, v in state.items())
 
 
 def follow(root: Path, start: Folder, step: tuple[Any, ...]) -> None:

@@ -119,7 +119,7 @@ def test_27_after_a_crash_the_old_one_or_the_new_is_loaded(
         for name, keep, folder, known, _ in cases:
             old, start, steps = before[folder]
             mixed = interleaved(steps, seed)
-            for done, state in crash_states(folder, start, mixed, 5, seed, known):
+            for done, state in crash_states(folder, start, mixed, n // 200, seed, known):
                 n_states += 1
                 if not judge(state, old, done == len(steps), scratch):
                     bad.append((name, keep, seed, done))
@@ -313,7 +313,7 @@ def assert_detected(folder: Path) -> str:
     return str(caught.value)
 
 
-@sizes(600, 10_000)
+@sizes(300, 10_000)
 def test_29_every_flipped_bit_is_seen(two, quiet, n):
     folder, files = two
     chance = random.Random(SEED)
