@@ -129,7 +129,8 @@ def test_what_is_no_description_is_refused(raw):
 @pytest.mark.parametrize(
     "change",
     [{"job": "../x"}, {"job": ""}, {"package": "ab"}, {"groups": 0}, {"groups": 10**6},
-     {"timeout_s": -1.0}, {"arguments": ("\udcff",)}, {"arguments": ("x" * 20_000,)}, {"options": {"x": [1]}}],
+     {"timeout_s": -1.0}, {"arguments": ("\udcff",)},
+     {"arguments": ("x" * 20_000,)}, {"options": {"x": [1]}}],
 )  # fmt: skip
 def test_what_is_beyond_its_limits_is_not_signed(change):
     with pytest.raises(JobError, match="Expected|mnist|surrogates"):
