@@ -1,4 +1,4 @@
-"""A task of a group on a host of its own: ``python -m tests.faults.network_task TASK ADDRESS SPEC``.
+"""A task of a group on a host: ``python -m tests.faults.network_task TASK ADDRESS SPEC``.
 
 Says where it listens, reads all endpoints, says ``ready``, reads a line, trains, says what came of
 it; each is a line of JSON. ``Tasks`` runs them all.
