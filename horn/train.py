@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import sys
+import threading
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from horn import strategies, summary
 from horn.backends import BACKENDS, Setup, make
+from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
 from horn.errors import CompileError, JobError
 from horn.job import Job
@@ -27,8 +32,22 @@ from horn.model import Array, Description, Model, has_labels
 from horn.modelfile import check_writable
 from horn.neuron import has_backward
 from horn.progress import Lines, Progress
+from horn.saving import (
+    Alone,
+    Lasting,
+    Plan,
+    choose,
+    identity,
+    part_name,
+    restore,
+    rows_of,
+    stopped,
+)
 from horn.strategies import Strategy, Topology
 from horn.strategies.allreduce import AllReduce
+
+if TYPE_CHECKING:
+    from horn.runtime.launch import Site
 
 # The file that horn is importing a job from, while it does; ``train`` must not run then.
 importing: str | None = None
@@ -91,6 +110,12 @@ def train(
     pins: Mapping[str, str] | None = None,
     trace: str | os.PathLike[str] | None = None,
     superstep_timeout: float = 60.0,
+    checkpoints: str | os.PathLike[str] | None = None,
+    checkpoint_every: int | None = None,
+    checkpoint_seconds: float | None = None,
+    keep_checkpoints: int = 3,
+    resume: bool | str | os.PathLike[str] = False,
+    max_restarts: int = 3,
 ) -> Run:
     """Train a job on this machine and return the run: its model, history and metrics.
 
@@ -110,12 +135,57 @@ def train(
     "replicated"}; the rest is chosen. trace : a file for a Chrome trace. superstep_timeout :
     seconds that a task waits for the others before it says who is late.
 
+    checkpoints : a folder for what is needed to go on exactly where training stopped, written every
+    ``checkpoint_every`` iterations, every ``checkpoint_seconds``, and on Ctrl-C (once: stop at the
+    next boundary, twice: at once); the newest ``keep_checkpoints`` stay. resume : True goes on from
+    the newest in there, or begins if there is none; else a checkpoint, or another run's folder. The
+    numbers of groups and tasks may be others. max_restarts : a group whose task was killed or hangs
+    starts again from the last checkpoint, so often without a new one in between.
+
     Raises
     ------
     ModelError, DataError, CompileError, JobError : the job cannot be run, said before the first
     step. Diverged : the loss, or a weight, became NaN or infinite. Timeout : it took too long.
     TaskFailed : a task was killed or met an exception. BarrierTimeout : a task hangs.
+    CheckpointError : what is to be resumed is missing, damaged or of another job. Conflict : the
+    folder has another run's checkpoints. Stopped : by Ctrl-C, with a checkpoint.
     """
+    return conduct(
+        job, groups=groups, tasks=tasks, servers=servers, strategy=strategy, backend=backend,
+        seed=seed, threads=threads, progress=progress, timeout=timeout, barrier=barrier,
+        transport=transport, pins=pins, trace=trace, superstep_timeout=superstep_timeout,
+        checkpoints=checkpoints, checkpoint_every=checkpoint_every,
+        checkpoint_seconds=checkpoint_seconds, keep_checkpoints=keep_checkpoints, resume=resume,
+        max_restarts=max_restarts,
+    )  # fmt: skip
+
+
+def conduct(
+    job: Job,
+    *,
+    groups: int,
+    tasks: int,
+    servers: int | None,
+    strategy: str | Strategy,
+    backend: str,
+    seed: int | None,
+    threads: int | None,
+    progress: Progress | bool | None,
+    timeout: float | None,
+    barrier: str,
+    transport: str,
+    pins: Mapping[str, str] | None,
+    trace: str | os.PathLike[str] | None,
+    superstep_timeout: float,
+    checkpoints: str | os.PathLike[str] | None,
+    checkpoint_every: int | None,
+    checkpoint_seconds: float | None,
+    keep_checkpoints: int,
+    resume: bool | str | os.PathLike[str],
+    max_restarts: int,
+    site: Site | None = None,
+) -> Run:
+    """What ``train`` does; with a site it is one attempt of a job on a cluster."""
     begun = perf_counter()
     if importing is not None:
         raise JobError(
@@ -133,18 +203,33 @@ def train(
     job.check_data()
     _check_monitor(job)
     n_servers = servers or strategy.default_servers
-    strategy.check(job, Topology(groups, tasks, n_servers))
+    topology = Topology(groups, tasks, n_servers)
+    strategy.check(job, topology)
+    plan = _plan(
+        checkpoints, checkpoint_every, checkpoint_seconds, keep_checkpoints, resume, max_restarts,
+        n_servers,
+    )  # fmt: skip
     watcher = Lines() if progress is True else progress or Progress()
     code = Description.of(job.network)
-    if tasks == groups == 1 and isinstance(strategy, AllReduce):
+    is_alone = tasks == groups == 1 and isinstance(strategy, AllReduce)
+    if is_alone and (site is None or _is_interpreted(job, backend)):
         _check_alone(pins, trace)
-        trained = _train_here(job, backend, threads, watcher, begun, timeout)
+        lasting = _lasting(job, plan, resume, strategy.resumes_as(topology), max_restarts, site)
+        with interrupts(lasting.asked, plan is not None):
+            trained = _train_here(job, backend, threads, watcher, begun, timeout, lasting)
     else:
         group = _Group(
             tasks, barrier, transport, dict(pins or {}), trace, superstep_timeout, groups,
             n_servers, n_servers > 0 and servers == 0, strategy,
         )  # fmt: skip
-        trained = _train_in_group(job, group, backend, threads, watcher, begun, timeout)
+        _check_group(job, group, backend)
+        job = strategy.prepared(job, topology)
+        _check_groups(job, group)
+        lasting = _lasting(job, plan, resume, strategy.resumes_as(topology), max_restarts, site)
+        with interrupts(lasting.asked, plan is not None):
+            trained = _train_in_group(
+                job, group, backend, threads, watcher, begun, timeout, lasting, site
+            )
     ending, n_epochs = trained.ending, len(trained.history)
     facts = {
         "name": job.name,
@@ -197,6 +282,7 @@ def _train_here(
     watcher: Progress,
     begun: float,
     timeout: float | None,
+    lasting: Lasting,
 ) -> _Trained:
     """All steps in this process."""
     setup = Setup(
@@ -211,12 +297,25 @@ def _train_here(
     if job.check:
         _check_backwards(job, backend)
     engine.bind(job.data)
-    loop = Loop(job, engine, watcher, begun, timeout)
+    alone = None
+    start, plan = lasting.start, lasting.plan
+    if plan is not None:
+        alone = Alone(plan, lasting.mine, 0 if start is None else start.epoch + 1, lasting.asked)
+    loop = Loop(job, engine, watcher, begun, timeout, at_boundary=alone)
+    if start is not None:
+        restore(loop, start, part_name(0))
+        loop.history = History(rows_of(start))
+    if alone is not None:
+        alone.loop = loop
     watcher.begin(job)
     try:
         loop.run()
     finally:
+        if alone is not None:
+            alone.close()
         watcher.end()
+    if loop.is_halted:
+        raise stopped(alone.last if alone is not None else None, loop.iteration)
     ending = loop.finish()
     return _Trained(ending, loop.history, engine.parameters(), engine.states())
 
@@ -245,16 +344,15 @@ def _train_in_group(
     watcher: Progress,
     begun: float,
     timeout: float | None,
+    lasting: Lasting,
+    site: Site | None = None,
 ) -> _Trained:
     """All steps in processes of their own; what speaks against it is said before they start."""
     from horn.runtime import trace
     from horn.runtime.calibration import calibrate
-    from horn.runtime.launch import Settings, launch
+    from horn.runtime.launch import Settings, launch, launch_at
     from horn.runtime.parcel import draft
 
-    _check_group(job, group, backend)
-    job = group.strategy.prepared(job, Topology(group.n_groups, group.n_tasks, group.n_servers))
-    _check_groups(job, group)
     text = draft(job, group.strategy)
     if job.check:
         _check_backwards(job, backend)
@@ -274,7 +372,14 @@ def _train_in_group(
         is_joined=group.strategy.is_joined,
     )
     calibrate(job.dtype)  # now: starting tasks would disturb it
-    outcome = launch(job, text, lambda: _placement(job, group), settings, watcher, begun, timeout)
+
+    def choose() -> Placement:
+        return _placement(job, group)
+
+    if site is not None:
+        outcome = launch_at(site, job, text, choose, settings, watcher, begun, timeout, lasting)
+    else:
+        outcome = launch(job, text, choose, settings, watcher, begun, timeout, lasting)
     if group.trace is not None:
         trace.write(group.trace, outcome.traces, outcome.counters)
     return _Trained(
@@ -295,6 +400,82 @@ def _placement(job: Job, group: _Group) -> Placement:
     return choose(mine, group.n_tasks, group.pins, transport=group.transport).placement
 
 
+def _plan(
+    folder: str | os.PathLike[str] | None,
+    every: int | None,
+    seconds: float | None,
+    keep: int,
+    resume: bool | str | os.PathLike[str],
+    max_restarts: int,
+    n_servers: int,
+) -> Plan | None:
+    """When and where to save, from what was said about it."""
+    for what, value, least in (
+        ("checkpoint_every", every, 1),
+        ("keep_checkpoints", keep, 1),
+        ("max_restarts", max_restarts, 0),
+    ):
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise JobError(f"{what} must be a whole number from {least}, got {value!r}")
+    if seconds is not None and not seconds > 0:
+        raise JobError(f"checkpoint_seconds must be above 0, got {seconds!r}")
+    if n_servers and (folder is not None or resume is not False):
+        raise JobError(
+            "checkpoints are of groups that train together; with servers (downpour) leave "
+            "checkpoints and resume out"
+        )
+    if folder is None:
+        asked = every is not None or seconds is not None or resume is True
+        if asked:
+            raise JobError('say where checkpoints are, as in checkpoints="run1"')
+        return None
+    return Plan(Path(folder), every, seconds, keep)
+
+
+def _lasting(
+    job: Job,
+    plan: Plan | None,
+    resume: bool | str | os.PathLike[str],
+    strategy: str,
+    max_restarts: int,
+    site: Site | None = None,
+) -> Lasting:
+    """Where the run begins, and how it lasts."""
+    asked = threading.Event() if site is None else site.asked
+    if plan is None and resume is False:
+        return Lasting(asked=asked, max_restarts=max_restarts)
+    mine = identity(job, strategy)
+    checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
+    start = choose(checkpoints, resume, job, mine)
+    return Lasting(plan, mine, start, asked, max_restarts)
+
+
+def _is_interpreted(job: Job, backend: str) -> bool:
+    return backend == "python" or any(layer.neuron.interpreted for layer in job.network.layers)
+
+
+@contextmanager
+def interrupts(asked: threading.Event, is_wanted: bool) -> Iterator[None]:
+    """The first Ctrl-C sets ``asked``, the second is KeyboardInterrupt."""
+    if not is_wanted or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, frame: types.FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _check_group(job: Job, group: _Group, backend: str) -> None:
     """Several tasks can run this job, as it is asked for."""
     for what, value, known in (
@@ -305,7 +486,7 @@ def _check_group(job: Job, group: _Group, backend: str) -> None:
             raise JobError(f"{what} is {value!r}; choose one of {', '.join(known)}")
     if not group.superstep_timeout_s > 0:
         raise JobError(f"superstep_timeout must be above 0, got {group.superstep_timeout_s!r}")
-    if backend == "python" or any(layer.neuron.interpreted for layer in job.network.layers):
+    if _is_interpreted(job, backend):
         raise JobError(
             f"asked for {group.n_groups * group.n_tasks} tasks, but a network that is interpreted "
             f"runs on one; leave groups and tasks out, or give its neurons to the compiler"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from horn.cli import _cluster
 from horn.errors import HornError
 
 if TYPE_CHECKING:
@@ -70,12 +71,48 @@ if TYPE_CHECKING:
     help="How long a task waits for the others before it says who is late.",
 )
 @click.option(
+    "--checkpoint-every",
+    metavar="N|TIME",
+    help="Save what is needed to go on, every so many iterations, or every 30s or 10m.",
+)
+@click.option(
+    "--checkpoints",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Where to. By default the target's name with -checkpoints, in the current folder. With "
+    "checkpoints Ctrl-C stops at the next iteration and saves one.",
+)
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value="",
+    metavar="[RUN]",
+    help="Go on from the newest checkpoint in DIR, if there is one, or from RUN: a checkpoint, or "
+    "another run's DIR.",
+)
+@click.option(
+    "--max-restarts",
+    default=3,
+    type=click.IntRange(min=0),
+    help="How often tasks that were killed or hang start again without a new checkpoint between.",
+)
+@click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
     help="A field of the job, as in optimizer.learning_rate=0.1, batch_size=50, layer1.size=100. "
     "Repeat for more.",
+)
+@_cluster.options
+@click.option("--local", is_flag=True, help="On this machine, whatever HORN_ZK says.")
+@click.option("-d", "--detach", is_flag=True, help="Print the job's id and do not wait for it.")
+@click.option("--name", metavar="NAME", help="The first part of the job's id in the cluster.")
+@click.option(
+    "--working-dir",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Send this folder to the cluster; by default the target and what it imports beside it.",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the network's own.")
 @click.option(
@@ -106,15 +143,33 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
             dry_run: bool, assume: str | None, timeout: str | None, as_json: bool, quiet: bool,
             verbose: bool,
             seed: int | None, backend: str, pins: tuple[str, ...], superstep_timeout: str,
-            **options: Any) -> None:  # fmt: skip
+            zk_hosts: str | None, key_file: str | None, local: bool, detach: bool,
+            name: str | None, working_dir: str | None, **options: Any) -> int | None:  # fmt: skip
     """Train the job of TARGET, save the model, print how good it is.
 
     TARGET is file.py, file.py:name, package.module or package.module:name; the name, job by
     default, is a horn.Job or a function that returns one. ARGS after -- are the file's sys.argv, or
     --parameter value for a function with parameters. If the file has a function report(run), it is
     called at the end.
+
+    With --zk, or HORN_ZK, the job goes to a cluster's workers, and this command shows how far it is
+    until it ends; Ctrl-C leaves it running.
     """
-    from horn.cli import _screen, _settings, _target
+    if zk_hosts and not local and not dry_run:
+        from horn.cli import _remote
+
+        wanted = _remote.Wanted(
+            target, args, settings, seed, backend, pins, superstep_timeout, timeout, name,
+            working_dir, options,
+        )  # fmt: skip
+        return _remote.submit(
+            wanted, zk_hosts, key_file, output, detach=detach, as_json=as_json, quiet=quiet
+        )
+    if detach or working_dir is not None:
+        raise click.UsageError("--detach and --working-dir are for a cluster: give --zk HOSTS.")
+    from horn import settings as _settings
+    from horn import target as _target
+    from horn.cli import _screen
     from horn.model import default_path
     from horn.modelfile import check_writable
 
@@ -126,11 +181,12 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         job = job.with_settings(network=job.network.rebuilt(seed=seed))
     timeout_s = None if timeout is None else _screen.duration(timeout)
     options["pins"] = _pins(pins)
+    _checkpoints(options, found.stem)
     options["superstep_timeout"] = _screen.duration(superstep_timeout)
     if dry_run:
         job.check_data()
         _dry_run(job, backend, as_json, assume, options)
-        return
+        return None
     if assume is not None:
         raise click.UsageError("--assume is for a plan: add --dry-run.")
     path = default_path(found.stem) if output is None else output
@@ -150,7 +206,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
             _say_counters(run.counters)
     if as_json:
         _screen.print_json(_json(run, str(path)))
-        return
+        return None
     for where, values in run.metrics.items():
         click.echo(f"{where} {_screen.metrics(values)}")
     if found.report is not None:
@@ -159,18 +215,43 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         _screen.say(
             f"Next:  horn show {path}   horn evaluate {path} DATA   horn predict {path} DATA"
         )
+    return None
+
+
+def _checkpoints(options: dict[str, Any], stem: str) -> None:
+    """What ``train`` calls them: --checkpoint-every 100 or 30s, --resume with or without a RUN."""
+    from horn.cli import _screen
+    from horn.errors import JobError
+
+    every, resume = options.pop("checkpoint_every"), options.pop("resume")
+    if every is not None and every.isdecimal():
+        if not int(every):
+            raise JobError("--checkpoint-every 0: write how many iterations, from 1, or a time")
+        options["checkpoint_every"] = int(every)
+    elif every is not None:
+        options["checkpoint_seconds"] = _screen.duration(every)
+    options["resume"] = False if resume is None else resume or True
+    if options["checkpoints"] is None and (every is not None or resume == ""):
+        options["checkpoints"] = f"{stem}-checkpoints"
 
 
 def _train(
     job: Job, backend: str, timeout_s: float | None, quiet: bool, options: dict[str, Any]
 ) -> tuple[Run, FirstStep]:
     from horn.cli import _screen
+    from horn.errors import Stopped
     from horn.progress import Lines, Progress
     from horn.train import train
 
     inner = Progress() if quiet else _screen.Bar() if sys.stderr.isatty() else Lines()
     progress = _screen.FirstStep(inner)
-    run = train(job, backend=backend, progress=progress, timeout=timeout_s, **options)
+    try:
+        run = train(job, backend=backend, progress=progress, timeout=timeout_s, **options)
+    except Stopped as stopped:
+        _screen.say(f"S{str(stopped)[1:]}.")
+        if stopped.checkpoint:
+            _screen.say("Next:  the same command with --resume")
+        raise click.exceptions.Exit(stopped.exit_code) from None
     return run, progress
 
 

@@ -193,6 +193,11 @@ class Coordinator(Nodes):
         return self._connected.is_set()
 
     @property
+    def heard_at(self) -> float:
+        """When a server was heard last, on the monotonic clock."""
+        return self._handler.heard_at
+
+    @property
     def session(self) -> int:
         """The session's id; it is the ``owner`` of this process's ephemeral nodes."""
         self.check()
@@ -474,7 +479,10 @@ def _word(watch: Callable[[str], None]) -> Callable[[Any], None]:
 
 def _node(answer: tuple[bytes, Any]) -> Node:
     data, stat = answer
-    return Node(data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.numChildren)
+    return Node(
+        data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.numChildren,
+        stat.ctime / 1000,
+    )  # fmt: skip
 
 
 def _reason(error: Exception) -> str:

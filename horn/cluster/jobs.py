@@ -64,7 +64,10 @@ class Jobs:
         at = self.paths
         steps: list[Step] = [Create(at.job(job)), Create(at.spec(job), spec)]
         steps += [Create(at.state(job), State.PENDING.value.encode()), Create(at.result(job))]
-        folders = (at.leader(job), at.groups(job), at.servers(job), at.checkpoints(job))
+        folders = (
+            at.leader(job), at.groups(job), at.servers(job), at.checkpoints(job), at.wish(job),
+            at.record(job), at.progress(job), at.reports(job),
+        )  # fmt: skip
         steps += map(Create, folders)
 
         def landed() -> bool:

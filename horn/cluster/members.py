@@ -50,13 +50,19 @@ class View:
 
     Every node has its own watch besides the folder's, so that a node replaced between two looks is
     seen as gone and come. After a broken connection everything is read again: changes in between
-    arrive as one Change, none is missed. ``on_change`` runs in the connection's thread.
+    arrive as one Change, none is missed. ``on_change`` runs in the connection's thread; so does
+    ``on_data``, with the name of a node that has other data than before.
     """
 
     def __init__(
-        self, coord: Coordinator, folder: str, on_change: Callable[[Change], None]
+        self,
+        coord: Coordinator,
+        folder: str,
+        on_change: Callable[[Change], None],
+        on_data: Callable[[str], None] | None = None,
     ) -> None:
         self.coord, self.folder, self.on_change = coord, folder, on_change
+        self.on_data = on_data
         self._lock = threading.RLock()
         self._nodes: dict[str, Node] = {}
         self._asked: set[str] = set()  # a get() is on its way, or its watch is set
@@ -76,6 +82,13 @@ class View:
     def nodes(self) -> dict[str, Node]:
         with self._lock:
             return dict(self._nodes)
+
+    def learn(self, name: str, node: Node) -> None:
+        """Take over what the caller has just read, unless something newer has been heard."""
+        with self._lock:
+            known = self._nodes.get(name)
+            if known is not None and node.changed > known.changed:
+                self._nodes[name] = node
 
     def close(self) -> None:
         self._closed = True
@@ -145,7 +158,7 @@ class View:
                 self._ready.set()
 
     def _replace(self, nodes: Mapping[str, Node | None]) -> None:
-        joined, left = set(), set()
+        joined, left, rewritten = set(), set(), set()
         with self._lock:
             for name, node in nodes.items():
                 old = self._nodes.pop(name, None)
@@ -155,8 +168,13 @@ class View:
                     left.add(name)
                 if node is not None and (old is None or node.created != old.created):
                     joined.add(name)
+                elif node is not None and old is not None and node.changed != old.changed:
+                    rewritten.add(name)
         if (joined or left) and not self._closed:
             self.on_change(Change(frozenset(joined), frozenset(left)))
+        if self.on_data is not None and not self._closed:
+            for name in sorted(rewritten):
+                self.on_data(name)
 
 
 @dataclass
@@ -288,16 +306,29 @@ class Membership:
     def names(self) -> frozenset[str]:
         return frozenset(self._view.nodes())
 
-    def wait_for(self, names: Iterable[str], timeout_s: float) -> dict[str, Member]:
-        """Until all ``names`` are there at once; BarrierTimeout says who is absent."""
+    def wait_for(
+        self,
+        names: Iterable[str],
+        timeout_s: float,
+        accept: Callable[[Member], bool] | None = None,
+    ) -> dict[str, Member]:
+        """Until all ``names`` are there at once; BarrierTimeout says who is absent. accept : says
+        whether a member counts.
+        """
         wanted = frozenset(names)
         deadline = time.monotonic() + timeout_s
+
+        def present() -> frozenset[str]:
+            if accept is None:
+                return self.names()
+            return frozenset(n for n, m in self.members().items() if n in wanted and accept(m))
+
         with self._changed:
-            while not wanted <= self.names():
+            while not wanted <= present():
                 self.check()
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    here = self.names()
+                    here = present()
                     raise BarrierTimeout(
                         f"registration in {self.folder}",
                         tuple(sorted(wanted - here)),

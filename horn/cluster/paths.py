@@ -80,6 +80,38 @@ class Paths:
     def checkpoints(self, job: str) -> str:
         return f"{self.job(job)}/checkpoints"
 
+    def crews(self, job: str) -> str:
+        """Where the hosts of a job meet."""
+        return f"{self.job(job)}/crews"
+
+    def wish(self, job: str) -> str:
+        """How a stop is wanted."""
+        return f"{self.job(job)}/wish"
+
+    def record(self, job: str) -> str:
+        """What the job's master knows."""
+        return f"{self.job(job)}/record"
+
+    def progress(self, job: str) -> str:
+        return f"{self.job(job)}/progress"
+
+    def reports(self, job: str) -> str:
+        return f"{self.job(job)}/reports"
+
+    def report(self, job: str, epoch: int, host: str) -> str:
+        """What a host says of its tasks of an epoch."""
+        return f"{self.reports(job)}/{counted('epoch', epoch)}-{checked('host', host)}"
+
+    def all_orders(self) -> str:
+        return f"{self.root}/orders"
+
+    def orders(self, host: str) -> str:
+        """What is to run on a host; the node itself says who has taken how many slots."""
+        return f"{self.all_orders()}/{checked('host', host)}"
+
+    def order(self, host: str, job: str) -> str:
+        return f"{self.orders(host)}/{checked('job', job)}"
+
 
 def region(epoch: int, members: Iterable[str]) -> str:
     """The folder of a group's generations: its epoch, and who it says it consists of."""

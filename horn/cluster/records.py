@@ -35,7 +35,9 @@ Event = Suspended | Resumed | Lost
 
 @dataclass(frozen=True)
 class Node:
-    """A node's data and the part of its stat that horn uses. ``created``, ``changed``: zxids."""
+    """A node's data and the part of its stat that horn uses. ``created``, ``changed``: zxids.
+    ``made_s`` : when it was made, in seconds since 1970 by the servers' clock.
+    """
 
     data: bytes
     version: int
@@ -43,6 +45,7 @@ class Node:
     changed: int
     owner: int  # session of an ephemeral node, else 0
     n_children: int
+    made_s: float = 0.0
 
 
 # Steps of a transaction.

@@ -12,11 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from horn.errors import JobError
-from horn.runtime.control import Line, Start
+from horn.runtime.control import Line, Said, Start
 
 STOP_S = 2.0  # from SIGTERM to SIGKILL
 LAST_WORD_S = 1.0  # for what a task said before its end to be read
@@ -30,9 +30,11 @@ PROGRAM = (
 
 
 class Child:
-    """One task process, as its parent sees it."""
+    """One task process, as its parent sees it. output : a descriptor that it prints to; by default
+    it shares its parent's stderr.
+    """
 
-    def __init__(self, task: int, threads: int, job_id: str) -> None:
+    def __init__(self, task: int, threads: int, job_id: str, output: int | None = None) -> None:
         self.task = task
         self.code: int | None = None
         self.is_open = True  # there may be more to read
@@ -46,7 +48,8 @@ class Child:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", PROGRAM, *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # results are the parent's to say
+                stdout=2 if output is None else output,  # results are the parent's to say
+                stderr=output,
                 env=env,
                 pass_fds=(theirs.fileno(), self.stack),
                 process_group=0,  # Ctrl-C in a terminal is for the parent alone
@@ -59,9 +62,14 @@ class Child:
             theirs.close()
         self.pidfd = os.pidfd_open(self.process.pid)
 
-    def start(self, descriptors: list[int]) -> None:
+    def start(
+        self, descriptors: list[int], key: bytes | None = None, secret: bytes | None = None
+    ) -> None:
+        self.tell(Start(self.task, key, secret), descriptors)
+
+    def tell(self, message: Said, descriptors: Sequence[int] = ()) -> None:
         try:
-            self.line.send(Start(self.task), descriptors)
+            self.line.send(message, descriptors)
         except OSError:
             pass  # it has ended already: its exit is heard of
 
@@ -101,13 +109,21 @@ class Child:
 
 
 class Family:
-    """All task processes; ends them when it is left."""
+    """The processes of tasks ``ranks``; ends them when it is left. outputs : of each rank, see
+    Child.
+    """
 
-    def __init__(self, n_tasks: int, threads: int, job_id: str) -> None:
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        threads: int,
+        job_id: str,
+        outputs: Mapping[int, int] | None = None,
+    ) -> None:
         self.children: list[Child] = []
         try:
-            for task in range(n_tasks):
-                self.children.append(Child(task, threads, job_id))
+            for task in ranks:
+                self.children.append(Child(task, threads, job_id, (outputs or {}).get(task)))
         except BaseException:
             self.stop()
             raise
@@ -161,6 +177,14 @@ class Family:
                     child.code = child.process.wait(max(ends - time.monotonic(), 0.0))
                 except subprocess.TimeoutExpired:
                     return
+
+    def kill(self) -> None:
+        """End all at once, from any thread; ``events`` tells of it."""
+        for child in list(self.children):
+            try:
+                signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+            except OSError:  # it has ended, or is closed
+                continue
 
     def stop(self) -> None:
         """End those that have not ended, and forget all of them."""

@@ -352,6 +352,12 @@ class FramedTransport(Transport):
         self._use(message.src, sum(a.nbytes for a in message.arrays))
         return message
 
+    def absent(self) -> dict[int, str]:
+        """Who has left or gone, and why. For those who only receive: other waits say it."""
+        found = dict(self.link.gone())
+        found |= {task: peer.left for task, peer in self._peers.items() if peer.left is not None}
+        return found
+
     def close(self, reason: str = "finished") -> None:
         if self._is_closed:
             return

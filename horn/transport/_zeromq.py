@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import logging
 import os
 import secrets
@@ -76,6 +77,14 @@ def keypair(key: bytes, job: str) -> tuple[bytes, bytes]:
     extracted = hmac.digest(b"horn curve 1", key, hashlib.sha256)
     secret = z85.encode(hmac.digest(extracted, job.encode() + b"\x01", hashlib.sha256))
     return zmq.curve_public(secret), secret
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host can reach what listens there."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class _Sockets:

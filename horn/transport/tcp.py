@@ -6,11 +6,9 @@ clients, or it does not start.
 
 from __future__ import annotations
 
-import ipaddress
-
 from horn.errors import JobError
 from horn.transport import Place
-from horn.transport._zeromq import ZeroMq
+from horn.transport._zeromq import ZeroMq, is_loopback
 
 
 class Tcp(ZeroMq):
@@ -22,19 +20,12 @@ class Tcp(ZeroMq):
         host, separator, port = url.removeprefix("tcp://").rpartition(":")
         if not separator or not port.isdigit():
             raise JobError(f"{url!r}: write tcp://host:port, port 0 for any free one")
-        if place.key is None and not _is_loopback(host):
+        if place.key is None and not is_loopback(host):
             raise JobError(
                 f"{url!r} can be reached from other hosts, and there is no key: make one with "
                 f"horn keygen, or listen on 127.0.0.1"
             )
         super().__init__(url, place, f"tcp://{host}:{port}")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 TRANSPORT = Tcp

@@ -1,0 +1,155 @@
+"""What the commands that speak to a cluster have in common: options, the session, the words."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from horn.errors import JobError
+
+if TYPE_CHECKING:
+    from horn.cluster.client import Cluster, Status
+    from horn.cluster.keys import Key
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def options(function: F) -> F:
+    """--zk and --key."""
+    zk = click.option(
+        "--zk",
+        "zk_hosts",
+        envvar="HORN_ZK",
+        metavar="HOSTS",
+        help="ZooKeeper, as host:port[,host:port]. HORN_ZK says it as well.",
+    )
+    return zk(key_option(function))
+
+
+def key_option(function: F) -> F:
+    return click.option(
+        "--key",
+        "key_file",
+        metavar="FILE",
+        type=click.Path(dir_okay=False),
+        help="The cluster's key, from horn keygen. HORN_KEY says it as well.",
+    )(function)
+
+
+def key_of(path: str | None) -> Key | None:
+    """The cluster's key, of --key or HORN_KEY."""
+    from horn.cluster.keys import Key
+
+    return Key.from_environment() if path is None else Key.from_file(path)
+
+
+def open_cluster(zk_hosts: str | None, key_file: str | None) -> Cluster:
+    """The cluster that a command is about."""
+    from horn.cluster.client import Cluster
+
+    if not zk_hosts:
+        raise JobError(
+            "no cluster is named: give --zk host:port, or set HORN_ZK. A cluster on this machine "
+            "alone is started with  horn up"
+        )
+    return Cluster(zk_hosts, key_of(key_file))
+
+
+def age(seconds: float) -> str:
+    """0:00:41, 3:12:00, 2 d 3:12:00"""
+    whole = int(seconds)
+    days, rest = divmod(whole, 86_400)
+    text = f"{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days} d {text}" if days else text
+
+
+def number(value: Any, form: str = ".4f") -> str:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    return format(value, form)
+
+
+def utc(seconds: float) -> str:
+    """RFC 3339"""
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+COLUMNS = ("JOB", "STATE", "STRATEGY", "G×T", "EPOCH", "STEP", "LOSS", "VAL_ACC", "AGE")
+
+
+def row(status: Status) -> list[str]:
+    """A job's line of horn status and horn list."""
+    found, at = status.submission, status.progress
+    of = f"/{at['n_epochs']}" if "n_epochs" in at else ""
+    return [
+        status.job,
+        status.state.value,
+        found.strategy if found else "–",
+        f"{found.groups}×{found.tasks}" if found else "–",
+        f"{at['epoch']}{of}" if "epoch" in at else "–",
+        f"{at['iteration']:,}" if "iteration" in at else "–",
+        number(at.get("loss")),
+        number(at.get("val_acc"), ".3f"),
+        age(status.age_s),
+    ]
+
+
+def as_json(status: Status) -> dict[str, Any]:
+    """horn.job/1"""
+    found, at, result = status.submission, status.progress, status.result
+    metrics = {k: at[k] for k in ("loss", "acc", "val_loss", "val_acc") if k in at}
+    return {
+        "schema": "horn.job/1",
+        "id": status.job,
+        "state": status.state.value,
+        "strategy": found.strategy if found else None,
+        "groups": found.groups if found else None,
+        "tasks": found.tasks if found else None,
+        "servers": found.servers if found else None,
+        "user": found.user if found else None,
+        "epoch": at.get("epoch"),
+        "epochs": at.get("n_epochs"),
+        "iteration": at.get("iteration"),
+        "iterations": at.get("n_iterations"),
+        "metrics": metrics,
+        "attempt": status.record.epoch,
+        "restarts": status.record.n_restarts,
+        "hosts": {name: list(seat.ranks) for name, seat in status.record.seats.items()},
+        "checkpoint": status.record.checkpoint if status.record.checkpoint >= 0 else None,
+        "reason": status.record.reason or None,
+        "trouble": status.record.trouble or None,
+        "cause": result.get("cause"),
+        "result": result.get("metrics"),
+        "exit_code": result.get("code"),
+        "submitted": utc(status.submitted_s),
+    }
+
+
+def failure(job: str, result: Mapping[str, Any]) -> list[str]:
+    """What is said of a job that failed."""
+    lines = [f"Job {job} FAILED", str(result.get("cause", "the reason is not known"))]
+    if result.get("details") and result.get("code") == 70:
+        lines.append(str(result["details"]))
+    checkpoint = result.get("checkpoint", -1)
+    if isinstance(checkpoint, int) and checkpoint >= 0:
+        lines.append(f"Last checkpoint: iteration {checkpoint:,}.")
+    lines.append(f"Full log: horn logs {job}      Continue after a fix: horn resume {job}")
+    return lines
+
+
+def host_name() -> str:
+    return os.uname().nodename.split(".")[0] or "host"
+
+
+def table(columns: tuple[str, ...], rows: list[list[str]]) -> None:
+    """Columns of text on stdout; plain, so that nothing need be imported for it."""
+    widths = [max(len(line[k]) for line in [list(columns), *rows]) for k in range(len(columns))]
+    for line in [list(columns), *rows]:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("   ".join(cells).rstrip())

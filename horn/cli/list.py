@@ -1,0 +1,36 @@
+"""horn list: the jobs of a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from horn.cli import _cluster
+
+
+@click.command(short_help="The jobs of a cluster, newest first.")
+@_cluster.options
+@click.option("--state", metavar="STATE", help="Only those, as in RUNNING.")
+@click.option("--user", metavar="NAME", help="Only those of a user.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(zk_hosts: str | None, key_file: str | None, state: str | None, user: str | None,
+            limit: int, as_json: bool) -> None:  # fmt: skip
+    """List jobs, newest first."""
+    from horn.cli import _screen
+    from horn.cluster.jobs import State
+    from horn.errors import JobError
+
+    if state is not None and state.upper() not in State.__members__:
+        raise JobError(f"no state is called {state!r}; there are {', '.join(State.__members__)}")
+    with _cluster.open_cluster(zk_hosts, key_file) as cluster:
+        found = [
+            status
+            for status in cluster.all_statuses()
+            if (state is None or status.state.value == state.upper())
+            and (user is None or (status.submission and status.submission.user == user))
+        ][:limit]
+    if as_json:
+        jobs = [_cluster.as_json(status) for status in found]
+        _screen.print_json({"schema": "horn.list/1", "jobs": jobs})
+    else:
+        _cluster.table(_cluster.COLUMNS, [_cluster.row(status) for status in found])

@@ -1,0 +1,110 @@
+"""horn logs: what a job's processes print."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from horn.cli import _cluster
+
+if TYPE_CHECKING:
+    from horn.cluster.client import Cluster
+
+LOOK_S = 0.3  # between two looks for more
+
+
+@click.command(short_help="What a job's processes print.")
+@click.argument("job")
+@_cluster.options
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("--task", metavar="NAME", help="Only one process: g0.t1, s0, or a worker's name.")
+@click.option("--tail", type=click.IntRange(min=0), default=200, show_default=True, metavar="N",
+              help="Begin so many lines from the end of each.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="A JSON object per line.")
+def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, task: str | None,
+            tail: int, as_json: bool) -> None:  # fmt: skip
+    """Print the logs of JOB, each line with the process that it is of. A worker's name stands for
+    the process that loads the job's file there.
+    """
+    from horn.cluster.jobs import ENDED
+    from horn.errors import NotFound
+
+    with _cluster.open_cluster(zk_hosts, key_file) as cluster:
+        name = cluster.find(job)
+        reader = _Reader(cluster, name, task, tail, as_json)
+        has_ended = False
+        while True:
+            reader.look()
+            if not follow or has_ended:
+                break
+            has_ended = cluster.jobs.state(name) in ENDED  # and then one more look
+            time.sleep(LOOK_S)
+        reader.finish()
+        if task is not None and not reader.seen:
+            raise NotFound(f"job {name} has no log of {task!r}; it has {', '.join(reader.names)}")
+
+
+class _Reader:
+    """Reads on where it was."""
+
+    def __init__(
+        self, cluster: Cluster, job: str, task: str | None, tail: int, as_json: bool
+    ) -> None:
+        self.cluster, self.job, self.task, self.tail = cluster, job, task, tail
+        self.as_json = as_json
+        self.offsets: dict[tuple[str, str], int] = {}
+        self.partial: dict[tuple[str, str], bytes] = {}
+        self.names: list[str] = []
+        self.seen: set[tuple[str, str]] = set()
+
+    def look(self) -> None:
+        from horn.errors import ClusterError, NotFound
+
+        for host, sizes in self.cluster.files(self.job).items():
+            for name, size in sizes.items():
+                if "." in name and name.rpartition(".")[2] in ("jsonl", "horn"):
+                    continue
+                if name not in self.names:
+                    self.names.append(name)
+                if self.task is not None and name != self.task:
+                    continue
+                key = (host, name)
+                self.seen.add(key)
+                try:
+                    while key not in self.offsets or self.offsets[key] < size:
+                        before = self.offsets.get(key)
+                        tail = self.tail if before is None else None
+                        start, data = self.cluster.read(
+                            self.job, host, name, before or 0, tail=tail
+                        )
+                        self.offsets[key] = start + len(data)
+                        self._print(key, data)
+                        if not data:
+                            break
+                except (NotFound, ClusterError):
+                    continue  # its worker has just gone
+
+    def _print(self, key: tuple[str, str], data: bytes) -> None:
+        *lines, self.partial[key] = (self.partial.get(key, b"") + data).split(b"\n")
+        for line in lines:
+            self._line(key, line)
+
+    def finish(self) -> None:
+        """What ends without a newline."""
+        for key, rest in self.partial.items():
+            if rest:
+                self._line(key, rest)
+
+    def _line(self, key: tuple[str, str], line: bytes) -> None:
+        from horn.cli import _screen
+
+        host, name = key
+        text = line.decode(errors="replace").rstrip("\r")
+        if self.as_json:
+            _screen.print_json(
+                {"schema": "horn.log/1", "job": self.job, "host": host, "task": name, "text": text}
+            )
+        else:
+            click.echo(f"{name}│ {text}")

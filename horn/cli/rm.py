@@ -1,0 +1,18 @@
+"""horn rm: forget jobs that have ended."""
+
+from __future__ import annotations
+
+import click
+
+from horn.cli import _cluster
+
+
+@click.command(short_help="Forget jobs that have ended, and their files.")
+@click.argument("jobs", nargs=-1, required=True)
+@_cluster.options
+def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None) -> None:
+    """Remove JOBS that have ended from the cluster: logs, checkpoints, model."""
+    with _cluster.open_cluster(zk_hosts, key_file) as cluster:
+        for name in [cluster.find(job) for job in jobs]:
+            cluster.remove(name)
+            click.echo(name)

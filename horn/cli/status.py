@@ -1,0 +1,114 @@
+"""horn status: a cluster, or one job of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from horn.cli import _cluster
+
+if TYPE_CHECKING:
+    from horn.cluster.client import Cluster, Status
+
+
+@click.command(short_help="How a cluster, or one job of it, is doing.")
+@click.argument("job", required=False)
+@_cluster.options
+@click.option("--watch", "watch_s", is_flag=False, flag_value="2s", metavar="TIME",
+              help="Show it again every 2s, or so often.")  # fmt: skip
+@click.option("--wait", "wait_for", is_flag=False, flag_value="ENDED", metavar="STATE",
+              help="Until the job is in that state; by default until it has ended.")  # fmt: skip
+@click.option("--timeout", metavar="TIME", help="Of --wait; exit code 124 after it.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout; a line each with --watch.")
+def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s: str | None,
+            wait_for: str | None, timeout: str | None, as_json: bool) -> None:  # fmt: skip
+    """Show the jobs that have not ended and the workers, or one JOB: its id, the beginning of one,
+    or @last.
+    """
+    from horn.cli import _screen
+    from horn.cluster.jobs import ENDED, State
+    from horn.errors import JobError
+
+    if wait_for is not None and job is None:
+        raise JobError("--wait is for one job: name it")
+    with _cluster.open_cluster(zk_hosts, key_file) as cluster:
+        name = None if job is None else cluster.find(job)
+        if wait_for is not None and name is not None:
+            wanted = ENDED
+            if wait_for.upper() != "ENDED":
+                if wait_for.upper() not in State.__members__:
+                    known = ", ".join(State.__members__)
+                    raise JobError(f"no state is called {wait_for!r}; there are {known}")
+                wanted = frozenset({State(wait_for.upper())})
+            cluster.wait(name, wanted, None if timeout is None else _screen.duration(timeout))
+        while True:
+            if name is None:
+                _show_cluster(cluster, as_json)
+            else:
+                _show_job(cluster.status(name), as_json)
+            if watch_s is None:
+                return
+            time.sleep(_screen.duration(watch_s))
+
+
+def _show_cluster(cluster: Cluster, as_json: bool) -> None:
+    from horn.cli import _screen
+    from horn.cluster.jobs import ENDED
+
+    statuses = [s for s in cluster.all_statuses() if s.state not in ENDED]
+    hosts = cluster.free(cluster.workers())
+    slots, free = (sum(getattr(h, what) for h in hosts.values()) for what in ("slots", "free"))
+    known = len(cluster.known_hosts())
+    if as_json:
+        workers = [
+            {"name": h.name, "address": h.address, "slots": h.slots, "free": h.free,
+             "horn": h.horn, "python": h.python}
+            for h in hosts.values()
+        ]  # fmt: skip
+        _screen.print_json(
+            {"schema": "horn.status/1", "jobs": [_cluster.as_json(s) for s in statuses],
+             "workers": workers, "workers_known": known, "slots": slots, "free": free,
+             "zookeeper": cluster.hosts}
+        )  # fmt: skip
+        return
+    _cluster.table(_cluster.COLUMNS, [_cluster.row(status) for status in statuses])
+    line = [
+        f"Workers {len(hosts)} of {known} up",
+        f"{free} of {slots} slots free",
+        f"ZooKeeper {cluster.hosts}",
+        *(f"{s.job} {s.record.reason}" for s in statuses if s.record.reason),
+    ]
+    _screen.say(" · ".join(line))
+
+
+def _show_job(status: Status, as_json: bool) -> None:
+    from horn.cli import _screen
+
+    if as_json:
+        _screen.print_json(_cluster.as_json(status))
+        return
+    _cluster.table(_cluster.COLUMNS, [_cluster.row(status)])
+    for line in _details(status):
+        click.echo(line)
+
+
+def _details(status: Status) -> list[str]:
+    record, result = status.record, status.result
+    lines: list[Any] = []
+    if record.reason:
+        lines.append(f"It {record.reason}.")
+    for name, seat in sorted(record.seats.items()):
+        ranks = ", ".join(map(str, seat.ranks))
+        lines.append(f"On {name}: ranks {ranks}")
+    if record.checkpoint >= 0:
+        lines.append(f"Last checkpoint: iteration {record.checkpoint:,}")
+    if record.n_restarts:
+        lines.append(f"Restarts: {record.n_restarts}; the last after: {record.trouble}")
+    if status.state.value == "FAILED":
+        lines += _cluster.failure(status.job, result)
+    for where, values in dict(result.get("metrics") or {}).items():
+        words = "  ".join(f"{k} {_cluster.number(v)}" for k, v in values.items())
+        lines.append(f"{where} {words}")
+    return [str(line) for line in lines]

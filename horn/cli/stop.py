@@ -1,0 +1,33 @@
+"""horn stop: end jobs, with a checkpoint."""
+
+from __future__ import annotations
+
+import click
+
+from horn.cli import _cluster
+
+
+@click.command(short_help="End jobs: save a checkpoint, then stop.")
+@click.argument("jobs", nargs=-1, required=True)
+@_cluster.options
+@click.option("--now", is_flag=True, help="Do not save first.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it is done.")
+@click.option("--timeout", default="10m", metavar="TIME", help="Exit code 124 after it.")
+def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, now: bool,
+            no_wait: bool, timeout: str) -> None:  # fmt: skip
+    """Have JOBS save a checkpoint at the next boundary and stop."""
+    from horn.cli import _screen
+    from horn.cluster.jobs import ENDED
+
+    with _cluster.open_cluster(zk_hosts, key_file) as cluster:
+        names = [cluster.find(job) for job in jobs]
+        for name in names:
+            cluster.stop(name, now)
+        for name in names:
+            if no_wait:
+                _screen.say(f"Job {name} is to stop.")
+                continue
+            state = cluster.wait(name, ENDED, _screen.duration(timeout))
+            checkpoint = cluster.status(name).record.checkpoint
+            saved = f" · last checkpoint: iteration {checkpoint:,}" if checkpoint >= 0 else ""
+            _screen.say(f"Job {name} {state.value}{saved}")

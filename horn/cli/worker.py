@@ -1,0 +1,84 @@
+"""horn worker: the agent of this host."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from horn.cli import _cluster
+
+
+@click.command(
+    short_help="Offer this machine's slots to a cluster.", context_settings={"show_default": True}
+)
+@_cluster.options
+@click.option("--slots", type=click.IntRange(min=1), show_default="the cores",
+              help="How many tasks may run here at once.")  # fmt: skip
+@click.option("--host", "address", default="127.0.0.1", metavar="ADDRESS",
+              help="Where others reach this machine; it is listened on.")  # fmt: skip
+@click.option("--name", metavar="NAME", show_default="the machine's", help="In the cluster.")
+@click.option("--dir", "folder", type=click.Path(file_okay=False), metavar="DIR",
+              show_default="~/.local/state/horn/NAME",
+              help="For packages, logs, checkpoints and models.")  # fmt: skip
+@click.option("--shared", type=click.Path(file_okay=False), metavar="DIR",
+              help="A folder that all machines see: checkpoints go there, so that a job outlives "
+              "the loss of a machine.")  # fmt: skip
+@click.option("--session", default="6s", metavar="TIME",
+              help="After so long without a word a machine is given up.")  # fmt: skip
+@click.option("--memory", metavar="BYTES", type=click.IntRange(min=1),
+              help="At most so much private memory per process of a job.")  # fmt: skip
+@click.option("--insecure", is_flag=True,
+              help="Accept that whoever reaches this machine can run code on it.")  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="Only warnings.")
+def command(zk_hosts: str | None, key_file: str | None, slots: int | None, address: str,
+            name: str | None, folder: str | None, shared: str | None, session: str,
+            memory: int | None, insecure: bool, quiet: bool) -> int:  # fmt: skip
+    """Run tasks of a cluster's jobs on this machine, until Ctrl-C.
+
+    Off loopback (--host) it needs the cluster's key: make one with horn keygen, copy it to every
+    machine, and give --key FILE.
+    """
+    from horn.cli import _screen
+    from horn.cluster.worker import Agent, Offer
+    from horn.errors import JobError
+    from horn.runtime.limits import Limits, guard
+
+    if not zk_hosts:
+        raise JobError("horn worker needs a ZooKeeper: --zk host:port[,host:port], or HORN_ZK")
+    logging.basicConfig(
+        level=os.environ.get("HORN_LOG_LEVEL", "WARNING" if quiet else "INFO").upper(),
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    key = _cluster.key_of(key_file)
+    if key is not None:
+        guard()
+    offer = Offer(
+        hosts=zk_hosts,
+        slots=slots or len(os.sched_getaffinity(0)),
+        address=address,
+        name=name or _cluster.host_name(),
+        folder=None if folder is None else Path(folder).absolute(),
+        shared=None if shared is None else Path(shared).absolute(),
+        key=key,
+        is_insecure=insecure,
+        session_s=_screen.duration(session),
+        limits=Limits(memory_bytes=memory),
+    )
+    agent = Agent(offer)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        agent.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    if not quiet:
+        _screen.say(
+            f"Worker {agent.name} offers {offer.slots} slots to {zk_hosts}. Ctrl-C ends it."
+        )
+    agent.run()
+    return 0

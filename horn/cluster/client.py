@@ -1,0 +1,394 @@
+"""What the commands ask a cluster for: submit, look, follow, stop, resume, remove.
+
+All that is small is read from ZooKeeper; files come from the agents' services. Neither NumPy nor
+the engine is imported for what only looks.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from horn.cluster import submission
+from horn.cluster.coord import Coordinator
+from horn.cluster.jobs import ENDED, NEXT, Jobs, State
+from horn.cluster.keys import Key
+from horn.cluster.master import Record
+from horn.cluster.mastering import allocated, host_of
+from horn.cluster.members import Member, Membership
+from horn.cluster.records import Put, Step
+from horn.cluster.seating import Host
+from horn.cluster.submission import Submission
+from horn.errors import (
+    ClusterError,
+    Conflict,
+    HornError,
+    JobError,
+    NotApplied,
+    NotFound,
+)
+
+if TYPE_CHECKING:
+    from horn.cluster.packing import Package
+    from horn.transport._client import Client
+
+COPIES = 2  # agents that a package is given to, so that the loss of one loses no job
+LAST = "@last"
+SHORT_S = 5.0  # for a command to reach ZooKeeper
+
+
+@dataclass(frozen=True)
+class Status:
+    """A job, as far as ZooKeeper knows. ``age_s`` : since it was submitted."""
+
+    job: str
+    state: State
+    submission: Submission | None
+    record: Record
+    progress: Mapping[str, Any]
+    result: Mapping[str, Any]
+    submitted_s: float
+    created: int
+
+    @property
+    def age_s(self) -> float:
+        return max(time.time() - self.submitted_s, 0.0)
+
+
+@dataclass
+class Cluster:
+    """A session with a cluster, as a client of it. Use it as a context.
+
+    Raises
+    ------
+    Unreachable, AccessDenied : at the start.
+    """
+
+    hosts: str
+    key: Key | None = None
+    timeout_s: float = SHORT_S
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> Cluster:
+        secret = None if self.key is None else self.key.zookeeper()
+        self.coord = self._stack.enter_context(
+            Coordinator(self.hosts, timeout_s=self.timeout_s, secret=secret)
+        )
+        self.paths = self.coord.paths
+        self.jobs = Jobs(self.coord)
+        self._clients: dict[str, Client] = {}
+        self._membership: Membership | None = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self._clients.values():
+            client.close()
+        self._stack.close()
+
+    # who is there
+
+    def workers(self) -> dict[str, Member]:
+        if self._membership is None:
+            self._membership = Membership(self.coord, self.paths.workers())
+            self._stack.callback(self._membership.close)
+        return self._membership.members()
+
+    def free(self, members: Mapping[str, Member]) -> dict[str, Host]:
+        """Workers and what is free on them."""
+        found = {}
+        for name, member in members.items():
+            node = self.coord.get(self.paths.orders(name))
+            found[name] = host_of(member, sum(allocated(node).values()))
+        return found
+
+    def known_hosts(self) -> list[str]:
+        """Workers that are there or have been."""
+        return self.coord.children(self.paths.all_orders())
+
+    # submit
+
+    def submit(self, wanted: Submission, package: Package) -> str:
+        """Hand a job in and return its id. ``wanted.job`` is the id's first part if it is no id."""
+        self.upload(package)
+        for _ in range(10):
+            job = new_id(wanted.name or wanted.job)
+            spec = self._signed(msgspec.structs.replace(wanted, job=job))
+            try:
+                self.jobs.create(job, spec)
+            except Conflict:
+                continue
+            return job
+        raise Conflict(f"no free id for {wanted.name!r}; give another --name")
+
+    def _signed(self, wanted: Submission) -> bytes:
+        if self.key is None:
+            return msgspec.json.encode(wanted)
+        return submission.sign(self.key, wanted, self.now_s())
+
+    def now_s(self) -> float:
+        """The time, by ZooKeeper's clock: when a node was made just now."""
+        self.coord.ensure(self.paths.jobs())
+        path = f"{self.paths.root}/clock-{secrets.token_hex(8)}"
+        made = self.coord.create(path, ephemeral=True)
+        self.coord.delete(path)
+        return made.made_s
+
+    def upload(self, package: Package) -> None:
+        """Give a package to agents. Raises ClusterError if none takes it."""
+        from horn.cluster.desk import Done, Have
+        from horn.cluster.desk import Package as Named
+
+        members = self.workers()
+        if not members:
+            raise ClusterError(
+                f"no worker is up: start one with  horn worker --zk {self.hosts} --slots N"
+            )
+        taken, reasons = 0, []
+        order = sorted(members)
+        secrets.SystemRandom().shuffle(order)
+        for name in order:
+            if taken == COPIES:
+                break
+            try:
+                client = self.client(name, members[name])
+                if not client.call("have", Named(package.digest), Have).is_here:
+                    client.call(
+                        "put",
+                        Named(package.digest, len(package.packed)),
+                        Done,
+                        body=_whole(package),
+                        size=len(package.packed) + package.n_bytes,
+                        timeout_s=120.0,
+                    )
+                taken += 1
+            except ClusterError as error:
+                reasons.append(f"{name}: {error}")
+        if not taken:
+            raise ClusterError(f"no worker takes the job's files: {'; '.join(reasons)}")
+
+    def client(self, name: str, member: Member) -> Client:
+        """The service of a worker."""
+        from horn.transport._client import Access, Client
+
+        known = f"{name} {member.endpoint}"
+        if known not in self._clients:
+            access = None if self.key is None else Access.of(self.key, "client", name)
+            self._clients[known] = Client(member.endpoint, access)
+        return self._clients[known]
+
+    # look
+
+    def find(self, word: str) -> str:
+        """The job that a word means: its id, the beginning of one, or @last."""
+        names = self.coord.children(self.paths.jobs())
+        if word == LAST:
+            mine = [s for s in self.all_statuses() if s.submission and s.submission.user == user()]
+            if not mine:
+                raise NotFound("you have no job here")
+            return max(mine, key=lambda status: status.created).job
+        if word in names:
+            return word
+        found = [name for name in names if name.startswith(word)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            shown = ", ".join(found[:5]) + (" ..." if len(found) > 5 else "")
+            raise JobError(f"{word!r} may be any of {shown}; write more of it")
+        raise NotFound(f"no job {word!r}; horn list shows all")
+
+    def status(self, job: str) -> Status:
+        """Raises NotFound."""
+        at = self.paths
+        spec = self.coord.get(at.spec(job))
+        state = self.coord.get(at.state(job))
+        if spec is None or state is None:
+            raise NotFound(f"no job {job!r}")
+        found: Submission | None
+        try:
+            if self.key is None:
+                found = msgspec.json.decode(spec.data, type=Submission)
+            else:
+                signed = submission.verify(self.key, spec.data, job=job, at_s=spec.made_s)
+                found = signed.submission
+        except (msgspec.DecodeError, UnicodeDecodeError, HornError):
+            found = None
+        record = self.coord.get(at.record(job))
+        return Status(
+            job,
+            State(state.data.decode()),
+            found,
+            Record() if record is None or not record.data
+            else msgspec.json.decode(record.data, type=Record),
+            self._json(at.progress(job)),
+            self._json(at.result(job)),
+            spec.made_s,
+            spec.created,
+        )  # fmt: skip
+
+    def all_statuses(self) -> list[Status]:
+        """Newest first."""
+        found = []
+        for job in self.coord.children(self.paths.jobs()):
+            try:
+                found.append(self.status(job))
+            except NotFound:  # it is being removed
+                continue
+        return sorted(found, key=lambda status: -status.created)
+
+    def _json(self, path: str) -> dict[str, Any]:
+        node = self.coord.get(path)
+        if node is None or not node.data:
+            return {}
+        found = json.loads(node.data)
+        return found if isinstance(found, dict) else {}
+
+    # change
+
+    def stop(self, job: str, now: bool) -> None:
+        """Ask for it. Raises Conflict if it has ended."""
+        for _ in range(20):
+            state = self.jobs.state(job)
+            if state in ENDED:
+                raise Conflict(f"job {job!r} is {state.value} already")
+            steps: list[Step] = [Put(self.paths.wish(job), b"now" if now else b"")]
+            if state is not State.STOPPING:
+                node = self.coord.get(self.paths.state(job))
+                if node is None or node.data != state.value.encode():
+                    continue
+                steps.append(
+                    Put(self.paths.state(job), State.STOPPING.value.encode(), node.version)
+                )
+            try:
+                self.coord.commit(steps)
+                return
+            except NotApplied:
+                continue
+        raise Conflict(f"job {job!r} keeps changing; try again")
+
+    def resume(self, job: str) -> None:
+        """From its last checkpoint. Raises Conflict if it runs, or succeeded."""
+        state = self.jobs.state(job)
+        if State.PENDING not in NEXT[state]:
+            raise Conflict(f"job {job!r} is {state.value}; what FAILED or was STOPPED is resumed")
+        self.jobs.change(job, state, State.PENDING, result=b"")
+
+    def remove(self, job: str) -> None:
+        """Forget an ended job and its files. Raises Conflict while it has not ended."""
+        from horn.cluster.desk import Done, Of
+
+        state = self.jobs.state(job)
+        if state not in ENDED:
+            raise Conflict(f"job {job!r} is {state.value}; stop it first")
+        for name, member in self.workers().items():
+            try:
+                self.client(name, member).call("forget", Of(job), Done)
+            except ClusterError as error:
+                raise ClusterError(f"the files of {job} on {name} are not removed: {error}") from (
+                    error
+                )
+        self.jobs.remove(job)
+
+    def wait(
+        self, job: str, wanted: frozenset[State], timeout_s: float | None, poll_s: float = 0.1
+    ) -> State:
+        """Until it is in one of these states; raises horn's Timeout."""
+        from horn.errors import Timeout
+
+        ends = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            state = self.jobs.state(job)
+            if state in wanted:
+                return state
+            if ends is not None and time.monotonic() > ends:
+                raise Timeout(f"job {job} is {state.value} after {timeout_s:g} s")
+            time.sleep(poll_s)
+
+    # files
+
+    def files(self, job: str) -> dict[str, dict[str, int]]:
+        """What there is of a job: by worker, the sizes of its files."""
+        from horn.cluster.desk import Files, Of
+
+        found = {}
+        for name, member in self.workers().items():
+            try:
+                found[name] = self.client(name, member).call("files", Of(job), Files).sizes
+            except ClusterError:
+                continue  # it has just gone; others may have the file too
+        return found
+
+    def read(
+        self,
+        job: str,
+        host: str,
+        name: str,
+        offset: int = 0,
+        wait_s: float = 0.0,
+        tail: int | None = None,
+    ) -> tuple[int, bytes]:
+        """From ``offset`` (or so many lines from the end): where it begins, and what there is."""
+        from horn.cluster.desk import READ_BYTES, Got, Read
+
+        member = self.workers().get(host)
+        if member is None:
+            raise NotFound(f"worker {host} is not up")
+        got, portions = self.client(host, member).download(
+            "read", Read(job, name, offset, wait_s, tail), Got,
+            max_bytes=READ_BYTES, timeout_s=wait_s + 30.0,
+        )  # fmt: skip
+        return got.offset, b"".join(portions)
+
+    def fetch_model(self, job: str, path: Path) -> None:
+        """The model of a job that succeeded, into a file."""
+        from horn.cluster.depot import MODEL
+        from horn.cluster.desk import Got, Read
+
+        members = self.workers()
+        holders = [host for host, sizes in self.files(job).items() if MODEL in sizes]
+        if not holders:
+            raise NotFound(f"job {job}: no worker that is up has its model")
+        first = str(self.status(job).result.get("host", ""))
+        host = first if first in holders else holders[0]
+        got, portions = self.client(host, members[host]).download(
+            "read", Read(job, MODEL), Got, max_bytes=2**40, timeout_s=600.0
+        )
+        temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+        try:
+            with open(temporary, "wb") as file:
+                for portion in portions:
+                    file.write(portion)
+                if file.tell() != got.size:
+                    raise ClusterError(f"{file.tell()} of {got.size} bytes of the model came")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _whole(package: Package) -> Iterator[bytes | memoryview]:
+    yield package.packed
+    yield from package.chunks()
+
+
+def user() -> str:
+    """Who says that he is; for people."""
+    try:
+        return getpass.getuser()[:100]
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def new_id(name: str) -> str:
+    """<name>-<4 hex>"""
+    plain = re.sub("[^A-Za-z0-9_.-]+", "-", name).strip("-.") or "job"
+    return f"{plain[:80]}-{secrets.token_hex(2)}"

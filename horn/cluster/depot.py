@@ -1,0 +1,179 @@
+"""The files of an agent: packages, and for each job its work, its logs and what it leaves.
+
+    id, lock                       who has this folder; one agent at a time
+    packages/<digest>/             as it came: ``manifest`` and ``files``
+    jobs/<job>/work-<epoch>/       a copy of the package, the current folder of the job's processes
+    jobs/<job>/logs/               a file per process
+    <keep>/jobs/<job>/             progress.jsonl, checkpoints, model.horn
+
+``keep`` is the folder that all hosts share, or this one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from horn.cluster import package, paths
+from horn.cluster.package import Unpacker
+from horn.errors import Conflict, JobError, NotFound
+
+MODEL, PROGRESS, CHECKPOINTS = "model.horn", "progress.jsonl", "checkpoints"
+LOG_BYTES = 8 * 1024 * 1024  # of one process; what comes after is dropped, and the log says so
+
+
+class Depot:
+    """One agent's folder; made where it is missing, for its owner alone.
+
+    Raises
+    ------
+    Conflict : another agent has it. JobError : it cannot be used.
+    """
+
+    def __init__(self, folder: Path, shared: Path | None = None) -> None:
+        self.folder, self.shared = folder, shared
+        self.keep = shared or folder
+        self._lock = threading.Lock()
+        try:
+            for path in (folder / "packages", folder / "jobs", self.keep / "jobs"):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise JobError(f"{error.filename} cannot be used: {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise Conflict(
+                f"another horn worker uses {folder}; give this one another --dir"
+            ) from None
+        self.id = _id(folder)
+        self.shared_id = "" if shared is None else _id(shared)
+        package.sweep(folder / "packages")
+        for work in folder.glob("jobs/*/work-*"):  # of an agent that was killed
+            shutil.rmtree(work, ignore_errors=True)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    # packages
+
+    def has(self, digest: str) -> bool:
+        return (self._package(digest) / "files").is_dir()
+
+    def put(self, digest: str, packed: bytes, portions: Iterator[bytes | memoryview]) -> None:
+        """Take a package in, unless it is here already. Raises BadPackage."""
+        folder = self._package(digest)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with self._lock:
+            if self.has(digest):
+                for _ in portions:
+                    pass
+                return
+            with Unpacker(folder / "files", packed, digest) as unpacker:
+                for portion in portions:
+                    unpacker.feed(portion)
+                temporary = folder / f"manifest-{secrets.token_hex(4)}"
+                temporary.write_bytes(packed)
+                temporary.rename(folder / "manifest")
+                unpacker.finish()
+
+    def get(self, digest: str) -> tuple[bytes, Iterator[bytes]]:
+        """A package's manifest and its files' bytes. Raises NotFound."""
+        if not self.has(digest):
+            raise NotFound(f"package {digest[:16]} is not here")
+        packed = (self._package(digest) / "manifest").read_bytes()
+        return packed, package.read(self._package(digest) / "files", package.decode(packed))
+
+    def _package(self, digest: str) -> Path:
+        return self.folder / "packages" / paths.checked("package", digest)
+
+    # jobs
+
+    def work(self, job: str, epoch: int, digest: str) -> Path:
+        """A fresh copy of the package for an epoch."""
+        folder = self._job(job) / f"work-{epoch}"
+        self._job(job).mkdir(mode=0o700, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self._package(digest) / "files", folder)
+        return folder
+
+    def drop_work(self, job: str, epoch: int) -> None:
+        shutil.rmtree(self._job(job) / f"work-{epoch}", ignore_errors=True)
+
+    def logs(self, job: str) -> Path:
+        folder = self._job(job) / "logs"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+
+    def kept(self, job: str) -> Path:
+        folder = self.keep / "jobs" / paths.checked("job", job)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def files(self, job: str) -> dict[str, Path]:
+        """What can be read of a job from here, by the name that it has for others."""
+        found = {p.name.removesuffix(".log"): p for p in sorted(self._job(job).glob("logs/*.log"))}
+        kept = self.keep / "jobs" / job
+        for name in (PROGRESS, MODEL):
+            if (kept / name).is_file():
+                found[name] = kept / name
+        return found
+
+    def forget(self, job: str) -> None:
+        """Remove all of a job but packages, which other jobs may have too."""
+        for folder in (self._job(job), self.keep / "jobs" / job):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _job(self, job: str) -> Path:
+        return self.folder / "jobs" / paths.checked("job", job)
+
+
+def _id(folder: Path) -> str:
+    """A random name that a folder keeps."""
+    path = folder / "id"
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        for _ in range(100):  # its maker may be about to write it
+            text = path.read_text().strip()
+            if text:
+                return text
+            threading.Event().wait(0.01)
+        raise JobError(f"{path} is empty; remove it") from None
+    with os.fdopen(fd, "w") as file:
+        name = secrets.token_hex(8)
+        file.write(name + "\n")
+    return name
+
+
+class Log:
+    """A log file with a limit, written by whoever reads the process's output."""
+
+    def __init__(self, path: Path, limit: int = LOG_BYTES) -> None:
+        self.path, self.limit = path, limit
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._n = os.fstat(self._fd).st_size
+        self._is_full = self._n >= limit
+
+    def write(self, data: bytes) -> None:
+        room = self.limit - self._n
+        self._n += len(data)
+        if room > 0:
+            os.write(self._fd, data[:room])
+        if self._n > self.limit and not self._is_full:
+            self._is_full = True
+            notice = f"\nhorn: the log ends here: {self.limit:,} bytes are kept, the rest is not\n"
+            os.write(self._fd, notice.encode())
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

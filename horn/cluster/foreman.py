@@ -1,0 +1,472 @@
+"""A job's foreman on one host: the process that loads its file and starts its tasks there.
+
+``main`` is run by an agent (``runs.Foreman``) with the arguments LINE PARENT NAME: an inherited
+descriptor, the pid of the agent, with which it ends, and a name to be listed by. What it needs is
+imported before it is told what it is: the next job begins so much sooner. It is the first process
+that user code runs in: limits are set before, and no key of the cluster is ever in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import horn.train  # noqa: F401  what follows needs it, and it takes long
+from horn import settings as settings_
+from horn import target as targets
+from horn.cluster.assignment import (
+    Assignment,
+    At,
+    End,
+    Line,
+    Over,
+    Running,
+    Said,
+    Saved,
+    Stop,
+    Warm,
+)
+from horn.cluster.coord import Coordinator
+from horn.cluster.depot import CHECKPOINTS, LOG_BYTES, MODEL, PROGRESS, Log
+from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Failure
+from horn.cluster.members import Membership
+from horn.cluster.submission import Submission
+from horn.errors import HornError, MemberLost, ProtocolError, Stopped
+from horn.job import Job
+from horn.progress import Progress
+from horn.runtime import launch, limits
+from horn.runtime.crew import Crew
+from horn.runtime.crews import KEEPER, Bridge, Crews, attend
+from horn.runtime.parcel import RunSpec, draft
+from horn.sources import line_of
+from horn.strategies import Strategy, Topology
+from horn.train import Run, conduct
+from horn.transport import Place
+
+logger = logging.getLogger(__name__)
+
+PR_SET_PDEATHSIG = 1
+MEET_S = 60.0  # for the hosts of a job to find one another
+STEP_S = 0.25  # between two words about how far it is
+CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
+OPTIONS = ("barrier", "backend")  # of horn.train, as they are
+
+
+class Told(Progress):
+    """Progress for the agent, and for who asks it later: a line of JSON each in ``file``."""
+
+    interval_s = STEP_S
+
+    def __init__(self, foreman: Foreman, file: Path) -> None:
+        self.foreman, self.file = foreman, file
+        self.facts: dict[str, Any] = {}
+        self.latest: dict[str, Any] = {}
+        self.n_begun = 0
+
+    def begin(self, job: Job) -> None:
+        per_epoch = job.iterations_per_epoch
+        self.facts = {
+            "n_epochs": -(-job.n_iterations // per_epoch),
+            "n_iterations": job.n_iterations,
+            "per_epoch": per_epoch,
+        }
+        self.foreman.say(Running())
+        self._write({"begin": {**self.facts, "attempt": self.foreman.assignment.epoch}})
+        self._tell({"epoch": 1, "iteration": 0})
+
+    def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
+        self._tell(
+            {"epoch": epoch, "iteration": iteration, "loss": loss, "samples_per_s": samples_per_s}
+        )
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        plain = {key: _plain(value) for key, value in row.items()}
+        self._write({"row": plain})
+        self._tell(plain)
+
+    def note(self, text: str) -> None:
+        self._write({"note": text})
+
+    def _tell(self, said: dict[str, Any]) -> None:
+        known = {k: v for k, v in said.items() if not isinstance(v, float) or v == v}
+        self.latest.update({k: v for k, v in known.items() if v is not None})
+        self.foreman.say(At({**self.facts, **self.latest, "at": time.time()}))
+
+    def _write(self, said: dict[str, Any]) -> None:
+        with open(self.file, "a", encoding="utf-8") as file:
+            file.write(json.dumps(said) + "\n")
+
+
+class Pumps:
+    """Pipes that tasks print to, and their logs, which have a limit. A thread reads."""
+
+    def __init__(self, folder: Path, names: Mapping[int, str], limit: int) -> None:
+        self.outputs: dict[int, int] = {}
+        self._logs: dict[int, Log] = {}
+        for rank, name in names.items():
+            ours, theirs = os.pipe2(os.O_CLOEXEC)
+            self.outputs[rank] = theirs
+            self._logs[ours] = Log(folder / f"{name}.log", limit)
+        self._thread = threading.Thread(target=self._run, name="horn-logs", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        poll = select.poll()
+        for fd in self._logs:
+            poll.register(fd, select.POLLIN)
+        left = set(self._logs)
+        while left:
+            for fd, _ in poll.poll():
+                data = os.read(fd, 65536)
+                self._logs[fd].write(data)
+                if not data:
+                    poll.unregister(fd)
+                    os.close(fd)
+                    self._logs[fd].close()
+                    left.discard(fd)
+
+    def release(self) -> None:
+        """The tasks have their ends: this process's are closed."""
+        for fd in self.outputs.values():
+            os.close(fd)
+        self.outputs = {}
+
+    def wait(self) -> None:
+        """Until all is written; the tasks have ended."""
+        self._thread.join(2.0)
+
+
+class Foreman:
+    """One assignment."""
+
+    def __init__(self, line: Line, assignment: Assignment) -> None:
+        self.line, self.assignment = line, assignment
+        self.submission = msgspec.convert(assignment.submission, Submission)
+        self.is_over = threading.Event()  # end now
+        self.asked = threading.Event()  # save, then end
+        self.checkpoint = -1
+        self.site: launch.Site | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def n_hosts(self) -> int:
+        return len(self.assignment.seats)
+
+    @property
+    def saves(self) -> bool:
+        """Whether there are checkpoints of this job."""
+        return self.assignment.can_save and not self.submission.servers
+
+    def say(self, word: Said) -> None:
+        with self._lock:
+            try:
+                self.line.send(word)
+            except OSError:
+                os._exit(1)  # the agent has gone, and PDEATHSIG is on its way
+
+    def run(self) -> Over:
+        """Its life, up to its last word."""
+        try:
+            return self._run()
+        except Stopped as error:
+            return Over(STOPPED, checkpoint=self.checkpoint, result={"iteration": error.iteration})
+        except HornError as error:
+            return Over(FAILED, self._failure(error), checkpoint=self.checkpoint)
+        except MemoryError:
+            text = "out of memory; use a smaller batch_size, fewer neurons, or dtype float32"
+            return Over(FAILED, Failure(text, when=time.time(), is_final=True))
+        except BaseException as error:  # the top of this process: from the user's file, or a bug
+            return Over(FAILED, self._unexpected(error), checkpoint=self.checkpoint)
+
+    def _failure(self, error: HornError) -> Failure:
+        site = self.site
+        is_repairable = site is not None and site.is_repairable
+        host = self.assignment.host
+        return Failure(
+            f"{error}" if self.n_hosts == 1 else f"{error}\n(said by worker {host})",
+            error.exit_code,
+            time.time(),
+            is_echo=isinstance(error, MemberLost),
+            is_final=not is_repairable,
+            details=str(getattr(error, "details", ""))[:20_000],
+        )
+
+    def _unexpected(self, error: BaseException) -> Failure:
+        import traceback
+
+        text = "".join(traceback.format_exception(error))
+        sys.stderr.write(text)
+        found = line_of(error)
+        kind = f"{type(error).__name__}: {error}"
+        if found is None:
+            code = 1 if isinstance(error, SystemExit) else 70
+            return Failure(kind, code, time.time(), is_final=True, details=text[-20_000:])
+        file, number, line = found
+        short = file.removeprefix(self.assignment.work + "/")
+        return Failure(f"{short}:{number}  {line}\n{kind}", 1, time.time(), is_final=True)
+
+    def _run(self) -> Over:
+        mine, submission = self.assignment, self.submission
+        with ExitStack() as stack:
+            seat = mine.seats[mine.host]
+            topology = Topology(submission.groups, submission.tasks, submission.servers)
+            names = {rank: short_name(topology, rank) for rank in seat.ranks}
+            pumps = Pumps(Path(mine.logs), names, mine.log_bytes or LOG_BYTES)
+            stack.callback(pumps.wait)
+            threads = int(submission.options.get("threads") or mine.threads)
+            crew = Crew(seat.ranks, threads, mine.job, pumps.outputs)
+            stack.callback(crew.stop)
+            pumps.release()
+            threading.Thread(target=self._watch, args=(crew,), name="horn-end", daemon=True).start()
+            bridge = None if self.n_hosts == 1 else self._bridge(stack)
+            job, strategy = self._load()
+            if bridge is not None and bridge.number != KEEPER:
+                return self._attend(crew, bridge, job, strategy, threads)
+            self.site = site = self._site(crew, bridge, threads)
+            run = self._conduct(site, job, strategy)
+            if self.is_over.is_set():
+                return Over(GONE)
+            path = Path(mine.keep) / MODEL
+            run.model.save(path)
+            return Over(FINISHED, result=_result(run), checkpoint=self.checkpoint)
+
+    def _watch(self, crew: Crew) -> None:
+        """End the tasks as soon as it is told to: then everything else here ends, too."""
+        self.is_over.wait()
+        crew.kill()
+
+    def _load(self) -> tuple[Job, Strategy]:
+        submission = self.submission
+        found = targets.load(submission.target, submission.arguments)
+        pairs = tuple(f"{key}={value}" for key, value in submission.settings)
+        strategy, others = settings_.strategy(submission.strategy, pairs)
+        job = settings_.apply(found.job, others)
+        if submission.seed is not None:
+            job = job.with_settings(network=job.network.rebuilt(seed=submission.seed))
+        if not job.name:
+            job = job.with_settings(name=submission.name)
+        return job, strategy
+
+    def _site(self, crew: Crew, bridge: Bridge | None, threads: int) -> launch.Site:
+        mine = self.assignment
+        crews: Crew | Crews = crew
+        if bridge is not None:
+            elsewhere = {
+                number: mine.seats[name].ranks
+                for number, name in enumerate(bridge.names)
+                if number != KEEPER
+            }
+            crews = Crews(crew, bridge, elsewhere)
+        return launch.Site(
+            mine.zookeeper, mine.job, mine.epoch, crews, self._url(), threads, mine.key,
+            mine.secret, self.asked, self._saved,
+        )  # fmt: skip
+
+    def _url(self) -> str:
+        if self.n_hosts > 1:
+            return f"tcp://{_host(self.assignment)}:0"
+        return launch.URLS[str(self.submission.options.get("transport", "shm"))]
+
+    def _saved(self, iteration: int) -> None:
+        self.checkpoint = iteration
+        self.say(Saved(iteration))
+
+    def _conduct(self, site: launch.Site, job: Job, strategy: Strategy) -> Run:
+        mine, submission = self.assignment, self.submission
+        options = submission.options
+        pins = {k[4:]: str(v) for k, v in options.items() if k.startswith("pin.")}
+        saves = self.saves
+        seconds = submission.checkpoint_s
+        if seconds is None and submission.checkpoint_every is None:
+            seconds = CHECKPOINT_S
+        guests = bool(options.get("guests", False))
+        return conduct(
+            job,
+            groups=submission.groups,
+            tasks=submission.tasks,
+            servers=0 if guests else submission.servers or None,
+            strategy=strategy,
+            backend=str(options.get("backend", "kernels")),
+            seed=None,
+            threads=site.threads,
+            progress=Told(self, Path(mine.keep) / PROGRESS),
+            timeout=submission.timeout_s,
+            barrier=str(options.get("barrier", "message")),
+            transport="tcp" if self.n_hosts > 1 else str(options.get("transport", "shm")),
+            pins=pins or None,
+            trace=None,
+            superstep_timeout=float(options.get("superstep_timeout_s") or 60.0),
+            checkpoints=Path(mine.keep) / CHECKPOINTS if saves else None,
+            checkpoint_every=submission.checkpoint_every if saves else None,
+            checkpoint_seconds=seconds if saves else None,
+            keep_checkpoints=submission.keep,
+            resume=saves,
+            max_restarts=0,
+            site=site,
+        )
+
+    # several hosts
+
+    def _bridge(self, stack: ExitStack) -> Bridge:
+        """The link to the other hosts' foremen, who are found through ZooKeeper."""
+        mine = self.assignment
+        names = sorted(mine.seats, key=lambda name: min(mine.seats[name].ranks))  # rank 0's first
+        place = Place(names.index(mine.host), len(names), f"{mine.job}/crews", mine.epoch, mine.key)
+        bridge = Bridge(f"tcp://{_host(mine)}:0", place, names)
+        stack.callback(bridge.close)
+        coord = stack.enter_context(Coordinator(mine.zookeeper, secret=mine.secret))
+        here = Membership(coord, coord.paths.crews(mine.job))
+        stack.callback(here.close)
+        here.join(mine.host, bridge.endpoint, info={"epoch": mine.epoch}, replace=True)
+        found = here.wait_for(names, MEET_S, lambda m: int(m.info["epoch"]) >= mine.epoch)
+        bridge.connect([found[name].endpoint for name in names], MEET_S)
+        return bridge
+
+    def _attend(
+        self, crew: Crew, bridge: Bridge, job: Job, strategy: Strategy, threads: int
+    ) -> Over:
+        mine, submission = self.assignment, self.submission
+        topology = Topology(submission.groups, submission.tasks, submission.servers)
+        job = strategy.prepared(job, topology)
+        folder = str((Path(mine.keep) / CHECKPOINTS).absolute())
+
+        def change(run: RunSpec) -> RunSpec:
+            here = Path(folder) / Path(run.resume).name
+            return msgspec.structs.replace(
+                run,
+                url=self._url(),
+                threads=threads,
+                begun=time.monotonic(),
+                checkpoints=folder if run.checkpoints else "",
+                resume=str(here) if run.resume else "",
+            )
+
+        self.site = launch.Site("", "", 0, crew, "", 1, is_repairable=True)
+        is_done = attend(
+            crew, bridge, job, draft(job, strategy), change, self.is_over,
+            lambda: self.say(Running()), mine.key, mine.secret,
+        )  # fmt: skip
+        return Over(FINISHED if is_done else GONE)
+
+
+def short_name(topology: Topology, rank: int) -> str:
+    """g0.t1, s0"""
+    if rank >= topology.n_workers:
+        return f"s{rank - topology.n_workers}"
+    return f"g{rank // topology.n_tasks}.t{rank % topology.n_tasks}"
+
+
+def _host(assignment: Assignment) -> str:
+    address = assignment.seats[assignment.host].address
+    return f"[{address}]" if ":" in address else address
+
+
+def _result(run: Run) -> dict[str, Any]:
+    """What is told of a run that succeeded; the model is a file."""
+    return {
+        "metrics": {where: _plain(values) for where, values in run.metrics.items()},
+        "epochs": run.epochs,
+        "iterations": run.iterations,
+        "stopped_early": run.stopped_early,
+        "best_epoch": run.best_epoch,
+        "seconds": round(run.seconds, 3),
+        "history": [_plain(row) for row in run.history[-1000:]],
+        "counters": _plain(run.counters),
+        "staleness": {str(late): n for late, n in sorted(run.staleness.items())},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: NaN and infinity are null."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
+        return None
+    return value
+
+
+def _end_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def main() -> None:
+    """One foreman: wait for an assignment, do it, say what came of it."""
+    fd, parent = map(int, sys.argv[1:3])
+    _end_with(parent)
+    os.set_inheritable(fd, False)
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = Line(socket.socket(fileno=fd))
+    line.send(Warm())
+    assignment: Assignment | None = None
+    waiting: list[Said] = []
+    while assignment is None:
+        words = line.read()
+        if words is None:
+            os._exit(0)
+        for word in words:
+            if isinstance(word, Assignment):
+                assignment = word
+            else:
+                waiting.append(word)
+    logging.basicConfig(
+        level=os.environ.get("HORN_LOG_LEVEL", "WARNING").upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    limits.apply(assignment.limits, keep=[fd], parent=parent)
+    os.chdir(assignment.work)
+    sys.path.insert(0, assignment.work)
+    os.environ["HORN_JOB_ID"] = assignment.job
+    foreman = Foreman(line, assignment)
+    threading.Thread(target=_listen, args=(line, foreman, waiting), daemon=True).start()
+    over = foreman.run()
+    if foreman.is_over.is_set() and over.phase in (FAILED, GONE) and not _is_own(over):
+        phase = STOPPED if foreman.asked.is_set() else GONE
+        over = Over(phase, checkpoint=over.checkpoint)
+    foreman.say(over)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _is_own(over: Over) -> bool:
+    """Whether it failed by itself, and not because it was told to end."""
+    return over.failure is not None and over.failure.is_final and not over.failure.is_echo
+
+
+def _listen(line: Line, foreman: Foreman, first: Sequence[Said]) -> None:
+    """What the agent says while the job runs."""
+    words: Sequence[Said] | None = first
+    while words is not None:
+        for word in words:
+            if isinstance(word, End):
+                foreman.is_over.set()
+            elif isinstance(word, Stop):
+                foreman.asked.set()
+                if not foreman.saves:  # then there is nothing to wait for
+                    foreman.is_over.set()
+            else:
+                raise ProtocolError(f"the agent says {type(word).__name__}")
+        words = line.read()
+    os._exit(1)

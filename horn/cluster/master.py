@@ -1,0 +1,293 @@
+"""What the master of a job decides. Pure: what is in ZooKeeper in, what is to be written out.
+
+Everything it knows is in ZooKeeper, so whoever is elected next goes on. Every start of a job's
+tasks has an epoch; the tasks of one have all ended, or the session of their agent has, before there
+is an order with the next. docs/notes/0060.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+
+from horn.cluster.jobs import ENDED, State
+from horn.cluster.seating import Host, Need, Waits, seat
+
+RUN, STOP, END = "run", "stop", "end"  # aims of an order, in the order in which they can follow
+AIMS = (RUN, STOP, END)
+STARTING, RUNNING = "starting", "running"
+FINISHED, FAILED, STOPPED, GONE = "finished", "failed", "stopped", "ended"
+LAST = frozenset({FINISHED, FAILED, STOPPED, GONE})  # phases after which nothing runs any more
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The base of what is kept in ZooKeeper: JSON of checked fields."""
+
+
+class Seat(Kept, frozen=True, forbid_unknown_fields=True):
+    """A host's part in an epoch. ``member`` : the epoch of its agent's registration. ``shared`` :
+    the folder that it shares with others, "" for none.
+    """
+
+    member: _Count
+    address: str
+    ranks: tuple[_Count, ...]
+    shared: str = ""
+
+
+class Order(Kept, frozen=True, forbid_unknown_fields=True):
+    """What an agent is to run of a job. ``seats`` : all hosts', its own among them."""
+
+    epoch: _Count
+    aim: str
+    seats: dict[str, Seat]
+
+
+class Failure(Kept, frozen=True, forbid_unknown_fields=True):
+    """What went wrong on a host.
+
+    text : for people. code : the exit code that belongs to it. when : seconds of the wall clock.
+    is_echo : it tells of another host's failure. is_final : it would come again.
+    """
+
+    text: str
+    code: int = 1
+    when: float = 0.0
+    is_echo: bool = False
+    is_final: bool = False
+    details: str = ""
+
+
+class Report(Kept, frozen=True, forbid_unknown_fields=True):
+    """What an agent says of its tasks of an epoch. checkpoint : the last complete one that it knows
+    of; -1 for none. result : of the host with rank 0, when all have finished.
+    """
+
+    phase: str
+    member: _Count = 0
+    checkpoint: int = -1
+    failure: Failure | None = None
+    result: dict[str, Any] | None = None
+
+
+class Record(Kept, frozen=True, forbid_unknown_fields=True):
+    """What a master knows of its job.
+
+    seats : who has orders; empty when nothing runs. n_failures : since the last checkpoint.
+    hosts : where it ran last. reason : why it waits.
+    """
+
+    epoch: _Count = 0
+    aim: str = RUN
+    seats: dict[str, Seat] = {}
+    checkpoint: int = -1
+    failed_at: int = -1  # the checkpoint when a failure was counted last
+    n_failures: _Count = 0
+    n_restarts: _Count = 0
+    hosts: tuple[str, ...] = ()
+    reason: str = ""
+    trouble: str = ""  # the last failure, in words
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is in ZooKeeper about a job. ``reports`` are those of the record's epoch, by host;
+    ``hosts`` are the workers that are there.
+    """
+
+    state: State
+    need: Need
+    record: Record
+    reports: Mapping[str, Report]
+    hosts: Mapping[str, Host]
+    max_restarts: int = 3
+    wants_now: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to be written, all at once. ``orders`` by host, None to withdraw one; ``state`` and
+    ``result`` where they change.
+    """
+
+    record: Record
+    orders: Mapping[str, Order | None] = field(default_factory=dict)
+    state: State | None = None
+    result: Mapping[str, Any] | None = None
+
+
+def decide(picture: Picture) -> Decision | None:
+    """The next step; None if there is nothing to do until something changes."""
+    if picture.state in ENDED:
+        return None
+    if picture.record.seats:
+        return _tend(picture)
+    if picture.state is State.STOPPING:
+        return _stopped(picture, picture.record)
+    return _place(picture)
+
+
+def ended(picture: Picture) -> frozenset[str]:
+    """The hosts on which nothing of the epoch runs any more, for sure."""
+    seats = picture.record.seats
+    done = {h for h, report in _reports(picture).items() if report.phase in LAST}
+    return frozenset(done | {name for name in seats if is_gone(picture, name)})
+
+
+def is_gone(picture: Picture, name: str) -> bool:
+    """Whether a seat's agent has lost its session: it ended its tasks before."""
+    host = picture.hosts.get(name)
+    return host is None or host.member != picture.record.seats[name].member
+
+
+def _reports(picture: Picture) -> dict[str, Report]:
+    """Of agents that are who the orders were for."""
+    seats = picture.record.seats
+    return {
+        name: report
+        for name, report in picture.reports.items()
+        if name in seats and report.member == seats[name].member
+    }
+
+
+# Nothing runs
+
+
+def _place(picture: Picture) -> Decision | None:
+    record = picture.record
+    found = seat(picture.need, picture.hosts, record.hosts)
+    if isinstance(found, Waits):
+        if found.reason == record.reason:
+            return None
+        return Decision(_changed(record, reason=found.reason))
+    seats = {
+        name: Seat(host.member, host.address, ranks, host.shared)
+        for name, ranks in found.items()
+        for host in (picture.hosts[name],)
+    }
+    record = _changed(
+        record, epoch=record.epoch + 1, aim=RUN, seats=seats, hosts=tuple(seats), reason=""
+    )
+    return Decision(record, _orders(record), State.RUNNING)
+
+
+# Something runs
+
+
+def _tend(picture: Picture) -> Decision | None:
+    record, reports = picture.record, _reports(picture)
+    over = ended(picture)
+    newest = max((r.checkpoint for r in reports.values()), default=-1)
+    if newest > record.checkpoint:
+        return Decision(_changed(record, checkpoint=newest))
+    if len(over) == len(record.seats):
+        return _conclude(picture, reports)
+    fine = {name for name, report in reports.items() if report.phase in (FINISHED, STOPPED)}
+    has_trouble = bool(over - fine)
+    aim = record.aim
+    if has_trouble:
+        aim = END
+    elif picture.state is State.STOPPING:
+        aim = END if picture.wants_now else STOP
+    if AIMS.index(aim) <= AIMS.index(record.aim):
+        return None
+    record = _changed(record, aim=aim)
+    return Decision(record, _orders(record))
+
+
+def _conclude(picture: Picture, reports: Mapping[str, Report]) -> Decision:
+    """Nothing of the epoch runs any more."""
+    record = picture.record
+    withdrawn: dict[str, Order | None] = dict.fromkeys(record.seats)
+    free = _changed(record, seats={}, aim=RUN)
+    phases = {reports[name].phase if name in reports else GONE for name in record.seats}
+    if phases == {FINISHED}:
+        first = next(name for name, s in record.seats.items() if 0 in s.ranks)
+        result = {"state": State.SUCCEEDED.value, "code": 0, "host": first,
+                  **(reports[first].result or {})}  # fmt: skip
+        return Decision(_settled(free), withdrawn, State.SUCCEEDED, result)
+    cause = first_cause(picture, reports)
+    if cause is not None and cause.is_final:
+        return _failed(free, withdrawn, cause, cause.text)
+    if picture.state is State.STOPPING:
+        return _stopped(picture, free, withdrawn)
+    if cause is None:  # an agent was told to leave: nobody's failure
+        left = sorted(n for n in record.seats if n not in reports or reports[n].phase == GONE)
+        record = _changed(free, n_restarts=record.n_restarts + 1, trouble=_left(left))
+        return Decision(record, withdrawn, _restarting(picture))
+    n = 1 if record.checkpoint > record.failed_at else record.n_failures + 1
+    if n > picture.max_restarts:
+        times = f"failed {n} times" if n > 1 else "failed"
+        last = (
+            "with no checkpoint" if record.checkpoint < 0
+            else f"since the checkpoint of iteration {record.checkpoint:,}"
+        )  # fmt: skip
+        text = f"{cause.text}\nThe job {times} {last}; --max-restarts is {picture.max_restarts}."
+        return _failed(free, withdrawn, cause, text)
+    record = _changed(
+        free, n_failures=n, failed_at=record.checkpoint, n_restarts=record.n_restarts + 1,
+        trouble=cause.text[:1000],
+    )  # fmt: skip
+    return Decision(record, withdrawn, _restarting(picture))
+
+
+def first_cause(picture: Picture, reports: Mapping[str, Report]) -> Failure | None:
+    """The first failure that is no echo of another; a lost host before the echoes it made."""
+    failures = [r.failure for r in reports.values() if r.failure is not None]
+    own = [f for f in failures if not f.is_echo]
+    if own:
+        # What would come again is the cause, whoever was first: the others may follow from it.
+        return min(own, key=lambda f: (not f.is_final, f.when))
+    lost = sorted(
+        name for name in picture.record.seats
+        if is_gone(picture, name) and (name not in reports or reports[name].phase not in LAST)
+    )  # fmt: skip
+    if lost:
+        ranks = sum(len(picture.record.seats[name].ranks) for name in lost)
+        return Failure(
+            f"First failure: worker {', '.join(lost)} was lost (killed, stopped or cut off: its "
+            f"session with ZooKeeper ended), and {ranks} task{'s' * (ranks > 1)} with it"
+        )
+    return min(failures, key=lambda f: f.when, default=None)
+
+
+def _left(names: list[str]) -> str:
+    return f"worker {', '.join(names)} was stopped" if names else "the tasks were ended"
+
+
+def _restarting(picture: Picture) -> State | None:
+    return None if picture.state is State.RESTARTING else State.RESTARTING
+
+
+def _failed(
+    record: Record, orders: Mapping[str, Order | None], cause: Failure, text: str
+) -> Decision:
+    result = {"state": State.FAILED.value, "code": cause.code, "cause": text,
+              "details": cause.details, "checkpoint": record.checkpoint}  # fmt: skip
+    return Decision(_settled(record), orders, State.FAILED, result)
+
+
+def _stopped(
+    picture: Picture, record: Record, orders: Mapping[str, Order | None] | None = None
+) -> Decision:
+    result = {"state": State.STOPPED.value, "code": 5, "checkpoint": record.checkpoint}
+    return Decision(_settled(record), orders or {}, State.STOPPED, result)
+
+
+def _settled(record: Record) -> Record:
+    """Ready for horn resume: what is counted begins anew."""
+    return _changed(record, n_failures=0, failed_at=-1, reason="", seats={}, aim=RUN)
+
+
+def _orders(record: Record) -> dict[str, Order | None]:
+    order = Order(record.epoch, record.aim, dict(record.seats))
+    return dict.fromkeys(record.seats, order)
+
+
+def _changed(record: Record, **changes: Any) -> Record:
+    return msgspec.structs.replace(record, **changes)

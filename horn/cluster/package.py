@@ -1,0 +1,360 @@
+"""A job's files: a manifest, and the raw bytes of all files one after another.
+
+No archive format and nothing to extract: the receiver reads the manifest, decides, and writes only
+files that it has decided on. Whether a name is good is a rule here (``check``), the same when
+packing and when unpacking; what is in a file is its user's matter. Packing is in ``packing``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import shutil
+import stat
+import unicodedata
+from collections.abc import Iterator
+from typing import Annotated, NoReturn, Self
+
+import msgspec
+
+from horn.errors import JobError, NotAllowed
+
+FORMAT = 1
+MAX_FILES = 4096
+MAX_BYTES = 64 * 1024 * 1024
+MAX_DEPTH = 16
+PART_BYTES = 255
+PATH_BYTES = 1024
+MANIFEST_BYTES = 1024 * 1024  # decoded it is at most some 8 MB
+CHUNK_BYTES = 256 * 1024
+PARTIAL = ".horn-partial-"  # folders that are being written begin with this
+_DRIVE = re.compile(r"[A-Za-z]:")
+
+
+class BadPackage(NotAllowed):
+    """A manifest, or what came for it, is not what it must be. Nothing of it is kept."""
+
+    def __init__(self, where: str, got: object, expected: object) -> None:
+        self.where, self.got, self.expected = where, str(got)[:200], str(expected)
+        super().__init__(where, self.got, self.expected)
+
+    def __str__(self) -> str:
+        return f"package: {self.where}: got {self.got}, expected {self.expected}"
+
+
+class File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One regular file. ``path`` is relative, with "/"."""
+
+    path: Annotated[str, msgspec.Meta(min_length=1, max_length=PATH_BYTES)]
+    size: Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
+    sha256: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """All files, sorted by path."""
+
+    format: Annotated[int, msgspec.Meta(ge=FORMAT, le=FORMAT)]
+    files: Annotated[tuple[File, ...], msgspec.Meta(max_length=MAX_FILES)]
+
+    @property
+    def n_bytes(self) -> int:
+        """Of all files together."""
+        return sum(file.size for file in self.files)
+
+
+_ENCODE = msgspec.msgpack.Encoder()
+_DECODE = msgspec.msgpack.Decoder(Manifest)
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The one form that a manifest has."""
+    check(manifest)
+    packed = _ENCODE.encode(manifest)
+    if len(packed) > MANIFEST_BYTES:
+        raise BadPackage("manifest", f"{len(packed)} bytes", f"at most {MANIFEST_BYTES}")
+    return packed
+
+
+def decode(packed: bytes) -> Manifest:
+    """A manifest, checked. Raises BadPackage."""
+    if len(packed) > MANIFEST_BYTES:
+        raise BadPackage("manifest", f"{len(packed)} bytes", f"at most {MANIFEST_BYTES}")
+    try:
+        manifest = _DECODE.decode(packed)
+    except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors among them
+        raise BadPackage("manifest", str(error) or type(error).__name__, "a manifest") from None
+    check(manifest)
+    if _ENCODE.encode(manifest) != packed:
+        raise BadPackage("manifest", "another form of the same", "its shortest form")
+    return manifest
+
+
+def digest(packed: bytes) -> str:
+    """What a submission names its package by: hex SHA-256 of the manifest."""
+    return hashlib.sha256(packed).hexdigest()
+
+
+def check(manifest: Manifest) -> None:
+    """Names, order and total size. Raises BadPackage.
+
+    Two names that a file system or an eye may take for one another (letter case, Unicode forms)
+    are as bad as the same name twice.
+    """
+    spelled: dict[str, str] = {}  # folded: as written, of files and of folders
+    kinds: dict[str, str] = {}
+    last = ""
+    for file in manifest.files:
+        check_path(file.path)
+        if file.path <= last:
+            raise BadPackage(f"file {file.path!r}", f"it after {last!r}", "sorted, each once")
+        last = file.path
+        parts = file.path.split("/")
+        for depth in range(1, len(parts) + 1):
+            name = "/".join(parts[:depth])
+            folded = unicodedata.normalize("NFKC", name).casefold()
+            kind = "file" if depth == len(parts) else "folder"
+            other = spelled.setdefault(folded, name)
+            if other != name or kinds.setdefault(folded, kind) != kind:
+                raise BadPackage(f"file {file.path!r}", f"{other!r} beside it", "unlike names")
+    if manifest.n_bytes > MAX_BYTES:
+        raise BadPackage("files", f"{manifest.n_bytes} bytes in all", f"at most {MAX_BYTES}")
+
+
+def check_path(path: str) -> None:
+    """That a path stays below the folder that it is relative to. Raises BadPackage."""
+
+    def wrong(got: str, expected: str) -> NoReturn:
+        raise BadPackage(f"path {path!r}", got, expected)
+
+    try:
+        n_bytes = len(path.encode())
+    except UnicodeEncodeError:
+        wrong("half a character (a surrogate)", "UTF-8")
+    if not path:
+        wrong("an empty path", "a name")
+    if n_bytes > PATH_BYTES:
+        wrong(f"{n_bytes} bytes", f"at most {PATH_BYTES}")
+    if path.startswith("/"):
+        wrong("an absolute path", "a relative one")
+    if "\\" in path:
+        wrong("a backslash", "parts separated by /")
+    if _DRIVE.match(path):
+        wrong("a drive", "a relative path")
+    if not path.isprintable():
+        wrong("a control or invisible character", "printable characters")
+    parts = path.split("/")
+    if len(parts) > MAX_DEPTH:
+        wrong(f"{len(parts)} parts", f"at most {MAX_DEPTH}")
+    for part in parts:
+        if not part.strip(". "):
+            wrong(f"the part {part!r}", "a name that is not only dots or spaces")
+        if unicodedata.normalize("NFKC", part).strip(". ") in ("", "/"):
+            wrong(f"the part {part!r}", "a name that is not only dots or spaces")
+        if len(part.encode()) > PART_BYTES:
+            wrong(f"a part of {len(part.encode())} bytes", f"at most {PART_BYTES}")
+        if part.startswith(PARTIAL):
+            wrong(f"the part {part!r}", "a name that horn does not use itself")
+
+
+class Unpacker:
+    """Writes a package to ``folder``, which must not exist; it appears when all is well, at once.
+
+    Given the manifest it checks it; ``feed`` takes the bytes of the files in any portions; leaving
+    it without ``finish`` removes everything. ``expected`` is the digest that the submission names.
+
+    Raises
+    ------
+    BadPackage : the manifest, a size or a hash is wrong. JobError : the disk is full or fails.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], packed: bytes, expected: str | None = None
+    ) -> None:
+        self.folder = os.path.abspath(os.fspath(folder))
+        if expected is not None and not hmac.compare_digest(digest(packed), expected):
+            raise BadPackage("manifest", f"digest {digest(packed)}", expected)
+        self.manifest = decode(packed)
+        self.n_left = self.manifest.n_bytes  # bytes that must still come
+        self._waiting = iter(self.manifest.files)
+        self._file: File | None = None
+        self._fd = -1
+        self._hash = hashlib.sha256()
+        self._n = 0  # bytes that the open file still lacks
+        parent, name = os.path.split(self.folder)
+        self._parent = -1
+        self._root = -1
+        self._partial = f"{PARTIAL}{name[:100]}-{secrets.token_hex(8)}"
+        with self._disk():
+            self._parent = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                if os.path.lexists(self.folder):
+                    raise JobError(f"{self.folder} is there already")
+                os.mkdir(self._partial, 0o700, dir_fd=self._parent)
+                self._root = _open_folder(self._partial, self._parent)
+                self._next()
+            except BaseException:
+                self.close()
+                raise
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """The next bytes of the files."""
+        if self._root < 0:
+            raise JobError(f"{self.folder}: the package was given up")
+        view = memoryview(data)
+        if len(view) > self.n_left:
+            self._wrong("files", f"more than {self.manifest.n_bytes} bytes", "no more")
+        with self._disk():
+            while len(view):
+                part, view = view[: self._n], view[self._n :]
+                self._hash.update(part)
+                self._n -= len(part)
+                self.n_left -= len(part)
+                while part:
+                    part = part[os.write(self._fd, part) :]
+                if not self._n:
+                    self._end_file()
+                    self._next()
+
+    def finish(self) -> str:
+        """All bytes have come: the folder appears under its name. Gives its path."""
+        if self._root < 0:
+            raise JobError(f"{self.folder}: the package was given up")
+        if self.n_left or self._file is not None:
+            self._wrong("files", f"{self.n_left} bytes too few", self.manifest.n_bytes)
+        with self._disk():
+            try:
+                if os.path.lexists(self.folder):
+                    raise JobError(f"{self.folder} is there already")
+                os.rename(
+                    self._partial,
+                    os.path.basename(self.folder),
+                    src_dir_fd=self._parent,
+                    dst_dir_fd=self._parent,
+                )
+                self._partial = ""
+            finally:
+                self.close()
+        return self.folder
+
+    def close(self) -> None:
+        """Give up, unless it is finished. May be called twice."""
+        for name in ("_fd", "_root"):
+            fd = getattr(self, name)
+            if fd >= 0:
+                setattr(self, name, -1)
+                os.close(fd)
+        if self._parent >= 0:
+            if self._partial:
+                shutil.rmtree(self._partial, ignore_errors=True, dir_fd=self._parent)
+                self._partial = ""
+            os.close(self._parent)
+            self._parent = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _next(self) -> None:
+        """Open the next file that has bytes; those before it have none."""
+        for file in self._waiting:
+            self._file, self._n, self._hash = file, file.size, hashlib.sha256()
+            self._fd = self._create(file.path)
+            if self._n:
+                return
+            self._end_file()
+
+    def _end_file(self) -> None:
+        file, fd = self._file, self._fd
+        assert file is not None
+        if not hmac.compare_digest(self._hash.digest(), file.sha256):
+            self._wrong(f"file {file.path!r}", "other bytes", "those of its SHA-256")
+        self._file, self._fd = None, -1  # not synced: after a crash of the host all is fetched anew
+        os.close(fd)
+
+    def _create(self, path: str) -> int:
+        """A new file below the root; no part of its path is ever followed as a link."""
+        *folders, name = path.split("/")
+        at = os.dup(self._root)
+        try:
+            for folder in folders:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder, 0o700, dir_fd=at)
+                inner = _open_folder(folder, at)
+                os.close(at)
+                at = inner
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            return os.open(name, flags, 0o600, dir_fd=at)
+        finally:
+            os.close(at)
+
+    def _wrong(self, where: str, got: object, expected: object) -> NoReturn:
+        self.close()
+        raise BadPackage(where, got, expected)
+
+    @contextlib.contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.close()
+            raise JobError(
+                f"{self.folder}: the package cannot be written: {error.strerror}"
+            ) from error
+
+
+def sweep(parent: str | os.PathLike[str]) -> list[str]:
+    """Remove what unpackers that were killed left in ``parent``; for the start of an agent that has
+    it for itself. Gives the names.
+    """
+    found = sorted(n for n in os.listdir(parent) if n.startswith(PARTIAL))
+    for name in found:
+        shutil.rmtree(os.path.join(parent, name))
+    return found
+
+
+def read(folder: str | os.PathLike[str], manifest: Manifest) -> Iterator[bytes]:
+    """The bytes of an unpacked package again, in portions, for someone else's Unpacker. Raises
+    BadPackage if a file has changed.
+    """
+    root = _open_folder(os.fspath(folder), None)
+    try:
+        for file in manifest.files:
+            hashed, n = hashlib.sha256(), 0
+            with os.fdopen(_open_file(file.path, root), "rb", buffering=0) as opened:
+                while n < file.size and (data := opened.read(min(CHUNK_BYTES, file.size - n))):
+                    hashed.update(data)
+                    n += len(data)
+                    yield data
+            if n != file.size or hashed.digest() != file.sha256:
+                raise BadPackage(f"file {file.path!r}", "other bytes", "those of its SHA-256")
+    finally:
+        os.close(root)
+
+
+def _open_folder(name: str, at: int | None) -> int:
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+
+
+def _open_file(path: str, root: int) -> int:
+    *folders, name = path.split("/")
+    at = os.dup(root)
+    try:
+        for folder in folders:
+            inner = _open_folder(folder, at)
+            os.close(at)
+            at = inner
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=at)
+    except OSError as error:
+        raise BadPackage(f"file {path!r}", error.strerror, "the file that was unpacked") from None
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise BadPackage(f"file {path!r}", "no regular file", "the file that was unpacked")
+    return fd

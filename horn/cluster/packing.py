@@ -1,0 +1,272 @@
+"""Which files a job needs, and their package as it is sent.
+
+Either a folder with all that is not ignored (``.hornignore``, else ``.gitignore``), or a target and
+the modules beside it that it imports, found in their text: nothing is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from horn.cluster import package
+from horn.cluster.keys import is_key_text
+from horn.cluster.package import CHUNK_BYTES, MAX_BYTES, MAX_FILES, BadPackage, File, Manifest
+from horn.errors import JobError, NotFound
+
+IGNORED = (".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
+           ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",
+           ".hornignore", ".gitignore")  # fmt: skip
+IGNORE_FILES = (".hornignore", ".gitignore")  # the first that is there counts
+
+
+@dataclass(frozen=True)
+class Package:
+    """Files as they were when they were packed. ``target``: what to load once they are unpacked,
+    relative to their folder. ``packed``: the manifest; ``digest``: its name.
+    """
+
+    target: str
+    manifest: Manifest
+    packed: bytes
+    digest: str
+    contents: tuple[bytes, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        return self.manifest.n_bytes
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The bytes of all files one after another, in portions."""
+        for content in self.contents:
+            view = memoryview(content)
+            for at in range(0, len(view), CHUNK_BYTES):
+                yield view[at : at + CHUNK_BYTES]
+
+
+def pack(target: str, folder: str | os.PathLike[str] | None = None) -> Package:
+    """The files of a target (file.py, file.py:job, pkg.mod or pkg.mod:job).
+
+    folder : send all of it, and the target is looked for there; else the target's file and what
+    it imports from beside it (from the current folder, if it is a module).
+
+    Raises
+    ------
+    NotFound : no such file, module or folder.
+    JobError : a file is a link, no regular file or a key, or there is too much.
+    """
+    place, colon, name = target.rpartition(":")
+    if not colon or not name.isidentifier():
+        place, colon, name = target, "", ""
+    if folder is None:
+        root, start = _place(place, Path.cwd())
+        paths = _imported(root, start)
+    else:
+        root = Path(folder).resolve()
+        if not root.is_dir():
+            raise NotFound(f"{folder}: no such folder")
+        at, start = _place(place, root)
+        if not (at / start).is_relative_to(root):
+            raise JobError(f"{place} is not in {folder}, which is what is sent")
+        start = (at / start).relative_to(root)
+        paths = _all_files(root)
+        if start.as_posix() not in paths:
+            raise JobError(f"{place} is ignored by {_ignore_file(root)}, so it would not be sent")
+    packed_target = start.as_posix() if place.endswith(".py") else place
+    return _package(packed_target + colon + name, root, sorted(paths))
+
+
+def _place(place: str, root: Path) -> tuple[Path, Path]:
+    """The folder that imports begin in, and the target's file relative to it."""
+    if place.endswith(".py"):
+        path = root / place
+        if not path.is_file():
+            raise NotFound(f"{place}: no such file")
+        return path.parent.resolve(), Path(path.name)
+    for found in _module_files(root, place.split(".")):
+        return root.resolve(), found
+    raise NotFound(f"{place}: no such file or module in {root}")
+
+
+def _module_files(root: Path, parts: list[str]) -> list[Path]:
+    """The file of a module below ``root``; none if it is not there."""
+    if not all(part.isidentifier() for part in parts):
+        return []
+    stem = Path(*parts)
+    for found in (stem / "__init__.py", stem.with_suffix(".py")):
+        if (root / found).is_file():
+            return [found]
+    return []
+
+
+def _imported(root: Path, start: Path) -> set[str]:
+    """``start`` and all files below ``root`` that it needs, by the imports in their text."""
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        path = waiting.pop()
+        if path.as_posix() in found:
+            continue
+        found.add(path.as_posix())
+        if len(found) > MAX_FILES:
+            raise BadPackage("files", f"more than {MAX_FILES}", f"at most {MAX_FILES}")
+        for parts in _imports(root / path, path):
+            for depth in range(1, len(parts) + 1):  # the packages around it run first
+                waiting += _module_files(root, parts[:depth])
+    return found
+
+
+def _imports(file: Path, path: Path) -> Iterator[list[str]]:
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError) as error:
+        raise JobError(f"{file}: {error}") from None
+    here = list(path.parent.parts)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level > len(here) + 1:
+                continue  # it fails when it runs, and says so
+            above = here[: len(here) - node.level + 1] if node.level else []
+            base = above + (node.module.split(".") if node.module else [])
+            if base:
+                yield base
+            yield from ([*base, alias.name] for alias in node.names if alias.name != "*")
+
+
+def _all_files(root: Path) -> set[str]:
+    ignored = Ignored.of(root)
+    found: set[str] = set()
+    for at, folders, files in os.walk(root, onerror=_unreadable):
+        relative = Path(at).relative_to(root)
+        kept = []
+        for name in sorted(folders):
+            path = (relative / name).as_posix()
+            if ignored.has(path, is_folder=True):
+                continue
+            if os.path.islink(os.path.join(at, name)):
+                raise _no_link(path, root)
+            kept.append(name)
+        folders[:] = kept
+        for name in files:
+            path = (relative / name).as_posix()
+            if not ignored.has(path, is_folder=False):
+                found.add(path)
+        if len(found) > MAX_FILES:
+            raise JobError(
+                f"{root} has more than {MAX_FILES} files; name in .hornignore what the job does "
+                f"not need"
+            )
+    return found
+
+
+def _unreadable(error: OSError) -> None:
+    raise JobError(f"{error.filename} cannot be read: {error.strerror}; name it in .hornignore")
+
+
+def _package(target: str, root: Path, paths: list[str]) -> Package:
+    files, contents, total = [], [], 0
+    for path in paths:
+        content = _content(root, path, MAX_BYTES - total)
+        total += len(content)
+        files.append(File(path, len(content), hashlib.sha256(content).digest()))
+        contents.append(content)
+    manifest = Manifest(package.FORMAT, tuple(files))
+    packed = package.encode(manifest)
+    return Package(target, manifest, packed, package.digest(packed), tuple(contents))
+
+
+def _content(root: Path, path: str, room: int) -> bytes:
+    try:
+        fd = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if (root / path).is_symlink():
+            raise _no_link(path, root) from None
+        raise JobError(f"{root / path} cannot be read: {error.strerror}") from None
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise JobError(f"{root / path} is no regular file; name it in .hornignore")
+        content = file.read(room + 1)
+    if len(content) > room:
+        raise JobError(
+            f"{root}: more than {MAX_BYTES >> 20} MiB of files; name in .hornignore what the job "
+            f"does not need, and let it read data from a folder that all hosts share"
+        )
+    if is_key_text(content):
+        raise JobError(f"{root / path} is the key of a cluster, which no job may have; move it")
+    return content
+
+
+def _no_link(path: str, root: Path) -> JobError:
+    return JobError(
+        f"{root / path} is a link, and links are not sent; put what it names in its place, or name "
+        f"it in .hornignore"
+    )
+
+
+def _ignore_file(root: Path) -> str:
+    found = [name for name in IGNORE_FILES if (root / name).is_file()]
+    return found[0] if found else "horn's own list"
+
+
+class Ignored:
+    """The patterns of one ignore file at the root of a folder, as git reads them; the last that
+    fits decides. A folder that is ignored is not looked into.
+    """
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        self.rules = [rule for rule in map(_rule, patterns) if rule is not None]
+
+    @classmethod
+    def of(cls, root: Path) -> Ignored:
+        lines: list[str] = []
+        for name in IGNORE_FILES:
+            if (root / name).is_file():
+                lines = (root / name).read_text("utf-8", "replace").splitlines()
+                break
+        return cls((*IGNORED, *lines))
+
+    def has(self, path: str, *, is_folder: bool) -> bool:
+        verdict = False
+        for pattern, for_folders, wanted in self.rules:
+            if (is_folder or not for_folders) and pattern.fullmatch(path):
+                verdict = wanted
+        return verdict
+
+
+def _rule(line: str) -> tuple[re.Pattern[str], bool, bool] | None:
+    """(pattern of the whole path, for folders only, ignored) of a line; None for a comment."""
+    text = line.rstrip()
+    if not text or text.startswith("#"):
+        return None
+    wanted = not text.startswith("!")
+    text = text.removeprefix("!").removeprefix("\\")
+    for_folders = text.endswith("/")
+    text = text.rstrip("/")
+    is_anchored = "/" in text
+    out = "" if is_anchored else "(?:.*/)?"
+    for token in re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|[^*?\[]+|\[", text.lstrip("/")):
+        if token == "**/":
+            out += "(?:.*/)?"
+        elif token == "**":
+            out += ".*"
+        elif token == "*":
+            out += "[^/]*"
+        elif token == "?":
+            out += "[^/]"
+        elif token.startswith("[") and len(token) > 1:
+            inner = token[1:-1].replace("\\", r"\\").replace("[", r"\[")
+            out += f"[{'^' + inner[1:] if inner[:1] == '!' else inner}]"
+        else:
+            out += re.escape(token)
+    try:
+        return re.compile(out), for_folders, wanted
+    except re.error as error:
+        raise JobError(f"the pattern {line!r} of an ignore file cannot be read: {error}") from None

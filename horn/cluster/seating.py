@@ -1,0 +1,157 @@
+"""Which ranks of a job run on which hosts. Pure.
+
+A rank is a task, counted through the groups, and after all tasks the servers. Whole groups go to
+as few hosts as possible, so that most messages stay on a host; only what fits nowhere whole is
+divided. A task takes a slot; a server takes none and goes where the job has the fewest of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Host:
+    """A worker, as it registered. ``free`` : slots that no order has taken. ``shared`` : what the
+    folder that it shares with others is known by, "" without one. ``member`` : the epoch of its
+    registration.
+    """
+
+    name: str
+    address: str
+    slots: int
+    free: int
+    horn: str = ""
+    python: str = ""
+    shared: str = ""
+    member: int = 0
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a job asks for. ``horn`` and ``python`` : the versions it was submitted with. With
+    ``guests`` the servers are in the first tasks' processes and have no rank of their own.
+    """
+
+    n_groups: int
+    n_tasks: int
+    n_servers: int = 0
+    guests: bool = False
+    horn: str = ""
+    python: str = ""
+
+    @property
+    def n_slots(self) -> int:
+        return self.n_groups * self.n_tasks
+
+    @property
+    def n_ranks(self) -> int:
+        return self.n_slots + (0 if self.guests else self.n_servers)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """No seats now; the reason is for people."""
+
+    reason: str
+
+
+def seat(
+    need: Need, hosts: Mapping[str, Host], prefer: Collection[str] = ()
+) -> dict[str, tuple[int, ...]] | Waits:
+    """Ranks by host, or why it has to wait. Of equally good hosts those in ``prefer`` are taken,
+    where the job has run before.
+    """
+    fitting = {name: host for name, host in hosts.items() if not _differs(need, host)}
+    free = {name: host.free for name, host in fitting.items() if host.free > 0}
+    if sum(free.values()) < need.n_slots:
+        return Waits(_short(need, hosts, fitting))
+    seats: dict[str, list[int]] = {}
+    left = _seat_whole(need, free, seats, prefer)
+    for group in left:
+        _divide(need, group, free, seats)
+    if not need.guests:
+        order = sorted(seats, key=lambda name: (-fitting[name].slots, name))
+        for server in range(need.n_servers):
+            seats[order[server % len(order)]].append(need.n_slots + server)
+    return {name: tuple(sorted(ranks)) for name, ranks in sorted(seats.items())}
+
+
+def _seat_whole(
+    need: Need, free: dict[str, int], seats: dict[str, list[int]], prefer: Collection[str]
+) -> list[int]:
+    """Seat groups that fit on a host; returns those that do not."""
+    groups = list(range(need.n_groups))
+    while groups:
+        room = {name: n // need.n_tasks for name, n in free.items() if n >= need.n_tasks}
+        if not room:
+            break
+        # The last ones go where the least room is left over.
+        enough = {name: n for name, n in room.items() if n >= len(groups)}
+        best = min(
+            enough or room,
+            key=lambda n: (free[n] if enough else -free[n], n not in prefer, n),
+        )
+        if enough and prefer:
+            before = [name for name in sorted(enough) if name in prefer]
+            best = before[0] if before else best
+        taken, groups = groups[: room[best]], groups[room[best] :]
+        for group in taken:
+            seats.setdefault(best, []).extend(_ranks(need, group))
+        free[best] -= len(taken) * need.n_tasks
+    return groups
+
+
+def _divide(
+    need: Need,
+    group: int,
+    free: dict[str, int],
+    seats: dict[str, list[int]],
+) -> None:
+    """Seat a group on several hosts, those with the most room first."""
+    ranks = _ranks(need, group)
+    while ranks:
+        best = min((n for n, room in free.items() if room), key=lambda n: (-free[n], n))
+        here, ranks = ranks[: free[best]], ranks[free[best] :]
+        seats.setdefault(best, []).extend(here)
+        free[best] -= len(here)
+
+
+def _ranks(need: Need, group: int) -> list[int]:
+    return list(range(group * need.n_tasks, (group + 1) * need.n_tasks))
+
+
+def _differs(need: Need, host: Host) -> str:
+    """What keeps a host from running a job that was submitted with other versions."""
+    if (need.horn and host.horn != need.horn) or (need.python and host.python != need.python):
+        return f"{host.name} has Python {host.python} and horn {host.horn}"
+    return ""
+
+
+def _short(need: Need, hosts: Mapping[str, Host], fitting: Mapping[str, Host]) -> str:
+    total = sum(host.slots for host in fitting.values())
+    free = sum(max(host.free, 0) for host in fitting.values())
+    text = f"waits for {_count(need.n_slots, 'slot')}; "
+    if not hosts:
+        text += "no worker is up"
+    elif total < need.n_slots:
+        text += (
+            f"the {_count(len(fitting), 'usable worker')} "
+            f"{'has' if len(fitting) == 1 else 'have'} {total}: start more workers"
+        )
+    else:
+        verb = "is" if free == 1 else "are"
+        text += f"{free} {verb} free on {_count(len(fitting), 'host')}"
+    others = [told for host in hosts.values() if (told := _differs(need, host))]
+    if others:
+        text += (
+            f". Not used: {'; '.join(sorted(others))}; this job was submitted with Python "
+            f"{need.python} and horn {need.horn}. Use the same environment on all machines; "
+            f"horn doctor --cluster lists differences"
+        )
+    return text
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"

@@ -1,0 +1,547 @@
+"""The agent of a host: offers slots, runs what it is ordered to, and offers masters.
+
+It runs no user code: a foreman does, one process per job. What is to run is in ``/orders/<host>``;
+the agent compares, starts and ends. When it goes, however it does, what it started goes. When
+ZooKeeper has not been heard for two thirds of the session time, its tasks are ended before anybody
+can have been given their places; then it registers again. docs/notes/0060.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import platform
+import queue
+import select
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from horn.cluster import submission
+from horn.cluster.assignment import Assignment
+from horn.cluster.audit import Audit
+from horn.cluster.coord import Coordinator
+from horn.cluster.depot import Depot
+from horn.cluster.desk import Desk, Have, Package
+from horn.cluster.keys import Key
+from horn.cluster.master import GONE, LAST, RUN, Order
+from horn.cluster.mastering import Masters, Terms
+from horn.cluster.members import Membership, View
+from horn.cluster.records import Event, Lost, Node, Suspended
+from horn.cluster.runs import Foreman, Run
+from horn.cluster.seating import Need
+from horn.cluster.submission import ReplayCache, Submission
+from horn.cluster.versions import versions
+from horn.errors import (
+    ClusterError,
+    Conflict,
+    HornError,
+    JobError,
+    NotFound,
+    ProtocolError,
+    SessionLost,
+    Unreachable,
+)
+from horn.runtime.limits import Limits
+from horn.transport._client import Access, Client
+from horn.transport._service import Service
+
+logger = logging.getLogger(__name__)
+
+SESSION_S = 6.0  # after which a host that was cut off is given up
+LOOK_S = 1.0  # how often everything is looked at
+AGAIN_S = 1.0  # between attempts to reach ZooKeeper
+PROGRESS_S = 0.5  # between two notes of how far a job is
+FETCH_S = 120.0  # for a package to come from another host
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a host offers.
+
+    address : for others, and what is listened on. name : the host's. folder : its own, shared : one
+    that all hosts see. key : the cluster's. is_insecure : may be reached from other hosts without
+    one.
+    """
+
+    hosts: str
+    slots: int
+    address: str = "127.0.0.1"
+    name: str = ""
+    folder: Path | None = None
+    shared: Path | None = None
+    key: Key | None = None
+    is_insecure: bool = False
+    root: str = "/horn"
+    session_s: float = SESSION_S
+    limits: Limits = Limits()
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def read_spec(key: Key | None, job: str, node: Node) -> Submission:
+    """A job's description, if this cluster may run it. Raises NotAllowed, ProtocolError."""
+    if key is not None:
+        return submission.verify(key, node.data, job=job, at_s=node.made_s).submission
+    try:
+        found = msgspec.json.decode(node.data, type=Submission)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(
+            f"job {job!r}: its description is not understood without a key ({error})"
+        ) from None
+    if found.job != job:
+        raise ProtocolError(f"job {job!r}: its description is that of job {found.job!r}")
+    return found
+
+
+def terms(found: Submission) -> Terms:
+    """What a submission asks of its master."""
+    options = found.options
+    need = Need(
+        found.groups, found.tasks, found.servers, bool(options.get("guests", False)),
+        str(options.get("horn", "")), str(options.get("python", "")),
+    )  # fmt: skip
+    return Terms(need, found.max_restarts)
+
+
+class Agent:
+    """The agent. ``run`` is its life; ``stop`` ends it, from any thread or a signal handler.
+
+    Raises
+    ------
+    JobError : it would be open to other hosts. Conflict : another agent has its folder or name.
+    """
+
+    def __init__(self, offer: Offer) -> None:
+        if offer.key is None and not offer.is_insecure and not is_loopback(offer.address):
+            raise JobError(
+                f"{offer.address} can be reached from other hosts, and there is no key: whoever "
+                f"reaches it could run code here. Make a key with horn keygen and give --key FILE, "
+                f"or leave --host out; --insecure accepts it"
+            )
+        self.offer = offer
+        self.name = offer.name or f"{platform.node().split('.')[0] or 'host'}"
+        self.runs: dict[str, Run] = {}
+        self.is_registered = threading.Event()
+        self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._stopping = False
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._warm: Foreman | None = None
+        self._leaving: dict[str, list[Run]] = {}  # earlier epochs that have not ended yet
+        self._written: dict[str, float] = {}  # when progress was
+        self._progress: dict[str, dict[str, Any]] = {}  # and what is to be
+        self._read: dict[tuple[str, int], Submission] = {}
+        self._suspended = False
+        self._stack = ExitStack()
+        try:
+            folder = offer.folder or _default_folder(self.name)
+            self.depot = Depot(folder, offer.shared)
+            self._stack.callback(self.depot.close)
+            self.replays = None
+            if offer.key is not None:
+                self.replays = self._stack.enter_context(ReplayCache(folder))
+            self.service = Service(
+                f"tcp://{_bracketed(offer.address)}:0", self.name, offer.key, audit=Audit()
+            )
+            self._stack.callback(self.service.close)
+            self.desk = Desk(self.depot, self.service, self.runs.keys)
+            self._stack.callback(self.desk.close)
+            self.service.start()
+        except BaseException:
+            self._stack.close()
+            os.close(self._wake)
+            raise
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._poke()
+
+    def _poke(self, what: object = None) -> None:
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        """In the agent's thread, soon."""
+        self._todo.put(work)
+        self._poke()
+
+    def run(self) -> None:
+        """Serve until ``stop``. Ends with nothing left of what it started."""
+        try:
+            while not self._stopping:
+                try:
+                    self._session()
+                except (SessionLost, Unreachable) as error:
+                    logger.warning("agent without ZooKeeper host=%s reason=%s", self.name, error)
+                    self._kill_all("its agent lost the connection to ZooKeeper")
+                    self._turn(time.monotonic() + AGAIN_S)
+        finally:
+            self._kill_all("its agent ended")
+            if self._warm is not None:
+                self._warm.kill()
+                self._warm.reap()
+            self._stack.close()
+            wake, self._wake = self._wake, -1
+            os.close(wake)
+
+    # a session with ZooKeeper
+
+    def _session(self) -> None:
+        offer = self.offer
+        secret = None if offer.key is None else offer.key.zookeeper()
+        with ExitStack() as stack:
+            coord = stack.enter_context(
+                Coordinator(offer.hosts, session_s=offer.session_s, secret=secret, root=offer.root)
+            )
+            self.coord = coord
+            self._suspended = False
+            stack.callback(coord.subscribe(self._on_event))
+            coord.ensure(coord.paths.jobs(), coord.paths.orders(self.name))
+            self.workers = Membership(coord, coord.paths.workers())
+            stack.callback(self.workers.close)
+            self.member = self._register()
+            orders = View(coord, coord.paths.orders(self.name), self._poke, self._poke)
+            stack.callback(orders.close)
+            orders.wait_ready(offer.session_s)
+            masters = Masters(coord, self.workers, self.name, self._terms)
+            stack.callback(masters.close)
+            logger.info("agent registered host=%s slots=%d endpoint=%s member=%d", self.name,
+                        offer.slots, self.service.endpoint, self.member)  # fmt: skip
+            self.is_registered.set()
+            try:
+                while not self._stopping:
+                    self.workers.check()
+                    self._reconcile(orders.nodes())
+                    self._tell()
+                    self._keep_warm()
+                    self._turn(time.monotonic() + self._patience())
+                self._leave()
+            finally:
+                self.is_registered.clear()
+
+    def _register(self) -> int:
+        """Take the host's place. A node of this folder's agent is that of one that has ended: only
+        one at a time can have the folder.
+        """
+        offer = self.offer
+        info = {
+            "slots": offer.slots, "address": offer.address, "pid": os.getpid(),
+            "id": self.depot.id, "shared": self.depot.shared_id,
+        }  # fmt: skip
+        old = self.workers.members().get(self.name)
+        return self.workers.join(
+            self.name,
+            self.service.endpoint,
+            versions=versions(),
+            info=info,
+            replace=old is not None and old.info.get("id") == self.depot.id,
+            timeout_s=2 * offer.session_s,
+        )
+
+    def _terms(self, job: str, node: Node) -> Terms:
+        return terms(self._submission(job, node))
+
+    def _submission(self, job: str, node: Node) -> Submission:
+        known = self._read.get((job, node.changed))
+        if known is None:
+            known = read_spec(self.offer.key, job, node)
+            self._read[job, node.changed] = known
+        return known
+
+    def _on_event(self, event: Event) -> None:
+        self._suspended = isinstance(event, Suspended)
+        if isinstance(event, (Suspended, Lost)):
+            self._poke()
+
+    def _patience(self) -> float:
+        """Seconds until something has to be looked at."""
+        if self._suspended:
+            return 0.1
+        return PROGRESS_S if self._progress else LOOK_S
+
+    # orders
+
+    def _reconcile(self, nodes: dict[str, Node]) -> None:
+        """Start and end what the orders say."""
+        if self._is_cut_off():
+            self._kill_all("its agent was cut off from ZooKeeper")
+            return
+        orders: dict[str, Order] = {}
+        for job, node in nodes.items():
+            try:
+                orders[job] = msgspec.json.decode(node.data, type=Order)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                logger.error("order not understood job=%s reason=%s", job, error)
+        for job, order in orders.items():
+            seat = order.seats.get(self.name)
+            if seat is None or seat.member != self.member:
+                continue  # it was for an agent before this one
+            run = self.runs.get(job)
+            if run is not None and run.epoch < order.epoch:
+                run.aim_at("end")
+                if not run.is_over:
+                    continue
+                run = None
+            if run is None:
+                run = self.runs[job] = Run(job, order, self.member)
+                if order.aim == RUN:
+                    self._prepare(run)
+                else:
+                    run.say(GONE)
+            run.aim_at(order.aim)
+        for job, run in list(self.runs.items()):
+            found = orders.get(job)
+            if found is None or found.epoch > run.epoch:
+                run.aim_at("end")
+                if run.is_over and (found is None or run.is_told):
+                    del self.runs[job]
+                    self._progress.pop(job, None)
+
+    def _is_cut_off(self) -> bool:
+        silent_s = time.monotonic() - self.coord.heard_at
+        return self._suspended and silent_s > self.coord.session_s * 2 / 3
+
+    def _prepare(self, run: Run) -> None:
+        """Fetch what it needs, in a thread; then begin it."""
+        job, order = run.job, run.order
+
+        def prepare() -> None:
+            try:
+                assignment = self._assignment(job, order)
+            except HornError as error:
+                text = f"First failure: worker {self.name} cannot begin: {error}"
+                self._do(lambda: self._refuse(run, text))
+            except Exception as error:  # the top of this thread
+                logger.exception("prepare failed job=%s", job)
+                text = f"First failure: worker {self.name} cannot begin: {error!r}"
+                self._do(lambda: self._refuse(run, text))
+            else:
+                self._do(lambda: self._begin(run, assignment))
+
+        threading.Thread(target=prepare, name="horn-prepare", daemon=True).start()
+
+    def _refuse(self, run: Run, text: str) -> None:
+        run.kill(text)
+
+    def _assignment(self, job: str, order: Order) -> Assignment:
+        coord = self.coord
+        node = coord.get(coord.paths.spec(job))
+        if node is None:
+            raise NotFound(f"no job {job!r}")
+        key = self.offer.key
+        found = self._submission(job, node)
+        if key is not None and self.replays is not None:
+            signed = submission.verify(key, node.data, job=job, at_s=node.made_s)
+            self.replays.admit(signed, node.made_s, f"{job}@{node.created}")
+        if not self.depot.has(found.package):
+            self._fetch(found.package)
+        folders = {seat.shared or name for name, seat in order.seats.items()}
+        return Assignment(
+            job=job,
+            epoch=order.epoch,
+            host=self.name,
+            seats=order.seats,
+            work=str(self.depot.work(job, order.epoch, found.package)),
+            keep=str(self.depot.kept(job)),
+            logs=str(self.depot.logs(job)),
+            submission=msgspec.to_builtins(found),
+            zookeeper=self.offer.hosts,
+            key=None if key is None else key.job(job),
+            secret=None if key is None else key.zookeeper(),
+            threads=max(len(os.sched_getaffinity(0)) // self.offer.slots, 1),
+            can_save=len(folders) == 1,
+            limits=self.offer.limits,
+        )
+
+    def _fetch(self, digest: str) -> None:
+        """A package from another host that has it."""
+        reasons = []
+        for name, member in self.workers.members().items():
+            if name == self.name:
+                continue
+            access = None
+            if self.offer.key is not None:
+                access = Access.of(self.offer.key, "worker", name)
+            try:
+                with Client(member.endpoint, access) as client:
+                    if not client.call("have", Package(digest), Have).is_here:
+                        continue
+                    got, portions = client.download(
+                        "get", Package(digest), Have, max_bytes=2**27, timeout_s=FETCH_S
+                    )
+                    packed = b""
+                    while len(packed) < got.n_manifest:
+                        packed += next(portions)
+                    first = packed[got.n_manifest :]
+                    self.depot.put(digest, packed[: got.n_manifest], _chained(first, portions))
+                    return
+            except HornError as error:
+                reasons.append(f"{name}: {error}")
+        why = f" ({'; '.join(reasons)})" if reasons else ""
+        raise NotFound(f"package {digest[:16]} is on no worker that is up{why}; submit again")
+
+    def _begin(self, run: Run, assignment: Assignment) -> None:
+        if run.report.phase in LAST:
+            self.depot.drop_work(run.job, run.epoch)
+            return
+        foreman, self._warm = self._warm, None
+        if foreman is not None and foreman.process.poll() is not None:
+            foreman.reap()
+            foreman = None
+        run.begin(foreman or Foreman(f"{self.name}"), assignment)
+
+    def _keep_warm(self) -> None:
+        """A foreman that has imported what it needs, for the next job."""
+        if self._warm is None and not self._suspended and not self._stopping:
+            self._warm = Foreman(self.name)
+
+    def _tell(self) -> None:
+        """Reports and progress, into ZooKeeper."""
+        if not self.coord.connected:
+            return
+        paths = self.coord.paths
+        for run in list(self.runs.values()):
+            if run.is_told or (run.report.phase in LAST and not run.is_over):
+                continue  # the last word is told once nothing runs any more
+            run.is_told = True
+            path = paths.report(run.job, run.epoch, self.name)
+            try:
+                self._put(path, msgspec.json.encode(run.report))
+            except NotFound:
+                logger.info("job is gone job=%s", run.job)
+                run.aim_at("end")
+            except BaseException:
+                run.is_told = False
+                raise
+        now = time.monotonic()
+        for job, said in list(self._progress.items()):
+            if now - self._written.get(job, 0.0) < PROGRESS_S:
+                continue
+            self._written[job] = now
+            del self._progress[job]
+            try:
+                self.coord.set(paths.progress(job), msgspec.json.encode(said))
+            except NotFound:
+                continue
+
+    def _put(self, path: str, data: bytes) -> None:
+        try:
+            self.coord.set(path, data)
+        except NotFound:
+            try:
+                self.coord.create(path, data)
+            except Conflict:
+                self.coord.set(path, data)
+
+    # the loop
+
+    def _turn(self, until: float) -> None:
+        """Wait for something to happen, or the time; and deal with it."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        watched: dict[int, tuple[Run | None, Foreman]] = {}
+        foremen = [(run, run.foreman) for run in self.runs.values() if run.foreman is not None]
+        everyone: list[tuple[Run | None, Foreman]] = [*foremen]
+        if self._warm is not None:
+            everyone.append((None, self._warm))
+        for run, foreman in everyone:
+            for fd in (foreman.pidfd, foreman.output, foreman.line.fileno()):
+                if fd is not None and (fd != foreman.line.fileno() or foreman.is_open):
+                    watched[fd] = (run, foreman)
+                    poll.register(fd, select.POLLIN)
+        now = time.monotonic()
+        for run in self.runs.values():
+            at = run.tick(now)
+            until = until if at is None else min(until, at)
+        for fd, _ in poll.poll(max(until - now, 0.0) * 1000):
+            if fd == self._wake:
+                os.eventfd_read(self._wake)
+                continue
+            self._hear(fd, *watched[fd])
+        while not self._todo.empty():
+            self._todo.get()()
+
+    def _hear(self, fd: int, run: Run | None, foreman: Foreman) -> None:
+        if run is not None and run.foreman is not foreman:
+            return  # it has just ended
+        if fd == foreman.output:
+            foreman.read_output()
+        elif fd == foreman.pidfd:
+            if run is not None:
+                run.ended()
+                self.depot.drop_work(run.job, run.epoch)
+                logger.info("foreman ended job=%s epoch=%d phase=%s used=%s", run.job, run.epoch,
+                            run.report.phase, run.used)  # fmt: skip
+            else:
+                foreman.reap()
+                self._warm = None
+                logger.error("the warm foreman ended: %s", foreman._unlogged[-2000:].decode())
+        elif foreman.is_open:
+            words = foreman.line.read()
+            if words is None:
+                foreman.is_open = False
+            for word in words or ():
+                if run is None:
+                    foreman.is_warm = True
+                else:
+                    run.hear(word)
+            if run is not None and run.progress is not None:
+                self._progress[run.job], run.progress = run.progress, None
+
+    def _kill_all(self, why: str) -> None:
+        """End everything that runs, now."""
+        for run in self.runs.values():
+            run.kill(f"First failure: {len(run.order.seats[self.name].ranks)} tasks on worker "
+                     f"{self.name} were ended: {why}")  # fmt: skip
+        for run in self.runs.values():
+            if run.foreman is not None:
+                select_until(run.foreman.pidfd)
+                run.ended()
+                self.depot.drop_work(run.job, run.epoch)
+
+    def _leave(self) -> None:
+        """In order: end what runs, say so, give the place back."""
+        for run in self.runs.values():
+            run.aim_at("end")
+        ends = time.monotonic() + 10.0
+        while time.monotonic() < ends and not all(r.is_over for r in self.runs.values()):
+            self._turn(time.monotonic() + 0.2)
+        try:
+            self._tell()
+            self.workers.leave()
+        except ClusterError as error:
+            logger.warning("agent leaves without a word host=%s reason=%s", self.name, error)
+
+
+def select_until(pidfd: int, timeout_s: float = 10.0) -> None:
+    """Until a process that was killed has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.poll(timeout_s * 1000)
+
+
+def _chained(first: bytes, rest: Any) -> Any:
+    if first:
+        yield first
+    yield from rest
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address and not address.startswith("[") else address
+
+
+def _default_folder(name: str) -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "horn" / name

@@ -1,0 +1,171 @@
+"""What is applied in a job's process before any of the user's code runs.
+
+A job's code may do what its uid may; these limits keep an honest mistake (a loop that allocates,
+forks or writes) from taking the host with it, and keep what is the agent's (descriptors, variables
+of the environment, its terminal) out of it. They are no sandbox: docs/security.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from horn.errors import JobError
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS = 1, 4, 38, 39
+UMASK = 0o077
+# What a job's processes may know of the agent's environment; all else is left out.
+ALLOWED = frozenset(
+    "PATH HOME USER LOGNAME LANG LANGUAGE TZ TMPDIR SHELL TERM NO_COLOR FORCE_COLOR "
+    "PYTHONPATH PYTHONHASHSEED PYTHONFAULTHANDLER PYTHONUNBUFFERED VIRTUAL_ENV LD_LIBRARY_PATH "
+    "OMP_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS BLIS_NUM_THREADS OPENBLAS_CORETYPE "
+    "XDG_CACHE_HOME CUDA_VISIBLE_DEVICES HORN_DATA HORN_SEED HORN_LOG_LEVEL".split()
+)
+ALLOWED_PREFIXES = ("LC_",)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of each process of a job. None: as the agent has it.
+
+    memory_bytes : private memory (RLIMIT_DATA: heap, stacks, anonymous maps). address_bytes : all
+    that is mapped (RLIMIT_AS: files and shared memory as well). n_processes : processes and threads
+    that the uid may have beside those it has now; the kernel does not count for root. file_bytes :
+    of one file. uid, gid : run as these; only root can.
+    """
+
+    memory_bytes: int | None = None
+    address_bytes: int | None = None
+    n_files: int = 1024
+    n_processes: int | None = 1024
+    file_bytes: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+
+
+def apply(limits: Limits, *, keep: Iterable[int] = (), parent: int | None = None) -> None:
+    """Apply to this process and all that it starts. ``keep``: descriptors beside 0, 1 and 2 that
+    stay open. ``parent``: end with this process.
+
+    Raises
+    ------
+    JobError : a limit cannot be had; the job must not run then.
+    """
+    if os.getsid(0) != os.getpid():
+        if os.getpgrp() == os.getpid():  # its leader can begin no session
+            raise JobError(
+                "a job's process leads a process group of another session; start it with "
+                "start_new_session=True"
+            )
+        os.setsid()
+    os.umask(UMASK)
+    close_all_but(keep)
+    _set(resource.RLIMIT_CORE, 0, "core")
+    _set(resource.RLIMIT_NOFILE, limits.n_files, "n_files")
+    if limits.file_bytes is not None:
+        _set(resource.RLIMIT_FSIZE, limits.file_bytes, "file_bytes")
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error of the write, not a death
+    if limits.uid is not None or limits.gid is not None:
+        _become(limits)
+    if limits.n_processes is not None:
+        _set(resource.RLIMIT_NPROC, _n_threads(os.getuid()) + limits.n_processes, "n_processes")
+    if limits.memory_bytes is not None:
+        _set(resource.RLIMIT_DATA, limits.memory_bytes, "memory_bytes")
+    if limits.address_bytes is not None:
+        _set(resource.RLIMIT_AS, limits.address_bytes, "address_bytes")
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    if parent is not None:  # last: a change of uid clears it
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it has ended already
+            os._exit(1)
+
+
+def guard() -> None:
+    """For a process that holds the cluster's key: no core file, and no process of the same uid may
+    look into its memory.
+    """
+    _set(resource.RLIMIT_CORE, 0, "core")
+    _prctl(PR_SET_DUMPABLE, 0)
+
+
+def environment(
+    extra: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment of a job's process: what is allowed of ``base`` (this process's own), and
+    ``extra``.
+    """
+    found = {
+        name: value
+        for name, value in (os.environ if base is None else base).items()
+        if name in ALLOWED or name.startswith(ALLOWED_PREFIXES)
+    }
+    return {**found, **(extra or {})}
+
+
+def close_all_but(keep: Iterable[int]) -> None:
+    """Close every descriptor but 0, 1, 2 and these."""
+    kept = {0, 1, 2, *keep}
+    for fd in map(int, os.listdir("/proc/self/fd")):  # the listing's own is closed already
+        if fd not in kept:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def _become(limits: Limits) -> None:
+    uid = os.getuid() if limits.uid is None else limits.uid
+    gid = os.getgid() if limits.gid is None else limits.gid
+    if uid == os.getuid() and gid == os.getgid():
+        return
+    try:
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    except PermissionError:
+        raise JobError(
+            f"jobs are to run as uid {uid}, gid {gid}, but only an agent that runs as root can "
+            f"do that, and this one has uid {os.getuid()}"
+        ) from None
+    if uid != 0:  # there must be no way back
+        try:
+            os.setuid(0)
+        except PermissionError:
+            return
+        raise JobError("the uid was not given up; the job is not run")
+
+
+def _set(kind: int, wanted: int, name: str) -> None:
+    """Soft and hard, and never above what there is: only root could raise it again."""
+    _, hard = resource.getrlimit(kind)
+    value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(kind, (value, value))
+    except (ValueError, OSError) as error:
+        raise JobError(f"the limit {name}={wanted} cannot be set: {error}") from None
+
+
+def _n_threads(uid: int) -> int:
+    """Processes and threads of a uid, which is what RLIMIT_NPROC counts."""
+    n = 0
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            status = Path(entry.path, "status").read_text()
+        except OSError:
+            continue  # it has ended
+        facts = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        if facts["Uid"].split()[0] == str(uid):
+            n += int(facts["Threads"])
+    return n
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise JobError(f"prctl {option}: {os.strerror(ctypes.get_errno())}")

@@ -1,0 +1,110 @@
+"""What a client and a service say: calls, answers, and bodies in chunks.
+
+A frame is msgpack of one class below, at most 64 KiB; a ``Chunk`` is followed by one raw part. Each
+end sends of a body only what it was granted: ``WINDOW_BYTES`` at first, then what ``Grant`` adds.
+Pure: no socket, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from horn.errors import ProtocolError
+
+VERSION = 1
+FRAME_BYTES = 64 * 1024
+CHUNK_BYTES = 256 * 1024
+MESSAGE_BYTES = CHUNK_BYTES + 1024  # encrypted, a part is longer
+WINDOW_BYTES = 1024 * 1024
+MAX_TIMEOUT_S = 3600.0
+UNKNOWN = -1  # the size of a body of which nobody knows it
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+_Size = Annotated[int, msgspec.Meta(ge=UNKNOWN, le=2**62)]
+_Word = Annotated[str, msgspec.Meta(max_length=100)]
+_Text = Annotated[str, msgspec.Meta(max_length=16_000)]
+
+
+class Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """One frame. ``call`` is the client's number of the call it belongs to."""
+
+    call: _Number
+
+
+class Ask(Said, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To a service: do ``op``. ``size`` bytes of body follow; the answer is awaited so long."""
+
+    version: _Number
+    op: _Word
+    timeout_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT_S)]
+    request: msgspec.Raw
+    size: _Size = 0
+
+
+class Answer(Said, frozen=True, tag=True, forbid_unknown_fields=True):
+    """It is done. ``size`` bytes of body follow, then ``End``."""
+
+    reply: msgspec.Raw
+    size: _Size = 0
+
+
+class Chunk(Said, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The next bytes of a body: the part after this."""
+
+
+class End(Said, frozen=True, tag=True, forbid_unknown_fields=True):
+    """All of a body has been sent."""
+
+
+class Grant(Said, frozen=True, tag=True, forbid_unknown_fields=True):
+    """So many bytes more may be sent."""
+
+    n_bytes: Annotated[int, msgspec.Meta(ge=1, le=WINDOW_BYTES)]
+
+
+class Problem(Said, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The call failed: ``kind`` is the class of the error."""
+
+    kind: _Word
+    text: _Text
+
+
+class Cancel(Said, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The answer is awaited no longer."""
+
+
+Frame: TypeAlias = Ask | Answer | Chunk | End | Grant | Problem | Cancel
+_ENCODE = msgspec.msgpack.Encoder()
+_DECODE = msgspec.msgpack.Decoder(Frame)
+
+
+def encode(frame: Frame) -> bytes:
+    """The first part of a frame."""
+    packed = _ENCODE.encode(frame)
+    if len(packed) > FRAME_BYTES:
+        raise ProtocolError(
+            f"{type(frame).__name__} of {len(packed)} bytes, but at most {FRAME_BYTES} are sent; "
+            f"what is long goes into the body"
+        )
+    return packed
+
+
+def decode(parts: Sequence[bytes | memoryview]) -> tuple[Frame, bytes | memoryview]:
+    """A frame, and its raw part if it is a chunk. Raises ProtocolError."""
+    if not 1 <= len(parts) <= 2 or len(parts[0]) > FRAME_BYTES:
+        sizes = [len(part) for part in parts[:4]]
+        raise ProtocolError(f"{len(parts)} parts of {sizes} bytes: no frame")
+    try:
+        frame = _DECODE.decode(parts[0])
+    except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors among them
+        raise ProtocolError(f"no frame: {error}") from None
+    if isinstance(frame, Chunk) != (len(parts) == 2):
+        raise ProtocolError(f"{type(frame).__name__} with {len(parts) - 1} raw parts")
+    if len(parts) == 1:
+        return frame, b""
+    if not 0 < len(parts[1]) <= CHUNK_BYTES:
+        raise ProtocolError(f"a chunk of {len(parts[1])} bytes, not 1 to {CHUNK_BYTES}")
+    return frame, parts[1]

@@ -1,0 +1,385 @@
+"""What a master decides, and that whatever happens no two epochs of a job run at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horn.cluster.jobs import ENDED, NEXT, State
+from horn.cluster.master import (
+    END,
+    FAILED,
+    FINISHED,
+    GONE,
+    LAST,
+    RUN,
+    RUNNING,
+    STARTING,
+    STOP,
+    STOPPED,
+    Decision,
+    Failure,
+    Order,
+    Picture,
+    Record,
+    Report,
+    decide,
+)
+from horn.cluster.seating import Host, Need
+
+
+def hosts(**slots: int) -> dict[str, Host]:
+    return {name: Host(name, "h", n, n, member=1 + k) for k, (name, n) in enumerate(slots.items())}
+
+
+def start(**more: Any) -> Picture:
+    return Picture(State.PENDING, Need(2, 1), Record(), {}, hosts(a=1, b=1), **more)
+
+
+def after(picture: Picture, decision: Decision | None) -> Picture:
+    assert decision is not None
+    return replace(picture, record=decision.record, state=decision.state or picture.state)
+
+
+def saying(picture: Picture, **said: Report) -> Picture:
+    members = {name: seat.member for name, seat in picture.record.seats.items()}
+    reports = {n: msgspec.structs.replace(r, member=members[n]) for n, r in said.items()}
+    return replace(picture, reports={**picture.reports, **reports})
+
+
+def running(**more: Any) -> Picture:
+    first = start(**more)
+    return saying(after(first, decide(first)), a=Report(RUNNING), b=Report(RUNNING))
+
+
+def test_a_job_is_placed_with_the_next_epoch():
+    found = decide(start())
+    assert found is not None and found.state is State.RUNNING
+    assert found.record.epoch == 1
+    assert {h: (o.aim, o.epoch) for h, o in found.orders.items() if o} == {
+        "a": (RUN, 1),
+        "b": (RUN, 1),
+    }
+    assert decide(after(start(), found)) is None
+
+
+def test_why_it_waits_is_noted_once():
+    picture = replace(start(), hosts=hosts(a=1))
+    found = decide(picture)
+    assert found is not None and "waits for 2 slots" in found.record.reason
+    assert found.state is None and decide(after(picture, found)) is None
+
+
+def test_when_all_have_finished_it_has_succeeded_with_the_result_of_rank_0():
+    picture = saying(running(), a=Report(FINISHED, result={"model": "m"}))
+    assert decide(picture) is None
+    found = decide(saying(picture, b=Report(FINISHED)))
+    assert found is not None and found.state is State.SUCCEEDED
+    assert found.result == {"state": "SUCCEEDED", "code": 0, "host": "a", "model": "m"}
+    assert found.orders == {"a": None, "b": None} and not found.record.seats
+
+
+def test_after_a_failure_the_others_are_ended_before_the_next_epoch_starts():
+    picture = saying(running(), a=Report(FAILED, failure=Failure("task 0 was killed")))
+    found = decide(picture)
+    assert found is not None and found.state is None
+    assert [order.aim for order in found.orders.values() if order] == [END, END]
+    picture = after(picture, found)
+    assert decide(picture) is None
+    picture = saying(picture, b=Report(GONE))
+    found = decide(picture)
+    assert found is not None and found.state is State.RESTARTING
+    assert found.record.n_failures == 1 and not found.record.seats
+    picture = replace(after(picture, found), reports={})
+    found = decide(picture)
+    assert found is not None and found.record.epoch == 2 and found.state is State.RUNNING
+
+
+def test_what_would_come_again_is_not_repeated():
+    failure = Failure("AttributeError", code=1, is_final=True)
+    echo = Failure("lost task 0", is_echo=True)
+    picture = saying(running(), a=Report(FAILED, failure=echo), b=Report(FAILED, failure=failure))
+    found = decide(picture)
+    assert found is not None and found.state is State.FAILED and found.result is not None
+    assert found.result["cause"] == "AttributeError" and found.result["code"] == 1
+
+
+def test_a_host_that_went_is_the_cause_and_not_those_who_missed_it():
+    echo = Failure("lost task 1", is_echo=True)
+    picture = saying(running(max_restarts=0), a=Report(FAILED, failure=echo))
+    picture = after(picture, decide(picture))
+    assert decide(picture) is None, "its tasks may still run"
+    found = decide(replace(picture, hosts=hosts(a=1)))
+    assert found is not None and found.state is State.FAILED and found.result is not None
+    assert "worker b was lost" in found.result["cause"]
+
+
+def test_an_agent_that_came_back_is_not_the_one_that_had_the_order():
+    back = hosts(a=1, b=1)
+    back["b"] = replace(back["b"], member=9)
+    picture = replace(running(), hosts=back)
+    found = decide(picture)
+    assert found is not None and found.record.aim == END
+
+
+def test_failures_are_counted_since_the_last_checkpoint():
+    picture = replace(start(max_restarts=1), need=Need(1, 1), hosts=hosts(a=1))
+    bad = Failure("task 0 was killed by SIGKILL")
+
+    def fail(picture: Picture, checkpoint: int) -> Picture:
+        picture = replace(after(picture, decide(picture)), reports={})
+        picture = saying(picture, a=Report(RUNNING, checkpoint=checkpoint))
+        if checkpoint > picture.record.checkpoint:
+            picture = after(picture, decide(picture))
+        picture = saying(picture, a=Report(FAILED, checkpoint=checkpoint, failure=bad))
+        aimed = decide(picture)
+        if aimed is not None and aimed.record.seats:
+            picture = after(picture, aimed)
+            aimed = decide(picture)
+        return after(picture, aimed)
+
+    for checkpoint in (10, 20, 30, 30):
+        assert picture.state is not State.FAILED
+        picture = fail(picture, checkpoint)
+    assert picture.state is State.FAILED
+    assert picture.record.n_failures == 0, "horn resume begins anew"
+
+
+def test_to_stop_tasks_are_told_to_save_first_and_with_now_they_are_not():
+    picture = replace(running(), state=State.STOPPING)
+    found = decide(picture)
+    assert found is not None and found.record.aim == STOP
+    picture = after(picture, found)
+    assert decide(picture) is None
+    now = decide(replace(picture, wants_now=True))
+    assert now is not None and now.record.aim == END
+    found = decide(saying(picture, a=Report(STOPPED, checkpoint=7), b=Report(STOPPED)))
+    assert found is not None
+    picture = saying(picture, a=Report(STOPPED, checkpoint=7), b=Report(STOPPED))
+    found = decide(after(picture, found))
+    assert found is not None and found.state is State.STOPPED and found.result is not None
+    assert found.result["checkpoint"] == 7 and found.result["code"] == 5
+
+
+def test_a_job_that_waits_is_stopped_at_once():
+    found = decide(replace(start(), state=State.STOPPING))
+    assert found is not None and found.state is State.STOPPED
+
+
+def test_a_job_that_finished_while_it_was_to_stop_has_succeeded():
+    picture = replace(running(), state=State.STOPPING)
+    found = decide(saying(picture, a=Report(FINISHED), b=Report(FINISHED)))
+    assert found is not None and found.state is State.SUCCEEDED
+
+
+def test_an_agent_that_was_told_to_leave_is_no_failure():
+    picture = saying(running(max_restarts=0), a=Report(GONE))
+    picture = after(picture, decide(picture))
+    found = decide(saying(picture, b=Report(GONE)))
+    assert found is not None and found.state is State.RESTARTING
+    assert found.record.n_failures == 0 and "worker" in found.record.trouble
+
+
+# Whatever happens
+
+
+@dataclass
+class Agent:
+    """An agent as horn/cluster/worker.py behaves: it does what its order says, and when its session
+    ends its tasks have ended before."""
+
+    name: str
+    member: int
+    slots: int
+    runs: int | None = None  # the epoch of its tasks
+    aim: str = RUN
+
+
+@dataclass
+class World:
+    """ZooKeeper and the agents."""
+
+    need: Need
+    max_restarts: int
+    is_poison: bool
+    agents: dict[str, Agent] = field(default_factory=dict)
+    state: State = State.PENDING
+    record: Record = field(default_factory=Record)
+    reports: dict[tuple[int, str], Report] = field(default_factory=dict)
+    orders: dict[str, Order] = field(default_factory=dict)
+    wants_now: bool = False
+    n_members: int = 0
+    n_failures: int = 0
+
+    def join(self, name: str, slots: int) -> None:
+        if name not in self.agents:
+            self.n_members += 1
+            self.agents[name] = Agent(name, self.n_members, slots)
+
+    def lose(self, name: str) -> None:
+        self.agents.pop(name, None)
+
+    def picture(self) -> Picture:
+        there = {
+            a.name: Host(
+                a.name, "h", a.slots,
+                a.slots - sum(
+                    rank < self.need.n_slots
+                    for rank in (self.record.seats[a.name].ranks if a.name in self.orders else ())
+                ),
+                member=a.member,
+            )
+            for a in self.agents.values()
+        }  # fmt: skip
+        reports = {h: r for (e, h), r in self.reports.items() if e == self.record.epoch}
+        return Picture(
+            self.state, self.need, self.record, reports, there, self.max_restarts, self.wants_now
+        )
+
+    def master(self) -> bool:
+        found = decide(self.picture())
+        if found is None:
+            return False
+        if found.state is not None and found.state is not self.state:
+            assert found.state in NEXT[self.state], (self.state, found.state)
+            self.state = found.state
+        assert found.record.epoch >= self.record.epoch
+        assert (found.result is not None) == (found.state in ENDED)
+        self.record = found.record
+        for host, order in found.orders.items():
+            if order is None:
+                del self.orders[host]
+            else:
+                self.orders[host] = order
+        self.check()
+        return True
+
+    def agent(self, name: str) -> None:
+        """Look at the orders."""
+        agent, order = self.agents.get(name), self.orders.get(name)
+        if agent is None:
+            return
+        if order is None or order.seats[name].member != agent.member:
+            agent.runs = None
+        elif (order.epoch, name) not in self.reports and agent.runs is None:
+            if order.aim == RUN:
+                agent.runs = order.epoch
+                self.report(agent, STARTING)
+            else:  # it was never started
+                self.reports[order.epoch, name] = Report(GONE, member=agent.member)
+        elif agent.runs == order.epoch and order.aim != RUN:
+            phase = STOPPED if order.aim == STOP else GONE
+            self.report(agent, phase)
+        self.check()
+
+    def report(self, agent: Agent, phase: str, failure: Failure | None = None) -> None:
+        assert agent.runs is not None
+        old = self.reports.get((agent.runs, agent.name))
+        assert old is None or old.phase not in LAST
+        self.reports[agent.runs, agent.name] = Report(
+            phase, member=agent.member, failure=failure,
+            checkpoint=-1 if old is None else old.checkpoint,
+        )  # fmt: skip
+        if phase in LAST:
+            agent.runs = None
+
+    def fail(self, name: str) -> None:
+        agent = self.agents.get(name)
+        if agent is not None and agent.runs is not None:
+            self.n_failures += 1
+            self.report(agent, FAILED, Failure("killed"))
+
+    def finish(self, name: str) -> None:
+        agent = self.agents.get(name)
+        if agent is not None and agent.runs is not None and not self.is_poison:
+            self.report(agent, FINISHED)
+
+    def save(self, name: str, iteration: int) -> None:
+        agent = self.agents.get(name)
+        if agent is not None and agent.runs is not None and not self.is_poison:
+            old = self.reports[agent.runs, name]
+            self.reports[agent.runs, name] = msgspec.structs.replace(
+                old, checkpoint=max(old.checkpoint, iteration)
+            )
+
+    def check(self) -> None:
+        epochs = {a.runs for a in self.agents.values()} - {None}
+        assert len(epochs) <= 1, f"epochs {epochs} at once"
+        if self.state in ENDED:
+            assert not self.orders and not epochs
+
+
+NAMES = st.sampled_from("abc")
+EVENTS = st.one_of(
+    st.tuples(st.just("join"), NAMES, st.integers(1, 3)),
+    st.tuples(st.just("lose"), NAMES),
+    st.tuples(st.just("agent"), NAMES),
+    st.tuples(st.just("fail"), NAMES),
+    st.tuples(st.just("finish"), NAMES),
+    st.tuples(st.just("save"), NAMES, st.integers(0, 50)),
+    st.tuples(st.just("master")),
+    st.tuples(st.just("stop"), st.booleans()),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    events=st.lists(EVENTS, max_size=80),
+    groups=st.integers(1, 3),
+    tasks=st.integers(1, 2),
+    max_restarts=st.integers(0, 3),
+)
+def test_no_two_epochs_run_at_once_and_every_job_can_end(
+    events: list[Any], groups: int, tasks: int, max_restarts: int
+):
+    world = World(Need(groups, tasks), max_restarts, is_poison=False)
+    for what, *arguments in events:
+        if what == "stop":
+            if State.STOPPING in NEXT[world.state]:
+                world.state, world.wants_now = State.STOPPING, arguments[0]
+        else:
+            getattr(world, what)(*arguments)
+    # From wherever it is: enough workers, and nothing more goes wrong.
+    for name in "abc":
+        world.join(name, 3)
+    for _ in range(200):
+        if world.state in ENDED:
+            break
+        while world.master():
+            pass
+        for name in "abc":
+            world.agent(name)
+        if all(o.aim == RUN for o in world.orders.values()):
+            for name in "abc":
+                world.finish(name)
+    assert world.state in ENDED
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    order=st.lists(NAMES, min_size=3, max_size=60),
+    groups=st.integers(1, 3),
+    max_restarts=st.integers(0, 4),
+)
+def test_a_job_that_always_fails_is_started_only_so_often(
+    order: list[str], groups: int, max_restarts: int
+):
+    world = World(Need(groups, 1), max_restarts, is_poison=True)
+    for name in "abc":
+        world.join(name, 1)
+    order = [*order, *"abc"]
+    for k in range(100 * (max_restarts + 2)):
+        while world.master():
+            pass
+        if world.state in ENDED:
+            break
+        world.agent(order[k % len(order)])
+        world.fail(order[k % len(order)])
+        for name in "abc":
+            world.agent(name)
+    assert world.state is State.FAILED
+    assert world.record.epoch == max_restarts + 1

@@ -1,0 +1,96 @@
+"""Where the tasks of a job go."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horn.cluster.seating import Host, Need, Waits, seat
+
+
+def hosts(*free: int, slots: int = 0) -> dict[str, Host]:
+    return {
+        f"node-{'abcdefgh'[k]}": Host(
+            f"node-{'abcdefgh'[k]}", "127.0.0.1", slots or n, n, "1", "3.11"
+        )
+        for k, n in enumerate(free)
+    }
+
+
+def need(groups: int, tasks: int, servers: int = 0, **more: object) -> Need:
+    return Need(groups, tasks, servers, **{"horn": "1", "python": "3.11", **more})  # type: ignore[arg-type]
+
+
+def test_a_job_goes_to_the_one_host_that_it_fills_best():
+    assert seat(need(2, 2), hosts(8, 4, 6)) == {"node-b": (0, 1, 2, 3)}
+
+
+def test_groups_stay_whole_where_they_can():
+    found = seat(need(3, 2), hosts(3, 3, 3))
+    assert found == {"node-a": (0, 1), "node-b": (2, 3), "node-c": (4, 5)}
+
+
+def test_only_what_fits_nowhere_is_divided():
+    found = seat(need(3, 2), hosts(3, 3))
+    assert found == {"node-a": (0, 1, 4), "node-b": (2, 3, 5)}
+
+
+def test_servers_are_spread():
+    found = seat(need(2, 2, 3), hosts(2, 2))
+    assert found == {"node-a": (0, 1, 4, 6), "node-b": (2, 3, 5)}
+
+
+def test_servers_that_are_guests_have_no_seat():
+    assert seat(need(2, 1, 2, guests=True), hosts(2)) == {"node-a": (0, 1)}
+
+
+def test_a_job_goes_back_to_where_it_was():
+    assert seat(need(1, 2), hosts(2, 2), prefer={"node-b"}) == {"node-b": (0, 1)}
+
+
+def test_a_group_that_fits_on_no_host_is_divided():
+    assert seat(need(1, 4), hosts(2, 2)) == {"node-a": (0, 1), "node-b": (2, 3)}
+
+
+def test_the_reason_says_how_many_slots_are_short():
+    found = seat(need(4, 2), hosts(2, 1, slots=4))
+    assert found == Waits("waits for 8 slots; 3 are free on 2 hosts")
+
+
+def test_the_reason_says_that_the_cluster_is_too_small():
+    found = seat(need(4, 2), hosts(2, 1))
+    assert found == Waits("waits for 8 slots; the 2 usable workers have 3: start more workers")
+    assert seat(need(1, 1), {}) == Waits("waits for 1 slot; no worker is up")
+
+
+def test_workers_of_another_version_are_not_used_and_the_reason_says_so():
+    there = hosts(4) | {"node-d": Host("node-d", "h", 8, 8, "2", "3.13")}
+    assert seat(need(1, 4), there) == {"node-a": (0, 1, 2, 3)}
+    found = seat(need(1, 5), there)
+    assert isinstance(found, Waits)
+    assert "node-d has Python 3.13 and horn 2" in found.reason
+    assert "submitted with Python 3.11 and horn 1" in found.reason
+
+
+@given(
+    free=st.lists(st.integers(0, 9), max_size=6),
+    groups=st.integers(1, 5),
+    tasks=st.integers(1, 5),
+    servers=st.integers(0, 4),
+)
+def test_every_rank_has_one_seat_no_host_too_many_and_as_many_groups_as_can_are_whole(
+    free: list[int], groups: int, tasks: int, servers: int
+):
+    there = hosts(*free)
+    found = seat(need(groups, tasks, servers), there)
+    if isinstance(found, Waits):
+        assert sum(free) < groups * tasks
+        return
+    assert sorted(r for ranks in found.values() for r in ranks) == [
+        *range(groups * tasks + servers)
+    ]
+    for name, ranks in found.items():
+        assert sum(rank < groups * tasks for rank in ranks) <= there[name].free
+    of = {rank: name for name, ranks in found.items() for rank in ranks}
+    whole = sum(len({of[g * tasks + t] for t in range(tasks)}) == 1 for g in range(groups))
+    assert whole == min(groups, sum(n // tasks for n in free))
