@@ -30,6 +30,7 @@ class Saver:
         self.line, self.run, self.rank, self.engine = line, run, rank, engine
         self.loop: Loop | None = None
         self.due: Due | None = None
+        self.settled: Settle | None = None  # it may come before the boundary is reached
         self.writer = Writer(Checkpoints(run.checkpoints), run.epoch)
         self._owned: set[str] | None = None
 
@@ -61,11 +62,15 @@ class Saver:
         if isinstance(said, Settle):
             if said.go_on and self.due is not None and self.due.at == said.at:
                 self.due = None
+            self.settled = said
             return said
         return None
 
     def _is_settled(self, due: Due) -> bool:
         """Wait for what is to be done at this boundary; True to stop."""
+        settled = self.settled
+        if settled is not None and settled.at == due.at:
+            return not settled.go_on
         self.line.send(Heard(due.at, due.at, is_waiting=True))
         while self.line.wait(self.run.superstep_timeout_s):
             said = self._hear(due.at)
