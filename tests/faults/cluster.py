@@ -29,7 +29,7 @@ HORN = [sys.executable, "-m", "horn"]
 SESSION_S = 6.0
 DEADLINE_S = 60.0
 
-JOB = '''
+JOB = """
 import horn
 
 
@@ -45,7 +45,7 @@ def job(hidden=64, epochs=2, rate=0.1, samples=0):
     test = horn.data.mnist("test")
     return horn.Job(net, data=(x, y), test=(test.x, test.y), optimizer=horn.SGD(rate),
                     batch_size=100, epochs=epochs)
-'''
+"""
 
 
 class Cluster:
@@ -195,6 +195,11 @@ class Cluster:
         )  # fmt: skip
         assert done.code == 0, (done, self.told())
         return self.status(job, host)
+
+    def ended(self, coord: Coordinator, job: str) -> bool:
+        """Whether a job is over, as far as a session says."""
+        node = coord.get(coord.paths.state(job))
+        return node is not None and node.data.decode() in ("SUCCEEDED", "FAILED", "STOPPED")
 
     def told(self) -> str:
         """The ends of the workers' logs."""

@@ -182,6 +182,7 @@ def _runs(pid):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.skipif(not is_available(), reason="no Apache ZooKeeper here")
 def test_an_ensemble_has_a_server_on_each_host(net):

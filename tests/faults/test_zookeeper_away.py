@@ -200,7 +200,7 @@ class Leader:
                 reign.end()
 
 
-@pytest.mark.parametrize("n_cuts", [4, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_cuts", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_at_no_time_do_two_leaders_count(net, server, n_cuts):
     stop = threading.Event()
     leaders = [Leader(host, server, stop) for host in net.hosts[:3]]
