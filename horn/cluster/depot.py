@@ -5,6 +5,7 @@
     jobs/<job>/work-<epoch>/       a copy of the package, the current folder of the job's processes
     jobs/<job>/logs/               a file per process
     <keep>/jobs/<job>/             progress.jsonl, checkpoints, model.horn
+    <keep>/packages/<digest>/      once more, for hosts that come later
 
 ``keep`` is the folder that all hosts share, or this one.
 """
@@ -40,7 +41,8 @@ class Depot:
         self.keep = shared or folder
         self._lock = threading.Lock()
         try:
-            for path in (folder / "packages", folder / "jobs", self.keep / "jobs"):
+            for path in (folder / "packages", folder / "jobs", self.keep / "packages",
+                         self.keep / "jobs"):  # fmt: skip
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -66,14 +68,24 @@ class Depot:
     # packages
 
     def has(self, digest: str) -> bool:
-        return (self._package(digest) / "files").is_dir()
+        """Whether it is here; it is taken from the shared folder if it is there."""
+        if (self._package(digest) / "files").is_dir():
+            return True
+        if self.shared is None:
+            return False
+        theirs = self.shared / "packages" / digest
+        if not (theirs / "files").is_dir():
+            return False
+        packed = (theirs / "manifest").read_bytes()
+        self.put(digest, packed, package.read(theirs / "files", package.decode(packed)))
+        return True
 
     def put(self, digest: str, packed: bytes, portions: Iterator[bytes | memoryview]) -> None:
         """Take a package in, unless it is here already. Raises BadPackage."""
         folder = self._package(digest)
         folder.mkdir(mode=0o700, exist_ok=True)
         with self._lock:
-            if self.has(digest):
+            if (folder / "files").is_dir():
                 for _ in portions:
                     pass
                 return
@@ -84,6 +96,18 @@ class Depot:
                 temporary.write_bytes(packed)
                 temporary.rename(folder / "manifest")
                 unpacker.finish()
+            self._share(digest)
+
+    def _share(self, digest: str) -> None:
+        """Where all hosts find it."""
+        if self.shared is None or (self.shared / "packages" / digest).exists():
+            return
+        temporary = self.shared / "packages" / f"{digest[:16]}-{secrets.token_hex(8)}"
+        shutil.copytree(self._package(digest), temporary)
+        try:
+            temporary.rename(self.shared / "packages" / digest)
+        except OSError:  # another host was faster
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def get(self, digest: str) -> tuple[bytes, Iterator[bytes]]:
         """A package's manifest and its files' bytes. Raises NotFound."""

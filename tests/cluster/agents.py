@@ -1,0 +1,169 @@
+"""Real agents on loopback, each a process, for the tests of a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import horn
+import zk
+from horn.cluster import packing
+from horn.cluster.client import Cluster, Status
+from horn.cluster.jobs import ENDED, State
+from horn.cluster.submission import Submission
+from horn.cluster.versions import versions
+
+ROOT = Path(horn.__file__).parents[1]
+DEADLINE_S = 90.0
+
+JOB = """
+import numpy as np
+import horn
+
+def job(epochs: int = 6, layer: int = 16):
+    net = horn.Network(seed=3)
+    net.input(8)
+    net.layer(layer, activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((400, 8)).astype("float32")
+    y = (x[:, 0] > 0).astype(int)
+    print("job is made", flush=True)
+    return horn.Job(net, (x, y), optimizer=horn.SGD(0.1), batch_size=20, epochs=epochs)
+"""
+
+
+class Agents:
+    """An embedded ZooKeeper, agents, and a client's session."""
+
+    def __init__(self, folder: Path, hosts: str) -> None:
+        self.folder, self.hosts = folder, hosts
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.session_s = 2.0
+        (folder / "job.py").write_text(JOB)
+
+    def start(self, *names: str, slots: int = 2, shared: bool = False) -> None:
+        """Start agents and wait until they are registered."""
+        for name in names:
+            command = [sys.executable, "-m", "horn", "worker", "--zk", self.hosts,
+                       "--slots", str(slots), "--name", name, "--dir", str(self.folder / name),
+                       "--session", f"{self.session_s:g}s"]  # fmt: skip
+            if shared:
+                command += ["--shared", str(self.folder / "shared")]
+            with open(self.folder / f"{name}.out", "ab") as out:
+                self.processes[name] = subprocess.Popen(
+                    command, cwd=ROOT, stdout=out, stderr=out, stdin=subprocess.DEVNULL
+                )
+        with Cluster(self.hosts, timeout_s=20.0) as cluster:
+            self.wait(lambda: set(names) <= self.living(cluster))
+
+    def living(self, cluster: Cluster) -> set[str]:
+        """Agents that are registered with the process that was started last."""
+        pids = {name: process.pid for name, process in self.processes.items()}
+        found = cluster.workers()
+        return {name for name, m in found.items() if m.info.get("pid") == pids.get(name)}
+
+    def submit(self, cluster: Cluster, *arguments: str, **fields: Any) -> str:
+        target = str(fields.pop("target", self.folder / "job.py"))
+        package = packing.pack(target)
+        options = {**{k: str(v) for k, v in versions().items()}, **fields.pop("options", {})}
+        wanted = Submission(
+            job="new", name="test", target=package.target, package=package.digest,
+            arguments=arguments, options=options, **fields,
+        )  # fmt: skip
+        return cluster.submit(wanted, package)
+
+    def wait(self, condition: Callable[[], Any], timeout_s: float = DEADLINE_S) -> Any:
+        deadline = time.monotonic() + timeout_s
+        while not (value := condition()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"it did not become true\n{self.said()}")
+            time.sleep(0.03)
+        return value
+
+    def wait_ended(self, cluster: Cluster, job: str) -> Status:
+        self.wait(lambda: cluster.jobs.state(job) in ENDED)
+        return cluster.status(job)
+
+    def wait_running(self, cluster: Cluster, job: str, iteration: int = 1) -> Status:
+        """Until its tasks have come so far."""
+
+        def there() -> Status | None:
+            status = cluster.status(job)
+            assert status.state not in ENDED, (status, self.said())
+            so_far = int(status.progress.get("iteration", 0))
+            is_there = status.state is State.RUNNING and so_far >= iteration
+            return status if is_there else None
+
+        found: Status = self.wait(there)
+        return found
+
+    def said(self) -> str:
+        """The agents' logs, for a message."""
+        texts = [f"{p.stem}:\n{p.read_text()[-4000:]}" for p in self.folder.glob("*.out")]
+        return "\n".join(texts)
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        self.processes[name].send_signal(number)
+        if number == signal.SIGKILL:
+            self.processes[name].wait(10)
+
+    def descendants(self, name: str) -> list[tuple[int, str]]:
+        """Processes below an agent, and their command lines."""
+        found, todo = [], [self.processes[name].pid]
+        while todo:
+            parent = todo.pop()
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+                for pid in map(int, text.split()):
+                    line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    found.append((pid, line))
+                    todo.append(pid)
+        return found
+
+    def tasks(self, name: str) -> list[int]:
+        """The pids of the tasks that run there."""
+        return [pid for pid, line in self.descendants(name) if "horn.runtime.process" in line]
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.terminate()
+        for name, process in self.processes.items():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise AssertionError(f"agent {name} did not end\n{self.said()}") from None
+
+
+def alive(pids: list[int]) -> list[int]:
+    """Those that have not ended."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if fields[0] not in "ZX":
+                found.append(pid)
+    return found
+
+
+@contextlib.contextmanager
+def agents(folder: Path) -> Iterator[Agents]:
+    """Leaves nothing: no process that was started here, nor any that those started."""
+    with zk.EmbeddedServer(tick_ms=200) as server:
+        made = Agents(folder, server.hosts)
+        children: list[int] = []
+        try:
+            yield made
+            children = [pid for name in made.processes for pid, _ in made.descendants(name)]
+        finally:
+            made.stop()
+        made.wait(lambda: not alive(children), 5)

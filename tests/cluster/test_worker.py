@@ -1,0 +1,223 @@
+"""A cluster of real agents: what a job comes to, and what is left when something is killed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from horn.cluster.client import Cluster
+from horn.cluster.jobs import State
+from tests.cluster.agents import Agents, agents, alive
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def cluster_of(tmp_path: Path) -> Iterator[Agents]:
+    with agents(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster_of: Agents) -> Iterator[Cluster]:
+    with Cluster(cluster_of.hosts, timeout_s=20.0) as cluster:
+        yield cluster
+
+
+def weights(cluster: Cluster, job: str, folder: Path) -> str:
+    """A hash of a job's model."""
+    import horn
+
+    cluster.fetch_model(job, folder / f"{job}.horn")
+    found = horn.Model.load(folder / f"{job}.horn").parameters
+    digest = hashlib.sha256()
+    for name in sorted(found):
+        digest.update(name.encode() + found[name].tobytes())
+    return digest.hexdigest()
+
+
+def test_a_job_runs_on_one_worker_and_leaves_its_model_and_logs(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    cluster_of.start("a")
+    job = cluster_of.submit(client, tasks=2)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.result["iterations"] == 120 and status.result["host"] == "a"
+    files = client.files(job)["a"]
+    assert {"g0.t0", "g0.t1", "a", "progress.jsonl", "model.horn"} == set(files)
+    assert b"job is made" in client.read(job, "a", "a")[1]
+    assert weights(client, job, tmp_path)
+    assert client.free(client.workers())["a"].free == 2
+
+
+def test_groups_on_two_workers_give_the_answer_of_one(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    cluster_of.start("a", "b")
+    job = cluster_of.submit(client, groups=2, tasks=2)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    cluster_of.stop()
+    cluster_of.start("c", slots=4)
+    other = cluster_of.submit(client, groups=2, tasks=2)
+    assert cluster_of.wait_ended(client, other).state is State.SUCCEEDED
+    alone = weights(client, other, tmp_path)
+    cluster_of.start("a", "b")
+    assert weights(client, job, tmp_path) == alone
+
+
+def test_an_error_in_the_users_file_is_the_cause_and_is_not_repeated(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    (tmp_path / "bad.py").write_text("def job():\n    return nonsense\n")
+    cluster_of.start("a")
+    job = cluster_of.submit(client, target=tmp_path / "bad.py")
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.FAILED and status.record.epoch == 1
+    assert "bad.py:2  return nonsense\nNameError" in status.result["cause"]
+
+
+def test_the_death_of_a_task_costs_an_attempt_and_the_model_is_the_same(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    cluster_of.start("a")
+    calm = cluster_of.submit(client, "--epochs", "120", tasks=2)
+    assert cluster_of.wait_ended(client, calm).state is State.SUCCEEDED
+    job = cluster_of.submit(client, "--epochs", "120", tasks=2, checkpoint_every=100)
+    cluster_of.wait_running(client, job, 150)
+    os.kill(cluster_of.tasks("a")[0], signal.SIGKILL)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.epoch == 2 and status.record.n_restarts == 1
+    assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
+
+
+def test_a_job_whose_tasks_always_die_fails_with_the_first_cause(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    text = (tmp_path / "job.py").read_text()
+    (tmp_path / "poison.py").write_text(text + "    \nimport os, signal\n")
+    cluster_of.start("a")
+    job = cluster_of.submit(client, "--epochs", "100000", tasks=2, max_restarts=2)
+    for epoch in (1, 2, 3):
+
+        def is_there(epoch: int = epoch) -> bool:
+            return client.status(job).record.epoch == epoch and len(cluster_of.tasks("a")) == 2
+
+        cluster_of.wait(is_there)
+        os.kill(cluster_of.tasks("a")[1], signal.SIGKILL)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.FAILED and status.record.epoch == 3
+    assert "killed by SIGKILL" in status.result["cause"]
+    assert "failed 3 times" in status.result["cause"]
+
+
+def test_stop_saves_and_resume_goes_on_to_the_same_model(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    cluster_of.start("a")
+    calm = cluster_of.submit(client, "--epochs", "150", tasks=2)
+    assert cluster_of.wait_ended(client, calm).state is State.SUCCEEDED
+    job = cluster_of.submit(client, "--epochs", "150", tasks=2)
+    cluster_of.wait_running(client, job, 40)
+    client.stop(job, now=False)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.STOPPED and status.record.checkpoint > 0, cluster_of.said()
+    assert not cluster_of.tasks("a")
+    client.resume(job)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
+
+
+def test_stop_now_ends_a_job_at_once_and_rm_forgets_it(cluster_of: Agents, client: Cluster):
+    cluster_of.start("a")
+    job = cluster_of.submit(client, "--epochs", "100000", tasks=2)
+    cluster_of.wait_running(client, job)
+    tasks = cluster_of.tasks("a")
+    client.stop(job, now=True)
+    assert cluster_of.wait_ended(client, job).state is State.STOPPED
+    assert not alive(tasks)
+    client.remove(job)
+    assert client.coord.children(client.paths.jobs()) == []
+    assert not list(cluster_of.folder.glob("a/jobs/*"))
+
+
+def test_nothing_of_an_agent_that_is_killed_is_left(cluster_of: Agents, client: Cluster):
+    cluster_of.start("a")
+    job = cluster_of.submit(client, "--epochs", "100000", tasks=2)
+    cluster_of.wait_running(client, job)
+    below = [pid for pid, _ in cluster_of.descendants("a")]
+    assert len(below) >= 3
+    cluster_of.kill("a")
+    cluster_of.wait(lambda: not alive(below), 2)
+
+
+def test_a_job_outlives_the_agent_that_was_killed_and_comes_to_the_same_model(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    """With its master: the agent that is alone first leads every job."""
+    cluster_of.start("a", shared=True)
+    calm = cluster_of.submit(client, "--epochs", "150", tasks=2)
+    assert cluster_of.wait_ended(client, calm).state is State.SUCCEEDED
+    job = cluster_of.submit(client, "--epochs", "150", tasks=2, checkpoint_every=100)
+    cluster_of.start("b", shared=True)
+    cluster_of.wait_running(client, job, 60)
+    cluster_of.kill("a")
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.result["host"] == "b"
+    assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
+
+
+def test_an_agent_that_is_started_again_takes_its_place_at_once(
+    cluster_of: Agents, client: Cluster
+):
+    cluster_of.start("a")
+    job = cluster_of.submit(client, "--epochs", "150", tasks=2, checkpoint_every=100)
+    cluster_of.wait_running(client, job, 50)
+    cluster_of.kill("a")
+    cluster_of.start("a")
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.n_restarts >= 1
+
+
+def test_an_agent_that_is_told_to_leave_hands_its_jobs_over(cluster_of: Agents, client: Cluster):
+    cluster_of.start("a", shared=True)
+    job = cluster_of.submit(client, "--epochs", "150", tasks=2, max_restarts=0)
+    cluster_of.start("b", shared=True)
+    cluster_of.wait_running(client, job, 20)
+    cluster_of.kill("a", signal.SIGTERM)
+    assert cluster_of.processes["a"].wait(20) == 0
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+
+
+def test_a_job_waits_for_slots_says_why_and_begins_when_they_come(
+    cluster_of: Agents, client: Cluster
+):
+    cluster_of.start("a", slots=1)
+    job = cluster_of.submit(client, tasks=2)
+    cluster_of.wait(lambda: client.status(job).record.reason)
+    assert client.status(job).record.reason == (
+        "waits for 2 slots; the 1 usable worker has 1: start more workers"
+    )
+    assert client.status(job).state is State.PENDING
+    cluster_of.start("b", slots=1)
+    assert cluster_of.wait_ended(client, job).state is State.SUCCEEDED, cluster_of.said()
+
+
+def test_a_worker_of_another_version_is_not_used(cluster_of: Agents, client: Cluster):
+    cluster_of.start("a")
+    job = cluster_of.submit(client, options={"python": "3.99"})
+    cluster_of.wait(lambda: client.status(job).record.reason)
+    assert "Not used: a has Python" in client.status(job).record.reason
+    client.stop(job, now=False)
+    assert cluster_of.wait_ended(client, job).state is State.STOPPED
