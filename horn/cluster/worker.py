@@ -474,7 +474,7 @@ class Agent:
             self._todo.get()()
 
     def _hear(self, fd: int, run: Run | None, foreman: Foreman) -> None:
-        if run is not None and run.foreman is not foreman:
+        if foreman is not (self._warm if run is None else run.foreman):
             return  # it has just ended
         if fd == foreman.output:
             foreman.read_output()

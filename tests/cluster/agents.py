@@ -16,6 +16,7 @@ import zk
 from horn.cluster import packing
 from horn.cluster.client import Cluster, Status
 from horn.cluster.jobs import ENDED, State
+from horn.cluster.keys import Key, generate
 from horn.cluster.submission import Submission
 from horn.cluster.versions import versions
 
@@ -46,7 +47,16 @@ class Agents:
         self.folder, self.hosts = folder, hosts
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.session_s = 2.0
+        self.key: Key | None = None
+        self.key_file = folder / "key"
         (folder / "job.py").write_text(JOB)
+
+    def make_key(self) -> None:
+        """From now on a key is needed."""
+        self.key = generate(self.key_file)
+
+    def client(self) -> Cluster:
+        return Cluster(self.hosts, self.key, timeout_s=20.0)
 
     def start(self, *names: str, slots: int = 2, shared: bool = False) -> None:
         """Start agents and wait until they are registered."""
@@ -54,13 +64,15 @@ class Agents:
             command = [sys.executable, "-m", "horn", "worker", "--zk", self.hosts,
                        "--slots", str(slots), "--name", name, "--dir", str(self.folder / name),
                        "--session", f"{self.session_s:g}s"]  # fmt: skip
+            if self.key is not None:
+                command += ["--key", str(self.key_file)]
             if shared:
                 command += ["--shared", str(self.folder / "shared")]
             with open(self.folder / f"{name}.out", "ab") as out:
                 self.processes[name] = subprocess.Popen(
                     command, cwd=ROOT, stdout=out, stderr=out, stdin=subprocess.DEVNULL
                 )
-        with Cluster(self.hosts, timeout_s=20.0) as cluster:
+        with self.client() as cluster:
             self.wait(lambda: set(names) <= self.living(cluster))
 
     def living(self, cluster: Cluster) -> set[str]:

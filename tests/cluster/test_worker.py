@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import zk
 from horn.cluster.client import Cluster
 from horn.cluster.jobs import State
+from horn.cluster.worker import Agent, Offer
+from horn.errors import AccessDenied, JobError
 from tests.cluster.agents import Agents, agents, alive
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -221,3 +224,49 @@ def test_a_worker_of_another_version_is_not_used(cluster_of: Agents, client: Clu
     assert "Not used: a has Python" in client.status(job).record.reason
     client.stop(job, now=False)
     assert cluster_of.wait_ended(client, job).state is State.STOPPED
+
+
+def test_with_a_key_a_job_runs_on_two_workers_and_without_it_nothing_can_be_read(
+    cluster_of: Agents,
+):
+    cluster_of.make_key()
+    cluster_of.start("a", "b")
+    with cluster_of.client() as cluster:
+        job = cluster_of.submit(cluster, groups=2, tasks=2)
+        status = cluster_of.wait_ended(cluster, job)
+        assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+        assert cluster.files(job)["a"]
+    with pytest.raises(AccessDenied), Cluster(cluster_of.hosts) as stranger:
+        stranger.status(job)
+
+
+def test_off_loopback_a_worker_without_a_key_refuses_to_start(cluster_of: Agents):
+    with pytest.raises(JobError, match="horn keygen"):
+        Agent(Offer(cluster_of.hosts, 2, "0.0.0.0", folder=cluster_of.folder / "x"))
+
+
+def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
+    tmp_path: Path,
+):
+    server = zk.EmbeddedServer(tick_ms=200, data_dir=str(tmp_path / "zk"))
+    server.start()
+    port = int(server.hosts.rpartition(":")[2])
+    made = Agents(tmp_path, server.hosts)
+    try:
+        made.start("a")
+        with made.client() as cluster:
+            job = made.submit(cluster, "--epochs", "300", tasks=2, checkpoint_every=100)
+            made.wait_running(cluster, job, 150)
+        tasks = made.tasks("a")
+        assert len(tasks) == 2
+        server.stop()
+        made.wait(lambda: not alive(tasks), 2 * made.session_s)
+        server = zk.EmbeddedServer(tick_ms=200, data_dir=str(tmp_path / "zk"), port=port)
+        server.start()
+        with made.client() as cluster:
+            status = made.wait_ended(cluster, job)
+        assert status.state is State.SUCCEEDED, (status.result, made.said())
+        assert status.record.n_restarts == 1
+    finally:
+        made.stop()
+        server.stop()
