@@ -128,6 +128,10 @@ class World:
             for server, meta in asking.pull(Pull(clock)):
                 self.say(rank, server, meta)
             yield lambda: not asking.awaited
+            number = asking._n_pulls  # a batch: nobody is through before all have begun
+            yield lambda number=number: all(
+                (peer._n_pulls, not peer.awaited) >= (number, True) for peer in self.peers(group)
+            )
             self.agree(group)
             for bundle in asking.pushes:
                 yield lambda bundle=bundle: not asking.is_full(bundle)
@@ -149,6 +153,9 @@ class World:
             for server, meta in asking.leave(is_thanks=True):
                 self.say(rank, server, meta)
             yield lambda: asking.is_heard
+
+    def peers(self, group: int) -> list[Asking]:
+        return [self.askings[self.most.rank(group, t)] for t in range(self.most.n_tasks)]
 
     def agree(self, group: int) -> None:
         """Tasks of a group that have made the same pull have the same."""
