@@ -29,7 +29,7 @@ LAYERS = [
     {"horn.runtime.messages", "horn.runtime"},
     {"horn.runtime.costs"},
     {"horn.runtime.assume", "horn.runtime.search"},
-    {"horn.runtime.blocks", "horn.transport"},
+    {"horn.runtime.blocks", "horn.runtime.journal", "horn.transport"},
     {"horn.transport._framed"},
     {"horn.transport._zeromq"},
     {"horn.transport.inproc", "horn.transport.ipc", "horn.transport.tcp", "horn.transport.shm",
