@@ -8,8 +8,10 @@ HornError
 ├─ NotFound          no such job, model or file         fix the name
 ├─ Conflict          wrong state, or a name in use      choose another
 │  └─ NotApplied     a transaction met another state    read again, then decide
+├─ CheckpointError   cannot be written, read or used    look at the file that it names
 ├─ Diverged          NaN or infinity in training        lower the learning rate
 ├─ Timeout           a deadline passed                  raise it, or look at who is late
+├─ Stopped           somebody asked for it              resume it
 ├─ ProtocolError     peers disagree                     a bug, or mixed versions
 ├─ JournalError      a server's journal is damaged      go back to the last checkpoint
 └─ ClusterError      the machines                       may be retried
@@ -60,6 +62,21 @@ class Conflict(HornError):
     exit_code = 6
 
 
+class CheckpointError(HornError):
+    """A checkpoint cannot be written, is missing or damaged, or is another network's.
+
+    ``path`` is the file or folder; ``errno`` what the system said, 0 if it is not its fault.
+    ``exit_code``: 1 not written, 2 damaged or another's, 4 missing.
+    """
+
+    def __init__(self, path: str, what: str, exit_code: int = 2, errno: int = 0) -> None:
+        self.path, self.what, self.exit_code, self.errno = path, what, exit_code, errno
+        super().__init__(path, what, exit_code, errno)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
 class Diverged(HornError):
     """Training met NaN or infinity."""
 
@@ -70,6 +87,22 @@ class Timeout(HornError):
     """A deadline passed."""
 
     exit_code = 124
+
+
+class Stopped(HornError):
+    """A run stopped at a boundary, as it was asked to. ``checkpoint`` is what was saved there, ""
+    if that failed.
+    """
+
+    exit_code = 130
+
+    def __init__(self, iteration: int, checkpoint: str) -> None:
+        self.iteration, self.checkpoint = iteration, checkpoint
+        super().__init__(iteration, checkpoint)
+
+    def __str__(self) -> str:
+        saved = f"saved {self.checkpoint}" if self.checkpoint else "its checkpoint was not saved"
+        return f"stopped after iteration {self.iteration}; {saved}"
 
 
 class TaskFailed(HornError):

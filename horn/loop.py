@@ -17,6 +17,7 @@ from typing import Any, overload
 import numpy as np
 
 from horn.backends import Engine
+from horn.cursor import Cursor, plain, plain_row
 from horn.data import Dataset, permutation
 from horn.errors import Diverged, Timeout
 from horn.job import Job
@@ -139,6 +140,9 @@ class Loop:
     last batch, and how many they were; ``own`` sums them over the epoch. is_changed_at_end : by
     before_end, so that the last row does not tell of the model that is kept.
     part : this group's number and how many there are: of each batch it reads its part.
+    at_boundary : called after each update, before anything else is done with it; says whether to
+    stop there, and then ``is_halted``. Whoever saves the model's arrays and ``cursor`` there and
+    calls ``go_on`` later, before ``run``, gets the same rows and the same model.
 
     Raises
     ------
@@ -163,6 +167,7 @@ class Loop:
         own_of: Callable[[], tuple[float, int]] | None = None,
         part: tuple[int, int] = (0, 1),
         is_changed_at_end: bool = False,
+        at_boundary: Callable[[], bool] | None = None,
     ) -> None:
         self.job, self.engine, self.watcher = job, engine, watcher
         self.begun, self.timeout = begun, timeout
@@ -170,22 +175,52 @@ class Loop:
         self.is_watcher, self.before_measuring = is_watcher, before_measuring
         self.before_end, self.own_of, self.own = before_end, own_of, Own()
         self.part = part
-        self.is_changed_at_end = is_changed_at_end
+        self.is_changed_at_end, self.at_boundary = is_changed_at_end, at_boundary
         self.look = look or engine.parameters
         self.history = History()
-        self.iteration = 0
+        self.iteration = self.epoch = 0
+        self.done, self.total = 0, 0.0  # of the epoch under way: samples, the sum of their losses
+        self.earlier_s = 0.0  # that training took before it was interrupted
+        self.is_halted = False
         self.best: Best | None = None
         self.stopped_early = False
         self.trouble: Trouble | None = None
         self.sample = _sample(job) if has_labels(job.network, job.data, job.target) else None
 
+    def cursor(self) -> Cursor:
+        """Where it stands, at the boundary after an update."""
+        best = self.best
+        return Cursor(
+            iteration=self.iteration,
+            epoch=self.epoch,
+            done=self.done,
+            total=self.total,
+            own_total=float(self.own.total),
+            own_samples=self.own.samples,
+            seconds=perf_counter() - self.begun + self.earlier_s,
+            rows=[plain_row(row) for row in self.history],
+            best=None if best is None else (float(plain(best.score)), best.epoch, best.iteration),
+            updates=self.engine.updates,
+        )
+
+    def go_on(self, cursor: Cursor, best: Best | None, earlier_s: float = 0.0) -> None:
+        """Begin where another stopped; the engine has its arrays already. earlier_s : what training
+        took before ``begun``.
+        """
+        self.iteration, self.epoch, self.done = cursor.iteration, cursor.epoch, cursor.done
+        self.total, self.best, self.earlier_s = cursor.total, best, earlier_s
+        self.own = Own(cursor.own_total, cursor.own_samples)
+        self.history = History(cursor.rows)
+
     def run(self) -> None:
-        """All epochs, or until it is stopped early."""
+        """All epochs, or until it is stopped early or halted."""
         job = self.job
-        epoch = 0
-        while self.iteration < job.n_iterations:
-            epoch += 1
-            row = self._epoch(epoch)
+        while self.iteration < job.n_iterations or self.done:
+            row = self._epoch()
+            if row is None:
+                self.is_halted = True
+                return
+            epoch = self.epoch
             if self.before_measuring is not None:
                 self.before_measuring()
             if self.is_watcher:
@@ -200,6 +235,7 @@ class Loop:
             stop = bool(patience and self.best and epoch - self.best.epoch >= patience)
             if self.on_epoch is not None:
                 stop = self.on_epoch(epoch, stop)
+            self.done = 0
             if stop:
                 self.stopped_early = self.iteration < job.n_iterations
                 break
@@ -233,16 +269,20 @@ class Loop:
             {"test": test} if test else self._last_metrics(),
         )
 
-    def _epoch(self, epoch: int) -> dict[str, Any]:
+    def _epoch(self) -> dict[str, Any] | None:
+        """The next epoch, or the rest of one; its row, None if it was halted."""
         job, step = self.job, self.engine.step
         n, size = len(job.data), job.batch_size
+        if not self.done:
+            self.epoch += 1
+            self.total, self.own = 0.0, Own()
+        epoch, done_before, begun = self.epoch, self.done, perf_counter()
         order = permutation(n, job.network.seed, epoch - 1)
         sample = (epoch - 1) * n
-        n_steps = min(job.iterations_per_epoch, job.n_iterations - self.iteration)
-        total, done, begun = 0.0, 0, perf_counter()
-        self.own = Own()
+        n_before = -(-self.done // size)  # batches; at its end the last may be smaller
+        n_steps = min(job.iterations_per_epoch, job.n_iterations - self.iteration + n_before)
         next_look = begun + self.watcher.interval_s
-        for start in range(0, n_steps * size, size):
+        for start in range(n_before * size, n_steps * size, size):
             rows = order[start : start + size]
             if self.on_iteration is not None:
                 self.on_iteration(self.iteration)
@@ -251,27 +291,30 @@ class Loop:
             if not math.isfinite(loss):
                 raise self._diverged(f"the loss became {loss}", self.iteration, epoch)
             self.iteration += 1
-            total += loss * len(rows)
-            done += len(rows)
+            self.total += loss * len(rows)
+            self.done += len(rows)
             if self.own_of is not None:
                 self.own.add(*self.own_of())
             now = perf_counter()
             if now >= next_look:
                 next_look = now + self.watcher.interval_s
-                self.watcher.step(epoch, self.iteration, total / done, done / (now - begun))
+                speed = (self.done - done_before) / (now - begun)
+                self.watcher.step(epoch, self.iteration, self.total / self.done, speed)
             if self.timeout is not None and now - self.begun > self.timeout:
                 raise overdue(job, self.timeout, self.iteration, epoch)
+            if self.at_boundary is not None and self.at_boundary():
+                return None
         now = perf_counter()
         return {
             "epoch": epoch,
             "iteration": self.iteration,
-            "loss": total / done if job.network.loss is not None else None,
+            "loss": self.total / self.done if job.network.loss is not None else None,
             "acc": None,
             "val_loss": None,
             "val_acc": None,
             "learning_rate": job.optimizer.rate(self.iteration - 1),
-            "seconds": now - self.begun,
-            "samples_per_s": done / max(now - begun, 1e-9),
+            "seconds": now - self.begun + self.earlier_s,
+            "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
             "group_loss": None,
         }
 

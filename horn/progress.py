@@ -24,6 +24,9 @@ class Progress:
     def epoch(self, row: Mapping[str, Any]) -> None:
         """After an epoch: its row of the history."""
 
+    def note(self, text: str) -> None:
+        """Something that happened to the run, in words, as that it starts again."""
+
     def end(self) -> None:
         """After the last step, also when training fails."""
 
@@ -40,6 +43,9 @@ class Lines(Progress):
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         print(line(row, self.n_epochs), file=self.stream or sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        print(text, file=self.stream or sys.stderr, flush=True)
 
 
 def line(row: Mapping[str, Any], n_epochs: int | None = None) -> str:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import sys
+import threading
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +23,7 @@ import numpy as np
 
 from horn import strategies, summary
 from horn.backends import BACKENDS, Setup, make
+from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
 from horn.errors import CompileError, JobError
 from horn.job import Job
@@ -27,6 +32,17 @@ from horn.model import Array, Description, Model, has_labels
 from horn.modelfile import check_writable
 from horn.neuron import has_backward
 from horn.progress import Lines, Progress
+from horn.saving import (
+    Alone,
+    Lasting,
+    Plan,
+    choose,
+    identity,
+    part_name,
+    restore,
+    rows_of,
+    stopped,
+)
 from horn.strategies import Strategy, Topology
 from horn.strategies.allreduce import AllReduce
 
@@ -91,6 +107,12 @@ def train(
     pins: Mapping[str, str] | None = None,
     trace: str | os.PathLike[str] | None = None,
     superstep_timeout: float = 60.0,
+    checkpoints: str | os.PathLike[str] | None = None,
+    checkpoint_every: int | None = None,
+    checkpoint_seconds: float | None = None,
+    keep_checkpoints: int = 3,
+    resume: bool | str | os.PathLike[str] = False,
+    max_restarts: int = 3,
 ) -> Run:
     """Train a job on this machine and return the run: its model, history and metrics.
 
@@ -110,11 +132,20 @@ def train(
     "replicated"}; the rest is chosen. trace : a file for a Chrome trace. superstep_timeout :
     seconds that a task waits for the others before it says who is late.
 
+    checkpoints : a folder for what is needed to go on exactly where training stopped, written every
+    ``checkpoint_every`` iterations, every ``checkpoint_seconds``, and on Ctrl-C (once: stop at the
+    next boundary, twice: at once); the newest ``keep_checkpoints`` stay. resume : True goes on from
+    the newest in there, or begins if there is none; else a checkpoint, or another run's folder. The
+    numbers of groups and tasks may be others. max_restarts : a group whose task was killed or hangs
+    starts again from the last checkpoint, so often without a new one in between.
+
     Raises
     ------
     ModelError, DataError, CompileError, JobError : the job cannot be run, said before the first
     step. Diverged : the loss, or a weight, became NaN or infinite. Timeout : it took too long.
     TaskFailed : a task was killed or met an exception. BarrierTimeout : a task hangs.
+    CheckpointError : what is to be resumed is missing, damaged or of another job. Conflict : the
+    folder has another run's checkpoints. Stopped : by Ctrl-C, with a checkpoint.
     """
     begun = perf_counter()
     if importing is not None:
@@ -133,18 +164,32 @@ def train(
     job.check_data()
     _check_monitor(job)
     n_servers = servers or strategy.default_servers
-    strategy.check(job, Topology(groups, tasks, n_servers))
+    topology = Topology(groups, tasks, n_servers)
+    strategy.check(job, topology)
+    plan = _plan(
+        checkpoints, checkpoint_every, checkpoint_seconds, keep_checkpoints, resume, max_restarts,
+        n_servers,
+    )  # fmt: skip
     watcher = Lines() if progress is True else progress or Progress()
     code = Description.of(job.network)
     if tasks == groups == 1 and isinstance(strategy, AllReduce):
         _check_alone(pins, trace)
-        trained = _train_here(job, backend, threads, watcher, begun, timeout)
+        lasting = _lasting(job, plan, resume, strategy.resumes_as(topology), max_restarts)
+        with interrupts(lasting.asked, plan is not None):
+            trained = _train_here(job, backend, threads, watcher, begun, timeout, lasting)
     else:
         group = _Group(
             tasks, barrier, transport, dict(pins or {}), trace, superstep_timeout, groups,
             n_servers, n_servers > 0 and servers == 0, strategy,
         )  # fmt: skip
-        trained = _train_in_group(job, group, backend, threads, watcher, begun, timeout)
+        _check_group(job, group, backend)
+        job = strategy.prepared(job, topology)
+        _check_groups(job, group)
+        lasting = _lasting(job, plan, resume, strategy.resumes_as(topology), max_restarts)
+        with interrupts(lasting.asked, plan is not None):
+            trained = _train_in_group(
+                job, group, backend, threads, watcher, begun, timeout, lasting
+            )
     ending, n_epochs = trained.ending, len(trained.history)
     facts = {
         "name": job.name,
@@ -197,6 +242,7 @@ def _train_here(
     watcher: Progress,
     begun: float,
     timeout: float | None,
+    lasting: Lasting,
 ) -> _Trained:
     """All steps in this process."""
     setup = Setup(
@@ -211,12 +257,25 @@ def _train_here(
     if job.check:
         _check_backwards(job, backend)
     engine.bind(job.data)
-    loop = Loop(job, engine, watcher, begun, timeout)
+    alone = None
+    start, plan = lasting.start, lasting.plan
+    if plan is not None:
+        alone = Alone(plan, lasting.mine, 0 if start is None else start.epoch + 1, lasting.asked)
+    loop = Loop(job, engine, watcher, begun, timeout, at_boundary=alone)
+    if start is not None:
+        restore(loop, start, part_name(0))
+        loop.history = History(rows_of(start))
+    if alone is not None:
+        alone.loop = loop
     watcher.begin(job)
     try:
         loop.run()
     finally:
+        if alone is not None:
+            alone.close()
         watcher.end()
+    if loop.is_halted:
+        raise stopped(alone.last if alone is not None else None, loop.iteration)
     ending = loop.finish()
     return _Trained(ending, loop.history, engine.parameters(), engine.states())
 
@@ -245,6 +304,7 @@ def _train_in_group(
     watcher: Progress,
     begun: float,
     timeout: float | None,
+    lasting: Lasting,
 ) -> _Trained:
     """All steps in processes of their own; what speaks against it is said before they start."""
     from horn.runtime import trace
@@ -252,9 +312,6 @@ def _train_in_group(
     from horn.runtime.launch import Settings, launch
     from horn.runtime.parcel import draft
 
-    _check_group(job, group, backend)
-    job = group.strategy.prepared(job, Topology(group.n_groups, group.n_tasks, group.n_servers))
-    _check_groups(job, group)
     text = draft(job, group.strategy)
     if job.check:
         _check_backwards(job, backend)
@@ -274,7 +331,9 @@ def _train_in_group(
         is_joined=group.strategy.is_joined,
     )
     calibrate(job.dtype)  # now: starting tasks would disturb it
-    outcome = launch(job, text, lambda: _placement(job, group), settings, watcher, begun, timeout)
+    outcome = launch(
+        job, text, lambda: _placement(job, group), settings, watcher, begun, timeout, lasting
+    )
     if group.trace is not None:
         trace.write(group.trace, outcome.traces, outcome.counters)
     return _Trained(
@@ -293,6 +352,76 @@ def _placement(job: Job, group: _Group) -> Placement:
 
     mine = job.with_settings(batch_size=-(-job.batch_size // group.n_groups))
     return choose(mine, group.n_tasks, group.pins, transport=group.transport).placement
+
+
+def _plan(
+    folder: str | os.PathLike[str] | None,
+    every: int | None,
+    seconds: float | None,
+    keep: int,
+    resume: bool | str | os.PathLike[str],
+    max_restarts: int,
+    n_servers: int,
+) -> Plan | None:
+    """When and where to save, from what was said about it."""
+    for what, value, least in (
+        ("checkpoint_every", every, 1),
+        ("keep_checkpoints", keep, 1),
+        ("max_restarts", max_restarts, 0),
+    ):
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise JobError(f"{what} must be a whole number from {least}, got {value!r}")
+    if seconds is not None and not seconds > 0:
+        raise JobError(f"checkpoint_seconds must be above 0, got {seconds!r}")
+    if n_servers and (folder is not None or resume is not False):
+        raise JobError(
+            "checkpoints are of groups that train together; with servers (downpour) leave "
+            "checkpoints and resume out"
+        )
+    if folder is None:
+        asked = every is not None or seconds is not None or resume is True
+        if asked:
+            raise JobError('say where checkpoints are, as in checkpoints="run1"')
+        return None
+    return Plan(Path(folder), every, seconds, keep)
+
+
+def _lasting(
+    job: Job,
+    plan: Plan | None,
+    resume: bool | str | os.PathLike[str],
+    strategy: str,
+    max_restarts: int,
+) -> Lasting:
+    """Where the run begins, and how it lasts."""
+    if plan is None and resume is False:
+        return Lasting(max_restarts=max_restarts)
+    mine = identity(job, strategy)
+    checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
+    start = choose(checkpoints, resume, job, mine)
+    return Lasting(plan, mine, start, max_restarts=max_restarts)
+
+
+@contextmanager
+def interrupts(asked: threading.Event, is_wanted: bool) -> Iterator[None]:
+    """The first Ctrl-C sets ``asked``, the second is KeyboardInterrupt."""
+    if not is_wanted or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, frame: types.FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _check_group(job: Job, group: _Group, backend: str) -> None:

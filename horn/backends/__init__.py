@@ -8,18 +8,20 @@ backend is never replaced by another silently.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from horn.data import Dataset
-from horn.errors import JobError
+from horn.errors import JobError, ModelError
 from horn.network import Network
 from horn.optimizers import Optimizer
 
 Array = np.ndarray[Any, Any]
+Memory = dict[str, dict[str, Array]]
+Places = slice | Array  # along one axis of a whole array
 BACKENDS = {
     "kernels": "horn.backends.kernels",
     "reference": "horn.backends.reference",
@@ -50,6 +52,10 @@ class Engine(Protocol):
     weights (fan_out, fan_in) or (n_edges,), the rest (fan_out,). Slots of the optimizer are named
     "<array>/<slot>".
     """
+
+    @property
+    def updates(self) -> int:
+        """How many the arrays have had."""
 
     def bind(self, data: Dataset) -> None:
         """The data set that ``step`` reads its rows from."""
@@ -99,6 +105,38 @@ class Engine(Protocol):
         """Overwrite the arrays; ``updates`` is how many updates they have had (what Adam's t
         counts, and predict's iteration).
         """
+
+    def memory(self) -> Memory:
+        """All that steps change, not copied, to look at before the next one: {"parameter": arrays,
+        "state": ..., "slot": ...}. After ``bind``; in a group, this task's share.
+        """
+
+    def recall(self, memory: Mapping[str, Mapping[str, Array]], updates: int) -> None:
+        """Overwrite all that ``memory`` has, after ``bind``: the engine goes on as the one that it
+        was taken from would have. More slots than it has are left aside.
+
+        Raises
+        ------
+        ModelError : an array is missing, or of another shape.
+        """
+
+    def places(self, name: str) -> tuple[Places, ...]:
+        """What of each axis of an array of ``memory`` this engine has."""
+
+
+def fitting(
+    own: Mapping[str, Mapping[str, Array]], given: Mapping[str, Mapping[str, Array]]
+) -> Iterator[tuple[Array, Array]]:
+    """Each array of an engine's memory with what it is to become; all are looked at first."""
+    found = []
+    for kind, arrays in own.items():
+        for name, array in arrays.items():
+            new = given.get(kind, {}).get(name)
+            if new is None or new.shape != array.shape:
+                got = "it is missing" if new is None else f"its shape is {new.shape}"
+                raise ModelError(f"{kind} {name}: {got}, expected {array.shape}")
+            found.append((array, new))
+    return iter(found)
 
 
 def make(backend: str, setup: Setup) -> Engine:

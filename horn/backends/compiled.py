@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from horn.backends import Array, Setup
+from horn.backends import Array, Memory, Places, Setup, fitting
 from horn.compiler import lower
 from horn.compiler.program import Program
 from horn.compiler.share import Share
@@ -242,6 +242,22 @@ class CompiledEngine:
             "parameter": {name: self.arrays[name] for name in self._learned},
             "state": {name: self.arrays[name] for name in self._states},
         }
+
+    def memory(self) -> Memory:
+        for runner in self._runners.values():
+            runner.pull()
+        kinds = {"parameter": self._learned, "state": self._states, "slot": self._slots}
+        return {kind: {name: self.arrays[name] for name in names} for kind, names in kinds.items()}
+
+    def recall(self, memory: Mapping[str, Mapping[str, Array]], updates: int) -> None:
+        for array, new in fitting(self.memory(), memory):
+            array[...] = new
+        self.updates = updates
+        for runner in self._runners.values():
+            runner.push()
+
+    def places(self, name: str) -> tuple[Places, ...]:
+        return tuple(slice(0, n) for n in self.arrays[name].shape)
 
     def _copies(self, names: list[str]) -> dict[str, Array]:
         for runner in self._runners.values():

@@ -131,6 +131,9 @@ class Bar(Progress):
         self.console.print(line(row, self.n_epochs))
         self.rich.update(self.task, description=self._name(row["epoch"] + 1), completed=0)
 
+    def note(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
     def end(self) -> None:
         self.rich.stop()
 
@@ -165,6 +168,9 @@ class FirstStep(Progress):
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         self.inner.epoch(row)
+
+    def note(self, text: str) -> None:
+        self.inner.note(text)
 
     def end(self) -> None:
         self.inner.end()

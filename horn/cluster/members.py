@@ -288,16 +288,29 @@ class Membership:
     def names(self) -> frozenset[str]:
         return frozenset(self._view.nodes())
 
-    def wait_for(self, names: Iterable[str], timeout_s: float) -> dict[str, Member]:
-        """Until all ``names`` are there at once; BarrierTimeout says who is absent."""
+    def wait_for(
+        self,
+        names: Iterable[str],
+        timeout_s: float,
+        accept: Callable[[Member], bool] | None = None,
+    ) -> dict[str, Member]:
+        """Until all ``names`` are there at once; BarrierTimeout says who is absent. accept : says
+        whether a member counts.
+        """
         wanted = frozenset(names)
         deadline = time.monotonic() + timeout_s
+
+        def present() -> frozenset[str]:
+            if accept is None:
+                return self.names()
+            return frozenset(n for n, m in self.members().items() if n in wanted and accept(m))
+
         with self._changed:
-            while not wanted <= self.names():
+            while not wanted <= present():
                 self.check()
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    here = self.names()
+                    here = present()
                     raise BarrierTimeout(
                         f"registration in {self.folder}",
                         tuple(sorted(wanted - here)),

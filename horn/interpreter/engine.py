@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from horn import random
+from horn import backends, random
 from horn.backends import Setup
 from horn.data import Dataset
 from horn.errors import DataError, ModelError
@@ -156,6 +156,22 @@ class Engine:
                     )
                 own[name] = np.array(array, self.dtype)
         self._updates = updates
+
+    def memory(self) -> backends.Memory:
+        return {"parameter": self._arrays, "state": self._states, "slot": self._slots}
+
+    def recall(self, memory: Mapping[str, Mapping[str, Array]], updates: int) -> None:
+        for array, new in list(backends.fitting(self.memory(), memory)):
+            array[...] = new
+        self._updates = updates
+
+    def places(self, name: str) -> tuple[slice, ...]:
+        array = {**self._arrays, **self._states, **self._slots}[name]
+        return tuple(slice(0, n) for n in array.shape)
+
+    @property
+    def updates(self) -> int:
+        return self._updates
 
     # --- samples
 

@@ -16,6 +16,8 @@ from horn.network import Network
 from horn.runtime.control import Failed
 from horn.transport import PeerLost
 
+# Failures of the machines, which need not come again.
+REPAIRABLE = {"SessionLost", "Unreachable", "Fenced"}
 # These mean the same with one task and with many: the task's number would not help.
 PLAIN = ("ModelError", "CompileError", "JobError")
 
@@ -76,6 +78,16 @@ class Case:
 def is_echo(failed: Failed) -> bool:
     """Whether a failure is about another task."""
     return "MemberLost" in failed.kinds or "BarrierTimeout" in failed.kinds
+
+
+def is_repairable(case: Case) -> bool:
+    """Whether another attempt may do better: the first failure was that a task ended without a
+    word, hangs, or lost its connections; not what its code or the settings did.
+    """
+    causes = case.causes
+    if not causes or causes[0] in case.silent:
+        return True
+    return bool(REPAIRABLE & set(case.failures[causes[0]].kinds))
 
 
 def numbers(names: Sequence[str]) -> list[int]:

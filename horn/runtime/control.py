@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import select
 import socket
+import threading
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
@@ -31,9 +33,12 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 class Start(Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To a task: be this one. The descriptors are a parcel."""
+    """To a task: be this one. The descriptors are a parcel. key : the job's, for what leaves the
+    host; here, because arguments and environments can be read by others.
+    """
 
     task: _Count
+    key: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)] | None = None
 
 
 class Ready(Message, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -91,7 +96,8 @@ class Trace(Message, frozen=True, tag=True, forbid_unknown_fields=True):
 
 class Finished(Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """The last word of a task that succeeded: a loop's Ending, a group's Spent. Of a server
-    ``staleness``: how many pushed pieces were late by so many updates.
+    ``staleness``: how many pushed pieces were late by so many updates. is_halted : it stopped at a
+    boundary, as it was told.
     """
 
     iterations: int = 0
@@ -102,6 +108,7 @@ class Finished(Message, frozen=True, tag=True, forbid_unknown_fields=True):
     metrics: dict[str, dict[str, float]] = {}
     spent: dict[str, int | float] = {}
     staleness: dict[int, int] = {}
+    is_halted: bool = False
 
 
 class Failed(Message, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
@@ -128,7 +135,48 @@ class Failed(Message, frozen=True, tag=True, forbid_unknown_fields=True, kw_only
     trouble: tuple[str, int, int] | None = None
 
 
-Said: TypeAlias = Start | Ready | Stepped | Row | Share | Trace | Finished | Failed
+class Due(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To tasks: save at the boundary after so many updates; to ``stop``, wait there for Settle."""
+
+    at: _Count
+    stop: bool = False
+
+
+class Settle(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To tasks: all have heard to stop ``at`` a boundary, and stop there; or somebody had passed
+    it, and all ``go_on``.
+    """
+
+    at: _Count
+    go_on: bool
+
+
+class Heard(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """An answer to Due, at the boundary after ``iteration`` updates. is_late : it is past ``at``.
+    is_waiting : it is there, for Settle.
+    """
+
+    at: _Count
+    iteration: _Count
+    is_late: bool = False
+    is_waiting: bool = False
+
+
+class Saved(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A task's part of a checkpoint is on the disk, or it says why not. epoch : of the training,
+    the one under way.
+    """
+
+    iteration: _Count
+    epoch: _Count
+    n_bytes: _Count = 0
+    sha256: _Text = ""
+    error: _Text = ""
+
+
+Said: TypeAlias = (
+    Start | Ready | Stepped | Row | Share | Trace | Finished | Failed | Due | Settle | Heard | Saved
+)
 _ENCODE = msgspec.msgpack.Encoder()
 _DECODE = msgspec.msgpack.Decoder(Said)
 
@@ -143,6 +191,9 @@ class Line:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self._lock = threading.Lock()  # a receive's deadline would be that of a send beside it
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
 
     @classmethod
     def pair(cls) -> tuple[Line, Line]:
@@ -157,30 +208,37 @@ class Line:
         """Send, and wait while the other end has too much unread."""
         packed = _ENCODE.encode(message)
         if len(packed) <= PACKET_BYTES:
-            socket.send_fds(self.sock, [INLINE, packed], descriptors)
+            with self._lock:
+                socket.send_fds(self.sock, [INLINE, packed], descriptors)
             return
         fd = os.memfd_create("horn-control", os.MFD_CLOEXEC)
         try:
             left = memoryview(packed)
             while left:
                 left = left[os.write(fd, left) :]
-            socket.send_fds(self.sock, [IN_MEMORY], [fd, *descriptors])
+            with self._lock:
+                socket.send_fds(self.sock, [IN_MEMORY], [fd, *descriptors])
         finally:
             os.close(fd)
 
+    def wait(self, timeout_s: float) -> bool:
+        """Whether there is something to receive, within a time; 0 costs a microsecond."""
+        return bool(self._poll.poll(timeout_s * 1000))
+
     def receive(self, timeout_s: float | None) -> tuple[Said, list[int]] | None:
         """The next message and its descriptors, which are the caller's to close; None when the
-        other end has gone. Raises TimeoutError.
+        other end has gone. Raises TimeoutError. Who has threads that send ``wait``s first.
         """
-        self.sock.settimeout(timeout_s)
-        try:
-            packet, fds, flags, _ = socket.recv_fds(
-                self.sock, PACKET_BYTES + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-            )
-        except ConnectionResetError:
-            return None
-        finally:
-            self.sock.settimeout(None)
+        with self._lock:
+            self.sock.settimeout(timeout_s)
+            try:
+                packet, fds, flags, _ = socket.recv_fds(
+                    self.sock, PACKET_BYTES + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                )
+            except ConnectionResetError:
+                return None
+            finally:
+                self.sock.settimeout(None)
         if not packet:
             return None
         try:

@@ -17,7 +17,7 @@ from horn.backends.compiled import CompiledEngine, Runner
 from horn.compiler import lower
 from horn.compiler.partition import homes, partition
 from horn.compiler.placement import Placement
-from horn.compiler.program import Program
+from horn.compiler.program import Program, base, in_all_groups
 from horn.compiler.share import Places, Share
 from horn.errors import JobError, ModelError
 from horn.runtime.exchange import Exchange
@@ -72,6 +72,14 @@ class GroupEngine(CompiledEngine):
         """What of each axis of a learned array, State or slot this task has."""
         axes = self.slot_axes.get(name) or self.homes[name]
         return tuple(self.share.places(axis) for axis in axes)
+
+    def owns(self, name: str) -> bool:
+        """Whether no task before it, by rank, has the same part of an array."""
+        axes = self.slot_axes.get(name) or self.homes[name]
+        inside = [in_all_groups(axis) for axis in axes]
+        is_divided = any(axis != base(axis) for axis in inside)
+        is_grouped = any(a != b for a, b in zip(axes, inside, strict=True))
+        return (is_divided or self.share.task == 0) and (is_grouped or self.region == 0)
 
     def allocate(self, program: Program) -> None:
         for name, buffer in program.buffers.items():

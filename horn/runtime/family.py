@@ -12,11 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from horn.errors import JobError
-from horn.runtime.control import Line, Start
+from horn.runtime.control import Line, Said, Start
 
 STOP_S = 2.0  # from SIGTERM to SIGKILL
 LAST_WORD_S = 1.0  # for what a task said before its end to be read
@@ -59,9 +59,12 @@ class Child:
             theirs.close()
         self.pidfd = os.pidfd_open(self.process.pid)
 
-    def start(self, descriptors: list[int]) -> None:
+    def start(self, descriptors: list[int], key: bytes | None = None) -> None:
+        self.tell(Start(self.task, key), descriptors)
+
+    def tell(self, message: Said, descriptors: Sequence[int] = ()) -> None:
         try:
-            self.line.send(Start(self.task), descriptors)
+            self.line.send(message, descriptors)
         except OSError:
             pass  # it has ended already: its exit is heard of
 
@@ -101,12 +104,12 @@ class Child:
 
 
 class Family:
-    """All task processes; ends them when it is left."""
+    """The processes of tasks ``ranks``; ends them when it is left."""
 
-    def __init__(self, n_tasks: int, threads: int, job_id: str) -> None:
+    def __init__(self, ranks: Iterable[int], threads: int, job_id: str) -> None:
         self.children: list[Child] = []
         try:
-            for task in range(n_tasks):
+            for task in ranks:
                 self.children.append(Child(task, threads, job_id))
         except BaseException:
             self.stop()

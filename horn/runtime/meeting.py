@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from horn.cluster.barrier import RegionBarrier
 from horn.cluster.coord import Coordinator
-from horn.cluster.members import Membership
+from horn.cluster.members import Member, Membership
 from horn.runtime.group import Group
 from horn.runtime.parcel import Opened
 from horn.strategies import Topology
@@ -19,11 +19,20 @@ SESSION_S = 20.0
 class Meeting:
     """One rank meets the others: registers its endpoints, waits for theirs, connects.
 
-    rank : of a task or of a server. What it opens is closed with ``stack``.
+    rank : of a task or of a server. key : the job's, for what leaves the host. What it opens is
+    closed with ``stack``.
     """
 
-    def __init__(self, rank: int, opened: Opened, topology: Topology, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        rank: int,
+        opened: Opened,
+        topology: Topology,
+        stack: ExitStack,
+        key: bytes | None = None,
+    ) -> None:
         run = opened.run
+        self.key = key
         self.rank, self.run, self.topology, self.stack = rank, run, topology, stack
         self.is_joined = opened.strategy.is_joined
         self.region, self.task = divmod(rank, topology.n_tasks)
@@ -45,26 +54,39 @@ class Meeting:
             self._guest = open_transport(run.url, self._place(topology.server(rank)))
         if is_server:
             assert self._wire is not None and self.servers is not None
-            self.servers.join(
-                str(rank - topology.n_workers), self._wire.endpoint, info={"pid": os.getpid()}
-            )
+            self._join(self.servers, rank - topology.n_workers, self._wire.endpoint)
             return
         n, number, job = topology.n_tasks, self.task, f"{run.job}/group {self.region}"
         if self.is_joined:
             n, number, job = topology.n_workers, rank, run.job
         self._steps = self._open(n, number, job)
-        self.members[self.region].join(
-            str(self.task),
-            self._steps.endpoint,
-            info={
-                "pid": os.getpid(),
-                "superstep": 0,
-                "wire": "" if self._wire is None else self._wire.endpoint,
-            },
-        )
+        wire = "" if self._wire is None else self._wire.endpoint
+        self._join(self.members[self.region], self.task, self._steps.endpoint, wire=wire)
         if self._guest is not None:
             assert self.servers is not None
-            self.servers.join(str(rank), self._guest.endpoint, info={"pid": os.getpid()})
+            self._join(self.servers, rank, self._guest.endpoint)
+
+    def _join(self, where: Membership, number: int, endpoint: str, **info: str) -> None:
+        """Take a place. Whoever held it in an earlier epoch is fenced, if it still lives."""
+        epoch = self.run.epoch
+        where.join(
+            str(number),
+            endpoint,
+            info={"pid": os.getpid(), "epoch": epoch, **info},
+            replace=epoch > 0,
+        )
+
+    def _wait_for(self, where: Membership, n: int) -> list[Member]:
+        """Numbers 0 to n - 1 as they are in this epoch: those of an earlier one may still be
+        listed.
+        """
+        names = [str(number) for number in range(n)]
+        found = where.wait_for(
+            names,
+            self.run.start_timeout_s,
+            lambda member: int(member.info["epoch"]) >= self.run.epoch,
+        )
+        return [found[name] for name in names]
 
     def _membership(self, folder: str) -> Membership:
         found = Membership(self.coord, folder)
@@ -72,16 +94,17 @@ class Meeting:
         return found
 
     def _place(self, rank: int) -> Place:
-        return Place(rank, self.topology.n_ranks, f"{self.run.job}/wire")
+        run = self.run
+        return Place(rank, self.topology.n_ranks, f"{run.job}/wire", run.epoch, self.key)
 
     def _open(self, n: int, number: int, job: str) -> Transport:
-        return self.stack.enter_context(open_transport(self.run.url, Place(number, n, job)))
+        place = Place(number, n, job, self.run.epoch, self.key)
+        return self.stack.enter_context(open_transport(self.run.url, place))
 
     def _endpoints(self, group: int) -> list[tuple[str, str]]:
         """Of a group's tasks: for supersteps, and for messages."""
-        names = [str(task) for task in range(self.topology.n_tasks)]
-        found = self.members[group].wait_for(names, self.run.start_timeout_s)
-        return [(found[n].endpoint, str(found[n].info["wire"])) for n in names]
+        found = self._wait_for(self.members[group], self.topology.n_tasks)
+        return [(member.endpoint, str(member.info["wire"])) for member in found]
 
     def group(self) -> Group:
         """The connection for supersteps."""
@@ -97,6 +120,7 @@ class Meeting:
             self.coord.paths.barrier(run.job, self.region),
             str(self.task),
             names,
+            epoch=run.epoch,
             membership=self.members[self.region],
         )
         self.stack.callback(barrier.close)
@@ -113,9 +137,7 @@ class Meeting:
         groups = range(self.topology.n_groups)
         found = [wire for group in groups for _, wire in self._endpoints(group)]
         if self.servers is not None:
-            names = [str(server) for server in range(self.topology.n_servers)]
-            members = self.servers.wait_for(names, self.run.start_timeout_s)
-            found += [members[name].endpoint for name in names]
+            found += [m.endpoint for m in self._wait_for(self.servers, self.topology.n_servers)]
         return found
 
     def wire(self) -> Transport | None:

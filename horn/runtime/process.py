@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from horn.checkpoint import Checkpoints
 from horn.compiler.partition import homes
 from horn.compiler.share import Share
 from horn.errors import BarrierTimeout, MemberLost
@@ -33,10 +34,12 @@ from horn.runtime.control import Failed, Finished, Line, Part, Ready, Row, Start
 from horn.runtime.group import Group, task_name
 from horn.runtime.meeting import Meeting
 from horn.runtime.messages import Array
-from horn.runtime.parcel import Memory, Opened, open_parcel
+from horn.runtime.parcel import Memory, Opened, RunSpec, open_parcel
 from horn.runtime.replica import Replica, Seat
+from horn.runtime.saver import Saver
 from horn.runtime.serving import Guest, serve
 from horn.runtime.wire import Wire
+from horn.saving import part_name, restore
 from horn.sources import line_of
 from horn.strategies import Member, Topology
 from horn.strategies._pieces import pieces
@@ -121,21 +124,21 @@ class Process:
             try:
                 opened = open_parcel(descriptors)
                 if start.task < opened.run.n_groups * opened.run.n_tasks:
-                    self._train(start.task, opened, stack)
+                    self._train(start, opened, stack)
                 else:
-                    self._serve(start.task, opened, stack)
+                    self._serve(start, opened, stack)
             except BaseException as error:
                 # Before the others hear of it, so that the first failure is the first reported.
                 guest = self.guest
                 self.report(guest.error if guest is not None and guest.error else error)
                 raise
 
-    def _train(self, rank: int, opened: Opened, stack: ExitStack) -> None:
-        run, job = opened.run, opened.job
+    def _train(self, start: Start, opened: Opened, stack: ExitStack) -> None:
+        run, job, rank = opened.run, opened.job, start.task
         recorder = Recorder(run.max_trace_events) if run.max_trace_events else None
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.doing = "joining its group"
-        meeting = Meeting(rank, opened, topology, stack)
+        meeting = Meeting(rank, opened, topology, stack, start.key)
         self.guest = guest = self._guest(meeting, topology, opened)
         self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
         group, wire = meeting.group(), meeting.wire()
@@ -159,9 +162,7 @@ class Process:
         self.engine = engine = opened.strategy.engine(seat) or Replica(opened.strategy, seat)
         engine.bind(job.data)
         opened.forget()
-        group.cross()
-        self.doing = ""
-        self.line.send(Ready(time.monotonic() - self.began))
+        saver = Saver(self.line, run, rank, engine) if run.checkpoints else None
         loop: Loop
         watcher = Progress()
         if task == 0:
@@ -188,8 +189,22 @@ class Process:
             own_of=lambda: (engine.own_loss, engine.own_samples),
             part=(region, run.n_groups),
             is_changed_at_end=not opened.strategy.is_joined,
+            at_boundary=saver,
         )
+        if run.resume:
+            self.doing = "going on from a checkpoint"
+            self._resume(run, rank, loop, engine, None if opened.strategy.is_joined else region)
+        if saver is not None:
+            saver.loop = loop
+        group.cross()
+        self.doing = ""
+        self.line.send(Ready(time.monotonic() - self.began))
         loop.run()
+        if saver is not None:
+            saver.close()
+        if loop.is_halted:
+            self.line.send(Finished(loop.iteration, loop.iteration, is_halted=True))
+            return
         ending = loop.finish()
         if guest is not None:
             guest.join(STOP_S)
@@ -202,12 +217,21 @@ class Process:
         staleness = {} if guest is None else dict(guest.server.staleness)
         self.line.send(Finished(**dataclasses.asdict(ending), spent=spent, staleness=staleness))
 
-    def _serve(self, rank: int, opened: Opened, stack: ExitStack) -> None:
+    def _resume(
+        self, run: RunSpec, rank: int, loop: Loop, engine: Member, group: int | None
+    ) -> None:
+        """Go on from a checkpoint. group : whose parts count, where each has a model of its own."""
+        path = Path(run.resume)
+        opened = Checkpoints(path.parent).open(path, verify=False)
+        facts = restore(loop, opened, part_name(rank), group, run.earlier_s)
+        engine.recall_aside(facts["aside"])
+
+    def _serve(self, start: Start, opened: Opened, stack: ExitStack) -> None:
         """A server's life."""
-        run = opened.run
+        run, rank = opened.run, start.task
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.doing = f"joining as {topology.name(rank)}"
-        meeting = Meeting(rank, opened, topology, stack)
+        meeting = Meeting(rank, opened, topology, stack, start.key)
         server = _server(opened, topology, rank - topology.n_workers)
         wire = meeting.wire()
         assert wire is not None

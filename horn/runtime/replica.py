@@ -6,6 +6,7 @@ The strategy says what is to be sent and waited for; here it is done. Every wait
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,7 +92,7 @@ class Replica(GroupEngine):
         self.own_group, self.own_task = divmod(seat.rank, topology.n_tasks)
         self.is_joined = strategy.is_joined
         self.view = View(self.own_group, self.own_task, topology, {}, {})
-        self.memory: Any = None
+        self.remembered: Any = None
         self.own_loss, self.own_samples = 0.0, 0
         self._own_total: str | None = None
         self._stream: Stream | None = None
@@ -125,7 +126,7 @@ class Replica(GroupEngine):
         super().bind(data)
         self.view.parameters = {name: self.arrays[name] for name in self._learned}
         self.view.slots = {name: self.arrays[name] for name in self._slots}
-        self.memory = self.strategy.begin(self.view)
+        self.remembered = self.strategy.begin(self.view)
         assert self._training is not None
         program = self._training[0].program
         totals = (
@@ -147,7 +148,7 @@ class Replica(GroupEngine):
         n, groups = len(rows), self.topology.n_groups
         start, stop = (n * k // groups for k in (self.own_group, self.own_group + 1))
         self.own_samples = self.view.n_samples = stop - start
-        self._do(self.strategy.before_batch(self.memory, self.view))
+        self._do(self.strategy.before_batch(self.remembered, self.view))
         if self.is_joined:
             loss = super().step(rows, iteration=iteration, first_sample=first_sample)
         elif start == stop:
@@ -161,7 +162,7 @@ class Replica(GroupEngine):
             self.wire.give_all()
         self.own_loss = self._own_loss(loss)
         self.view.n_batches += 1
-        self._do(self.strategy.after_batch(self.memory, self.view))
+        self._do(self.strategy.after_batch(self.remembered, self.view))
         return loss
 
     def _run(
@@ -180,13 +181,22 @@ class Replica(GroupEngine):
         assert self._training is not None
         return float(self._training[0].value(self._own_total)) / self.own_samples
 
+    def aside(self) -> dict[str, Any]:
+        memory = None if self.remembered is None else dataclasses.asdict(self.remembered)
+        return {"batches": self.view.n_batches, "memory": memory}
+
+    def recall_aside(self, found: Mapping[str, Any]) -> None:
+        self.view.n_batches = int(found["batches"])
+        for name, value in (found["memory"] or {}).items():
+            setattr(self.remembered, name, value)
+
     def settle(self) -> None:
         """Before group 0 measures, at the end of an epoch."""
-        self._do(self.strategy.at_epoch_end(self.memory, self.view))
+        self._do(self.strategy.at_epoch_end(self.remembered, self.view))
 
     def conclude(self) -> None:
         """After the last batch."""
-        self._do(self.strategy.at_end(self.memory, self.view))
+        self._do(self.strategy.at_end(self.remembered, self.view))
         if self.wire is not None:
             self.wire.part()
 

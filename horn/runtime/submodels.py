@@ -8,11 +8,11 @@ and, compact, their gradients and States. Then all merge the same, in the order 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn.backends import Array, Setup, make
+from horn.backends import Array, Memory, Setup, fitting, make
 from horn.backends.compiled import CompiledEngine
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
@@ -335,10 +335,35 @@ class SubModels:
             self.parent.slots[name][...] = array
         self.parent.updates = updates
 
+    @property
+    def updates(self) -> int:
+        return self.parent.updates
+
+    def memory(self) -> Memory:
+        """As sub-models see it, not scaled."""
+        parent = self.parent
+        return {"parameter": parent.learned, "state": parent.states, "slot": parent.slots}
+
+    def recall(self, memory: Mapping[str, Mapping[str, Array]], updates: int) -> None:
+        for array, new in fitting(self.memory(), memory):
+            array[...] = new
+        self.parent.updates, self.is_scaled = updates, False
+
+    def owns(self, name: str) -> bool:
+        """Whether no task before it has the same."""
+        return self.rank == 0
+
     def places(self, name: str) -> tuple[slice, ...]:
         """What of each axis this task has: everything."""
         array = {**self.parent.learned, **self.parent.states, **self.parent.slots}[name]
         return tuple(slice(0, n) for n in array.shape)
+
+    def aside(self) -> dict[str, Any]:
+        """Nothing: who takes part is drawn from the iteration's number."""
+        return {}
+
+    def recall_aside(self, found: Mapping[str, Any]) -> None:
+        """Nothing."""
 
     def settle(self) -> None:
         """Nothing: every task has what the others have."""

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from horn.backends import Engine
-from horn.compiler.share import Places
 from horn.errors import JobError
 from horn.job import Job
 from horn.optimizers import Optimizer
@@ -43,8 +42,14 @@ class Member(Engine, Protocol):
     def views(self) -> Mapping[str, Mapping[str, Array]]:
         """This task's share of {"parameter": {name: array}, "state": ...}, to look at."""
 
-    def places(self, name: str) -> tuple[Places, ...]:
-        """What of each axis of an array the share has."""
+    def owns(self, name: str) -> bool:
+        """Whether no task before it, by rank, has the same part of an array."""
+
+    def aside(self) -> dict[str, Any]:
+        """What it remembers besides arrays, as JSON can have it."""
+
+    def recall_aside(self, found: Mapping[str, Any]) -> None:
+        """Go on from what ``aside`` said."""
 
     def settle(self) -> None:
         """At the end of an epoch, before group 0 measures."""
@@ -190,8 +195,15 @@ class Strategy:
         raise NotImplementedError(f"{type(self).__name__} does not say what its servers are")
 
     def begin(self, view: View) -> Any:
-        """What it has to remember of one task; given to every step."""
+        """What it has to remember of one task; given to every step. To be in checkpoints it must be
+        a dataclass of numbers.
+        """
         return None
+
+    def resumes_as(self, topology: Topology) -> str:
+        """What of it must be the same where a job goes on from a checkpoint, in words."""
+        same = in_words(self)
+        return same if self.is_joined else f"{same}, {topology.n_groups} groups"
 
     def before_batch(self, memory: Any, view: View) -> Requests:
         """Before each batch."""

@@ -27,7 +27,7 @@ from horn.errors import JobError
 from horn.job import Job
 from horn.network import Layer, Link, Network
 from horn.optimizers import Direct
-from horn.strategies import Array, Member, Strategy, Topology
+from horn.strategies import Array, Member, Strategy, Topology, in_words
 
 # Draws of membership have keys of their own, far from those of layers.
 MEMBERS = 1 << 20
@@ -101,6 +101,9 @@ class ParallelDropout(Strategy):
                 )
         if n > 1 or (self.keep or 1.0) < 1.0 or self.dropconnect < 1.0:
             _check_parts(job.network)
+
+    def resumes_as(self, topology: Topology) -> str:
+        return f"{in_words(self)}, {self.n_sub_models(topology)} sub-models"
 
     def engine(self, seat: Any) -> Member:
         from horn.runtime.submodels import SubModels

@@ -1,0 +1,212 @@
+"""Every step to the disk: new files are on it when the call returns, errors have path and errno.
+
+A failed fsync is not tried again: the system may have dropped the pages that it could not write,
+and a second fsync of them succeeds (Rebello et al., "Can Applications Recover from fsync
+Failures?", 2020). The file is removed, and whoever wants it writes it anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from horn.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES = 4 << 20  # of one write and of one step of sha256, so that a copy is never whole
+OURS = re.compile(r"MANIFEST\.json|[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.safetensors")
+ADVICE = {
+    errno.ENOSPC: "free some space, or keep fewer checkpoints",
+    errno.EDQUOT: "free some space, or keep fewer checkpoints",
+    errno.EFBIG: "raise the limit of file sizes",
+    errno.EACCES: "choose a folder that you may write to",
+    errno.EPERM: "choose a folder that you may write to",
+    errno.EROFS: "choose a folder that you may write to",
+    errno.ENOENT: "its folder has gone: the attempt was given up meanwhile",
+}
+
+
+def failed(path: str | os.PathLike[str], what: str, error: OSError) -> CheckpointError:
+    """An OSError as a sentence: which file, what could not be done, what the system said."""
+    number = error.errno or 0
+    name = errno.errorcode.get(number, "unknown")
+    said = f"{os.strerror(number) if number else error}, errno {number} {name}"
+    advice = ADVICE.get(number, "look at the disk and at the system's log")
+    return CheckpointError(str(path), f"{what} ({said}); {advice}", exit_code=1, errno=number)
+
+
+def create(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
+    """A new file (0600) of these bytes, on the disk when this returns: its size and sha256.
+
+    A file that has the name is replaced. After an error there is none.
+
+    Raises
+    ------
+    CheckpointError : the system refused a step.
+    """
+    digest, size_bytes, descriptor, is_done = hashlib.sha256(), 0, -1, False
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        for chunk in chunks:
+            digest.update(chunk)
+            left = memoryview(chunk)
+            size_bytes += len(left)
+            while left:  # a disk that fills up takes a part first
+                left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+        closing, descriptor = descriptor, -1
+        os.close(closing)  # some file systems tell here that a write was lost
+        is_done = True
+    except OSError as error:
+        raise failed(path, "cannot be written", error) from error
+    finally:
+        if not is_done:
+            if descriptor >= 0:
+                with suppress(OSError):  # the first error is the one that is told
+                    os.close(descriptor)
+            _unlink(path)
+    return size_bytes, digest.hexdigest()
+
+
+def make_folder(path: Path) -> None:
+    """A folder (0700) whose name is on the disk; one that is there is left as it is."""
+    try:
+        if not path.parent.is_dir():
+            make_folder(path.parent)
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+            sync_folder(path.parent)
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except OSError as error:
+        raise failed(path, "cannot be made", error) from error
+
+
+def sync_folder(path: Path) -> None:
+    """The names in a folder are on the disk when this returns."""
+    try:
+        with _opened(path, os.O_DIRECTORY) as descriptor:
+            os.fsync(descriptor)
+    except OSError as error:
+        raise failed(path, "cannot be written", error) from error
+
+
+def rename(old: Path, new: Path) -> None:
+    try:
+        os.rename(old, new)
+    except OSError as error:
+        raise failed(new, f"cannot be renamed from {old.name}", error) from error
+
+
+def remove(folder: Path) -> bool:
+    """Remove a folder of files that are ours. Says in the log what stays, and why; False then."""
+    try:
+        for entry in list(os.scandir(folder)):
+            if OURS.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)
+        os.rmdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        logger.warning("left behind: %s", failed(folder, "cannot be removed", error))
+        return False
+    return True
+
+
+def remove_others(folder: Path, names: set[str]) -> None:
+    """Remove the files of ours in a folder that do not have these names."""
+    try:
+        for entry in list(os.scandir(folder)):
+            if OURS.fullmatch(entry.name) and entry.name not in names:
+                os.unlink(entry.path)
+    except OSError as error:
+        raise failed(folder, "cannot be tidied up", error) from error
+
+
+def _unlink(path: Path) -> None:
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    except OSError as error:
+        logger.warning("left behind: %s", failed(path, "cannot be removed", error))
+
+
+@contextmanager
+def _opened(path: Path, flags: int = 0) -> Iterator[int]:
+    # O_NONBLOCK: a pipe that has the name of a file would keep us waiting
+    flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def reading(path: Path, size_bytes: int | None = None) -> Iterator[int]:
+    """A descriptor of a regular file, of this size if one is given.
+
+    Raises
+    ------
+    CheckpointError : there is none, it is no file, of another size, or cannot be read.
+    """
+    try:
+        with _opened(path) as descriptor:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise CheckpointError(str(path), "is not a file; restore the checkpoint")
+            if size_bytes is not None and found.st_size != size_bytes:
+                what = "is cut short" if found.st_size < size_bytes else "has bytes too many"
+                raise CheckpointError(
+                    str(path),
+                    f"{what}: got {found.st_size:,} bytes, expected {size_bytes:,} by the "
+                    "manifest; use an older checkpoint",
+                )
+            yield descriptor
+    except FileNotFoundError:
+        what = "no such file; the checkpoint is incomplete, use an older one"
+        raise CheckpointError(str(path), what) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            what = "is a link, and no file of a checkpoint is; copy the file itself"
+            raise CheckpointError(str(path), what) from None
+        wrapped = failed(path, "cannot be read", error)
+        raise CheckpointError(wrapped.path, wrapped.what, 2, wrapped.errno) from error
+
+
+def read(path: Path, most_bytes: int) -> bytes:
+    """A small file, whole."""
+    with reading(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if size > most_bytes:
+            what = f"has {size:,} bytes, expected at most {most_bytes:,}; use an older checkpoint"
+            raise CheckpointError(str(path), what)
+        return read_exactly(descriptor, size)
+
+
+def read_exactly(descriptor: int, n_bytes: int) -> bytes:
+    """That many bytes, or fewer at the end of the file."""
+    found = bytearray()
+    while len(found) < n_bytes and (more := os.read(descriptor, n_bytes - len(found))):
+        found += more
+    return bytes(found)
+
+
+def sha256(descriptor: int) -> str:
+    """Of all of an open file; read, not mapped: an error of the disk is an error, no signal."""
+    digest, buffer, at = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES)), 0
+    while n := os.preadv(descriptor, [buffer], at):
+        digest.update(buffer[:n])
+        at += n
+    return digest.hexdigest()

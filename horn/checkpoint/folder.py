@@ -1,0 +1,254 @@
+"""A job's folder of checkpoints: begin, commit, which is the newest, what may be removed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from horn.checkpoint import disk, manifest
+from horn.checkpoint.opened import Opened
+from horn.checkpoint.parts import SUFFIX, Written
+from horn.errors import CheckpointError, Conflict, Fenced
+
+logger = logging.getLogger(__name__)
+
+NAME = re.compile(r"ckpt-(?P<iteration>\d{9,18})-(?P<epoch>\d{4,20})(?P<ending>|\.tmp|\.old)")
+
+
+@dataclass(frozen=True, order=True)
+class Found:
+    """A folder by its name alone; sorted as checkpoints are: a later epoch has gone on from one
+    of an earlier, so it is newer whatever its iteration.
+    """
+
+    epoch: int
+    iteration: int
+    ending: str
+    path: Path
+
+
+class Checkpoints:
+    """The checkpoints of one job in a folder of their own; the newest ``keep`` are kept.
+
+    One process at a time begins, commits and removes: who starts the tasks of the highest epoch.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], keep: int = 3) -> None:
+        if keep < 1:
+            raise CheckpointError(str(path), f"keep is {keep}; keep 1 or more checkpoints")
+        self.path, self.keep = Path(path), keep
+
+    def sweep(self, below_epoch: int | None = None) -> list[Path]:
+        """Remove what killed writers left; of epochs below that only, if one is given.
+
+        Returns what was removed. What cannot be is told in the log.
+        """
+        leftovers = [
+            found.path
+            for found in self._found()
+            if found.ending and (below_epoch is None or found.epoch < below_epoch)
+        ]
+        removed = [path for path in leftovers if disk.remove(path)]
+        if removed:
+            logger.info("leftovers removed folder=%s n=%d", self.path, len(removed))
+        return removed
+
+    def next_epoch(self) -> int:
+        """Higher than any that has begun a checkpoint here; 0 in an empty folder."""
+        return max((found.epoch for found in self._found()), default=-1) + 1
+
+    def temporary(self, iteration: int, epoch: int) -> Path:
+        """Where the parts of a checkpoint are written, for every rank to compute."""
+        return self.path / f"{_name(iteration, epoch)}.tmp"
+
+    def begin(self, iteration: int, epoch: int) -> Path:
+        """Make the temporary folder (0700), or use the one that a failed attempt left.
+
+        Raises
+        ------
+        CheckpointError : the disk refused.
+        Fenced : a higher epoch has written a checkpoint.
+        """
+        self._check_epoch(epoch)
+        temporary = self.temporary(iteration, epoch)
+        disk.make_folder(temporary)
+        return temporary
+
+    def commit(
+        self, temporary: Path, iteration: int, facts: Mapping[str, Any], parts: Sequence[Written]
+    ) -> Path:
+        """Make the parts one checkpoint, by a rename; then remove all but the newest ``keep``.
+
+        After an error the temporary folder is gone, and those before are as they were.
+
+        Raises
+        ------
+        CheckpointError : a part is missing or of another size, or the disk refused.
+        Fenced : a higher epoch has written a checkpoint.
+        Conflict : this epoch has written this iteration already.
+        """
+        name = NAME.fullmatch(temporary.name)
+        if name is None or int(name["iteration"]) != iteration or name["ending"] != ".tmp":
+            what = f"is not the temporary folder of iteration {iteration}"
+            raise CheckpointError(str(temporary), what)
+        epoch = int(name["epoch"])
+        target = self.path / _name(iteration, epoch)
+        is_done = False
+        try:
+            self._check_epoch(epoch)
+            self._check_parts(temporary, parts)
+            manifest.write(temporary, iteration, epoch, facts, parts)
+            disk.sync_folder(temporary)
+            self._make_way(target)
+            disk.rename(temporary, target)
+            self._sync_or_undo(temporary, target)
+            is_done = True
+        finally:
+            if not is_done:
+                self.discard(temporary)
+        self._remove_old()
+        return target
+
+    def discard(self, temporary: Path) -> None:
+        """Give an attempt up. What cannot be removed is told in the log, and swept later."""
+        disk.remove(temporary)
+
+    def latest(self) -> Opened | None:
+        """The newest that verifies, None if none does. Each that does not is told in the log."""
+        for found in sorted(self._complete(), reverse=True):
+            try:
+                return self._opened(found.path, verify=True)
+            except CheckpointError as error:
+                logger.warning("checkpoint passed over: %s", error)
+        return None
+
+    def open(self, at: int | str | os.PathLike[str], verify: bool = True) -> Opened:
+        """A checkpoint by its iteration (of the last epoch that has it) or path.
+
+        Without ``verify`` each part is verified when something of it is used: for a task that
+        needs its share alone.
+
+        Raises
+        ------
+        CheckpointError : there is none (exit code 4), or it is damaged (2).
+        """
+        if not isinstance(at, int):
+            path = Path(at)
+            if not path.is_dir():
+                raise CheckpointError(str(path), "no such checkpoint; check the name", 4)
+            return self._opened(path, verify)
+        complete = self._complete()
+        having = [found for found in complete if found.iteration == at]
+        if not having:
+            known = ", ".join(str(n) for n in sorted({found.iteration for found in complete}))
+            what = f"has no checkpoint of iteration {at} (there are: {known or 'none'})"
+            raise CheckpointError(str(self.path), what, 4)
+        return self._opened(max(having).path, verify)
+
+    def iterations(self) -> list[int]:
+        """Of what is there, newest last, by the names alone."""
+        return [found.iteration for found in sorted(self._complete())]
+
+    def _opened(self, path: Path, verify: bool) -> Opened:
+        name = NAME.fullmatch(path.name)
+        if name is not None and name["ending"]:
+            raise CheckpointError(str(path), "is an unfinished checkpoint; use another")
+        opened = Opened(path)
+        if name is not None:
+            got, expected = (opened.iteration, opened.epoch), (name["iteration"], name["epoch"])
+            if got != tuple(map(int, expected)):
+                raise CheckpointError(
+                    str(path),
+                    f"is the checkpoint of iteration {got[0]}, epoch {got[1]} by its manifest; "
+                    "give it its own name again",
+                )
+        if verify:
+            opened.verify()
+        return opened
+
+    def _found(self) -> list[Found]:
+        """Every folder that is named as ours are. A link is not ours."""
+        found = []
+        try:
+            for entry in os.scandir(self.path):
+                name = NAME.fullmatch(entry.name)
+                if name is not None and entry.is_dir(follow_symlinks=False):
+                    numbers = int(name["epoch"]), int(name["iteration"])
+                    found.append(Found(*numbers, name["ending"], self.path / entry.name))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise disk.failed(self.path, "cannot be read", error) from error
+        return found
+
+    def _complete(self) -> list[Found]:
+        return [found for found in self._found() if not found.ending]
+
+    def _check_epoch(self, epoch: int) -> None:
+        newest = max((found.epoch for found in self._complete()), default=epoch)
+        if newest > epoch:
+            raise Fenced(
+                f"epoch {epoch} of {self.path}", f"epoch {newest} has written a checkpoint there"
+            )
+
+    def _check_parts(self, temporary: Path, parts: Sequence[Written]) -> None:
+        names = [part.name for part in parts]
+        if not parts or len(set(names)) != len(names):
+            raise CheckpointError(str(temporary), f"has the parts {names}, expected each once")
+        for part in parts:
+            try:
+                with disk.reading(temporary / f"{part.name}{SUFFIX}", part.n_bytes):
+                    pass
+            except CheckpointError as error:
+                what = f"is not as its task wrote it: {error.what}"
+                raise CheckpointError(error.path, what, 1, error.errno) from None
+        disk.remove_others(temporary, {f"{name}{SUFFIX}" for name in names})
+
+    def _make_way(self, target: Path) -> None:
+        """A damaged one of this name gives way; a good one is not written twice."""
+        if not target.exists():
+            return
+        try:
+            self._opened(target, verify=True)
+        except CheckpointError as error:
+            logger.warning("checkpoint replaced: %s", error)
+            self._remove(target)
+        else:
+            raise Conflict(
+                f"{target}: is a good checkpoint already; go on with another epoch (next_epoch) "
+                "to write this iteration anew"
+            )
+
+    def _sync_or_undo(self, temporary: Path, target: Path) -> None:
+        """A rename that may not be on the disk did not happen: the caller will try it again."""
+        try:
+            disk.sync_folder(self.path)
+        except CheckpointError:
+            try:
+                disk.rename(target, temporary)
+            except CheckpointError as error:
+                logger.warning("left behind: %s", error)
+            raise
+
+    def _remove_old(self) -> None:
+        for found in sorted(self._complete(), reverse=True)[self.keep :]:
+            try:
+                self._remove(found.path)
+            except CheckpointError as error:
+                logger.warning("left behind: %s", error)
+
+    def _remove(self, path: Path) -> None:
+        """First the name, so that what is left of it after a crash is no checkpoint."""
+        old = path.with_name(f"{path.name}.old")
+        disk.remove(old)
+        disk.rename(path, old)
+        disk.remove(old)
+
+
+def _name(iteration: int, epoch: int) -> str:
+    return f"ckpt-{iteration:09d}-{epoch:04d}"

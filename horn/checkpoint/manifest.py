@@ -1,0 +1,93 @@
+"""MANIFEST.json: what a checkpoint consists of. Its last line is the sha256 of all before it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from horn.checkpoint import disk
+from horn.checkpoint.parts import NAME, SUFFIX, Written, as_json, convert, damaged, decode
+from horn.errors import CheckpointError
+
+FILE = "MANIFEST.json"
+FORMAT = "horn checkpoint"
+VERSION = 1
+MAX_BYTES = 64 << 20
+SEALED = re.compile(rb'(.*),\n "sha256": "([0-9a-f]{64})"\n\}\n', re.DOTALL)
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class FileFacts(msgspec.Struct, frozen=True):
+    bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """``files`` by file name."""
+
+    iteration: int
+    epoch: int
+    facts: dict[str, Any]
+    files: dict[str, FileFacts]
+
+
+def write(
+    folder: Path, iteration: int, epoch: int, facts: Mapping[str, Any], parts: Sequence[Written]
+) -> None:
+    """Raises CheckpointError if the disk refuses, or a fact is nothing for JSON."""
+    path = folder / FILE
+    as_json(path, dict(facts))
+    body = json.dumps(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "iteration": iteration,
+            "epoch": epoch,
+            "facts": dict(facts),
+            "files": {f"{p.name}{SUFFIX}": {"bytes": p.n_bytes, "sha256": p.sha256} for p in parts},
+        },
+        indent=1,
+    )
+    start = body.removesuffix("\n}").encode()
+    seal = f',\n "sha256": "{hashlib.sha256(start).hexdigest()}"\n}}\n'.encode()
+    if len(start) + len(seal) > MAX_BYTES:
+        what = f"would take {len(start):,} bytes, of {MAX_BYTES:,} that can be"
+        raise CheckpointError(str(path), f"{what}; make the facts smaller")
+    disk.create(path, [start, seal])
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of a checkpoint.
+
+    Raises
+    ------
+    CheckpointError : missing, damaged, or of another format.
+    """
+    path = folder / FILE
+    text = disk.read(path, MAX_BYTES)
+    found = decode(path, text, "its text")
+    if found.get("format") != FORMAT:
+        raise CheckpointError(str(path), "is no manifest of a checkpoint that horn wrote")
+    if found.get("version") != VERSION:
+        raise CheckpointError(
+            str(path),
+            f"is of format {found.get('version')!r}, this horn reads format {VERSION}; "
+            "use the horn that wrote it",
+        )
+    sealed = SEALED.fullmatch(text)
+    if sealed is None or hashlib.sha256(sealed[1]).hexdigest() != sealed[2].decode():
+        raise damaged(path, "its text does not have the sha256 that its last line says")
+    manifest = convert(path, found, Manifest, "its text")
+    for name, file in manifest.files.items():
+        stem = name.removesuffix(SUFFIX)
+        if stem == name or not NAME.fullmatch(stem):
+            raise damaged(path, f"{name!r} is no name of a part")
+        if file.bytes < 0 or not SHA256.fullmatch(file.sha256):
+            raise damaged(path, f"{name!r} has size {file.bytes} and sha256 {file.sha256!r}")
+    return manifest

@@ -1,0 +1,154 @@
+"""A checkpoint that is read: whole arrays, or any part of one from whatever parts hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from horn.checkpoint import manifest as manifests
+from horn.checkpoint.parts import DTYPES, SUFFIX, Entry, Part, open_part
+from horn.checkpoint.places import Array, Index, Place, axis, count, cross, highest, meet
+from horn.errors import CheckpointError
+
+
+class Opened:
+    """One checkpoint, its manifest and the headers of its parts checked.
+
+    The sha256 of a part is compared before anything of it is used, at the latest; ``verify``
+    compares all at once. Arrays that are returned are new, and may be written to.
+
+    Raises
+    ------
+    CheckpointError : by every method, for a part that is damaged or does not have what is asked
+    for; the file and what is wrong are named.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        found = manifests.read(path)
+        self.iteration, self.epoch = found.iteration, found.epoch
+        self.facts: Mapping[str, Any] = found.facts
+        self._parts = {
+            name.removesuffix(SUFFIX): open_part(path / name, file.bytes, file.sha256)
+            for name, file in found.files.items()
+        }
+        self._held: dict[tuple[str, str], list[tuple[str, Part, Entry]]] = {}
+        for part_name, part in self._parts.items():
+            for piece in part.pieces:
+                key = (piece.kind, piece.name)
+                self._held.setdefault(key, []).append((part_name, part, piece))
+
+    def verify(self) -> None:
+        """Read every part and compare its sha256."""
+        for part in self._parts.values():
+            part.verify()
+
+    def parts(self) -> dict[str, Mapping[str, Any]]:
+        """The facts that each part was written with, by part name."""
+        return {name: part.facts for name, part in self._parts.items()}
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        """The arrays of a kind, sorted."""
+        return tuple(sorted(name for of, name in self._held if of == kind))
+
+    def assemble(
+        self,
+        kind: str,
+        name: str,
+        shape: Sequence[int],
+        dtype: npt.DTypeLike,
+        parts: Collection[str] | None = None,
+    ) -> Array:
+        """A whole array. A part that reaches beyond ``shape`` is refused: it is another's.
+
+        ``parts`` as of ``cut``.
+        """
+        for _, part, piece in self._holding(kind, name, parts):
+            axes = part.axes(piece)
+            if len(axes) != len(shape) or any(
+                highest(a) >= n for a, n in zip(axes, shape, strict=True)
+            ):
+                reach = tuple(highest(a) + 1 for a in axes)
+                raise CheckpointError(
+                    str(part.path),
+                    f"{kind} {name!r} reaches {reach}, but has the shape {tuple(shape)} in this "
+                    "network; resume with the network that wrote the checkpoint",
+                )
+        return self.cut(kind, name, tuple(slice(0, n) for n in shape), dtype, parts)
+
+    def cut(
+        self,
+        kind: str,
+        name: str,
+        places: Sequence[Place],
+        dtype: npt.DTypeLike,
+        parts: Collection[str] | None = None,
+    ) -> Array:
+        """What lies at ``places`` of the whole array, however many tasks wrote it.
+
+        Where several parts have a value, one that has all of what is asked for is taken, or else
+        the first by the manifest: replicas are expected to agree. ``parts`` are the names of those
+        to look into, all of them if None.
+        """
+        want = [axis(place) for place in places]
+        shape = tuple(len(a) for a in want)
+        held = self._holding(kind, name, parts)
+        dtype = np.dtype(dtype)
+        found: list[tuple[Part, Entry, list[Index], list[Index]]] = []
+        for _, part, piece in held:
+            tensor = part.tensors[piece.tensor]
+            if np.dtype(DTYPES[tensor.dtype]) != dtype or len(tensor.shape) != len(want):
+                raise CheckpointError(
+                    str(part.path),
+                    f"{kind} {name!r} has {len(tensor.shape)} axes of dtype "
+                    f"{np.dtype(DTYPES[tensor.dtype])}, but {len(want)} of {dtype} in this "
+                    "network; resume with the network that wrote the checkpoint",
+                )
+            both = [meet(have, a) for have, a in zip(part.axes(piece), want, strict=True)]
+            entry = (part, piece, [src for src, _ in both], [to for _, to in both])
+            n = count(entry[3])
+            if n == count([slice(0, k) for k in shape]):
+                found = [entry]
+                break
+            if n:
+                found.append(entry)
+        out = np.empty(shape, dtype)
+        is_there = np.zeros(shape, bool) if len(found) > 1 else None
+        for part, piece, source, to in reversed(found):  # the first is written last: it stays
+            out[cross(to)] = part.array(piece.tensor)[cross(source)]
+            if is_there is not None:
+                is_there[cross(to)] = True
+        n_found = sum(count(to) for *_, to in found) if is_there is None else int(is_there.sum())
+        if n_found != out.size:
+            searched = "" if parts is None else f" in {', '.join(sorted(parts))}"
+            raise CheckpointError(
+                str(self.path),
+                f"has {n_found:,} of the {out.size:,} values of {kind} {name!r} that are asked "
+                f"for{searched}; resume with the network that wrote the checkpoint",
+            )
+        return out
+
+    def _holding(
+        self, kind: str, name: str, parts: Collection[str] | None
+    ) -> list[tuple[str, Part, Entry]]:
+        for wanted in () if parts is None else parts:
+            if wanted not in self._parts:
+                known = ", ".join(self._parts)
+                raise CheckpointError(str(self.path), f"has no part {wanted!r} (it has {known})")
+        held = [
+            entry
+            for entry in self._held.get((kind, name), [])
+            if parts is None or entry[0] in parts
+        ]
+        if not held:
+            known = ", ".join(self.names(kind)) or "none"
+            raise CheckpointError(
+                str(self.path),
+                f"has no {kind} {name!r} (of this kind it has: {known}); resume with the network "
+                "that wrote the checkpoint",
+            )
+        return held

@@ -1,0 +1,338 @@
+"""A part file: the arrays of one task as safetensors, with what they are in its metadata.
+
+The file is written in one pass, an array after another and never a copy of all; it is read by
+mapping it, after its sha256 was compared. Nothing of it is believed before: every name, dtype,
+shape and size is checked. Source of the layout: github.com/huggingface/safetensors, "Format".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import mmap
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from horn.checkpoint import disk
+from horn.checkpoint.places import Array, Axis, Place, axis
+from horn.errors import CheckpointError
+
+FORMAT = "horn checkpoint part"
+VERSION = 1
+MAX_HEADER_BYTES = 100_000_000  # what safetensors itself allows
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+SUFFIX = ".safetensors"
+DTYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "<u2", "I16": "<i2", "U32": "<u4",
+    "I32": "<i4", "U64": "<u8", "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8",
+}  # fmt: skip
+CODES = {np.dtype(name): code for code, name in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a named array. ``kind`` says what it is: "parameter", "slot", "state", ...
+
+    places : for each axis where the part lies in the whole array: a slice of positive step, or an
+    int64 index array. A slice without an end is as long as the part.
+    """
+
+    kind: str
+    name: str
+    array: Array
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A part that is on the disk."""
+
+    name: str
+    n_bytes: int
+    sha256: str
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What the metadata say of a piece. A place is (start, stop, step) or a tensor of indices."""
+
+    kind: str
+    name: str
+    tensor: str
+    places: list[tuple[int, int, int] | str]
+
+
+class Head(msgspec.Struct, frozen=True):
+    part: str
+    facts: dict[str, Any]
+    pieces: list[Entry]
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+def write_part(
+    folder: Path, name: str, pieces: Sequence[Piece], facts: Mapping[str, Any]
+) -> Written:
+    """Write ``<folder>/<name>.safetensors`` and have it on the disk. The arrays must not change
+    meanwhile.
+
+    After an error there is no such file; the attempt is over, the folder to be discarded.
+
+    Raises
+    ------
+    CheckpointError : the disk refused (``errno``), or a piece or a fact cannot be written.
+    """
+    path = Path(folder) / f"{name}{SUFFIX}"
+    if not NAME.fullmatch(name):
+        raise CheckpointError(str(path), f"a part is not called {name!r} (allowed: {NAME.pattern})")
+    tensors: dict[str, Array] = {}
+    entries = []
+    for k, piece in enumerate(pieces):
+        where = f"{piece.kind} {piece.name!r}"
+        array = np.asarray(piece.array)
+        if len(piece.places) != array.ndim:
+            what = f"{where} has {array.ndim} axes, but places along {len(piece.places)}"
+            raise CheckpointError(str(path), what)
+        key = f"{k}/{piece.kind}/{piece.name}"
+        tensors[key] = array
+        places: list[tuple[int, int, int] | str] = []
+        for n, place in enumerate(piece.places):
+            try:
+                found = axis(place, array.shape[n])
+            except ValueError as error:
+                raise CheckpointError(str(path), f"{where}, axis {n}: {error}") from error
+            if isinstance(found, range):
+                places.append((found.start, found.stop, found.step))
+            else:
+                places.append(f"{k}.{n}/places")
+                tensors[f"{k}.{n}/places"] = found
+        entries.append(Entry(piece.kind, piece.name, key, places))
+    head = Head(name, dict(facts), entries)
+    size_bytes, sha256 = disk.create(path, _file(path, head, tensors))
+    return Written(name, size_bytes, sha256)
+
+
+def _file(path: Path, head: Head, tensors: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
+    """The bytes of a part file. Wide numbers first: every one is aligned when it is mapped."""
+    for name, array in tensors.items():
+        if array.dtype.newbyteorder("<") not in CODES:
+            raise CheckpointError(str(path), f"{name} is of dtype {array.dtype}, which none holds")
+    order = sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
+    text = as_json(
+        path, msgspec.structs.asdict(head) | {"pieces": msgspec.to_builtins(head.pieces)}
+    )
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "horn": text,
+        "horn_sha256": hashlib.sha256(text.encode()).hexdigest(),
+    }
+    header: dict[str, Any] = {"__metadata__": metadata}
+    start = 0
+    for name in order:
+        array = tensors[name]
+        header[name] = {
+            "dtype": CODES[array.dtype.newbyteorder("<")],
+            "shape": list(array.shape),
+            "data_offsets": [start, start + array.nbytes],
+        }
+        start += array.nbytes
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    if len(encoded) > MAX_HEADER_BYTES:
+        what = f"its header would take {len(encoded):,} bytes, of {MAX_HEADER_BYTES:,} that can be"
+        raise CheckpointError(str(path), f"{what}; make the facts smaller")
+    yield len(encoded).to_bytes(8, "little") + encoded
+    for name in order:
+        yield from _bytes(tensors[name])
+
+
+def _bytes(array: Array) -> Iterator[memoryview]:
+    """An array's values in C order and little-endian, a few MiB at a time; views are copied so."""
+    if not array.size:
+        return
+    rows = array.reshape(1) if array.ndim == 0 else array
+    is_plain = rows.flags.c_contiguous and rows.dtype == rows.dtype.newbyteorder("<")
+    if is_plain:
+        rows = rows.reshape(-1)
+    n_rows = max(1, disk.CHUNK_BYTES // (rows.nbytes // len(rows)))
+    for k in range(0, len(rows), n_rows):
+        chunk = np.ascontiguousarray(rows[k : k + n_rows], rows.dtype.newbyteorder("<"))
+        yield chunk.reshape(-1).view(np.uint8).data
+
+
+def as_json(path: Path, value: Any) -> str:
+    """Text that reads back as it was: what JSON would change without a word is refused."""
+    _check_plain(path, value, "facts")
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _check_plain(path: Path, value: Any, where: str) -> None:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                what = f"{where} has the key {key!r}, which is no text; write {str(key)!r}"
+                raise CheckpointError(str(path), what)
+            _check_plain(path, inner, f"{where}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for k, inner in enumerate(value):
+            _check_plain(path, inner, f"{where}[{k}]")
+    elif type(value) not in (str, int, float, bool, type(None)):
+        what = f"{where} is of type {type(value).__name__}, which JSON has not; make it plain"
+        raise CheckpointError(str(path), what)
+
+
+@dataclass
+class Part:
+    """A part file of a checkpoint. Its header was checked; its arrays are when they are needed."""
+
+    path: Path
+    size_bytes: int
+    sha256: str
+    facts: dict[str, Any]
+    pieces: list[Entry]
+    tensors: dict[str, Tensor]
+    start: int  # of the arrays in the file, in bytes
+    _map: mmap.mmap | None = field(default=None, repr=False)
+
+    def verify(self) -> mmap.mmap:
+        """Compare the sha256 and map the file, once.
+
+        Raises
+        ------
+        CheckpointError : it is another, gone, or cannot be read.
+        """
+        if self._map is None:
+            with disk.reading(self.path, self.size_bytes) as descriptor:
+                found = disk.sha256(descriptor)
+                if found != self.sha256:
+                    raise damaged(
+                        self.path,
+                        f"its sha256 is {found[:12]}..., expected {self.sha256[:12]}... by the "
+                        "manifest",
+                    )
+                self._map = mmap.mmap(descriptor, self.size_bytes, prot=mmap.PROT_READ)
+        return self._map
+
+    def array(self, name: str) -> Array:
+        """A tensor, mapped, read-only."""
+        found = self.tensors[name]
+        at = self.start + found.data_offsets[0]
+        dtype, n = np.dtype(DTYPES[found.dtype]), math.prod(found.shape)
+        if not n:
+            return np.empty(found.shape, dtype)
+        return np.frombuffer(self.verify(), dtype, n, at).reshape(found.shape)
+
+    def axes(self, piece: Entry) -> tuple[Axis, ...]:
+        """Where a piece lies."""
+        shape = self.tensors[piece.tensor].shape
+        try:
+            return tuple(
+                axis(self.array(place) if isinstance(place, str) else range(*place), n)
+                for place, n in zip(piece.places, shape, strict=True)
+            )
+        except ValueError as error:
+            raise damaged(self.path, f"{piece.kind} {piece.name!r}: {error}") from error
+
+
+def damaged(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(str(path), f"is damaged ({why}); use an older checkpoint")
+
+
+def open_part(path: Path, size_bytes: int, sha256: str) -> Part:
+    """Read the header of a part file and check all that can be without its arrays.
+
+    Raises
+    ------
+    CheckpointError : missing, of another size or format, or damaged.
+    """
+    with disk.reading(path, size_bytes) as descriptor:
+        length = int.from_bytes(disk.read_exactly(descriptor, 8), "little")
+        if not 2 <= length <= min(MAX_HEADER_BYTES, size_bytes - 8):
+            raise damaged(path, f"its header would take {length:,} of {size_bytes:,} bytes")
+        header = disk.read_exactly(descriptor, length)
+    found = decode(path, header, "its header")
+    metadata = found.pop("__metadata__", None)
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+        raise CheckpointError(str(path), "is no part of a checkpoint that horn wrote")
+    if metadata.get("version") != str(VERSION):
+        raise CheckpointError(
+            str(path),
+            f"is of format {metadata.get('version')}, this horn reads format {VERSION}; "
+            "use the horn that wrote it",
+        )
+    text = str(metadata.get("horn")).encode(errors="replace")
+    if hashlib.sha256(text).hexdigest() != metadata.get("horn_sha256"):
+        raise damaged(path, "its description has changed")
+    head = convert(path, decode(path, text, "its description"), Head, "its description")
+    tensors = convert(path, found, dict[str, Tensor], "its header")
+    _check_tensors(path, tensors, size_bytes - 8 - length)
+    for piece in head.pieces:
+        _check_piece(path, piece, tensors)
+    if f"{head.part}{SUFFIX}" != path.name:
+        raise damaged(path, f"it is part {head.part!r}")
+    return Part(path, size_bytes, sha256, head.facts, head.pieces, tensors, 8 + length)
+
+
+def _check_tensors(path: Path, tensors: Mapping[str, Tensor], n_bytes: int) -> None:
+    at = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
+        start, stop = tensor.data_offsets
+        if tensor.dtype not in DTYPES:
+            raise damaged(path, f"{name!r} is of dtype {tensor.dtype!r}")
+        if min(tensor.shape, default=0) < 0 or len(tensor.shape) > 8:
+            raise damaged(path, f"{name!r} is of shape {tensor.shape}")
+        expected = math.prod(tensor.shape) * np.dtype(DTYPES[tensor.dtype]).itemsize
+        if start != at or stop - start != expected:
+            what = f"{name!r} is at {start}:{stop}, expected {at}:{at + expected}"
+            raise damaged(path, what)
+        at = stop
+    if at != n_bytes:
+        raise damaged(path, f"its arrays take {at:,} bytes, expected {n_bytes:,}")
+
+
+def _check_piece(path: Path, piece: Entry, tensors: Mapping[str, Tensor]) -> None:
+    what = f"{piece.kind} {piece.name!r}"
+    tensor = tensors.get(piece.tensor)
+    if tensor is None or len(tensor.shape) != len(piece.places):
+        raise damaged(path, f"{what} has no tensor, or one with other axes")
+    for place, length in zip(piece.places, tensor.shape, strict=True):
+        if isinstance(place, str):
+            indices = tensors.get(place)
+            if indices is None or indices.dtype != "I64" or indices.shape != [length]:
+                raise damaged(path, f"{what} has no places, or of another length")
+            continue
+        start, stop, step = place  # len(range()) overflows with what a damaged file may say
+        if start < 0 or step < 1 or max(0, -((start - stop) // step)) != length:
+            raise damaged(path, f"{what} is {length} long, but has the places {place}")
+
+
+def decode(path: Path, text: bytes, what: str) -> dict[str, Any]:
+    """A JSON object; the standard library's reader, because facts may hold inf and nan."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"{what} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise damaged(path, f"{what} is no JSON object")
+    return found
+
+
+T = TypeVar("T")
+
+
+def convert(path: Path, value: Any, kind: type[T], what: str) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise damaged(path, f"{what}: {error}") from None

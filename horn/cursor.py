@@ -1,0 +1,57 @@
+"""Where a training stands: what must be known, besides the arrays, to go on as if it had never
+stopped. All draws and the order of the samples follow from numbers that are in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from horn.errors import ProtocolError
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Between two updates.
+
+    iteration : updates so far. epoch : the one under way, from 1. done : samples of it that were
+    learned from, all of them at its end; total : the sum of their losses, and own_total of the
+    own_samples that were this group's. seconds : since training began. rows : of the history, the
+    epochs that are over. best : score, epoch and iteration of the model that is kept. updates : of
+    the engine.
+    """
+
+    iteration: Count = 0
+    epoch: Count = 0
+    done: Count = 0
+    total: float = 0.0
+    own_total: float = 0.0
+    own_samples: Count = 0
+    seconds: float = 0.0
+    rows: list[dict[str, float | int | list[float] | None]] = []
+    best: tuple[float, Count, Count] | None = None
+    updates: Count = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, exactly."""
+        return {**msgspec.structs.asdict(self), "best": self.best and list(self.best)}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Cursor:
+        """Raises ProtocolError for what is no cursor."""
+        try:
+            return msgspec.convert(dict(found), cls)
+        except msgspec.ValidationError as error:
+            raise ProtocolError(f"this is no place to go on from: {error}") from error
+
+
+def plain_row(row: Mapping[str, Any]) -> dict[str, float | int | list[float] | None]:
+    """A row of the history without NumPy's numbers."""
+    return {name: plain(value) for name, value in row.items()}
+
+
+def plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value

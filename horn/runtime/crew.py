@@ -1,0 +1,76 @@
+"""A crew: the tasks of a job that run on this host, in one attempt.
+
+It starts their processes, gives them their parcel, passes on what they say, and ends them. What
+their words mean for the job is for ``runtime/hearing.py``: other hosts have crews of the same job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from horn.compiler.placement import Placement
+from horn.job import Job
+from horn.runtime.control import Said
+from horn.runtime.family import STOP_S, Family
+from horn.runtime.parcel import Draft, RunSpec, pack
+
+
+class Crew:
+    """The processes of ``ranks``, started at once; they wait for ``start``. When a Crew is left
+    none of them is there any more.
+
+    threads : per task. name : to be listed by; the rank is added.
+    """
+
+    def __init__(self, ranks: Sequence[int], threads: int, name: str) -> None:
+        self.ranks, self.threads = tuple(ranks), threads
+        self._family = Family(self.ranks, threads, name)
+        self._of = {child.task: child for child in self._family.children}
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """By rank."""
+        return {rank: child.process.pid for rank, child in self._of.items()}
+
+    def start(
+        self, draft: Draft, job: Job, run: RunSpec, placement: Placement, key: bytes | None = None
+    ) -> None:
+        """Give every task the job. key : the job's, which encrypts what leaves the host."""
+        parcel = pack(draft, job, run, placement)
+        try:
+            for child in self._of.values():
+                child.start(parcel.descriptors, key)
+        finally:
+            parcel.close()
+
+    def events(self, timeout_s: float) -> Iterator[tuple[int, Any, list[int]]]:
+        """What tasks say within a time: (rank, message, descriptors), which are the caller's to
+        close; (rank, exit code, []) once all that a task said has been passed on.
+        """
+        for child, said, descriptors in self._family.events(timeout_s):
+            yield child.task, said, descriptors
+
+    def tell(self, message: Said) -> None:
+        """Say something to every task; who has ended misses nothing."""
+        for child in self._of.values():
+            child.tell(message)
+
+    def stacks(self, ranks: Sequence[int]) -> dict[int, str]:
+        """Where those of these tasks that run here are, in words."""
+        return {rank: self._of[rank].where() for rank in ranks if rank in self._of}
+
+    def wait(self, timeout_s: float = STOP_S) -> None:
+        """For all to end by themselves."""
+        self._family.wait(timeout_s)
+
+    def stop(self) -> None:
+        """End those that have not ended. May be called twice."""
+        self._family.stop()
+        self._of = {}

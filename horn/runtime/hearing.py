@@ -1,0 +1,303 @@
+"""What the tasks of a whole job say, put together: rows of the history, arrays, the first failure.
+
+It knows no process and no clock: who owns it gives it every message with the rank it is from,
+whichever host that is on, and asks what came of it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from horn.errors import Diverged, HornError, ProtocolError
+from horn.job import Job
+from horn.loop import Ending, Trouble, divergence
+from horn.progress import Progress
+from horn.runtime import control
+from horn.runtime.blame import Case, is_repairable, verdict
+from horn.runtime.control import Failed, Finished, Ready, Row, Stepped
+from horn.runtime.messages import Array
+from horn.runtime.parcel import map_private
+from horn.saving import shapes
+from horn.strategies import Topology
+
+GRACE_S = 2.0  # how long the true first failure may take to show after an echo of it
+ECHO_S = 0.5  # how long an echo may take, which says where a task was that ended without a word
+
+
+@dataclass
+class Outcome:
+    """What came of it. ``counters`` and ``traces`` by task. ``staleness`` counts what was pushed to
+    servers by how many updates it was late.
+    """
+
+    ending: Ending
+    rows: list[dict[str, Any]]
+    parameters: dict[str, Array]
+    states: dict[str, Array]
+    counters: list[dict[str, Any]]
+    traces: list[control.Trace] = field(default_factory=list)
+    staleness: dict[int, int] = field(default_factory=dict)
+
+
+class Record:
+    """What a job's progress shows, over all attempts: ``rows`` of the history, and where it is."""
+
+    def __init__(self, job: Job, watcher: Progress, rows: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.job, self.watcher = job, watcher
+        self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
+        self.epoch, self.iteration = len(self.rows) + 1, 0
+        self.is_shown = False
+        self._n_told = len(self.rows)
+        self._heard: dict[int, dict[int, Row]] = {}  # epoch, group: what is not in ``rows`` yet
+
+    def begin(self) -> None:
+        if not self.is_shown:
+            self.is_shown = True
+            self.watcher.begin(self.job)
+
+    def end(self) -> None:
+        if self.is_shown:
+            self.is_shown = False
+            self.watcher.end()
+
+    def back_to(self, iteration: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Another attempt begins here. Epochs that were told are not told again."""
+        self.rows = [dict(row) for row in rows]
+        self.epoch, self.iteration = len(self.rows) + 1, iteration
+        self._heard.clear()
+
+    def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
+        self.epoch, self.iteration = epoch, iteration
+        self.watcher.step(epoch, iteration, loss, samples_per_s)
+
+    def hear(self, row: Row, n_groups: int, is_joined: bool) -> None:
+        self._heard.setdefault(int(row.values["epoch"]), {})[row.group] = row  # type: ignore[arg-type]
+        self.put(n_groups, is_joined)
+
+    def put(self, n_groups: int, is_joined: bool) -> None:
+        """The next epochs that so many groups at least have told of."""
+        while found := self._heard.get(len(self.rows) + 1):
+            if len(found) < n_groups or 0 not in found:
+                return
+            del self._heard[len(self.rows) + 1]
+            row = merged(found, is_joined)
+            self.rows.append(row)
+            self.epoch, self.iteration = int(row["epoch"]), int(row["iteration"])
+            if len(self.rows) > self._n_told:
+                self._n_told = len(self.rows)
+                self.watcher.epoch(row)
+
+
+class Hearing:
+    """What the tasks of one attempt have said so far.
+
+    pids : of the processes by rank, for messages. record : what it adds rows to.
+    """
+
+    def __init__(
+        self, record: Record, topology: Topology, pids: Mapping[int, int], *, is_joined: bool = True
+    ) -> None:
+        self.record, self.job = record, record.job
+        self.topology, self.is_joined = topology, is_joined
+        n = len(pids)
+        names = {rank: topology.name(rank) for rank in range(topology.n_workers, n)}
+        self.case = Case(n, pids, names=names)
+        self.ready: set[int] = set()
+        self.finished: dict[int, Finished] = {}
+        self.traces: dict[int, control.Trace] = {}
+        self.whole: dict[str, dict[str, Array]] = {"parameter": {}, "state": {}}
+        self.n_covered: dict[tuple[str, str], int] = {}
+        self._trouble_at: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """All have finished."""
+        return len(self.finished) == self.case.n_tasks
+
+    def hear(self, rank: int, said: Any, descriptors: Sequence[int] = ()) -> None:
+        """A message of a task with its descriptors, which are closed; an int is its exit code."""
+        try:
+            match said:
+                case int(code):
+                    self.case.exits[rank] = code
+                case Ready():
+                    self.ready.add(rank)
+                    if len(self.ready) == self.case.n_tasks:
+                        self.record.begin()
+                case Stepped(epoch, iteration, loss, samples_per_s):
+                    self.record.step(epoch, iteration, loss, samples_per_s)
+                case Row():
+                    self.record.hear(said, self.topology.n_groups, self.is_joined)
+                case control.Share(parts):
+                    self._put(rank, parts, descriptors)
+                case control.Trace():
+                    self.traces[rank] = said
+                case Finished():
+                    self.finished[rank] = said
+                    self.case.finished.add(rank)
+                case Failed():
+                    self.case.failures[rank] = said
+                case _:
+                    raise ProtocolError(f"task {rank} says {type(said).__name__} to its parent")
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    # trouble
+
+    @property
+    def verdict_at(self) -> float | None:
+        """When to ask for the verdict at the latest, on the monotonic clock; None without
+        trouble.
+        """
+        if not self.case.has_trouble:
+            return None
+        if self._trouble_at is None:
+            self._trouble_at = time.monotonic()
+        return self._trouble_at + (ECHO_S if self._is_mute else GRACE_S)
+
+    @property
+    def _is_mute(self) -> bool:
+        return bool(self.case.silent) and not self.case.failures
+
+    def verdict(self, stacks: Callable[[Sequence[int]], Mapping[int, str]]) -> HornError | None:
+        """What went wrong first, once that is certain. stacks : says where late tasks are."""
+        at = self.verdict_at
+        if at is None or (time.monotonic() < at and (self._is_mute or not self._is_clear())):
+            return None
+        case = self.case
+        for task in case.causes[:1]:
+            failed = case.failures.get(task)
+            if failed is not None and failed.trouble is not None:
+                trouble = Trouble(*failed.trouble)
+                return Diverged(divergence(self.job, self.whole["parameter"], trouble))
+        late = {} if case.causes else stacks(case.late)
+        shown = self.record.is_shown and len(self.ready) == case.n_tasks
+        progress = f"after iteration {self.record.iteration}" if shown else "starting"
+        return verdict(case, self.job.network, late, progress)
+
+    def is_repairable(self, error: HornError) -> bool:
+        """Whether an error of ``verdict`` need not come again: a task was killed, hangs or lost
+        touch. What the user's code, the numbers or the settings did would.
+        """
+        if self.verdict_at is None or isinstance(error, Diverged):
+            return False
+        return is_repairable(self.case)
+
+    def _is_clear(self) -> bool:
+        if not self.case.is_complete:
+            return False
+        # Every task may know something of a divergence: the shares tell which neurons it was.
+        if any(f.trouble for f in self.case.failures.values()):
+            spoke = self.case.failures.keys() | self.case.exits.keys() | self.case.finished
+            return len(spoke) == self.case.n_tasks
+        return True
+
+    # arrays
+
+    def _put(self, task: int, parts: tuple[control.Part, ...], descriptors: Sequence[int]) -> None:
+        """A task's parts into their places of the whole arrays."""
+        if len(descriptors) != 1:
+            raise ProtocolError(f"task {task}: a share with {len(descriptors)} memories, not 1")
+        memory = map_private(descriptors[0])
+        known = shapes(self.job.network)
+        for part in parts:
+            key = (part.kind, part.name)
+            if key not in known or part.dtype != np.dtype(self.job.dtype).str:
+                raise ProtocolError(f"task {task}: a share of {part.name!r} as {part.dtype}")
+            shape = known[key]
+            try:
+                places = tuple(_place(memory, at) for at in part.places)
+                values = _values(memory, part)
+                found = self.whole[part.kind]
+                if part.name not in found:
+                    found[part.name] = np.zeros(shape, self.job.dtype)
+                found[part.name][_index(places)] = values
+            except (ValueError, IndexError) as error:
+                raise ProtocolError(
+                    f"task {task}: its share of {part.name} {part.shape} does not fit {shape}: "
+                    f"{error}"
+                ) from error
+            self.n_covered[key] = self.n_covered.get(key, 0) + values.size
+
+    def outcome(self) -> Outcome:
+        """The whole, when all have finished."""
+        for key, shape in shapes(self.job.network).items():
+            if self.n_covered.get(key, 0) < int(np.prod(shape)):
+                raise ProtocolError(f"the tasks' shares of {key[1]} do not make it whole")
+        counters: list[dict[str, Any]] = []
+        for task, finished in sorted(self.finished.items()):
+            role = self.topology.name(task)
+            counters.append(
+                {"task": task, "role": role, "pid": self.case.pids[task], **finished.spent}
+            )
+        sent, received = (sum(row[k] for row in counters) for k in ("n_sent", "n_received"))
+        if sent != received:
+            raise ProtocolError(f"{sent} messages were sent, {received} received")
+        # Of an asynchronous run that ended early, some groups had fewer epochs.
+        self.record.put(1, self.is_joined)
+        first = self.finished[0]
+        ending = Ending(
+            first.iterations, first.iteration, first.stopped_early, first.best_epoch, first.test,
+            first.metrics,
+        )  # fmt: skip
+        return Outcome(
+            ending,
+            self.record.rows,
+            self.whole["parameter"],
+            self.whole["state"],
+            counters,
+            [self.traces[task] for task in sorted(self.traces)],
+            dict(sum((Counter(f.staleness) for f in self.finished.values()), Counter())),
+        )
+
+
+def merged(found: Mapping[int, Row], is_joined: bool) -> dict[str, Any]:
+    """One row of what the groups say of an epoch. What group 0 measured counts; where groups are
+    not joined, the loss is that of all groups' samples, and their speeds are added.
+    """
+    row: dict[str, Any] = dict(found[0].values)
+    said = [found[group] for group in sorted(found)]
+    known = [one.own for one in said if one.own is not None]
+    if len(known) < 2 or row["loss"] is None:
+        return row
+    row["group_loss"] = [loss for loss, _ in known]
+    if is_joined:
+        return row
+    n = sum(samples for _, samples in known) or 1
+    row["loss"] = sum(loss * samples for loss, samples in known) / n
+    speeds: list[Any] = [one.values["samples_per_s"] for one in said]
+    shares = zip(speeds, known, strict=True)
+    row["samples_per_s"] = sum(speed * samples / n for speed, (_, samples) in shares)
+    return row
+
+
+def _place(memory: mmap.mmap, at: tuple[int, ...]) -> slice | Array:
+    if len(at) == 3:
+        return slice(*at)
+    offset, count = at
+    if offset + 8 * count > len(memory):
+        raise ValueError(f"indices end at byte {offset + 8 * count} of {len(memory)}")
+    return np.frombuffer(memory, np.int64, count, offset)
+
+
+def _values(memory: mmap.mmap, part: control.Part) -> Array:
+    count = int(np.prod(part.shape))
+    dtype = np.dtype(part.dtype)
+    if part.offset + count * dtype.itemsize > len(memory):
+        raise ValueError(f"it ends beyond the memory of {len(memory)} bytes")
+    return np.frombuffer(memory, dtype, count, part.offset).reshape(part.shape)
+
+
+def _index(places: tuple[slice | Array, ...]) -> Any:
+    if sum(not isinstance(at, slice) for at in places) < 2:
+        return places
+    return np.ix_(*(np.r_[at] if isinstance(at, slice) else at for at in places))
