@@ -43,7 +43,7 @@ LAYERS = [
     {"horn.strategies.downpour"},
     {"horn.runtime.group", "horn.runtime.exchange"},
     {"horn.runtime.engine", "horn.runtime.merging", "horn.runtime.control", "horn.runtime.parcel",
-     "horn.runtime.wire", "horn.runtime.serving"},
+     "horn.runtime.wire", "horn.runtime.serving", "horn.runtime.lasting"},
     {"horn.runtime.replica", "horn.runtime.meeting", "horn.runtime.saver"},
     {"horn.runtime.small"},
     {"horn.runtime.submodels"},

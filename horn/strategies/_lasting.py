@@ -30,6 +30,7 @@ from horn.strategies._pieces import Bundle, bundles
 from horn.strategies._server import Server, _Kept
 
 FORMAT = 1  # of ``state``
+MOST_GROUPS = 4096
 
 Answer = tuple[int, Meta, Array | None]
 
@@ -139,6 +140,8 @@ class Lasting:
 
     def _join(self, group: int, task: int, epoch: int) -> list[Answer]:
         s, n_tasks = self.server, self.server.topology.n_tasks
+        if group >= MOST_GROUPS:
+            raise s._wrong(group, task, f"joins, but there may be {MOST_GROUPS} groups")
         if group >= s.topology.n_groups:
             n = s.topology.n_groups
             s.grow(group + 1)
