@@ -102,7 +102,7 @@ class Stopped(HornError):
 
     def __str__(self) -> str:
         saved = f"saved {self.checkpoint}" if self.checkpoint else "its checkpoint was not saved"
-        return f"stopped after iteration {self.iteration}; {saved}"
+        return f"stopped after iteration {self.iteration}: {saved}"
 
 
 class TaskFailed(HornError):

@@ -339,7 +339,7 @@ class Alone:
             except HornError as error:
                 logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, error)
 
-        own = {"rank": 0, "cursor": loop.cursor().to_json()}
+        own = {"rank": 0, "group": 0, "cursor": loop.cursor().to_json()}
         self.writer.write(iteration, part_name(0), pieces(loop), own, then)
 
     def close(self) -> None:

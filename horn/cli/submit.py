@@ -70,6 +70,32 @@ if TYPE_CHECKING:
     help="How long a task waits for the others before it says who is late.",
 )
 @click.option(
+    "--checkpoint-every",
+    metavar="N|TIME",
+    help="Save what is needed to go on, every so many iterations, or every 30s or 10m.",
+)
+@click.option(
+    "--checkpoints",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Where to. By default the target's name with -checkpoints, in the current folder. With "
+    "checkpoints Ctrl-C stops at the next iteration and saves one.",
+)
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value="",
+    metavar="[RUN]",
+    help="Go on from the newest checkpoint in DIR, if there is one, or from RUN: a checkpoint, or "
+    "another run's DIR.",
+)
+@click.option(
+    "--max-restarts",
+    default=3,
+    type=click.IntRange(min=0),
+    help="How often tasks that were killed or hang start again without a new checkpoint between.",
+)
+@click.option(
     "--set",
     "settings",
     multiple=True,
@@ -126,6 +152,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         job = job.with_settings(network=job.network.rebuilt(seed=seed))
     timeout_s = None if timeout is None else _screen.duration(timeout)
     options["pins"] = _pins(pins)
+    _checkpoints(options, found.stem)
     options["superstep_timeout"] = _screen.duration(superstep_timeout)
     if dry_run:
         job.check_data()
@@ -161,16 +188,40 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         )
 
 
+def _checkpoints(options: dict[str, Any], stem: str) -> None:
+    """What ``train`` calls them: --checkpoint-every 100 or 30s, --resume with or without a RUN."""
+    from horn.cli import _screen
+    from horn.errors import JobError
+
+    every, resume = options.pop("checkpoint_every"), options.pop("resume")
+    if every is not None and every.isdecimal():
+        if not int(every):
+            raise JobError("--checkpoint-every 0: write how many iterations, from 1, or a time")
+        options["checkpoint_every"] = int(every)
+    elif every is not None:
+        options["checkpoint_seconds"] = _screen.duration(every)
+    options["resume"] = False if resume is None else resume or True
+    if options["checkpoints"] is None and (every is not None or resume == ""):
+        options["checkpoints"] = f"{stem}-checkpoints"
+
+
 def _train(
     job: Job, backend: str, timeout_s: float | None, quiet: bool, options: dict[str, Any]
 ) -> tuple[Run, FirstStep]:
     from horn.cli import _screen
+    from horn.errors import Stopped
     from horn.progress import Lines, Progress
     from horn.train import train
 
     inner = Progress() if quiet else _screen.Bar() if sys.stderr.isatty() else Lines()
     progress = _screen.FirstStep(inner)
-    run = train(job, backend=backend, progress=progress, timeout=timeout_s, **options)
+    try:
+        run = train(job, backend=backend, progress=progress, timeout=timeout_s, **options)
+    except Stopped as stopped:
+        _screen.say(f"S{str(stopped)[1:]}.")
+        if stopped.checkpoint:
+            _screen.say("Next:  the same command with --resume")
+        raise click.exceptions.Exit(stopped.exit_code) from None
     return run, progress
 
 

@@ -85,7 +85,10 @@ def is_repairable(case: Case) -> bool:
     word, hangs, or lost its connections; not what its code or the settings did.
     """
     causes = case.causes
-    if not causes or causes[0] in case.silent:
+    if not causes:  # where all wait for another and nobody hangs, they disagree about what comes
+        lost = any("MemberLost" in failed.kinds for failed in case.failures.values())
+        return lost or bool(case.late)
+    if causes[0] in case.silent:
         return True
     return bool(REPAIRABLE & set(case.failures[causes[0]].kinds))
 

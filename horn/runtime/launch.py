@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0  # how often the clock is looked at,
 KEEPER_LOOK_S = 0.05  # and where there are checkpoints to think of
 START_S = 120.0  # for all tasks to meet
+STOPPING = "Stopping at the next iteration, with a checkpoint; Ctrl-C again stops at once."
 URLS = {"shm": "shm://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
 
 
@@ -275,7 +276,8 @@ def listen(
             assert timeout_s is not None
             raise overdue(hearing.job, timeout_s, record.iteration, record.epoch)
         if keeper is not None:
-            if asked.is_set():
+            if asked.is_set() and not keeper.is_stopping:
+                record.watcher.note(STOPPING)
                 keeper.stop()
             keeper.look(now, record.iteration)
         ends = [t for t in (verdict_at, deadline) if t is not None]

@@ -239,7 +239,8 @@ class Process:
         path = Path(run.resume)
         opened = Checkpoints(path.parent).open(path, verify=False)
         facts = restore(loop, opened, part_name(rank), group, run.earlier_s)
-        engine.recall_aside(facts["aside"])
+        if "aside" in facts:  # else it was one task, without a strategy
+            engine.recall_aside(facts["aside"])
 
     def _serve(self, start: Start, opened: Opened, stack: ExitStack) -> None:
         """A server's life."""

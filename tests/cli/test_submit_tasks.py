@@ -94,11 +94,11 @@ def test_a_timeout_has_its_exit_code(run: Any) -> None:
     assert done.code == 124 and "training took more than 2 s" in done.err
 
 
-def started(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
+def started(folder: Path, *more: str) -> tuple[subprocess.Popen[str], list[int]]:
     """A job that never ends, in its second epoch, and pidfds of its tasks."""
     process = subprocess.Popen(
         [sys.executable, "-m", "horn", "submit", str(folder / "job.py"), "-n", "2",
-         "-o", str(folder / "m.horn"), "--set", "epochs=10000000"],
+         "-o", str(folder / "m.horn"), "--set", "epochs=10000000", *more],
         cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
@@ -125,7 +125,7 @@ def test_a_signal_ends_all_processes(folder: Path, number: signal.Signals, code:
 
 
 def test_a_killed_task_is_the_first_failure(folder: Path) -> None:
-    process, tasks = started(folder)
+    process, tasks = started(folder, "--max-restarts", "0")
     signal.pidfd_send_signal(tasks[1], signal.SIGKILL)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -361,7 +361,7 @@ def test_a_killed_task_is_the_first_failure(number, settings, capfd):
 
     began = time.monotonic()
     with pytest.raises(TaskFailed) as caught:
-        horn.train(endless(), tasks=3, progress=At(kill), **settings)
+        horn.train(endless(), tasks=3, progress=At(kill), max_restarts=0, **settings)
     error = caught.value
     assert (error.task, error.pid, error.exit_code) == (1, pids[1], 1)
     assert f"was killed by {number.name}" in str(error)
@@ -373,7 +373,7 @@ def test_a_killed_task_is_the_first_failure(number, settings, capfd):
 def test_a_stopped_task_is_named_with_what_it_owes():
     with pytest.raises(BarrierTimeout) as caught:
         horn.train(
-            endless(), tasks=2, superstep_timeout=2.0,
+            endless(), tasks=2, superstep_timeout=2.0, max_restarts=0,
             progress=At(lambda: os.kill(pid_of(1), signal.SIGSTOP)),
         )  # fmt: skip
     error = caught.value
@@ -405,7 +405,7 @@ class Hangs:
 def test_a_task_that_hangs_says_where(tmp_path):
     given = endless(optimizer=horn.SGD(Hangs(str(tmp_path / "mark"))))
     with pytest.raises(BarrierTimeout) as caught:
-        horn.train(given, tasks=3, superstep_timeout=2.0)
+        horn.train(given, tasks=3, superstep_timeout=2.0, max_restarts=0)
     error = caught.value
     assert len(error.absent) == 1
     assert f"{error.absent[0]} (pid" in str(error) and "is here" in str(error)

@@ -42,7 +42,7 @@ def killed(rank: int, n_processes: int, **settings: Any) -> TaskFailed:
 
     began = time.monotonic()
     with pytest.raises(TaskFailed) as caught:
-        horn.train(endless(), progress=At(kill), **settings)
+        horn.train(endless(), progress=At(kill), max_restarts=0, **settings)
     assert time.monotonic() - began < DEADLINE_S
     error = caught.value
     assert (error.task, error.pid, error.exit_code) == (rank, pids[rank], 1)
@@ -73,7 +73,7 @@ def test_a_stopped_task_is_named_by_its_rank(groups, tasks, stopped):
     with pytest.raises(BarrierTimeout) as caught:
         horn.train(
             endless(), groups=groups, tasks=tasks, strategy="downpour", superstep_timeout=2.0,
-            progress=At(lambda: os.kill(pid_of(stopped), signal.SIGSTOP)),
+            max_restarts=0, progress=At(lambda: os.kill(pid_of(stopped), signal.SIGSTOP)),
         )  # fmt: skip
     assert caught.value.absent == (f"task {stopped}",)
     assert f"task {stopped} (pid" in str(caught.value) and "is stopped" in str(caught.value)
@@ -83,7 +83,7 @@ def test_a_stopped_server_is_named():
     with pytest.raises(BarrierTimeout) as caught:
         horn.train(
             endless(), groups=2, strategy="downpour", superstep_timeout=2.0,
-            progress=At(lambda: os.kill(pid_of(2), signal.SIGSTOP)),
+            max_restarts=0, progress=At(lambda: os.kill(pid_of(2), signal.SIGSTOP)),
         )  # fmt: skip
     assert caught.value.absent == ("server 0",)
     assert "server 0 owes" in str(caught.value)

@@ -1,0 +1,310 @@
+"""A run that goes on from a checkpoint is the run that was never stopped: the same bits of weights,
+of the optimizer's memory, and of every later loss; every sample once per epoch.
+
+Experiment 30. pytest -m slow tests/parity/test_resume.py is every optimizer on every topology.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import horn
+from horn.checkpoint import Checkpoints
+from horn.data import permutation
+from horn.errors import CheckpointError, Conflict, JobError
+from horn.loop import Loop
+from tests.runtime.test_launch import bits
+
+pytestmark = [pytest.mark.net, pytest.mark.cluster]
+N, BATCH, EPOCHS = 52, 12, 3  # the last batch of an epoch is smaller
+PER_EPOCH = -(-N // BATCH)
+OPTIMIZERS = {
+    "sgd": horn.SGD(0.1),
+    "momentum": horn.SGD(horn.Warmup(3, horn.Cosine(0.1, 15)), momentum=0.9),
+    "nesterov": horn.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=1e-3),
+    "adagrad": horn.Adagrad(0.05),
+    "rmsprop": horn.RMSProp(0.01, clip_value=0.1),
+    "adadelta": horn.AdaDelta(),
+    "adam": horn.Adam(0.01, clip_norm=1.0),
+}
+SHAPES = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]  # groups, tasks
+MOMENTS = {"first": 1, "middle": PER_EPOCH + 2, "epoch end": 2 * PER_EPOCH, "last": 3 * PER_EPOCH}
+
+
+class Counting(horn.Neuron):
+    """It learns a number of its own and remembers one, and draws."""
+
+    gain = horn.Parameter(1.0)
+    seen = horn.State(0.0)
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.seen = 0.9 * self.seen + total
+        self.feedforward(self.gain * total if total > 0 else 0.1 * total)
+
+
+def network(is_dense=False):
+    net = horn.Network(seed=5)
+    net.input(9, keep=0.9)
+    net.layer(14, neuron=horn.Dropout)
+    if is_dense:
+        net.layer(10, activation="tanh")
+    else:
+        net.layer(10, neuron=Counting, connect=horn.Sparse(fan_in=5))
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def data(n=N, seed=1):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 9)).astype(np.float32)
+    return x, (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)
+
+
+def job(optimizer="momentum", *, is_dense=False, **settings):
+    given = {"optimizer": OPTIMIZERS.get(optimizer, optimizer), "batch_size": BATCH,
+             "epochs": EPOCHS, "validation": data(20, 2), "keep_best": True}  # fmt: skip
+    return horn.Job(network(is_dense), data(), **{**given, **settings})
+
+
+def told(run):
+    """The history, but for the time it took."""
+    timed = ("seconds", "samples_per_s")
+    return [{k: v for k, v in row.items() if k not in timed} for row in run.history]
+
+
+def remembered(folder: Path, iteration: int) -> dict[tuple[str, str], bytes]:
+    """Everything that a checkpoint has, whole."""
+    opened = Checkpoints(folder).open(iteration)
+    shapes = opened.facts["identity"]["shapes"]
+    found = {}
+    for kind in ("parameter", "state", "slot"):
+        for name in opened.names(kind):
+            whole = opened.assemble(kind, name, shapes[name.partition("/")[0]], "float32")
+            found[kind, name] = whole.tobytes()
+    return found
+
+
+def law(tmp_path: Path, given: horn.Job, moments=tuple(MOMENTS), **settings) -> None:
+    """Saving changes nothing, and a checkpoint leads to the same end, with the same memory there."""
+    whole = horn.train(given, **settings)
+    saved = tmp_path / "saved"
+    run = horn.train(given, checkpoints=saved, checkpoint_every=1, keep_checkpoints=99, **settings)
+    assert bits(run) == bits(whole) and told(run) == told(whole)
+    last = given.n_iterations
+    assert Checkpoints(saved).iterations() == list(range(1, last + 1))
+    end = remembered(saved, last)
+    for moment, iteration in ((moment, MOMENTS[moment]) for moment in moments):
+        again = tmp_path / f"from {moment}"
+        start = Checkpoints(saved).open(iteration).path
+        run = horn.train(
+            given, resume=start, checkpoints=again, checkpoint_every=1, keep_checkpoints=99,
+            **settings,
+        )  # fmt: skip
+        assert bits(run) == bits(whole), moment
+        assert told(run) == told(whole), moment
+        assert (run.best_epoch, run.iterations) == (whole.best_epoch, whole.iterations)
+        if iteration < last:
+            assert remembered(again, last) == end, moment
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_goes_on_exactly(optimizer, tmp_path):
+    law(tmp_path, job(optimizer))
+
+
+def test_groups_go_on_exactly(tmp_path):
+    law(tmp_path, job("adam"), ["middle"], groups=2, tasks=2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("groups, tasks", SHAPES)
+def test_every_optimizer_goes_on_exactly_everywhere(groups, tasks, optimizer, tmp_path):
+    law(tmp_path, job(optimizer), groups=groups, tasks=tasks)
+
+
+def test_sub_models_go_on_exactly(tmp_path):
+    strategy = horn.ParallelDropout(dropconnect=0.8)
+    given = job("momentum", is_dense=True)
+    given = given.with_settings(network=plain(given.network))
+    law(tmp_path, given, ["middle"], tasks=2, strategy=strategy)
+
+
+def plain(net):
+    """Without neurons that draw who sits out: sub-models are that."""
+    return net.rebuilt(changes={"layer1": {"neuron": horn.Standard}})
+
+
+@pytest.mark.parametrize("backend", ["reference", "python"])
+def test_every_backend_goes_on_exactly(backend, tmp_path):
+    law(tmp_path, job("adam", epochs=2), ["middle"], backend=backend)
+
+
+@pytest.mark.parametrize("before, after", [((1, 1), (1, 3)), ((2, 2), (1, 1))])
+def test_another_number_of_groups_and_tasks_goes_on(before, after, tmp_path):
+    """From the same numbers, to the bit; sums in another order then differ in the last digits."""
+    given = job("adam", dtype="float32")
+    first = [dict(zip(("groups", "tasks"), x, strict=True)) for x in (before, after)]
+    whole = horn.train(given, checkpoints=tmp_path / "a", checkpoint_every=7, **first[0])
+    run = horn.train(
+        given, resume=Checkpoints(tmp_path / "a").open(7).path, checkpoints=tmp_path / "b",
+        checkpoint_every=1, keep_checkpoints=99, **first[1],
+    )  # fmt: skip
+    assert run.iterations == whole.iterations
+    for mine, its in zip(told(run), told(whole), strict=True):
+        for name in ("loss", "val_loss"):
+            assert mine[name] == pytest.approx(its[name], rel=2e-4), name
+    for name, array in whole.model.parameters.items():
+        np.testing.assert_allclose(run.model.parameters[name], array, rtol=2e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_what_another_number_of_tasks_reads_is_what_was_written(tmp_path):
+    """A job that ends where the checkpoint is only reads and gives back."""
+    given = job("adam", epochs=None, iterations=7, keep_best=False)
+    whole = horn.train(given, checkpoints=tmp_path, checkpoint_every=7, groups=2, tasks=2)
+    for groups, tasks in SHAPES:
+        run = horn.train(given, resume=tmp_path, groups=groups, tasks=tasks)
+        assert bits(run) == bits(whole), (groups, tasks)
+        for name, array in whole.model.states.items():
+            assert run.model.states[name].tobytes() == array.tobytes()
+
+
+class Recorded(Loop):
+    """A loop that writes down which samples it learns from."""
+
+    seen: list[list[int]] = []
+
+    def _epoch(self):
+        step = self.engine.step
+
+        def noting(rows, **where):
+            self.seen.append([int(row) for row in rows])
+            return step(rows, **where)
+
+        self.engine.step = noting
+        try:
+            return super()._epoch()
+        finally:
+            del self.engine.step
+
+
+@pytest.mark.parametrize("iteration", range(1, EPOCHS * PER_EPOCH))
+def test_every_sample_is_seen_once_per_epoch(iteration, tmp_path, monkeypatch):
+    module = __import__("sys").modules["horn.train"]
+    given = job()
+    horn.train(given, checkpoints=tmp_path, checkpoint_every=iteration, keep_checkpoints=99)
+    monkeypatch.setattr(module, "Loop", Recorded)
+    monkeypatch.setattr(Recorded, "seen", [])
+    horn.train(given, resume=Checkpoints(tmp_path).open(iteration).path)
+    order = list(itertools.chain(*(permutation(N, 5, epoch) for epoch in range(EPOCHS))))
+    begun = (iteration // PER_EPOCH) * N + min(iteration % PER_EPOCH * BATCH, N)
+    assert list(itertools.chain(*Recorded.seen)) == [int(row) for row in order[begun:]]
+
+
+def test_early_stopping_stops_where_it_would_have(tmp_path):
+    given = job(horn.Adam(0.3), epochs=30, early_stopping=horn.EarlyStopping(2))
+    whole = horn.train(given, checkpoints=tmp_path, checkpoint_every=4, keep_checkpoints=99)
+    assert whole.stopped_early
+    for iteration in Checkpoints(tmp_path).iterations():
+        run = horn.train(given, resume=Checkpoints(tmp_path).open(iteration).path)
+        assert bits(run) == bits(whole) and told(run) == told(whole)
+        assert run.stopped_early and run.best_epoch == whole.best_epoch
+
+
+def test_a_job_may_train_longer_than_it_did(tmp_path):
+    short = job(epochs=None, iterations=PER_EPOCH + 2)
+    horn.train(short, checkpoints=tmp_path, checkpoint_every=PER_EPOCH + 2)
+    run = horn.train(job(), resume=tmp_path)
+    assert bits(run) == bits(horn.train(job()))
+
+
+def test_a_run_resumed_as_the_user_would_goes_on_in_the_same_folder(tmp_path):
+    given, saving = job(), {"checkpoints": tmp_path, "checkpoint_every": 4}
+    assert bits(horn.train(given, resume=True, **saving)) == bits(horn.train(given))  # from nothing
+    assert Checkpoints(tmp_path).iterations() == [4, 8, 12]
+    assert bits(horn.train(given, resume=True, **saving)) == bits(horn.train(given))  # from 12
+    run = horn.train(given, resume=tmp_path, **saving)
+    assert told(run) == told(horn.train(given))
+    with pytest.raises(Conflict, match="has checkpoints of another run, the newest of iteration"):
+        horn.train(given, **saving)
+
+
+# what is refused
+
+
+def other(**changes):
+    return job().with_settings(**changes)
+
+
+def another_network():
+    net = horn.Network(seed=5)
+    net.input(9, keep=0.9)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        (other(network=network().rebuilt(seed=6)), "its seed is 5, here 6"),
+        (other(optimizer=horn.SGD(0.2)), "its optimizer is SGD"),
+        (other(batch_size=13), "its batch size is 12, here 13"),
+        (other(dtype="float64"), "its dtype is float32, here float64"),
+        (other(data=data(51)), "its number of samples is 52, here 51"),
+        (other(network=another_network()), "its layers are 9 InputNeuron identity, 14 Dropout"),
+        (other(epochs=1), "is of iteration 7, but this job ends at 5"),
+        (
+            other(network=network().rebuilt(changes={"layer2": {"bias": None}})),
+            "its layer2.bias has shape",
+        ),
+    ],
+)
+def test_the_checkpoint_of_another_job_is_refused(given, words, saved):
+    with pytest.raises(CheckpointError) as caught:
+        horn.train(given, resume=saved)
+    assert words in str(caught.value) and caught.value.exit_code == 2
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "checkpoints"
+    horn.train(job(epochs=None, iterations=7), checkpoints=folder, checkpoint_every=7)
+    return folder
+
+
+def test_another_strategy_is_refused(saved):
+    given = job(is_dense=True)
+    given = given.with_settings(network=plain(given.network))
+    with pytest.raises(CheckpointError, match="its strategy is allreduce, here parallel-dropout"):
+        horn.train(given, resume=saved, strategy="parallel-dropout")
+
+
+def test_a_missing_checkpoint_is_no_start(tmp_path):
+    for where in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(CheckpointError) as caught:
+            horn.train(job(), resume=where)
+        assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"checkpoint_every": 3}, "say where checkpoints are"),
+        ({"resume": True}, "say where checkpoints are"),
+        ({"checkpoints": "c", "checkpoint_every": 0}, "checkpoint_every must be a whole number"),
+        ({"checkpoints": "c", "keep_checkpoints": 0}, "keep_checkpoints must be a whole number"),
+        ({"checkpoints": "c", "checkpoint_seconds": 0}, "checkpoint_seconds must be above 0"),
+        ({"max_restarts": -1}, "max_restarts must be a whole number from 0"),
+        ({"checkpoints": "c", "groups": 2, "strategy": "downpour"}, "with servers"),
+    ],
+)
+def test_wrong_settings_are_said_at_once(settings, words):
+    with pytest.raises(JobError, match=words):
+        horn.train(job(), **settings)
