@@ -24,7 +24,7 @@ class Crew:
     """
 
     def __init__(self, ranks: Sequence[int], threads: int, name: str) -> None:
-        self.ranks, self.threads = tuple(ranks), threads
+        self.ranks, self.threads, self.name = tuple(ranks), threads, name
         self._family = Family(self.ranks, threads, name)
         self._of = {child.task: child for child in self._family.children}
 
@@ -39,14 +39,28 @@ class Crew:
         """By rank."""
         return {rank: child.process.pid for rank, child in self._of.items()}
 
+    def renew(self, ranks: Sequence[int]) -> None:
+        """End the processes of these ranks and start others, which wait for ``start``."""
+        self._family.renew(ranks, self.threads, self.name)
+        self._of = {child.task: child for child in self._family.children}
+
     def start(
-        self, draft: Draft, job: Job, run: RunSpec, placement: Placement, key: bytes | None = None
+        self,
+        draft: Draft,
+        job: Job,
+        run: RunSpec,
+        placement: Placement,
+        key: bytes | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> None:
-        """Give every task the job. key : the job's, which encrypts what leaves the host."""
+        """Give every task the job. key : the job's, which encrypts what leaves the host. ranks :
+        only these, if some were renewed.
+        """
         parcel = pack(draft, job, run, placement)
         try:
-            for child in self._of.values():
-                child.start(parcel.descriptors, key)
+            for rank, child in self._of.items():
+                if ranks is None or rank in ranks:
+                    child.start(parcel.descriptors, key)
         finally:
             parcel.close()
 

@@ -202,13 +202,13 @@ WAITS = "waits"
 class Parameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """Learned numbers by piece: to a server what training begins with, from it what it has. They
     are the block of channel ``part`` that was posted just before, or, where servers last, in the
-    message. ``clock`` and ``number`` are those of the pull.
+    message. ``clock`` and ``turn`` are those of the pull.
     """
 
     pieces: _Pieces
     clock: _Count = 0
     part: _Small = 0
-    number: _Count = 0
+    turn: _Count = 0
 
 
 class Gradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
@@ -224,12 +224,12 @@ class Gradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 class Wanted(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """To a server: my group has pushed ``clock`` times and wants parameters. ``final``: last.
-    ``number`` counts the pulls of a group that may ask again, from 1.
+    ``turn`` counts the pulls of a group that may ask again, from 1.
     """
 
     clock: _Count
     final: bool = False
-    number: _Count = 0
+    turn: _Count = 0
 
 
 class Left(Meta, frozen=True, omit_defaults=True, kw_only=True):

@@ -95,7 +95,7 @@ class Asking:
         """Every task asks who has something for it; the server answers all of the group at once."""
         self._n_pulls += 1
         self._pull, self.awaited = pull, set(self.pulls)
-        meta = Wanted(clock=pull.clock, final=pull.final, number=self._n_pulls)
+        meta = Wanted(clock=pull.clock, final=pull.final, turn=self._n_pulls)
         for server in sorted({bundle.server for bundle in self.pulls.values()}):
             yield server, self._say(server, ("want",), meta)[0]
 
@@ -140,7 +140,7 @@ class Asking:
         if block is None or block.shape != (len(bundle),):
             got = "nothing" if block is None else f"{block.shape} numbers"
             raise self._wrong(server, f"bundle {meta.part} with {got}, expected {len(bundle)}")
-        if meta.number != self._n_pulls or meta.part not in self.awaited:
+        if meta.turn != self._n_pulls or meta.part not in self.awaited:
             return None  # it came twice, or for an earlier pull
         self.awaited.discard(meta.part)
         if not any(self.pulls[part].server == server for part in self.awaited):

@@ -125,7 +125,7 @@ class Lasting:
                 found.append((rank, answer, None))
                 continue
             group = rank // self.server.topology.n_tasks
-            answer = msgspec.structs.replace(answer, number=self._asked[group].number)
+            answer = msgspec.structs.replace(answer, turn=self._asked[group].turn)
             found.append((rank, answer, np.concatenate(values)))
             shared = given.setdefault(group, {})
             for index, w in zip(answer.pieces, values, strict=True):
@@ -238,9 +238,9 @@ class Lasting:
         s = self.server
         group = src // s.topology.n_tasks
         asked, pulled = self._asked.get(group), self._pulled.get(group)
-        if pulled is not None and meta.number <= pulled.number:
+        if pulled is not None and meta.turn <= pulled.turn:
             return self._again(src, meta)
-        if asked is not None and meta.number <= asked.number:
+        if asked is not None and meta.turn <= asked.turn:
             return []  # it is answered when it can be, to all tasks
         if group in self._fresh:
             self._fresh.discard(group)
@@ -259,7 +259,7 @@ class Lasting:
                 indices = tuple(piece.index for piece in bundle.pieces)
                 values = [given.get(k, s.kept[k].w) for k in indices]
                 answer = Parameters(
-                    pieces=indices, clock=meta.clock, part=bundle.part, number=meta.number
+                    pieces=indices, clock=meta.clock, part=bundle.part, turn=meta.turn
                 )
                 found.append((src, answer, np.concatenate(values)))
         return found
@@ -364,8 +364,8 @@ class Lasting:
 
 
 def _wanted(found: Mapping[int, Wanted]) -> list[list[Any]]:
-    return [[group, w.clock, w.final, w.number] for group, w in found.items()]
+    return [[group, w.clock, w.final, w.turn] for group, w in found.items()]
 
 
 def _read_wanted(said: Sequence[Sequence[Any]]) -> dict[int, Wanted]:
-    return {group: Wanted(clock=c, final=final, number=n) for group, c, final, n in said}
+    return {group: Wanted(clock=c, final=final, turn=n) for group, c, final, n in said}

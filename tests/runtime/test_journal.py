@@ -19,7 +19,7 @@ from horn.runtime.messages import Gradients, Joined, Left, Message, Wanted
 MESSAGES = [
     Message(Joined(), src=1, epoch=2),
     Message(Gradients(pieces=(0, 3), clock=7, samples=5, part=1), (np.arange(9.0),), 1, 2),
-    Message(Wanted(clock=8, number=3), src=0, epoch=4),
+    Message(Wanted(clock=8, turn=3), src=0, epoch=4),
     Message(Gradients(pieces=(1,), clock=8, samples=0, part=2), (np.ones(3, "<f4"),), 1, 2),
 ]
 

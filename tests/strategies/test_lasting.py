@@ -409,7 +409,7 @@ def test_a_push_that_leaves_one_out_is_refused():
 def test_what_has_an_epoch_that_is_over_never_counts():
     server = a_server()
     server.fence(1, 6)
-    for meta in (gradients(1, 0), Wanted(clock=0, number=1), Left(), Joined(), Ask(epoch=1)):
+    for meta in (gradients(1, 0), Wanted(clock=0, turn=1), Left(), Joined(), Ask(epoch=1)):
         assert server.on(1, meta, np.ones(2), 5) == []
     assert (server.n_stale, server.server.kept[0].w.tolist()) == (5, [1.0, 1.0])
     assert server.on(0, gradients(0, 0), np.ones(2), 5)  # the other group is not concerned
@@ -447,16 +447,16 @@ def test_a_new_group_begins_where_the_slowest_is_and_counts_until_it_leaves():
         server.on(1, gradients(1, clock), np.ones(2), 5)
     [(rank, welcome, _)] = server.on(2, Joined(), None, 6)
     assert (rank, welcome) == (2, Welcomed(clock=3, is_new=True))
-    server.on(2, Wanted(clock=3, number=1), None, 6)
+    server.on(2, Wanted(clock=3, turn=1), None, 6)
     for clock in range(3, 6):
         server.on(1, gradients(1, clock), np.ones(2), 5)
     server.on(0, gradients(0, 4), np.ones(2), 5)
-    assert server.on(0, Wanted(clock=5, number=1), None, 5) == []  # it may be ahead by one push
+    assert server.on(0, Wanted(clock=5, turn=1), None, 5) == []  # it may be ahead by one push
     [_, answer] = server.on(2, gradients(2, 3), np.ones(2), 6)
     assert (answer[0], answer[1].clock) == (0, 5)
     server.on(2, Left(), None, 6)
     server.on(0, gradients(0, 5), np.ones(2), 5)
-    assert len(server.on(0, Wanted(clock=6, number=2), None, 5)) == 1  # not waiting for who left
+    assert len(server.on(0, Wanted(clock=6, turn=2), None, 5)) == 1  # not waiting for who left
     assert not server.is_done and server.server.topology.n_groups == 3
 
 
@@ -481,7 +481,7 @@ def test_a_group_that_comes_back_after_the_end_has_the_end_once_more():
     server.on(0, Joined(), None, 6)
     assert not server.is_done
     server.on(0, Left(), None, 6)
-    [answer] = server.on(0, Wanted(clock=0, final=True, number=1), None, 6)
+    [answer] = server.on(0, Wanted(clock=0, final=True, turn=1), None, 6)
     assert answer[2].tolist() == [1.0, 1.0]
 
 
