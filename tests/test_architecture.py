@@ -34,7 +34,7 @@ LAYERS = [
     {"horn.transport._zeromq"},
     {"horn.transport.inproc", "horn.transport.ipc", "horn.transport.tcp", "horn.transport.shm",
      "horn.runtime.task"},
-    {"horn.strategies._pieces"},
+    {"horn.strategies._pieces", "horn.strategies._updates"},
     {"horn.strategies._server"},
     {"horn.strategies.downpour"},
     {"horn.runtime.group", "horn.runtime.exchange"},
