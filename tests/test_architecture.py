@@ -39,7 +39,7 @@ LAYERS = [
      "horn.transport._service", "horn.transport._client", "horn.transport._linked",
      "horn.runtime.task"},
     {"horn.transport._hub", "horn.transport._links"},
-    {"horn.strategies._pieces"},
+    {"horn.strategies._pieces", "horn.strategies._updates"},
     {"horn.strategies._server", "horn.strategies._asking"},
     {"horn.strategies._lasting"},
     {"horn.strategies.downpour"},

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,9 +18,7 @@ from horn.optimizers import Optimizer
 from horn.runtime.messages import Ask, Gradients, Left, Meta, Parameters, Verdict, Wanted
 from horn.strategies import Array, Topology
 from horn.strategies._pieces import Piece, bundles
-
-# An update makes arrays for what is between its operations: so many numbers stay in the cache.
-AT_ONCE = 1 << 15
+from horn.strategies._updates import Update
 
 Answer = tuple[int, Meta, tuple[Array, ...]]
 
@@ -37,6 +34,7 @@ class _Kept:
     n_pushes: list[int] = field(default_factory=list)  # by group
     pulled: list[int] = field(default_factory=list)  # by group: n_updates when it pulled last
     waiting: dict[int, dict[int, tuple[int, Array]]] = field(default_factory=dict)  # clock, group
+    update: Update | None = None
 
 
 @dataclass(frozen=True)
@@ -245,21 +243,11 @@ class Server:
             self._update(kept, total, 1.0)
 
     def _update(self, kept: _Kept, gradient: Array, scale: float) -> None:
-        o = self.optimizer
-        rate = o.rate(kept.n_updates) * scale
+        rate = self.optimizer.rate(kept.n_updates) * scale
         kept.n_updates += 1
-        for start in range(0, len(kept.w), AT_ONCE):
-            at = slice(start, start + AT_ONCE)
-            w, g = kept.w[at], gradient[at]
-            if o.weight_decay and kept.piece.decays:
-                g = g + o.weight_decay * w
-            if o.clip_value is not None:
-                g = np.clip(g, -o.clip_value, o.clip_value)
-            slots: dict[str, Any] = {name: slot[at] for name, slot in kept.slots.items()}
-            new, memory = o.update(w, g, slots, rate, float(kept.n_updates))
-            w[...] = new
-            for name, value in memory.items():
-                slots[name][...] = value
+        if kept.update is None or kept.update.w is not kept.w:
+            kept.update = Update(self.optimizer, kept.w, kept.slots, kept.piece.decays)
+        kept.update(np.ascontiguousarray(gradient), rate, kept.n_updates)
 
     # pulls
 

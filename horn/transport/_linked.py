@@ -27,9 +27,11 @@ from horn.runtime.messages import (
 )
 from horn.transport import Place
 from horn.transport._zap import ZAP_DOMAIN, Gate, Zap
-from horn.transport._zeromq import COPY_BYTES, LIMITS, YIELD_S, keypair
+from horn.transport._zeromq import LIMITS, YIELD_S, keypair
 
 LINGER_S = 2.0
+# Below 64 KiB a copy costs less than a message that has to say when it is free.
+COPY_BYTES = 65_536
 EPOCH, LINK = "epoch", "link"  # why a hello, or a frame, was refused
 
 

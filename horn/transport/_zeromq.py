@@ -8,18 +8,19 @@ Source: reference wire, item 8; docs/notes/0020.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import hmac
 import ipaddress
-import os
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
+from zmq.backend.cython import _zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from horn._kernels import sockets
 from horn.errors import JobError
 from horn.runtime.messages import Buffer
 from horn.transport import Place
@@ -42,8 +43,6 @@ LIMITS = {
     zmq.RCVTIMEO: 10_000,
     zmq.TCP_KEEPALIVE: 1,
 }
-# Below 64 KiB a copy costs less than a message that has to say when it is free (bench_superstep).
-COPY_BYTES = 65_536
 # A frame passes three threads, and each wake-up costs 5-50 us: looking for this long saves one.
 YIELD_S = 0.0003
 EVENTS = (
@@ -53,6 +52,21 @@ EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+
+
+def _addresses() -> dict[str, int]:
+    """Of the library that pyzmq has loaded: a search through its module finds what that needs."""
+    library = ctypes.CDLL(_zmq.__file__)
+    found = {}
+    for name in sockets.FUNCTIONS:
+        try:
+            found[name] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+        except AttributeError:
+            raise JobError(
+                f"this pyzmq hides {name} of its libzmq: install one of PyPI's, or one that uses "
+                f"the libzmq of the system"
+            ) from None
+    return found
 
 
 def keypair(key: bytes, job: str) -> tuple[bytes, bytes]:
@@ -81,6 +95,7 @@ class _Sockets:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.zap: Zap | None = None
         self.dealers: dict[int, zmq.Socket[bytes]] = {}
+        self.outlets: dict[int, sockets.Socket] = {}  # what dealers send by
         self.monitors: dict[int, zmq.Socket[bytes]] = {}
         self.broken: dict[int, str] = {}
         self.shaken: set[int] = set()  # hands, with whom
@@ -91,7 +106,9 @@ class _Sockets:
                 gate = Gate(where=f"task {place.task} of {place.job}")
                 gate.admit(self.pair[0], "task")  # of this job, and nobody else
                 self.zap = Zap(self.context, gate)
+            sockets.use(_addresses())
             self.router = self._socket(zmq.ROUTER)
+            self.inlet = sockets.Socket(self.router.underlying)
             self.router.set(zmq.ROUTER_MANDATORY, 1)  # [drops what it cannot send]
             if self.pair is not None:
                 self.router.set(zmq.CURVE_SERVER, 1)
@@ -120,6 +137,7 @@ class _Sockets:
             if task == self.place.task:
                 continue
             dealer = self.dealers[task] = self._socket(zmq.DEALER)
+            self.outlets[task] = sockets.Socket(dealer.underlying)
             dealer.set(zmq.ROUTING_ID, incarnation)
             if self.pair is not None:
                 dealer.set(zmq.CURVE_SERVERKEY, self.pair[0])
@@ -134,45 +152,25 @@ class _Sockets:
                 raise JobError(f"cannot connect to {endpoint!r}: {error}") from error
 
     def put(self, to: int, parts: Sequence[Buffer]) -> Callable[[], bool] | None:
-        dealer = self.dealers[to]
-        try:
-            if sum(len(body) for body in parts[2:]) <= COPY_BYTES:
-                dealer.send_multipart(parts, zmq.DONTWAIT, copy=True)
-                return always
-            tracker = dealer.send_multipart(parts, zmq.DONTWAIT, copy=False, track=True)
-            return always if tracker is None else lambda: bool(tracker.done)
-        except zmq.Again:
+        gone = self.outlets[to].send(parts)
+        if gone is None:
             self.full.add(to)
-            return None
+        return always if gone is True else gone
 
     def get(self, wait_s: float) -> tuple[bytes, Sequence[Buffer]] | None:
-        router = self.router
-        if not self._has_frame() and (wait_s <= 0 or not self._wait(wait_s)):
-            return None
-        sender = router.recv(zmq.DONTWAIT)
-        parts: list[Buffer] = []
-        while router.getsockopt(zmq.RCVMORE):
-            if len(parts) < 2:
-                parts.append(router.recv(zmq.DONTWAIT))
-            else:
-                parts.append(router.recv(zmq.DONTWAIT, copy=False).buffer)
-        return sender, parts
-
-    def _has_frame(self) -> bool:
-        return bool(int(self.router.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        parts = self.inlet.receive()
+        if parts is None and wait_s > 0 and self._wait(wait_s):
+            parts = self.inlet.receive()
+        return None if parts is None else (bytes(parts[0]), parts[1:])
 
     def _wait(self, wait_s: float) -> bool:
         """Until there is a frame; False after the time, or if something else is to be seen to."""
-        router = self.router
-        ends = time.monotonic() + min(wait_s, YIELD_S)
-        while time.monotonic() < ends:
-            os.sched_yield()
-            if self._has_frame():
-                return True
+        if self.inlet.wait(min(wait_s, YIELD_S)):
+            return True
         for socket, event in zmq.zmq_poll(self._watched(), max(int(wait_s * 1000), 1)):
-            if socket is not router and event & zmq.POLLOUT:
+            if socket is not self.router and event & zmq.POLLOUT:
                 self.full -= {task for task, dealer in self.dealers.items() if dealer is socket}
-        return self._has_frame()
+        return self.inlet.wait(0.0)
 
     def _watched(self) -> list[tuple[Any, int]]:
         found: list[tuple[Any, int]] = [(self.router, zmq.POLLIN)]
@@ -220,6 +218,8 @@ class _Sockets:
         if self.zap is not None:
             self.zap.close()
         self.context.term()
+        for outlet in self.outlets.values():
+            outlet.settle()
 
 
 class ZeroMq(FramedTransport):

@@ -1,0 +1,132 @@
+"""The hot path of a ZeroMQ socket against pyzmq's own."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+
+import numpy as np
+import pytest
+import zmq
+
+from horn._kernels import sockets
+from horn.transport._zeromq import _addresses
+
+pytestmark = pytest.mark.net
+LARGE = 300_000
+
+
+class Memory(bytearray):
+    """What can be watched going."""
+
+
+@pytest.fixture
+def pair():
+    """A DEALER that sends to a ROUTER, with room for four messages."""
+    sockets.use(_addresses())
+    with zmq.Context() as context:
+        router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        for made in (router, dealer):
+            made.set(zmq.LINGER, 0)
+            made.set(zmq.SNDHWM, 4)
+            made.set(zmq.RCVHWM, 4)
+            made.set(zmq.RCVTIMEO, 10_000)
+        dealer.set(zmq.ROUTING_ID, b"me")
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        dealer.connect(f"tcp://127.0.0.1:{port}")
+        try:
+            yield router, dealer
+        finally:
+            dealer.close(0)
+            router.close(0)
+
+
+def until(condition, seconds=10.0):
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+
+
+def test_what_one_sends_the_other_has(pair):
+    router, dealer = pair
+    inlet, outlet = sockets.Socket(router.underlying), sockets.Socket(dealer.underlying)
+    large = np.random.default_rng(0).integers(0, 256, LARGE, np.uint8)
+    edge = bytes(range(256)) * 256  # the most that is copied
+    for parts in ([b"a"], [b"", b""], [b"a", b"", edge], [b"a", large.data, edge + b"x"],
+                  [bytearray(b"ab"), memoryview(b"abcd")[1:3]]):  # fmt: skip
+        assert outlet.send(parts) is not None
+        assert inlet.wait(10.0)
+        sender, *got = inlet.receive()
+        assert sender == b"me" and [bytes(p) for p in got] == [bytes(p) for p in parts]
+        assert all(memoryview(p).readonly for p in got)
+    assert inlet.receive() is None and not inlet.wait(0.0)
+
+
+def test_it_is_what_pyzmq_sends_and_receives(pair):
+    router, dealer = pair
+    inlet, outlet = sockets.Socket(router.underlying), sockets.Socket(dealer.underlying)
+    parts = [b"head", b"", bytes(LARGE)]
+    dealer.send_multipart(parts)
+    assert inlet.wait(10.0)
+    assert [bytes(p) for p in inlet.receive()] == [b"me", *parts]
+    outlet.send(parts)
+    assert router.recv_multipart() == [b"me", *parts]
+
+
+def test_what_is_sent_lives_until_it_has_gone(pair):
+    router, dealer = pair
+    inlet, outlet = sockets.Socket(router.underlying), sockets.Socket(dealer.underlying)
+    memory = Memory(b"x" * LARGE)
+    ref = weakref.ref(memory)
+    gone = outlet.send([b"head", memory])
+    del memory
+    gc.collect()
+    assert inlet.wait(10.0)
+    assert bytes(inlet.receive()[2]) == b"x" * LARGE
+    until(gone)
+    assert ref() is not None
+    outlet.settle()
+    del gone
+    assert ref() is None
+
+
+def test_a_copied_message_is_gone_at_once(pair):
+    _, dealer = pair
+    assert sockets.Socket(dealer.underlying).send([b"a", b"b"]) is True
+
+
+def test_a_full_way_takes_nothing_and_later_all(pair):
+    router, dealer = pair
+    inlet, outlet = sockets.Socket(router.underlying), sockets.Socket(dealer.underlying)
+    content = np.zeros(4_000_000, np.uint8)
+    n_sent = 0
+    while outlet.send([n_sent.to_bytes(4, "little"), content.data]) is not None:
+        n_sent += 1
+        assert n_sent < 1000
+    for number in range(n_sent):
+        assert inlet.wait(10.0)
+        _, head, body = inlet.receive()
+        assert int.from_bytes(head, "little") == number and len(body) == content.size
+    assert not inlet.wait(0.05)
+    until(lambda: outlet.send([b"more"]) is not None)
+    assert inlet.wait(10.0) and inlet.receive() == [b"me", b"more"]
+
+
+def test_a_received_part_outlives_its_socket(pair):
+    router, dealer = pair
+    dealer.send_multipart([b"x" * LARGE])
+    inlet = sockets.Socket(router.underlying)
+    assert inlet.wait(10.0)
+    array = np.frombuffer(inlet.receive()[1], np.uint8)
+    router.close(0)
+    assert len(array) == LARGE and (array == ord("x")).all()
+
+
+def test_an_error_of_the_library_is_an_error_here(pair):
+    router, _ = pair
+    outlet = sockets.Socket(router.underlying)
+    router.set(zmq.ROUTER_MANDATORY, 1)
+    with pytest.raises(OSError, match="[Uu]nreachable|route"):
+        outlet.send([b"nobody", b"x"])
