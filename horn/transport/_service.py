@@ -26,7 +26,7 @@ from horn.errors import HornError, JobError, NotAllowed, ProtocolError
 from horn.transport import _calls as calls
 from horn.transport._connections import Connections
 from horn.transport._zap import ZAP_DOMAIN, Gate, Zap, job_pair, pair_of
-from horn.transport._zeromq import LIMITS, is_loopback
+from horn.transport._zeromq import LIMITS, WITHOUT_HEARTBEATS, is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +230,7 @@ class Service:
 
     def _open(self, host: str, port: str) -> None:
         self._router = self._context.socket(zmq.ROUTER)
-        for option, value in LIMITS.items():
+        for option, value in {**LIMITS, **WITHOUT_HEARTBEATS}.items():
             self._router.set(option, value)
         self._router.set(zmq.LINGER, 0)
         self._router.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)

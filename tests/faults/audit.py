@@ -25,6 +25,8 @@ GUARDED = tuple(
 )  # fmt: skip
 # Where the user's code is run, on purpose: as source, and never from bytes that came unasked.
 USERS = (ROOT + "horn/sources.py",)
+# Python's own, which evaluate what is written in classes: annotations, and methods made of fields.
+OF_CLASSES = ("/typing.py", "/dataclasses.py", "/collections/__init__.py")
 IMPORTS = ("<frozen importlib", "<frozen zipimport>")
 found: list[str] = []
 
@@ -36,7 +38,7 @@ def hook(event: str, arguments: tuple[Any, ...]) -> None:
     guarded = ""
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(IMPORTS) or file in USERS or file.endswith("dataclasses.py"):
+        if file.startswith(IMPORTS) or file in USERS or file.endswith(OF_CLASSES):
             return
         if file.startswith(GUARDED) and not guarded:
             guarded = f"{file.removeprefix(ROOT)}:{frame.f_lineno} {frame.f_code.co_name}"
