@@ -30,9 +30,10 @@ from tests.cluster.helpers import wait_until
 from tests.transport.services import KEY, OTHER, Echo, Text
 
 BATCH = 40
-# What means nothing and is not protected: ZMTP's greeting, and in CURVE's first command the flag
-# that more follows, and padding.
-GREETING_BYTES, UNPROTECTED = 64, {64, *range(74, 146)}
+# What means nothing and is not protected: ZMTP's greeting, and padding in CURVE's first command;
+# also single bits of frames' flags, so that one attempt in a hundred or so changes nothing.
+GREETING_BYTES, UNPROTECTED = 64, set(range(74, 146))
+MOST_UNCHANGED = 0.05
 KINDS = ("no key", "PLAIN", "another key", "random key", "another service", "wrong role",
          "a job that is not here", "garbage", "replayed bytes", "altered byte")  # fmt: skip
 
@@ -194,12 +195,14 @@ def _replayed(found: Service, echo: Echo, n: int, rng: random.Random) -> int:
 
 
 def _altered(found: Service, echo: Echo, n: int, rng: random.Random) -> int:
-    """A genuine call with one bit changed on the way: nothing arrives."""
+    """A genuine call with one bit changed on the way: nothing arrives, or what was sent if the bit
+    meant nothing. How many arrived altered.
+    """
     middle = Middle(_address(found))
     with dealers(middle.endpoint, 1, dress("genuine", found.public, rng)) as (dealer,):
         dealer.recv()
     middle.close()
-    n_bytes, before = len(middle.heard), len(echo.called)
+    n_bytes, before = len(middle.heard), len(echo.texts)
     for _ in range(n):
         places = set(range(GREETING_BYTES, n_bytes)) - UNPROTECTED
         at = rng.choice(sorted(places))
@@ -209,7 +212,9 @@ def _altered(found: Service, echo: Echo, n: int, rng: random.Random) -> int:
             with contextlib.suppress(zmq.Again):
                 dealer.recv()
         middle.close()
-    return len(echo.called) - before
+    arrived = echo.texts[before:]
+    assert len(arrived) <= max(MOST_UNCHANGED * n, 2), f"{len(arrived)} of {n} arrived"
+    return sum(text != "forged" for text in arrived)
 
 
 def submissions(n: int, rng: random.Random, folder: str) -> int:
