@@ -106,6 +106,7 @@ def check(manifest: Manifest) -> None:
     """
     spelled: dict[str, str] = {}  # folded: as written, of files and of folders
     kinds: dict[str, str] = {}
+    folders: set[str] = set()  # as written, that are good
     last = ""
     for file in manifest.files:
         check_path(file.path)
@@ -115,11 +116,15 @@ def check(manifest: Manifest) -> None:
         parts = file.path.split("/")
         for depth in range(1, len(parts) + 1):
             name = "/".join(parts[:depth])
-            folded = unicodedata.normalize("NFKC", name).casefold()
             kind = "file" if depth == len(parts) else "folder"
+            if kind == "folder" and name in folders:
+                continue
+            folded = unicodedata.normalize("NFKC", name).casefold()
             other = spelled.setdefault(folded, name)
             if other != name or kinds.setdefault(folded, kind) != kind:
                 raise BadPackage(f"file {file.path!r}", f"{other!r} beside it", "unlike names")
+            if kind == "folder":
+                folders.add(name)
     if manifest.n_bytes > MAX_BYTES:
         raise BadPackage("files", f"{manifest.n_bytes} bytes in all", f"at most {MAX_BYTES}")
 

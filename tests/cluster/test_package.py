@@ -416,13 +416,13 @@ def test_the_largest_package_takes_little_memory_and_time(tmp_path):
     packed = package.encode(Manifest(FORMAT, files))
 
     def unpacked(name):
-        began = time.perf_counter()
+        began = time.thread_time()
         with Unpacker(tmp_path / name, packed) as unpacker:
             chunk = bytes(CHUNK_BYTES)
             for _ in range(MAX_BYTES // CHUNK_BYTES):
                 unpacker.feed(chunk)
             unpacker.finish()
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
     took = unpacked("first")
     tracemalloc.start()
@@ -432,4 +432,4 @@ def test_the_largest_package_takes_little_memory_and_time(tmp_path):
     finally:
         tracemalloc.stop()
     assert peak < 16 << 20, f"{peak >> 20} MiB"
-    assert took < 5.0, f"{took:.1f} s"  # 0.6 s where nothing else runs
+    assert took < 5.0, f"{took:.1f} s"  # CPU; 1.6 s of wall time where little else runs

@@ -32,10 +32,12 @@ class Echo:
 
     def __init__(self) -> None:
         self.called: list[tuple[str, str]] = []
+        self.texts: list[str] = []
         self.ended = threading.Event()
 
     def echo(self, call: Call) -> Text:
         self.called.append((call.role, call.job))
+        self.texts.append(call.request.text)
         return Text(call.request.text)
 
     def store(self, call: Call) -> Text:
