@@ -60,6 +60,11 @@ ZAP_DOMAIN = b"horn"
 logging.getLogger("zmq.auth").setLevel(logging.WARNING)
 
 
+def has_curve() -> bool:
+    """Whether libzmq can encrypt."""
+    return bool(zmq.has("curve"))
+
+
 class _OnlyKey:
     """ZAP: one client key is let in."""
 
