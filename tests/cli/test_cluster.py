@@ -128,7 +128,11 @@ def test_a_job_that_fails_ends_with_its_cause_and_exit_code(
     done = run("submit", "bad.py")
     assert done.code == 1 and done.files == set()
     assert "bad.py:2  return nonsense\nNameError" in done.err
-    done = run("submit", "job.py", "--set", "optimizer.learning_rate=1e30", "--set", "epochs=50")
+    text = (folder / "job.py").read_text()
+    (folder / "wild.py").write_text(
+        text.replace('"softmax", loss="cross_entropy"', '"identity", loss="squared_error"')
+    )
+    done = run("submit", "wild.py", "--set", "optimizer.learning_rate=1e30", "--set", "epochs=50")
     assert done.code == 7, done.err
     assert run("submit", "job.py", "--set", "nothing=1").code == 2
     assert run("submit", "none.py").code == 4
