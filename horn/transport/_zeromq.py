@@ -66,6 +66,11 @@ EVENTS = (
 )
 
 
+def has_curve() -> bool:
+    """Whether libzmq can encrypt."""
+    return bool(zmq.has("curve"))
+
+
 def _addresses() -> dict[str, int]:
     """Of the library that pyzmq has loaded: a search through its module finds what that needs."""
     library = ctypes.CDLL(_zmq.__file__)
