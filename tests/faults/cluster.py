@@ -87,7 +87,7 @@ class Cluster:
             return self.ensemble.hosts
         with self.zk_host.inside():
             # Off loopback the embedded server wants TLS, which has tests of its own.
-            server = stack.enter_context(zk.EmbeddedServer(tick_ms=200))
+            server = stack.enter_context(zk.EmbeddedServer(tick_ms=500))
             return stack.enter_context(Relay(server.hosts, self.zk_host.address)).hosts
 
     # workers
@@ -195,6 +195,14 @@ class Cluster:
         )  # fmt: skip
         assert done.code == 0, (done, self.told())
         return self.status(job, host)
+
+    def stop_all(self) -> None:
+        """End every job that goes on."""
+        found = json.loads(self.horn("list", "--json").out)["jobs"]
+        for job in found:
+            if job["state"] not in ("SUCCEEDED", "FAILED", "STOPPED"):
+                done = self.horn("stop", "--now", job["id"])
+                assert done.code in (0, 6), (done, self.told())
 
     def ended(self, coord: Coordinator, job: str) -> bool:
         """Whether a job is over, as far as a session says."""
