@@ -55,6 +55,8 @@ from horn.errors import (
 logger = logging.getLogger(__name__)
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_logger.addHandler(logging.NullHandler())  # what it says, horn says as an error or an event
+# It writes each request at level DEBUG, the password of the digest in clear among them.
+_kazoo_logger.addFilter(lambda record: "auth" not in record.getMessage().lower())
 
 USER = "horn"  # of the digest ACL
 CLOSED = "closed here"  # the reason of an orderly end

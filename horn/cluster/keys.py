@@ -158,7 +158,7 @@ def _read(path: str) -> bytes:
                 f"of the key file itself ({Path(path).resolve()})"
             ) from None
         raise JobError(f"the key file {path} cannot be read: {error.strerror}") from None
-    with os.fdopen(fd, "rb") as file:
+    try:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
             raise JobError(f"{path} is no regular file; make a key file with: horn keygen")
@@ -173,7 +173,9 @@ def _read(path: str) -> bytes:
                 f"the key file {path} belongs to uid {facts.st_uid}, not to this user "
                 f"({os.geteuid()}), who could not keep it from being changed"
             )
-        return file.read(FILE_BYTES + 1)
+        return os.read(fd, FILE_BYTES + 1)
+    finally:
+        os.close(fd)
 
 
 def _parsed(path: str, data: bytes) -> bytes:

@@ -187,6 +187,7 @@ class Unpacker:
         parent, name = os.path.split(self.folder)
         self._parent = -1
         self._root = -1
+        self._at, self._at_name = -1, ""  # the folder of the last file: most are beside it
         self._partial = f"{PARTIAL}{name[:100]}-{secrets.token_hex(8)}"
         with self._disk():
             self._parent = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -242,7 +243,7 @@ class Unpacker:
 
     def close(self) -> None:
         """Give up, unless it is finished. May be called twice."""
-        for name in ("_fd", "_root"):
+        for name in ("_fd", "_at", "_root"):
             fd = getattr(self, name)
             if fd >= 0:
                 setattr(self, name, -1)
@@ -279,19 +280,22 @@ class Unpacker:
 
     def _create(self, path: str) -> int:
         """A new file below the root; no part of its path is ever followed as a link."""
-        *folders, name = path.split("/")
-        at = os.dup(self._root)
-        try:
-            for folder in folders:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(folder, 0o700, dir_fd=at)
-                inner = _open_folder(folder, at)
-                os.close(at)
+        folder, _, name = path.rpartition("/")
+        if self._at < 0 or folder != self._at_name:
+            at = os.dup(self._root)
+            for part in folder.split("/") if folder else ():
+                try:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, 0o700, dir_fd=at)
+                    inner = _open_folder(part, at)
+                finally:
+                    os.close(at)
                 at = inner
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            return os.open(name, flags, 0o600, dir_fd=at)
-        finally:
-            os.close(at)
+            if self._at >= 0:
+                os.close(self._at)
+            self._at, self._at_name = at, folder
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags, 0o600, dir_fd=self._at)
 
     def _wrong(self, where: str, got: object, expected: object) -> NoReturn:
         self.close()
@@ -326,7 +330,7 @@ def read(folder: str | os.PathLike[str], manifest: Manifest) -> Iterator[bytes]:
     try:
         for file in manifest.files:
             hashed, n = hashlib.sha256(), 0
-            with os.fdopen(_open_file(file.path, root), "rb", buffering=0) as opened:
+            with open(_open_file(file.path, root), "rb", buffering=0) as opened:
                 while n < file.size and (data := opened.read(min(CHUNK_BYTES, file.size - n))):
                     hashed.update(data)
                     n += len(data)

@@ -109,6 +109,8 @@ def _imported(root: Path, start: Path) -> set[str]:
     """``start`` and all files below ``root`` that it needs, by the imports in their text."""
     found: set[str] = set()
     waiting = [start]
+    for folder in start.parents:  # the packages around it run first
+        waiting += [folder / "__init__.py"] if (root / folder / "__init__.py").is_file() else []
     while waiting:
         path = waiting.pop()
         if path.as_posix() in found:
@@ -117,7 +119,7 @@ def _imported(root: Path, start: Path) -> set[str]:
         if len(found) > MAX_FILES:
             raise BadPackage("files", f"more than {MAX_FILES}", f"at most {MAX_FILES}")
         for parts in _imports(root / path, path):
-            for depth in range(1, len(parts) + 1):  # the packages around it run first
+            for depth in range(1, len(parts) + 1):
                 waiting += _module_files(root, parts[:depth])
     return found
 
@@ -190,9 +192,10 @@ def _content(root: Path, path: str, room: int) -> bytes:
         if (root / path).is_symlink():
             raise _no_link(path, root) from None
         raise JobError(f"{root / path} cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise JobError(f"{root / path} is no regular file; name it in .hornignore")
     with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise JobError(f"{root / path} is no regular file; name it in .hornignore")
         content = file.read(room + 1)
     if len(content) > room:
         raise JobError(

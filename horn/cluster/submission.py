@@ -116,16 +116,17 @@ def sign(
         key=key.fingerprint,
         mac="0" * 64,
     )
-    raw = _ENCODE.encode(msgspec.structs.replace(signed, mac=_mac(key, signed)))
+    try:
+        raw = _ENCODE.encode(msgspec.structs.replace(signed, mac=_mac(key, signed)))
+        if len(raw) <= SPEC_BYTES:
+            _DECODE.decode(raw)  # the limits of the fields
+    except ValueError as error:  # also text that is no Unicode
+        raise JobError(f"job {submission.job!r}: {error}") from None
     if len(raw) > SPEC_BYTES:
         raise JobError(
             f"job {submission.job!r}: its description has {len(raw)} bytes, but at most "
             f"{SPEC_BYTES} are sent; put long arguments into a file of the package"
         )
-    try:
-        _DECODE.decode(raw)
-    except msgspec.DecodeError as error:
-        raise JobError(f"job {submission.job!r}: {error}") from None
     return raw
 
 

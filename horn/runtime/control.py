@@ -267,7 +267,12 @@ class Line:
             else:
                 packed = packet[1:]
             return _DECODE.decode(packed), fds
-        except (ProtocolError, msgspec.DecodeError, OSError) as error:
+        except (
+            ProtocolError,
+            ValueError,
+            RecursionError,
+            OSError,
+        ) as error:  # msgspec's are values
             for fd in fds:
                 os.close(fd)
             raise ProtocolError(f"control message: {error}") from error

@@ -12,7 +12,7 @@ import math
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import numpy as np
@@ -29,7 +29,7 @@ class Place:
     n_tasks: int
     job: str
     epoch: int = 0
-    key: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

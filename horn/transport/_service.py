@@ -26,7 +26,7 @@ from horn.errors import HornError, JobError, NotAllowed, ProtocolError
 from horn.transport import _calls as calls
 from horn.transport._connections import Connections
 from horn.transport._zap import ZAP_DOMAIN, Gate, Zap, job_pair, pair_of
-from horn.transport._zeromq import LIMITS, is_loopback
+from horn.transport._zeromq import LIMITS, WITHOUT_HEARTBEATS, is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class Call:
 class Op:
     """One thing that can be asked for. ``handler`` gives a struct, or one and a body."""
 
-    request: type[msgspec.Struct]
+    request: msgspec.msgpack.Decoder[Any]
     handler: Callable[[Call], msgspec.Struct | tuple[msgspec.Struct, Iterable[bytes | memoryview]]]
     roles: frozenset[str]
     max_body: int
@@ -230,7 +230,7 @@ class Service:
 
     def _open(self, host: str, port: str) -> None:
         self._router = self._context.socket(zmq.ROUTER)
-        for option, value in LIMITS.items():
+        for option, value in {**LIMITS, **WITHOUT_HEARTBEATS}.items():
             self._router.set(option, value)
         self._router.set(zmq.LINGER, 0)
         self._router.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
@@ -276,7 +276,8 @@ class Service:
         """What ``op`` does, for whom. Before ``start``."""
         allowed = frozenset(roles)
         assert allowed and allowed <= set(ROLES), f"roles of {op}: {sorted(allowed)}"
-        self._ops[op] = Op(request, handler, allowed, max_body, is_audited)
+        decoder = msgspec.msgpack.Decoder(request)
+        self._ops[op] = Op(decoder, handler, allowed, max_body, is_audited)
 
     def admit_job(self, job: str) -> None:
         """From now on the tasks of ``job`` may call, in the role "job"."""
@@ -432,7 +433,7 @@ class Service:
         if n_own >= self.quotas.calls_per_peer or len(self._calls) >= self.quotas.calls:
             raise Busy(f"{self.name} is busy: {len(self._calls)} calls, {n_own} from here")
         try:
-            request = msgspec.msgpack.decode(ask.request, type=op.request)
+            request = op.request.decode(ask.request)
         except (ValueError, RecursionError, OverflowError) as error:
             raise ProtocolError(f"{ask.op!r}: {error}") from None
         call = Call(self, peer, ask, request, who, address)

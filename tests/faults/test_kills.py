@@ -102,10 +102,13 @@ class Killer(Watch):
         self.at, self.n_tasks, self.rng = sorted(at), n_tasks, rng
 
     def on_step(self, iteration):
-        if self.at and iteration >= self.at[0]:
+        if not self.at or iteration < self.at[0]:
+            return
+        running = {task: pid for pid, task in children().items()}
+        if set(range(self.n_tasks)) <= running.keys():  # else this was said before the last kill
             self.at.pop(0)
             time.sleep(self.rng.random() * 0.02)  # the moment inside the iterations that follow
-            self.kill(pid_of(int(self.rng.integers(self.n_tasks))))
+            self.kill(running[int(self.rng.integers(self.n_tasks))])
 
 
 def killed(given, n_kills, seed, folder, groups=1, tasks=2):

@@ -14,6 +14,7 @@ from horn.errors import JobError
 from horn.runtime.messages import BadFrame, Hello, Message, decode, encode
 from horn.transport import PeerLost, Place, open_transport
 from horn.transport._zeromq import LIMITS, keypair
+from tests.cluster.helpers import wait_until
 from tests.transport.groups import (
     TIMEOUT_S,
     all_to_all,
@@ -69,6 +70,26 @@ def test_another_key_is_refused_by_name(keys):
     assert any(isinstance(e, PeerLost) and "the handshake failed" in str(e) for e in results), (
         results
     )
+
+
+def test_who_is_refused_is_in_the_log_a_few_times(caplog):
+    with open_transport("tcp://127.0.0.1:0", Place(0, 2, "test", 7, KEY)) as t:
+        gate = t.sockets.zap.gate
+        for byte in range(30):
+            context = zmq.Context()
+            dealer = context.socket(zmq.DEALER)
+            own, secret = zmq.curve_keypair()
+            dealer.set(zmq.CURVE_PUBLICKEY, own)
+            dealer.set(zmq.CURVE_SECRETKEY, secret)
+            dealer.set(zmq.CURVE_SERVERKEY, keypair(KEY, "test")[0])
+            dealer.connect(t.endpoint)
+            wait_until(lambda n=byte: gate.n_refused > n)
+            dealer.close(0)
+            context.term()
+        assert t.receive(0.0) is None and gate.n_admitted == 0
+    lines = [m for m in caplog.messages if m.startswith("event=refused")]
+    assert 10 <= len(lines) < 20
+    assert lines[0] == ('event=refused address=127.0.0.1 reason="unknown key" at="task 0 of test"')
 
 
 def test_a_key_pair_belongs_to_one_key_and_one_job():

@@ -1,0 +1,205 @@
+"""horn up: a whole cluster in the foreground, on this machine or on every node of an allocation."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from horn.cli import _cluster
+
+if TYPE_CHECKING:
+    from horn.cluster.client import Cluster
+    from horn.cluster.worker import Agent
+
+PORT = 4675  # of ZooKeeper, where nodes have to find it
+START_S = 60.0  # for the nodes to find one another
+LEAVE_S = 10.0  # for them to hear that all is over
+
+
+@click.command(
+    short_help="All roles on this machine, in the foreground.",
+    context_settings={"show_default": True},
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- TARGET [OPTIONS]]")
+@click.option("--slots", type=click.IntRange(min=1), show_default="the cores",
+              help="How many tasks may run on this machine at once.")  # fmt: skip
+@click.option("--join", is_flag=True,
+              help="Form one cluster with the same command on the other nodes: the first of them "
+              "has ZooKeeper. Under Slurm this is known without it.")  # fmt: skip
+@click.option("--first", metavar="HOST", help="With --join: the first node, else Slurm says it.")
+@click.option("--rank", type=click.IntRange(min=0), help="With --join: this node's number.")
+@click.option("--nodes", type=click.IntRange(min=1), help="With --join: how many there are.")
+@click.option("--port", default=PORT, type=click.IntRange(0, 65535), help="Of ZooKeeper.")
+@click.option("--host", "address", metavar="ADDRESS", help="Where others reach this machine.")
+@click.option("--dir", "folder", type=click.Path(file_okay=False), metavar="DIR")
+@click.option("--shared", type=click.Path(file_okay=False), metavar="DIR",
+              help="A folder that all machines see.")  # fmt: skip
+@_cluster.key_option
+@click.option("--insecure", is_flag=True, help="Accept several nodes without a key.")
+def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | None,
+            rank: int | None, nodes: int | None, port: int, address: str | None,
+            folder: str | None, shared: str | None, key_file: str | None,
+            insecure: bool) -> int:  # fmt: skip
+    """Start ZooKeeper and a worker here, and submit TARGET to them, with the options of horn
+    submit; end with its exit code. Without TARGET, run until Ctrl-C.
+    """
+    from horn.cluster.worker import Offer
+
+    place = slurm(os.environ)
+    if rank is None:
+        rank = place[0] if place else 0
+    if nodes is None:
+        nodes = place[1] if place else 1
+    is_joined = join or nodes > 1
+    head = first or (place[2] if place else None)
+    if is_joined and head is None:
+        raise click.UsageError("--join: name the first node with --first HOST")
+    logging.basicConfig(level=os.environ.get("HORN_LOG_LEVEL", "WARNING").upper())
+    mine = address or (_cluster.host_name() if is_joined else "127.0.0.1")
+    key = _cluster.key_of(key_file)
+    hosts = f"{head}:{port}" if is_joined else ""
+    with ExitStack() as stack:
+        if rank == 0:
+            hosts = _zookeeper(stack, mine if is_joined else "127.0.0.1",
+                               port if is_joined else 0, hosts)  # fmt: skip
+        offer = Offer(
+            hosts=hosts,
+            slots=slots or len(os.sched_getaffinity(0)),
+            address=mine,
+            name=f"{_cluster.host_name()}-{rank}" if is_joined else "here",
+            folder=Path(folder).absolute() if folder else _folder(stack),
+            shared=Path(shared).absolute() if shared else None,
+            key=key,
+            is_insecure=insecure,
+        )
+        agent = _agent(stack, offer)
+        if rank > 0:
+            return _follow(hosts, key_file, agent)
+        return _lead(hosts, key_file, agent, nodes, words)
+
+
+def slurm(environment: Mapping[str, str]) -> tuple[int, int, str] | None:
+    """This node's number, how many there are, and the first one's name; None outside of Slurm."""
+    if "SLURM_PROCID" not in environment:
+        return None
+    names = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
+    count = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS", "1")
+    return int(environment["SLURM_PROCID"]), int(count), first_node(names)
+
+
+def first_node(names: str) -> str:
+    """node[03-05,9],other -> node03"""
+    found = re.match(r"([^,\[]*)(?:\[([^\]]*)\])?", names)
+    if found is None or not found[0]:
+        return "localhost"
+    inside = re.split("[,-]", found[2])[0] if found[2] else ""
+    return found[1] + inside
+
+
+def _zookeeper(stack: ExitStack, address: str, port: int, hosts: str) -> str:
+    import zk
+
+    server = zk.EmbeddedServer(port=port, host=address, tick_ms=500)
+    found = stack.enter_context(server).hosts
+    return hosts or found
+
+
+def _folder(stack: ExitStack) -> Path:
+    """A temporary one, which goes at the end."""
+    import tempfile
+
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="horn-up-")))
+
+
+def _agent(stack: ExitStack, offer: Any) -> Agent:
+    """The agent, in a thread."""
+    from horn.cluster.worker import Agent
+
+    agent = Agent(offer)
+    thread = threading.Thread(target=agent.run, name="horn-agent", daemon=True)
+    thread.start()
+
+    def end() -> None:
+        agent.stop()
+        thread.join(30.0)
+
+    stack.callback(end)
+    return agent
+
+
+def _lead(
+    hosts: str, key_file: str | None, agent: Agent, nodes: int, words: tuple[str, ...]
+) -> int:
+    """Wait for all nodes, then do what was asked for; the others are told how it ended."""
+    from horn.cli import _screen
+    from horn.errors import ClusterError
+
+    with _cluster.open_cluster(hosts, key_file) as cluster:
+        cluster.coord.ensure(f"{cluster.paths.root}/up")
+        ends = time.monotonic() + START_S
+        while len(cluster.workers()) < nodes:
+            if time.monotonic() > ends:
+                raise ClusterError(
+                    f"{len(cluster.workers())} of {nodes} nodes came within {START_S:g} s"
+                )
+            time.sleep(0.05)
+        code = 0
+        try:
+            if words:
+                code = _submit(hosts, key_file, words)
+            else:
+                _screen.say(
+                    f"ZooKeeper {hosts} · {nodes} worker{'s' * (nodes > 1)}. Submit with  "
+                    f"horn submit --zk {hosts} FILE   Ctrl-C ends it."
+                )
+                threading.Event().wait()
+        except KeyboardInterrupt:
+            code = 130
+        finally:
+            cluster.coord.set(f"{cluster.paths.root}/up", str(code).encode())
+            _wait_alone(cluster, agent.name)
+        return code
+
+
+def _submit(hosts: str, key_file: str | None, words: tuple[str, ...]) -> int:
+    """As horn submit TARGET ... --zk HOSTS; when it is left, the job ends with the cluster."""
+    from horn.cli.submit import command as submit
+
+    more = ["--zk", hosts, *(["--key", key_file] if key_file else [])]
+    result = submit.main([words[0], *more, *words[1:]], "horn submit", standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def _wait_alone(cluster: Cluster, name: str) -> None:
+    ends = time.monotonic() + LEAVE_S
+    while set(cluster.workers()) - {name} and time.monotonic() < ends:
+        time.sleep(0.05)
+
+
+def _follow(hosts: str, key_file: str | None, agent: Agent) -> int:
+    """Serve until the first node says how it ended."""
+    from horn.errors import ClusterError
+
+    ends = time.monotonic() + START_S
+    while True:
+        try:
+            with _cluster.open_cluster(hosts, key_file) as cluster:
+                while True:
+                    node = cluster.coord.get(f"{cluster.paths.root}/up")
+                    if node is not None and node.data:
+                        return int(node.data)
+                    ends = time.monotonic() + START_S
+                    time.sleep(0.2)
+        except ClusterError:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.2)

@@ -1,0 +1,240 @@
+"""The commands that speak to a cluster, with a real one on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from horn.cli.up import first_node, slurm
+from horn.cluster.jobs import State
+from tests.cli.conftest import Result
+from tests.cluster.agents import ROOT, Agents, agents, alive
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Agents]:
+    """One worker with two slots; HORN_ZK names the cluster."""
+    with agents(tmp_path_factory.mktemp("cluster")) as made:
+        monkeypatch.setenv("HORN_ZK", made.hosts)
+        made.start("a")
+        yield made
+
+
+def spawn(made: Agents, *arguments: str, folder: Path) -> subprocess.Popen[str]:
+    """A command in a process of its own."""
+    env = {**os.environ, "HORN_ZK": made.hosts, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "horn", *arguments], cwd=folder, env=env, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_submit_shows_the_progress_fetches_the_model_and_prints_how_good_it_is(
+    cluster: Agents, run: Run
+):
+    done = run("submit", "job.py", "-n", "2")
+    assert done.code == 0, done.err + cluster.said()
+    assert done.files == {"job.horn"}
+    assert done.out.startswith("training ")
+    for text in ("Job        job-", "Epoch 3/3", "Saved job.horn", "SUCCEEDED in"):
+        assert text in done.err
+    assert run("show", "job.horn").code == 0
+
+
+def test_json_of_submit_is_one_object(cluster: Agents, run: Run):
+    done = run("submit", "job.py", "--json", "-q")
+    assert done.code == 0, done.err
+    assert done.json["schema"] == "horn.run/1" and done.json["state"] == "SUCCEEDED"
+    assert done.json["iterations"] == 12 and done.json["model"] == "job.horn"
+
+
+def test_a_detached_job_is_named_listed_shown_logged_and_forgotten(cluster: Agents, run: Run):
+    done = run("submit", "job.py", "--detach", "--name", "first")
+    assert done.code == 0, done.err
+    job = done.out.strip()
+    assert job.startswith("first-") and len(job) == len("first-") + 4
+    assert run("status", job, "--wait", "--timeout", "60s").code == 0
+    assert run("status", "fir", "--json").json["state"] == "SUCCEEDED"
+    assert run("status", "@last", "--json").json["id"] == job
+    listed = run("list", "--json").json
+    assert listed["schema"] == "horn.list/1" and [j["id"] for j in listed["jobs"]] == [job]
+    assert job in run("list", "--state", "succeeded").out
+    assert job not in run("list", "--state", "failed").out
+    assert run("logs", job).code == 0
+    assert run("rm", job).out.strip() == job
+    assert run("status", job).code == 4
+
+
+def test_logs_are_prefixed_with_the_process_and_can_be_followed(
+    cluster: Agents, run: Run, folder: Path
+):
+    text = (folder / "job.py").read_text()
+    (folder / "job.py").write_text(text.replace("def job():", "def job():\n    print('made it')"))
+    job = run("submit", "job.py", "-d").out.strip()
+    done = run("logs", job, "-f")
+    assert done.code == 0 and "a│ made it\n" in done.out
+    assert run("logs", job, "--task", "a", "--tail", "1").out == "a│ made it\n"
+    assert json.loads(run("logs", job, "--json").out.splitlines()[0])["text"] == "made it"
+    assert run("logs", job, "--task", "g7.t7").code == 4
+
+
+def test_status_of_the_cluster_says_what_is_free_and_why_a_job_waits(cluster: Agents, run: Run):
+    job = run("submit", "job.py", "-n", "8", "-d").out.strip()
+    with cluster.client() as client:
+        cluster.wait(lambda: client.status(job).record.reason)
+    done = run("status")
+    assert "PENDING" in done.out and "1×8" in done.out
+    assert "Workers 1 of 1 up · 2 of 2 slots free" in done.err
+    assert f"{job} waits for 8 slots" in done.err
+    found = run("status", "--json").json
+    assert found["slots"] == 2 and found["workers"][0]["name"] == "a"
+    assert run("rm", job).code == 6
+    assert run("stop", job).code == 0
+    assert run("stop", job).code == 6
+    assert run("status", job, "--json").json["exit_code"] == 5
+
+
+def test_stop_saves_and_resume_goes_on(cluster: Agents, run: Run):
+    job = run("submit", "job.py", "-d", "--set", "epochs=100000", "-n", "2").out.strip()
+    with cluster.client() as client:
+        cluster.wait_running(client, job, 10)
+        done = run("stop", job)
+        assert done.code == 0 and "STOPPED · last checkpoint: iteration" in done.err
+        done = run("resume", job)
+        assert done.code == 0 and "goes on from iteration" in done.err
+        before = client.status(job).record.checkpoint
+        cluster.wait_running(client, job, before + 1)
+    assert run("resume", job).code == 6
+    assert run("stop", "--now", job).code == 0
+
+
+def test_a_job_that_fails_ends_with_its_cause_and_exit_code(
+    cluster: Agents, run: Run, folder: Path
+):
+    (folder / "bad.py").write_text("def job():\n    return nonsense\n")
+    done = run("submit", "bad.py")
+    assert done.code == 1 and done.files == set()
+    assert "bad.py:2  return nonsense\nNameError" in done.err
+    text = (folder / "job.py").read_text()
+    (folder / "wild.py").write_text(
+        text.replace('"softmax", loss="cross_entropy"', '"identity", loss="squared_error"')
+    )
+    done = run("submit", "wild.py", "--set", "optimizer.learning_rate=1e30", "--set", "epochs=50")
+    assert done.code == 7, done.err
+    assert run("submit", "job.py", "--set", "nothing=1").code == 2
+    assert run("submit", "none.py").code == 4
+
+
+def test_ctrl_c_detaches_and_the_job_goes_on(cluster: Agents, run: Run, folder: Path):
+    process = spawn(cluster, "submit", "job.py", "--set", "epochs=100000", folder=folder)
+    with cluster.client() as client:
+        job = cluster.wait(lambda: client.coord.children(client.paths.jobs()))[0]
+        cluster.wait_running(client, job)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert f"Detached; the job goes on. horn logs -f {job} · horn stop {job}" in err
+        assert client.jobs.state(job) is State.RUNNING
+        client.stop(job, now=True)
+        assert cluster.wait_ended(client, job).state is State.STOPPED
+
+
+def test_a_client_that_is_killed_changes_nothing(cluster: Agents, folder: Path):
+    process = spawn(cluster, "submit", "job.py", "--set", "epochs=300", folder=folder)
+    with cluster.client() as client:
+        job = cluster.wait(lambda: client.coord.children(client.paths.jobs()))[0]
+        cluster.wait_running(client, job)
+        process.kill()
+        process.communicate(timeout=20)
+        assert cluster.wait_ended(client, job).state is State.SUCCEEDED, cluster.said()
+
+
+def test_a_client_that_is_stopped_by_another_ends_with_5(cluster: Agents, folder: Path):
+    process = spawn(cluster, "submit", "job.py", "--set", "epochs=100000", folder=folder)
+    with cluster.client() as client:
+        job = cluster.wait(lambda: client.coord.children(client.paths.jobs()))[0]
+        cluster.wait_running(client, job)
+        client.stop(job, now=False)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 5 and "was STOPPED" in err
+
+
+def test_without_a_cluster_the_commands_say_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("HORN_ZK", raising=False)
+    done = run("status")
+    assert done.code == 2 and "HORN_ZK" in done.err
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        done = run("list", "--zk", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert done.code == 3 and "Cannot reach ZooKeeper" in done.err
+
+
+def test_a_worker_off_loopback_without_a_key_does_not_start(run: Run):
+    done = run("worker", "--zk", "127.0.0.1:1", "--host", "0.0.0.0", "--dir", "w", "--slots", "1")
+    assert done.code == 2 and "horn keygen" in done.err and not done.files
+
+
+def test_doctor_looks_at_the_cluster_too(cluster: Agents, run: Run):
+    done = run("doctor", "--cluster", "--json")
+    found = {check["what"]: check for check in done.json["checks"]}
+    assert done.code == 0 and done.json["ok"], done.out
+    assert {"Two tasks train", "Worker a, versions", "Worker a, service"} <= set(found)
+
+
+@pytest.mark.parametrize("command", ["status", "list"])
+def test_looking_imports_neither_numpy_nor_the_engine(cluster: Agents, command: str):
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "horn", command, "--zk", cluster.hosts],
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    took = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    heavy = {"numpy", "rich", "zmq", "safetensors", "horn.network", "horn.compiler", "horn.runtime"}
+    assert took & heavy == set()
+
+
+def test_up_runs_a_job_and_leaves_nothing(run: Run, folder: Path):
+    done = run("up", "--slots", "2", "--", "job.py", "-n", "2", "-q")
+    assert done.code == 0, done.err
+    assert done.files == {"job.horn"}
+
+
+def test_up_under_slurm_makes_one_cluster_of_all_nodes(folder: Path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(2):
+        env = {**os.environ, "SLURM_PROCID": str(rank), "SLURM_NTASKS": "2",
+               "SLURM_STEP_NODELIST": "127.0.0.1", "PYTHONPATH": str(ROOT)}  # fmt: skip
+        words = ["up", "--slots", "1", "--host", "127.0.0.1", "--port", str(port),
+                 "--", "job.py", "-n", "2", "-q"]  # fmt: skip
+        processes.append(
+            subprocess.Popen([sys.executable, "-m", "horn", *words], cwd=folder, env=env,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )  # fmt: skip
+    said = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert (folder / "job.horn").exists()
+    assert not alive([process.pid for process in processes])
+
+
+def test_the_first_node_of_an_allocation():
+    assert first_node("node[03-05,9],other") == "node03"
+    assert first_node("gpu7") == "gpu7"
+    assert slurm({}) is None
+    found = slurm({"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n[1-4]"})
+    assert found == (1, 4, "n1")
