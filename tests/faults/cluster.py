@@ -196,6 +196,19 @@ class Cluster:
         assert done.code == 0, (done, self.told())
         return self.status(job, host)
 
+    def job_processes(self, number: int) -> list[int]:
+        """On a host: those that load a job's file, and their tasks. Not the agent, nor the process
+        that it keeps ready for the next job."""
+        parents = {}
+        for pid in self.hosts[number].pids():
+            with contextlib.suppress(OSError):
+                parents[pid] = int(
+                    Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+                )
+        agent = self.workers[number].pid
+        tasks = [pid for pid, parent in parents.items() if parents.get(parent) == agent]
+        return [*{parents[task] for task in tasks}, *tasks]
+
     def stop_all(self) -> None:
         """End every job that goes on."""
         found = json.loads(self.horn("list", "--json").out)["jobs"]

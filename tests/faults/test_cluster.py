@@ -218,7 +218,8 @@ def test_a_partition_does_not_let_two_epochs_overlap(cluster, undisturbed, what)
     number = next(int(name[-1]) for name in cluster.status(job)["hosts"])
     host = cluster.hosts[number]
     other = next(h for n, h in enumerate(cluster.hosts) if n != number)
-    its = {pid for pid in host.pids() if "horn-" in _line(pid)}
+    its = cluster.job_processes(number)
+    assert len(its) >= 3
     with cluster.session() as coord:
         epoch = record(coord, job).epoch
         cut_at = time.monotonic()
@@ -338,15 +339,16 @@ def test_a_host_that_stands_still_for_two_sessions_is_fenced(cluster, undisturbe
     job = cluster.submit(*SMALL, *HEAVY, text=TEXT)
     begun(cluster, job)
     number = next(int(name[-1]) for name in cluster.status(job)["hosts"])
-    its = [pid for pid in cluster.hosts[number].pids() if pid != cluster.workers[number].pid]
-    for pid in [cluster.workers[number].pid, *its]:
+    its, whole = cluster.job_processes(number), cluster.hosts[number].pids()
+    assert len(its) >= 3
+    for pid in whole:
         os.kill(pid, signal.SIGSTOP)
     with cluster.session() as coord:
         epoch = record(coord, job).epoch
         threading.Event().wait(2 * SESSION_S)
         found = record(coord, job)
     assert found.epoch > epoch, found
-    for pid in [cluster.workers[number].pid, *its]:
+    for pid in whole:
         with contextlib.suppress(ProcessLookupError):  # its parent has ended it
             os.kill(pid, signal.SIGCONT)
     gone(its, 2.0)
