@@ -65,9 +65,6 @@ EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-ZAP_DOMAIN = b"horn"
-
-logging.getLogger("zmq.auth").setLevel(logging.WARNING)
 
 
 def has_curve() -> bool:

@@ -79,6 +79,8 @@ class Agents:
         """Agents that are registered with the process that was started last."""
         pids = {name: process.pid for name, process in self.processes.items()}
         found = cluster.workers()
+        dead = [name for name, process in self.processes.items() if process.poll()]
+        assert not dead, f"agents {dead} ended\n{self.said()}"
         return {name for name, m in found.items() if m.info.get("pid") == pids.get(name)}
 
     def submit(self, cluster: Cluster, *arguments: str, **fields: Any) -> str:
