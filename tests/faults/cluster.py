@@ -87,7 +87,7 @@ class Cluster:
             return self.ensemble.hosts
         with self.zk_host.inside():
             # Off loopback the embedded server wants TLS, which has tests of its own.
-            server = stack.enter_context(zk.EmbeddedServer(tick_ms=200))
+            server = stack.enter_context(zk.EmbeddedServer(tick_ms=500))
             return stack.enter_context(Relay(server.hosts, self.zk_host.address)).hosts
 
     # workers
@@ -195,6 +195,27 @@ class Cluster:
         )  # fmt: skip
         assert done.code == 0, (done, self.told())
         return self.status(job, host)
+
+    def job_processes(self, number: int) -> list[int]:
+        """On a host: those that load a job's file, and their tasks. Not the agent, nor the process
+        that it keeps ready for the next job."""
+        parents = {}
+        for pid in self.hosts[number].pids():
+            with contextlib.suppress(OSError):
+                parents[pid] = int(
+                    Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+                )
+        agent = self.workers[number].pid
+        tasks = [pid for pid, parent in parents.items() if parents.get(parent) == agent]
+        return [*{parents[task] for task in tasks}, *tasks]
+
+    def stop_all(self) -> None:
+        """End every job that goes on."""
+        found = json.loads(self.horn("list", "--json").out)["jobs"]
+        for job in found:
+            if job["state"] not in ("SUCCEEDED", "FAILED", "STOPPED"):
+                done = self.horn("stop", "--now", job["id"])
+                assert done.code in (0, 6), (done, self.told())
 
     def ended(self, coord: Coordinator, job: str) -> bool:
         """Whether a job is over, as far as a session says."""
