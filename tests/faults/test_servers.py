@@ -26,7 +26,9 @@ from horn.strategies import Topology
 pytestmark = pytest.mark.cluster
 BACK_S = 3.0  # experiment 14
 ENDS_S = 2.0  # experiment 13
+QUIET_S = 0.7  # for an interpreter and the imports of a server
 WAIT_S = 60.0
+LONG_S = 1800.0
 
 
 class Process:
@@ -50,14 +52,14 @@ class Process:
         for line in self.process.stdout:
             self.said.put(json.loads(line))
 
-    def hear(self, key: str, least: int = 0) -> dict[str, Any]:
+    def hear(self, key: str, least: int = 0, wait_s: float = WAIT_S) -> dict[str, Any]:
         """The next word with this key, of at least so much where it is a number."""
-        ends = time.monotonic() + WAIT_S
+        ends = time.monotonic() + wait_s
         while True:
             try:
                 found = self.said.get(timeout=max(ends - time.monotonic(), 0.01))
             except Empty:
-                pytest.fail(f"no {key} in {WAIT_S} s; exit code {self.process.poll()}")
+                pytest.fail(f"no {key} in {wait_s} s; exit code {self.process.poll()}")
             if key in found and (key not in ("clock", "ready") or found[key] >= least):
                 return found
 
@@ -110,9 +112,9 @@ class Job:
     def tasks(self) -> list[Process]:
         return [self.of[rank] for rank in range(self.topology.n_workers)]
 
-    def ended(self) -> tuple[list[list[float]], list[dict[str, Any]]]:
+    def ended(self, wait_s: float = WAIT_S) -> tuple[list[list[float]], list[dict[str, Any]]]:
         """When all have ended well: what group 0 has, and the last words of the servers."""
-        found = [task.hear("done") for task in self.tasks()]
+        found = [task.hear("done", wait_s=wait_s) for task in self.tasks()]
         t = self.topology
         words = [self.of[rank].hear("spent") for rank in range(t.n_workers, t.n_ranks)]
         assert [process.end() for process in self.of.values()] == [0] * t.n_ranks
@@ -139,9 +141,9 @@ def make(hosts: str, tmp_path: Path) -> Iterator[Any]:
             process.close()
 
 
-def exact(job: Job, n_pushes: int) -> list[dict[str, Any]]:
+def exact(job: Job, n_pushes: int, wait_s: float = WAIT_S) -> list[dict[str, Any]]:
     """Every number is the number of pushes, at servers and in group 0; what servers said."""
-    arrays, words = job.ended()
+    arrays, words = job.ended(wait_s)
     total = n_pushes * job.topology.n_groups
     for array in arrays:
         assert set(array) == {float(total)}
@@ -154,7 +156,7 @@ def kills(job: Job, server: int, n_pushes: int, n_kills: int, *, twice: bool) ->
     """Kill a server under load so often; seconds until it was back, from the kill."""
     times = []
     for number in range(n_kills):
-        job.of[0].hear("clock", n_pushes * (number + 1) // (n_kills + 2))
+        job.of[0].hear("clock", n_pushes * (number + 1) // (n_kills + 2), LONG_S)
         killed = job.of[server].send(signal.SIGKILL)
         if twice and number % 2:
             job.start(server)  # and again while it comes back
@@ -178,15 +180,15 @@ def test_a_server_that_is_killed_under_load_comes_back_and_no_push_is_lost_or_co
 
 
 @pytest.mark.slow
-def test_a_million_pushes_are_summed_exactly_while_servers_are_killed(make):
-    """Experiment 14: 2**20 pushes of 1.0, of 8 bundles each."""
-    n_pushes = 1 << 17
-    job = make(Topology(2, 2, 2), n_pushes=n_pushes, pull_every=64, say_every=1024)
+@pytest.mark.timeout(3600)
+def test_a_million_pushes_are_summed_exactly_while_a_server_is_killed(make):
+    """Experiment 14: 2**20 pushes of 1.0, half of them to each server."""
+    n_pushes = 1 << 18  # of two groups to two servers
+    job = make(Topology(2, 1, 2), n_pushes=n_pushes, pull_every=64, say_every=1024)
     job.start_all()
-    for server in (4, 5):
-        times = kills(job, server, n_pushes // 2, 4, twice=True)
-        assert max(times) <= BACK_S * slowness(), times
-    exact(job, n_pushes)
+    times = kills(job, 2, n_pushes, 6, twice=True)
+    assert max(times) <= BACK_S * slowness(), times
+    exact(job, n_pushes, LONG_S)
 
 
 def test_all_servers_killed_at_once_come_back(make):
@@ -304,5 +306,10 @@ def test_groups_come_and_leave_while_others_go_on(make, hosts, tmp_path):
 
 
 def slowness() -> float:
-    """How much longer things take where other tests run beside."""
-    return 4.0 if "PYTEST_XDIST_WORKER" in os.environ else 1.0
+    """How much longer a process takes to start than on a quiet machine, where others run beside;
+    1 on a quiet one.
+    """
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import horn.runtime.lasting, kazoo.client"], check=True,
+                   cwd=Path(__file__).parents[2])  # fmt: skip
+    return max((time.monotonic() - began) / QUIET_S, 1.0)
