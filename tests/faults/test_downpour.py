@@ -104,16 +104,15 @@ def test_who_dies_again_and_again_is_given_up(tmp_path):
     class Poisoned(Killer):
         def note(self, text: str) -> None:
             super().note(text)
-            threading.Thread(target=self.again, args=(pid_of(2),)).start()
+            threading.Thread(target=self.again).start()
 
-        def again(self, before: int) -> None:
+        def again(self) -> None:
             """Its successor, as soon as there is one."""
             ends = time.monotonic() + 20.0
             while time.monotonic() < ends:
                 try:
-                    if (pid := pid_of(2)) != before:
-                        os.kill(pid, signal.SIGKILL)
-                        return
+                    os.kill(pid_of(2), signal.SIGKILL)
+                    return
                 except LookupError:
                     pass
 
