@@ -141,7 +141,8 @@ def train(
     next boundary, twice: at once); the newest ``keep_checkpoints`` stay. resume : True goes on from
     the newest in there, or begins if there is none; else a checkpoint, or another run's folder. The
     numbers of groups and tasks may be others. max_restarts : a group whose task was killed or hangs
-    starts again from the last checkpoint, so often without a new one in between.
+    starts again from the last checkpoint, so often without a new one in between. With servers
+    (downpour) they keep every push in the folder, and only what ended starts again.
 
     Raises
     ------

@@ -47,6 +47,9 @@ RETRY_S = 0.2  # between two links to a server that has not answered
 WELCOME_S = 5.0  # for a server to answer a hello
 
 
+NOT_YET = "it has not registered"
+
+
 @dataclass(frozen=True)
 class Found:
     """Where a server is, and since which epoch."""
@@ -63,9 +66,10 @@ class _Link:
     socket: zmq.Socket[bytes] | None = None
     monitor: zmq.Socket[bytes] | None = None
     end: End | None = None
+    is_shaken: bool = False  # hands
     is_welcome: bool = False
     tried: float = 0.0
-    why: str = "it has not registered"
+    why: str = NOT_YET
 
 
 class Links:
@@ -136,7 +140,8 @@ class Links:
             self._look(link)
             found = self.find(server)
             if found is not None and found != link.found:
-                self._cut(link, "it has come back elsewhere")
+                self._cut(link, NOT_YET)
+                link.why = NOT_YET
                 self._open(server, link, found, now)
             elif link.socket is None and found is not None and now - link.tried > RETRY_S:
                 self._open(server, link, found, now)
@@ -149,9 +154,11 @@ class Links:
         """Whether the connection has broken."""
         while link.monitor is not None and link.monitor.poll(0):
             event = recv_monitor_message(link.monitor)["event"]
-            if event == zmq.EVENT_DISCONNECTED:
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                link.is_shaken = True
+            elif event == zmq.EVENT_DISCONNECTED and link.is_shaken:
                 self._cut(link, "its connection broke: killed, crashed or cut off")
-            elif event != zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            else:
                 self._cut(link, "the handshake failed: it has another key, or has gone")
 
     def _open(self, server: int, link: _Link, found: Found, now: float) -> None:
@@ -187,7 +194,9 @@ class Links:
             link.monitor.close(0)
             link.socket.close(linger_ms)
         link.socket = link.monitor = link.end = None
-        link.is_welcome, link.why = False, why
+        if link.is_welcome or link.why == NOT_YET:  # what comes of trying again says less
+            link.why = why
+        link.is_welcome = link.is_shaken = False
 
     def _flush(self, link: _Link) -> bool:
         """Whether nothing is left to send."""
@@ -237,10 +246,12 @@ class Links:
         self._cut(link, refusal.got)
 
     def close(self) -> None:
-        """Leave; servers are told."""
+        """Leave; servers are told, if there is a link to them."""
         for link in self._links:
             if link.is_welcome and link.end is not None:
                 link.end.queue.append((Bye(reason="finished"), None))
+            else:
+                self._cut(link, "this task has left")
         ends = time.monotonic() + LINGER_S
         while not all(map(self._flush, self._links)) and time.monotonic() < ends:
             time.sleep(0.001)
