@@ -29,7 +29,7 @@ from horn.saving import shapes
 from horn.strategies import Topology
 
 GRACE_S = 2.0  # how long the true first failure may take to show after an echo of it
-ECHO_S = 0.5  # how long an echo may take, which says where a task was that ended without a word
+ECHO_S = 0.3  # how long an echo may take, which says where a task was that ended without a word
 
 
 @dataclass
@@ -105,14 +105,21 @@ class Record:
 class Hearing:
     """What the tasks of one attempt have said so far.
 
-    pids : of the processes by rank, for messages. record : what it adds rows to.
+    pids : of the processes by rank, for messages. record : what it adds rows to. on_ready : called
+    when all tasks have met.
     """
 
     def __init__(
-        self, record: Record, topology: Topology, pids: Mapping[int, int], *, is_joined: bool = True
+        self,
+        record: Record,
+        topology: Topology,
+        pids: Mapping[int, int],
+        *,
+        is_joined: bool = True,
+        on_ready: Callable[[], None] | None = None,
     ) -> None:
         self.record, self.job = record, record.job
-        self.topology, self.is_joined = topology, is_joined
+        self.topology, self.is_joined, self.on_ready = topology, is_joined, on_ready
         n = len(pids)
         names = {rank: topology.name(rank) for rank in range(topology.n_workers, n)}
         self.case = Case(n, pids, names=names)
@@ -138,6 +145,8 @@ class Hearing:
                     self.ready.add(rank)
                     if len(self.ready) == self.case.n_tasks:
                         self.record.begin()
+                        if self.on_ready is not None:
+                            self.on_ready()
                 case Stepped(epoch, iteration, loss, samples_per_s):
                     self.record.step(epoch, iteration, loss, samples_per_s)
                 case Row():

@@ -143,10 +143,10 @@ def launch(
         attempts = Attempts(job, settings, watcher, lasting, run)
         stack.callback(attempts.record.end)
         deadline = None if timeout_s is None else begun + timeout_s
+        entry.change(State.RUNNING)
         while True:
             crew.start(draft, job, attempts.run(), placement)
-            entry.change(State.RUNNING)
-            hearing = attempts.hearing(crew)
+            hearing = attempts.hearing(crew, entry.is_running)
             repairs = None
             if lasting.journals is not None:
 
@@ -171,6 +171,7 @@ def launch(
         attempts.close()
         attempts.record.end()
         if any(finished.is_halted for finished in hearing.finished.values()):
+            entry.is_running()
             entry.change(State.STOPPED)
             last = None if attempts.keeper is None else attempts.keeper.last
             raise stopped(last, hearing.finished[0].iteration)
@@ -219,7 +220,7 @@ class Attempts:
             earlier_s=self.earlier_s,
         )
 
-    def hearing(self, crew: Crew) -> Hearing:
+    def hearing(self, crew: Crew, on_ready: Callable[[], None]) -> Hearing:
         """For a crew that has been started; ``keeper`` is for it, too."""
         settings, plan, record = self.settings, self.lasting.plan, self.record
         if self.checkpoints is not None and plan is not None:
@@ -237,7 +238,9 @@ class Attempts:
                 crew.tell,
                 plan.seconds,
             )
-        return Hearing(record, settings.topology, crew.pids, is_joined=settings.is_joined)
+        return Hearing(
+            record, settings.topology, crew.pids, is_joined=settings.is_joined, on_ready=on_ready
+        )
 
     def failed(self, hearing: Hearing, error: HornError) -> None:
         """All tasks have ended because of an error; raises what is to be said if that was all."""
@@ -334,6 +337,11 @@ class Entry:
     def change(self, state: State) -> None:
         self.jobs.change(self.job_id, self.state, state)
         self.state = state
+
+    def is_running(self) -> None:
+        """All tasks have met, maybe again."""
+        if self.state is State.RESTARTING:
+            self.change(State.RUNNING)
 
     def __enter__(self) -> Entry:
         return self

@@ -30,6 +30,7 @@ class Saver:
         self.line, self.run, self.rank, self.engine = line, run, rank, engine
         self.loop: Loop | None = None
         self.due: Due | None = None
+        self.settled_at = -1  # the boundary where all are to stop
         self.writer = Writer(Checkpoints(run.checkpoints), run.epoch)
         self._owned: set[str] | None = None
 
@@ -48,7 +49,7 @@ class Saver:
         assert due is not None
         return due.stop and self._is_settled(due)
 
-    def _hear(self, iteration: int) -> Due | Settle | None:
+    def _hear(self, iteration: int) -> None:
         found = self.line.receive(1.0)
         if found is None:
             raise SystemExit(0)  # the one who started it has gone
@@ -57,21 +58,23 @@ class Saver:
             is_late = said.at < iteration
             self.line.send(Heard(said.at, iteration, is_late))
             self.due = None if is_late else said
-            return said
-        if isinstance(said, Settle):
-            if said.go_on and self.due is not None and self.due.at == said.at:
+        elif isinstance(said, Settle):
+            if not said.go_on:  # it may come before this task is there
+                self.settled_at = said.at
+            elif self.due is not None and self.due.at == said.at:
                 self.due = None
-            return said
-        return None
 
     def _is_settled(self, due: Due) -> bool:
         """Wait for what is to be done at this boundary; True to stop."""
         self.line.send(Heard(due.at, due.at, is_waiting=True))
-        while self.line.wait(self.run.superstep_timeout_s):
-            said = self._hear(due.at)
-            if isinstance(said, Settle) and said.at == due.at:
-                return not said.go_on
-        raise Timeout(
+        while self.due is due and self.settled_at != due.at:
+            if not self.line.wait(self.run.superstep_timeout_s):
+                raise self._unsettled(due)
+            self._hear(due.at)
+        return self.settled_at == due.at
+
+    def _unsettled(self, due: Due) -> Timeout:
+        return Timeout(
             f"task {self.rank} is to stop after iteration {due.at}, but has heard for "
             f"{self.run.superstep_timeout_s:g} s not that all others are"
         )

@@ -90,7 +90,7 @@ def remembered(folder: Path, iteration: int) -> dict[tuple[str, str], bytes]:
 
 
 def law(tmp_path: Path, given: horn.Job, moments=tuple(MOMENTS), **settings) -> None:
-    """Saving changes nothing, and a checkpoint leads to the same end, with the same memory there."""
+    """Saving changes nothing; from a checkpoint it comes to the same end, with the same memory."""
     whole = horn.train(given, **settings)
     saved = tmp_path / "saved"
     run = horn.train(given, checkpoints=saved, checkpoint_every=1, keep_checkpoints=99, **settings)

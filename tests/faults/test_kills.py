@@ -1,0 +1,565 @@
+"""Tasks that are killed, stopped or misbehave: the job ends as if nothing had been, or says why.
+
+Experiments 10, 11, 12, 23 and 24. pytest -m slow tests/faults/test_kills.py has the full numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import horn
+import zk
+from horn.checkpoint import Checkpoints
+from horn.cluster.coord import Coordinator
+from horn.errors import BarrierTimeout, TaskFailed
+from horn.progress import Progress
+from horn.runtime.launch import Settings, launch
+from horn.runtime.parcel import draft
+from horn.runtime.planning import choose
+from horn.saving import Lasting
+from tests.runtime.test_launch import (
+    bits,
+    children,
+    in_shared_memory,
+    pid_of,
+    what_is_open,
+)
+
+pytestmark = [pytest.mark.net, pytest.mark.cluster]
+EVERY = 10
+RESUME_S = 5.0  # from kill -9 to the first new superstep, on a machine that does nothing else
+LOADED_S = 40.0  # on one that does
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    before, shared, threads = what_is_open(), in_shared_memory(), threading.active_count()
+    others = children()
+    yield
+    assert children() == others
+    assert what_is_open() == before
+    assert in_shared_memory() == shared
+    assert threading.active_count() == threads
+
+
+def job(iterations=120, **settings):
+    net = horn.Network(seed=11)
+    net.input(20, keep=0.9)
+    net.layer(64, neuron=horn.Dropout)
+    net.layer(32, activation="tanh", connect=horn.Sparse(fan_in=16))
+    net.output(4, activation="softmax", loss="cross_entropy")
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((640, 20)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(int) + 2 * (x[:, 1] > 0)
+    given = {"optimizer": horn.SGD(0.05, momentum=0.9), "batch_size": 32, "validation": 0.1}
+    return horn.Job(net, (x, y), iterations=iterations, **{**given, **settings})
+
+
+class Watch(Progress):
+    """Notes what restarts, when, and when the first step after it came."""
+
+    interval_s = 0.0
+
+    def __init__(self):
+        self.notes, self.noted_at, self.resumed_at = [], [], []
+        self.killed_at = []
+        self.last = 0
+
+    def kill(self, pid):
+        self.killed_at.append(time.monotonic())
+        os.kill(pid, signal.SIGKILL)
+
+    def note(self, text):
+        self.notes.append(text)
+        self.noted_at.append(time.monotonic())
+
+    def step(self, epoch, iteration, loss, samples_per_s):
+        if len(self.resumed_at) < len(self.notes):
+            self.resumed_at.append(time.monotonic())
+        self.last = iteration
+        self.on_step(iteration)
+
+    def on_step(self, iteration):
+        pass
+
+
+# experiment 11: the model of a run with kills is that of one without
+
+
+class Killer(Watch):
+    """Kills a task at each of these iterations, once, and a short random time after it began."""
+
+    def __init__(self, at, n_tasks, rng):
+        super().__init__()
+        self.at, self.n_tasks, self.rng = sorted(at), n_tasks, rng
+
+    def on_step(self, iteration):
+        if not self.at or iteration < self.at[0]:
+            return
+        running = {task: pid for pid, task in children().items()}
+        if set(range(self.n_tasks)) <= running.keys():  # else this was said before the last kill
+            self.at.pop(0)
+            time.sleep(self.rng.random() * 0.02)  # the moment inside the iterations that follow
+            self.kill(running[int(self.rng.integers(self.n_tasks))])
+
+
+def killed(given, n_kills, seed, folder, groups=1, tasks=2):
+    rng = np.random.default_rng(seed)
+    at = rng.choice(np.arange(2, given.n_iterations - 30), n_kills, replace=False).tolist()
+    watch = Killer(at, groups * tasks, rng)
+    run = horn.train(
+        given, groups=groups, tasks=tasks, checkpoints=folder, checkpoint_every=EVERY,
+        progress=watch, max_restarts=n_kills,
+    )  # fmt: skip
+    assert len(watch.killed_at) == n_kills and len(watch.notes) >= 1
+    return run, watch
+
+
+def same_history(run, other):
+    timed = ("seconds", "samples_per_s")
+    rows = [[{k: v for k, v in row.items() if k not in timed} for row in r.history]
+            for r in (run, other)]  # fmt: skip
+    assert rows[0] == rows[1]
+
+
+def test_a_run_with_kills_gives_the_model_of_one_without(tmp_path):
+    given = job()
+    calm = horn.train(given, tasks=2)
+    run, watch = killed(given, 2, 1, tmp_path / "c")
+    assert bits(run) == bits(calm)
+    same_history(run, calm)
+    assert "Restarting from iteration" in watch.notes[0]
+    assert "(attempt 1 of 2): First failure: task" in watch.notes[0]
+    assert not list((tmp_path / "c").glob("*.tmp"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("groups, tasks", [(1, 3), (2, 2)])
+def test_10_kills_give_the_model_of_none(groups, tasks, number, tmp_path):
+    """All of them: 20 runs of 20."""
+    given = job(400)
+    calm = horn.train(given, groups=groups, tasks=tasks)
+    run, watch = killed(given, 10, number, tmp_path / "c", groups, tasks)
+    assert bits(run) == bits(calm)
+    same_history(run, calm)
+    notice, resume = timed(watch, watch.noted_at), timed(watch, watch.resumed_at)
+    print(
+        f"\n{groups} x {tasks}: {len(watch.notes)} restarts; noticed after "
+        f"{np.median(notice):.2f} s (worst {max(notice):.2f}), first new superstep after "
+        f"{np.median(resume):.2f} s (worst {max(resume):.2f})",
+        file=sys.stderr,
+    )
+
+
+def timed(watch, when):
+    """Seconds from each kill to what came of it; a kill that a restart overtook is not counted."""
+    found = []
+    for at in watch.killed_at:
+        after = [t - at for t in when if t > at]
+        if after:
+            found.append(min(after))
+    return found
+
+
+# experiment 10: at each phase
+
+
+@dataclass(frozen=True)
+class Kills:
+    """A schedule that kills its own task once, some time after an iteration began."""
+
+    mark: str
+    iteration: int
+    delay_s: float = 0.0
+    initial: float = 0.05
+
+    def at(self, iteration):
+        if iteration == self.iteration and horn_task() and first(self.mark):
+            kill = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+            if self.delay_s:
+                threading.Timer(self.delay_s, kill).start()
+            else:
+                kill()
+        return self.initial
+
+
+def horn_task():
+    """Whether this process is a task: its parent asks the schedule, too, for the plan."""
+    import sys
+
+    return sys.argv[0] == "-c"
+
+
+def first(mark):
+    """Whether nobody was here before."""
+    import os
+
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+class Starting(Watch):
+    """Kills a task that has not met the others yet."""
+
+    def __init__(self):
+        super().__init__()
+        self.thread = threading.Thread(target=self.look)
+        self.thread.start()
+
+    def look(self):
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends:
+            found = [pid for pid, task in children().items() if task == 1]
+            if found:
+                self.kill(found[0])
+                return
+            time.sleep(0.001)
+
+
+class Checkpointing(Starting):
+    """Kills a task while a checkpoint is being written."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        super().__init__()
+
+    def look(self):
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends:
+            if list(self.folder.glob("*.tmp")):
+                self.kill(pid_of(1))
+                return
+            time.sleep(0.0005)
+
+
+class Ending(Watch):
+    """Kills a task when the last epoch is over."""
+
+    def __init__(self, n_epochs):
+        super().__init__()
+        self.n_epochs = n_epochs
+
+    def epoch(self, row):
+        if row["epoch"] == self.n_epochs and not self.killed_at:
+            self.kill(pid_of(1))
+
+
+PHASES = ["start", "step", "inside", "barrier", "checkpointing", "end"]
+
+
+def kill_at(phase, number, tmp_path, limit_s):
+    """One run with a kill in a phase; the seconds to the first new superstep."""
+    folder, mark = tmp_path / f"c{number}", str(tmp_path / f"mark{number}")
+    settings, optimizer, watch = {}, None, None
+    if phase == "step":
+        optimizer = horn.SGD(Kills(mark, 25), momentum=0.9)
+    elif phase in ("inside", "barrier"):
+        delay_s = 0.0002 * (number + 1)
+        optimizer = horn.SGD(Kills(mark, 25, delay_s), momentum=0.9)
+    if phase == "barrier":
+        settings["barrier"] = "zookeeper"
+    given = job(60) if optimizer is None else job(60, optimizer=optimizer)
+    calm = horn.train(job(60), tasks=2, **settings)
+    n_epochs = len(calm.history)
+    if phase == "start":
+        watch = Starting()
+    elif phase == "checkpointing":
+        watch = Checkpointing(folder)
+    elif phase == "end":
+        watch = Ending(n_epochs)
+    else:
+        watch = Watch()
+    run = horn.train(
+        given, tasks=2, checkpoints=folder, checkpoint_every=EVERY, progress=watch, **settings
+    )
+    if isinstance(watch, Starting):
+        watch.thread.join()
+    assert bits(run) == bits(calm)
+    same_history(run, calm)
+    if phase == "end" and not watch.notes:
+        return 0.0  # the task had said its last word already
+    assert len(watch.notes) == 1, watch.notes
+    assert not list(folder.glob("*.tmp"))
+    if watch.killed_at and watch.resumed_at:
+        assert watch.resumed_at[0] - watch.killed_at[0] < limit_s
+        return watch.resumed_at[0] - watch.killed_at[0]
+    return 0.0
+
+
+@pytest.mark.parametrize("phase", ["start", "checkpointing"])
+def test_a_kill_in_each_phase_costs_no_result(phase, tmp_path):
+    kill_at(phase, 0, tmp_path, LOADED_S)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("phase", PHASES)
+def test_20_kills_in_each_phase_cost_no_result(phase, tmp_path):
+    took = [kill_at(phase, number, tmp_path, LOADED_S) for number in range(20)]
+    found = [t for t in took if t]
+    if found:
+        print(f"\n{phase}: first new superstep after {np.median(found):.2f} s, worst "
+              f"{max(found):.2f} s", file=sys.stderr)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_servers_and_their_groups_start_again():
+    """Under Downpour without checkpoints: from the beginning."""
+    watch = Watch()
+    once = []
+
+    def kill():
+        once.append(os.kill(pid_of(2), signal.SIGKILL))
+
+    watch.epoch = lambda row: None if once else kill()
+    run = horn.train(job(40), groups=2, servers=1, strategy="downpour", progress=watch)
+    assert run.state == "SUCCEEDED" and len(watch.notes) == 1
+    assert "Restarting from iteration 0" in watch.notes[0] and "server 0" in watch.notes[0]
+    assert [row["epoch"] for row in run.history] == list(range(1, len(run.history) + 1))
+
+
+# experiment 12: a straggler is no failure
+
+
+@pytest.mark.slow
+def test_a_task_that_is_stopped_for_half_the_timeout_costs_no_restart():
+    given, watch = job(), Watch()
+    calm = horn.train(given, tasks=2)
+    timers = []
+
+    def stop(row):
+        if not timers:
+            pid = pid_of(1)
+            os.kill(pid, signal.SIGSTOP)
+            timers.append(threading.Timer(3.0, os.kill, (pid, signal.SIGCONT)))
+            timers[0].start()
+
+    watch.epoch = stop
+    run = horn.train(given, tasks=2, superstep_timeout=6.0, progress=watch)
+    timers[0].join()
+    assert watch.notes == [] and bits(run) == bits(calm)
+
+
+def test_a_task_that_is_stopped_for_longer_is_replaced(tmp_path):
+    given, watch = job(), Watch()
+    once = []
+
+    def stop(row):
+        if not once:
+            once.append(os.kill(pid_of(1), signal.SIGSTOP))
+
+    watch.epoch = stop
+    run = horn.train(given, tasks=2, superstep_timeout=3.0, progress=watch,
+                     checkpoints=tmp_path, checkpoint_every=EVERY)  # fmt: skip
+    assert bits(run) == bits(horn.train(given, tasks=2))
+    assert len(watch.notes) == 1 and "is stopped (SIGSTOP" in watch.notes[0]
+    assert "absent: task 1" in watch.notes[0]
+
+
+# experiment 23: the user's code
+
+
+@dataclass(frozen=True)
+class Misbehaves:
+    """A schedule with a fault, met by all tasks at one iteration."""
+
+    how: str
+    initial: float = 0.05
+
+    def at(self, iteration):
+        if iteration == 12 and horn_task():
+            misbehave(self.how)
+        return self.initial
+
+
+def misbehave(how):
+    import ctypes
+    import os
+    import sys
+    import threading
+
+    if how == "exception":
+        raise ValueError("the user's mistake")
+    if how == "exit":
+        sys.exit(3)
+    if how == "_exit":
+        os._exit(3)
+    if how == "segfault":
+        ctypes.string_at(0)
+    if how == "loop":
+        while True:
+            pass
+    if how == "thread":
+        threading.Thread(target=threading.Event().wait).start()
+
+
+@pytest.mark.parametrize(
+    "how, error, words, n_restarts",
+    [
+        ("exception", TaskFailed, "ValueError: the user's mistake", 0),
+        ("exit", TaskFailed, "SystemExit: 3", 0),
+        ("segfault", TaskFailed, "was killed by SIGSEGV", 1),
+        pytest.param("_exit", TaskFailed, "ended with exit code 3", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_what_the_users_code_did_is_said(how, error, words, n_restarts):
+    watch = Watch()
+    with pytest.raises(error) as caught:
+        horn.train(job(40, optimizer=horn.SGD(Misbehaves(how))), tasks=2, progress=watch,
+                   max_restarts=1, superstep_timeout=20.0)  # fmt: skip
+    assert words in str(caught.value)
+    assert sum("Restarting" in note for note in watch.notes) == n_restarts
+    assert horn.train(job(10), tasks=2).state == "SUCCEEDED"  # the next job runs
+
+
+@pytest.mark.slow
+def test_an_endless_loop_of_the_users_is_named_with_its_line():
+    watch = Watch()
+    with pytest.raises(BarrierTimeout) as caught:
+        horn.train(job(40, optimizer=horn.SGD(LoopsInOne())), tasks=2, progress=watch,
+                   max_restarts=1, superstep_timeout=3.0)  # fmt: skip
+    assert "in at" in str(caught.value) and "test_kills.py" in str(caught.value)
+    assert sum("Restarting" in note for note in watch.notes) == 1
+
+
+@dataclass(frozen=True)
+class LoopsInOne:
+    """The second task never returns."""
+
+    initial: float = 0.05
+
+    def at(self, iteration):
+        import sys
+
+        if iteration == 12 and sys.argv[-1].endswith(":1"):
+            while True:
+                pass
+        return self.initial
+
+
+@pytest.mark.slow
+def test_a_thread_that_never_ends_holds_nothing_up():
+    run = horn.train(job(20, optimizer=horn.SGD(Misbehaves("thread"))), tasks=2)
+    assert run.state == "SUCCEEDED"
+
+
+# experiment 24: limits
+
+
+@dataclass(frozen=True)
+class Crashes:
+    """A schedule whose task crashes at one iteration, each time, in as many attempts as it is told
+    to."""
+
+    folder: str
+    iteration: int
+    times: int
+    initial: float = 0.05
+
+    def at(self, iteration):
+        import os
+        import signal
+
+        if iteration == self.iteration and horn_task():
+            for number in range(self.times):
+                if first(f"{self.folder}/crash{number}"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+        return self.initial
+
+
+def test_after_so_many_restarts_the_first_cause_is_said(tmp_path):
+    watch = Watch()
+    with pytest.raises(TaskFailed) as caught:
+        horn.train(job(40, optimizer=horn.SGD(Crashes(str(tmp_path), 12, 100))), tasks=2,
+                   progress=watch, max_restarts=3, checkpoints=tmp_path / "c",
+                   checkpoint_every=10)  # fmt: skip
+    assert "was killed by SIGKILL" in str(caught.value)
+    at = [note[: note.index(")") + 1] for note in watch.notes[:-1]]
+    assert at == [f"Restarting from iteration 10 (attempt {k} of 3)" for k in (1, 2, 3)]
+    assert watch.notes[-1] == "Given up: 3 restarts without a new checkpoint between them."
+    assert Checkpoints(tmp_path / "c").latest().iteration == 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_new_checkpoint_gives_new_attempts(tmp_path):
+    """Four kills, each after new checkpoints, with one restart allowed."""
+    given = job(200)
+    rng = np.random.default_rng(0)
+    watch = Killer([35, 75, 115, 155], 2, rng)
+    run = horn.train(given, tasks=2, checkpoints=tmp_path, checkpoint_every=5, progress=watch,
+                     max_restarts=1)  # fmt: skip
+    assert len(watch.notes) == 4 and all("attempt 1 of 1" in note for note in watch.notes)
+    assert bits(run) == bits(horn.train(given, tasks=2))
+
+
+@pytest.mark.slow
+def test_a_second_failure_while_it_starts_again(tmp_path):
+    given = job()
+
+    class Twice(Watch):
+        def on_step(self, iteration):
+            if iteration >= 15 and not self.killed_at:
+                self.kill(pid_of(0))
+
+        def note(self, text):
+            super().note(text)
+            if len(self.killed_at) == 1:
+                threading.Thread(target=self.again).start()
+
+        def again(self):
+            ends = time.monotonic() + 30
+            while time.monotonic() < ends:
+                found = [pid for pid, task in children().items() if task == 1]
+                if found:
+                    self.kill(found[0])
+                    return
+                time.sleep(0.001)
+
+    watch = Twice()
+    run = horn.train(given, tasks=2, checkpoints=tmp_path, checkpoint_every=10, progress=watch)
+    assert len(watch.killed_at) == 2 and len(watch.notes) == 2
+    assert bits(run) == bits(horn.train(given, tasks=2))
+
+
+def test_the_state_says_restarting():
+    """What others see of it in ZooKeeper."""
+    given, states, killed = job(60), [], []
+    with zk.EmbeddedServer(tick_ms=500) as server, Coordinator(server.hosts) as coord:
+
+        def look():
+            (name,) = coord.children("/horn/jobs")
+            states.append(coord.get(f"/horn/jobs/{name}/state").data.decode())
+
+        class Looks(Progress):
+            def epoch(self, row):
+                look()
+                if not killed:
+                    killed.append(os.kill(pid_of(0), signal.SIGKILL))
+                    self.thread = threading.Thread(target=self.wait)
+                    self.thread.start()
+
+            def wait(self):
+                ends = time.monotonic() + 30
+                while states[-1] != "RESTARTING" and time.monotonic() < ends:
+                    look()
+
+        watcher, settings = Looks(), Settings(2, hosts=server.hosts)
+        launch(given, draft(given), lambda: choose(given, 2).placement, settings, watcher,
+               time.perf_counter(), lasting=Lasting(max_restarts=1))  # fmt: skip
+        watcher.thread.join()
+        assert coord.children("/horn/jobs") == []
+    assert states[0] == states[-1] == "RUNNING" and "RESTARTING" in states
