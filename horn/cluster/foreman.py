@@ -113,7 +113,7 @@ class Told(Progress):
 
     def _write(self, said: dict[str, Any]) -> None:
         with open(self.file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(said) + "\n")
+            file.write(json.dumps({**said, "at": time.time()}) + "\n")
 
 
 @dataclass(frozen=True)
