@@ -454,7 +454,7 @@ def _lasting(
     mine = identity(job, strategy)
     if plan is not None and n_servers:
         journals = Journals(plan.folder, {**mine, "servers": n_servers}, resume is True)
-        return Lasting(max_restarts=max_restarts, journals=journals)
+        return Lasting(asked=asked, max_restarts=max_restarts, journals=journals)
     checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
     start = choose(checkpoints, resume, job, mine)
     return Lasting(plan, mine, start, asked, max_restarts)

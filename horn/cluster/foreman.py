@@ -208,7 +208,7 @@ class Foreman:
 
     @property
     def saves(self) -> bool:
-        """Whether there are checkpoints of this job."""
+        """Whether there are checkpoints of this job. Servers have journals instead."""
         return self.assignment.can_save and not self.submission.servers
 
     def say(self, word: Said) -> None:
@@ -338,6 +338,7 @@ class Foreman:
         if seconds is None and submission.checkpoint_every is None:
             seconds = CHECKPOINT_S
         guests = bool(options.get("guests", False))
+        keeps = mine.can_save and not guests  # checkpoints, or journals of servers
         return conduct(
             job,
             groups=submission.groups,
@@ -354,11 +355,11 @@ class Foreman:
             pins=pins or None,
             trace=None,
             superstep_timeout=float(options.get("superstep_timeout_s") or 60.0),
-            checkpoints=Path(mine.keep) / CHECKPOINTS if saves else None,
+            checkpoints=Path(mine.keep) / CHECKPOINTS if keeps else None,
             checkpoint_every=submission.checkpoint_every if saves else None,
             checkpoint_seconds=seconds if saves else None,
             keep_checkpoints=submission.keep,
-            resume=saves,
+            resume=keeps,
             max_restarts=0,
             site=site,
         )
@@ -397,6 +398,7 @@ class Foreman:
                 begun=time.monotonic(),
                 checkpoints=folder if run.checkpoints else "",
                 resume=str(here) if run.resume else "",
+                journals=str(Path(folder) / Path(run.journals).name) if run.journals else "",
             )
 
         self.site = launch.Site("", "", 0, crew, "", 1, is_repairable=True)

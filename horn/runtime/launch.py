@@ -205,8 +205,12 @@ def launch_at(
     """One attempt of a job on a cluster; as ``launch``."""
     crew = site.crew
     run = _run_spec(settings, site.hosts, site.job, site.url, site.threads, watcher, begun)
+    journals = lasting.journals
+    if journals is not None:
+        run = msgspec.structs.replace(run, journals=str(journals.path.absolute()))
     attempts = Attempts(job, settings, watcher, lasting, run)
-    attempts.epoch = site.epoch
+    if journals is None:  # else each start has one that is higher than those of the last
+        attempts.epoch = site.epoch
     deadline = None if timeout_s is None else begun + timeout_s
     try:
         crew.start(draft, job, attempts.run(), choose(), site.key, site.secret)
@@ -217,6 +221,8 @@ def launch_at(
             listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s)
         except HornError as error:
             site.is_repairable = hearing.is_repairable(error) or isinstance(error, MemberLost)
+            if journals is not None:
+                journals.keep(attempts.record.rows)
             raise
         crew.wait()
         attempts.close()
@@ -227,7 +233,10 @@ def launch_at(
     if any(finished.is_halted for finished in hearing.finished.values()):
         last = None if attempts.keeper is None else attempts.keeper.last
         raise stopped(last, hearing.finished[0].iteration)
-    return hearing.outcome()
+    outcome = hearing.outcome()
+    if journals is not None:
+        journals.keep(outcome.rows)
+    return outcome
 
 
 def _run_spec(

@@ -116,7 +116,8 @@ def served(
     reunion = Reunion(meeting)
     stack = meeting.stack
     stack.callback(reunion.close)
-    url = URLS[run.url.partition("://")[0]]
+    scheme = run.url.partition("://")[0]
+    url = run.url if scheme == "tcp" else URLS[scheme]
     n_tasks = run.n_tasks
 
     def is_stale(rank: int, epoch: int) -> bool:
