@@ -290,7 +290,7 @@ def same(a: Lasting, b: Lasting) -> bool:
     return all(array.tobytes() == others[name].tobytes() for name, array in arrays.items())
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(
     st.data(),
     st.integers(1, 3),
@@ -320,7 +320,7 @@ def test_every_push_counts_once_whoever_dies(
                 assert world.has[rank][piece.index] == tuple(kept.w)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(
     st.data(),
     st.integers(1, 2),
