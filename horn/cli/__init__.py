@@ -37,8 +37,9 @@ def horn() -> None:
 
     horn COMMAND --help tells more about each command.
 
-    Exit codes: 0 success, 1 job failed, 2 usage or configuration, 3 cluster unreachable, 4 no such
-    model or file, 7 diverged, 70 a bug in horn, 124 timeout, 130 interrupted.
+    Exit codes: 0 success, 1 job failed, 2 usage or configuration, 3 cluster unreachable or refused,
+    4 no such job, model or file, 5 stopped by someone else, 6 conflict, 7 diverged, 70 a bug in
+    horn, 124 timeout, 130 interrupted.
     """
 
 

@@ -22,6 +22,14 @@ class Word(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """One line."""
 
 
+class Waits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A foreman that waits: with so many tasks that wait too, of so many threads each."""
+
+    n_tasks: int
+    threads: int
+    limits: Limits
+
+
 class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
     """To a foreman: be the one of this job, on this host, for this epoch.
 
@@ -44,7 +52,6 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
     can_save: bool = False
     threads: int = 1
     log_bytes: int = 0
-    limits: Limits = Limits()
 
 
 class Stop(Word, frozen=True, tag=True, forbid_unknown_fields=True):

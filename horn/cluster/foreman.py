@@ -1,7 +1,8 @@
 """A job's foreman on one host: the process that loads its file and starts its tasks there.
 
-``main`` is run by an agent (``runs.Foreman``) with the arguments LINE PARENT NAME: an inherited
-descriptor, the pid of the agent, with which it ends, and a name to be listed by. What it needs is
+``main`` is run by an agent (``runs.Foreman``) with the arguments LINE PARENT NAME WAITS: an
+inherited descriptor, the pid of the agent, with which it ends, a name to be listed by, and what it
+does until it is told its job. What it needs is
 imported before it is told what it is: the next job begins so much sooner. It is the first process
 that user code runs in: limits are set before, and no key of the cluster is ever in it.
 """
@@ -21,6 +22,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ from horn.cluster.assignment import (
     Said,
     Saved,
     Stop,
+    Waits,
     Warm,
 )
 from horn.cluster.coord import Coordinator
@@ -52,6 +55,7 @@ from horn.progress import Progress
 from horn.runtime import launch, limits
 from horn.runtime.crew import Crew
 from horn.runtime.crews import KEEPER, Bridge, Crews, attend
+from horn.runtime.family import Child
 from horn.runtime.parcel import RunSpec, draft
 from horn.sources import line_of
 from horn.strategies import Strategy, Topology
@@ -109,19 +113,53 @@ class Told(Progress):
 
     def _write(self, said: dict[str, Any]) -> None:
         with open(self.file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(said) + "\n")
+            file.write(json.dumps({**said, "at": time.time()}) + "\n")
+
+
+@dataclass(frozen=True)
+class Spare:
+    """A task's process that waits for its task, and where to read what it prints."""
+
+    child: Child
+    output: int
+
+
+def make_spares(n: int, threads: int) -> list[Spare]:
+    found = []
+    for number in range(n):
+        ours, theirs = os.pipe2(os.O_CLOEXEC)
+        found.append(Spare(Child(number, threads, "waits", theirs), ours))
+        os.close(theirs)
+    return found
+
+
+def drop(spares: Sequence[Spare]) -> list[Spare]:
+    """They are not what is needed."""
+    for spare in spares:
+        spare.child.process.kill()
+        spare.child.process.wait()
+        spare.child.close()
+        os.close(spare.output)
+    return []
 
 
 class Pumps:
     """Pipes that tasks print to, and their logs, which have a limit. A thread reads."""
 
-    def __init__(self, folder: Path, names: Mapping[int, str], limit: int) -> None:
+    def __init__(
+        self, folder: Path, names: Mapping[int, str], limit: int, spares: Sequence[Spare]
+    ) -> None:
         self.outputs: dict[int, int] = {}
         self._logs: dict[int, Log] = {}
+        waiting = [spare.output for spare in spares]
         for rank, name in names.items():
-            ours, theirs = os.pipe2(os.O_CLOEXEC)
-            self.outputs[rank] = theirs
+            if waiting:
+                ours = waiting.pop(0)
+            else:
+                ours, self.outputs[rank] = os.pipe2(os.O_CLOEXEC)
             self._logs[ours] = Log(folder / f"{name}.log", limit)
+        for ours in waiting:
+            os.close(ours)
         self._thread = threading.Thread(target=self._run, name="horn-logs", daemon=True)
         self._thread.start()
 
@@ -154,8 +192,9 @@ class Pumps:
 class Foreman:
     """One assignment."""
 
-    def __init__(self, line: Line, assignment: Assignment) -> None:
+    def __init__(self, line: Line, assignment: Assignment, spares: Sequence[Spare] = ()) -> None:
         self.line, self.assignment = line, assignment
+        self.spares = spares
         self.submission = msgspec.convert(assignment.submission, Submission)
         self.is_over = threading.Event()  # end now
         self.asked = threading.Event()  # save, then end
@@ -226,10 +265,14 @@ class Foreman:
             seat = mine.seats[mine.host]
             topology = Topology(submission.groups, submission.tasks, submission.servers)
             names = {rank: short_name(topology, rank) for rank in seat.ranks}
-            pumps = Pumps(Path(mine.logs), names, mine.log_bytes or LOG_BYTES)
-            stack.callback(pumps.wait)
             threads = int(submission.options.get("threads") or mine.threads)
-            crew = Crew(seat.ranks, threads, mine.job, pumps.outputs)
+            spares = [s for s in self.spares if s.child.process.poll() is None]
+            if threads != mine.threads or len(spares) < len(self.spares):
+                spares = drop(self.spares)
+            pumps = Pumps(Path(mine.logs), names, mine.log_bytes or LOG_BYTES, spares)
+            stack.callback(pumps.wait)
+            children = [spare.child for spare in spares]
+            crew = Crew(seat.ranks, threads, mine.job, pumps.outputs, children)
             stack.callback(crew.stop)
             pumps.release()
             threading.Thread(target=self._watch, args=(crew,), name="horn-end", daemon=True).start()
@@ -414,10 +457,13 @@ def main() -> None:
     """One foreman: wait for an assignment, do it, say what came of it."""
     fd, parent = map(int, sys.argv[1:3])
     _end_with(parent)
+    waits = msgspec.json.decode(sys.argv[4], type=Waits)
+    limits.apply(waits.limits, keep=[fd], parent=parent)  # also of the tasks that wait
     os.set_inheritable(fd, False)
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = Line(socket.socket(fileno=fd))
+    spares = make_spares(waits.n_tasks, waits.threads)
     line.send(Warm())
     assignment: Assignment | None = None
     waiting: list[Said] = []
@@ -434,11 +480,10 @@ def main() -> None:
         level=os.environ.get("HORN_LOG_LEVEL", "WARNING").upper(),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
-    limits.apply(assignment.limits, keep=[fd], parent=parent)
     os.chdir(assignment.work)
     sys.path.insert(0, assignment.work)
     os.environ["HORN_JOB_ID"] = assignment.job
-    foreman = Foreman(line, assignment)
+    foreman = Foreman(line, assignment, spares)
     threading.Thread(target=_listen, args=(line, foreman, waiting), daemon=True).start()
     over = foreman.run()
     if foreman.is_over.is_set() and over.phase in (FAILED, GONE) and not _is_own(over):

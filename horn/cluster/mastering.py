@@ -146,9 +146,10 @@ class _Job:
         self.refused = ""
         at = self.paths
         touch = masters.wake
-        self.nodes = View(self.coord, at.job(name), touch, self._on_data)
-        self.leaders = View(self.coord, at.leader(name), touch)
-        self.reports = View(self.coord, at.reports(name), touch, touch)
+        # Made with the job; one that is being removed must not come back.
+        self.nodes = View(self.coord, at.job(name), touch, self._on_data, is_made=True)
+        self.leaders = View(self.coord, at.leader(name), touch, is_made=True)
+        self.reports = View(self.coord, at.reports(name), touch, touch, is_made=True)
 
     def close(self) -> None:
         for view in (self.nodes, self.leaders, self.reports):
@@ -177,8 +178,19 @@ class _Job:
         except HornError as error:
             self.refused = str(error)
             logger.error("job refused job=%s reason=%s", self.name, error)
+            self._refuse(nodes, str(error))
             return False
         return self._decide(nodes, state, terms, Leadership(self.candidate.path, 0))
+
+    def _refuse(self, nodes: Mapping[str, Node], reason: str) -> None:
+        """It may not be run: say so where its submitter looks."""
+        assert self.candidate is not None
+        result = {"state": State.FAILED.value, "code": 3, "cause": f"refused: {reason}"}
+        steps: list[Step] = [
+            Put(self.paths.state(self.name), State.FAILED.value.encode(), nodes["state"].version),
+            Put(self.paths.result(self.name), _ENCODE(result)),
+        ]
+        commit_as(self.coord, Leadership(self.candidate.path, 0), steps)
 
     def _resign(self) -> None:
         if self.candidate is not None:

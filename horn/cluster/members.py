@@ -51,7 +51,8 @@ class View:
     Every node has its own watch besides the folder's, so that a node replaced between two looks is
     seen as gone and come. After a broken connection everything is read again: changes in between
     arrive as one Change, none is missed. ``on_change`` runs in the connection's thread; so does
-    ``on_data``, with the name of a node that has other data than before.
+    ``on_data``, with the name of a node that has other data than before. is_made : the folder is
+    not made where it is missing.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class View:
         folder: str,
         on_change: Callable[[Change], None],
         on_data: Callable[[str], None] | None = None,
+        *,
+        is_made: bool = False,
     ) -> None:
         self.coord, self.folder, self.on_change = coord, folder, on_change
         self.on_data = on_data
@@ -69,7 +72,8 @@ class View:
         self._pending = 0  # answers that the first full picture waits for
         self._ready = threading.Event()
         self._closed = False
-        coord.ensure(folder)
+        if not is_made:
+            coord.ensure(folder)
         self._unsubscribe = coord.subscribe(self._on_event)
         self._look()
 

@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from horn.cluster.assignment import (
     Assignment,
     At,
@@ -27,6 +29,7 @@ from horn.cluster.assignment import (
     Said,
     Saved,
     Stop,
+    Waits,
     Warm,
 )
 from horn.cluster.depot import Log
@@ -61,14 +64,15 @@ PROGRAM = (
 class Foreman:
     """A foreman's process: its line, its output, its end."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, waits: Waits) -> None:
         self.line, theirs = Line.pair()
         self.is_open, self.is_warm = True, False
         paths = [entry or os.getcwd() for entry in sys.path]
         env = environment({"HORN_TASK_PATH": json.dumps(paths), "PYTHONUNBUFFERED": "1"})
+        words = [str(theirs.fileno()), str(os.getpid()), name, msgspec.json.encode(waits).decode()]
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno()), str(os.getpid()), name],
+                [sys.executable, "-P", "-c", PROGRAM, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

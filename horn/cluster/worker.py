@@ -25,13 +25,13 @@ from typing import Any
 import msgspec
 
 from horn.cluster import submission
-from horn.cluster.assignment import Assignment
+from horn.cluster.assignment import Assignment, Waits
 from horn.cluster.audit import Audit
 from horn.cluster.coord import Coordinator
 from horn.cluster.depot import Depot
 from horn.cluster.desk import Desk, Have, Package
 from horn.cluster.keys import Key
-from horn.cluster.master import GONE, LAST, RUN, Order
+from horn.cluster.master import GONE, LAST, RUN, STARTING, Order
 from horn.cluster.mastering import Masters, Terms
 from horn.cluster.members import Membership, View
 from horn.cluster.records import Event, Lost, Node, Suspended
@@ -59,6 +59,7 @@ SESSION_S = 6.0  # after which a host that was cut off is given up
 LOOK_S = 1.0  # how often everything is looked at
 AGAIN_S = 1.0  # between attempts to reach ZooKeeper
 PROGRESS_S = 0.5  # between two notes of how far a job is
+MAX_WAITING = 8  # tasks that wait for a job, of 50 MB each
 FETCH_S = 120.0  # for a package to come from another host
 
 
@@ -133,6 +134,8 @@ class Agent:
             )
         self.offer = offer
         self.name = offer.name or f"{platform.node().split('.')[0] or 'host'}"
+        threads = max(len(os.sched_getaffinity(0)) // offer.slots, 1)
+        self.waits = Waits(min(offer.slots, MAX_WAITING), threads, offer.limits)
         self.runs: dict[str, Run] = {}
         self.is_registered = threading.Event()
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -360,9 +363,8 @@ class Agent:
             zookeeper=self.offer.hosts,
             key=None if key is None else key.job(job),
             secret=None if key is None else key.zookeeper(),
-            threads=max(len(os.sched_getaffinity(0)) // self.offer.slots, 1),
+            threads=self.waits.threads,
             can_save=len(folders) == 1,
-            limits=self.offer.limits,
         )
 
     def _fetch(self, digest: str) -> None:
@@ -400,12 +402,16 @@ class Agent:
         if foreman is not None and foreman.process.poll() is not None:
             foreman.reap()
             foreman = None
-        run.begin(foreman or Foreman(f"{self.name}"), assignment)
+        run.begin(foreman or Foreman(self.name, self.waits), assignment)
 
     def _keep_warm(self) -> None:
-        """A foreman that has imported what it needs, for the next job."""
+        """A foreman and tasks that have imported what they need, for the next job; not while one
+        begins, which they would only slow down.
+        """
+        if any(run.report.phase == STARTING for run in self.runs.values()):
+            return
         if self._warm is None and not self._suspended and not self._stopping:
-            self._warm = Foreman(self.name)
+            self._warm = Foreman(self.name, self.waits)
 
     def _tell(self) -> None:
         """Reports and progress, into ZooKeeper."""

@@ -34,12 +34,14 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 class Start(Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """To a task: be this one. The descriptors are a parcel. key : the job's, for what leaves the
-    host; secret : of ZooKeeper; here, because arguments and environments can be read by others.
+    host; secret : of ZooKeeper; both are here because others can read arguments and environments.
+    folder : to be the current one.
     """
 
     task: _Count
     key: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)] | None = None
     secret: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)] | None = None
+    folder: str = ""
 
 
 class Ready(Message, frozen=True, tag=True, forbid_unknown_fields=True):

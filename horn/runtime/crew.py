@@ -12,7 +12,7 @@ from typing import Any
 from horn.compiler.placement import Placement
 from horn.job import Job
 from horn.runtime.control import Said
-from horn.runtime.family import STOP_S, Family
+from horn.runtime.family import STOP_S, Child, Family
 from horn.runtime.parcel import Draft, RunSpec, pack
 
 
@@ -21,7 +21,7 @@ class Crew:
     none of them is there any more.
 
     threads : per task. name : to be listed by; the rank is added. outputs : descriptors to print
-    to, by rank; by default this process's stderr.
+    to, by rank; by default this process's stderr. spares : see Family.
     """
 
     def __init__(
@@ -30,9 +30,10 @@ class Crew:
         threads: int,
         name: str,
         outputs: Mapping[int, int] | None = None,
+        spares: Sequence[Child] = (),
     ) -> None:
         self.ranks, self.threads = tuple(ranks), threads
-        self._family = Family(self.ranks, threads, name, outputs)
+        self._family = Family(self.ranks, threads, name, outputs, spares)
         self._of = {child.task: child for child in self._family.children}
 
     def __enter__(self) -> Crew:

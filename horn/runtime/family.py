@@ -36,6 +36,7 @@ class Child:
 
     def __init__(self, task: int, threads: int, job_id: str, output: int | None = None) -> None:
         self.task = task
+        self.folder = ""  # to be the current one of a task that was started before it was known
         self.code: int | None = None
         self.is_open = True  # there may be more to read
         self.line, theirs = Line.pair()
@@ -65,7 +66,7 @@ class Child:
     def start(
         self, descriptors: list[int], key: bytes | None = None, secret: bytes | None = None
     ) -> None:
-        self.tell(Start(self.task, key, secret), descriptors)
+        self.tell(Start(self.task, key, secret, self.folder), descriptors)
 
     def tell(self, message: Said, descriptors: Sequence[int] = ()) -> None:
         try:
@@ -110,7 +111,7 @@ class Child:
 
 class Family:
     """The processes of tasks ``ranks``; ends them when it is left. outputs : of each rank, see
-    Child.
+    Child. spares : processes that wait already, which are taken first; none is left of them.
     """
 
     def __init__(
@@ -119,11 +120,22 @@ class Family:
         threads: int,
         job_id: str,
         outputs: Mapping[int, int] | None = None,
+        spares: Sequence[Child] = (),
     ) -> None:
         self.children: list[Child] = []
+        waiting = list(spares)
         try:
             for task in ranks:
-                self.children.append(Child(task, threads, job_id, (outputs or {}).get(task)))
+                if waiting:
+                    child = waiting.pop(0)
+                    child.task, child.folder = task, os.getcwd()
+                    self.children.append(child)
+                else:
+                    self.children.append(Child(task, threads, job_id, (outputs or {}).get(task)))
+            for child in waiting:
+                child.process.kill()
+                child.process.wait()
+                child.close()
         except BaseException:
             self.stop()
             raise

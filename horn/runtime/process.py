@@ -46,8 +46,7 @@ from horn.strategies._pieces import pieces
 from horn.strategies._server import Server
 from horn.transport import PeerLost
 
-PR_SET_PDEATHSIG = 1
-PARCEL_S = 600.0  # until the parcel comes: the other end copies the data meanwhile
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 STOP_S = 5.0  # for a guest to end once its last word is said
 IDLE_TIMEOUTS = 10  # a server may hear nothing for so many times what a task waits
 MAX_TEXT = 60_000
@@ -115,11 +114,15 @@ class Process:
         self.doing = "reading its parcel"
 
     def run(self) -> None:
-        found = self.line.receive(PARCEL_S)
+        found = self.line.receive(None)  # an agent's processes may wait for long
         if found is None:
             raise SystemExit(0)  # the one who started it has gone
         start, descriptors = found
         assert isinstance(start, Start)
+        _be_called(f"horn-task-{start.task}")
+        if start.folder:
+            os.chdir(start.folder)
+            sys.path.insert(0, start.folder)
         with ExitStack() as stack:
             try:
                 opened = open_parcel(descriptors)
@@ -381,6 +384,11 @@ def _is_of_wire(error: BaseException) -> bool:
 def _plain(value: Any) -> float | int | None:
     plain: float | int | None = value.item() if isinstance(value, np.generic) else value
     return plain
+
+
+def _be_called(name: str) -> None:
+    """For ps and top."""
+    ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15])
 
 
 def _end_with(parent: int) -> None:

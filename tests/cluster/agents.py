@@ -143,7 +143,8 @@ class Agents:
 
     def tasks(self, name: str) -> list[int]:
         """The pids of the tasks that run there."""
-        return [pid for pid, line in self.descendants(name) if "horn.runtime.process" in line]
+        pids = [pid for pid, _ in self.descendants(name)]
+        return [pid for pid in pids if _comm(pid).startswith("horn-task-")]
 
     def stop(self) -> None:
         for process in self.processes.values():
@@ -156,6 +157,13 @@ class Agents:
                 process.kill()
                 process.wait()
                 raise AssertionError(f"agent {name} did not end\n{self.said()}") from None
+
+
+def _comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return ""
 
 
 def alive(pids: list[int]) -> list[int]:

@@ -240,6 +240,16 @@ def test_with_a_key_a_job_runs_on_two_workers_and_without_it_nothing_can_be_read
         stranger.status(job)
 
 
+def test_a_job_that_nobody_of_the_cluster_signed_is_refused_and_says_so(cluster_of: Agents):
+    cluster_of.make_key()
+    cluster_of.start("a")
+    with cluster_of.client() as cluster:
+        cluster.jobs.create("forged-0001", b'{"job": "forged-0001"}')
+        status = cluster_of.wait_ended(cluster, "forged-0001")
+        assert status.state is State.FAILED and status.result["code"] == 3
+        assert "refused" in status.result["cause"] and not cluster_of.tasks("a")
+
+
 def test_off_loopback_a_worker_without_a_key_refuses_to_start(cluster_of: Agents):
     with pytest.raises(JobError, match="horn keygen"):
         Agent(Offer(cluster_of.hosts, 2, "0.0.0.0", folder=cluster_of.folder / "x"))
