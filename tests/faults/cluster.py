@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -197,17 +198,12 @@ class Cluster:
         return self.status(job, host)
 
     def job_processes(self, number: int) -> list[int]:
-        """On a host: those that load a job's file, and their tasks. Not the agent, nor the process
-        that it keeps ready for the next job."""
-        parents = {}
-        for pid in self.hosts[number].pids():
-            with contextlib.suppress(OSError):
-                parents[pid] = int(
-                    Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
-                )
-        agent = self.workers[number].pid
-        tasks = [pid for pid, parent in parents.items() if parents.get(parent) == agent]
-        return [*{parents[task] for task in tasks}, *tasks]
+        """Those on a host that others of a job can reach. Not the agent, nor the processes that it
+        keeps ready for the next job, which listen nowhere yet.
+        """
+        told = self.hosts[number].run("ss", "-Hltnp", check=True).stdout
+        return sorted({int(pid) for pid in re.findall(r"pid=(\d+)", told)}
+                      - {self.workers[number].pid})  # fmt: skip
 
     def stop_all(self) -> None:
         """End every job that goes on."""
