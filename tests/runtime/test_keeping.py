@@ -261,7 +261,10 @@ class Interrupt(Progress):
 
 @pytest.mark.net
 @pytest.mark.cluster
-@pytest.mark.parametrize("settings", [{}, {"tasks": 2}, {"groups": 2, "tasks": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"tasks": 2}, pytest.param({"groups": 2, "tasks": 2}, marks=pytest.mark.slow)],
+)
 def test_ctrl_c_saves_and_the_run_goes_on_exactly(settings, tmp_path):
     given, watcher = endless(batch_size=16), Interrupt(30)
     before = signal.getsignal(signal.SIGINT)
