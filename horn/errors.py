@@ -13,6 +13,7 @@ HornError
 ├─ Timeout           a deadline passed                  raise it, or look at who is late
 ├─ Stopped           somebody asked for it              resume it
 ├─ ProtocolError     peers disagree                     a bug, or mixed versions
+├─ JournalError      a server's journal is damaged      go back to the last checkpoint
 └─ ClusterError      the machines                       may be retried
    ├─ Unreachable    no ZooKeeper answers               start it, or fix the address
    ├─ AccessDenied   ZooKeeper refuses the key          use the cluster's key
@@ -142,6 +143,21 @@ class TaskFailed(HornError):
 
 class ProtocolError(HornError):
     """Two peers disagree about what comes next: a bug, or mixed versions."""
+
+
+class JournalError(HornError):
+    """A server's journal, or a state in it, cannot be written or is not what was written: ``at`` is
+    the byte where that begins.
+    """
+
+    exit_code = 2
+
+    def __init__(self, path: str, at: int, what: str) -> None:
+        self.path, self.at, self.what = path, at, what
+        super().__init__(path, at, what)
+
+    def __str__(self) -> str:
+        return f"{self.path}, byte {self.at}: {self.what}"
 
 
 class ClusterError(HornError):

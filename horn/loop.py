@@ -26,6 +26,7 @@ from horn.network import Network
 from horn.progress import Progress
 
 CHECKED_AT_ONCE = 1 << 20  # numbers that are looked at together for NaN and infinity
+DEALS_APART = 1_000_003  # between the seeds of orders that are not the same
 COLUMNS = (
     "epoch",
     "iteration",
@@ -139,7 +140,8 @@ class Loop:
     before_end : called after the last step. own_of : the loss of the group's own samples in the
     last batch, and how many they were; ``own`` sums them over the epoch. is_changed_at_end : by
     before_end, so that the last row does not tell of the model that is kept.
-    part : this group's number and how many there are: of each batch it reads its part.
+    part : this group's number and how many there are: of each batch it reads its part. deal : of
+    the orders that the samples may have, which; those who began together have the same.
     at_boundary : called after each update, before anything else is done with it; says whether to
     stop there, and then ``is_halted``. Whoever saves the model's arrays and ``cursor`` there and
     calls ``go_on`` later, before ``run``, gets the same rows and the same model.
@@ -168,18 +170,20 @@ class Loop:
         part: tuple[int, int] = (0, 1),
         is_changed_at_end: bool = False,
         at_boundary: Callable[[], bool] | None = None,
+        deal: int = 0,
     ) -> None:
         self.job, self.engine, self.watcher = job, engine, watcher
         self.begun, self.timeout = begun, timeout
         self.is_share, self.on_iteration, self.on_epoch = is_share, on_iteration, on_epoch
         self.is_watcher, self.before_measuring = is_watcher, before_measuring
         self.before_end, self.own_of, self.own = before_end, own_of, Own()
-        self.part = part
+        self.part, self.deal = part, deal
         self.is_changed_at_end, self.at_boundary = is_changed_at_end, at_boundary
         self.look = look or engine.parameters
         self.history = History()
         self.iteration = self.epoch = 0
         self.done, self.total = 0, 0.0  # of the epoch under way: samples, the sum of their losses
+        self.unseen = 0  # of these samples: whose losses are not known
         self.earlier_s = 0.0  # that training took before it was interrupted
         self.is_halted = False
         self.best: Best | None = None
@@ -209,8 +213,21 @@ class Loop:
         """
         self.iteration, self.epoch, self.done = cursor.iteration, cursor.epoch, cursor.done
         self.total, self.best, self.earlier_s = cursor.total, best, earlier_s
+        self.unseen = 0
         self.own = Own(cursor.own_total, cursor.own_samples)
         self.history = History(cursor.rows)
+
+    def skip_to(self, iteration: int) -> None:
+        """Begin after so many updates that others know of; their losses are not known here. At the
+        end of an epoch, its row is still to be told.
+        """
+        job, n = self.job, len(self.job.data)
+        self.iteration = min(iteration, job.n_iterations)
+        if self.iteration:
+            per_epoch = job.iterations_per_epoch
+            self.epoch = -(-self.iteration // per_epoch)
+            n_steps = self.iteration - (self.epoch - 1) * per_epoch
+            self.done = self.unseen = min(n_steps * job.batch_size, n)
 
     def run(self) -> None:
         """All epochs, or until it is stopped early or halted."""
@@ -275,9 +292,9 @@ class Loop:
         n, size = len(job.data), job.batch_size
         if not self.done:
             self.epoch += 1
-            self.total, self.own = 0.0, Own()
+            self.total, self.unseen, self.own = 0.0, 0, Own()
         epoch, done_before, begun = self.epoch, self.done, perf_counter()
-        order = permutation(n, job.network.seed, epoch - 1)
+        order = permutation(n, job.network.seed + DEALS_APART * self.deal, epoch - 1)
         sample = (epoch - 1) * n
         n_before = -(-self.done // size)  # batches; at its end the last may be smaller
         n_steps = min(job.iterations_per_epoch, job.n_iterations - self.iteration + n_before)
@@ -299,16 +316,18 @@ class Loop:
             if now >= next_look:
                 next_look = now + self.watcher.interval_s
                 speed = (self.done - done_before) / (now - begun)
-                self.watcher.step(epoch, self.iteration, self.total / self.done, speed)
+                loss = self.total / (self.done - self.unseen)
+                self.watcher.step(epoch, self.iteration, loss, speed)
             if self.timeout is not None and now - self.begun > self.timeout:
                 raise overdue(job, self.timeout, self.iteration, epoch)
             if self.at_boundary is not None and self.at_boundary():
                 return None
         now = perf_counter()
+        n_seen = self.done - self.unseen
         return {
             "epoch": epoch,
             "iteration": self.iteration,
-            "loss": self.total / self.done if job.network.loss is not None else None,
+            "loss": self.total / n_seen if n_seen and job.network.loss is not None else None,
             "acc": None,
             "val_loss": None,
             "val_acc": None,

@@ -22,6 +22,7 @@ from horn.checkpoint import Checkpoints, Opened, Piece, Written, write_part
 from horn.cursor import Cursor, plain_row
 from horn.errors import CheckpointError, Conflict, HornError, Stopped
 from horn.job import Job
+from horn.journals import Journals
 from horn.loop import Best, Loop
 from horn.network import Network
 
@@ -278,6 +279,7 @@ class Lasting:
     plan : when and where to save; None: never. mine : what a checkpoint says of the job. start :
     where to begin. asked : set by who wants it to stop at a boundary, with a checkpoint.
     max_restarts : after so many failures without a new checkpoint between them it is given up.
+    journals : of servers, which keep what they were told, instead of a plan.
     """
 
     plan: Plan | None = None
@@ -285,6 +287,7 @@ class Lasting:
     start: Opened | None = None
     asked: threading.Event = field(default_factory=threading.Event)
     max_restarts: int = 0
+    journals: Journals | None = None
 
 
 def manifest_facts(

@@ -27,6 +27,7 @@ from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
 from horn.errors import CompileError, JobError
 from horn.job import Job
+from horn.journals import Journals
 from horn.loop import Ending, History, Loop
 from horn.model import Array, Description, Model, has_labels
 from horn.modelfile import check_writable
@@ -140,7 +141,8 @@ def train(
     next boundary, twice: at once); the newest ``keep_checkpoints`` stay. resume : True goes on from
     the newest in there, or begins if there is none; else a checkpoint, or another run's folder. The
     numbers of groups and tasks may be others. max_restarts : a group whose task was killed or hangs
-    starts again from the last checkpoint, so often without a new one in between.
+    starts again from the last checkpoint, so often without a new one in between. With servers
+    (downpour) they keep every push in the folder, and only what ended starts again.
 
     Raises
     ------
@@ -225,8 +227,10 @@ def conduct(
         _check_group(job, group, backend)
         job = strategy.prepared(job, topology)
         _check_groups(job, group)
-        lasting = _lasting(job, plan, resume, strategy.resumes_as(topology), max_restarts, site)
-        with interrupts(lasting.asked, plan is not None):
+        lasting = _lasting(
+            job, plan, resume, strategy.resumes_as(topology), max_restarts, site, n_servers
+        )
+        with interrupts(lasting.asked, lasting.plan is not None):
             trained = _train_in_group(
                 job, group, backend, threads, watcher, begun, timeout, lasting, site
             )
@@ -368,7 +372,7 @@ def _train_in_group(
         group.trace is not None,
         n_groups=group.n_groups,
         n_servers=group.n_servers,
-        guests=group.guests,
+        guests=group.guests and lasting.journals is None,
         is_joined=group.strategy.is_joined,
     )
     calibrate(job.dtype)  # now: starting tasks would disturb it
@@ -421,10 +425,10 @@ def _plan(
             raise JobError(f"{what} must be a whole number from {least}, got {value!r}")
     if seconds is not None and not seconds > 0:
         raise JobError(f"checkpoint_seconds must be above 0, got {seconds!r}")
-    if n_servers and (folder is not None or resume is not False):
+    if n_servers and (every is not None or seconds is not None or not isinstance(resume, bool)):
         raise JobError(
-            "checkpoints are of groups that train together; with servers (downpour) leave "
-            "checkpoints and resume out"
+            "with servers (downpour) every push is kept in the checkpoints folder, and resume is "
+            "True or False; leave checkpoint_every and checkpoint_seconds out"
         )
     if folder is None:
         asked = every is not None or seconds is not None or resume is True
@@ -441,12 +445,16 @@ def _lasting(
     strategy: str,
     max_restarts: int,
     site: Site | None = None,
+    n_servers: int = 0,
 ) -> Lasting:
     """Where the run begins, and how it lasts."""
     asked = threading.Event() if site is None else site.asked
     if plan is None and resume is False:
         return Lasting(asked=asked, max_restarts=max_restarts)
     mine = identity(job, strategy)
+    if plan is not None and n_servers:
+        journals = Journals(plan.folder, {**mine, "servers": n_servers}, resume is True)
+        return Lasting(asked=asked, max_restarts=max_restarts, journals=journals)
     checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
     start = choose(checkpoints, resume, job, mine)
     return Lasting(plan, mine, start, asked, max_restarts)

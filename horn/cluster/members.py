@@ -360,6 +360,17 @@ class Membership:
         if self._mine is not None and self._mine.evicted:
             raise Fenced(f"{self.folder}/{self._mine.name}", self._mine.evicted)
 
+    def confirm(self) -> None:
+        """Ask ZooKeeper whether the place is still this process's. Raises as ``check`` does."""
+        mine = self._mine
+        self.coord.check()
+        if mine is None:
+            return
+        node = self.coord.get(f"{self.folder}/{mine.name}")
+        if node is None or node.created != mine.epoch:
+            mine.evicted = mine.evicted or "its node was removed, or is another's now"
+        self.check()
+
     def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
         """Call ``callback`` with each Change, in the connection's thread."""
         self._callbacks.append(callback)

@@ -32,7 +32,7 @@ class Crew:
         outputs: Mapping[int, int] | None = None,
         spares: Sequence[Child] = (),
     ) -> None:
-        self.ranks, self.threads = tuple(ranks), threads
+        self.ranks, self.threads, self.name = tuple(ranks), threads, name
         self._family = Family(self.ranks, threads, name, outputs, spares)
         self._of = {child.task: child for child in self._family.children}
 
@@ -47,6 +47,11 @@ class Crew:
         """By rank."""
         return {rank: child.process.pid for rank, child in self._of.items()}
 
+    def renew(self, ranks: Sequence[int]) -> None:
+        """End the processes of these ranks and start others, which wait for ``start``."""
+        self._family.renew(ranks, self.threads, self.name)
+        self._of = {child.task: child for child in self._family.children}
+
     def start(
         self,
         draft: Draft,
@@ -55,14 +60,16 @@ class Crew:
         placement: Placement,
         key: bytes | None = None,
         secret: bytes | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> None:
         """Give every task the job. key : the job's, which encrypts what leaves the host. secret :
-        of ZooKeeper.
+        of ZooKeeper. ranks : only these, if some were renewed.
         """
         parcel = pack(draft, job, run, placement)
         try:
-            for child in self._of.values():
-                child.start(parcel.descriptors, key, secret)
+            for rank, child in self._of.items():
+                if ranks is None or rank in ranks:
+                    child.start(parcel.descriptors, key, secret)
         finally:
             parcel.close()
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from horn.errors import Diverged, HornError, ProtocolError
 from horn.job import Job
-from horn.loop import Ending, Trouble, divergence
+from horn.loop import COLUMNS, Ending, Trouble, divergence
 from horn.progress import Progress
 from horn.runtime import control
 from horn.runtime.blame import Case, is_repairable, verdict
@@ -82,8 +82,14 @@ class Record:
         self._heard.setdefault(int(row.values["epoch"]), {})[row.group] = row  # type: ignore[arg-type]
         self.put(n_groups, is_joined)
 
-    def put(self, n_groups: int, is_joined: bool) -> None:
-        """The next epochs that so many groups at least have told of."""
+    def put(self, n_groups: int, is_joined: bool, skips: bool = False) -> None:
+        """The next epochs that so many groups at least have told of. skips : also where one between
+        them was told of to somebody who has gone.
+        """
+        if skips and self._heard and not self.rows:
+            known = [epoch for epoch, found in self._heard.items() if 0 in found]
+            empty = dict.fromkeys(COLUMNS)
+            self.rows += [{**empty, "epoch": n} for n in range(1, min(known, default=1))]
         while found := self._heard.get(len(self.rows) + 1):
             if len(found) < n_groups or 0 not in found:
                 return
@@ -159,6 +165,14 @@ class Hearing:
         finally:
             for fd in descriptors:
                 os.close(fd)
+
+    def forget(self, ranks: Sequence[int], pids: Mapping[int, int]) -> None:
+        """Others have taken the places of these, and begin anew."""
+        self.case.pids = dict(pids)
+        for rank in ranks:
+            for known in (self.case.failures, self.case.exits, self.finished, self.traces):
+                known.pop(rank, None)
+            self.case.finished.discard(rank)
 
     # trouble
 
@@ -252,7 +266,7 @@ class Hearing:
         if sent != received:
             raise ProtocolError(f"{sent} messages were sent, {received} received")
         # Of an asynchronous run that ended early, some groups had fewer epochs.
-        self.record.put(1, self.is_joined)
+        self.record.put(1, self.is_joined, skips=True)
         first = self.finished[0]
         ending = Ending(
             first.iterations, first.iteration, first.stopped_early, first.best_epoch, first.test,

@@ -14,7 +14,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +37,7 @@ from horn.runtime.crews import Crews
 from horn.runtime.hearing import Hearing, Outcome, Record
 from horn.runtime.keeping import Keeper
 from horn.runtime.parcel import Draft, RunSpec
+from horn.runtime.repairs import Repairs
 from horn.saving import Lasting, cursor_of, manifest_facts, rows_of, stopped
 from horn.strategies import Topology
 
@@ -145,7 +146,7 @@ def launch(
         # Before its nodes are removed: nobody writes there any more.
         stack.callback(lambda: crews[-1].stop())
         url = URLS[settings.transport]
-        run = _run_spec(settings, hosts, job_id, url, threads, watcher, begun)
+        run = _run_spec(settings, hosts, job_id, url, threads, watcher, begun, lasting)
         attempts = Attempts(job, settings, watcher, lasting, run)
         stack.callback(attempts.record.end)
         deadline = None if timeout_s is None else begun + timeout_s
@@ -153,11 +154,22 @@ def launch(
         while True:
             crew.start(draft, job, attempts.run(), placement)
             hearing = attempts.hearing(crew, entry.is_running)
+            repairs = None
+            if lasting.journals is not None:
+
+                def again(ranks: Sequence[int], epoch: int, crew: Crew = crew) -> None:
+                    spec = msgspec.structs.replace(attempts.run(), epoch=epoch)
+                    crew.start(draft, job, spec, placement, ranks=ranks)
+
+                repairs = Repairs(settings.topology, lasting.max_restarts, crew, hearing, again,
+                                  watcher, attempts.epoch, lasting.journals.keep)  # fmt: skip
             try:
-                listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s)
+                listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs)
                 break
             except HornError as error:
                 crew.stop()
+                if repairs is not None:
+                    raise
                 attempts.failed(hearing, error)  # raises it, if that is all
                 entry.change(State.RESTARTING)
                 crew = Crew(range(n_processes), threads, job_id)
@@ -171,6 +183,8 @@ def launch(
             last = None if attempts.keeper is None else attempts.keeper.last
             raise stopped(last, hearing.finished[0].iteration)
         outcome = hearing.outcome()
+        if lasting.journals is not None:
+            lasting.journals.keep(outcome.rows)
         entry.change(State.SUCCEEDED)
     return outcome
 
@@ -188,17 +202,27 @@ def launch_at(
 ) -> Outcome:
     """One attempt of a job on a cluster; as ``launch``."""
     crew = site.crew
-    run = _run_spec(settings, site.hosts, site.job, site.url, site.threads, watcher, begun)
+    run = _run_spec(settings, site.hosts, site.job, site.url, site.threads, watcher, begun, lasting)
     attempts = Attempts(job, settings, watcher, lasting, run)
     attempts.epoch = site.epoch
     deadline = None if timeout_s is None else begun + timeout_s
     try:
-        crew.start(draft, job, attempts.run(), choose(), site.key, site.secret)
+        placement = choose()
+        crew.start(draft, job, attempts.run(), placement, site.key, site.secret)
         hearing = attempts.hearing(crew)
+        repairs = None
+        if lasting.journals is not None and isinstance(crew, Crew):  # of all tasks, here
+
+            def again(ranks: Sequence[int], epoch: int, crew: Crew = crew) -> None:
+                spec = msgspec.structs.replace(attempts.run(), epoch=epoch)
+                crew.start(draft, job, spec, placement, site.key, site.secret, ranks)
+
+            repairs = Repairs(settings.topology, lasting.max_restarts, crew, hearing, again,
+                              watcher, attempts.epoch, lasting.journals.keep)  # fmt: skip
         if attempts.keeper is not None:
             attempts.keeper.on_commit = site.on_checkpoint
         try:
-            listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s)
+            listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs)
         except HornError as error:
             site.is_repairable = hearing.is_repairable(error) or isinstance(error, MemberLost)
             raise
@@ -211,7 +235,10 @@ def launch_at(
     if any(finished.is_halted for finished in hearing.finished.values()):
         last = None if attempts.keeper is None else attempts.keeper.last
         raise stopped(last, hearing.finished[0].iteration)
-    return hearing.outcome()
+    outcome = hearing.outcome()
+    if lasting.journals is not None:
+        lasting.journals.keep(outcome.rows)
+    return outcome
 
 
 def _run_spec(
@@ -222,7 +249,9 @@ def _run_spec(
     threads: int,
     watcher: Progress,
     begun: float,
+    lasting: Lasting,
 ) -> RunSpec:
+    journals = lasting.journals
     n_events = trace.MAX_EVENTS // settings.n_processes if settings.wants_trace else 0
     return RunSpec(
         n_tasks=settings.n_tasks,
@@ -240,6 +269,7 @@ def _run_spec(
         superstep_timeout_s=settings.superstep_timeout_s,
         start_timeout_s=START_S,
         max_trace_events=n_events,
+        journals="" if journals is None else str(journals.path.absolute()),
     )
 
 
@@ -254,6 +284,9 @@ class Attempts:
         self.record = Record(job, watcher, rows_of(self.start) if self.start else ())
         self.checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
         self.epoch, self.earlier_s = 0, 0.0
+        if lasting.journals is not None:
+            self.record = Record(job, watcher, lasting.journals.rows)
+            self.epoch = lasting.journals.first_epoch
         if self.start is not None:
             self.record.iteration = self.start.iteration
             self.earlier_s = cursor_of(self.start).seconds
@@ -342,6 +375,7 @@ def listen(
     asked: threading.Event,
     deadline: float | None = None,
     timeout_s: float | None = None,
+    repairs: Repairs | None = None,
 ) -> None:
     """Hear a crew that has all tasks, until all have finished; raises what went wrong first."""
     record = hearing.record
@@ -360,13 +394,16 @@ def listen(
                 record.watcher.note(STOPPING)
                 keeper.stop()
             keeper.look(now, record.iteration)
-        ends = [t for t in (verdict_at, deadline) if t is not None]
+        if repairs is not None:
+            repairs.look(now)
+        repair_at = None if repairs is None else repairs.next_at
+        ends = [t for t in (verdict_at, deadline, repair_at) if t is not None]
         wait_s = min([t - now for t in ends], default=look_s)
         for rank, said, descriptors in crew.events(min(max(wait_s, 0.001), look_s)):
             if isinstance(said, (Saved, Heard)):
                 if keeper is not None:
                     keeper.hear(rank, said)
-            else:
+            elif repairs is None or not repairs.hear(rank, said):
                 hearing.hear(rank, said, descriptors)
 
 

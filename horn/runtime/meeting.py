@@ -49,10 +49,12 @@ class Meeting:
         )
         self._wire: Transport | None = None
         self._guest: Transport | None = None
-        if opened.strategy.has_messages:
+        if opened.strategy.has_messages and not run.journals:
             self._wire = self._open(topology.n_ranks, rank, f"{run.job}/wire")
         if run.guests and rank < topology.n_servers:
             self._guest = open_transport(run.url, self._place(topology.server(rank)))
+        if is_server and run.journals:
+            return  # it registers once it has come back: ``runtime/reunion.py``
         if is_server:
             assert self._wire is not None and self.servers is not None
             self._join(self.servers, rank - topology.n_workers, self._wire.endpoint)

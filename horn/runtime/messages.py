@@ -201,12 +201,14 @@ WAITS = "waits"
 
 class Parameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """Learned numbers by piece: to a server what training begins with, from it what it has. They
-    are the block of channel ``part`` that was posted just before. ``clock`` is that of the pull.
+    are the block of channel ``part`` that was posted just before, or, where servers last, in the
+    message. ``clock`` and ``turn`` are those of the pull.
     """
 
     pieces: _Pieces
     clock: _Count = 0
     part: _Small = 0
+    turn: _Count = 0
 
 
 class Gradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
@@ -221,10 +223,13 @@ class Gradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Wanted(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """To a server: my group has pushed ``clock`` times and wants parameters. ``final``: last."""
+    """To a server: my group has pushed ``clock`` times and wants parameters. ``final``: last.
+    ``turn`` counts the pulls of a group that may ask again, from 1.
+    """
 
     clock: _Count
     final: bool = False
+    turn: _Count = 0
 
 
 class Left(Meta, frozen=True, omit_defaults=True, kw_only=True):
@@ -247,6 +252,29 @@ class Verdict(Meta, frozen=True, omit_defaults=True, kw_only=True):
     stop: bool = False
 
 
+class Joined(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """To a server that lasts: this task of my group is there, in the header's epoch."""
+
+
+class Welcomed(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """From a server that lasts: all of your group are there, and every piece has ``clock`` pushes
+    of yours at least; None if the server has none. ``is_new``: your group has not been there, and
+    this is where it may begin.
+    """
+
+    clock: _Count | None = None
+    is_new: bool = False
+
+
+class Applied(Meta, frozen=True, omit_defaults=True, kw_only=True):
+    """From a server that lasts: bundle ``part`` of push ``clock`` need not be said again; without a
+    clock that of what training begins with.
+    """
+
+    part: _Small
+    clock: _Count | None = None
+
+
 class Values(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """A piece of the ``at``-th array of the ``number``-th mean that groups take."""
 
@@ -259,6 +287,7 @@ TYPES: dict[int, type[Meta]] = {
     1: Hello, 2: Welcome, 3: Refusal, 4: Plan, 5: Bye, 6: Failure,
     16: Block, 17: Arrived, 18: Credit, 32: Note,
     48: Parameters, 49: Gradients, 50: Wanted, 51: Left, 52: Ask, 53: Verdict, 54: Values,
+    55: Joined, 56: Welcomed, 57: Applied,
 }  # fmt: skip
 _TYPE = {cls: number for number, cls in TYPES.items()}
 _ENCODE = msgspec.msgpack.Encoder()

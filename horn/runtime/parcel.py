@@ -98,7 +98,9 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     host. interval_s : how often progress is told. epoch : grows with every start of the job's
     tasks; who has another is refused. checkpoints : the folder to save in, "" if nobody does;
     checkpoint_every : iterations, 0 for when tasks are told. resume : a checkpoint to begin from;
-    earlier_s : what training took before ``begun``, None for what the checkpoint says.
+    earlier_s : what training took before ``begun``, None for what the checkpoint says. journals :
+    the folder of servers that last, "" if they do not; n_first : the groups that the job began
+    with, where others came later.
     """
 
     n_tasks: _Count
@@ -121,6 +123,8 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     checkpoint_every: _Count = 0
     resume: str = ""
     earlier_s: float | None = None
+    journals: str = ""
+    n_first: _Count = 0
 
 
 class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -32,16 +32,19 @@ from horn.progress import Progress
 from horn.runtime import control
 from horn.runtime.control import Failed, Finished, Line, Part, Ready, Row, Start, Stepped
 from horn.runtime.group import Group, task_name
+from horn.runtime.lasting import LastingWire
 from horn.runtime.meeting import Meeting
 from horn.runtime.messages import Array
 from horn.runtime.parcel import Memory, Opened, RunSpec, open_parcel
 from horn.runtime.replica import Replica, Seat
+from horn.runtime.reunion import Reunion, served
 from horn.runtime.saver import Saver
 from horn.runtime.serving import Guest, serve
 from horn.runtime.wire import Wire
 from horn.saving import part_name, restore
 from horn.sources import line_of
 from horn.strategies import Member, Topology
+from horn.strategies._lasting import Lasting
 from horn.strategies._pieces import pieces
 from horn.strategies._server import Server
 from horn.transport import PeerLost
@@ -144,6 +147,10 @@ class Process:
         meeting = Meeting(rank, opened, topology, stack, start.key, start.secret)
         self.guest = guest = self._guest(meeting, topology, opened)
         self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
+        reunion = None
+        if run.journals:
+            reunion = Reunion(meeting)
+            stack.callback(reunion.close)
         group, wire = meeting.group(), meeting.wire()
         group.on_trace = recorder
         self.group = group
@@ -161,12 +168,17 @@ class Process:
             _Initial(opened, task),
             run.superstep_timeout_s,
             check=None if guest is None else guest.check,
+            servers=reunion,
+            n_first=run.n_first,
         )
         self.engine = engine = opened.strategy.engine(seat) or Replica(opened.strategy, seat)
+        if isinstance(engine, Replica) and isinstance(engine.wire, LastingWire):
+            stack.callback(engine.wire.close)
         engine.bind(job.data)
         opened.forget()
         saver = Saver(self.line, run, rank, engine) if run.checkpoints else None
         loop: Loop
+        n_first = run.n_first or run.n_groups
         watcher = Progress()
         if task == 0:
             watcher = Reporter(self.line, run.interval_s, region, lambda: loop.own)
@@ -190,13 +202,16 @@ class Process:
             on_epoch=on_epoch,
             before_end=engine.conclude,
             own_of=lambda: (engine.own_loss, engine.own_samples),
-            part=(region, run.n_groups),
+            part=(region % n_first, n_first),
+            deal=region // n_first,
             is_changed_at_end=not opened.strategy.is_joined,
             at_boundary=saver,
         )
         if run.resume:
             self.doing = "going on from a checkpoint"
             self._resume(run, rank, loop, engine, None if opened.strategy.is_joined else region)
+        if isinstance(engine, Replica) and engine.first_batch:
+            loop.skip_to(engine.first_batch)
         if saver is not None:
             saver.loop = loop
         group.cross()
@@ -237,12 +252,28 @@ class Process:
         self.doing = f"joining as {topology.name(rank)}"
         meeting = Meeting(rank, opened, topology, stack, start.key, start.secret)
         server = _server(opened, topology, rank - topology.n_workers)
+        if run.journals:
+            self._last(meeting, server)
+            return
         wire = meeting.wire()
         assert wire is not None
         self.doing = f"serving as {topology.name(rank)}"
         self.line.send(Ready(time.monotonic() - self.began))
         total = serve(server, wire, IDLE_TIMEOUTS * run.superstep_timeout_s, run.start_timeout_s)
         spent = {**dataclasses.asdict(total), "peak_memory_bytes": peak_memory_bytes()}
+        self.line.send(Finished(spent=spent, staleness=dict(server.staleness)))
+
+    def _last(self, meeting: Meeting, server: Server) -> None:
+        """The life of a server that lasts."""
+        run, name = meeting.run, meeting.topology.name(meeting.rank)
+
+        def ready() -> None:
+            self.doing = f"serving as {name}"
+            self.line.send(Ready(time.monotonic() - self.began))
+
+        self.doing = f"coming back as {name}"
+        spent = served(meeting, Lasting(server), IDLE_TIMEOUTS * run.superstep_timeout_s, ready)
+        spent["peak_memory_bytes"] = peak_memory_bytes()
         self.line.send(Finished(spent=spent, staleness=dict(server.staleness)))
 
     def _guest(self, meeting: Meeting, topology: Topology, opened: Opened) -> Guest | None:

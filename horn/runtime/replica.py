@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from horn.backends import Setup
 from horn.backends.compiled import Runner
@@ -21,12 +21,22 @@ from horn.job import Job
 from horn.runtime.engine import GroupEngine
 from horn.runtime.exchange import Exchange
 from horn.runtime.group import Group, Spent
+from horn.runtime.lasting import LastingWire
 from horn.runtime.messages import Array
 from horn.runtime.wire import Wire
 from horn.strategies import Leave, Mean, Pull, Push, Requests, Strategy, Topology, View
 from horn.strategies._pieces import Bundle
 from horn.strategies._pieces import pieces as all_pieces
-from horn.transport import Transport
+from horn.transport import Place, Transport
+from horn.transport._links import Found
+
+
+class Finds(Protocol):
+    """Where servers that last are found: ``runtime/reunion.py``."""
+
+    def place(self) -> Place: ...
+    def find(self, server: int) -> Found | None: ...
+    def check(self) -> None: ...
 
 
 @dataclass
@@ -36,7 +46,8 @@ class Seat:
     job : as the groups run it. group : the connection for supersteps, of all tasks if the strategy
     is joined, else of this group's. wire : the connection for messages between batches, of all
     ranks. initial : as in GroupEngine. spent : time and bytes of what goes between batches. check :
-    called now and then by who waits; raises what has happened beside it.
+    called now and then by who waits; raises what has happened beside it. servers : where they last,
+    how they are found. n_first : the groups that the job began with, if this one came later.
     """
 
     job: Job
@@ -51,6 +62,8 @@ class Seat:
     timeout_s: float = 60.0
     spent: Spent = field(default_factory=Spent)
     check: Callable[[], None] | None = None
+    servers: Finds | None = None
+    n_first: int = 0
 
 
 class Replica(GroupEngine):
@@ -59,8 +72,15 @@ class Replica(GroupEngine):
     def __init__(self, strategy: Strategy, seat: Seat) -> None:
         job, topology = seat.job, seat.topology
         self.strategy = strategy
-        self.wire: Wire | None = None
-        if seat.wire is not None:
+        self.wire: Wire | LastingWire | None = None
+        self.first_batch = 0  # where this group goes on, if it has come back or came later
+        self.agree_timeout_s = seat.group.agree_timeout_s or seat.timeout_s
+        if seat.servers is not None:
+            cut = all_pieces(job.network, seat.placement, topology, job.dtype)
+            found = seat.servers
+            self.wire = LastingWire(topology, cut, job.dtype, seat.timeout_s, seat.spent,
+                                    found.place(), found.find, found.check)  # fmt: skip
+        elif seat.wire is not None:
             cut = all_pieces(job.network, seat.placement, topology, job.dtype)
             self.wire = Wire(
                 seat.wire,
@@ -73,9 +93,10 @@ class Replica(GroupEngine):
                 seat.group.agree_timeout_s,
             )
         n_joined = topology.n_groups if strategy.is_joined else 1
+        self.n_parts = seat.n_first or topology.n_groups  # of a batch
         size = min(job.batch_size, len(job.data))
         if not strategy.is_joined:
-            size = -(-size // topology.n_groups)
+            size = -(-size // self.n_parts)
         setup = Setup(
             job.network, strategy.optimizer(job), job.target, size, job.dtype, seat.threads
         )
@@ -138,15 +159,23 @@ class Replica(GroupEngine):
         )
         self._own_total = next(totals, None)  # before it is added to that of other groups
         self._stream = self._streamed(self._training[0])
+        clock = 0
+        if isinstance(self.wire, LastingWire):
+            clock = self.wire.join(self.agree_timeout_s)
+            self.first_batch = self.strategy.returns(self.remembered, clock)
+            self.view.n_batches = self.first_batch
         if self.wire is not None and self.topology.n_servers and self.own_group == 0:
             self.wire.begin(self.view.parameters)
+        if clock and self.wire is not None:  # the first batch may not be one that pulls
+            self.wire.pull(Pull(clock), self.view.parameters)
+            self.wire.take_all()
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
         """One batch of all groups; the loss is that of all under a joined strategy, else this
         group's own.
         """
-        n, groups = len(rows), self.topology.n_groups
-        start, stop = (n * k // groups for k in (self.own_group, self.own_group + 1))
+        n, part = len(rows), self.own_group % self.n_parts
+        start, stop = (n * k // self.n_parts for k in (part, part + 1))
         self.own_samples = self.view.n_samples = stop - start
         self._do(self.strategy.before_batch(self.remembered, self.view))
         if self.is_joined:
@@ -237,7 +266,7 @@ class Stream:
     def __init__(
         self,
         exchange: Exchange,
-        wire: Wire,
+        wire: Wire | LastingWire,
         needed: Mapping[int, list[int]],
         ready: Mapping[int, list[int]],
     ) -> None:

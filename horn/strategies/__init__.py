@@ -200,6 +200,17 @@ class Strategy:
         """
         return None
 
+    def returns(self, memory: Any, clock: int) -> int:
+        """After how many batches a group goes on of which servers have ``clock`` pushes; its memory
+        is made to fit. Needed where servers last, and groups come back to them or come later.
+        """
+        if clock:
+            raise JobError(
+                f"strategy {self.name} does not say where a group goes on that comes back: write "
+                f"returns(), or leave checkpoints out"
+            )
+        return 0
+
     def resumes_as(self, topology: Topology) -> str:
         """What of it must be the same where a job goes on from a checkpoint, in words."""
         same = in_words(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,16 @@ class Server:
         self._stop_after: int | None = None
         mine = bundles(self.pieces, topology, self.dtype.itemsize)
         self._answered = [b for b in mine if b.server == number and not b.is_push]
+
+    def grow(self, n_groups: int) -> None:
+        """There may be so many groups now; the new ones have pushed nothing."""
+        n_more = n_groups - self.topology.n_groups
+        self.topology = replace(self.topology, n_groups=n_groups)
+        for kept in self.kept.values():
+            kept.n_pushes += [0] * n_more
+            kept.pulled += [0] * n_more
+        mine = bundles(self.pieces, self.topology, self.dtype.itemsize)
+        self._answered = [b for b in mine if b.server == self.number and not b.is_push]
 
     @property
     def is_done(self) -> bool:
@@ -176,7 +186,8 @@ class Server:
 
     def _leave(self, group: int, task: int) -> None:
         leavers = self._leavers.setdefault(group, set())
-        if task in leavers or (task == 0 and group in self._pulls):
+        pull = self._pulls.get(group)
+        if task in leavers or (task == 0 and pull is not None and not pull.final):
             what = "a second time" if task in leavers else "while its pull waits"
             raise self._wrong(group, task, f"leaves {what}")
         leavers.add(task)
@@ -217,7 +228,10 @@ class Server:
         while kept.waiting:
             clock = min(kept.waiting)
             found = kept.waiting[clock]
-            if any(g not in found and g not in self.left for g in range(self.topology.n_groups)):
+            if any(
+                kept.n_pushes[g] <= clock and g not in self.left
+                for g in range(self.topology.n_groups)
+            ):
                 return
             del kept.waiting[clock]
             n = sum(samples for samples, _ in found.values())

@@ -157,6 +157,11 @@ class Downpour(Strategy):
     def begin(self, view: View) -> Memory:
         return Memory()
 
+    def returns(self, memory: Memory, clock: int) -> int:
+        """What had not been pushed is computed again."""
+        memory.clock = clock
+        return clock * self.push_every
+
     def before_batch(self, memory: Memory, view: View) -> Requests:
         if view.n_batches % self.pull_every == 0:
             yield Pull(memory.clock, is_early=True)

@@ -302,7 +302,10 @@ def test_a_missing_checkpoint_is_no_start(tmp_path):
         ({"checkpoints": "c", "keep_checkpoints": 0}, "keep_checkpoints must be a whole number"),
         ({"checkpoints": "c", "checkpoint_seconds": 0}, "checkpoint_seconds must be above 0"),
         ({"max_restarts": -1}, "max_restarts must be a whole number from 0"),
-        ({"checkpoints": "c", "groups": 2, "strategy": "downpour"}, "with servers"),
+        (
+            {"checkpoints": "c", "groups": 2, "strategy": "downpour", "checkpoint_every": 3},
+            "with servers",
+        ),
     ],
 )
 def test_wrong_settings_are_said_at_once(settings, words):

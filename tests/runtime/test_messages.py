@@ -28,6 +28,7 @@ from horn.runtime.messages import (
     HEADER_BYTES,
     META_BYTES,
     TYPES,
+    Applied,
     Arrived,
     Ask,
     BadFrame,
@@ -38,6 +39,7 @@ from horn.runtime.messages import (
     Failure,
     Gradients,
     Hello,
+    Joined,
     Left,
     Message,
     Note,
@@ -50,6 +52,7 @@ from horn.runtime.messages import (
     Verdict,
     Wanted,
     Welcome,
+    Welcomed,
     Window,
     decode,
     encode,
@@ -87,6 +90,9 @@ EXAMPLES = {
     "left": Message(Left(is_thanks=True), src=2, epoch=7, seq=15),
     "ask": Message(Ask(epoch=3, stop=True), src=0, epoch=7, seq=16),
     "verdict": Message(Verdict(epoch=3, stop=True), src=4, epoch=7, seq=17),
+    "joined": Message(Joined(), src=3, epoch=8, seq=1),
+    "welcomed": Message(Welcomed(clock=7, is_new=True), src=4, epoch=8, seq=2),
+    "applied": Message(Applied(part=3, clock=1 << 33), src=4, epoch=8, seq=3),
     "values": Message(Values(number=9, at=2), (np.array([0.25], "<f4"),), src=1, epoch=7, seq=18),
 }  # fmt: skip
 

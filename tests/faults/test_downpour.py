@@ -1,0 +1,128 @@
+"""A whole Downpour run in which processes are killed: what ended starts again, nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.errors import CheckpointError, Conflict, JobError, TaskFailed
+from horn.progress import Progress
+
+pytestmark = pytest.mark.cluster
+
+
+def job(epochs: int = 4, **more: Any) -> horn.Job:
+    net = horn.Network(seed=7)
+    net.input(64)
+    net.layer(16, activation="relu")
+    net.output(10, activation="softmax", loss="cross_entropy")
+    data = horn.data.digits()
+    return horn.Job(net, data=data, optimizer=horn.SGD(0.1), batch_size=20, epochs=epochs, **more)
+
+
+SETTINGS: dict[str, Any] = {"groups": 2, "servers": 1, "strategy": "downpour"}
+
+
+def pid_of(rank: int) -> int:
+    """The process of this one's that is listed as <job>:<rank>."""
+    for found in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(found.read_text().rpartition(")")[2].split()[1])
+            name = (found.parent / "cmdline").read_bytes().rstrip(b"\0").rpartition(b":")[2]
+        except (OSError, IndexError):
+            continue  # it has ended
+        if parent == os.getpid() and name == str(rank).encode():
+            return int(found.parent.name)
+    raise LookupError(f"no process of rank {rank}")
+
+
+class Killer(Progress):
+    """Kills ranks at certain epochs, and notes what is said and shown."""
+
+    interval_s = 0.05
+
+    def __init__(self, plan: dict[int, list[int]]) -> None:
+        self.plan, self.notes, self.epochs = dict(plan), [], []
+        self.pids: dict[int, set[int]] = {}
+
+    def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
+        for rank in self.plan.pop(epoch, []):
+            os.kill(pid_of(rank), signal.SIGKILL)
+
+    def epoch(self, row: Any) -> None:
+        self.epochs.append(row["epoch"])
+        for rank in range(3):
+            try:
+                self.pids.setdefault(rank, set()).add(pid_of(rank))
+            except LookupError:
+                pass  # it has finished, or is not there yet
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize("rank, unit", [(0, "group 0"), (1, "group 1"), (2, "server 0")])
+def test_only_what_ended_starts_again(tmp_path, rank, unit):
+    killer = Killer({2: [rank]})
+    run = horn.train(job(), checkpoints=tmp_path, progress=killer, **SETTINGS)
+    assert [note.partition(" (")[0] for note in killer.notes] == [f"Restarting {unit}"]
+    assert killer.epochs == [1, 2, 3, 4] == run.history["epoch"]
+    assert all(len(pids) <= (2 if other == rank else 1) for other, pids in killer.pids.items())
+    assert run.metrics["training"]["acc"] > 0.85
+    roles = {row["role"]: row for row in run.counters}
+    assert (roles["server 0"]["n_replayed"] > 0) == (rank == 2)
+
+
+def test_a_run_goes_on_from_what_its_servers_were_told(tmp_path):
+    first = horn.train(job(2), checkpoints=tmp_path, **SETTINGS)
+    more = horn.train(job(4), checkpoints=tmp_path, resume=True, **SETTINGS)
+    assert more.history["epoch"] == [1, 2, 3, 4]
+    assert more.history["loss"][:2] == first.history["loss"]
+    assert more.metrics["training"]["loss"] < first.metrics["training"]["loss"]
+    again = horn.train(job(4), checkpoints=tmp_path, resume=True, **SETTINGS)
+    for name, array in more.model.parameters.items():
+        assert np.array_equal(array, again.model.parameters[name])
+
+
+def test_another_runs_folder_is_refused(tmp_path):
+    horn.train(job(1), checkpoints=tmp_path, **SETTINGS)
+    with pytest.raises(Conflict, match="servers of another run were told; resume it, or choose"):
+        horn.train(job(1), checkpoints=tmp_path, **SETTINGS)
+    with pytest.raises(CheckpointError, match="is of another job, which differs in servers"):
+        horn.train(job(1), checkpoints=tmp_path, resume=True, **{**SETTINGS, "servers": 2})
+
+
+def test_who_dies_again_and_again_is_given_up(tmp_path):
+    class Poisoned(Killer):
+        def note(self, text: str) -> None:
+            super().note(text)
+            threading.Thread(target=self.again).start()
+
+        def again(self) -> None:
+            """Its successor, as soon as there is one."""
+            ends = time.monotonic() + 20.0
+            while time.monotonic() < ends:
+                try:
+                    os.kill(pid_of(2), signal.SIGKILL)
+                    return
+                except LookupError:
+                    pass
+
+    killer = Poisoned({1: [2]})
+    with pytest.raises(TaskFailed, match="server 0 .*"):
+        horn.train(job(200), checkpoints=tmp_path, progress=killer, max_restarts=2, **SETTINGS)
+    assert len(killer.notes) == 2
+
+
+@pytest.mark.parametrize("more", [{"checkpoint_every": 5}, {"checkpoint_seconds": 1.0}])
+def test_what_makes_no_sense_with_servers_is_refused(tmp_path, more):
+    with pytest.raises(JobError, match="every push is kept in the checkpoints folder"):
+        horn.train(job(1), checkpoints=tmp_path, **more, **SETTINGS)

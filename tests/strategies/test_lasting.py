@@ -1,0 +1,552 @@
+"""Servers that last, as pure state machines: groups and servers go and come back in every order.
+
+What is pushed by group g at clock c is a digit of its own in base 4 (``mark``), so that what a
+piece has in the end says of each push how often it was applied.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import horn
+from horn.errors import ProtocolError
+from horn.runtime.messages import (
+    Applied,
+    Ask,
+    Credit,
+    Gradients,
+    Joined,
+    Left,
+    Parameters,
+    Verdict,
+    Wanted,
+    Welcomed,
+)
+from horn.strategies import Pull, Push, Topology
+from horn.strategies._asking import Asking
+from horn.strategies._lasting import Lasting
+from horn.strategies._pieces import Piece, bundles
+from horn.strategies._server import Policy, Server
+from tests.strategies.test_server import dealings
+
+PLAIN = horn.SGD(1.0)  # what is pushed is taken away
+N = 3  # batches of each group
+MOST_GROUPS = 4
+
+
+def mark(group: int, clock: int) -> float:
+    return 4.0 ** (group * N + clock)
+
+
+def digits(value: float) -> list[list[int]]:
+    """By group and clock: how often it was applied."""
+    rest, found = round(-value), []
+    for _ in range(MOST_GROUPS * N):
+        found.append(rest % 4)
+        rest //= 4
+    assert rest == 0
+    return [found[g * N : (g + 1) * N] for g in range(MOST_GROUPS)]
+
+
+class World:
+    """Servers, groups, and links between them that may break; ``rng`` says what happens next."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        pieces: tuple[Piece, ...],
+        policy: Policy,
+        rng: random.Random,
+        *,
+        n_faults: int,
+        n_later: int = 0,
+    ) -> None:
+        self.first, self.pieces, self.policy, self.rng = topology, pieces, policy, rng
+        self.most = Topology(topology.n_groups + n_later, topology.n_tasks, topology.n_servers)
+        self.cut = bundles(pieces, self.most, 8)
+        self.servers = [self._server(s) for s in range(topology.n_servers)]
+        self.saved: list[Any] = [None] * topology.n_servers
+        self.journals: list[list[Any]] = [[] for _ in self.servers]
+        self.to: dict[tuple[int, int], deque[Any]] = {}
+        self.back: dict[tuple[int, int], deque[Any]] = {}
+        self.zombies: list[tuple[int, Any]] = []  # what was under way when its sender died
+        self.askings: dict[int, Asking] = {}
+        self.has: dict[int, dict[int, tuple[float, ...]]] = {}
+        self.lives: dict[int, int] = {}
+        self.running: dict[int, Iterator[Any]] = {}
+        self.waits: dict[int, Any] = {}
+        self.finished: set[int] = set()
+        self.acked: set[tuple[int, int, int]] = set()  # piece, group, clock
+        self.n_faults, self.n_sent_stale = n_faults, 0
+        self.later = list(range(topology.n_groups, self.most.n_groups))
+        for group in range(topology.n_groups):
+            self.start(group)
+
+    def _server(self, number: int) -> Lasting:
+        return Lasting(Server(number, self.pieces, PLAIN, self.first, self.policy, "float64"))
+
+    # groups
+
+    def start(self, group: int) -> None:
+        self.lives[group] = self.lives.get(group, 0) + 1
+        for task in range(self.most.n_tasks):
+            rank = self.most.rank(group, task)
+            self.askings[rank] = Asking(self.most, rank, self.cut)
+            for server in range(self.most.n_servers):
+                self.to[rank, server], self.back[server, rank] = deque(), deque()
+            self.running[rank] = self.task(rank)
+            self.waits[rank] = None
+
+    def say(self, rank: int, server: int, meta: Any, block: Any = None) -> None:
+        life = self.lives[rank // self.most.n_tasks]
+        self.to[rank, server].append((rank, meta, block, life))
+
+    def task(self, rank: int) -> Iterator[Any]:
+        """One life of a task: yields what it waits for, as a function."""
+        asking = self.askings[rank]
+        group = rank // self.most.n_tasks
+
+        def blocks(bundle: Any, value: float) -> np.ndarray:
+            return np.full(len(bundle), value)
+
+        for server, meta in asking.join():
+            self.say(rank, server, meta)
+        yield lambda: len(asking.welcomes) == self.most.n_servers
+        clock = asking.clock
+        if group == 0:
+            for bundle in asking.pushes:
+                self.say(rank, bundle.server, *asking.begin(bundle, blocks(bundle, 0.0)))
+        while clock < N:
+            for server, meta in asking.pull(Pull(clock)):
+                self.say(rank, server, meta)
+            yield lambda: not asking.awaited
+            number = asking._n_pulls  # a batch: nobody is through before all have begun
+            yield lambda number=number: all(
+                (peer._n_pulls, not peer.awaited) >= (number, True) for peer in self.peers(group)
+            )
+            self.agree(group)
+            for bundle in asking.pushes:
+                yield lambda bundle=bundle: not asking.is_full(bundle)
+                push = Push(clock, 1, {})
+                block = blocks(bundle, mark(group, clock))
+                self.say(rank, bundle.server, *asking.push(bundle, push, block))
+            clock += 1
+        if group == 0:
+            server, meta = asking.ask(1, True)
+            self.say(rank, server, meta)
+            yield lambda: 1 in asking.verdicts
+        for server, meta in asking.leave():
+            self.say(rank, server, meta)
+        yield lambda: asking.is_heard
+        if group == 0:
+            for server, meta in asking.pull(Pull(clock, final=True)):
+                self.say(rank, server, meta)
+            yield lambda: not asking.awaited
+            for server, meta in asking.leave(is_thanks=True):
+                self.say(rank, server, meta)
+            yield lambda: asking.is_heard
+
+    def peers(self, group: int) -> list[Asking]:
+        return [self.askings[self.most.rank(group, t)] for t in range(self.most.n_tasks)]
+
+    def agree(self, group: int) -> None:
+        """Tasks of a group that have made the same pull have the same."""
+        ranks = [self.most.rank(group, task) for task in range(self.most.n_tasks)]
+        pulls = {self.askings[r]._n_pulls for r in ranks}
+        if len(pulls) == 1 and not any(self.askings[r].awaited for r in ranks):
+            for piece in self.pieces:
+                assert len({self.has[r][piece.index] for r in ranks if r % self.most.n_tasks in
+                            piece.holders}) == 1  # fmt: skip
+
+    # faults
+
+    def break_link(self, rank: int, server: int) -> None:
+        """What is under way is lost; on the next link the task says it again."""
+        self.to[rank, server].clear()
+        self.back[server, rank].clear()
+        for meta, block in self.askings[rank].again(server):
+            self.say(rank, server, meta, block)
+
+    def kill_server(self, number: int) -> None:
+        """It comes back with its last state and its journal."""
+        server = self._server(number)
+        if self.saved[number] is not None:
+            server.restore(*self.saved[number])
+        for said in self.journals[number]:
+            server.on(*said)
+        assert same(server, self.servers[number])
+        self.servers[number] = server
+        for rank in self.askings:
+            self.break_link(rank, number)
+
+    def kill_group(self, group: int) -> None:
+        for task in range(self.most.n_tasks):
+            rank = self.most.rank(group, task)
+            for server in range(self.most.n_servers):
+                self.zombies += [(server, said) for said in self.to[rank, server]]
+            self.running.pop(rank, None)
+            self.finished.discard(rank)
+        self.start(group)
+
+    def save(self, number: int) -> None:
+        facts, arrays = self.servers[number].state()
+        self.saved[number] = (facts, {name: array.copy() for name, array in arrays.items()})
+        self.journals[number].clear()
+
+    # what happens
+
+    def deliver(self, number: int, said: Any) -> None:
+        server = self.servers[number]
+        before = server.n_changes
+        answers = server.on(*said)
+        if server.n_changes > before:
+            src, meta, block, life = said
+            self.journals[number].append((src, meta, None if block is None else block.copy(), life))
+        for rank, meta, block in answers:
+            self.back[number, rank].append((meta, block))
+
+    def hear(self, number: int, rank: int) -> None:
+        meta, block = self.back[number, rank].popleft()
+        asking = self.askings[rank]
+        if isinstance(meta, Applied) and meta.clock is not None:
+            bundle = self.cut[meta.part]
+            group = rank // self.most.n_tasks
+            self.acked |= {(piece.index, group, meta.clock) for piece in bundle.pieces}
+        bundle = asking.heard(number, meta, block)
+        if bundle is not None:
+            for piece, values in zip(bundle.pieces, bundle.cut(block), strict=True):
+                self.has.setdefault(rank, {})[piece.index] = tuple(values)
+
+    def step(self, rank: int) -> None:
+        """A task goes on, if it need not wait."""
+        if self.waits[rank] is not None and not self.waits[rank]():
+            return
+        try:
+            self.waits[rank] = next(self.running[rank])
+        except StopIteration:
+            del self.running[rank]
+            self.finished.add(rank)
+
+    def play(self) -> None:
+        """To the end, which must come: faults stop after ``n_faults``."""
+        rng, n_rounds = self.rng, 0
+        while self.running or any(self.to.values()) or self.later:
+            n_rounds += 1
+            assert n_rounds < 5_000, {rank: self.askings[rank]._pending for rank in self.running}
+            if self.n_faults and rng.random() < 0.15:
+                self.n_faults -= 1
+                self.fault()
+            if self.later and (rng.random() < 0.1 or not self.running):
+                self.start(self.later.pop(0))
+            for rank, number in [key for key, queue in self.to.items() if queue]:
+                if rng.random() < 0.5 and self.to[rank, number]:
+                    self.deliver(number, self.to[rank, number].popleft())
+            for number, rank in [key for key, queue in self.back.items() if queue]:
+                if rng.random() < 0.5 and self.back[number, rank]:
+                    self.hear(number, rank)
+            if self.zombies and rng.random() < 0.3:
+                number, said = self.zombies.pop(rng.randrange(len(self.zombies)))
+                # Links know who is over: a hello of the next life came before.
+                life = self.lives[said[0] // self.most.n_tasks]
+                self.servers[number].fence(said[0] // self.most.n_tasks, life)
+                before, stale = self.servers[number].n_changes, self.servers[number].n_stale
+                assert self.servers[number].on(*said) == []
+                assert self.servers[number].n_changes == before
+                assert self.servers[number].n_stale == stale + 1
+            for rank in list(self.running):
+                if rng.random() < 0.5:
+                    self.step(rank)
+
+    def fault(self) -> None:
+        rng = self.rng
+        match rng.randrange(4):
+            case 0:
+                self.kill_server(rng.randrange(self.most.n_servers))
+            case 1:
+                alive = {rank // self.most.n_tasks for rank in self.running}
+                if alive:  # a group that has finished does not die
+                    self.kill_group(rng.choice(sorted(alive)))
+            case 2:
+                self.save(rng.randrange(self.most.n_servers))
+            case 3:
+                self.break_link(rng.choice(sorted(self.askings)), rng.randrange(len(self.servers)))
+
+
+def same(a: Lasting, b: Lasting) -> bool:
+    (facts, arrays), (other, others) = a.state(), b.state()
+    leave = {"fences", "n_repeated"}  # fences come from ZooKeeper again; repeats are no changes
+    assert {k: v for k, v in facts.items() if k not in leave} == {
+        k: v for k, v in other.items() if k not in leave
+    }
+    assert arrays.keys() == others.keys()
+    return all(array.tobytes() == others[name].tobytes() for name, array in arrays.items())
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.data(),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(1, 2),
+    st.sampled_from([None, 0, 1, 2]),
+    st.integers(0, 12),
+    st.integers(0, 2**32 - 1),
+)
+def test_every_push_counts_once_whoever_dies(
+    data, n_groups, n_tasks, n_servers, bound, n_faults, seed
+):
+    topology = Topology(n_groups, n_tasks, n_servers)
+    pieces = data.draw(dealings(n_tasks, n_servers))
+    world = World(topology, pieces, Policy(bound), random.Random(seed), n_faults=n_faults)
+    world.play()
+    assert all(server.is_done for server in world.servers)
+    if bound == 0:
+        return  # sums are means there: see below
+    for piece in pieces:
+        counts = digits(world.servers[piece.server].server.kept[piece.index].w[0])
+        assert counts[:n_groups] == [[1] * N] * n_groups
+    for rank in range(n_tasks):  # group 0 has the end
+        for piece in pieces:
+            if rank in piece.holders:
+                kept = world.servers[piece.server].server.kept[piece.index]
+                assert world.has[rank][piece.index] == tuple(kept.w)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.data(),
+    st.integers(1, 2),
+    st.integers(1, 2),
+    st.integers(1, 2),
+    st.sampled_from([None, 1]),
+    st.integers(0, 8),
+    st.integers(0, 2**32 - 1),
+)
+def test_groups_that_come_later_push_each_clock_once_from_where_the_others_are(
+    data, n_groups, n_tasks, n_servers, bound, n_faults, seed
+):
+    topology = Topology(n_groups, n_tasks, n_servers)
+    pieces = data.draw(dealings(n_tasks, n_servers))
+    world = World(
+        topology, pieces, Policy(bound), random.Random(seed), n_faults=n_faults, n_later=1
+    )
+    world.play()
+    for piece in pieces:
+        kept = world.servers[piece.server].server.kept[piece.index]
+        counts = digits(kept.w[0])
+        assert counts[:n_groups] == [[1] * N] * n_groups
+        later = counts[n_groups]
+        assert set(later) <= {0, 1} and later[-1:] in ([1], [0])
+        missing = [c for c in range(N) if not later[c]]
+        assert not any((piece.index, n_groups, c) in world.acked for c in missing)
+
+
+def synchronous(seed: int, n_faults: int) -> list[bytes]:
+    topology = Topology(3, 2, 2)
+    everybody = (0, 1)
+    pieces = tuple(Piece(k, f"a{k}", 0, 3, k % 2, everybody, k // 2, False) for k in range(4))
+    world = World(topology, pieces, Policy(0), random.Random(seed), n_faults=n_faults)
+    world.play()
+    return [kept.w.tobytes() for server in world.servers for kept in server.server.kept.values()]
+
+
+def test_synchronous_sums_are_the_same_bits_whoever_dies():
+    calm = synchronous(0, 0)
+    assert all(synchronous(seed, 10) == calm for seed in range(1, 25))
+
+
+# one thing at a time
+
+PIECES = (Piece(0, "w", 0, 2, 0, (0,), 0, False), Piece(1, "v", 0, 2, 0, (0, 1), 0, False))
+
+
+TWO, FREE = Topology(2, 1, 1), Policy()
+
+
+def a_server(topology: Topology = TWO, policy: Policy = FREE) -> Lasting:
+    pieces = PIECES if topology.n_tasks > 1 else PIECES[:1]
+    server = Lasting(Server(0, pieces, PLAIN, topology, policy, "float64"))
+    for group in range(topology.n_groups):
+        for task in range(topology.n_tasks):
+            server.on(topology.rank(group, task), Joined(), None, 5)
+    for bundle in bundles(pieces, topology, 8):
+        if bundle.rank == 0 and bundle.is_push:
+            meta = Parameters(pieces=tuple(p.index for p in bundle.pieces), part=bundle.part)
+            server.on(0, meta, np.ones(len(bundle)), 5)
+    return server
+
+
+def gradients(group: int, clock: int, **more: Any) -> Gradients:
+    [part] = [b.part for b in bundles(PIECES[:1], Topology(4, 1, 1), 8)
+              if b.rank == group and b.is_push]  # fmt: skip
+    return Gradients(**{"pieces": (0,), "clock": clock, "samples": 1, "part": part, **more})
+
+
+def test_a_push_that_comes_again_is_acknowledged_and_not_applied():
+    server = a_server()
+    for _ in range(3):
+        assert server.on(1, gradients(1, 0), np.ones(2), 5) == [(1, Applied(part=2, clock=0), None)]
+    assert server.server.kept[0].w.tolist() == [0.0, 0.0]
+    assert (server.n_repeated, server.server.n_pushes) == (2, 1)
+
+
+def test_a_push_that_leaves_one_out_is_refused():
+    server = a_server()
+    with pytest.raises(
+        ProtocolError, match="group 1, task 0, piece 0: got push 1, expected push 0"
+    ):
+        server.on(1, gradients(1, 1), np.ones(2), 5)
+
+
+def test_what_has_an_epoch_that_is_over_never_counts():
+    server = a_server()
+    server.fence(1, 6)
+    for meta in (gradients(1, 0), Wanted(clock=0, turn=1), Left(), Joined(), Ask(epoch=1)):
+        assert server.on(1, meta, np.ones(2), 5) == []
+    assert (server.n_stale, server.server.kept[0].w.tolist()) == (5, [1.0, 1.0])
+    assert server.on(0, gradients(0, 0), np.ones(2), 5)  # the other group is not concerned
+
+
+def test_who_has_not_joined_in_its_epoch_is_refused():
+    with pytest.raises(
+        ProtocolError, match="group 1, task 0: Left of epoch 6, in which it has not"
+    ):
+        a_server().on(1, Left(), None, 6)
+
+
+def test_all_tasks_of_a_group_go_on_at_one_clock():
+    topology = Topology(1, 2, 1)
+    server = a_server(topology)
+    by_part = {b.part: b for b in bundles(PIECES, topology, 8) if b.is_push}
+    for clock in range(2):
+        for part, bundle in by_part.items():
+            pieces = tuple(p.index for p in bundle.pieces)
+            if clock == 0 or part == min(by_part):  # half a push
+                meta = Gradients(pieces=pieces, clock=clock, samples=1, part=part)
+                server.on(0, meta, np.ones(len(bundle)), 5)
+    assert server.on(0, Joined(), None, 6) == []
+    assert server.on(1, Joined(), None, 6) == [
+        (0, Welcomed(clock=1), None), (1, Welcomed(clock=1), None)
+    ]  # fmt: skip
+    assert server.on(0, Joined(), None, 6) == [(0, Welcomed(clock=1), None)]  # said again
+
+
+def test_a_new_group_begins_where_the_slowest_is_and_counts_until_it_leaves():
+    server = a_server(policy=Policy(1))
+    for clock in range(4):
+        server.on(0, gradients(0, clock), np.ones(2), 5)
+    for clock in range(3):
+        server.on(1, gradients(1, clock), np.ones(2), 5)
+    [(rank, welcome, _)] = server.on(2, Joined(), None, 6)
+    assert (rank, welcome) == (2, Welcomed(clock=3, is_new=True))
+    server.on(2, Wanted(clock=3, turn=1), None, 6)
+    for clock in range(3, 6):
+        server.on(1, gradients(1, clock), np.ones(2), 5)
+    server.on(0, gradients(0, 4), np.ones(2), 5)
+    assert server.on(0, Wanted(clock=5, turn=1), None, 5) == []  # it may be ahead by one push
+    [_, answer] = server.on(2, gradients(2, 3), np.ones(2), 6)
+    assert (answer[0], answer[1].clock) == (0, 5)
+    server.on(2, Left(), None, 6)
+    server.on(0, gradients(0, 5), np.ones(2), 5)
+    assert len(server.on(0, Wanted(clock=6, turn=2), None, 5)) == 1  # not waiting for who left
+    assert not server.is_done and server.server.topology.n_groups == 3
+
+
+def test_the_end_needs_who_is_there_only():
+    server = a_server()
+    server.on(3, Joined(), None, 6)  # nobody has heard of group 2
+    server.on(3, Left(), None, 6)
+    server.on(1, Left(), None, 5)
+    server.on(0, Left(), None, 5)
+    assert not server.is_done
+    assert server.on(0, Left(is_thanks=True), None, 5)[0] == (0, Left(is_thanks=True), None)
+    assert server.is_done
+    assert server.on(0, Left(is_thanks=True), None, 5) == [(0, Left(is_thanks=True), None)]
+    assert server.on(1, Left(), None, 5) == [(1, Left(), None)]
+
+
+def test_a_group_that_comes_back_after_the_end_has_the_end_once_more():
+    server = a_server(Topology(1, 1, 1))
+    server.on(0, Left(), None, 5)
+    server.on(0, Left(is_thanks=True), None, 5)
+    assert server.is_done
+    server.on(0, Joined(), None, 6)
+    assert not server.is_done
+    server.on(0, Left(), None, 6)
+    [answer] = server.on(0, Wanted(clock=0, final=True, turn=1), None, 6)
+    assert answer[2].tolist() == [1.0, 1.0]
+
+
+def test_all_tasks_of_a_group_agree_on_the_end_of_an_epoch_after_a_return():
+    server = a_server()
+    assert server.on(1, Ask(epoch=1), None, 5) == [(1, Verdict(epoch=1, stop=False), None)]
+    server.on(0, Ask(epoch=1, stop=True), None, 5)
+    server.on(1, Joined(), None, 6)
+    assert server.on(1, Ask(epoch=1), None, 6) == [(1, Verdict(epoch=1, stop=False), None)]
+    assert server.on(1, Ask(epoch=2), None, 6) == [(1, Verdict(epoch=2, stop=True), None)]
+
+
+WRONG = {
+    "bundle": (gradients(1, 0, part=0), np.ones(2), "group 1, task 0: bundle 0 is not its to send"),
+    "answer": (gradients(1, 0, part=3), np.ones(2), "group 1, task 0: bundle 3 is not its to send"),
+    "pieces": (gradients(1, 0, pieces=(7,)), np.ones(2), r"pieces \(7,\) in bundle 2"),
+    "length": (gradients(1, 0), np.ones(3), r"bundle 2: got float64 \(3,\), expected float64"),
+    "nothing": (gradients(1, 0), None, "bundle 2: got nothing, expected float64"),
+    "dtype": (gradients(1, 0), np.ones(2, "f4"), r"piece 0: got float32 \(2,\), expected float64"),
+    "type": (Credit(used=1, seq=1), None, "Credit is nothing for a server"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_fit_is_refused_and_changes_nothing(name):
+    server = a_server()
+    meta, block, sentence = WRONG[name]
+    before = server.n_changes
+    with pytest.raises(ProtocolError, match=f"^server 0: .*{sentence}"):
+        server.on(1, meta, block, 5)
+    assert (server.n_changes, server.server.kept[0].w.tolist()) == (before, [1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        ({"server": 1}, "a state with server 1, expected 0"),
+        ({"slots": ["memory"]}, "a state with slots"),
+        ({"format": 2}, "a state with format 2, expected 1"),
+        ({"dtype": "<f4"}, "a state with dtype"),
+        ({"kept": [[0, 1]]}, "its state lacks"),
+        ({"kept": [[9, 1, [0, 0], [0, 0]]]}, "its state lacks"),
+    ],
+)
+def test_a_state_of_another_server_is_refused(change, sentence):
+    facts, arrays = a_server().state()
+    with pytest.raises(ProtocolError, match=f"server 0: {sentence}"):
+        a_server().restore({**facts, **change}, arrays)
+
+
+def test_a_state_without_an_array_is_refused():
+    facts, arrays = a_server().state()
+    with pytest.raises(ProtocolError, match="server 0: its state lacks 'slot/velocity/0'"):
+        a_server().restore(facts, {})
+    with pytest.raises(ProtocolError, match="server 0: its state lacks .* for piece 0"):
+        a_server().restore(facts, {**arrays, "parameter/0": np.ones(3)})
+
+
+def test_a_task_refuses_what_is_not_for_it():
+    topology = Topology(1, 1, 1)
+    asking = Asking(topology, 0, bundles(PIECES[:1], topology, 8))
+    for meta, block, sentence in (
+        (Credit(used=1, seq=1), None, "Credit is nothing for a task"),
+        (Parameters(pieces=(0,), part=0), np.ones(2), "bundle 0 is not for it"),
+        (Parameters(pieces=(0,), part=1), np.ones(3), r"bundle 1 with \(3,\) numbers, expected 2"),
+    ):
+        with pytest.raises(ProtocolError, match=f"task 0: from server 0: {sentence}"):
+            asking.heard(0, meta, block)
