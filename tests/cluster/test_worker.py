@@ -280,3 +280,19 @@ def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
     finally:
         made.stop()
         server.stop()
+
+
+def test_of_downpour_only_the_group_that_lost_a_task_starts_again(
+    cluster_of: Agents, client: Cluster
+):
+    cluster_of.start("a", slots=4)
+    job = cluster_of.submit(
+        client, "--epochs", "150", groups=2, tasks=2, servers=1, strategy="downpour"
+    )
+    cluster_of.wait_running(client, job, 50)
+    tasks = cluster_of.tasks("a")
+    assert len(tasks) == 5
+    os.kill(tasks[0], signal.SIGKILL)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.epoch == 1, "the master had nothing to do"
