@@ -68,7 +68,7 @@ PR_SET_PDEATHSIG = 1
 MEET_S = 60.0  # for the hosts of a job to find one another
 STEP_S = 0.25  # between two words about how far it is
 CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
-OPTIONS = ("barrier", "backend")  # of horn.train, as they are
+REPAIRS = 1000  # epochs of tasks within one of the job: what ended alone starts again alone
 
 
 class Told(Progress):
@@ -207,9 +207,14 @@ class Foreman:
         return len(self.assignment.seats)
 
     @property
+    def lasts(self) -> bool:
+        """Whether what is needed to go on is kept: checkpoints, or the servers' journals."""
+        return self.assignment.can_save and not self.submission.options.get("guests")
+
+    @property
     def saves(self) -> bool:
-        """Whether there are checkpoints of this job. Servers have journals instead."""
-        return self.assignment.can_save and not self.submission.servers
+        """Whether there are checkpoints of this job, by which it can stop."""
+        return self.lasts and not self.submission.servers
 
     def say(self, word: Said) -> None:
         with self._lock:
@@ -316,7 +321,7 @@ class Foreman:
             }
             crews = Crews(crew, bridge, elsewhere)
         return launch.Site(
-            mine.zookeeper, mine.job, mine.epoch, crews, self._url(), threads, mine.key,
+            mine.zookeeper, mine.job, mine.epoch * REPAIRS, crews, self._url(), threads, mine.key,
             mine.secret, self.asked, self._saved,
         )  # fmt: skip
 
@@ -338,7 +343,6 @@ class Foreman:
         if seconds is None and submission.checkpoint_every is None:
             seconds = CHECKPOINT_S
         guests = bool(options.get("guests", False))
-        keeps = mine.can_save and not guests  # checkpoints, or journals of servers
         return conduct(
             job,
             groups=submission.groups,
@@ -355,12 +359,12 @@ class Foreman:
             pins=pins or None,
             trace=None,
             superstep_timeout=float(options.get("superstep_timeout_s") or 60.0),
-            checkpoints=Path(mine.keep) / CHECKPOINTS if keeps else None,
+            checkpoints=Path(mine.keep) / CHECKPOINTS if self.lasts else None,
             checkpoint_every=submission.checkpoint_every if saves else None,
             checkpoint_seconds=seconds if saves else None,
             keep_checkpoints=submission.keep,
-            resume=keeps,
-            max_restarts=0,
+            resume=self.lasts,
+            max_restarts=submission.max_restarts if submission.servers else 0,
             site=site,
         )
 

@@ -146,9 +146,7 @@ def launch(
         # Before its nodes are removed: nobody writes there any more.
         stack.callback(lambda: crews[-1].stop())
         url = URLS[settings.transport]
-        run = _run_spec(settings, hosts, job_id, url, threads, watcher, begun)
-        if lasting.journals is not None:
-            run = msgspec.structs.replace(run, journals=str(lasting.journals.path.absolute()))
+        run = _run_spec(settings, hosts, job_id, url, threads, watcher, begun, lasting)
         attempts = Attempts(job, settings, watcher, lasting, run)
         stack.callback(attempts.record.end)
         deadline = None if timeout_s is None else begun + timeout_s
@@ -204,21 +202,29 @@ def launch_at(
 ) -> Outcome:
     """One attempt of a job on a cluster; as ``launch``."""
     crew = site.crew
-    run = _run_spec(settings, site.hosts, site.job, site.url, site.threads, watcher, begun)
+    run = _run_spec(settings, site.hosts, site.job, site.url, site.threads, watcher, begun, lasting)
     journals = lasting.journals
-    if journals is not None:
-        run = msgspec.structs.replace(run, journals=str(journals.path.absolute()))
     attempts = Attempts(job, settings, watcher, lasting, run)
     if journals is None:  # else each start has one that is higher than those of the last
         attempts.epoch = site.epoch
     deadline = None if timeout_s is None else begun + timeout_s
     try:
-        crew.start(draft, job, attempts.run(), choose(), site.key, site.secret)
+        placement = choose()
+        crew.start(draft, job, attempts.run(), placement, site.key, site.secret)
         hearing = attempts.hearing(crew)
+        repairs = None
+        if journals is not None and isinstance(crew, Crew):  # of all tasks, here
+
+            def again(ranks: Sequence[int], epoch: int, crew: Crew = crew) -> None:
+                spec = msgspec.structs.replace(attempts.run(), epoch=epoch)
+                crew.start(draft, job, spec, placement, site.key, site.secret, ranks)
+
+            repairs = Repairs(settings.topology, lasting.max_restarts, crew, hearing, again,
+                              watcher, attempts.epoch, journals.keep)  # fmt: skip
         if attempts.keeper is not None:
             attempts.keeper.on_commit = site.on_checkpoint
         try:
-            listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s)
+            listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs)
         except HornError as error:
             site.is_repairable = hearing.is_repairable(error) or isinstance(error, MemberLost)
             if journals is not None:
@@ -247,7 +253,9 @@ def _run_spec(
     threads: int,
     watcher: Progress,
     begun: float,
+    lasting: Lasting,
 ) -> RunSpec:
+    journals = lasting.journals
     n_events = trace.MAX_EVENTS // settings.n_processes if settings.wants_trace else 0
     return RunSpec(
         n_tasks=settings.n_tasks,
@@ -265,6 +273,7 @@ def _run_spec(
         superstep_timeout_s=settings.superstep_timeout_s,
         start_timeout_s=START_S,
         max_trace_events=n_events,
+        journals="" if journals is None else str(journals.path.absolute()),
     )
 
 

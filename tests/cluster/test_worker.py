@@ -102,13 +102,10 @@ def test_the_death_of_a_task_costs_an_attempt_and_the_model_is_the_same(
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_downpour_job_goes_on_from_what_its_servers_were_told(
-    cluster_of: Agents, client: Cluster, shared: bool
+def test_a_downpour_job_on_two_workers_goes_on_from_what_its_servers_were_told(
+    cluster_of: Agents, client: Cluster
 ):
-    """On one worker, and on two that reach one another over tcp."""
-    names = ("a", "b") if shared else ("a",)
-    cluster_of.start(*names, slots=2 if shared else 3, shared=shared)
+    cluster_of.start("a", "b", shared=True)
     job = cluster_of.submit(
         client, "--epochs", "60", groups=2, servers=1, strategy="downpour", max_restarts=3
     )
@@ -302,3 +299,19 @@ def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
     finally:
         made.stop()
         server.stop()
+
+
+def test_of_downpour_only_the_group_that_lost_a_task_starts_again(
+    cluster_of: Agents, client: Cluster
+):
+    cluster_of.start("a", slots=4)
+    job = cluster_of.submit(
+        client, "--epochs", "150", groups=2, tasks=2, servers=1, strategy="downpour"
+    )
+    cluster_of.wait_running(client, job, 50)
+    tasks = cluster_of.tasks("a")
+    assert len(tasks) == 5
+    os.kill(tasks[0], signal.SIGKILL)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.epoch == 1, "the master had nothing to do"
