@@ -107,7 +107,7 @@ def test_a_downpour_job_on_two_workers_goes_on_from_what_its_servers_were_told(
 ):
     cluster_of.start("a", "b", shared=True)
     job = cluster_of.submit(
-        client, "--epochs", "60", groups=2, servers=1, strategy="downpour", max_restarts=3
+        client, "--epochs", "60", groups=3, servers=1, strategy="downpour", max_restarts=3
     )
     cluster_of.wait_running(client, job, 300)
     os.kill(cluster_of.tasks("a")[0], signal.SIGKILL)
