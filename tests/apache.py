@@ -1,8 +1,8 @@
 """Apache ZooKeeper servers for tests: one, or an ensemble of three (marker ``java``).
 
 They come from Debian's package ``zookeeper``; each runs in its own folder under the temporary
-directory, on ports that were free a moment ago, and is killed at the end. ``is_available()`` says
-whether this machine has them.
+directory, on ports that were free a moment ago, and is killed at the end; on loopback, or on hosts
+of ``tests.hosts``. ``is_available()`` says whether this machine has them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
+
+from tests.hosts import Host
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 # With it the server's warnings are in output.log; without it nothing is.
@@ -30,19 +33,32 @@ def is_available() -> bool:
     return JAR.exists() and shutil.which("java") is not None
 
 
-def free_ports(n: int) -> list[int]:
+def free_ports(n: int, host: Host | None = None) -> list[int]:
     """Ports that the system chose; all held open together, so that no two are equal."""
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+        with _on(host):
+            sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
         for s in sockets:
-            s.bind(("127.0.0.1", 0))
+            s.bind((_address(host), 0))
         return [s.getsockname()[1] for s in sockets]
 
 
-def four_letter_word(port: int, word: bytes, timeout_s: float = 5.0) -> bytes:
+def _on(host: Host | None) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if host is None else host.inside()
+
+
+def _address(host: Host | None) -> str:
+    return "127.0.0.1" if host is None else host.address
+
+
+def four_letter_word(
+    port: int, word: bytes, timeout_s: float = 5.0, host: Host | None = None
+) -> bytes:
     """A server's answer to a four-letter word; empty where nobody answers."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as s:
+        with _on(host):
+            s = socket.create_connection((_address(host), port), timeout=timeout_s)
+        with s:
             s.sendall(word)
             parts = []
             while part := s.recv(65536):
@@ -56,9 +72,15 @@ class _Process:
     """One Java process with its folder."""
 
     def __init__(
-        self, folder: Path, port: int, tick_ms: int, settings: list[str], properties: list[str]
+        self,
+        folder: Path,
+        port: int,
+        tick_ms: int,
+        settings: list[str],
+        properties: list[str],
+        host: Host | None = None,
     ) -> None:
-        self.folder, self.port = folder, port
+        self.folder, self.port, self.host = folder, port, host
         (folder / "data").mkdir(parents=True, exist_ok=True)
         self.config = folder / "zoo.cfg"
         self.config.write_text(
@@ -67,7 +89,7 @@ class _Process:
                     f"tickTime={tick_ms}",
                     f"dataDir={folder / 'data'}",
                     f"clientPort={port}",
-                    "clientPortAddress=127.0.0.1",
+                    f"clientPortAddress={_address(host)}",
                     "maxClientCnxns=0",
                     "admin.enableServer=false",
                     "4lw.commands.whitelist=*",
@@ -80,9 +102,11 @@ class _Process:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        prefix = [] if self.host is None else self.host.command()
         with (self.folder / "output.log").open("ab") as output:
             self.process = subprocess.Popen(
                 [
+                    *prefix,
                     "java",
                     "-cp",
                     f"{JAR}:{LOGGER_JAR}",
@@ -107,7 +131,7 @@ class _Process:
             assert self.process is not None
             if self.process.poll() is not None:
                 break
-            if b"Mode:" in four_letter_word(self.port, b"srvr"):
+            if b"Mode:" in four_letter_word(self.port, b"srvr", host=self.host):
                 return
             pause.wait(0.05)
         tail = (self.folder / "output.log").read_text(errors="replace")[-2000:]
@@ -187,33 +211,42 @@ class ApacheServer:
 
 
 class ApacheEnsemble:
-    """Three (or ``size``) Apache servers that elect a leader.
+    """Three (or ``size``) Apache servers that elect a leader; one on each of ``on``, if given.
 
     ``kill(i)`` and ``restart(i)`` act on one.
     """
 
-    def __init__(self, size: int = 3, tick_ms: int = 500) -> None:
-        self.size, self.tick_ms = size, tick_ms
+    def __init__(self, size: int = 3, tick_ms: int = 500, on: Sequence[Host] = ()) -> None:
+        self.size, self.tick_ms = len(on) or size, tick_ms
+        self.places: list[Host | None] = list(on) or [None] * size
         self.ports: list[int] = []
         self._folder: Path | None = None
         self._servers: list[_Process] = []
 
     @property
     def hosts(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        pairs = zip(self.places, self.ports, strict=True)
+        return ",".join(f"{_address(place)}:{port}" for place, port in pairs)
 
     def start(self) -> Self:
-        ports = free_ports(3 * self.size)
-        self.ports = ports[: self.size]
+        if self.places[0] is None:
+            free = free_ports(3 * self.size)  # no two equal, since they share an address
+            ports = [free[i :: self.size] for i in range(self.size)]
+        else:
+            ports = [free_ports(3, place) for place in self.places]
+        self.ports = [port for port, _, _ in ports]
         self._folder = Path(tempfile.mkdtemp(prefix="apache-zk-"))
         peers = [
-            f"server.{i + 1}=127.0.0.1:{ports[self.size + i]}:{ports[2 * self.size + i]}"
-            for i in range(self.size)
+            f"server.{i + 1}={_address(place)}:{peer_port}:{vote_port}"
+            for i, (place, (_, peer_port, vote_port)) in enumerate(
+                zip(self.places, ports, strict=True)
+            )
         ]
         try:
-            for i, port in enumerate(self.ports):
+            for i, (place, port) in enumerate(zip(self.places, self.ports, strict=True)):
                 settings = ["initLimit=20", "syncLimit=10", *peers]
-                server = _Process(self._folder / str(i + 1), port, self.tick_ms, settings, [])
+                folder = self._folder / str(i + 1)
+                server = _Process(folder, port, self.tick_ms, settings, [], place)
                 (server.folder / "data" / "myid").write_text(str(i + 1))
                 self._servers.append(server)
                 server.start()
@@ -233,8 +266,8 @@ class ApacheEnsemble:
 
     def leader(self) -> int:
         """The index of the server that leads now, or -1."""
-        for i, port in enumerate(self.ports):
-            if b"Mode: leader" in four_letter_word(port, b"srvr"):
+        for i, (place, port) in enumerate(zip(self.places, self.ports, strict=True)):
+            if b"Mode: leader" in four_letter_word(port, b"srvr", host=place):
                 return i
         return -1
 

@@ -149,7 +149,8 @@ class Connection(asyncio.Protocol):
         """Send what the service has answered; close if it says so."""
         transport, client = self.transport, self.client
         client.n_unsent = 0
-        if transport is None:
+        if transport is None or transport.is_closing():
+            # Not closed a second time: a TLS transport knows no buffer after that.
             client.out.clear()
             return
         if client.out:

@@ -80,17 +80,25 @@ def create(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
 
 
 def make_folder(path: Path) -> None:
-    """A folder (0700) whose name is on the disk; one that is there is left as it is."""
+    """A folder (0700) whose name is on the disk; one that is there is left as it is. After an error
+    there is none that was not there before.
+    """
     try:
         if not path.parent.is_dir():
             make_folder(path.parent)
-        with suppress(FileExistsError):
+        try:
             os.mkdir(path, 0o700)
-            sync_folder(path.parent)
-        if not path.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+            return
     except OSError as error:
         raise failed(path, "cannot be made", error) from error
+    try:
+        sync_folder(path.parent)
+    except CheckpointError:
+        remove(path)
+        raise
 
 
 def sync_folder(path: Path) -> None:
@@ -205,7 +213,8 @@ def read_exactly(descriptor: int, n_bytes: int) -> bytes:
 
 def sha256(descriptor: int) -> str:
     """Of all of an open file; read, not mapped: an error of the disk is an error, no signal."""
-    digest, buffer, at = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES)), 0
+    size_bytes = min(CHUNK_BYTES, os.fstat(descriptor).st_size + 1)
+    digest, buffer, at = hashlib.sha256(), memoryview(bytearray(size_bytes)), 0
     while n := os.preadv(descriptor, [buffer], at):
         digest.update(buffer[:n])
         at += n

@@ -112,6 +112,8 @@ class Checkpoints:
             if not is_done:
                 self.discard(temporary)
         self._remove_old()
+        n_bytes = sum(part.n_bytes for part in parts)
+        logger.info("checkpoint written path=%s parts=%d n_bytes=%d", target, len(parts), n_bytes)
         return target
 
     def discard(self, temporary: Path) -> None:
@@ -139,7 +141,11 @@ class Checkpoints:
         """
         if not isinstance(at, int):
             path = Path(at)
-            if not path.is_dir():
+            try:
+                is_there = path.is_dir()
+            except OSError as error:
+                raise disk.failed(path, "cannot be read", error) from error
+            if not is_there:
                 raise CheckpointError(str(path), "no such checkpoint; check the name", 4)
             return self._opened(path, verify)
         complete = self._complete()

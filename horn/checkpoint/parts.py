@@ -26,6 +26,7 @@ from horn.errors import CheckpointError
 
 FORMAT = "horn checkpoint part"
 VERSION = 1
+MAX_PLACE = 1 << 60  # what is counted stays below 2**63
 MAX_HEADER_BYTES = 100_000_000  # what safetensors itself allows
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SUFFIX = ".safetensors"
@@ -290,9 +291,11 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], n_bytes: int) -> N
         start, stop = tensor.data_offsets
         if tensor.dtype not in DTYPES:
             raise damaged(path, f"{name!r} is of dtype {tensor.dtype!r}")
-        if min(tensor.shape, default=0) < 0 or len(tensor.shape) > 8:
+        itemsize = np.dtype(DTYPES[tensor.dtype]).itemsize
+        most = math.prod(max(1, n) for n in tensor.shape) * itemsize  # NumPy multiplies so, too
+        if min(tensor.shape, default=0) < 0 or len(tensor.shape) > 8 or most > MAX_PLACE:
             raise damaged(path, f"{name!r} is of shape {tensor.shape}")
-        expected = math.prod(tensor.shape) * np.dtype(DTYPES[tensor.dtype]).itemsize
+        expected = math.prod(tensor.shape) * itemsize
         if start != at or stop - start != expected:
             what = f"{name!r} is at {start}:{stop}, expected {at}:{at + expected}"
             raise damaged(path, what)
@@ -312,8 +315,9 @@ def _check_piece(path: Path, piece: Entry, tensors: Mapping[str, Tensor]) -> Non
             if indices is None or indices.dtype != "I64" or indices.shape != [length]:
                 raise damaged(path, f"{what} has no places, or of another length")
             continue
-        start, stop, step = place  # len(range()) overflows with what a damaged file may say
-        if start < 0 or step < 1 or max(0, -((start - stop) // step)) != length:
+        start, stop, step = place  # len(range()) would overflow with what a file may say
+        is_sane = 0 <= start <= MAX_PLACE and stop <= MAX_PLACE and 1 <= step <= MAX_PLACE
+        if not is_sane or max(0, -((start - stop) // step)) != length:
             raise damaged(path, f"{what} is {length} long, but has the places {place}")
 
 
@@ -334,5 +338,5 @@ T = TypeVar("T")
 def convert(path: Path, value: Any, kind: type[T], what: str) -> T:
     try:
         return msgspec.convert(value, kind)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise damaged(path, f"{what}: {error}") from None

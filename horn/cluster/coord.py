@@ -419,9 +419,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             poll.register(fd, select.POLLIN)
         for fd in writers:
             poll.register(fd, select.POLLOUT)
-        ready = poll.poll(None if timeout is None else timeout * 1000)
+        # What came with the frame before lies in the TLS layer, where poll does not see it.
+        held = {fd for fd, s in readers.items() if isinstance(s, ssl.SSLSocket) and s.pending()}
+        ready = poll.poll(0 if held else None if timeout is None else timeout * 1000)
         with self.order:  # whoever is sending has said where the answer goes
-            found = [fd for fd, _ in ready]
+            found = sorted(held.union(fd for fd, _ in ready))
         if any(fd in readers and fd not in self._wake_fds for fd in found):
             self.heard_at = time.monotonic()
         return (

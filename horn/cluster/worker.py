@@ -265,8 +265,23 @@ class Agent:
 
     def _on_event(self, event: Event) -> None:
         self._suspended = isinstance(event, Suspended)
+        if self._suspended:
+            threading.Thread(target=self._fence, name="horn-fence", daemon=True).start()
         if isinstance(event, (Suspended, Lost)):
             self._poke()
+
+    def _fence(self) -> None:
+        """End what runs once the agent is cut off, in a thread: the agent's own may be waiting for
+        an answer of ZooKeeper, until the session is over and others have the places.
+        """
+        pause = threading.Event()
+        while self._suspended and not self._stopping:
+            if self._is_cut_off():
+                for run in list(self.runs.values()):
+                    if run.foreman is not None:
+                        run.kill(self._ended(run, "its agent was cut off from ZooKeeper"))
+                return
+            pause.wait(0.05)
 
     def _patience(self) -> float:
         """Seconds until something has to be looked at."""
@@ -509,13 +524,16 @@ class Agent:
     def _kill_all(self, why: str) -> None:
         """End everything that runs, now."""
         for run in self.runs.values():
-            run.kill(f"First failure: {len(run.order.seats[self.name].ranks)} tasks on worker "
-                     f"{self.name} were ended: {why}")  # fmt: skip
+            run.kill(self._ended(run, why))
         for run in self.runs.values():
             if run.foreman is not None:
                 select_until(run.foreman.pidfd)
                 run.ended()
                 self.depot.drop_work(run.job, run.epoch)
+
+    def _ended(self, run: Run, why: str) -> str:
+        n_ranks = len(run.order.seats[self.name].ranks)
+        return f"First failure: {n_ranks} tasks on worker {self.name} were ended: {why}"
 
     def _leave(self) -> None:
         """In order: end what runs, say so, give the place back."""

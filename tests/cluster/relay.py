@@ -16,13 +16,13 @@ class Relay:
     """``cut``: close all connections and refuse new ones. ``freeze``: keep them, forward nothing.
     ``deafen``: forward to the server only. ``mend``: as at the start."""
 
-    def __init__(self, hosts: str) -> None:
+    def __init__(self, hosts: str, address: str = "127.0.0.1") -> None:
         host, _, port = hosts.split(",")[0].rpartition(":")
         self._target = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((address, 0))
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
-        self.hosts = f"127.0.0.1:{self.port}"
+        self.hosts = f"{address}:{self.port}"
         self._to_server = self._to_client = self._open = True
         self._pairs: dict[socket.socket, socket.socket] = {}
         self._clients: set[socket.socket] = set()

@@ -135,6 +135,16 @@ def test_tls_reaches_the_server_and_refuses_a_stranger(tmp_path):
         with Coordinator(hosts, tls=Tls(certificates[0][0]), secret=b"k" * 32) as coord:
             assert coord.create("/horn/a", b"x" * 300_000).version == 0
             assert len(coord.get("/horn/a").data) == 300_000
+            coord.create("/horn/b", b"x")
+            # Answers and events that come in one piece must all be seen at once.
+            began = time.monotonic()
+            for _ in range(100):
+                n_here, n_seen = 10, []
+                for _ in range(n_here):
+                    coord.send(n_seen.append, "get", "/horn/b")
+                coord.get("/horn/b")
+                assert len(n_seen) == n_here
+            assert time.monotonic() - began < 3.0  # a ping, which is what wakes it, takes 3 s
         with pytest.raises(errors.JobError, match="TLS files /none cannot be read"):
             Coordinator(hosts, tls=Tls("/none"))
         with pytest.raises(errors.Unreachable, match="its certificate is refused"):

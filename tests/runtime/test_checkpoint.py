@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import logging
+import math
 import os
 import stat
+import tempfile
+import tracemalloc
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
@@ -371,3 +376,89 @@ def test_what_two_places_have_in_common_is_what_sets_have(have, want):
 def test_two_index_arrays_select_a_grid():
     a = np.arange(12).reshape(3, 4)
     assert a[cross((np.array([2, 0]), np.array([3, 1])))].tolist() == [[11, 9], [3, 1]]
+
+
+@st.composite
+def divisions(draw, n):
+    """An axis of n values among 1 to 4 tasks: blocks, every k-th, or whatever numbers."""
+    n_tasks = draw(st.integers(1, 4))
+    how = draw(st.sampled_from(["blocks", "strides", "numbers"]))
+    if how == "blocks":
+        ends = [n * k // n_tasks for k in range(n_tasks + 1)]
+        return [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+    if how == "strides":
+        return [slice(k, max(n, k), n_tasks) for k in range(n_tasks)]
+    owners = np.array(draw(st.lists(st.integers(0, n_tasks - 1), min_size=n, max_size=n)), int)
+    order = np.array(draw(st.permutations(range(n))), np.int64)
+    return [order[owners[order] == k] for k in range(n_tasks)]
+
+
+@st.composite
+def saved_and_wanted(draw):
+    """The shape of an array, who wrote what of it, and who wants what."""
+    shape = tuple(draw(st.lists(st.integers(0, 9), min_size=1, max_size=3)))
+    written, wanted = (
+        list(itertools.product(*(draw(divisions(n)) for n in shape))) for _ in range(2)
+    )
+    twice = draw(st.lists(st.sampled_from(written), max_size=2))  # replicas
+    return shape, [*written, *twice], wanted
+
+
+@settings(max_examples=60, deadline=None)
+@given(given=saved_and_wanted(), dtype=st.sampled_from(["f4", "f8", "i8", "?", "f2"]))
+def test_any_division_is_read_by_any_other(given, dtype):
+    shape, written, wanted = given
+    whole = (np.arange(math.prod(shape)) * 7 % 31).astype(dtype).reshape(shape)
+    with tempfile.TemporaryDirectory() as folder:
+        parts = {
+            f"rank-{k}": [Piece("state", "w", whole[cross(places)], places)]
+            for k, places in enumerate(written)
+        }
+        with monkeypatched(disk_module, "os", Unsynced()):
+            save(folder, 1, parts)
+        opened = Checkpoints(folder).open(1, verify=False)
+        assert np.array_equal(opened.assemble("state", "w", shape, dtype), whole)
+        for places in wanted:
+            got = opened.cut("state", "w", places, dtype)
+            assert np.array_equal(got, whole[cross(places)]) and got.dtype == whole.dtype
+
+
+class Unsynced:
+    """``os`` without fsync, for what is not about crashes."""
+
+    def __getattr__(self, name):
+        return (lambda descriptor: None) if name == "fsync" else getattr(os, name)
+
+
+@contextmanager
+def monkeypatched(*what):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*what)
+        yield
+
+
+@pytest.mark.parametrize("view", [lambda a: a, lambda a: a.T, lambda a: a[::2], lambda a: a[:, 1:]])
+def test_no_second_copy_is_made_of_what_is_written(tmp_path, view):
+    array = view(np.ones((3000, 2000)))  # 48 MB
+    places = tuple(slice(0, n) for n in array.shape)
+    tracemalloc.start()
+    try:
+        write_part(tmp_path, "rank-0", [Piece("parameter", "w", array, places)], {})
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2.5 * disk_module.CHUNK_BYTES
+
+
+def test_a_whole_checkpoint_is_not_read_into_memory(tmp_path):
+    whole = np.ones((2000, 1500))  # 24 MB
+    save(tmp_path, 1, {"rank-0": [Piece("parameter", "w", whole, (slice(None),) * 2)]})
+    tracemalloc.start()
+    try:
+        opened = Checkpoints(tmp_path).latest()
+        got = opened.cut("parameter", "w", (slice(0, 2000, 50), slice(0, 1500)), "f8")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert got.nbytes == whole.nbytes // 50
+    assert most < 2 * disk_module.CHUNK_BYTES

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from horn.backends import make
-from tests.runtime import hosts
+from tests.hosts import hosts, why_not
 from tests.runtime.host_task import BATCH, N_STEPS, rows, setup
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(100)]
-WHY_NOT = hosts.why_not()
+WHY_NOT = why_not()
 
 
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -25,11 +25,12 @@ def test_two_hosts_equal_one_task_and_send_what_was_planned():
     alone = make("kernels", described)
     alone.bind(data)
     losses = [alone.step(rows(k), iteration=k, first_sample=k * BATCH) for k in range(N_STEPS)]
-    with hosts.two_hosts() as pair:
+    with hosts(2) as net:
+        pair = net.hosts
         tasks = [
-            subprocess.Popen(
-                host.command(sys.executable, "-m", "tests.runtime.host_task", str(n), host.address),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=hosts.in_folder(),
+            host.start(
+                sys.executable, "-m", "tests.runtime.host_task", str(n), host.address,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )
             for n, host in enumerate(pair)
         ]  # fmt: skip
