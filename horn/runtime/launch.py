@@ -171,7 +171,7 @@ def launch(
                 if repairs is not None:
                     raise
                 attempts.failed(hearing, error)  # raises it, if that is all
-                entry.change(State.RESTARTING)
+                entry.is_restarting()
                 crew = Crew(range(n_processes), threads, job_id)
                 crews.append(crew)
         crew.wait()
@@ -432,6 +432,11 @@ class Entry:
     def change(self, state: State) -> None:
         self.jobs.change(self.job_id, self.state, state)
         self.state = state
+
+    def is_restarting(self) -> None:
+        """A task has failed, maybe while all were starting again."""
+        if self.state is not State.RESTARTING:
+            self.change(State.RESTARTING)
 
     def is_running(self) -> None:
         """All tasks have met, maybe again."""

@@ -506,7 +506,6 @@ def test_a_new_checkpoint_gives_new_attempts(tmp_path):
     assert bits(run) == bits(horn.train(given, tasks=2))
 
 
-@pytest.mark.slow
 def test_a_second_failure_while_it_starts_again(tmp_path):
     given = job()
 
