@@ -52,7 +52,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
     """Start ZooKeeper and a worker here, and submit TARGET to them, with the options of horn
     submit; end with its exit code. Without TARGET, run until Ctrl-C.
     """
-    from horn.cluster.worker import Offer
+    from horn.cluster.offer import Offer
 
     place = slurm(os.environ)
     if rank is None:

@@ -44,7 +44,8 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
     machine, and give --key FILE.
     """
     from horn.cli import _screen
-    from horn.cluster.worker import Agent, Offer
+    from horn.cluster.offer import Offer
+    from horn.cluster.worker import Agent
     from horn.errors import JobError
     from horn.runtime.limits import Limits, guard
 

@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import json
 import logging
 import os
-import select
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +30,6 @@ from horn import settings as settings_
 from horn import target as targets
 from horn.cluster.assignment import (
     Assignment,
-    At,
     End,
     Line,
     Over,
@@ -45,17 +41,16 @@ from horn.cluster.assignment import (
     Warm,
 )
 from horn.cluster.coord import Coordinator
-from horn.cluster.depot import CHECKPOINTS, LOG_BYTES, MODEL, PROGRESS, Log
+from horn.cluster.depot import CHECKPOINTS, LOG_BYTES, MODEL, PROGRESS
 from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Failure
 from horn.cluster.members import Membership
 from horn.cluster.submission import Submission
+from horn.cluster.voices import Pumps, Spare, Told, drop, make_spares, plain
 from horn.errors import HornError, MemberLost, ProtocolError, Stopped
 from horn.job import Job
-from horn.progress import Progress
 from horn.runtime import launch, limits
 from horn.runtime.crew import Crew
 from horn.runtime.crews import KEEPER, Bridge, Crews, attend
-from horn.runtime.family import Child
 from horn.runtime.parcel import RunSpec, draft
 from horn.sources import line_of
 from horn.strategies import Strategy, Topology
@@ -66,127 +61,8 @@ logger = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 MEET_S = 60.0  # for the hosts of a job to find one another
-STEP_S = 0.25  # between two words about how far it is
 CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
 REPAIRS = 1000  # epochs of tasks within one of the job: what ended alone starts again alone
-
-
-class Told(Progress):
-    """Progress for the agent, and for who asks it later: a line of JSON each in ``file``."""
-
-    interval_s = STEP_S
-
-    def __init__(self, foreman: Foreman, file: Path) -> None:
-        self.foreman, self.file = foreman, file
-        self.facts: dict[str, Any] = {}
-        self.latest: dict[str, Any] = {}
-        self.n_begun = 0
-
-    def begin(self, job: Job) -> None:
-        per_epoch = job.iterations_per_epoch
-        self.facts = {
-            "n_epochs": -(-job.n_iterations // per_epoch),
-            "n_iterations": job.n_iterations,
-            "per_epoch": per_epoch,
-        }
-        self.foreman.say(Running())
-        self._write({"begin": {**self.facts, "attempt": self.foreman.assignment.epoch}})
-        self._tell({"epoch": 1, "iteration": 0})
-
-    def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
-        self._tell(
-            {"epoch": epoch, "iteration": iteration, "loss": loss, "samples_per_s": samples_per_s}
-        )
-
-    def epoch(self, row: Mapping[str, Any]) -> None:
-        plain = {key: _plain(value) for key, value in row.items()}
-        self._write({"row": plain})
-        self._tell(plain)
-
-    def note(self, text: str) -> None:
-        self._write({"note": text})
-
-    def _tell(self, said: dict[str, Any]) -> None:
-        known = {k: v for k, v in said.items() if not isinstance(v, float) or v == v}
-        self.latest.update({k: v for k, v in known.items() if v is not None})
-        self.foreman.say(At({**self.facts, **self.latest, "at": time.time()}))
-
-    def _write(self, said: dict[str, Any]) -> None:
-        with open(self.file, "a", encoding="utf-8") as file:
-            file.write(json.dumps({**said, "at": time.time()}) + "\n")
-
-
-@dataclass(frozen=True)
-class Spare:
-    """A task's process that waits for its task, and where to read what it prints."""
-
-    child: Child
-    output: int
-
-
-def make_spares(n: int, threads: int) -> list[Spare]:
-    found = []
-    for number in range(n):
-        ours, theirs = os.pipe2(os.O_CLOEXEC)
-        found.append(Spare(Child(number, threads, "waits", theirs), ours))
-        os.close(theirs)
-    return found
-
-
-def drop(spares: Sequence[Spare]) -> list[Spare]:
-    """They are not what is needed."""
-    for spare in spares:
-        spare.child.process.kill()
-        spare.child.process.wait()
-        spare.child.close()
-        os.close(spare.output)
-    return []
-
-
-class Pumps:
-    """Pipes that tasks print to, and their logs, which have a limit. A thread reads."""
-
-    def __init__(
-        self, folder: Path, names: Mapping[int, str], limit: int, spares: Sequence[Spare]
-    ) -> None:
-        self.outputs: dict[int, int] = {}
-        self._logs: dict[int, Log] = {}
-        waiting = [spare.output for spare in spares]
-        for rank, name in names.items():
-            if waiting:
-                ours = waiting.pop(0)
-            else:
-                ours, self.outputs[rank] = os.pipe2(os.O_CLOEXEC)
-            self._logs[ours] = Log(folder / f"{name}.log", limit)
-        for ours in waiting:
-            os.close(ours)
-        self._thread = threading.Thread(target=self._run, name="horn-logs", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        poll = select.poll()
-        for fd in self._logs:
-            poll.register(fd, select.POLLIN)
-        left = set(self._logs)
-        while left:
-            for fd, _ in poll.poll():
-                data = os.read(fd, 65536)
-                self._logs[fd].write(data)
-                if not data:
-                    poll.unregister(fd)
-                    os.close(fd)
-                    self._logs[fd].close()
-                    left.discard(fd)
-
-    def release(self) -> None:
-        """The tasks have their ends: this process's are closed."""
-        for fd in self.outputs.values():
-            os.close(fd)
-        self.outputs = {}
-
-    def wait(self) -> None:
-        """Until all is written; the tasks have ended."""
-        self._thread.join(2.0)
 
 
 class Foreman:
@@ -352,7 +228,7 @@ class Foreman:
             backend=str(options.get("backend", "kernels")),
             seed=None,
             threads=site.threads,
-            progress=Told(self, Path(mine.keep) / PROGRESS),
+            progress=Told(self.say, mine.epoch, Path(mine.keep) / PROGRESS),
             timeout=submission.timeout_s,
             barrier=str(options.get("barrier", "message")),
             transport="tcp" if self.n_hosts > 1 else str(options.get("transport", "shm")),
@@ -428,29 +304,16 @@ def _host(assignment: Assignment) -> str:
 def _result(run: Run) -> dict[str, Any]:
     """What is told of a run that succeeded; the model is a file."""
     return {
-        "metrics": {where: _plain(values) for where, values in run.metrics.items()},
+        "metrics": {where: plain(values) for where, values in run.metrics.items()},
         "epochs": run.epochs,
         "iterations": run.iterations,
         "stopped_early": run.stopped_early,
         "best_epoch": run.best_epoch,
         "seconds": round(run.seconds, 3),
-        "history": [_plain(row) for row in run.history[-1000:]],
-        "counters": _plain(run.counters),
+        "history": [plain(row) for row in run.history[-1000:]],
+        "counters": plain(run.counters),
         "staleness": {str(late): n for late, n in sorted(run.staleness.items())},
     }
-
-
-def _plain(value: Any) -> Any:
-    """As JSON has it: NaN and infinity are null."""
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
-        return None
-    return value
 
 
 def _end_with(parent: int) -> None:

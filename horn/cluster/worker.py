@@ -8,7 +8,6 @@ can have been given their places; then it registers again. docs/notes/0060.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import platform
@@ -18,8 +17,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,13 +27,12 @@ from horn.cluster.audit import Audit
 from horn.cluster.coord import Coordinator
 from horn.cluster.depot import Depot
 from horn.cluster.desk import Desk, Have, Package
-from horn.cluster.keys import Key
 from horn.cluster.master import GONE, LAST, RUN, STARTING, Order
 from horn.cluster.mastering import Masters, Terms
 from horn.cluster.members import Membership, View
+from horn.cluster.offer import Offer, default_folder, is_loopback, read_spec, terms
 from horn.cluster.records import Event, Lost, Node, Suspended
 from horn.cluster.runs import Foreman, Run
-from horn.cluster.seating import Need
 from horn.cluster.submission import ReplayCache, Submission
 from horn.cluster.versions import versions
 from horn.errors import (
@@ -45,76 +41,19 @@ from horn.errors import (
     HornError,
     JobError,
     NotFound,
-    ProtocolError,
     SessionLost,
     Unreachable,
 )
-from horn.runtime.limits import Limits
 from horn.transport._client import Access, Client
 from horn.transport._service import Service
 
 logger = logging.getLogger(__name__)
 
-SESSION_S = 6.0  # after which a host that was cut off is given up
 LOOK_S = 1.0  # how often everything is looked at
 AGAIN_S = 1.0  # between attempts to reach ZooKeeper
 PROGRESS_S = 0.5  # between two notes of how far a job is
 MAX_WAITING = 8  # tasks that wait for a job, of 50 MB each
 FETCH_S = 120.0  # for a package to come from another host
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What a host offers.
-
-    address : for others, and what is listened on. name : the host's. folder : its own, shared : one
-    that all hosts see. key : the cluster's. is_insecure : may be reached from other hosts without
-    one.
-    """
-
-    hosts: str
-    slots: int
-    address: str = "127.0.0.1"
-    name: str = ""
-    folder: Path | None = None
-    shared: Path | None = None
-    key: Key | None = None
-    is_insecure: bool = False
-    root: str = "/horn"
-    session_s: float = SESSION_S
-    limits: Limits = Limits()
-
-
-def is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.strip("[]")).is_loopback
-    except ValueError:
-        return address == "localhost"
-
-
-def read_spec(key: Key | None, job: str, node: Node) -> Submission:
-    """A job's description, if this cluster may run it. Raises NotAllowed, ProtocolError."""
-    if key is not None:
-        return submission.verify(key, node.data, job=job, at_s=node.made_s).submission
-    try:
-        found = msgspec.json.decode(node.data, type=Submission)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(
-            f"job {job!r}: its description is not understood without a key ({error})"
-        ) from None
-    if found.job != job:
-        raise ProtocolError(f"job {job!r}: its description is that of job {found.job!r}")
-    return found
-
-
-def terms(found: Submission) -> Terms:
-    """What a submission asks of its master."""
-    options = found.options
-    need = Need(
-        found.groups, found.tasks, found.servers, bool(options.get("guests", False)),
-        str(options.get("horn", "")), str(options.get("python", "")),
-    )  # fmt: skip
-    return Terms(need, found.max_restarts)
 
 
 class Agent:
@@ -149,7 +88,7 @@ class Agent:
         self._suspended = False
         self._stack = ExitStack()
         try:
-            folder = offer.folder or _default_folder(self.name)
+            folder = offer.folder or default_folder(self.name)
             self.depot = Depot(folder, offer.shared)
             self._stack.callback(self.depot.close)
             self.replays = None
@@ -564,8 +503,3 @@ def _chained(first: bytes, rest: Any) -> Any:
 
 def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address and not address.startswith("[") else address
-
-
-def _default_folder(name: str) -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "horn" / name

@@ -344,17 +344,17 @@ def test_no_two_epochs_run_at_once_and_every_job_can_end(
         else:
             getattr(world, what)(*arguments)
     # From wherever it is: enough workers, and nothing more goes wrong.
-    for name in "abc":
-        world.join(name, 3)
+    for name in "abcd":
+        world.join(name, 6)
     for _ in range(200):
         if world.state in ENDED:
             break
         while world.master():
             pass
-        for name in "abc":
+        for name in "abcd":
             world.agent(name)
         if all(o.aim == RUN for o in world.orders.values()):
-            for name in "abc":
+            for name in "abcd":
                 world.finish(name)
     assert world.state in ENDED
 

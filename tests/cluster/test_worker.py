@@ -14,7 +14,8 @@ import pytest
 import zk
 from horn.cluster.client import Cluster
 from horn.cluster.jobs import State
-from horn.cluster.worker import Agent, Offer
+from horn.cluster.offer import Offer
+from horn.cluster.worker import Agent
 from horn.errors import AccessDenied, JobError
 from tests.cluster.agents import Agents, agents, alive
 
