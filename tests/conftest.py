@@ -12,6 +12,11 @@ from horn.backends import BACKENDS
 EXISTING = [name for name, module in BACKENDS.items() if importlib.util.find_spec(module)]
 
 
+def pytest_xdist_auto_num_workers(config):
+    """For ``-n auto``: one more than there are cores, as tests of processes often wait."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory):
     """What horn keeps between runs (the figures of the machine) is kept apart from the user's."""

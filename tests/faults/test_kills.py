@@ -468,12 +468,18 @@ class Crashes:
     iteration: int
     times: int
     initial: float = 0.05
+    after: str = ""  # once there is such a file, if it is given
 
     def at(self, iteration):
+        import glob
         import os
         import signal
+        import time
 
         if iteration == self.iteration and horn_task():
+            ends = time.monotonic() + 20.0
+            while self.after and not glob.glob(self.after) and time.monotonic() < ends:
+                time.sleep(0.01)
             for number in range(self.times):
                 if first(f"{self.folder}/crash{number}"):
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -483,9 +489,10 @@ class Crashes:
 def test_after_so_many_restarts_the_first_cause_is_said(tmp_path):
     watch = Watch()
     with pytest.raises(TaskFailed) as caught:
-        horn.train(job(40, optimizer=horn.SGD(Crashes(str(tmp_path), 12, 100))), tasks=2,
-                   progress=watch, max_restarts=3, checkpoints=tmp_path / "c",
-                   checkpoint_every=10)  # fmt: skip
+        saved = str(tmp_path / "c" / "ckpt-*-0000" / "MANIFEST.json")
+        crashes = Crashes(str(tmp_path), 12, 100, after=saved)
+        horn.train(job(40, optimizer=horn.SGD(crashes)), tasks=2, progress=watch,
+                   max_restarts=3, checkpoints=tmp_path / "c", checkpoint_every=10)  # fmt: skip
     assert "was killed by SIGKILL" in str(caught.value)
     at = [note[: note.index(")") + 1] for note in watch.notes[:-1]]
     assert at == [f"Restarting from iteration 10 (attempt {k} of 3)" for k in (1, 2, 3)]

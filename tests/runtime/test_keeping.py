@@ -267,10 +267,10 @@ class Interrupt(Progress):
 )
 def test_ctrl_c_saves_and_the_run_goes_on_exactly(settings, tmp_path):
     given, watcher = endless(batch_size=16), Interrupt(30)
-    before = signal.getsignal(signal.SIGINT)
+    before, others = signal.getsignal(signal.SIGINT), children()
     with pytest.raises(Stopped) as caught:
         horn.train(given, checkpoints=tmp_path, progress=watcher, **settings)
-    assert signal.getsignal(signal.SIGINT) is before and not children()
+    assert signal.getsignal(signal.SIGINT) is before and children().keys() <= others.keys()
     opened = Checkpoints(tmp_path).latest()
     assert caught.value.iteration == opened.iteration >= 30
     assert caught.value.checkpoint == str(opened.path) and caught.value.exit_code == 130
@@ -282,11 +282,12 @@ def test_ctrl_c_saves_and_the_run_goes_on_exactly(settings, tmp_path):
 @pytest.mark.net
 @pytest.mark.cluster
 def test_ctrl_c_twice_ends_it_at_once(tmp_path):
+    others = children()
     with pytest.raises(KeyboardInterrupt):
         horn.train(endless(), checkpoints=tmp_path, progress=Interrupt(10, 2))
     with pytest.raises(KeyboardInterrupt):
         horn.train(endless(), tasks=2, checkpoints=tmp_path, progress=Interrupt(10, 2))
-    assert not children()
+    assert children().keys() <= others.keys()
 
 
 @pytest.mark.net
