@@ -12,6 +12,7 @@ from horn.backends import BACKENDS
 EXISTING = [name for name, module in BACKENDS.items() if importlib.util.find_spec(module)]
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """For ``-n auto``: one more than there are cores, as tests of processes often wait."""
     return len(os.sched_getaffinity(0)) + 1

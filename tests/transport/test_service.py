@@ -202,7 +202,7 @@ def test_another_key_is_refused_at_both_ends(role, key, name, caplog):
             caller.call("echo", Text(), Text)
         wait_until(lambda: found.gate.n_refused or found.counters.n_failed_handshakes)
         assert echo.called == []
-        assert "event=refused address=127.0.0.1" in caplog.text
+        assert "event=refused address=" in caplog.text
 
 
 def test_a_known_service_and_an_unknown_key_is_refused_by_zap(caplog):
