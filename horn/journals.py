@@ -23,7 +23,7 @@ class Journals:
     """One run's.
 
     n_starts : of the run, this one too; its first epoch is ``first_epoch``. rows : of the epochs
-    that are over.
+    that are over. told : what some groups have said of later ones.
 
     Raises
     ------
@@ -35,6 +35,7 @@ class Journals:
         self.path = folder / "servers"
         self.mine = json.loads(json.dumps(mine))
         self.n_starts, self.rows = 1, list[dict[str, Any]]()
+        self.told: list[dict[str, Any]] = []
         file = self.path / "run.json"
         try:
             found = json.loads(file.read_text()) if file.exists() else None
@@ -54,22 +55,25 @@ class Journals:
                 what = f"is of another job, which differs in {', '.join(wrong)}"
                 raise CheckpointError(str(file), what)
             self.n_starts, self.rows = found["n_starts"] + 1, found["rows"]
+            self.told = found["told"]
         self._write()
 
     @property
     def first_epoch(self) -> int:
         return self.n_starts * EPOCHS
 
-    def keep(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """The history so far, if there is more of it."""
-        if len(rows) > len(self.rows):
-            self.rows = [plain_row(row) for row in rows]
+    def keep(
+        self, rows: Sequence[Mapping[str, Any]], told: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """The history so far, if there is more of it, and what is known of later epochs."""
+        if len(rows) > len(self.rows) or list(told) != self.told:
+            self.rows, self.told = [plain_row(row) for row in rows], [dict(one) for one in told]
             self._write()
 
     def _write(self) -> None:
         file = self.path / "run.json"
         said = {"format": FORMAT, "identity": self.mine, "n_starts": self.n_starts,
-                "rows": self.rows}  # fmt: skip
+                "rows": self.rows, "told": self.told}  # fmt: skip
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             new = file.with_suffix(".new")

@@ -109,7 +109,7 @@ class Foreman:
             return Over(FAILED, self._failure(error), checkpoint=self.checkpoint)
         except MemoryError:
             text = "out of memory; use a smaller batch_size, fewer neurons, or dtype float32"
-            return Over(FAILED, Failure(text, when=time.time(), is_final=True))
+            return Over(FAILED, Failure(text, is_final=True))
         except BaseException as error:  # the top of this process: from the user's file, or a bug
             return Over(FAILED, self._unexpected(error), checkpoint=self.checkpoint)
 
@@ -120,7 +120,6 @@ class Foreman:
         return Failure(
             f"{error}" if self.n_hosts == 1 else f"{error}\n(said by worker {host})",
             error.exit_code,
-            time.time(),
             is_echo=isinstance(error, MemberLost),
             is_final=not is_repairable,
             details=str(getattr(error, "details", ""))[:20_000],
@@ -135,10 +134,10 @@ class Foreman:
         kind = f"{type(error).__name__}: {error}"
         if found is None:
             code = 1 if isinstance(error, SystemExit) else 70
-            return Failure(kind, code, time.time(), is_final=True, details=text[-20_000:])
+            return Failure(kind, code, is_final=True, details=text[-20_000:])
         file, number, line = found
         short = file.removeprefix(self.assignment.work + "/")
-        return Failure(f"{short}:{number}  {line}\n{kind}", 1, time.time(), is_final=True)
+        return Failure(f"{short}:{number}  {line}\n{kind}", is_final=True)
 
     def _run(self) -> Over:
         mine, submission = self.assignment, self.submission

@@ -51,13 +51,14 @@ class Order(Kept, frozen=True, forbid_unknown_fields=True):
 class Failure(Kept, frozen=True, forbid_unknown_fields=True):
     """What went wrong on a host.
 
-    text : for people. code : the exit code that belongs to it. when : seconds of the wall clock.
-    is_echo : it tells of another host's failure. is_final : it would come again.
+    text : for people. code : the exit code that belongs to it. when : the place of its report in
+    ZooKeeper's order, which who reads it knows; hosts' clocks may differ. is_echo : it tells of
+    another host's failure. is_final : it would come again.
     """
 
     text: str
     code: int = 1
-    when: float = 0.0
+    when: _Count = 0
     is_echo: bool = False
     is_final: bool = False
     details: str = ""

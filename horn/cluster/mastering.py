@@ -206,6 +206,9 @@ class _Job:
         for name, node in self.reports.nodes().items():
             epoch, _, host = name.partition("-")
             report = _decoded(node, Report) if epoch == str(record.epoch) else None
+            if report is not None and report.failure is not None:
+                failure = msgspec.structs.replace(report.failure, when=node.changed)
+                report = msgspec.structs.replace(report, failure=failure)
             if report is not None:
                 reports[host] = report
         wish = nodes.get("wish")

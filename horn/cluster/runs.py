@@ -267,15 +267,15 @@ class Run:
         elif self.aim == END:
             self.say(GONE)
         else:
-            self.say(FAILED, failure=Failure(_died(code), when=time.time()))
+            self.say(FAILED, failure=Failure(_died(code)))
 
     def kill(self, why: str) -> None:
         """End at once, and say why."""
         if self.foreman is not None:
             self.foreman.kill()
-            self._last = Over(FAILED, Failure(why, when=time.time()))
+            self._last = Over(FAILED, Failure(why))
         else:
-            self.say(FAILED, failure=Failure(why, when=time.time()))
+            self.say(FAILED, failure=Failure(why))
 
 
 def _died(code: int) -> str:

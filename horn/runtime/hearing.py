@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from horn.errors import Diverged, HornError, ProtocolError
@@ -48,15 +49,32 @@ class Outcome:
 
 
 class Record:
-    """What a job's progress shows, over all attempts: ``rows`` of the history, and where it is."""
+    """What a job's progress shows, over all attempts: ``rows`` of the history, and where it is.
 
-    def __init__(self, job: Job, watcher: Progress, rows: Sequence[Mapping[str, Any]] = ()) -> None:
+    told : as ``told`` of the one before.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        watcher: Progress,
+        rows: Sequence[Mapping[str, Any]] = (),
+        told: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self.job, self.watcher = job, watcher
         self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
         self.epoch, self.iteration = len(self.rows) + 1, 0
         self.is_shown = False
         self._n_told = len(self.rows)
         self._heard: dict[int, dict[int, Row]] = {}  # epoch, group: what is not in ``rows`` yet
+        self._latest: dict[int, int] = {}  # group: the last epoch that it told of
+        for said in told:
+            self._note(msgspec.convert(said, Row))
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """What groups have said of epochs that are not in ``rows`` yet: plain, for a file."""
+        return [msgspec.to_builtins(row) for said in self._heard.values() for row in said.values()]
 
     def begin(self) -> None:
         if not self.is_shown:
@@ -73,33 +91,46 @@ class Record:
         self.rows = [dict(row) for row in rows]
         self.epoch, self.iteration = len(self.rows) + 1, iteration
         self._heard.clear()
+        self._latest.clear()
 
     def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
         self.epoch, self.iteration = epoch, iteration
         self.watcher.step(epoch, iteration, loss, samples_per_s)
 
     def hear(self, row: Row, n_groups: int, is_joined: bool) -> None:
-        self._heard.setdefault(int(row.values["epoch"]), {})[row.group] = row  # type: ignore[arg-type]
+        self._note(row)
         self.put(n_groups, is_joined)
 
-    def put(self, n_groups: int, is_joined: bool, skips: bool = False) -> None:
-        """The next epochs that so many groups at least have told of. skips : also where one between
-        them was told of to somebody who has gone.
+    def _note(self, row: Row) -> None:
+        epoch, group = int(row.values["epoch"]), row.group  # type: ignore[arg-type]
+        self._latest[group] = max(epoch, self._latest.get(group, 0))
+        if epoch > len(self.rows):
+            self._heard.setdefault(epoch, {})[group] = row
+
+    def put(self, n_groups: int, is_joined: bool, is_over: bool = False) -> None:
+        """The next epochs of which no group will tell any more: each has, or has told of a later
+        one, as those do that go on from what servers know. is_over : nobody tells anything more,
+        and the last epoch is that of group 0.
         """
-        if skips and self._heard and not self.rows:
-            known = [epoch for epoch, found in self._heard.items() if 0 in found]
-            empty = dict.fromkeys(COLUMNS)
-            self.rows += [{**empty, "epoch": n} for n in range(1, min(known, default=1))]
-        while found := self._heard.get(len(self.rows) + 1):
-            if len(found) < n_groups or 0 not in found:
+        while True:
+            epoch = len(self.rows) + 1
+            found = self._heard.get(epoch, {})
+            if is_over and epoch > self._latest.get(0, 0):
                 return
-            del self._heard[len(self.rows) + 1]
-            row = merged(found, is_joined)
-            self.rows.append(row)
-            self.epoch, self.iteration = int(row["epoch"]), int(row["iteration"])
-            if len(self.rows) > self._n_told:
-                self._n_told = len(self.rows)
-                self.watcher.epoch(row)
+            missing = [g for g in range(n_groups) if g not in found]
+            if not is_over and any(self._latest.get(g, 0) <= epoch for g in missing):
+                return
+            self._heard.pop(epoch, None)
+            self.rows.append(merged(found, is_joined) if 0 in found else self._unknown(epoch))
+            self.epoch, self.iteration = epoch, int(self.rows[-1]["iteration"])
+            if epoch > self._n_told and 0 in found:
+                self.watcher.epoch(self.rows[-1])
+            self._n_told = max(epoch, self._n_told)
+
+    def _unknown(self, epoch: int) -> dict[str, Any]:
+        """The row of an epoch that group 0 told of to somebody who has gone."""
+        iteration = min(epoch * self.job.iterations_per_epoch, self.job.n_iterations)
+        return {**dict.fromkeys(COLUMNS), "epoch": epoch, "iteration": iteration}
 
 
 class Hearing:
@@ -266,7 +297,7 @@ class Hearing:
         if sent != received:
             raise ProtocolError(f"{sent} messages were sent, {received} received")
         # Of an asynchronous run that ended early, some groups had fewer epochs.
-        self.record.put(1, self.is_joined, skips=True)
+        self.record.put(1, self.is_joined, is_over=True)
         first = self.finished[0]
         ending = Ending(
             first.iterations, first.iteration, first.stopped_early, first.best_epoch, first.test,

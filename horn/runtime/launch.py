@@ -228,7 +228,7 @@ def launch_at(
         except HornError as error:
             site.is_repairable = hearing.is_repairable(error) or isinstance(error, MemberLost)
             if journals is not None:
-                journals.keep(attempts.record.rows)
+                journals.keep(attempts.record.rows, attempts.record.told)
             raise
         crew.wait()
         attempts.close()
@@ -289,7 +289,7 @@ class Attempts:
         self.checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
         self.epoch, self.earlier_s = 0, 0.0
         if lasting.journals is not None:
-            self.record = Record(job, watcher, lasting.journals.rows)
+            self.record = Record(job, watcher, lasting.journals.rows, lasting.journals.told)
             self.epoch = lasting.journals.first_epoch
         if self.start is not None:
             self.record.iteration = self.start.iteration

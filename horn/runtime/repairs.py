@@ -41,7 +41,7 @@ class Repairs:
         start: Callable[[Sequence[int], int], None],
         watcher: Progress,
         epoch: int,
-        keep: Callable[[Sequence[Any]], None],
+        keep: Callable[[Sequence[Any], Sequence[Any]], None],
     ) -> None:
         self.topology, self.most, self.crew, self.hearing = topology, most, crew, hearing
         self.start, self.watcher, self.epoch, self.keep = start, watcher, epoch, keep
@@ -117,7 +117,8 @@ class Repairs:
 
     def look(self, now: float) -> None:
         """Start again what is due."""
-        self.keep(self.hearing.record.rows)
+        record = self.hearing.record
+        self.keep(record.rows, record.told)
         for unit, (at, why) in list(self._due.items()):
             if now < at:
                 continue

@@ -108,6 +108,14 @@ def test_what_would_come_again_is_not_repeated():
     assert found.result["cause"] == "AttributeError" and found.result["code"] == 1
 
 
+def test_the_failure_that_zookeeper_heard_of_first_is_the_cause():
+    first, second = Failure("task 3 crashed", when=11), Failure("task 0 crashed", when=12)
+    reports = {"a": Report(FAILED, failure=second), "b": Report(FAILED, failure=first)}
+    found = decide(saying(running(max_restarts=0), **reports))
+    assert found is not None and found.result is not None
+    assert found.result["cause"].startswith("task 3 crashed")
+
+
 def test_a_host_that_went_is_the_cause_and_not_those_who_missed_it():
     echo = Failure("lost task 1", is_echo=True)
     picture = saying(running(max_restarts=0), a=Report(FAILED, failure=echo))

@@ -191,18 +191,27 @@ def ask(number: int, op: str = "echo", size: int = 0, timeout_s: float = 5.0) ->
     return calls.encode(calls.Ask(number, calls.VERSION, op, timeout_s, request, size))
 
 
+def refusals(found) -> int:
+    return found.gate.n_refused + found.counters.n_failed_handshakes
+
+
 @pytest.mark.parametrize(
     ("role", "key", "name"),
     [("client", OTHER, "host-1"), ("client", KEY, "host-2")],
     ids=["another key", "another service"],
 )
 def test_another_key_is_refused_at_both_ends(role, key, name, caplog):
-    with service() as (found, echo), client(found, role, key, name) as caller:
-        with pytest.raises(NotAllowed, match="refuses this key"):
-            caller.call("echo", Text(), Text)
-        wait_until(lambda: found.gate.n_refused or found.counters.n_failed_handshakes)
+    with service() as (found, echo):
+        for n_before in range(8):
+            with client(found, role, key, name) as caller:
+                with pytest.raises(NotAllowed, match="refuses this key"):
+                    caller.call("echo", Text(), Text)
+            wait_until(lambda n=n_before: refusals(found) > n)
+            # "?" where libzmq had closed the connection before anybody could look whose it was
+            if "event=refused address=127.0.0.1" in caplog.text:
+                break
         assert echo.called == []
-        assert "event=refused address=" in caplog.text
+        assert "event=refused address=127.0.0.1" in caplog.text
 
 
 def test_a_known_service_and_an_unknown_key_is_refused_by_zap(caplog):
