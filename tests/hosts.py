@@ -227,7 +227,17 @@ class Network:
         self._switch("ip", "link", "set", f"p{host.number}", "down")
 
     def plug(self, host: Host) -> None:
-        self._switch("ip", "link", "set", f"p{host.number}", "up")
+        """Put it back, and wait until the switch forwards again."""
+        port = f"p{host.number}"
+        self._switch("ip", "link", "set", port, "up")
+        deadline = time.monotonic() + 10.0
+        pause = threading.Event()
+        show = ["ip", "netns", "exec", self.switch, "bridge", "link", "show", "dev", port]
+        while "state forwarding" not in (
+            seen := subprocess.run(show, capture_output=True, text=True).stdout
+        ):
+            assert time.monotonic() < deadline, f"{port} does not forward after 10 s: {seen}"
+            pause.wait(0.02)
 
     def break_connections(self, host: Host) -> None:
         """End all TCP connections to other hosts; both ends get an error."""

@@ -35,8 +35,8 @@ def go_until_trouble(t, pipe, how, timeout_s):
 def flood(t, pipe):
     """Task 0 sends without end to one that does not read; what it holds must be bounded."""
     t.plan([Channel(1, 0, (1,), "<f4", (1 << 20,))], TIMEOUT_S)
+    pipe.send("here")
     if t.task == 1:
-        pipe.send("here")
         signal.pause()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sent = 0
