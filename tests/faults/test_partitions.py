@@ -24,7 +24,7 @@ import pytest
 
 from horn.cluster.master import RUNNING, Record, Report
 from tests.cluster.agents import alive
-from tests.faults.cluster import Cluster, digest, until
+from tests.faults.cluster import SESSION_S, Cluster, digest, until
 from tests.hosts import hosts, why_not
 
 pytestmark = [
@@ -247,6 +247,42 @@ def test_a_group_that_is_cut_off_from_its_server_goes_on(cluster, n):
         print(f"\n{kind}, {n} cuts: both groups go on after {np.median(took):.1f} s (worst "
               f"{max(took):.1f}); load {os.getloadavg()[0]:.0f}", file=sys.stderr)  # fmt: skip
     assert n == 1 or max(map(max, found.values())) <= RESUMED_S
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "n", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
+def test_zookeeper_may_be_away(cluster, n):
+    """Experiment 18: for half a session nobody notices; for three, all starts again, once."""
+    job = cluster.submit(*SHAPE, "--checkpoint-every", "20", *WHAT, "100000")
+    resumed = []
+    with cluster.session() as coord:
+        begun(coord, job, 1, cluster.told)
+        draw, pause = random.Random(18), threading.Event()
+        for number in range(n):
+            epoch = record(coord, job).epoch
+            for _ in range(3):
+                pause.wait(draw.random() * SESSION_S / 2)  # at any time between two heartbeats
+                cluster.net.cut(cluster.zk_host)
+                pause.wait(SESSION_S / 2)
+                cluster.net.heal()
+                pause.wait(SESSION_S / 2)
+                assert record(coord, job).epoch == epoch, cluster.told()
+            cluster.net.cut(cluster.zk_host)
+            pause.wait(3 * SESSION_S)
+            assert not [pid for host in range(N_WORKERS) for pid in cluster.job_processes(host)]
+            back_at = time.monotonic()
+            cluster.net.heal()
+            until(lambda e=epoch: record(coord, job).epoch > e, HEALED_S, cluster.told)
+            begun(coord, job, epoch + 1, cluster.told)
+            resumed.append(time.monotonic() - back_at)
+            assert record(coord, job).n_restarts == number + 1
+    stopped = cluster.horn("stop", "--now", job)
+    assert stopped.code == 0, stopped
+    print(f"\nZooKeeper away for 3 sessions, {n} times: first step {np.median(resumed):.1f} s after"
+          f" it was back (worst {max(resumed):.1f}); load {os.getloadavg()[0]:.0f}",
+          file=sys.stderr)  # fmt: skip
 
 
 def tell(kind, took):
