@@ -90,6 +90,10 @@ def record(coord, job):
     return msgspec.json.decode(coord.get(coord.paths.record(job)).data, type=Record)
 
 
+def in_shared_memory():
+    return {name for name in os.listdir("/dev/shm") if "horn" in name}
+
+
 def gone(pids, timeout_s):
     """Until none of these processes is there."""
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), timeout_s,
@@ -139,12 +143,21 @@ def test_a_killed_agent_leaves_nothing_and_its_job_goes_on(cluster, undisturbed)
     job = cluster.submit(*SMALL, *HEAVY, text=TEXT)
     begun(cluster, job)
     number = next(int(name[-1]) for name in cluster.status(job)["hosts"])
-    its = cluster.hosts[number].pids()
-    assert len(its) >= 3
+    host = cluster.hosts[number]
+    its, shared = host.pids(), in_shared_memory()
+    assert len(its) >= 3 and len(host.ports()) >= 2
     cluster.kill(number)
+    ends = time.monotonic() + 2.0
     gone(its, 2.0)
+    until(lambda: not host.pids() and not host.ports(), ends - time.monotonic(), cluster.told)
+    assert in_shared_memory() <= shared
+    work = cluster.folder / f"worker{number}" / "jobs" / job
+    assert list(work.glob("work-*"))  # there is nobody who could remove it
+    cluster.start(number)
+    until(lambda: not list(work.glob("work-1")), 20.0, cluster.told)  # the next agent has
     status = cluster.wait(job, "SUCCEEDED")
     assert status["restarts"] == 1 and digest(cluster, job) == undisturbed
+    until(lambda: not list(work.glob("work-*")), 5.0, cluster.told)
 
 
 @pytest.mark.slow
