@@ -9,7 +9,6 @@ that user code runs in: limits are set before, and no key of the cluster is ever
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import logging
 import os
@@ -59,7 +58,6 @@ from horn.transport import Place
 
 logger = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
 MEET_S = 60.0  # for the hosts of a job to find one another
 CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
 REPAIRS = 1000  # epochs of tasks within one of the job: what ended alone starts again alone
@@ -315,16 +313,9 @@ def _result(run: Run) -> dict[str, Any]:
     }
 
 
-def _end_with(parent: int) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def main() -> None:
     """One foreman: wait for an assignment, do it, say what came of it."""
     fd, parent = map(int, sys.argv[1:3])
-    _end_with(parent)
     waits = msgspec.json.decode(sys.argv[4], type=Waits)
     limits.apply(waits.limits, keep=[fd], parent=parent)  # also of the tasks that wait
     os.set_inheritable(fd, False)

@@ -48,6 +48,7 @@ from horn.cluster.master import (
 )
 from horn.cluster.master import RUNNING as IS_RUNNING
 from horn.errors import JobError, ProtocolError
+from horn.runtime.family import PREAMBLE
 from horn.runtime.limits import environment
 
 logger = logging.getLogger(__name__)
@@ -55,10 +56,7 @@ logger = logging.getLogger(__name__)
 END_S = 5.0  # for a foreman to end its tasks once it is told
 LAST_S = 5.0  # for it to exit after its last word
 SAVE_S = 120.0  # for it to save and stop
-PROGRAM = (
-    "import os, sys, json; sys.path[:] = json.loads(os.environ.pop('HORN_TASK_PATH')); "
-    "from horn.cluster.foreman import main; main()"
-)
+PROGRAM = PREAMBLE.format(2) + "from horn.cluster.foreman import main; main()"
 
 
 class Foreman:

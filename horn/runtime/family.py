@@ -23,10 +23,14 @@ LAST_WORD_S = 1.0  # for what a task said before its end to be read
 STACK_S = 1.0  # for a late task to say where it is
 STACK_BYTES = 20_000
 BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-PROGRAM = (
-    "import os, sys, json; sys.path[:] = json.loads(os.environ.pop('HORN_TASK_PATH')); "
-    "from horn.runtime.process import end, main; end(main())"
+# Before all that takes long: a process is killed when the one that started it ends (1 is
+# PR_SET_PDEATHSIG), whose pid is an argument; and it ends here if that has happened already.
+PREAMBLE = (
+    "import ctypes, os, sys, json; ctypes.CDLL(None).prctl(1, 9); "
+    "os.getppid() == int(sys.argv[{}]) or os._exit(1); "
+    "sys.path[:] = json.loads(os.environ.pop('HORN_TASK_PATH')); "
 )
+PROGRAM = PREAMBLE.format(3) + "from horn.runtime.process import end, main; end(main())"
 
 
 class Child:
