@@ -81,9 +81,9 @@ class Cluster:
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Cluster:
-        secret = None if self.key is None else self.key.zookeeper()
+        credential = None if self.key is None else self.key.zookeeper()
         self.coord = self._stack.enter_context(
-            Coordinator(self.hosts, timeout_s=self.timeout_s, secret=secret)
+            Coordinator(self.hosts, timeout_s=self.timeout_s, credential=credential)
         )
         self.paths = self.coord.paths
         self.jobs = Jobs(self.coord)
@@ -124,8 +124,9 @@ class Cluster:
         for _ in range(10):
             job = new_id(wanted.name or wanted.job)
             spec = self._signed(msgspec.structs.replace(wanted, job=job))
+            guest = "" if self.key is None else self.key.zookeeper_of(job).id
             try:
-                self.jobs.create(job, spec)
+                self.jobs.create(job, spec, guest)
             except Conflict:
                 continue
             return job

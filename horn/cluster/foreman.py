@@ -197,7 +197,7 @@ class Foreman:
             crews = Crews(crew, bridge, elsewhere)
         return launch.Site(
             mine.zookeeper, mine.job, mine.epoch * REPAIRS, crews, self._url(), threads, mine.key,
-            mine.secret, self.asked, self._saved,
+            mine.credential, self.asked, self._saved,
         )  # fmt: skip
 
     def _url(self) -> str:
@@ -252,7 +252,7 @@ class Foreman:
         place = Place(names.index(mine.host), len(names), f"{mine.job}/crews", mine.epoch, mine.key)
         bridge = Bridge(f"tcp://{_host(mine)}:0", place, names)
         stack.callback(bridge.close)
-        coord = stack.enter_context(Coordinator(mine.zookeeper, secret=mine.secret))
+        coord = stack.enter_context(Coordinator(mine.zookeeper, credential=mine.credential))
         here = Membership(coord, coord.paths.crews(mine.job))
         stack.callback(here.close)
         here.join(mine.host, bridge.endpoint, info={"epoch": mine.epoch}, replace=True)
@@ -283,7 +283,7 @@ class Foreman:
         self.site = launch.Site("", "", 0, crew, "", 1, is_repairable=True)
         is_done = attend(
             crew, bridge, job, draft(job, strategy), change, self.is_over,
-            lambda: self.say(Running()), mine.key, mine.secret,
+            lambda: self.say(Running()), mine.key, mine.credential,
         )  # fmt: skip
         return Over(FINISHED if is_done else GONE)
 

@@ -142,10 +142,10 @@ class Agent:
 
     def _session(self) -> None:
         offer = self.offer
-        secret = None if offer.key is None else offer.key.zookeeper()
+        own = None if offer.key is None else offer.key.zookeeper()
         with ExitStack() as stack:
             coord = stack.enter_context(
-                Coordinator(offer.hosts, session_s=offer.session_s, secret=secret, root=offer.root)
+                Coordinator(offer.hosts, session_s=offer.session_s, credential=own, root=offer.root)
             )
             self.coord = coord
             self._suspended = False
@@ -316,7 +316,7 @@ class Agent:
             submission=msgspec.to_builtins(found),
             zookeeper=self.offer.hosts,
             key=None if key is None else key.job(job),
-            secret=None if key is None else key.zookeeper(),
+            credential=None if key is None else key.zookeeper_of(job),
             threads=self.waits.threads,
             can_save=len(folders) == 1,
         )

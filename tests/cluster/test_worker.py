@@ -257,6 +257,10 @@ def test_with_a_key_a_job_runs_on_two_workers_and_without_it_nothing_can_be_read
         status = cluster_of.wait_ended(cluster, job)
         assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
         assert cluster.files(job)["a"]
+        assert cluster_of.key is not None
+        made_by_tasks = cluster.coord._acl_of(cluster.paths.members(job, 1), 10.0)
+        whose = [cluster_of.key.zookeeper(), cluster_of.key.zookeeper_of(job)]
+        assert [entry.id.id for entry in made_by_tasks] == [one.id for one in whose]
     with pytest.raises(AccessDenied), Cluster(cluster_of.hosts) as stranger:
         stranger.status(job)
 
