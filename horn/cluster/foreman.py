@@ -40,6 +40,7 @@ from horn.cluster.assignment import (
     Waits,
     Warm,
 )
+from horn.cluster.blaming import blamed
 from horn.cluster.coord import Coordinator
 from horn.cluster.depot import CHECKPOINTS, LOG_BYTES, MODEL, PROGRESS
 from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Failure
@@ -122,8 +123,16 @@ class Foreman:
             error.exit_code,
             is_echo=isinstance(error, MemberLost),
             is_final=not is_repairable,
+            hosts=self._blamed(error),
             details=str(getattr(error, "details", ""))[:20_000],
         )
+
+    def _blamed(self, error: HornError) -> tuple[str, ...]:
+        submission = self.submission
+        topology = Topology(submission.groups, submission.tasks, submission.servers)
+        ranks = {name: seat.ranks for name, seat in self.assignment.seats.items()}
+        names = {rank: topology.name(rank) for seated in ranks.values() for rank in seated}
+        return blamed(error, self.assignment.host, ranks, names)
 
     def _unexpected(self, error: BaseException) -> Failure:
         import traceback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ import pytest
 
 import zk
 from horn.cluster.client import Cluster
-from horn.cluster.jobs import State
+from horn.cluster.jobs import ENDED, State
 from horn.cluster.offer import Offer
 from horn.cluster.worker import Agent
 from horn.errors import AccessDenied, JobError
@@ -321,3 +322,24 @@ def test_of_downpour_only_the_group_that_lost_a_task_starts_again(
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.epoch == 1, "the master had nothing to do"
+
+
+def test_a_job_leaves_a_host_on_which_every_task_dies_and_finishes_elsewhere(
+    cluster_of: Agents, client: Cluster
+):
+    cluster_of.start("a", "b")
+    job = cluster_of.submit(client, "--epochs", "30", tasks=2, max_restarts=2)
+    poisoned: set[int] = set()
+
+    def is_over() -> bool:
+        for pid in cluster_of.tasks("a"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                poisoned.add(pid)
+        return client.jobs.state(job) in ENDED
+
+    cluster_of.wait(is_over)
+    status = client.status(job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert poisoned and status.result["host"] == "b"
+    assert status.record.n_restarts == 1 and status.record.epoch == 2
