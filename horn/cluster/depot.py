@@ -41,8 +41,8 @@ class Depot:
         self.keep = shared or folder
         self._lock = threading.Lock()
         try:
-            for path in (folder / "packages", folder / "jobs", self.keep / "packages",
-                         self.keep / "jobs"):  # fmt: skip
+            for path in (folder, self.keep, folder / "packages", folder / "jobs",
+                         self.keep / "packages", self.keep / "jobs"):  # fmt: skip
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -93,7 +93,7 @@ class Depot:
                 for portion in portions:
                     unpacker.feed(portion)
                 temporary = folder / f"manifest-{secrets.token_hex(4)}"
-                temporary.write_bytes(packed)
+                _write(temporary, packed)
                 temporary.rename(folder / "manifest")
                 unpacker.finish()
             self._share(digest)
@@ -158,6 +158,13 @@ class Depot:
 
     def _job(self, job: str) -> Path:
         return self.folder / "jobs" / paths.checked("job", job)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """A new file, for its owner alone."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
 
 
 def _id(folder: Path) -> str:
