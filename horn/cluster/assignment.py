@@ -36,7 +36,8 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
 
     work : its folder, with the package. keep : where checkpoints and the model go. logs : a folder.
     submission : as msgspec makes builtins of it. zookeeper : hosts. key, credential : the job's.
-    can_save : whether all hosts of the epoch see the same ``keep``. threads : per task.
+    can_save : whether all hosts of the epoch see the same ``keep``. threads : per task. begin : the
+    iteration of the checkpoint to go on from, -1 for the newest.
     """
 
     job: str
@@ -53,6 +54,7 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
     can_save: bool = False
     threads: int = 1
     log_bytes: int = 0
+    begin: int = -1
 
 
 class Stop(Word, frozen=True, tag=True, forbid_unknown_fields=True):

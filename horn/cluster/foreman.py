@@ -28,6 +28,7 @@ import msgspec
 import horn.train  # noqa: F401  what follows needs it, and it takes long
 from horn import settings as settings_
 from horn import target as targets
+from horn.checkpoint import Checkpoints
 from horn.cluster.assignment import (
     Assignment,
     End,
@@ -63,6 +64,7 @@ logger = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 MEET_S = 60.0  # for the hosts of a job to find one another
 CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
+LEAVE_S = 1.0  # for what runs to end once it is told to
 REPAIRS = 1000  # epochs of tasks within one of the job: what ended alone starts again alone
 
 
@@ -77,6 +79,7 @@ class Foreman:
         self.asked = threading.Event()  # save, then end
         self.checkpoint = -1
         self.site: launch.Site | None = None
+        self._has_run = threading.Event()
         self._lock = threading.Lock()
 
     @property
@@ -113,6 +116,8 @@ class Foreman:
             return Over(FAILED, Failure(text, is_final=True))
         except BaseException as error:  # the top of this process: from the user's file, or a bug
             return Over(FAILED, self._unexpected(error), checkpoint=self.checkpoint)
+        finally:
+            self._has_run.set()
 
     def _failure(self, error: HornError) -> Failure:
         site = self.site
@@ -181,6 +186,13 @@ class Foreman:
         """End the tasks as soon as it is told to: then everything else here ends, too."""
         self.is_over.wait()
         crew.kill()
+        if not self._has_run.wait(LEAVE_S):  # tasks of Downpour that were killed are started again
+            self.say(self.told_to_end())
+            os._exit(0)
+
+    def told_to_end(self) -> Over:
+        """The last word of who ends because the agent said so."""
+        return Over(STOPPED if self.asked.is_set() else GONE, checkpoint=self.checkpoint)
 
     def _load(self) -> tuple[Job, Strategy]:
         submission = self.submission
@@ -247,10 +259,17 @@ class Foreman:
             checkpoint_every=submission.checkpoint_every if saves else None,
             checkpoint_seconds=seconds if saves else None,
             keep_checkpoints=submission.keep,
-            resume=self.lasts,
+            resume=self._begin(),
             max_restarts=submission.max_restarts if submission.servers else 0,
             site=site,
         )
+
+    def _begin(self) -> bool | Path:
+        """Whether to go on from what is kept, or the checkpoint that was asked for."""
+        at = self.assignment.begin
+        if at < 0 or not self.saves:
+            return self.lasts
+        return Checkpoints(Path(self.assignment.keep) / CHECKPOINTS).open(at, verify=False).path
 
     # several hosts
 
@@ -364,8 +383,7 @@ def main() -> None:
     threading.Thread(target=_listen, args=(line, foreman, waiting), daemon=True).start()
     over = foreman.run()
     if foreman.is_over.is_set() and over.phase in (FAILED, GONE) and not _is_own(over):
-        phase = STOPPED if foreman.asked.is_set() else GONE
-        over = Over(phase, checkpoint=over.checkpoint)
+        over = foreman.told_to_end()
     foreman.say(over)
     sys.stdout.flush()
     sys.stderr.flush()

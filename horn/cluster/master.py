@@ -43,11 +43,14 @@ class Seat(Kept, frozen=True, forbid_unknown_fields=True):
 
 
 class Order(Kept, frozen=True, forbid_unknown_fields=True):
-    """What an agent is to run of a job. ``seats`` : all hosts', its own among them."""
+    """What an agent is to run of a job. ``seats`` : all hosts', its own among them. ``begin`` : the
+    iteration of the checkpoint to go on from; -1 for the newest.
+    """
 
     epoch: _Count
     aim: str
     seats: dict[str, Seat]
+    begin: int = -1
 
 
 class Failure(Kept, frozen=True, forbid_unknown_fields=True):
@@ -85,7 +88,8 @@ class Record(Kept, frozen=True, forbid_unknown_fields=True):
 
     seats : who has orders; empty when nothing runs. n_failures : since the last checkpoint.
     hosts : where it ran last. blamed : failures of hosts since they had part in a new checkpoint;
-    parted : pairs of hosts that lost each other since. reason : why it waits.
+    parted : pairs of hosts that lost each other since. reason : why it waits. begin : the iteration
+    that it was resumed from, until there is a checkpoint after that; -1 for the newest.
     """
 
     epoch: _Count = 0
@@ -100,6 +104,7 @@ class Record(Kept, frozen=True, forbid_unknown_fields=True):
     parted: tuple[tuple[str, str], ...] = ()
     reason: str = ""
     trouble: str = ""  # the last failure, in words
+    begin: int = -1
 
 
 @dataclass(frozen=True)
@@ -281,12 +286,15 @@ def _noted(record: Record, hosts: tuple[str, ...]) -> Record:
 
 
 def _proven(record: Record) -> Record:
-    """What runs has made a checkpoint: its hosts can do it, and together."""
+    """What runs has made a checkpoint: its hosts can do it, and together, and it is what to go on
+    from.
+    """
     seats = record.seats
     return _changed(
         record,
         blamed={name: n for name, n in record.blamed.items() if name not in seats},
         parted=tuple(pair for pair in record.parted if not set(pair) <= seats.keys()),
+        begin=-1,
     )
 
 
@@ -321,7 +329,7 @@ def _settled(record: Record) -> Record:
 
 
 def _orders(record: Record) -> dict[str, Order | None]:
-    order = Order(record.epoch, record.aim, dict(record.seats))
+    order = Order(record.epoch, record.aim, dict(record.seats), record.begin)
     return dict.fromkeys(record.seats, order)
 
 

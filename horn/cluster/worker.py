@@ -319,6 +319,7 @@ class Agent:
             credential=None if key is None else key.zookeeper_of(job),
             threads=self.waits.threads,
             can_save=len(folders) == 1,
+            begin=order.begin,
         )
 
     def _fetch(self, digest: str) -> None:
