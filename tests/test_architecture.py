@@ -63,6 +63,7 @@ LAYERS = [
     {"horn.cluster.voices"},
     {"horn.cluster.foreman"},
     {"horn.cluster.desk", "horn.cluster.runs"},
+    {"horn.cluster.preparing"},
     {"horn.cluster.worker", "horn.cluster.client"},
     {"horn.cli"},
     {"horn", "horn.__main__"},
