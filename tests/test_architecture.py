@@ -65,6 +65,7 @@ LAYERS = [
     {"horn.cluster.desk", "horn.cluster.runs"},
     {"horn.cluster.preparing"},
     {"horn.cluster.worker", "horn.cluster.client"},
+    {"horn.cluster.resuming"},
     {"horn.cli"},
     {"horn", "horn.__main__"},
 ]  # fmt: skip

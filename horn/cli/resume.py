@@ -27,9 +27,10 @@ def _checked(context: click.Context, option: click.Parameter, value: str) -> str
 def command(job: str, zk_hosts: str | None, key_file: str | None, begin: str) -> None:
     """Have JOB go on from its last checkpoint, with the files that it was submitted with."""
     from horn.cli import _screen
+    from horn.cluster.resuming import resume
 
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)
-        checkpoint = cluster.resume(name, begin)
+        checkpoint = resume(cluster, name, begin)
         where = f"from iteration {checkpoint:,}" if checkpoint >= 0 else "from the beginning"
         _screen.say(f"Job {name} goes on {where}. horn logs -f {name} · horn status {name}")

@@ -17,6 +17,7 @@ import pytest
 from horn.cli.up import first_node, slurm
 from horn.cluster.depot import MARK
 from horn.cluster.jobs import State
+from horn.cluster.resuming import saved
 from horn.cluster.runs import SAVE_S
 from tests.cli.conftest import Result
 from tests.cluster.agents import ROOT, Agents, agents, alive
@@ -131,7 +132,7 @@ def test_resume_goes_on_from_the_checkpoint_that_it_is_told(cluster: Agents, run
     with cluster.client() as client:
         cluster.wait_running(client, job, 60)
         assert run("stop", job).code == 0
-        iterations = client.saved(job)[0]
+        iterations = saved(client, job)[0]
         assert len(iterations) == 3 and iterations == sorted(iterations)  # so many are kept
         earlier, _, last = iterations
         there = ", ".join(map(str, iterations))
@@ -143,14 +144,21 @@ def test_resume_goes_on_from_the_checkpoint_that_it_is_told(cluster: Agents, run
         assert run("resume", job, "--from", "first").code == 2
         assert client.jobs.state(job) is State.STOPPED, "what is refused changes nothing"
         done = run("resume", job, "--from", str(earlier))
-        assert done.code == 0 and f"goes on from iteration {earlier}." in done.err
-        cluster.wait(lambda: client.status(job).record.checkpoint == earlier + 10)
+        assert done.code == 0 and f"goes on from iteration {earlier:,}." in done.err
+        cluster.wait(lambda: client.status(job).record.checkpoint > earlier)
         assert client.status(job).record.begin == -1, "there is a newer one of this start"
         assert run("stop", job, "--now").code == 0
-        newest = client.saved(job)[0][-1]
+        newest = saved(client, job)[0][-1]
         done = run("resume", job, "--from", "last")
-        assert done.code == 0 and f"goes on from iteration {newest}." in done.err
+        assert done.code == 0 and f"goes on from iteration {newest:,}." in done.err
         assert run("stop", job, "--now").code == 0
+        # it is that one which is read, and no other in its place
+        chosen = saved(client, job)[0][0]
+        [folder] = cluster.folder.glob(f"a/jobs/{job}/checkpoints/ckpt-{chosen:09d}-*")
+        (folder / "MANIFEST.json").write_text("{}")
+        assert run("resume", job, "--from", str(chosen)).code == 0
+        status = cluster.wait_ended(client, job)
+        assert status.state is State.FAILED and folder.name in status.result["cause"]
     assert last > earlier
 
 
@@ -187,11 +195,11 @@ def test_resume_from_best_is_the_checkpoint_of_the_best_epoch_if_it_is_kept(
     with cluster.client() as client:
         cluster.wait_running(client, job, 100)
         assert run("stop", job).code == 0
-        iterations, best = client.saved(job, wants_best=True)
+        iterations, best = saved(client, job, wants_best=True)
         assert best > 0
         done = run("resume", job, "--from", "best")
         if best in iterations:
-            assert done.code == 0 and f"goes on from iteration {best}." in done.err
+            assert done.code == 0 and f"goes on from iteration {best:,}." in done.err
             assert run("stop", job, "--now").code == 0
         else:
             assert done.code == 4

@@ -490,3 +490,16 @@ CALLED = {0: "task 0", 1: "task 1", 2: "task 2", 3: "task 3", 4: "server 0"}
 )
 def test_whose_failure_it_was(error: HornError, expected: tuple[str, ...]):
     assert blamed(error, "a", RANKS, CALLED) == expected
+
+
+def test_it_goes_on_from_the_checkpoint_it_was_resumed_from_until_there_is_a_newer_one():
+    picture = replace(start(), need=Need(1, 1), hosts=hosts(a=1, b=1))
+    picture = replace(picture, record=Record(epoch=3, checkpoint=100, begin=100))
+    found = decide(picture)
+    assert found is not None
+    assert [order.begin for order in found.orders.values() if order] == [100]
+    picture = failing(placed(picture), "a", Failure("task 0 was killed"))
+    picture = placed(picture)
+    assert picture.record.begin == 100, "after a failure, too"
+    picture = saying(picture, b=Report(RUNNING, checkpoint=110))
+    assert after(picture, decide(picture)).record.begin == -1

@@ -16,6 +16,7 @@ import zk
 from horn.cluster.client import Cluster
 from horn.cluster.jobs import ENDED, State
 from horn.cluster.offer import Offer
+from horn.cluster.resuming import resume
 from horn.cluster.worker import Agent
 from horn.errors import AccessDenied, JobError
 from tests.cluster.agents import Agents, agents, alive
@@ -155,7 +156,7 @@ def test_stop_saves_and_resume_goes_on_to_the_same_model(
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.STOPPED and status.record.checkpoint > 0, cluster_of.said()
     assert not cluster_of.tasks("a")
-    client.resume(job)
+    resume(client, job)
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)

@@ -14,6 +14,7 @@ import pytest
 
 from horn.cluster.client import Cluster
 from horn.cluster.jobs import State
+from horn.cluster.resuming import resume
 from tests.cluster.agents import Agents, agents
 from tests.faults import watch
 from tests.faults.test_security import forms, processes, secrets_of
@@ -66,7 +67,7 @@ def _run(made: Agents, cluster: Cluster) -> Traces:
     _read_tree(made, cluster, job, places)
     cluster.stop(job, now=False)
     assert made.wait_ended(cluster, job).state is State.STOPPED, made.said()
-    cluster.resume(job)
+    resume(cluster, job)
     made.wait_running(cluster, job, int(cluster.status(job).record.checkpoint) + 10)
     cluster.stop(job, now=True)
     made.wait_ended(cluster, job)
