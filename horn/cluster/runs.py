@@ -48,6 +48,7 @@ from horn.cluster.master import (
 )
 from horn.cluster.master import RUNNING as IS_RUNNING
 from horn.errors import JobError, ProtocolError
+from horn.runtime.exits import how_it_ended
 from horn.runtime.family import PREAMBLE
 from horn.runtime.limits import environment
 
@@ -277,13 +278,5 @@ class Run:
 
 
 def _died(code: int) -> str:
-    how = f"ended with exit code {code}"
-    hint = ""
-    if code < 0:
-        try:
-            how = f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            how = f"was killed by signal {-code}"
-        if -code == signal.SIGKILL:
-            hint = " If nobody did, it was the kernel, for memory: see dmesg."
-    return f"First failure: the job's own process, which loads its file, {how}.{hint}"
+    how, hint = how_it_ended(code)
+    return f"First failure: the job's own process, which loads its file, {how}. {hint}".rstrip()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from horn.cluster.keys import Credential
 from horn.errors import JobError
 from horn.runtime.control import Line, Said, Start
 
@@ -68,9 +69,12 @@ class Child:
         self.pidfd = os.pidfd_open(self.process.pid)
 
     def start(
-        self, descriptors: list[int], key: bytes | None = None, secret: bytes | None = None
+        self,
+        descriptors: list[int],
+        key: bytes | None = None,
+        credential: Credential | None = None,
     ) -> None:
-        self.tell(Start(self.task, key, secret, self.folder), descriptors)
+        self.tell(Start(self.task, key, credential, self.folder), descriptors)
 
     def tell(self, message: Said, descriptors: Sequence[int] = ()) -> None:
         try:

@@ -144,7 +144,7 @@ class Process:
         recorder = Recorder(run.max_trace_events) if run.max_trace_events else None
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.doing = "joining its group"
-        meeting = Meeting(rank, opened, topology, stack, start.key, start.secret)
+        meeting = Meeting(rank, opened, topology, stack, start.key, start.credential)
         self.guest = guest = self._guest(meeting, topology, opened)
         self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
         reunion = None
@@ -250,7 +250,7 @@ class Process:
         run, rank = opened.run, start.task
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.doing = f"joining as {topology.name(rank)}"
-        meeting = Meeting(rank, opened, topology, stack, start.key, start.secret)
+        meeting = Meeting(rank, opened, topology, stack, start.key, start.credential)
         server = _server(opened, topology, rank - topology.n_workers)
         if run.journals:
             self._last(meeting, server)

@@ -5,8 +5,8 @@
 Throughput: 784-512-10, batches of 100 per group, 1 thread per process: one group that talks to
 nobody, one group and a server, two groups and a server; each run is one epoch of noise, in turn.
 With fewer than three cores two groups and a server share them; then what they would do with a core
-each is predicted from what one group and a server took, which had one each: a group's batch takes its
-own time and the wait for its pull, and the server can serve no more than its own time per push
+each is predicted from what one group and a server took, which had one each: a group's batch takes
+its own time and the wait for its pull, and the server can serve no more than its own time per push
 allows.
 
 Stopped: of two groups with a server one gets SIGSTOP for some seconds. What counts is how many

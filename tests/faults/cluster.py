@@ -136,10 +136,10 @@ class Cluster:
     @contextlib.contextmanager
     def session(self, host: Host | None = None, timeout_s: float = 30.0) -> Iterator[Coordinator]:
         """A session with ZooKeeper, from a host."""
-        secret = None if self.key is None else self.key.zookeeper()
+        own = None if self.key is None else self.key.zookeeper()
         with (
             (host or self.zk_host or self.hosts[-1]).inside(),
-            Coordinator(self.address, secret=secret, timeout_s=timeout_s) as coord,
+            Coordinator(self.address, credential=own, timeout_s=timeout_s) as coord,
         ):
             yield coord
 
