@@ -197,7 +197,7 @@ class Foreman:
             crews = Crews(crew, bridge, elsewhere)
         return launch.Site(
             mine.zookeeper, mine.job, mine.epoch * REPAIRS, crews, self._url(), threads, mine.key,
-            mine.secret, self.asked, self._saved,
+            mine.secret, self.asked, self.is_over, self._saved,
         )  # fmt: skip
 
     def _url(self) -> str:

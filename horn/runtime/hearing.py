@@ -199,7 +199,7 @@ class Hearing:
 
     def forget(self, ranks: Sequence[int], pids: Mapping[int, int]) -> None:
         """Others have taken the places of these, and begin anew."""
-        self.case.pids = dict(pids)
+        self.case.pids = pids
         for rank in ranks:
             for known in (self.case.failures, self.case.exits, self.finished, self.traces):
                 known.pop(rank, None)

@@ -26,7 +26,7 @@ from horn.checkpoint import Checkpoints
 from horn.cluster.coord import Coordinator
 from horn.cluster.jobs import Jobs, State
 from horn.compiler.placement import Placement
-from horn.errors import ClusterError, HornError, MemberLost
+from horn.errors import ClusterError, HornError, MemberLost, Stopped
 from horn.job import Job
 from horn.loop import overdue
 from horn.progress import Progress
@@ -84,8 +84,9 @@ class Site:
     """Where one attempt of a job on a cluster runs, whose entry in ZooKeeper is there already.
 
     hosts, job, epoch : of that entry. crew : of all its tasks, started. url : of the transport on
-    this host. key : the job's. secret : of ZooKeeper. asked : set to stop at a boundary.
-    on_checkpoint : is told the iteration of each. is_repairable : whether what went wrong need not
+    this host. key : the job's. secret : of ZooKeeper. asked : set to stop at a boundary. is_over :
+    set when the tasks are ended, and none is to be started again. on_checkpoint : is told the
+    iteration of each. is_repairable : whether what went wrong need not
     come again.
     """
 
@@ -98,6 +99,7 @@ class Site:
     key: bytes | None = None
     secret: bytes | None = None
     asked: threading.Event = field(default_factory=threading.Event)
+    is_over: threading.Event = field(default_factory=threading.Event)
     on_checkpoint: Callable[[int], None] | None = None
     is_repairable: bool = False
 
@@ -154,15 +156,7 @@ def launch(
         while True:
             crew.start(draft, job, attempts.run(), placement)
             hearing = attempts.hearing(crew, entry.is_running)
-            repairs = None
-            if lasting.journals is not None:
-
-                def again(ranks: Sequence[int], epoch: int, crew: Crew = crew) -> None:
-                    spec = msgspec.structs.replace(attempts.run(), epoch=epoch)
-                    crew.start(draft, job, spec, placement, ranks=ranks)
-
-                repairs = Repairs(settings.topology, lasting.max_restarts, crew, hearing, again,
-                                  watcher, attempts.epoch, lasting.journals.keep)  # fmt: skip
+            repairs = attempts.repairs(crew, hearing, placement, draft)
             try:
                 listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs)
                 break
@@ -177,14 +171,12 @@ def launch(
         crew.wait()
         attempts.close()
         attempts.record.end()
-        if any(finished.is_halted for finished in hearing.finished.values()):
+        try:
+            outcome = attempts.outcome(hearing)
+        except Stopped:
             entry.is_running()
             entry.change(State.STOPPED)
-            last = None if attempts.keeper is None else attempts.keeper.last
-            raise stopped(last, hearing.finished[0].iteration)
-        outcome = hearing.outcome()
-        if lasting.journals is not None:
-            lasting.journals.keep(outcome.rows)
+            raise
         entry.change(State.SUCCEEDED)
     return outcome
 
@@ -212,21 +204,14 @@ def launch_at(
         placement = choose()
         crew.start(draft, job, attempts.run(), placement, site.key, site.secret)
         hearing = attempts.hearing(crew)
-        repairs = None
-        if journals is not None and isinstance(crew, Crew):  # of all tasks, here
-
-            def again(ranks: Sequence[int], epoch: int, crew: Crew = crew) -> None:
-                spec = msgspec.structs.replace(attempts.run(), epoch=epoch)
-                crew.start(draft, job, spec, placement, site.key, site.secret, ranks)
-
-            repairs = Repairs(settings.topology, lasting.max_restarts, crew, hearing, again,
-                              watcher, attempts.epoch, journals.keep)  # fmt: skip
+        repairs = attempts.repairs(crew, hearing, placement, draft, site)
         if attempts.keeper is not None:
             attempts.keeper.on_commit = site.on_checkpoint
         try:
             listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs)
         except HornError as error:
-            site.is_repairable = hearing.is_repairable(error) or isinstance(error, MemberLost)
+            may_be = hearing.is_repairable(error) or isinstance(error, MemberLost)
+            site.is_repairable = may_be and (repairs is None or not repairs.is_given_up)
             if journals is not None:
                 journals.keep(attempts.record.rows, attempts.record.told)
             raise
@@ -236,13 +221,7 @@ def launch_at(
         attempts.record.end()
         crew.stop()
         attempts.close()
-    if any(finished.is_halted for finished in hearing.finished.values()):
-        last = None if attempts.keeper is None else attempts.keeper.last
-        raise stopped(last, hearing.finished[0].iteration)
-    outcome = hearing.outcome()
-    if journals is not None:
-        journals.keep(outcome.rows)
-    return outcome
+    return attempts.outcome(hearing)
 
 
 def _run_spec(
@@ -365,6 +344,48 @@ class Attempts:
             f"Restarting from iteration {self.record.iteration} (attempt {self._n_failed} of "
             f"{most}): {error}"
         )
+
+    def repairs(
+        self,
+        crew: Crew | Crews,
+        hearing: Hearing,
+        placement: Placement,
+        draft: Draft,
+        site: Site | None = None,
+    ) -> Repairs | None:
+        """What starts again what ended of the attempt, where servers last."""
+        journals = self.lasting.journals
+        if journals is None:
+            return None
+        key, secret = (None, None) if site is None else (site.key, site.secret)
+
+        def start(ranks: Sequence[int], epoch: int) -> None:
+            run = msgspec.structs.replace(self.run(), epoch=epoch)
+            crew.start(draft, self.job, run, placement, key, secret, ranks)
+
+        return Repairs(
+            self.settings.topology,
+            self.lasting.max_restarts,
+            crew,
+            hearing,
+            start,
+            self.watcher,
+            self.epoch,
+            journals.keep,
+            None if site is None else site.is_over,
+        )
+
+    def outcome(self, hearing: Hearing) -> Outcome:
+        """What came of an attempt whose tasks have all finished. Raises Stopped if they were asked
+        to stop before the end.
+        """
+        if any(finished.is_halted for finished in hearing.finished.values()):
+            last = None if self.keeper is None else self.keeper.last
+            raise stopped(last, hearing.finished[0].iteration)
+        outcome = hearing.outcome()
+        if self.lasting.journals is not None:
+            self.lasting.journals.keep(outcome.rows)
+        return outcome
 
     def close(self) -> None:
         """The tasks of an attempt have ended."""

@@ -7,6 +7,7 @@ is told what tasks say, and keeps what is not for ``runtime/hearing.py``. See do
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from horn.progress import Progress
 from horn.runtime.blame import REPAIRABLE, is_echo, numbers
 from horn.runtime.control import Failed, Row
 from horn.runtime.crew import Crew
+from horn.runtime.crews import Crews
 from horn.runtime.hearing import Hearing
 from horn.strategies import Topology
 
@@ -27,25 +29,29 @@ ECHO_S = 0.5  # how long a task whose peer has gone waits for word of how that o
 class Repairs:
     """The restarts of a run.
 
-    most : of a group or server, without an epoch between them that a group has finished. start :
-    gives new processes of these ranks the job, in an epoch; ``epoch`` is the highest so far. keep :
-    is given the history now and then.
+    most : of a group or server, without an epoch between them that it, or any group, has finished.
+    start : gives new processes of these ranks the job, in an epoch; ``epoch`` is the highest so
+    far. keep : is given the history now and then. is_over : when it is set, nothing is started
+    again. is_given_up : whether something ended more often than ``most``.
     """
 
     def __init__(
         self,
         topology: Topology,
         most: int,
-        crew: Crew,
+        crew: Crew | Crews,
         hearing: Hearing,
         start: Callable[[Sequence[int], int], None],
         watcher: Progress,
         epoch: int,
         keep: Callable[[Sequence[Any], Sequence[Any]], None],
+        is_over: threading.Event | None = None,
     ) -> None:
         self.topology, self.most, self.crew, self.hearing = topology, most, crew, hearing
         self.start, self.watcher, self.epoch, self.keep = start, watcher, epoch, keep
+        self.is_over = is_over or threading.Event()
         self.n_restarts = 0
+        self.is_given_up = False
         self._counts: Counter[str] = Counter()
         self._due: dict[str, tuple[float, str]] = {}  # by unit: when to start it again, and why
         self._held: dict[str, list[tuple[int, Any]]] = {}  # what was said of it
@@ -62,8 +68,10 @@ class Repairs:
     def hear(self, rank: int, said: Any) -> bool:
         """Whether this is about a failure that is repaired here."""
         unit = self.unit(rank)
-        if isinstance(said, Row):
-            self._counts.clear()
+        if isinstance(said, Row):  # it works, and so do servers
+            for counted in [*self._counts]:
+                if counted == unit or counted.startswith("server"):
+                    del self._counts[counted]
             return False
         is_end = isinstance(said, int)
         if not (is_end or isinstance(said, Failed)):
@@ -72,7 +80,10 @@ class Repairs:
             return False
         if is_end and rank in self.hearing.case.failures:
             return False  # it has said why, and that cannot be repaired
+        if self.is_over.is_set():
+            return False
         if self._counts[unit] >= self.most:
+            self.is_given_up = True
             self._give_up(unit)
             return False
         now = time.monotonic()
