@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # other, homes of one layer may not. A new module needs a place: that is the point.
 LAYERS = [
     {"horn.errors", "zk"},
+    {"horn.topology"},
     {"horn._kernels", "horn.random", "horn.math", "horn.registry", "horn.cluster",
      "horn.checkpoint"},
     {"horn.data", "horn.activations", "horn.losses", "horn.initializers", "horn.schedules",

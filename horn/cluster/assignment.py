@@ -35,7 +35,7 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
 
     work : its folder, with the package. keep : where checkpoints and the model go. logs : a folder.
     submission : as msgspec makes builtins of it. zookeeper : hosts. key : the job's. can_save :
-    whether all hosts of the epoch see the same ``keep``. threads : per task.
+    whether all hosts of the epoch see the same ``keep``. threads : per task. groups : as in Order.
     """
 
     job: str
@@ -52,10 +52,24 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
     can_save: bool = False
     threads: int = 1
     log_bytes: int = 0
+    groups: tuple[int, ...] = ()
 
 
 class Stop(Word, frozen=True, tag=True, forbid_unknown_fields=True):
     """To a foreman: save, then end."""
+
+
+class Groups(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To a foreman: other groups are to be there than were. ``seats`` : of all ranks, by host."""
+
+    groups: tuple[int, ...]
+    seats: dict[str, tuple[int, ...]]
+
+
+class Left(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Of the foreman with rank 0: a group has left."""
+
+    group: int
 
 
 class End(Word, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -91,7 +105,7 @@ class Over(Word, frozen=True, tag=True, forbid_unknown_fields=True):
     checkpoint: int = -1
 
 
-Said: TypeAlias = Assignment | Stop | End | Warm | Running | At | Saved | Over
+Said: TypeAlias = Assignment | Stop | Groups | End | Warm | Running | At | Saved | Left | Over
 _ENCODE = msgspec.json.Encoder()
 _DECODE = msgspec.json.Decoder(Said)
 

@@ -13,6 +13,7 @@ import ctypes
 import faulthandler
 import logging
 import os
+import queue
 import signal
 import socket
 import sys
@@ -31,6 +32,8 @@ from horn import target as targets
 from horn.cluster.assignment import (
     Assignment,
     End,
+    Groups,
+    Left,
     Line,
     Over,
     Running,
@@ -74,6 +77,7 @@ class Foreman:
         self.submission = msgspec.convert(assignment.submission, Submission)
         self.is_over = threading.Event()  # end now
         self.asked = threading.Event()  # save, then end
+        self.changes: queue.SimpleQueue[launch.Change] = queue.SimpleQueue()
         self.checkpoint = -1
         self.site: launch.Site | None = None
         self._lock = threading.Lock()
@@ -144,7 +148,7 @@ class Foreman:
         with ExitStack() as stack:
             seat = mine.seats[mine.host]
             topology = Topology(submission.groups, submission.tasks, submission.servers)
-            names = {rank: short_name(topology, rank) for rank in seat.ranks}
+            names = {rank: topology.short_name(rank) for rank in seat.ranks}
             threads = int(submission.options.get("threads") or mine.threads)
             spares = [s for s in self.spares if s.child.process.poll() is None]
             if threads != mine.threads or len(spares) < len(self.spares):
@@ -197,7 +201,8 @@ class Foreman:
             crews = Crews(crew, bridge, elsewhere)
         return launch.Site(
             mine.zookeeper, mine.job, mine.epoch * REPAIRS, crews, self._url(), threads, mine.key,
-            mine.secret, self.asked, self.is_over, self._saved,
+            mine.secret, self.asked, self.is_over, self._saved, groups=mine.groups or None,
+            changes=self.changes, on_left=lambda group: self.say(Left(group)),
         )  # fmt: skip
 
     def _url(self) -> str:
@@ -288,13 +293,6 @@ class Foreman:
         return Over(FINISHED if is_done else GONE)
 
 
-def short_name(topology: Topology, rank: int) -> str:
-    """g0.t1, s0"""
-    if rank >= topology.n_workers:
-        return f"s{rank - topology.n_workers}"
-    return f"g{rank // topology.n_tasks}.t{rank % topology.n_tasks}"
-
-
 def _host(assignment: Assignment) -> str:
     address = assignment.seats[assignment.host].address
     return f"[{address}]" if ":" in address else address
@@ -375,6 +373,9 @@ def _listen(line: Line, foreman: Foreman, first: Sequence[Said]) -> None:
         for word in words:
             if isinstance(word, End):
                 foreman.is_over.set()
+            elif isinstance(word, Groups):
+                hosts = {rank: name for name, ranks in word.seats.items() for rank in ranks}
+                foreman.changes.put(launch.Change(word.groups, hosts))
             elif isinstance(word, Stop):
                 foreman.asked.set()
                 if not foreman.saves:  # then there is nothing to wait for

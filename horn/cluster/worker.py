@@ -257,6 +257,8 @@ class Agent:
                     self._prepare(run)
                 else:
                     run.say(GONE)
+            if run.epoch == order.epoch:
+                run.follow(order)
             run.aim_at(order.aim)
         for job, run in list(self.runs.items()):
             found = orders.get(job)
@@ -319,6 +321,7 @@ class Agent:
             secret=None if key is None else key.zookeeper(),
             threads=self.waits.threads,
             can_save=len(folders) == 1,
+            groups=order.groups,
         )
 
     def _fetch(self, digest: str) -> None:

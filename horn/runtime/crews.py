@@ -41,7 +41,7 @@ SLICE_S = 0.01  # how long one of two things is waited for
 CHUNK_BYTES = 1024 * 1024
 MAX_BYTES = 4 * 1024**3  # of what one task says
 START, SAID, EXIT, TELL, PIDS, DONE = "start", "said", "exit", "tell", "pids", "done"
-RENEW = "renew"
+RENEW, DROP = "renew", "drop"
 
 
 class Begin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -204,6 +204,32 @@ class Crews:
         """By rank; 0 until its host has said it. What comes later is put in, too."""
         return self._pids
 
+    def seat(self, hosts: Mapping[int, str]) -> None:
+        """Where ranks are that may be renewed, by the name of the host: others than at the start.
+
+        Raises
+        ------
+        ProtocolError : a host is not one of those that are linked.
+        """
+        for rank, name in hosts.items():
+            if name not in self.bridge.names:
+                raise ProtocolError(
+                    f"rank {rank} on {name}, but the job's hosts are {', '.join(self.bridge.names)}"
+                )
+            host = self.bridge.names.index(name)
+            if host == KEEPER:
+                self._host_of.pop(rank, None)
+            else:
+                self._host_of[rank] = host
+
+    def drop(self, ranks: Sequence[int]) -> None:
+        """As a Crew does."""
+        for host, there in self._by_host(ranks).items():
+            if host == KEEPER:
+                self.crew.drop(there)
+            else:
+                self.bridge.send(host, DROP, blob=msgspec.json.encode(there))
+
     def _by_host(self, ranks: Sequence[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
         for rank in ranks:
@@ -334,6 +360,8 @@ def attend(
                 crew.renew(renew.ranks)
                 lives.update(dict.fromkeys(renew.ranks, renew.life))
                 bridge.send(KEEPER, PIDS, blob=msgspec.json.encode(crew.pids))
+            elif heard.topic == DROP:
+                crew.drop(msgspec.json.decode(heard.blob, type=list[int]))
             elif heard.topic == TELL:
                 crew.tell(control.parsed(heard.blob))
             elif heard.topic == DONE:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import queue
 import re
 import secrets
 import threading
@@ -79,6 +80,14 @@ class Settings:
         return self.topology.n_workers if self.guests else self.topology.n_ranks
 
 
+@dataclass(frozen=True)
+class Change:
+    """Other groups are to be there. hosts : where ranks are, by the name of the host."""
+
+    groups: tuple[int, ...]
+    hosts: Mapping[int, str]
+
+
 @dataclass
 class Site:
     """Where one attempt of a job on a cluster runs, whose entry in ZooKeeper is there already.
@@ -86,8 +95,10 @@ class Site:
     hosts, job, epoch : of that entry. crew : of all its tasks, started. url : of the transport on
     this host. key : the job's. secret : of ZooKeeper. asked : set to stop at a boundary. is_over :
     set when the tasks are ended, and none is to be started again. on_checkpoint : is told the
-    iteration of each. is_repairable : whether what went wrong need not
-    come again.
+    iteration of each. is_repairable : whether what went wrong need not come again.
+
+    groups : by number, those that are there; None: all that the job was described with. changes :
+    of them, while it runs. on_left : is told of a group that has left.
     """
 
     hosts: str
@@ -102,6 +113,9 @@ class Site:
     is_over: threading.Event = field(default_factory=threading.Event)
     on_checkpoint: Callable[[int], None] | None = None
     is_repairable: bool = False
+    groups: tuple[int, ...] | None = None
+    changes: queue.SimpleQueue[Change] = field(default_factory=queue.SimpleQueue)
+    on_left: Callable[[int], None] | None = None
 
 
 def cores() -> int:
@@ -202,13 +216,17 @@ def launch_at(
     deadline = None if timeout_s is None else begun + timeout_s
     try:
         placement = choose()
-        crew.start(draft, job, attempts.run(), placement, site.key, site.secret)
         hearing = attempts.hearing(crew)
         repairs = attempts.repairs(crew, hearing, placement, draft, site)
+        if repairs is None:
+            crew.start(draft, job, attempts.run(), placement, site.key, site.secret)
+        else:
+            repairs.begin()
         if attempts.keeper is not None:
             attempts.keeper.on_commit = site.on_checkpoint
         try:
-            listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs)
+            listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs,
+                   site.changes)  # fmt: skip
         except HornError as error:
             may_be = hearing.is_repairable(error) or isinstance(error, MemberLost)
             site.is_repairable = may_be and (repairs is None or not repairs.is_given_up)
@@ -359,12 +377,18 @@ class Attempts:
             return None
         key, secret = (None, None) if site is None else (site.key, site.secret)
 
+        n_first = self.settings.n_groups
+        topology = self.settings.topology
+
         def start(ranks: Sequence[int], epoch: int) -> None:
             run = msgspec.structs.replace(self.run(), epoch=epoch)
+            if ranks[0] >= topology.n_ranks:  # it came later
+                n_groups = topology.group(ranks[0]) + 1
+                run = msgspec.structs.replace(run, n_groups=n_groups, n_first=n_first)
             crew.start(draft, self.job, run, placement, key, secret, ranks)
 
         return Repairs(
-            self.settings.topology,
+            topology,
             self.lasting.max_restarts,
             crew,
             hearing,
@@ -373,6 +397,8 @@ class Attempts:
             self.epoch,
             journals.keep,
             None if site is None else site.is_over,
+            None if site is None else site.groups,
+            None if site is None else site.on_left,
         )
 
     def outcome(self, hearing: Hearing) -> Outcome:
@@ -401,8 +427,11 @@ def listen(
     deadline: float | None = None,
     timeout_s: float | None = None,
     repairs: Repairs | None = None,
+    changes: queue.SimpleQueue[Change] | None = None,
 ) -> None:
-    """Hear a crew that has all tasks, until all have finished; raises what went wrong first."""
+    """Hear a crew that has all tasks, until all have finished; raises what went wrong first.
+    changes : of the groups that are to be there, as they come.
+    """
     record = hearing.record
     look_s = LOOK_S if keeper is None else KEEPER_LOOK_S
     while not hearing.is_over:
@@ -420,6 +449,9 @@ def listen(
                 keeper.stop()
             keeper.look(now, record.iteration)
         if repairs is not None:
+            while changes is not None and not changes.empty():
+                change = changes.get()
+                repairs.change(change.groups, change.hosts)
             repairs.look(now)
         repair_at = None if repairs is None else repairs.next_at
         ends = [t for t in (verdict_at, deadline, repair_at) if t is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import horn
+from horn.topology import Topology
 
 
 class Ones(horn.Neuron):
@@ -34,6 +35,12 @@ def job(epochs: int = 4) -> horn.Job:
         net, (x, y), optimizer=horn.SGD(1.0), batch_size=16, epochs=epochs, check=False,
         dtype="float64",
     )  # fmt: skip
+
+
+def per_epoch(n_groups: int) -> int:
+    """Pushes of each of so many groups."""
+    topology = Topology(n_groups, 1, 1)
+    return horn.Downpour(server_optimizer="job").prepared(job(), topology).iterations_per_epoch
 
 
 def n_pushes(model: horn.Model) -> int:
