@@ -44,7 +44,7 @@ from horn.runtime.wire import Wire
 from horn.saving import part_name, restore
 from horn.sources import line_of
 from horn.strategies import Member, Topology
-from horn.strategies._lasting import Lasting
+from horn.strategies._lasting import LastingServer
 from horn.strategies._pieces import pieces
 from horn.strategies._server import Server
 from horn.transport import PeerLost
@@ -283,7 +283,9 @@ class Process:
             self.line.send(Ready(time.monotonic() - self.began))
 
         self.doing = f"coming back as {name}"
-        spent = served(meeting, Lasting(server), IDLE_TIMEOUTS * run.superstep_timeout_s, ready)
+        spent = served(
+            meeting, LastingServer(server), IDLE_TIMEOUTS * run.superstep_timeout_s, ready
+        )
         spent["peak_memory_bytes"] = peak_memory_bytes()
         self.line.send(Finished(spent=spent, staleness=dict(server.staleness)))
 
