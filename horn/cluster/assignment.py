@@ -60,10 +60,10 @@ class Stop(Word, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class Groups(Word, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To a foreman: other groups are to be there than were. ``seats`` : of all ranks, by host."""
+    """To a foreman: other groups are to be there than were. ``seats`` : all hosts'."""
 
     groups: tuple[int, ...]
-    seats: dict[str, tuple[int, ...]]
+    seats: dict[str, Seat]
 
 
 class Left(Word, frozen=True, tag=True, forbid_unknown_fields=True):

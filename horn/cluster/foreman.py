@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from horn.cluster.assignment import (
 )
 from horn.cluster.coord import Coordinator
 from horn.cluster.depot import CHECKPOINTS, LOG_BYTES, MODEL, PROGRESS
-from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Failure
+from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Failure, Seat
 from horn.cluster.members import Membership
 from horn.cluster.submission import Submission
 from horn.cluster.voices import Pumps, Spare, Told, drop, make_spares, plain
@@ -81,6 +81,11 @@ class Foreman:
         self.checkpoint = -1
         self.site: launch.Site | None = None
         self._lock = threading.Lock()
+
+    @property
+    def topology(self) -> Topology:
+        found = self.submission
+        return Topology(found.groups, found.tasks, found.servers)
 
     @property
     def n_hosts(self) -> int:
@@ -147,7 +152,7 @@ class Foreman:
         mine, submission = self.assignment, self.submission
         with ExitStack() as stack:
             seat = mine.seats[mine.host]
-            topology = Topology(submission.groups, submission.tasks, submission.servers)
+            topology = self.topology
             names = {rank: topology.short_name(rank) for rank in seat.ranks}
             threads = int(submission.options.get("threads") or mine.threads)
             spares = [s for s in self.spares if s.child.process.poll() is None]
@@ -201,9 +206,19 @@ class Foreman:
             crews = Crews(crew, bridge, elsewhere)
         return launch.Site(
             mine.zookeeper, mine.job, mine.epoch * REPAIRS, crews, self._url(), threads, mine.key,
-            mine.secret, self.asked, self.is_over, self._saved, groups=mine.groups or None,
+            mine.secret, self.asked, self.is_over, self._saved, groups=self._seated(),
             changes=self.changes, on_left=lambda group: self.say(Left(group)),
         )  # fmt: skip
+
+    def _seated(self) -> tuple[int, ...] | None:
+        """The groups that are there, also those that are to leave; None for all."""
+        mine = self.assignment
+        if not mine.groups:
+            return None
+        self.changes.put(launch.Change(mine.groups, _hosts(mine.seats)))
+        ranks = (rank for seat in mine.seats.values() for rank in seat.ranks)
+        topology = self.topology
+        return tuple(sorted({topology.group(r) for r in ranks if not topology.is_server(r)}))
 
     def _url(self) -> str:
         if self.n_hosts > 1:
@@ -268,9 +283,8 @@ class Foreman:
     def _attend(
         self, crew: Crew, bridge: Bridge, job: Job, strategy: Strategy, threads: int
     ) -> Over:
-        mine, submission = self.assignment, self.submission
-        topology = Topology(submission.groups, submission.tasks, submission.servers)
-        job = strategy.prepared(job, topology)
+        mine = self.assignment
+        job = strategy.prepared(job, self.topology)
         folder = str((Path(mine.keep) / CHECKPOINTS).absolute())
 
         def change(run: RunSpec) -> RunSpec:
@@ -291,6 +305,11 @@ class Foreman:
             lambda: self.say(Running()), mine.key, mine.secret,
         )  # fmt: skip
         return Over(FINISHED if is_done else GONE)
+
+
+def _hosts(seats: Mapping[str, Seat]) -> dict[int, str]:
+    """By rank."""
+    return {rank: name for name, seat in seats.items() for rank in seat.ranks}
 
 
 def _host(assignment: Assignment) -> str:
@@ -374,8 +393,7 @@ def _listen(line: Line, foreman: Foreman, first: Sequence[Said]) -> None:
             if isinstance(word, End):
                 foreman.is_over.set()
             elif isinstance(word, Groups):
-                hosts = {rank: name for name, ranks in word.seats.items() for rank in ranks}
-                foreman.changes.put(launch.Change(word.groups, hosts))
+                foreman.changes.put(launch.Change(word.groups, _hosts(word.seats)))
             elif isinstance(word, Stop):
                 foreman.asked.set()
                 if not foreman.saves:  # then there is nothing to wait for

@@ -179,7 +179,7 @@ def _reports(picture: Picture) -> dict[str, Report]:
 def _place(picture: Picture) -> Decision | None:
     record = _regrouped(picture)
     need = picture.need
-    groups = record.groups or tuple(range(need.n_groups))
+    groups = (*(record.groups or range(need.n_groups)), *record.leaving)
     found = seat(need.of(len(groups)), picture.hosts, record.hosts)
     if isinstance(found, Waits):
         if found.reason == record.reason:
@@ -251,8 +251,7 @@ def _rescale(picture: Picture, reports: Mapping[str, Report]) -> Decision | None
     seats = {
         name: _reseated(s, (*s.ranks, *found.get(name, ()))) for name, s in record.seats.items()
     }
-    leaving = (*record.leaving, *(group for group in before if group not in new.groups))
-    record = _changed(new, seats=seats, leaving=leaving, reason="")
+    record = _changed(new, seats=seats, reason="")
     return Decision(record, _orders(record))
 
 
@@ -261,18 +260,22 @@ def _reseated(old: Seat, ranks: Iterable[int]) -> Seat:
 
 
 def _regrouped(picture: Picture) -> Record:
-    """The record with as many groups as are wanted: who came last leaves first."""
+    """The record with as many groups as are wanted: who came last leaves first. Servers count on
+    every group that they know, so none just stays away: it has a seat until it has left.
+    """
     record, topology = picture.record, picture.need.topology
     groups = [*record.groups] or [*range(topology.n_groups)]
     n_ever = record.n_ever or topology.n_groups
     if not record.n_wanted or not topology.n_servers:
         return record
+    leaving = list(record.leaving)
     while len(groups) > record.n_wanted:
+        leaving.append(max(groups))
         groups.remove(max(groups))
     while len(groups) < record.n_wanted:
         groups.append(topology.next_group(groups, n_ever))
         n_ever = groups[-1] + 1
-    return _changed(record, groups=tuple(groups), n_ever=n_ever)
+    return _changed(record, groups=tuple(groups), leaving=tuple(leaving), n_ever=n_ever)
 
 
 def _room(picture: Picture) -> dict[str, int]:
@@ -288,7 +291,7 @@ def _conclude(picture: Picture, reports: Mapping[str, Report]) -> Decision:
     """Nothing of the epoch runs any more."""
     record = picture.record
     withdrawn: dict[str, Order | None] = dict.fromkeys(record.seats)
-    free = _changed(record, seats={}, aim=RUN, leaving=())
+    free = _changed(record, seats={}, aim=RUN)
     phases = {reports[name].phase if name in reports else GONE for name in record.seats}
     if phases == {FINISHED}:
         first = next(name for name, s in record.seats.items() if 0 in s.ranks)

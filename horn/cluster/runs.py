@@ -208,8 +208,7 @@ class Run:
 
     def _regroup(self) -> None:
         assert self.foreman is not None
-        seats = {name: seat.ranks for name, seat in self.order.seats.items()}
-        self.foreman.send(Groups(self.order.groups, seats))
+        self.foreman.send(Groups(self.order.groups, self.order.seats))
 
     def aim_at(self, aim: str) -> None:
         """Stop or end, if it is not done yet."""

@@ -339,6 +339,8 @@ def attend(
     while not is_over.is_set():
         for rank, said, descriptors in crew.events(SLICE_S):
             if isinstance(said, int):
+                if is_over.is_set():
+                    continue  # it was ended, which is no failure
                 bridge.send(KEEPER, EXIT, rank, str(said).encode(), life=lives.get(rank, 0))
                 continue
             memory = b"".join(map(_bytes_of, descriptors))

@@ -108,6 +108,10 @@ class Record:
         if epoch > len(self.rows):
             self._heard.setdefault(epoch, {})[group] = row
 
+    def known(self, n_groups: int) -> set[int]:
+        """Groups that the job began with, or that have told of something."""
+        return {*range(n_groups), *self._latest}
+
     def without(self, group: int) -> None:
         """It is not there, or has left."""
         self._gone.add(group)
@@ -123,7 +127,7 @@ class Record:
             found = self._heard.get(epoch, {})
             if is_over and epoch > self._latest.get(0, 0):
                 return
-            here = {*range(n_groups), *self._latest} - self._gone
+            here = self.known(n_groups) - self._gone
             missing = sorted(here - found.keys())
             if not is_over and any(self._latest.get(g, 0) <= epoch for g in missing):
                 return

@@ -82,9 +82,8 @@ class Repairs:
         t = self.topology
         first = [r for g in sorted(self.groups) if g < t.n_groups for r in t.ranks(g)]
         self.start([*first, *(t.server(n) for n in range(t.n_servers))], self.epoch)
-        for group in range(t.n_groups):
-            if group not in self.groups:
-                self.hearing.record.without(group)
+        for group in self.hearing.record.known(t.n_groups) - self.groups:
+            self.hearing.record.without(group)
         for group in sorted(g for g in self.groups if g >= t.n_groups):
             self.start(t.ranks(group), self.epoch)
 

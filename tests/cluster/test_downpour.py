@@ -247,6 +247,21 @@ def test_a_job_that_is_stopped_goes_on_with_the_groups_that_it_had(
     assert pushes(client, job, tmp_path) > 40 * ones.per_epoch(1)
 
 
+def test_who_is_to_leave_before_a_job_begins_leaves_after_an_epoch(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    """Servers count on every group that the job was submitted with."""
+    cluster_of.start("a", slots=1, shared=True)
+    job = cluster_of.submit(client, "--epochs", "10", groups=2, servers=1, **DOWNPOUR)
+    cluster_of.wait(lambda: client.status(job).record.reason)
+    client.scale(job, 1)
+    cluster_of.start("b", slots=1, shared=True)
+    status = client.wait_scaled(job, 1, 60.0)
+    assert status.record.seats["b"].ranks == () and client.free(client.workers())["b"].free == 1
+    ended_well(cluster_of, client, job, 10)
+    assert pushes(client, job, tmp_path) == (10 + 1) * PER_EPOCH
+
+
 def test_what_cannot_be_scaled_says_why(cluster_of: Agents, client: Cluster):
     cluster_of.start("a", slots=2)
     job = cluster_of.submit(client, "--epochs", "100000", groups=1, servers=1, **DOWNPOUR)

@@ -253,6 +253,28 @@ def test_a_number_is_not_given_again_and_a_start_has_the_groups_that_are_wanted(
     assert all(order and order.groups == (0, 3) for order in found.orders.values())
 
 
+def test_a_group_that_is_to_leave_is_started_again_with_the_others_and_then_leaves():
+    """Else servers would wait for it."""
+    picture = wishing(downpour(a=4), 1)
+    picture = after(picture, decide(picture))
+    picture = saying(picture, a=Report(FAILED, failure=Failure("killed")))
+    picture = after(picture, decide(picture))
+    assert picture.state is State.RESTARTING and picture.record.leaving == (1,)
+    found = decide(replace(picture, reports={}))
+    assert found is not None and found.record.seats["a"].ranks == (0, 1, 2, 3, 4)
+    assert found.orders["a"] is not None and found.orders["a"].groups == (0,)
+    picture = saying(after(picture, found), a=Report(RUNNING, left=(1,)))
+    found = decide(picture)
+    assert found is not None and found.record.seats["a"].ranks == (0, 1, 4)
+
+
+def test_a_job_that_has_not_begun_begins_with_all_of_its_groups():
+    picture = Picture(State.PENDING, Need(2, 1, 1), Record(), {}, hosts(a=4))
+    found = decide(wishing(picture, 1))
+    assert found is not None and found.record.groups == (0,) and found.record.leaving == (1,)
+    assert found.record.seats["a"].ranks == (0, 1, 2)
+
+
 def test_groups_that_meet_in_every_batch_are_left_as_they_are():
     picture = wishing(running(), 1)
     assert decide(picture) is None
