@@ -38,6 +38,7 @@ COLUMNS = (
     "seconds",
     "samples_per_s",
     "group_loss",
+    "groups",
 )
 
 
@@ -49,7 +50,7 @@ class History:
     may be partial), iteration (updates so far), loss (of the training samples, as they were learned
     from), acc (of a sample of them, a twentieth, after the epoch), val_loss, val_acc,
     learning_rate (of the last update), seconds (since the start), samples_per_s, group_loss (of
-    each group's own samples; None with one group).
+    each group's own samples; None with one group), groups (whose these are, by number).
     """
 
     columns = COLUMNS
@@ -67,7 +68,7 @@ class History:
         if isinstance(key, str):
             if key not in COLUMNS:
                 raise KeyError(f"{key!r}; columns: {', '.join(COLUMNS)}")
-            return [row[key] for row in self.rows]
+            return [row.get(key) for row in self.rows]  # an earlier horn's have fewer
         return self.rows[key]
 
     def keys(self) -> tuple[str, ...]:
@@ -335,6 +336,7 @@ class Loop:
             "seconds": now - self.begun + self.earlier_s,
             "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
             "group_loss": None,
+            "groups": None,
         }
 
     def _expect(self, rows: Array) -> None:

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # other, homes of one layer may not. A new module needs a place: that is the point.
 LAYERS = [
     {"horn.errors", "zk"},
+    {"horn.topology"},
     {"horn._kernels", "horn.random", "horn.math", "horn.registry", "horn.cluster",
      "horn.checkpoint"},
     {"horn.data", "horn.activations", "horn.losses", "horn.initializers", "horn.schedules",
@@ -55,7 +56,8 @@ LAYERS = [
     {"horn.runtime.planning"},
     {"horn.runtime.process", "horn.runtime.family", "horn.runtime.blame", "horn.runtime.trace"},
     {"horn.runtime.crew", "horn.runtime.hearing", "horn.runtime.keeping"},
-    {"horn.runtime.crews", "horn.runtime.repairs"},
+    {"horn.runtime.crews"},
+    {"horn.runtime.repairs"},
     {"horn.runtime.launch"},
     {"horn.train"},
     {"horn.settings", "horn.target"},

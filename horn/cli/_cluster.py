@@ -83,6 +83,12 @@ def utc(seconds: float) -> str:
 COLUMNS = ("JOB", "STATE", "STRATEGY", "G×T", "EPOCH", "STEP", "LOSS", "VAL_ACC", "AGE")
 
 
+def n_groups(status: Status) -> int | None:
+    """As they are, where groups come and go."""
+    found = status.submission
+    return len(status.record.groups) or (found.groups if found else None)
+
+
 def row(status: Status) -> list[str]:
     """A job's line of horn status and horn list."""
     found, at = status.submission, status.progress
@@ -91,7 +97,7 @@ def row(status: Status) -> list[str]:
         status.job,
         status.state.value,
         found.strategy if found else "–",
-        f"{found.groups}×{found.tasks}" if found else "–",
+        f"{n_groups(status)}×{found.tasks}" if found else "–",
         f"{at['epoch']}{of}" if "epoch" in at else "–",
         f"{at['iteration']:,}" if "iteration" in at else "–",
         number(at.get("loss")),
@@ -109,7 +115,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "id": status.job,
         "state": status.state.value,
         "strategy": found.strategy if found else None,
-        "groups": found.groups if found else None,
+        "groups": n_groups(status),
         "tasks": found.tasks if found else None,
         "servers": found.servers if found else None,
         "user": found.user if found else None,
@@ -122,6 +128,8 @@ def as_json(status: Status) -> dict[str, Any]:
         "restarts": status.record.n_restarts,
         "hosts": {name: list(seat.ranks) for name, seat in status.record.seats.items()},
         "checkpoint": status.record.checkpoint if status.record.checkpoint >= 0 else None,
+        "group_numbers": list(status.record.groups) or None,
+        "groups_leaving": list(status.record.leaving) or None,
         "reason": status.record.reason or None,
         "trouble": status.record.trouble or None,
         "cause": result.get("cause"),

@@ -99,6 +99,9 @@ def _details(status: Status) -> list[str]:
     lines: list[Any] = []
     if record.reason:
         lines.append(f"It {record.reason}.")
+    if record.groups:
+        leaving = f"; {', '.join(map(str, record.leaving))} to leave" if record.leaving else ""
+        lines.append(f"Groups: {', '.join(map(str, record.groups))}{leaving}")
     for name, seat in sorted(record.seats.items()):
         ranks = ", ".join(map(str, seat.ranks))
         lines.append(f"On {name}: ranks {ranks}")

@@ -37,7 +37,7 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
     work : its folder, with the package. keep : where checkpoints and the model go. logs : a folder.
     submission : as msgspec makes builtins of it. zookeeper : hosts. key, credential : the job's.
     can_save : whether all hosts of the epoch see the same ``keep``. threads : per task. begin : the
-    iteration of the checkpoint to go on from, -1 for the newest.
+    iteration of the checkpoint to go on from, -1 for the newest. groups : as in Order.
     """
 
     job: str
@@ -55,10 +55,24 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
     threads: int = 1
     log_bytes: int = 0
     begin: int = -1
+    groups: tuple[int, ...] = ()
 
 
 class Stop(Word, frozen=True, tag=True, forbid_unknown_fields=True):
     """To a foreman: save, then end."""
+
+
+class Groups(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To a foreman: other groups are to be there than were. ``seats`` : all hosts'."""
+
+    groups: tuple[int, ...]
+    seats: dict[str, Seat]
+
+
+class Left(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Of the foreman with rank 0: a group has left."""
+
+    group: int
 
 
 class End(Word, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -94,7 +108,7 @@ class Over(Word, frozen=True, tag=True, forbid_unknown_fields=True):
     checkpoint: int = -1
 
 
-Said: TypeAlias = Assignment | Stop | End | Warm | Running | At | Saved | Over
+Said: TypeAlias = Assignment | Stop | Groups | End | Warm | Running | At | Saved | Left | Over
 _ENCODE = msgspec.json.Encoder()
 _DECODE = msgspec.json.Decoder(Said)
 

@@ -25,9 +25,9 @@ from horn.cluster.coord import Coordinator
 from horn.cluster.jobs import ENDED, Jobs, State
 from horn.cluster.keys import Key
 from horn.cluster.master import Record
-from horn.cluster.mastering import allocated, host_of
+from horn.cluster.mastering import GROUPS, NOW, allocated, host_of
 from horn.cluster.members import Member, Membership
-from horn.cluster.records import Put, Step
+from horn.cluster.records import Check, Put, Step
 from horn.cluster.seating import Host
 from horn.cluster.submission import Submission
 from horn.errors import (
@@ -262,7 +262,7 @@ class Cluster:
             state = self.jobs.state(job)
             if state in ENDED:
                 raise Conflict(f"job {job!r} is {state.value} already")
-            steps: list[Step] = [Put(self.paths.wish(job), b"now" if now else b"")]
+            steps: list[Step] = [Put(self.paths.wish(job), NOW if now else b"")]
             if state is not State.STOPPING:
                 node = self.coord.get(self.paths.state(job))
                 if node is None or node.data != state.value.encode():
@@ -276,6 +276,77 @@ class Cluster:
             except NotApplied:
                 continue
         raise Conflict(f"job {job!r} keeps changing; try again")
+
+    def scale(self, job: str, n_groups: int) -> None:
+        """Ask for so many groups, of a job that servers hold together.
+
+        Raises
+        ------
+        JobError : it is not such a job, or there are not so many slots. Conflict : it has ended, or
+        is to stop.
+        """
+        if n_groups < 1:
+            raise JobError(
+                f"--groups {n_groups}: at least 1, since group 0 measures and decides when to end; "
+                f"horn stop {job} ends them all"
+            )
+        status = self.status(job)
+        found = status.submission
+        if found is None or not found.servers or found.options.get("guests"):
+            kind = "a job whose servers are in its tasks' processes (--servers 0)"
+            if found is None or not found.servers:
+                kind = f"{found.strategy if found else 'unknown'}, whose groups meet in every batch"
+            raise JobError(
+                f"job {job!r} is {kind}: only of a Downpour job with servers can groups come and "
+                f"leave. Stop it, and submit it with --groups {n_groups}"
+            )
+        seats = status.record.seats
+        if len({seat.shared or name for name, seat in seats.items()}) > 1:
+            raise JobError(
+                f"job {job!r} runs on hosts that share no folder, so its servers keep no journal, "
+                f"and nobody could join them; start workers with --shared, and submit it again"
+            )
+        self._check_room(found, status.record, n_groups)
+        state = self.coord.get(self.paths.state(job))
+        if state is None or State(state.data.decode()) in {*ENDED, State.STOPPING}:
+            raise Conflict(f"job {job!r} is {status.state.value}; only one that runs can be scaled")
+        wish = Put(self.paths.wish(job), GROUPS + str(n_groups).encode())
+        self.coord.commit([Check(self.paths.state(job), state.version), wish])
+
+    def _check_room(self, found: Submission, record: Record, n_groups: int) -> None:
+        """That there are slots for so many groups, where the job runs or may run."""
+        here = len(record.groups) or found.groups
+        n_more = (n_groups - here) * found.tasks
+        hosts = self.free(self.workers())
+        where = {name: hosts[name].free for name in record.seats or hosts if name in hosts}
+        if n_more > sum(where.values()):
+            free = ", ".join(f"{n} on {name}" for name, n in sorted(where.items())) or "none"
+            elsewhere = sum(host.free for host in hosts.values()) - sum(where.values())
+            hint = f" ({elsewhere} elsewhere: a job grows where it runs)" if elsewhere else ""
+            raise JobError(
+                f"{n_groups} groups need {n_more} slots more than the {here} that are there; free: "
+                f"{free}{hint}. Ask for fewer, or start a worker there with more --slots"
+            )
+
+    def wait_scaled(self, job: str, n_groups: int, timeout_s: float | None) -> Status:
+        """Until so many have seats, and who is to leave has left. Raises horn's Timeout; Conflict
+        if the job ends before.
+        """
+        from horn.errors import Timeout
+
+        ends = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            status = self.status(job)
+            record = status.record
+            here = len(record.groups) or (status.submission.groups if status.submission else 0)
+            if status.state in ENDED:
+                raise Conflict(f"job {job!r} is {status.state.value}; it has {here} groups")
+            if record.seats and here == n_groups and not record.leaving:
+                return status
+            if ends is not None and time.monotonic() > ends:
+                why = f": it {record.reason}" if record.reason else ""
+                raise Timeout(f"job {job} has {here} groups after {timeout_s:g} s{why}")
+            time.sleep(0.1)
 
     def remove(self, job: str) -> None:
         """Forget an ended job and its files. Raises Conflict while it has not ended."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import queue
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from horn.checkpoint import Checkpoints
 from horn.cluster.assignment import (
     Assignment,
     End,
+    Groups,
+    Left,
     Line,
     Over,
     Running,
@@ -43,7 +46,7 @@ from horn.cluster.assignment import (
 from horn.cluster.blaming import blamed
 from horn.cluster.coord import Coordinator
 from horn.cluster.depot import CHECKPOINTS, LOG_BYTES, MODEL, PROGRESS
-from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Failure
+from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Failure, Seat
 from horn.cluster.members import Membership
 from horn.cluster.submission import Submission
 from horn.cluster.voices import Pumps, Spare, Told, drop, make_spares, plain
@@ -75,10 +78,16 @@ class Foreman:
         self.submission = msgspec.convert(assignment.submission, Submission)
         self.is_over = threading.Event()  # end now
         self.asked = threading.Event()  # save, then end
+        self.changes: queue.SimpleQueue[launch.Change] = queue.SimpleQueue()
         self.checkpoint = -1
         self.site: launch.Site | None = None
         self._has_run = threading.Event()
         self._lock = threading.Lock()
+
+    @property
+    def topology(self) -> Topology:
+        found = self.submission
+        return Topology(found.groups, found.tasks, found.servers)
 
     @property
     def n_hosts(self) -> int:
@@ -155,8 +164,8 @@ class Foreman:
         mine, submission = self.assignment, self.submission
         with ExitStack() as stack:
             seat = mine.seats[mine.host]
-            topology = Topology(submission.groups, submission.tasks, submission.servers)
-            names = {rank: short_name(topology, rank) for rank in seat.ranks}
+            topology = self.topology
+            names = {rank: topology.short_name(rank) for rank in seat.ranks}
             threads = int(submission.options.get("threads") or mine.threads)
             spares = [s for s in self.spares if s.child.process.poll() is None]
             if threads != mine.threads or len(spares) < len(self.spares):
@@ -216,8 +225,19 @@ class Foreman:
             crews = Crews(crew, bridge, elsewhere)
         return launch.Site(
             mine.zookeeper, mine.job, mine.epoch * REPAIRS, crews, self._url(), threads, mine.key,
-            mine.credential, self.asked, self._saved,
+            mine.credential, self.asked, self.is_over, self._saved, groups=self._seated(),
+            changes=self.changes, on_left=lambda group: self.say(Left(group)),
         )  # fmt: skip
+
+    def _seated(self) -> tuple[int, ...] | None:
+        """The groups that are there, also those that are to leave; None for all."""
+        mine = self.assignment
+        if not mine.groups:
+            return None
+        self.changes.put(launch.Change(mine.groups, _hosts(mine.seats)))
+        ranks = (rank for seat in mine.seats.values() for rank in seat.ranks)
+        topology = self.topology
+        return tuple(sorted({topology.group(r) for r in ranks if not topology.is_server(r)}))
 
     def _url(self) -> str:
         if self.n_hosts > 1:
@@ -289,9 +309,8 @@ class Foreman:
     def _attend(
         self, crew: Crew, bridge: Bridge, job: Job, strategy: Strategy, threads: int
     ) -> Over:
-        mine, submission = self.assignment, self.submission
-        topology = Topology(submission.groups, submission.tasks, submission.servers)
-        job = strategy.prepared(job, topology)
+        mine = self.assignment
+        job = strategy.prepared(job, self.topology)
         folder = str((Path(mine.keep) / CHECKPOINTS).absolute())
 
         def change(run: RunSpec) -> RunSpec:
@@ -314,11 +333,9 @@ class Foreman:
         return Over(FINISHED if is_done else GONE)
 
 
-def short_name(topology: Topology, rank: int) -> str:
-    """g0.t1, s0"""
-    if rank >= topology.n_workers:
-        return f"s{rank - topology.n_workers}"
-    return f"g{rank // topology.n_tasks}.t{rank % topology.n_tasks}"
+def _hosts(seats: Mapping[str, Seat]) -> dict[int, str]:
+    """By rank."""
+    return {rank: name for name, seat in seats.items() for rank in seat.ranks}
 
 
 def _host(assignment: Assignment) -> str:
@@ -393,6 +410,8 @@ def _listen(line: Line, foreman: Foreman, first: Sequence[Said]) -> None:
         for word in words:
             if isinstance(word, End):
                 foreman.is_over.set()
+            elif isinstance(word, Groups):
+                foreman.changes.put(launch.Change(word.groups, _hosts(word.seats)))
             elif isinstance(word, Stop):
                 foreman.asked.set()
                 if not foreman.saves:  # then there is nothing to wait for

@@ -7,14 +7,14 @@ is an order with the next. docs/notes/0060.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
 
 from horn.cluster.jobs import ENDED, State
-from horn.cluster.seating import Host, Need, Waits, seat
+from horn.cluster.seating import Host, Need, Waits, grown, seat
 
 RUN, STOP, END = "run", "stop", "end"  # aims of an order, in the order in which they can follow
 AIMS = (RUN, STOP, END)
@@ -44,13 +44,15 @@ class Seat(Kept, frozen=True, forbid_unknown_fields=True):
 
 class Order(Kept, frozen=True, forbid_unknown_fields=True):
     """What an agent is to run of a job. ``seats`` : all hosts', its own among them. ``begin`` : the
-    iteration of the checkpoint to go on from; -1 for the newest.
+    iteration of the checkpoint to go on from; -1 for the newest. ``groups`` : by number, those that
+    are to be there; what has a seat and is not among them is to leave.
     """
 
     epoch: _Count
     aim: str
     seats: dict[str, Seat]
     begin: int = -1
+    groups: tuple[_Count, ...] = ()
 
 
 class Failure(Kept, frozen=True, forbid_unknown_fields=True):
@@ -73,7 +75,8 @@ class Failure(Kept, frozen=True, forbid_unknown_fields=True):
 
 class Report(Kept, frozen=True, forbid_unknown_fields=True):
     """What an agent says of its tasks of an epoch. checkpoint : the last complete one that it knows
-    of; -1 for none. result : of the host with rank 0, when all have finished.
+    of; -1 for none. result : of the host with rank 0, when all have finished. left : of that host,
+    the groups that have left since the epoch began.
     """
 
     phase: str
@@ -81,15 +84,21 @@ class Report(Kept, frozen=True, forbid_unknown_fields=True):
     checkpoint: int = -1
     failure: Failure | None = None
     result: dict[str, Any] | None = None
+    left: tuple[_Count, ...] = ()
 
 
 class Record(Kept, frozen=True, forbid_unknown_fields=True):
     """What a master knows of its job.
 
     seats : who has orders; empty when nothing runs. n_failures : since the last checkpoint.
+    seats : who has orders; empty when nothing runs. n_failures : since the last checkpoint.
     hosts : where it ran last. blamed : failures of hosts since they had part in a new checkpoint;
     parted : pairs of hosts that lost each other since. reason : why it waits. begin : the iteration
     that it was resumed from, until there is a checkpoint after that; -1 for the newest.
+
+    Of a job that servers hold together: groups : by number, those that are to be there; none for
+    those that it was submitted with. leaving : those that have seats, but are to leave. n_ever : as
+    many numbers have been given. n_wanted : so many groups are wanted; 0 for no other wish.
     """
 
     epoch: _Count = 0
@@ -105,12 +114,17 @@ class Record(Kept, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
     trouble: str = ""  # the last failure, in words
     begin: int = -1
+    groups: tuple[_Count, ...] = ()
+    leaving: tuple[_Count, ...] = ()
+    n_ever: _Count = 0
+    n_wanted: _Count = 0
 
 
 @dataclass(frozen=True)
 class Picture:
     """What is in ZooKeeper about a job. ``reports`` are those of the record's epoch, by host;
-    ``hosts`` are the workers that are there.
+    ``hosts`` are the workers that are there. wants_groups : what somebody has asked for, 0 if
+    nobody has.
     """
 
     state: State
@@ -120,6 +134,7 @@ class Picture:
     hosts: Mapping[str, Host]
     max_restarts: int = 3
     wants_now: bool = False
+    wants_groups: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,6 +153,8 @@ def decide(picture: Picture) -> Decision | None:
     """The next step; None if there is nothing to do until something changes."""
     if picture.state in ENDED:
         return None
+    if picture.wants_groups and picture.wants_groups != picture.record.n_wanted:
+        return Decision(_changed(picture.record, n_wanted=picture.wants_groups))
     if picture.record.seats:
         return _tend(picture)
     if picture.state is State.STOPPING:
@@ -172,12 +189,16 @@ def _reports(picture: Picture) -> dict[str, Report]:
 
 
 def _place(picture: Picture) -> Decision | None:
-    record = picture.record
-    found = seat(picture.need, picture.hosts, record.hosts, record.blamed, record.parted)
+    record = _regrouped(picture)
+    need = picture.need
+    groups = (*(record.groups or range(need.n_groups)), *record.leaving)
+    wanted = need.of(len(groups))
+    found = seat(wanted, picture.hosts, record.hosts, record.blamed, record.parted)
     if isinstance(found, Waits):
         if found.reason == record.reason:
             return None
-        return Decision(_changed(record, reason=found.reason))
+        return Decision(_changed(picture.record, reason=found.reason))
+    found = {name: need.ranks(ranks, groups) for name, ranks in found.items()}
     seats = {
         name: Seat(host.member, host.address, ranks, host.shared)
         for name, ranks in found.items()
@@ -207,10 +228,76 @@ def _tend(picture: Picture) -> Decision | None:
         aim = END
     elif picture.state is State.STOPPING:
         aim = END if picture.wants_now else STOP
+    if aim == record.aim == RUN and not fine and picture.need.topology.n_servers:
+        return _rescale(picture, reports)
     if AIMS.index(aim) <= AIMS.index(record.aim):
         return None
     record = _changed(record, aim=aim)
     return Decision(record, _orders(record))
+
+
+def _rescale(picture: Picture, reports: Mapping[str, Report]) -> Decision | None:
+    """Seats for groups that come; those of groups that have left."""
+    record, need = picture.record, picture.need
+    topology = need.topology
+    left = {g for report in reports.values() for g in report.left} & set(record.leaving)
+    if left:
+        gone = {rank for group in left for rank in topology.ranks(group)}
+        seats = {
+            name: _reseated(s, (r for r in s.ranks if r not in gone))
+            for name, s in record.seats.items()
+        }
+        leaving = tuple(g for g in record.leaving if g not in left)
+        record = _changed(record, seats=seats, leaving=leaving)
+        return Decision(record, _orders(record))
+    new = _regrouped(picture)
+    if new.groups == record.groups:
+        return None if not record.reason else Decision(_changed(record, reason=""))
+    before = record.groups or tuple(range(need.n_groups))
+    added = [group for group in new.groups if group not in before]
+    ranks = [topology.ranks(group) for group in added]
+    found = grown(ranks, _room(picture))
+    if isinstance(found, Waits):
+        if found.reason == record.reason:
+            return None
+        return Decision(_changed(record, reason=found.reason))
+    seats = {
+        name: _reseated(s, (*s.ranks, *found.get(name, ()))) for name, s in record.seats.items()
+    }
+    record = _changed(new, seats=seats, reason="")
+    return Decision(record, _orders(record))
+
+
+def _reseated(old: Seat, ranks: Iterable[int]) -> Seat:
+    return msgspec.structs.replace(old, ranks=tuple(sorted(ranks)))
+
+
+def _regrouped(picture: Picture) -> Record:
+    """The record with as many groups as are wanted: who came last leaves first. Servers count on
+    every group that they know, so none just stays away: it has a seat until it has left.
+    """
+    record, topology = picture.record, picture.need.topology
+    groups = [*record.groups] or [*range(topology.n_groups)]
+    n_ever = record.n_ever or topology.n_groups
+    if not record.n_wanted or not topology.n_servers:
+        return record
+    leaving = list(record.leaving)
+    while len(groups) > record.n_wanted:
+        leaving.append(max(groups))
+        groups.remove(max(groups))
+    while len(groups) < record.n_wanted:
+        groups.append(topology.next_group(groups, n_ever))
+        n_ever = groups[-1] + 1
+    return _changed(record, groups=tuple(groups), leaving=tuple(leaving), n_ever=n_ever)
+
+
+def _room(picture: Picture) -> dict[str, int]:
+    """Slots that are free on the hosts where the job runs."""
+    topology, found = picture.need.topology, {}
+    for name, s in picture.record.seats.items():
+        used = sum(not topology.is_server(rank) for rank in s.ranks)
+        found[name] = max(picture.hosts[name].free - used, 0)
+    return found
 
 
 def _conclude(picture: Picture, reports: Mapping[str, Report]) -> Decision:
@@ -329,7 +416,7 @@ def _settled(record: Record) -> Record:
 
 
 def _orders(record: Record) -> dict[str, Order | None]:
-    order = Order(record.epoch, record.aim, dict(record.seats), record.begin)
+    order = Order(record.epoch, record.aim, dict(record.seats), record.begin, record.groups)
     return dict.fromkeys(record.seats, order)
 
 

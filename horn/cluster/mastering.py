@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 LOOK_S = 2.0  # how often everything is looked at, should a change have gone by unseen
 AGAIN_S = 0.2  # after a refused transaction
 WATCHED = ("state", "wish", "record")
+NOW = b"now"  # a wish: stop without saving
+GROUPS = b"groups="  # a wish: so many groups
 
 
 class Terms:
@@ -211,10 +213,10 @@ class _Job:
                 report = msgspec.structs.replace(report, failure=failure)
             if report is not None:
                 reports[host] = report
-        wish = nodes.get("wish")
+        wish = nodes["wish"].data if "wish" in nodes else b""
         picture = Picture(
             state, terms.need, record, reports, hosts, terms.max_restarts,
-            wish is not None and wish.data == b"now",
+            wish == NOW, groups_wished(wish),
         )  # fmt: skip
         found = decide(picture)
         if found is None:
@@ -276,9 +278,13 @@ class _Job:
                 Put(self.paths.orders(host), _ENCODE(used), node.version),
                 Delete(path),
             ]
-        if self.name in used:
-            return [Put(path, _ENCODE(order))]
-        used[self.name] = sum(rank < need.n_slots for rank in order.seats[host].ranks)
+        topology, before = need.topology, used.get(self.name)
+        used[self.name] = sum(not topology.is_server(rank) for rank in order.seats[host].ranks)
+        if before is not None:
+            steps: list[Step] = [Put(path, _ENCODE(order))]
+            if before != used[self.name]:
+                steps.append(Put(self.paths.orders(host), _ENCODE(used), node.version))
+            return steps
         return [
             Put(self.paths.orders(host), _ENCODE(used), node.version),
             Create(path, _ENCODE(order)),
@@ -304,6 +310,12 @@ def _state(node: Node | None) -> State | None:
         return None if node is None else State(node.data.decode())
     except ValueError:
         return None
+
+
+def groups_wished(wish: bytes) -> int:
+    """0 if nobody wishes for any."""
+    number = wish.removeprefix(GROUPS)
+    return int(number) if wish.startswith(GROUPS) and number.isdigit() else 0
 
 
 def allocated(node: Node | None) -> dict[str, int]:

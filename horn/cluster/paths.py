@@ -85,7 +85,7 @@ class Paths:
         return f"{self.job(job)}/crews"
 
     def wish(self, job: str) -> str:
-        """How a stop is wanted."""
+        """How a stop is wanted, or how many groups."""
         return f"{self.job(job)}/wish"
 
     def record(self, job: str) -> str:

@@ -78,6 +78,7 @@ class Preparer:
             threads=self.threads,
             can_save=len(folders) == 1,
             begin=order.begin,
+            groups=order.groups,
         )
 
     def _fetch(self, workers: Membership, digest: str) -> None:

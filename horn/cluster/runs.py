@@ -23,6 +23,8 @@ from horn.cluster.assignment import (
     Assignment,
     At,
     End,
+    Groups,
+    Left,
     Line,
     Over,
     Running,
@@ -194,6 +196,18 @@ class Run:
         self.foreman = foreman
         foreman.log_to(Path(assignment.logs) / f"{assignment.host}.log")
         foreman.send(assignment)
+        if self.order.groups != assignment.groups:
+            self._regroup()
+
+    def follow(self, order: Order) -> None:
+        """The order as it is now, of the same epoch."""
+        before, self.order = self.order, order
+        if order.groups != before.groups and self.foreman is not None:
+            self._regroup()
+
+    def _regroup(self) -> None:
+        assert self.foreman is not None
+        self.foreman.send(Groups(self.order.groups, self.order.seats))
 
     def aim_at(self, aim: str) -> None:
         """Stop or end, if it is not done yet."""
@@ -217,6 +231,8 @@ class Run:
                 self.progress = progress
             case Saved(iteration):
                 self.say(self.report.phase, checkpoint=iteration)
+            case Left(group):
+                self.say(self.report.phase, left=(*self.report.left, group))
             case Over():
                 self._last = word
                 self._deadline = time.monotonic() + LAST_S
@@ -230,11 +246,13 @@ class Run:
         checkpoint: int = -1,
         failure: Failure | None = None,
         result: dict[str, Any] | None = None,
+        left: tuple[int, ...] = (),
     ) -> None:
         old = self.report
         if old.phase in LAST:
             return
-        self.report = Report(phase, old.member, max(checkpoint, old.checkpoint), failure, result)
+        checkpoint = max(checkpoint, old.checkpoint)
+        self.report = Report(phase, old.member, checkpoint, failure, result, left or old.left)
         self.is_told = False
 
     def tick(self, now: float) -> float | None:

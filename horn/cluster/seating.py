@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from horn.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,24 @@ class Need:
         return self.n_groups * self.n_tasks
 
     @property
-    def n_ranks(self) -> int:
-        return self.n_slots + (0 if self.guests else self.n_servers)
+    def topology(self) -> Topology:
+        """Of what has a rank."""
+        return Topology(self.n_groups, self.n_tasks, 0 if self.guests else self.n_servers)
+
+    def of(self, n_groups: int) -> Need:
+        return replace(self, n_groups=n_groups)
+
+    def ranks(self, found: Collection[int], groups: Sequence[int]) -> tuple[int, ...]:
+        """Those of ``of(len(groups))``, as they are called in a job that began with this."""
+        its, all_of = self.of(len(groups)).topology, self.topology
+        return tuple(
+            sorted(
+                all_of.server(rank - its.n_workers)
+                if its.is_server(rank)
+                else all_of.rank(groups[its.group(rank)], rank % self.n_tasks)
+                for rank in found
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -108,6 +126,32 @@ def _seat(
         for server in range(need.n_servers):
             seats[order[server % len(order)]].append(need.n_slots + server)
     return {name: tuple(sorted(ranks)) for name, ranks in sorted(seats.items())}
+
+
+def grown(groups: Sequence[Sequence[int]], room: Mapping[str, int]) -> dict[str, list[int]] | Waits:
+    """Seats for the ranks of more groups of a job where it runs, or why they have to wait. room :
+    free slots by host.
+    """
+    free, found = dict(room), dict[str, list[int]]()
+    n = sum(map(len, groups))
+    if n > sum(free.values()):
+        where = ", ".join(sorted(room))
+        return Waits(
+            f"waits for {_count(n, 'slot')} for more groups; {sum(free.values())} free on {where}, "
+            f"and a job grows where it runs"
+        )
+    for ranks in groups:
+        left = list(ranks)
+        while left:
+            enough = [name for name in free if free[name] >= len(left)]
+            if enough:
+                best = min(enough, key=lambda name: (free[name], name))
+            else:
+                best = min(free, key=lambda name: (-free[name], name))
+            here, left = left[: free[best]], left[free[best] :]
+            found.setdefault(best, []).extend(here)
+            free[best] -= len(here)
+    return found
 
 
 def _seat_whole(

@@ -249,6 +249,8 @@ class Agent:
                     self._prepare(run)
                 else:
                     run.say(GONE)
+            if run.epoch == order.epoch:
+                run.follow(order)
             run.aim_at(order.aim)
         for job, run in list(self.runs.items()):
             found = orders.get(job)

@@ -139,6 +139,12 @@ class Failed(Message, frozen=True, tag=True, forbid_unknown_fields=True, kw_only
     trouble: tuple[str, int, int] | None = None
 
 
+class Leave(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To the tasks of a group that servers outlast: train no further than this epoch."""
+
+    group: _Count
+
+
 class Due(Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """To tasks: save at the boundary after so many updates; to ``stop``, wait there for Settle."""
 
@@ -179,7 +185,19 @@ class Saved(Message, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 Said: TypeAlias = (
-    Start | Ready | Stepped | Row | Share | Trace | Finished | Failed | Due | Settle | Heard | Saved
+    Start
+    | Ready
+    | Stepped
+    | Row
+    | Share
+    | Trace
+    | Finished
+    | Failed
+    | Leave
+    | Due
+    | Settle
+    | Heard
+    | Saved
 )
 _ENCODE = msgspec.msgpack.Encoder()
 _DECODE = msgspec.msgpack.Decoder(Said)

@@ -15,6 +15,7 @@ from horn.job import Job
 from horn.runtime.control import Said
 from horn.runtime.family import STOP_S, Child, Family
 from horn.runtime.parcel import Draft, RunSpec, pack
+from horn.topology import Topology
 
 
 class Crew:
@@ -53,6 +54,11 @@ class Crew:
         self._family.renew(ranks, self.threads, self.name)
         self._of = {child.task: child for child in self._family.children}
 
+    def drop(self, ranks: Sequence[int]) -> None:
+        """End the processes of these ranks, if they have not ended, and forget them."""
+        self._family.drop(ranks)
+        self._of = {child.task: child for child in self._family.children}
+
     def start(
         self,
         draft: Draft,
@@ -66,11 +72,13 @@ class Crew:
         """Give every task the job. key : the job's, which encrypts what leaves the host.
         credential : the job's, for ZooKeeper. ranks : only these, if some were renewed.
         """
+        # Of a group that came later n_groups counts it, too.
+        topology = Topology(run.n_first or run.n_groups, run.n_tasks, run.n_servers)
         parcel = pack(draft, job, run, placement)
         try:
             for rank, child in self._of.items():
                 if ranks is None or rank in ranks:
-                    child.start(parcel.descriptors, key, credential)
+                    child.start(parcel.descriptors, key, credential, topology.link(rank))
         finally:
             parcel.close()
 

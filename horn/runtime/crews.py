@@ -42,23 +42,35 @@ SLICE_S = 0.01  # how long one of two things is waited for
 CHUNK_BYTES = 1024 * 1024
 MAX_BYTES = 4 * 1024**3  # of what one task says
 START, SAID, EXIT, TELL, PIDS, DONE = "start", "said", "exit", "tell", "pids", "done"
+RENEW, DROP = "renew", "drop"
 
 
 class Begin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The keeper's word to begin: what its own tasks get."""
+    """The keeper's word to begin: what its own tasks get. ranks : who is to."""
 
     run: RunSpec
     links: list[tuple[int, int, str]]
     layers: list[tuple[int, str]]
+    ranks: list[int]
+
+
+class Renew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The keeper's word to end the processes of ranks and start others, which are its ``life`` th:
+    what those before them said may come later.
+    """
+
+    ranks: list[int]
+    life: int
 
 
 @dataclass(frozen=True)
 class Heard:
-    """From another host: ``topic`` and what goes with it."""
+    """From another host: ``topic`` and what goes with it. life : of the rank's process."""
 
     host: int
     topic: str
     rank: int
+    life: int
     blob: bytes
     memory: bytes
 
@@ -77,7 +89,7 @@ class Bridge:
         self.names, self.number = tuple(names), place.task
         self.transport: FramedTransport = Tcp(url, place)
         self.endpoint = self.transport.endpoint
-        self._out: queue.SimpleQueue[tuple[int, str, int, bytes, bytes]] = queue.SimpleQueue()
+        self._out: queue.SimpleQueue[tuple[int, str, int, bytes, bytes, int]] = queue.SimpleQueue()
         self._in: queue.SimpleQueue[Heard | HornError] = queue.SimpleQueue()
         self._partial: dict[int, bytearray] = {}
         self._closing = threading.Event()
@@ -90,9 +102,15 @@ class Bridge:
         self._thread.start()
 
     def send(
-        self, to: int, topic: str, rank: int = 0, blob: bytes = b"", memory: bytes = b""
+        self,
+        to: int,
+        topic: str,
+        rank: int = 0,
+        blob: bytes = b"",
+        memory: bytes = b"",
+        life: int = 0,
     ) -> None:
-        self._out.put((to, topic, rank, blob, memory))
+        self._out.put((to, topic, rank, blob, memory, life))
 
     def tell(self, topic: str, blob: bytes = b"") -> None:
         """To all others."""
@@ -142,10 +160,10 @@ class Bridge:
             logger.exception("the link between hosts failed")
             self._in.put(ProtocolError(f"the link between the hosts failed: {error!r}"))
 
-    def _send(self, to: int, topic: str, rank: int, blob: bytes, memory: bytes) -> None:
+    def _send(self, to: int, topic: str, rank: int, blob: bytes, memory: bytes, life: int) -> None:
         whole = np.frombuffer(blob + memory, np.uint8)
         fields: dict[str, bool | int | float | str | None] = {
-            "rank": rank, "blob": len(blob), "size": len(whole),
+            "rank": rank, "blob": len(blob), "size": len(whole), "life": life,
         }  # fmt: skip
         for at in range(0, max(len(whole), 1), CHUNK_BYTES):
             piece = whole[at : at + CHUNK_BYTES]
@@ -165,8 +183,8 @@ class Bridge:
             return
         del self._partial[host]
         whole = bytes(got)
-        rank = int(meta.fields["rank"] or 0)
-        self._in.put(Heard(host, meta.topic, rank, whole[:n_blob], whole[n_blob:size]))
+        rank, life = (int(meta.fields[name] or 0) for name in ("rank", "life"))
+        self._in.put(Heard(host, meta.topic, rank, life, whole[:n_blob], whole[n_blob:size]))
 
 
 class Crews:
@@ -177,12 +195,60 @@ class Crews:
 
     def __init__(self, crew: Crew, bridge: Bridge, elsewhere: Mapping[int, Sequence[int]]) -> None:
         self.crew, self.bridge = crew, bridge
-        self._pids = dict(crew.pids)
-        self._pids.update({rank: 0 for ranks in elsewhere.values() for rank in ranks})
+        self._host_of = {rank: host for host, ranks in elsewhere.items() for rank in ranks}
+        self._lives: dict[int, int] = {}  # by rank, of those that were renewed
+        self._n_renewed = 0
+        self._pids = {**crew.pids, **dict.fromkeys(self._host_of, 0)}
 
     @property
     def pids(self) -> dict[int, int]:
+        """By rank; 0 until its host has said it. What comes later is put in, too."""
         return self._pids
+
+    def seat(self, hosts: Mapping[int, str]) -> None:
+        """Where ranks are that may be renewed, by the name of the host: others than at the start.
+
+        Raises
+        ------
+        ProtocolError : a host is not one of those that are linked.
+        """
+        for rank, name in hosts.items():
+            if name not in self.bridge.names:
+                raise ProtocolError(
+                    f"rank {rank} on {name}, but the job's hosts are {', '.join(self.bridge.names)}"
+                )
+            host = self.bridge.names.index(name)
+            if host == KEEPER:
+                self._host_of.pop(rank, None)
+            else:
+                self._host_of[rank] = host
+
+    def drop(self, ranks: Sequence[int]) -> None:
+        """As a Crew does."""
+        for host, there in self._by_host(ranks).items():
+            if host == KEEPER:
+                self.crew.drop(there)
+            else:
+                self.bridge.send(host, DROP, blob=msgspec.json.encode(there))
+
+    def _by_host(self, ranks: Sequence[int]) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for rank in ranks:
+            found.setdefault(self._host_of.get(rank, KEEPER), []).append(rank)
+        return found
+
+    def renew(self, ranks: Sequence[int]) -> None:
+        """As a Crew does, each host those that it has."""
+        self._n_renewed += 1
+        self._lives.update(dict.fromkeys(ranks, self._n_renewed))
+        for host, there in self._by_host(ranks).items():
+            if host == KEEPER:
+                self.crew.renew(there)
+                self._pids.update(self.crew.pids)
+            else:
+                self._pids.update(dict.fromkeys(there, 0))
+                said = msgspec.json.encode(Renew(there, self._n_renewed))
+                self.bridge.send(host, RENEW, blob=said)
 
     def start(
         self,
@@ -192,11 +258,18 @@ class Crews:
         placement: Placement,
         key: bytes | None = None,
         credential: Credential | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> None:
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
-        begin = Begin(run, links, sorted(placement.layers.items()))
-        self.bridge.tell(START, msgspec.json.encode(begin))
-        self.crew.start(draft, job, run, placement, key, credential)
+        everyone = [*self._pids] if ranks is None else [*ranks]
+        for host, there in self._by_host(everyone).items():
+            if host == KEEPER:
+                continue
+            begin = Begin(run, links, sorted(placement.layers.items()), there)
+            self.bridge.send(host, START, blob=msgspec.json.encode(begin))
+        here = [rank for rank in everyone if rank not in self._host_of]
+        if here:
+            self.crew.start(draft, job, run, placement, key, credential, here)
 
     def events(self, timeout_s: float) -> Iterator[tuple[int, Any, list[int]]]:
         ends = time.monotonic() + timeout_s
@@ -214,6 +287,8 @@ class Crews:
                 return
 
     def _event(self, heard: Heard) -> tuple[int, Any, list[int]] | None:
+        if heard.life < self._lives.get(heard.rank, 0) and heard.topic in (SAID, EXIT):
+            return None  # another has its place
         if heard.topic == SAID:
             return heard.rank, control.parsed(heard.blob), _in_memory(heard.memory)
         if heard.topic == EXIT:
@@ -260,24 +335,36 @@ def attend(
     PeerLost : the keeper, or another host, has gone.
     """
     bridge.send(KEEPER, PIDS, blob=msgspec.json.encode(crew.pids))
-    n_ready = 0
+    lives: dict[int, int] = {}
+    ready: set[int] = set()
     while not is_over.is_set():
         for rank, said, descriptors in crew.events(SLICE_S):
             if isinstance(said, int):
-                bridge.send(KEEPER, EXIT, rank, str(said).encode())
+                if is_over.is_set():
+                    continue  # it was ended, which is no failure
+                bridge.send(KEEPER, EXIT, rank, str(said).encode(), life=lives.get(rank, 0))
                 continue
             memory = b"".join(map(_bytes_of, descriptors))
-            bridge.send(KEEPER, SAID, rank, control.packed(said), memory)
-            n_ready += isinstance(said, control.Ready)
-            if n_ready == len(crew.ranks):
-                n_ready = 0
-                on_ready()
+            life = lives.get(rank, 0)
+            bridge.send(KEEPER, SAID, rank, control.packed(said), memory, life)
+            if isinstance(said, control.Ready):
+                ready.add(rank)
+                if len(ready) == len(crew.pids):
+                    on_ready()
         while (heard := bridge.receive(0.0)) is not None:
             if heard.topic == START:
                 begin = msgspec.json.decode(heard.blob, type=Begin)
                 links = {(layer, at): where for layer, at, where in begin.links}
                 placement = Placement(links, dict(begin.layers))
-                crew.start(draft, job, change(begin.run), placement, key, credential)
+                run = change(begin.run)
+                crew.start(draft, job, run, placement, key, credential, begin.ranks)
+            elif heard.topic == RENEW:
+                renew = msgspec.json.decode(heard.blob, type=Renew)
+                crew.renew(renew.ranks)
+                lives.update(dict.fromkeys(renew.ranks, renew.life))
+                bridge.send(KEEPER, PIDS, blob=msgspec.json.encode(crew.pids))
+            elif heard.topic == DROP:
+                crew.drop(msgspec.json.decode(heard.blob, type=list[int]))
             elif heard.topic == TELL:
                 crew.tell(control.parsed(heard.blob))
             elif heard.topic == DONE:

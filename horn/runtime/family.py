@@ -73,8 +73,11 @@ class Child:
         descriptors: list[int],
         key: bytes | None = None,
         credential: Credential | None = None,
+        number: int | None = None,
     ) -> None:
-        self.tell(Start(self.task, key, credential, self.folder), descriptors)
+        """number : what it goes by among tasks, if that is not the one it has here."""
+        task = self.task if number is None else number
+        self.tell(Start(task, key, credential, self.folder), descriptors)
 
     def tell(self, message: Said, descriptors: Sequence[int] = ()) -> None:
         try:
@@ -150,6 +153,12 @@ class Family:
 
     def renew(self, ranks: Sequence[int], threads: int, job_id: str) -> None:
         """Others in the place of these, which end at once if they have not."""
+        self.drop(ranks)
+        for task in ranks:
+            self.children.append(Child(task, threads, job_id))
+
+    def drop(self, ranks: Sequence[int]) -> None:
+        """End these at once, if they have not ended, and forget them."""
         old = [child for child in self.children if child.task in ranks]
         for child in old:
             if child.code is None:
@@ -158,8 +167,6 @@ class Family:
             child.process.wait()
             child.close()
         self.children = [child for child in self.children if child not in old]
-        for task in ranks:
-            self.children.append(Child(task, threads, job_id))
 
     def __enter__(self) -> Family:
         return self

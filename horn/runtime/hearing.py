@@ -68,6 +68,7 @@ class Record:
         self._n_told = len(self.rows)
         self._heard: dict[int, dict[int, Row]] = {}  # epoch, group: what is not in ``rows`` yet
         self._latest: dict[int, int] = {}  # group: the last epoch that it told of
+        self._gone: set[int] = set()  # groups that have left: nobody waits for them
         for said in told:
             self._note(msgspec.convert(said, Row))
 
@@ -107,17 +108,27 @@ class Record:
         if epoch > len(self.rows):
             self._heard.setdefault(epoch, {})[group] = row
 
+    def known(self, n_groups: int) -> set[int]:
+        """Groups that the job began with, or that have told of something."""
+        return {*range(n_groups), *self._latest}
+
+    def without(self, group: int) -> None:
+        """It is not there, or has left."""
+        self._gone.add(group)
+
     def put(self, n_groups: int, is_joined: bool, is_over: bool = False) -> None:
         """The next epochs of which no group will tell any more: each has, or has told of a later
-        one, as those do that go on from what servers know. is_over : nobody tells anything more,
-        and the last epoch is that of group 0.
+        one, as those do that go on from what servers know. One that came later, with a number from
+        n_groups on, is waited for once it has told of something. is_over : nobody tells anything
+        more, and the last epoch is that of group 0.
         """
         while True:
             epoch = len(self.rows) + 1
             found = self._heard.get(epoch, {})
             if is_over and epoch > self._latest.get(0, 0):
                 return
-            missing = [g for g in range(n_groups) if g not in found]
+            here = self.known(n_groups) - self._gone
+            missing = sorted(here - found.keys())
             if not is_over and any(self._latest.get(g, 0) <= epoch for g in missing):
                 return
             self._heard.pop(epoch, None)
@@ -152,7 +163,8 @@ class Hearing:
         self.record, self.job = record, record.job
         self.topology, self.is_joined, self.on_ready = topology, is_joined, on_ready
         n = len(pids)
-        names = {rank: topology.name(rank) for rank in range(topology.n_workers, n)}
+        names = {rank: topology.name(rank) for rank in pids if rank >= topology.n_workers}
+        self.awaited = set(pids)  # all have finished when these have
         self.case = Case(n, pids, names=names)
         self.ready: set[int] = set()
         self.finished: dict[int, Finished] = {}
@@ -164,7 +176,7 @@ class Hearing:
     @property
     def is_over(self) -> bool:
         """All have finished."""
-        return len(self.finished) == self.case.n_tasks
+        return self.awaited <= self.finished.keys()
 
     def hear(self, rank: int, said: Any, descriptors: Sequence[int] = ()) -> None:
         """A message of a task with its descriptors, which are closed; an int is its exit code."""
@@ -174,7 +186,7 @@ class Hearing:
                     self.case.exits[rank] = code
                 case Ready():
                     self.ready.add(rank)
-                    if len(self.ready) == self.case.n_tasks:
+                    if self.awaited <= self.ready:
                         self.record.begin()
                         if self.on_ready is not None:
                             self.on_ready()
@@ -199,11 +211,27 @@ class Hearing:
 
     def forget(self, ranks: Sequence[int], pids: Mapping[int, int]) -> None:
         """Others have taken the places of these, and begin anew."""
-        self.case.pids = dict(pids)
+        self.case.pids = pids
         for rank in ranks:
             for known in (self.case.failures, self.case.exits, self.finished, self.traces):
                 known.pop(rank, None)
             self.case.finished.discard(rank)
+
+    def add(self, ranks: Sequence[int], pids: Mapping[int, int]) -> None:
+        """These have come, and are waited for."""
+        self.forget(ranks, pids)
+        self.case.names = {**self.case.names, **{r: self.topology.name(r) for r in ranks}}
+        self._await(self.awaited | set(ranks))
+
+    def leave(self, group: int) -> None:
+        """It has left. What its tasks have said of their work stays."""
+        self.record.without(group)
+        self._await(self.awaited - set(self.topology.ranks(group)))
+        self.record.put(self.topology.n_groups, self.is_joined)
+
+    def _await(self, ranks: set[int]) -> None:
+        self.awaited = ranks
+        self.case.n_tasks = len(ranks)
 
     # trouble
 
@@ -234,7 +262,7 @@ class Hearing:
                 trouble = Trouble(*failed.trouble)
                 return Diverged(divergence(self.job, self.whole["parameter"], trouble))
         late = {} if case.causes else stacks(case.late)
-        shown = self.record.is_shown and len(self.ready) == case.n_tasks
+        shown = self.record.is_shown and self.awaited <= self.ready
         progress = f"after iteration {self.record.iteration}" if shown else "starting"
         return verdict(case, self.job.network, late, progress)
 
@@ -252,7 +280,7 @@ class Hearing:
         # Every task may know something of a divergence: the shares tell which neurons it was.
         if any(f.trouble for f in self.case.failures.values()):
             spoke = self.case.failures.keys() | self.case.exits.keys() | self.case.finished
-            return len(spoke) == self.case.n_tasks
+            return len(spoke) >= self.case.n_tasks
         return True
 
     # arrays
@@ -291,7 +319,7 @@ class Hearing:
         for task, finished in sorted(self.finished.items()):
             role = self.topology.name(task)
             counters.append(
-                {"task": task, "role": role, "pid": self.case.pids[task], **finished.spent}
+                {"task": task, "role": role, "pid": self.case.pids.get(task, 0), **finished.spent}
             )
         sent, received = (sum(row[k] for row in counters) for k in ("n_sent", "n_received"))
         if sent != received:
@@ -321,9 +349,10 @@ def merged(found: Mapping[int, Row], is_joined: bool) -> dict[str, Any]:
     row: dict[str, Any] = dict(found[0].values)
     said = [found[group] for group in sorted(found)]
     known = [one.own for one in said if one.own is not None]
+    numbers = [one.group for one in said if one.own is not None]
     if len(known) < 2 or row["loss"] is None:
         return row
-    row["group_loss"] = [loss for loss, _ in known]
+    row["group_loss"], row["groups"] = [loss for loss, _ in known], numbers
     if is_joined:
         return row
     n = sum(samples for _, samples in known) or 1

@@ -17,7 +17,7 @@ from horn.runtime.journal import Journal
 from horn.runtime.messages import WAITS, Array, Message, Meta, Note
 from horn.strategies import Pull, Push, Topology
 from horn.strategies._asking import Asking
-from horn.strategies._lasting import Lasting
+from horn.strategies._lasting import LastingServer
 from horn.strategies._pieces import Bundle, Piece, bundles
 from horn.transport import Place
 from horn.transport._hub import Hub
@@ -239,7 +239,9 @@ def _part(arrays: Mapping[str, Array], piece: Piece) -> Array:
     return arrays[piece.name].reshape(-1)[piece.start : piece.stop]
 
 
-def serve(lasting: Lasting, hub: Hub, journal: Journal | None, eyes: Eyes, idle_s: float) -> Spent:
+def serve(
+    lasting: LastingServer, hub: Hub, journal: Journal | None, eyes: Eyes, idle_s: float
+) -> Spent:
     """Run a server until it is done, and everybody knows; where its time went.
 
     Raises

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import queue
 import re
 import secrets
 import threading
@@ -27,7 +28,7 @@ from horn.cluster.coord import Coordinator
 from horn.cluster.jobs import Jobs, State
 from horn.cluster.keys import Credential
 from horn.compiler.placement import Placement
-from horn.errors import ClusterError, HornError, MemberLost
+from horn.errors import ClusterError, HornError, MemberLost, Stopped
 from horn.job import Job
 from horn.loop import overdue
 from horn.progress import Progress
@@ -80,14 +81,25 @@ class Settings:
         return self.topology.n_workers if self.guests else self.topology.n_ranks
 
 
+@dataclass(frozen=True)
+class Change:
+    """Other groups are to be there. hosts : where ranks are, by the name of the host."""
+
+    groups: tuple[int, ...]
+    hosts: Mapping[int, str]
+
+
 @dataclass
 class Site:
     """Where one attempt of a job on a cluster runs, whose entry in ZooKeeper is there already.
 
     hosts, job, epoch : of that entry. crew : of all its tasks, started. url : of the transport on
-    this host. key, credential : the job's. asked : set to stop at a boundary.
-    on_checkpoint : is told the iteration of each. is_repairable : whether what went wrong need not
-    come again.
+    this host. key, credential : the job's. asked : set to stop at a boundary. is_over : set when
+    the tasks are ended, and none is to be started again. on_checkpoint : is told the iteration of
+    each. is_repairable : whether what went wrong need not come again.
+
+    groups : by number, those that are there; None: all that the job was described with. changes :
+    of them, while it runs. on_left : is told of a group that has left.
     """
 
     hosts: str
@@ -99,8 +111,12 @@ class Site:
     key: bytes | None = None
     credential: Credential | None = None
     asked: threading.Event = field(default_factory=threading.Event)
+    is_over: threading.Event = field(default_factory=threading.Event)
     on_checkpoint: Callable[[int], None] | None = None
     is_repairable: bool = False
+    groups: tuple[int, ...] | None = None
+    changes: queue.SimpleQueue[Change] = field(default_factory=queue.SimpleQueue)
+    on_left: Callable[[int], None] | None = None
 
 
 def cores() -> int:
@@ -155,15 +171,7 @@ def launch(
         while True:
             crew.start(draft, job, attempts.run(), placement)
             hearing = attempts.hearing(crew, entry.is_running)
-            repairs = None
-            if lasting.journals is not None:
-
-                def again(ranks: Sequence[int], epoch: int, crew: Crew = crew) -> None:
-                    spec = msgspec.structs.replace(attempts.run(), epoch=epoch)
-                    crew.start(draft, job, spec, placement, ranks=ranks)
-
-                repairs = Repairs(settings.topology, lasting.max_restarts, crew, hearing, again,
-                                  watcher, attempts.epoch, lasting.journals.keep)  # fmt: skip
+            repairs = attempts.repairs(crew, hearing, placement, draft)
             try:
                 listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs)
                 break
@@ -178,14 +186,12 @@ def launch(
         crew.wait()
         attempts.close()
         attempts.record.end()
-        if any(finished.is_halted for finished in hearing.finished.values()):
+        try:
+            outcome = attempts.outcome(hearing)
+        except Stopped:
             entry.is_running()
             entry.change(State.STOPPED)
-            last = None if attempts.keeper is None else attempts.keeper.last
-            raise stopped(last, hearing.finished[0].iteration)
-        outcome = hearing.outcome()
-        if lasting.journals is not None:
-            lasting.journals.keep(outcome.rows)
+            raise
         entry.change(State.SUCCEEDED)
     return outcome
 
@@ -211,23 +217,20 @@ def launch_at(
     deadline = None if timeout_s is None else begun + timeout_s
     try:
         placement = choose()
-        crew.start(draft, job, attempts.run(), placement, site.key, site.credential)
         hearing = attempts.hearing(crew)
-        repairs = None
-        if journals is not None and isinstance(crew, Crew):  # of all tasks, here
-
-            def again(ranks: Sequence[int], epoch: int, crew: Crew = crew) -> None:
-                spec = msgspec.structs.replace(attempts.run(), epoch=epoch)
-                crew.start(draft, job, spec, placement, site.key, site.credential, ranks)
-
-            repairs = Repairs(settings.topology, lasting.max_restarts, crew, hearing, again,
-                              watcher, attempts.epoch, journals.keep)  # fmt: skip
+        repairs = attempts.repairs(crew, hearing, placement, draft, site)
+        if repairs is None:
+            crew.start(draft, job, attempts.run(), placement, site.key, site.credential)
+        else:
+            repairs.begin()
         if attempts.keeper is not None:
             attempts.keeper.on_commit = site.on_checkpoint
         try:
-            listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs)
+            listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs,
+                   site.changes)  # fmt: skip
         except HornError as error:
-            site.is_repairable = hearing.is_repairable(error) or isinstance(error, MemberLost)
+            may_be = hearing.is_repairable(error) or isinstance(error, MemberLost)
+            site.is_repairable = may_be and (repairs is None or not repairs.is_given_up)
             if journals is not None:
                 journals.keep(attempts.record.rows, attempts.record.told)
             raise
@@ -237,13 +240,7 @@ def launch_at(
         attempts.record.end()
         crew.stop()
         attempts.close()
-    if any(finished.is_halted for finished in hearing.finished.values()):
-        last = None if attempts.keeper is None else attempts.keeper.last
-        raise stopped(last, hearing.finished[0].iteration)
-    outcome = hearing.outcome()
-    if journals is not None:
-        journals.keep(outcome.rows)
-    return outcome
+    return attempts.outcome(hearing)
 
 
 def _run_spec(
@@ -367,6 +364,56 @@ class Attempts:
             f"{most}): {error}"
         )
 
+    def repairs(
+        self,
+        crew: Crew | Crews,
+        hearing: Hearing,
+        placement: Placement,
+        draft: Draft,
+        site: Site | None = None,
+    ) -> Repairs | None:
+        """What starts again what ended of the attempt, where servers last."""
+        journals = self.lasting.journals
+        if journals is None:
+            return None
+        key, credential = (None, None) if site is None else (site.key, site.credential)
+
+        n_first = self.settings.n_groups
+        topology = self.settings.topology
+
+        def start(ranks: Sequence[int], epoch: int) -> None:
+            run = msgspec.structs.replace(self.run(), epoch=epoch)
+            if ranks[0] >= topology.n_ranks:  # it came later
+                n_groups = topology.group(ranks[0]) + 1
+                run = msgspec.structs.replace(run, n_groups=n_groups, n_first=n_first)
+            crew.start(draft, self.job, run, placement, key, credential, ranks)
+
+        return Repairs(
+            topology,
+            self.lasting.max_restarts,
+            crew,
+            hearing,
+            start,
+            self.watcher,
+            self.epoch,
+            journals.keep,
+            None if site is None else site.is_over,
+            None if site is None else site.groups,
+            None if site is None else site.on_left,
+        )
+
+    def outcome(self, hearing: Hearing) -> Outcome:
+        """What came of an attempt whose tasks have all finished. Raises Stopped if they were asked
+        to stop before the end.
+        """
+        if any(finished.is_halted for finished in hearing.finished.values()):
+            last = None if self.keeper is None else self.keeper.last
+            raise stopped(last, hearing.finished[0].iteration)
+        outcome = hearing.outcome()
+        if self.lasting.journals is not None:
+            self.lasting.journals.keep(outcome.rows)
+        return outcome
+
     def close(self) -> None:
         """The tasks of an attempt have ended."""
         if self.keeper is not None:
@@ -381,8 +428,11 @@ def listen(
     deadline: float | None = None,
     timeout_s: float | None = None,
     repairs: Repairs | None = None,
+    changes: queue.SimpleQueue[Change] | None = None,
 ) -> None:
-    """Hear a crew that has all tasks, until all have finished; raises what went wrong first."""
+    """Hear a crew that has all tasks, until all have finished; raises what went wrong first.
+    changes : of the groups that are to be there, as they come.
+    """
     record = hearing.record
     look_s = LOOK_S if keeper is None else KEEPER_LOOK_S
     while not hearing.is_over:
@@ -400,6 +450,9 @@ def listen(
                 keeper.stop()
             keeper.look(now, record.iteration)
         if repairs is not None:
+            while changes is not None and not changes.empty():
+                change = changes.get()
+                repairs.change(change.groups, change.hosts)
             repairs.look(now)
         repair_at = None if repairs is None else repairs.next_at
         ends = [t for t in (verdict_at, deadline, repair_at) if t is not None]

@@ -30,7 +30,7 @@ from horn.errors import BarrierTimeout, MemberLost
 from horn.loop import Loop, Own
 from horn.progress import Progress
 from horn.runtime import control
-from horn.runtime.control import Failed, Finished, Line, Part, Ready, Row, Start, Stepped
+from horn.runtime.control import Failed, Finished, Leave, Line, Part, Ready, Row, Start, Stepped
 from horn.runtime.group import Group, task_name
 from horn.runtime.lasting import LastingWire
 from horn.runtime.meeting import Meeting
@@ -44,7 +44,7 @@ from horn.runtime.wire import Wire
 from horn.saving import part_name, restore
 from horn.sources import line_of
 from horn.strategies import Member, Topology
-from horn.strategies._lasting import Lasting
+from horn.strategies._lasting import LastingServer
 from horn.strategies._pieces import pieces
 from horn.strategies._server import Server
 from horn.transport import PeerLost
@@ -114,6 +114,7 @@ class Process:
         self.loop: Loop | None = None
         self.guest: Guest | None = None
         self.first_of_group = 0  # rank of this group's first task, if its supersteps are its own
+        self.leaves = False
         self.doing = "reading its parcel"
 
     def run(self) -> None:
@@ -187,7 +188,7 @@ class Process:
             if guest is not None:
                 guest.check()
             group.cross()
-            return engine.agree(epoch, stop)
+            return engine.agree(epoch, stop or (saver is None and self._is_leaving(region)))
 
         self.loop = loop = Loop(
             job,
@@ -235,6 +236,16 @@ class Process:
         staleness = {} if guest is None else dict(guest.server.staleness)
         self.line.send(Finished(**dataclasses.asdict(ending), spent=spent, staleness=staleness))
 
+    def _is_leaving(self, region: int) -> bool:
+        """Whether the parent has said that this group is to leave."""
+        while self.line.wait(0.0):
+            found = self.line.receive(1.0)
+            if found is None:
+                raise SystemExit(0)  # the one who started it has gone
+            said, _ = found
+            self.leaves = self.leaves or (isinstance(said, Leave) and said.group == region)
+        return self.leaves
+
     def _resume(
         self, run: RunSpec, rank: int, loop: Loop, engine: Member, group: int | None
     ) -> None:
@@ -272,7 +283,9 @@ class Process:
             self.line.send(Ready(time.monotonic() - self.began))
 
         self.doing = f"coming back as {name}"
-        spent = served(meeting, Lasting(server), IDLE_TIMEOUTS * run.superstep_timeout_s, ready)
+        spent = served(
+            meeting, LastingServer(server), IDLE_TIMEOUTS * run.superstep_timeout_s, ready
+        )
         spent["peak_memory_bytes"] = peak_memory_bytes()
         self.line.send(Finished(spent=spent, staleness=dict(server.staleness)))
 

@@ -16,7 +16,7 @@ from horn.cluster.members import Change, Member, Membership
 from horn.runtime.journal import Journal
 from horn.runtime.lasting import serve
 from horn.runtime.meeting import Meeting
-from horn.strategies._lasting import Lasting
+from horn.strategies._lasting import LastingServer
 from horn.transport import Place
 from horn.transport._hub import Hub
 from horn.transport._links import URLS, Found
@@ -106,7 +106,7 @@ class Reunion:
 
 
 def served(
-    meeting: Meeting, lasting: Lasting, idle_s: float, ready: Callable[[], None]
+    meeting: Meeting, lasting: LastingServer, idle_s: float, ready: Callable[[], None]
 ) -> dict[str, Any]:
     """A server's life: it comes back from its journal, registers, is ``ready``, and serves until it
     is done. Where its time went, and what it had to do with those who came back: n_stale messages
@@ -122,7 +122,7 @@ def served(
 
     def is_stale(rank: int, epoch: int) -> bool:
         group = rank // n_tasks
-        if group < len(reunion._groups):
+        if group < lasting.server.topology.n_groups:  # else nobody of it has joined yet
             lasting.fence(group, reunion.epoch(group))
         return lasting.is_stale(group, epoch)
 

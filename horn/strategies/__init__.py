@@ -22,6 +22,7 @@ from horn.backends import Engine
 from horn.errors import JobError
 from horn.job import Job
 from horn.optimizers import Optimizer
+from horn.topology import Topology as Topology
 
 if TYPE_CHECKING:
     from horn.runtime.replica import Seat
@@ -59,36 +60,6 @@ class Member(Engine, Protocol):
 
     def agree(self, epoch: int, stop: bool) -> bool:
         """Whether training ends after this epoch; ``stop`` is what this group wants."""
-
-
-@dataclass(frozen=True)
-class Topology:
-    """Groups x tasks, and servers. Ranks number them all: group * n_tasks + task, then servers."""
-
-    n_groups: int = 1
-    n_tasks: int = 1
-    n_servers: int = 0
-
-    @property
-    def n_workers(self) -> int:
-        return self.n_groups * self.n_tasks
-
-    @property
-    def n_ranks(self) -> int:
-        return self.n_workers + self.n_servers
-
-    def rank(self, group: int, task: int) -> int:
-        return group * self.n_tasks + task
-
-    def server(self, number: int) -> int:
-        """The rank of a server."""
-        return self.n_workers + number
-
-    def name(self, rank: int) -> str:
-        """What people call it."""
-        if rank >= self.n_workers:
-            return f"server {rank - self.n_workers}"
-        return f"task {rank}"
 
 
 @dataclass(frozen=True)

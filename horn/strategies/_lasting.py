@@ -35,7 +35,7 @@ MOST_GROUPS = 4096
 Answer = tuple[int, Meta, Array | None]
 
 
-class Lasting:
+class LastingServer:
     """One server. Messages have the block of a bundle, not an array per piece.
 
     n_changes : messages that changed it; the others need no journal. n_stale : messages of an epoch

@@ -320,5 +320,7 @@ class Server:
             return stop
         key = (group, epoch)
         if key not in self._verdicts:
-            self._verdicts[key] = self._stop_after is not None
+            # A group that wants to stop is to leave: all of its tasks hear the same, although
+            # some of them may not have heard of it yet.
+            self._verdicts[key] = stop or self._stop_after is not None
         return self._verdicts[key]

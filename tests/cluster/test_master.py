@@ -188,6 +188,102 @@ def test_a_job_that_finished_while_it_was_to_stop_has_succeeded():
     assert found is not None and found.state is State.SUCCEEDED
 
 
+# groups that come and leave
+
+
+def downpour(**slots: int) -> Picture:
+    """Two groups of two tasks and a server, on hosts with so many slots, running."""
+    all_of = hosts(**slots)
+    picture = Picture(State.PENDING, Need(2, 2, 1), Record(), {}, all_of)
+    picture = after(picture, decide(picture))
+    return saying(picture, **dict.fromkeys(picture.record.seats, Report(RUNNING)))
+
+
+def ranks_of(picture: Picture) -> dict[str, tuple[int, ...]]:
+    return {name: seat.ranks for name, seat in picture.record.seats.items()}
+
+
+def wishing(picture: Picture, n_groups: int) -> Picture:
+    """The wish is noted first: whoever is master next knows it."""
+    picture = replace(picture, wants_groups=n_groups)
+    found = decide(picture)
+    assert found is not None and found.record.n_wanted == n_groups and not found.orders
+    return after(picture, found)
+
+
+def test_more_groups_get_seats_where_the_job_runs_in_the_same_epoch():
+    picture = wishing(downpour(a=4, b=4), 4)
+    assert ranks_of(picture) == {"a": (0, 1, 2, 3, 4)}, "b has no part in it"
+    found = decide(picture)
+    assert found is not None and "waits for 4 slots for more groups; 0 free on a" in (
+        found.record.reason
+    )
+    assert decide(after(picture, found)) is None
+    picture = wishing(downpour(a=8, b=3), 4)
+    found = decide(picture)
+    assert found is not None and found.record.groups == (0, 1, 2, 3)
+    assert found.record.seats["a"].ranks == tuple(range(9)) and found.record.epoch == 1
+    (order,) = found.orders.values()
+    assert order is not None and order.groups == (0, 1, 2, 3) and order.aim == RUN
+    assert decide(after(picture, found)) is None
+
+
+def test_a_group_keeps_its_seat_until_it_has_left():
+    picture = wishing(downpour(a=4), 1)
+    found = decide(picture)
+    assert found is not None and found.record.groups == (0,) and found.record.leaving == (1,)
+    assert found.record.seats["a"].ranks == (0, 1, 2, 3, 4)
+    picture = after(picture, found)
+    assert decide(picture) is None
+    found = decide(saying(picture, a=Report(RUNNING, left=(1,))))
+    assert found is not None and found.record.leaving == ()
+    assert found.record.seats["a"].ranks == (0, 1, 4)
+
+
+def test_a_number_is_not_given_again_and_a_start_has_the_groups_that_are_wanted():
+    picture = wishing(downpour(a=4), 1)
+    picture = after(picture, decide(picture))
+    picture = saying(picture, a=Report(RUNNING, left=(1,)))
+    picture = wishing(after(picture, decide(picture)), 2)
+    picture = after(picture, decide(picture))
+    assert picture.record.groups == (0, 3) and picture.record.seats["a"].ranks == (0, 1, 4, 7, 8)
+    picture = saying(picture, a=Report(FAILED, failure=Failure("killed")))
+    picture = after(picture, decide(picture))
+    assert picture.state is State.RESTARTING and not picture.record.seats
+    picture = replace(picture, reports={}, hosts=hosts(c=2, d=2))
+    found = decide(picture)
+    assert found is not None and found.record.epoch == 2
+    assert {n: s.ranks for n, s in found.record.seats.items()} == {"c": (0, 1, 4), "d": (7, 8)}
+    assert all(order and order.groups == (0, 3) for order in found.orders.values())
+
+
+def test_a_group_that_is_to_leave_is_started_again_with_the_others_and_then_leaves():
+    """Else servers would wait for it."""
+    picture = wishing(downpour(a=4), 1)
+    picture = after(picture, decide(picture))
+    picture = saying(picture, a=Report(FAILED, failure=Failure("killed")))
+    picture = after(picture, decide(picture))
+    assert picture.state is State.RESTARTING and picture.record.leaving == (1,)
+    found = decide(replace(picture, reports={}))
+    assert found is not None and found.record.seats["a"].ranks == (0, 1, 2, 3, 4)
+    assert found.orders["a"] is not None and found.orders["a"].groups == (0,)
+    picture = saying(after(picture, found), a=Report(RUNNING, left=(1,)))
+    found = decide(picture)
+    assert found is not None and found.record.seats["a"].ranks == (0, 1, 4)
+
+
+def test_a_job_that_has_not_begun_begins_with_all_of_its_groups():
+    picture = Picture(State.PENDING, Need(2, 1, 1), Record(), {}, hosts(a=4))
+    found = decide(wishing(picture, 1))
+    assert found is not None and found.record.groups == (0,) and found.record.leaving == (1,)
+    assert found.record.seats["a"].ranks == (0, 1, 2)
+
+
+def test_groups_that_meet_in_every_batch_are_left_as_they_are():
+    picture = wishing(running(), 1)
+    assert decide(picture) is None
+
+
 def test_an_agent_that_was_told_to_leave_is_no_failure():
     picture = saying(running(max_restarts=0), a=Report(GONE))
     picture = after(picture, decide(picture))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -103,25 +102,6 @@ def test_the_death_of_a_task_costs_an_attempt_and_the_model_is_the_same(
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.epoch == 2 and status.record.n_restarts == 1
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
-
-
-def test_a_downpour_job_on_two_workers_goes_on_from_what_its_servers_were_told(
-    cluster_of: Agents, client: Cluster
-):
-    cluster_of.start("a", "b", shared=True)
-    job = cluster_of.submit(
-        client, "--epochs", "60", groups=3, servers=1, strategy="downpour", max_restarts=3
-    )
-    cluster_of.wait_running(client, job, 300)
-    os.kill(cluster_of.tasks("a")[0], signal.SIGKILL)
-    status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
-    assert status.record.epoch == 2 and status.record.n_restarts == 1
-    assert status.result["epochs"] == 60
-    assert [row["epoch"] for row in status.result["history"]] == list(range(1, 61))
-    (run,) = cluster_of.folder.glob("**/servers/run.json")
-    assert json.loads(run.read_text())["n_starts"] == 2
-    assert list(run.parent.glob("server-0/*"))
 
 
 def test_a_job_whose_tasks_always_die_fails_with_the_first_cause(

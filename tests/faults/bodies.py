@@ -26,7 +26,7 @@ from horn.runtime.lasting import LastingWire
 from horn.runtime.meeting import Meeting
 from horn.runtime.reunion import Reunion, served
 from horn.strategies import Pull, Push, Topology
-from horn.strategies._lasting import Lasting
+from horn.strategies._lasting import LastingServer
 from horn.strategies._server import Policy, Server
 from tests.strategies.bodies import N_NUMBERS, dealt
 
@@ -65,7 +65,7 @@ def server(given: Any, stack: ExitStack) -> None:
     number = given.rank - topology.n_workers
     policy = Policy(given.max_staleness)
     made = Server(number, dealt(topology), SGD(1.0), topology, policy, "float64")
-    lasting = Lasting(made)
+    lasting = LastingServer(made)
     spent = served(meeting, lasting, WAIT_S, lambda: say(ready=lasting.n_changes))
     say(
         spent=spent,

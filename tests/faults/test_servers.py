@@ -317,3 +317,30 @@ def slowness() -> float:
     subprocess.run([sys.executable, "-c", "import horn.runtime.lasting, kazoo.client"], check=True,
                    cwd=Path(__file__).parents[2])  # fmt: skip
     return max((time.monotonic() - began) / QUIET_S, 1.0)
+
+
+def test_a_zombie_of_a_group_that_came_later_applies_nothing_and_ends(make, tmp_path):
+    hold = tmp_path / "go"
+    job = make(Topology(2, 1, 2), n_pushes=800, max_staleness=4, holds={"400": str(hold)})
+    job.start_all()
+    job.of[0].hear("clock", 384)
+    lives = []
+    for epoch in (job.epoch + 1, job.epoch + 2):
+        given = {**job.settings, "rank": 2, "epoch": epoch, "topology": [3, 1, 2]}
+        lives.append(Process("task", given))
+        job.all.append(lives[-1])
+        if len(lives) == 1:
+            begun = lives[0].hear("clock")["clock"]
+            lives[0].send(signal.SIGSTOP)
+    zombie, again = lives
+    assert again.hear("clock")["clock"] >= begun >= 380
+    woken = zombie.send(signal.SIGCONT)
+    error = zombie.hear("error")
+    assert zombie.end() == 3 and error["error"] in ("Fenced", "SessionLost")
+    assert time.monotonic() - woken <= ENDS_S * slowness()
+    hold.touch()
+    again.hear("done")
+    arrays, words = job.ended()
+    total = 2 * 800 + (800 - begun)
+    assert set(arrays[0]) == {float(total)}
+    assert {value for word in words for w in word["w"].values() for value in w} == {float(total)}

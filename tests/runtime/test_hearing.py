@@ -34,7 +34,7 @@ def hear(record, *pairs, n_groups=2):
 
 def test_an_epoch_is_put_when_all_groups_have_told_of_it(record):
     assert hear(record, (1, 1), (2, 1), (1, 0)) == [1]
-    assert record.rows[0]["group_loss"] == [0.25, 0.5]
+    assert record.rows[0]["group_loss"] == [0.25, 0.5] and record.rows[0]["groups"] == [0, 1]
     assert hear(record, (2, 0)) == [1, 2] == record.watcher.epochs
 
 

@@ -32,7 +32,7 @@ from horn.runtime.messages import (
 )
 from horn.strategies import Pull, Push, Topology
 from horn.strategies._asking import Asking
-from horn.strategies._lasting import Lasting
+from horn.strategies._lasting import LastingServer
 from horn.strategies._pieces import Piece, bundles
 from horn.strategies._server import Policy, Server
 from tests.strategies.test_server import dealings
@@ -90,8 +90,8 @@ class World:
         for group in range(topology.n_groups):
             self.start(group)
 
-    def _server(self, number: int) -> Lasting:
-        return Lasting(Server(number, self.pieces, PLAIN, self.first, self.policy, "float64"))
+    def _server(self, number: int) -> LastingServer:
+        return LastingServer(Server(number, self.pieces, PLAIN, self.first, self.policy, "float64"))
 
     # groups
 
@@ -280,7 +280,7 @@ class World:
                 self.break_link(rng.choice(sorted(self.askings)), rng.randrange(len(self.servers)))
 
 
-def same(a: Lasting, b: Lasting) -> bool:
+def same(a: LastingServer, b: LastingServer) -> bool:
     (facts, arrays), (other, others) = a.state(), b.state()
     leave = {"fences", "n_repeated"}  # fences come from ZooKeeper again; repeats are no changes
     assert {k: v for k, v in facts.items() if k not in leave} == {
@@ -371,9 +371,9 @@ PIECES = (Piece(0, "w", 0, 2, 0, (0,), 0, False), Piece(1, "v", 0, 2, 0, (0, 1),
 TWO, FREE = Topology(2, 1, 1), Policy()
 
 
-def a_server(topology: Topology = TWO, policy: Policy = FREE) -> Lasting:
+def a_server(topology: Topology = TWO, policy: Policy = FREE) -> LastingServer:
     pieces = PIECES if topology.n_tasks > 1 else PIECES[:1]
-    server = Lasting(Server(0, pieces, PLAIN, topology, policy, "float64"))
+    server = LastingServer(Server(0, pieces, PLAIN, topology, policy, "float64"))
     for group in range(topology.n_groups):
         for task in range(topology.n_tasks):
             server.on(topology.rank(group, task), Joined(), None, 5)

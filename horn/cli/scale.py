@@ -1,0 +1,31 @@
+"""horn scale: more or fewer groups for a job that runs."""
+
+from __future__ import annotations
+
+import click
+
+from horn.cli import _cluster
+
+
+@click.command(short_help="Give a Downpour job more or fewer groups while it trains.")
+@click.argument("job")
+@click.option("-g", "--groups", required=True, type=int, metavar="N", help="So many from now on.")
+@_cluster.options
+@click.option("--no-wait", is_flag=True, help="Do not wait until it is done.")
+@click.option("--timeout", default="10m", metavar="TIME", help="Exit code 124 after it.")
+def command(job: str, groups: int, zk_hosts: str | None, key_file: str | None, no_wait: bool,
+            timeout: str) -> None:  # fmt: skip
+    """Have N groups train JOB. New ones go on where the slowest is; those that came last leave at
+    the end of their epoch, and their slots come free.
+    """
+    from horn.cli import _screen
+
+    with _cluster.open_cluster(zk_hosts, key_file) as cluster:
+        name = cluster.find(job)
+        cluster.scale(name, groups)
+        if no_wait:
+            _screen.say(f"Job {name} is to have {groups} group{'s' * (groups > 1)}.")
+            return
+        status = cluster.wait_scaled(name, groups, _screen.duration(timeout))
+        numbers = ", ".join(map(str, status.record.groups or range(groups)))
+        _screen.say(f"Job {name} has {groups} group{'s' * (groups > 1)}: {numbers}")

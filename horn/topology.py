@@ -1,0 +1,74 @@
+"""How tasks, groups and servers are numbered. Pure; a command may import it without NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Groups x tasks, and servers. Ranks number them all: group * n_tasks + task, then servers.
+
+    Groups that come later, from number n_groups on, have the ranks after the servers: nobody's rank
+    changes when they come. On the links between tasks and servers a task goes by its ``link``,
+    group * n_tasks + task whenever its group came.
+    """
+
+    n_groups: int = 1
+    n_tasks: int = 1
+    n_servers: int = 0
+
+    @property
+    def n_workers(self) -> int:
+        return self.n_groups * self.n_tasks
+
+    @property
+    def n_ranks(self) -> int:
+        return self.n_workers + self.n_servers
+
+    def rank(self, group: int, task: int) -> int:
+        later = self.n_servers if group >= self.n_groups else 0
+        return group * self.n_tasks + task + later
+
+    def ranks(self, group: int) -> list[int]:
+        """Of a group's tasks."""
+        return [self.rank(group, task) for task in range(self.n_tasks)]
+
+    def server(self, number: int) -> int:
+        """The rank of a server."""
+        return self.n_workers + number
+
+    def is_server(self, rank: int) -> bool:
+        return self.n_workers <= rank < self.n_ranks
+
+    def link(self, rank: int) -> int:
+        """The number of a task among tasks; a server's is its rank."""
+        return rank - self.n_servers if rank >= self.n_ranks else rank
+
+    def group(self, rank: int) -> int:
+        """Of a task."""
+        return self.link(rank) // self.n_tasks
+
+    def name(self, rank: int) -> str:
+        """What people call it."""
+        if self.is_server(rank):
+            return f"server {rank - self.n_workers}"
+        if rank >= self.n_ranks:
+            return f"group {self.group(rank)}'s task {self.link(rank) % self.n_tasks}"
+        return f"task {rank}"
+
+    def short_name(self, rank: int) -> str:
+        """g0.t1, s0"""
+        if self.is_server(rank):
+            return f"s{rank - self.n_workers}"
+        return f"g{self.group(rank)}.t{self.link(rank) % self.n_tasks}"
+
+    def next_group(self, here: Collection[int], n_ever: int) -> int:
+        """The number of the next group, where there have been ``n_ever``: none is given twice. Of
+        the parts of the data, one for each group of the beginning, it has one that the fewest of
+        those ``here`` read.
+        """
+        n = self.n_groups
+        readers = [sum(group % n == part for group in here) for part in range(n)]
+        return min(range(n_ever, n_ever + n), key=lambda group: (readers[group % n], group))
