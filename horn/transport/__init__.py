@@ -61,7 +61,10 @@ class Channel:
 
 @dataclass
 class Counters:
-    """Since the start. ``n_dropped`` are frames of strangers, ``wait_s`` seconds of waiting."""
+    """Since the start. ``n_dropped`` are frames of strangers, ``n_damaged`` those of peers that
+    were altered on the way, ``n_had`` those that came again or too early, ``n_again`` those that
+    were sent again, ``wait_s`` seconds of waiting.
+    """
 
     n_sent: int = 0
     sent_bytes: int = 0
@@ -69,6 +72,9 @@ class Counters:
     received_bytes: int = 0
     wait_s: float = 0.0
     n_dropped: int = 0
+    n_damaged: int = 0
+    n_had: int = 0
+    n_again: int = 0
 
 
 class PeerLost(MemberLost):

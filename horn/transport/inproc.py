@@ -162,6 +162,12 @@ class _Queues:
     def gone(self) -> dict[int, str]:
         return {task: "it has gone" for task, box in self.peers.items() if box.is_closed}
 
+    def broke(self) -> set[int]:
+        return set()
+
+    def doubt(self, task: int) -> None:
+        """``gone`` knows."""
+
     def close(self, linger_s: float) -> None:
         with _lock:
             _boxes.pop(self.endpoint, None)
