@@ -63,7 +63,8 @@ class Channel:
 class Counters:
     """Since the start. ``n_dropped`` are frames of strangers, ``n_damaged`` those of peers that
     were altered on the way, ``n_had`` those that came again or too early, ``n_again`` those that
-    were sent again, ``wait_s`` seconds of waiting.
+    were sent again, ``n_mended`` connections that broke and were made anew, ``wait_s`` seconds of
+    waiting.
     """
 
     n_sent: int = 0
@@ -75,6 +76,7 @@ class Counters:
     n_damaged: int = 0
     n_had: int = 0
     n_again: int = 0
+    n_mended: int = 0
 
 
 class PeerLost(MemberLost):

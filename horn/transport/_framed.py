@@ -475,6 +475,7 @@ class FramedTransport(Transport):
         for task in self.link.broke():
             peer = self._peers[task]
             logger.warning("connection broke task=%d peer=%d", self.task, task)
+            self.counters.n_mended += 1
             peer.stream.go_back()
             peer.must_tell = peer.asks = peer.is_welcome
 
@@ -644,15 +645,10 @@ class FramedTransport(Transport):
 
     def _heed(self, src: int, peer: _Peer, word: Credit) -> None:
         """A peer's word on how far frames have come, in both directions. It may be an old one."""
-        stream = peer.stream
         if word.used > peer.sent:
             raise BadFrame(f"credit of {peer.name}", word.used, f"at most {peer.sent}")
         peer.credit = max(peer.credit, CREDIT_BYTES + word.used)
-        stream.known(word.seq)
-        if word.again and word.seq == stream.n_known:
-            stream.go_back()
-        if word.ask or stream.is_missing(word.sent):
-            peer.must_tell = True
+        peer.must_tell |= peer.stream.heed(word.seq, word.sent, word.again) or word.ask
         self._flush(src)
 
     def _file(self, message: Message, meta: Block) -> None:

@@ -87,6 +87,15 @@ class Stream:
         """Send again all that the peer may not have."""
         self.n_put = self.n_known
 
+    def heed(self, seq: int, sent: int, again: bool) -> bool:
+        """The peer says that it has all up to ``seq``, wants what follows once more (``again``),
+        and has sent up to ``sent`` before this. It may be an old word. Whether to answer with one.
+        """
+        self.known(seq)
+        if again and seq == self.n_known:
+            self.go_back()
+        return self.is_missing(sent)
+
     # in
 
     def admit(self, seq: int) -> bool:
