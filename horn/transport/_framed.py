@@ -1,9 +1,9 @@
 """A transport made of frames over any link that keeps the order of each peer's frames.
 
-The link moves lists of buffers and knows who is gone; this file is the protocol: hello and welcome,
-chunks under credit, blocks filed by part, barriers, what is sent again, and the sentence when
-something is missing. ``inproc`` and ZeroMQ are links; faults are put into the former, so what
-is proved there holds for both. Source: docs/notes/0020 and 0063.
+The link moves lists of buffers and knows who is gone, ``_delivery`` sees to it that each frame is
+taken once and in order; this file is the protocol: the plan, chunks, blocks filed by part,
+barriers, and the sentence when something is missing. ``inproc`` and ZeroMQ are links; faults are
+put into the former, so what is proved there holds for both. Source: docs/notes/0020 and 0063.
 """
 
 from __future__ import annotations
@@ -12,164 +12,47 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from horn.errors import BarrierTimeout
 from horn.runtime.messages import (
-    BODY_BYTES,
-    BODY_CRC,
     MENDS,
-    MINOR,
     Array,
     Arrived,
     BadFrame,
     Block,
-    Buffer,
     Bye,
-    Credit,
-    Damaged,
-    Expected,
     Hello,
     Message,
     Meta,
     Plan,
-    Refusal,
     Refused,
-    Welcome,
     crc_of,
-    decode,
-    encode,
 )
-from horn.transport import Channel, PeerLost, Place, Transport, checked, digest
-from horn.transport._door import INCARNATION_BYTES, Door, refused
+from horn.transport import Channel, PeerLost, Place, checked, digest
+from horn.transport._delivery import SLICE_S, Delivery, Outgoing, Peer
 from horn.transport._slots import AHEAD, Inlet, Outlet, chunks
-from horn.transport._stream import Frame, Stream
 
 logger = logging.getLogger(__name__)
 
-# What may be under way to one peer before it says that it has used some: two chunks more than the
-# receiver waits before it says so, so that a stream of chunks never stops for want of a word.
-CREDIT_BYTES = 16 * 1024 * 1024
-GRANT_BYTES = 4 * 1024 * 1024
-SLICE_S = 0.05  # how often a waiting task looks for the dead
 UNFIT_S = 0.5  # how long a peer that does not fit may still turn out to be somebody else
 LINGER_S = 2.0  # for what is still owed when a task leaves
 ACK_LINGER_S = 0.5  # ... and for the peers' word that they have all, where nothing is known to fail
-PAUSE_S = 2.0  # between words to a peer that is waited for, at most
 DOUBT_S = 2.0  # of waiting, until it is asked whether the peer's process lives
-MOST_DAMAGED = 8  # frames of a peer in a row
 
 
-class Link(Protocol):
-    """Moves frames; ``sender`` is what the other end calls itself, its incarnation first."""
-
-    needs_crc: bool
-
-    def connect(self, peers: Sequence[str], incarnation: bytes) -> None:
-        """Start connecting to every endpoint but this task's own; does not wait."""
-
-    def put(self, to: int, parts: Sequence[Buffer]) -> Callable[[], bool] | None:
-        """Send now, or None if the way to ``to`` is full. The result says: buffers are free."""
-
-    def get(self, wait_s: float) -> tuple[bytes, Sequence[Buffer]] | None:
-        """The next frame, or None after ``wait_s`` or when a full way may have room again."""
-
-    def answer(self, sender: bytes, parts: Sequence[Buffer]) -> None:
-        """To somebody who may be no peer, if it can be done at once."""
-
-    def answers(self) -> list[tuple[int, Sequence[Buffer]]]:
-        """What peers have answered so."""
-
-    def gone(self) -> dict[int, str]:
-        """See what has become of connections: peers that are lost, and how."""
-
-    def broke(self) -> set[int]:
-        """Peers whose connection broke since this was asked last, and is made anew: the next frame
-        to one of them is the first on another connection.
-        """
-
-    def doubt(self, task: int) -> None:
-        """Find out whether the peer's process is still there, if that is not known."""
-
-    def close(self, linger_s: float) -> None:
-        """Give everything back; what is not sent after ``linger_s`` is dropped."""
-
-
-@dataclass(slots=True)
-class _Outgoing:
-    """A message that has no number yet; buffer ``at`` of ``slot`` is what it is sent from."""
-
-    message: Message
-    n_bytes: int = 0
-    slot: Outlet | None = None
-    at: int = 0
-    crc: int | None = None  # of the body, once for all receivers
-
-
-@dataclass
-class _Peer:
-    """One other task: what went to it, what came from it."""
-
-    name: str
-    stream: Stream
-    incarnation: bytes = b""
-    is_welcome: bool = False  # it has welcomed this task
-    urgent: deque[_Outgoing] = field(default_factory=deque)
-    queue: deque[_Outgoing] = field(default_factory=deque)
-    fresh: _Outgoing | None = None  # what the last frame was made of, until the link has taken it
-    must_tell: bool = False  # how far its frames have come
-    asks: bool = False  # ... and wants to hear the same
-    pause_s: float = SLICE_S  # until the next word, if it is waited for
-    told_s: float = 0.0
-    credit: int = CREDIT_BYTES  # body bytes it lets this task have sent in all
-    sent: int = 0
-    used: int = 0  # body bytes from it that were used here ...
-    granted: int = 0  # ... and that it was told of
-    n_damaged: int = 0  # frames in a row
-    barriers: deque[int] = field(default_factory=deque)
-    digest: bytes = b""
-    left: str | None = None
-
-    @property
-    def has_work(self) -> bool:
-        """Something is to be given to the link."""
-        stream = self.stream
-        return bool(stream.n_put < stream.n_out or self.urgent or self.queue or self.must_tell)
-
-
-def always() -> bool:
-    """The answer of a link that has copied what it was given."""
-    return True
-
-
-class FramedTransport(Transport):
+class FramedTransport(Delivery):
     """The protocol over a link, which a subclass makes in ``__init__``."""
 
-    link: Link
-
     def __init__(self, url: str, place: Place, incarnation: bytes) -> None:
-        super().__init__(url, place)
-        self.incarnation = incarnation
-        self._peers = {
-            task: _Peer(f"task {task}", Stream(f"frames of task {task}, epoch {place.epoch}"))
-            for task in range(place.n_tasks)
-            if task != place.task
-        }
-        self._by_incarnation: dict[bytes, int] = {}
-        self._door = Door(place, self.counters, self._is_free)
+        super().__init__(url, place, incarnation)
         self._channels: dict[int, Channel] = {}
         self._outlets: dict[int, Outlet] = {}
         self._inlets: dict[int, Inlet] = {}
-        self._expected: dict[int, Expected] = {}
-        self._loose: deque[Message] = deque()
-        self._max_body = BODY_BYTES
-        self._is_closed = False
-        self._gone: dict[int, str] = {}
-        self._looked_s = 0.0
         self._steps: dict[tuple[int, ...], tuple[list[Outlet], list[Inlet]]] = {}
+        self._loose: deque[Message] = deque()
+        self._is_closed = False
 
     # meeting
 
@@ -249,7 +132,7 @@ class FramedTransport(Transport):
                     crc = crc_of([array.reshape(-1).view(np.uint8).data])
                 for task in channel.dsts:
                     slot.n_unsent[at] += 1
-                    self._peers[task].queue.append(_Outgoing(message, array.nbytes, slot, at, crc))
+                    self._peers[task].queue.append(Outgoing(message, array.nbytes, slot, at, crc))
         for slot in sending:
             for task in slot.channel.dsts:
                 self._flush(task)
@@ -343,7 +226,7 @@ class FramedTransport(Transport):
         if to not in self._peers:
             raise BadFrame("receiver", f"task {to}", f"another task below {self.n_tasks}")
         peer = self._peers[to]
-        peer.queue.append(_Outgoing(Message(meta, tuple(arrays)), sum(a.nbytes for a in arrays)))
+        peer.queue.append(Outgoing(Message(meta, tuple(arrays)), sum(a.nbytes for a in arrays)))
         self._flush(to)
         if not wait:
             return
@@ -382,7 +265,7 @@ class FramedTransport(Transport):
         bye = Message(Bye(reason=reason[:4000]))
         for peer in self._peers.values():
             if peer.incarnation and peer.left is None:
-                peer.queue.append(_Outgoing(bye))  # after all that is owed
+                peer.queue.append(Outgoing(bye))  # after all that is owed
         now = began = time.monotonic()
         try:
             while now < began + linger_s and self._owes(now < began + ACK_LINGER_S):
@@ -453,203 +336,20 @@ class FramedTransport(Transport):
         hint = "; ".join(f"task {task} owes {owes(task)}" for task in absent)
         return BarrierTimeout(where, tuple(f"task {t}" for t in absent), arrived, timeout_s, hint)
 
-    def _turn(self, wait_s: float) -> bool:
-        """Send what can be sent, take what has come; wait for a frame if there is nothing."""
-        progress = False
-        for task, peer in self._peers.items():
-            if peer.has_work:
-                progress |= self._flush(task)
-        frame = self.link.get(0.0 if progress else wait_s)
-        if frame is not None:
-            self._take(*frame)
-            progress = True
-        if not progress or time.monotonic() - self._looked_s > SLICE_S:
-            self._look()
-        return progress
-
-    def _look(self) -> None:
-        """See what has become of connections, and start anew on those that are new."""
-        self._looked_s = time.monotonic()
-        self._take_answers()
-        self._gone = self.link.gone()
-        for task in self.link.broke():
-            peer = self._peers[task]
-            logger.warning("connection broke task=%d peer=%d", self.task, task)
-            self.counters.n_mended += 1
-            peer.stream.go_back()
-            peer.must_tell = peer.asks = peer.is_welcome
-
-    def _remind(self, absent: Sequence[int]) -> None:
-        """Tell those who are waited for, or may lack something, how far their frames have come.
-        What got lost then shows at one end or the other.
-        """
-        now = time.monotonic()
-        for task, peer in self._peers.items():
-            if not peer.is_welcome or not (peer.stream.kept or task in absent):
-                continue
-            if now - peer.told_s >= peer.pause_s:
-                peer.told_s, peer.pause_s = now, min(2 * peer.pause_s, PAUSE_S)
-                peer.must_tell = peer.asks = True
-                self._flush(task)
-
-    # sending
-
-    def _say(self, task: int, meta: Meta, step: int = 0) -> None:
-        """A short message that needs no credit and goes before blocks."""
-        self._peers[task].urgent.append(_Outgoing(Message(meta, step=step)))
-        self._flush(task)
-
-    def _holds(self, task: int) -> bool:
-        """Whether something to this task has not been given to the link."""
-        peer = self._peers[task]
-        return bool(peer.fresh or peer.urgent or peer.queue)
-
-    def _next(self, peer: _Peer) -> _Outgoing | None:
-        if peer.urgent:
-            return peer.urgent.popleft()
-        if peer.queue and peer.sent + peer.queue[0].n_bytes <= peer.credit:
-            out = peer.queue.popleft()
-            peer.sent += out.n_bytes
-            return out
-        return None
-
-    def _flush(self, task: int) -> bool:
-        """Give the link what it takes: a word on the peer's frames, what is to be sent again, and
-        then what is new.
-        """
-        peer = self._peers[task]
-        stream = peer.stream
-        progress = False
-        while True:
-            if peer.must_tell and not self._tell(task, peer):
-                return progress
-            frame = stream.next()
-            if frame is None:
-                out = self._next(peer)
-                if out is None:
-                    return progress
-                frame = self._number(peer, out)
-            is_gone = self.link.put(task, frame.parts)
-            if is_gone is None:
-                return progress
-            stream.put(frame, None if is_gone is always else is_gone)
-            progress = True
-            if frame.n_puts > 1:
-                self.counters.n_again += 1
-                continue
-            fresh, peer.fresh = peer.fresh, None
-            assert fresh is not None
-            self.counters.n_sent += 1
-            self.counters.sent_bytes += fresh.n_bytes
-            if fresh.slot is not None:
-                fresh.slot.n_unsent[fresh.at] -= 1
-
-    def _number(self, peer: _Peer, out: _Outgoing) -> Frame:
-        """Make a frame; it keeps its number and its bytes, however often it is sent."""
-        stream, m = peer.stream, out.message
-        parts = encode(
-            Message(
-                m.meta, m.arrays, self.task, self.place.epoch, stream.n_out + 1, m.step, m.part,
-                BODY_CRC if self.link.needs_crc else 0,
-            ),
-            out.crc,
-            stream.n_in,
-        )  # fmt: skip
-        if out.slot is None:  # its sender may write its arrays again
-            parts = [bytes(part) for part in parts]
-        stream.n_told = stream.n_in
-        frame = stream.add(parts)
-        if out.slot is not None:
-            out.slot.frames[out.at].append(frame)
-        peer.fresh = out
-        return frame
-
-    def _tell(self, task: int, peer: _Peer) -> bool:
-        """How far the peer's frames have come, and what was used of them; False: not now."""
-        stream = peer.stream
-        peer.granted = peer.used
-        word = Credit(
-            used=peer.used, seq=stream.n_in, sent=stream.n_put, again=stream.has_gap,
-            ask=peer.asks,
-        )  # fmt: skip
-        if self.link.put(task, encode(Message(word, (), self.task, self.place.epoch))) is None:
-            return False
-        peer.must_tell = peer.asks = False
-        stream.n_told = stream.n_in
-        return True
-
-    def _use(self, src: int, n_bytes: int) -> None:
-        """Bytes of a peer have been used: tell it now and then."""
-        peer = self._peers[src]
-        peer.used += n_bytes
-        if peer.used - peer.granted >= GRANT_BYTES:
-            peer.must_tell = True
-            self._flush(src)
-
     # taking
 
-    def _take(self, sender: bytes, parts: Sequence[Buffer]) -> None:
-        src = self._by_incarnation.get(sender[:INCARNATION_BYTES])
-        if src is None:
-            self._meet(sender, parts)
-            return
-        peer = self._peers[src]
-        stream = peer.stream
-        try:
-            message = decode(parts, self._expected[src])
-        except BadFrame as error:
-            self.counters.n_damaged += 1
-            peer.n_damaged += 1
-            # What the way here did to a frame is mended by the next one, or by a word.
-            if isinstance(error, (Damaged, Refused)) and peer.n_damaged < MOST_DAMAGED:
-                return
-            where = f"frame {stream.n_in + 1} from {peer.name}: {error.where}"
-            raise BadFrame(where, error.got, error.expected) from error
-        meta = message.meta
-        if isinstance(meta, Credit):
-            self._heed(src, peer, meta)
-            return
-        if meta.ack > stream.n_known:
-            stream.known(meta.ack)
-        if not stream.admit(message.seq):
-            self.counters.n_had += 1
-            peer.must_tell |= stream.is_missing(message.seq)
-            return
-        peer.n_damaged = 0
-        peer.pause_s = SLICE_S
-        peer.must_tell |= stream.owes_word
-        self.counters.n_received += 1
-        self.counters.received_bytes += sum(a.nbytes for a in message.arrays)
-        match meta:
-            case Block():
+    def _act(self, peer: Peer, message: Message) -> None:
+        match message.meta:
+            case Block() as meta:
                 self._file(message, meta)
             case Arrived():
                 peer.barriers.append(message.step)
                 if len(peer.barriers) > AHEAD:
                     raise BadFrame(f"barrier with {peer.name}", "a third arrival", "two at most")
-            case Welcome(max_body=max_body):
-                peer.is_welcome = True
-                self._expect(src, max_body)
             case Plan(digest=theirs):
                 peer.digest = theirs
-            case Bye(reason=reason):
-                peer.left = f"it left: {reason}"
-                peer.must_tell = True
-                self._flush(src)
-            case Refusal() as refusal:
-                raise refused(peer.name, refusal)
-            case Hello():
-                raise BadFrame(f"frame from {peer.name}", "a second hello", "one")
             case _:
                 self._loose.append(message)
-
-    def _heed(self, src: int, peer: _Peer, word: Credit) -> None:
-        """A peer's word on how far frames have come, in both directions. It may be an old one."""
-        if word.used > peer.sent:
-            raise BadFrame(f"credit of {peer.name}", word.used, f"at most {peer.sent}")
-        peer.credit = max(peer.credit, CREDIT_BYTES + word.used)
-        peer.must_tell |= peer.stream.heed(word.seq, word.sent, word.again) or word.ask
-        self._flush(src)
 
     def _file(self, message: Message, meta: Block) -> None:
         """Put a block where ``collect`` finds it."""
@@ -662,39 +362,3 @@ class FramedTransport(Transport):
             got = f"{len(message.arrays)} arrays for part {message.part}"
             raise BadFrame(where, got, f"one from task {channel.src} to {channel.dsts}")
         self._use(message.src, slot.file(message, meta, where))
-
-    # strangers
-
-    def _is_free(self, task: int) -> bool | None:
-        return not self._peers[task].incarnation if task in self._peers else None
-
-    def _meet(self, sender: bytes, parts: Sequence[Buffer]) -> None:
-        """A frame of somebody unknown: if it belongs here, it is welcome."""
-        hello = self._door.meet(sender, parts, self.link.needs_crc, self.link.answer)
-        if hello is None:
-            return
-        peer = self._peers[hello.task]
-        peer.incarnation = sender[:INCARNATION_BYTES]
-        peer.stream.admit(1)
-        self._by_incarnation[peer.incarnation] = hello.task
-        self._expect(hello.task, hello.max_body)
-        self._say(hello.task, Welcome(minor=min(MINOR, hello.max_minor)))
-
-    def _expect(self, task: int, max_body: int) -> None:
-        self._max_body = min(self._max_body, max_body)
-        self._expected[task] = Expected(task, self.place.epoch, self._max_body, self.link.needs_crc)
-
-    def _take_answers(self) -> None:
-        """Refusals from endpoints that were given to ``connect``."""
-        for task, parts in self.link.answers():
-            peer = self._peers[task]
-            try:
-                message = decode(parts, Expected(needs_crc=self.link.needs_crc))
-            except BadFrame as error:
-                where = f"answer of {peer.name}: {error.where}"
-                raise Refused(where, error.got, error.expected) from error
-            if isinstance(message.meta, Refusal) and peer.is_welcome:
-                # It knew this task, so another process has come in its place.
-                peer.left = peer.left or f"another process is at its address: {message.meta.where}"
-            elif isinstance(message.meta, Refusal):
-                raise refused(peer.name, message.meta)

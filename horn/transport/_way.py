@@ -94,8 +94,8 @@ class Way:
         self._dial()  # before the old one goes: monitors are named by a number that is used again
         _hang_up(dealer, monitor, 0)
         self._broke_s = now_s if self._broke_s is None else self._broke_s
-        self._stop_knocking()
-        self._start_knocking(now_s)
+        if self._knock is None:  # else how long it has been silent goes on to count
+            self._start_knocking(now_s)
 
     def _judge(self, now_s: float) -> None:
         if self._knock is not None:

@@ -26,7 +26,8 @@ from horn._kernels import sockets
 from horn.errors import JobError
 from horn.runtime.messages import Buffer
 from horn.transport import Place
-from horn.transport._framed import FramedTransport, always
+from horn.transport._framed import FramedTransport
+from horn.transport._link import always
 from horn.transport._way import MENDING, Way
 from horn.transport._zap import ZAP_DOMAIN, Gate, Zap, pair_of
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from horn.errors import JobError
 from horn.runtime.messages import Buffer
 from horn.transport import Place
-from horn.transport._framed import FramedTransport, always
+from horn.transport._framed import FramedTransport
+from horn.transport._link import always
 
 HIGH_WATER = 16  # frames that one task may have under way to another, as in ZeroMQ
 FULL_S = 0.001  # how often a sender looks whether there is room again
