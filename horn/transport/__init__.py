@@ -100,7 +100,7 @@ class Transport(ABC):
     Raises
     ------
     PeerLost : a peer died or left. BarrierTimeout : it is late; says who, where and what it owes.
-    ProtocolError : peers disagree, or a frame was lost, doubled, reordered or corrupted.
+    ProtocolError : peers disagree, or a frame is what no accident makes of one.
     """
 
     scheme: ClassVar[str]

@@ -7,7 +7,6 @@ again, and who has gone. Source: docs/notes/0020 and 0063.
 
 from __future__ import annotations
 
-import logging
 import time
 from abc import abstractmethod
 from collections import deque
@@ -38,8 +37,6 @@ from horn.transport._door import INCARNATION_BYTES, Door, refused
 from horn.transport._link import Link, always
 from horn.transport._slots import Outlet
 from horn.transport._stream import Frame, Stream
-
-logger = logging.getLogger(__name__)
 
 # What may be under way to one peer before it says that it has used some: two chunks more than the
 # receiver waits before it says so, so that a stream of chunks never stops for want of a word.
@@ -89,7 +86,12 @@ class Peer:
     def has_work(self) -> bool:
         """Something is to be given to the link."""
         stream = self.stream
-        return bool(stream.n_put < stream.n_out or self.urgent or self.queue or self.must_tell)
+        return bool(stream.n_put < stream.n_out or self.urgent or self.queue or self.has_word)
+
+    @property
+    def has_word(self) -> bool:
+        """It is to be told, and knows this task: a word is nothing for a stranger."""
+        return self.must_tell and self.is_welcome
 
 
 class Delivery(Transport):
@@ -137,10 +139,9 @@ class Delivery(Transport):
         self._gone = self.link.gone()
         for task in self.link.broke():
             peer = self._peers[task]
-            logger.warning("connection broke task=%d peer=%d", self.task, task)
-            self.counters.n_mended += 1
             peer.stream.go_back()
-            peer.must_tell = peer.asks = peer.is_welcome
+            peer.must_tell = peer.asks = True
+        self.counters.n_mended = self.link.n_mended
 
     def _remind(self, absent: Sequence[int]) -> None:
         """Tell those who are waited for, or may lack something, how far their frames have come.
@@ -184,7 +185,7 @@ class Delivery(Transport):
         stream = peer.stream
         progress = False
         while True:
-            if peer.must_tell and not self._tell(task, peer):
+            if peer.has_word and not self._tell(task, peer):
                 return progress
             frame = stream.next()
             if frame is None:

@@ -13,6 +13,10 @@ class Link(Protocol):
 
     needs_crc: bool
 
+    @property
+    def n_mended(self) -> int:
+        """Connections that broke and were made anew."""
+
     def connect(self, peers: Sequence[str], incarnation: bytes) -> None:
         """Start connecting to every endpoint but this task's own; does not wait."""
 

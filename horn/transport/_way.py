@@ -8,6 +8,7 @@ it. Source: docs/notes/0063.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import zmq
@@ -15,6 +16,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from horn._kernels import sockets
 from horn.transport._knock import Answer, Knock
+
+logger = logging.getLogger(__name__)
 
 SILENCE_S = 6.0  # a process that does not greet for so long has stopped or is cut off
 DOUBT_S = 2.0  # how often it is asked whether it lives
@@ -40,7 +43,7 @@ class Way:
 
     def __init__(self, endpoint: str, dial: Callable[[int], zmq.Socket[bytes]]) -> None:
         self.endpoint, self.dial = endpoint, dial
-        self.n_dials = 0
+        self.n_dials = self.n_mended = 0
         self.is_up = False  # hands were shaken
         self.is_open = True  # at first ZeroMQ itself takes nothing before there is a connection
         self.lost = ""
@@ -70,6 +73,10 @@ class Way:
             event = recv_monitor_message(self.monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.is_up = self.is_open = True
+                if self._broke_s is not None:
+                    self.n_mended += 1
+                    logger.warning("event=mended endpoint=%s after_s=%.2f", self.endpoint,
+                                   now_s - self._broke_s)  # fmt: skip
                 self._broke_s = None
                 self._stop_knocking()
             elif event == zmq.EVENT_DISCONNECTED and self.is_up:

@@ -213,6 +213,10 @@ class _Sockets:
         found, self.mending = self.mending, set()
         return found
 
+    @property
+    def n_mended(self) -> int:
+        return sum(way.n_mended for way in self.ways.values())
+
     def doubt(self, task: int) -> None:
         self.ways[task].doubt(time.monotonic())
 

@@ -71,6 +71,7 @@ class _Queues:
     """The link: one box per task."""
 
     needs_crc = True
+    n_mended = 0  # a queue does not break
 
     def __init__(self, endpoint: str, task: int, faults: Faults) -> None:
         self.endpoint, self.task, self.faults = endpoint, task, dict(faults)
