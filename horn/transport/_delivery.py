@@ -44,7 +44,8 @@ CREDIT_BYTES = 16 * 1024 * 1024
 GRANT_BYTES = 4 * 1024 * 1024
 SLICE_S = 0.05  # how often a waiting task looks for the dead
 PAUSE_S = 2.0  # between words to a peer that is waited for, at most
-MOST_DAMAGED = 8  # frames of a peer in a row
+# So many damaged frames of a peer for so long, and none that could be taken, are its end.
+MOST_DAMAGED, DAMAGED_S = 8, 5.0
 
 
 @dataclass(slots=True)
@@ -77,7 +78,8 @@ class Peer:
     sent: int = 0
     used: int = 0  # body bytes from it that were used here ...
     granted: int = 0  # ... and that it was told of
-    n_damaged: int = 0  # frames in a row
+    n_damaged: int = 0  # frames since the last that was taken ...
+    damaged_s: float = 0.0  # ... and when the first of them came
     barriers: deque[int] = field(default_factory=deque)
     digest: bytes = b""
     left: str | None = None
@@ -233,7 +235,7 @@ class Delivery(Transport):
         stream = peer.stream
         peer.granted = peer.used
         word = Credit(
-            used=peer.used, seq=stream.n_in, sent=stream.n_put, again=stream.has_gap,
+            used=peer.used, seq=stream.n_in, sent=stream.n_put, again=stream.n_early > 0,
             ask=peer.asks,
         )  # fmt: skip
         if self.link.put(task, encode(Message(word, (), self.task, self.place.epoch))) is None:
@@ -263,9 +265,12 @@ class Delivery(Transport):
             message = decode(parts, self._expected[src])
         except BadFrame as error:
             if isinstance(error, (Damaged, Refused)):  # the way here did it: it comes again
+                now = time.monotonic()
                 self.counters.n_damaged += 1
                 peer.n_damaged += 1
-                if peer.n_damaged < MOST_DAMAGED:
+                if peer.n_damaged == 1:
+                    peer.damaged_s = now
+                if peer.n_damaged < MOST_DAMAGED or now - peer.damaged_s < DAMAGED_S:
                     return
             where = f"frame {stream.n_in + 1} from {peer.name}: {error.where}"
             raise BadFrame(where, error.got, error.expected) from error

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from horn.runtime.messages import BadFrame, Buffer
 
 ACK_FRAMES = 64  # so many may have come before the peer is told so in a message of its own
+ASK_FRAMES = 64  # so many may come too early before the peer is asked again for those before them
 
 
 class Frame:
@@ -44,7 +45,7 @@ class Stream:
         self.kept: deque[Frame] = deque()  # those after n_known
         self.n_in = 0  # every frame of the peer up to this one was taken
         self.n_told = 0  # ... and up to this one it was told so
-        self.has_gap = False  # what follows n_in is missing, and was asked for
+        self.n_early = 0  # signs that what follows n_in is missing
 
     # out
 
@@ -102,18 +103,16 @@ class Stream:
         """Whether this is the next frame, to be taken. If it is a later one, some are missing."""
         if seq == self.n_in + 1:
             self.n_in = seq
-            self.has_gap = False
+            self.n_early = 0
             return True
         return False
 
     def is_missing(self, seq: int) -> bool:
-        """The peer has sent up to ``seq``: whether that shows for the first time that frames are
-        missing, so that it should be asked for them.
-        """
-        if seq <= self.n_in or self.has_gap:
+        """The peer has sent up to ``seq``: whether it should now be asked for what is missing."""
+        if seq <= self.n_in:
             return False
-        self.has_gap = True
-        return True
+        self.n_early += 1
+        return self.n_early % ASK_FRAMES == 1
 
     @property
     def owes_word(self) -> bool:
