@@ -235,12 +235,12 @@ class Delivery(Transport):
         stream = peer.stream
         peer.granted = peer.used
         word = Credit(
-            used=peer.used, seq=stream.n_in, sent=stream.n_put, again=stream.n_early > 0,
+            used=peer.used, seq=stream.n_in, sent=stream.n_put, again=stream.asks_again,
             ask=peer.asks,
         )  # fmt: skip
         if self.link.put(task, encode(Message(word, (), self.task, self.place.epoch))) is None:
             return False
-        peer.must_tell = peer.asks = False
+        peer.must_tell = peer.asks = stream.asks_again = False
         stream.n_told = stream.n_in
         return True
 
@@ -282,7 +282,7 @@ class Delivery(Transport):
             stream.known(meta.ack)
         if not stream.admit(message.seq):
             self.counters.n_had += 1
-            peer.must_tell |= stream.is_missing(message.seq)
+            peer.must_tell |= stream.asks_again
             return
         peer.n_damaged = 0
         peer.pause_s = SLICE_S

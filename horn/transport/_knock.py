@@ -51,6 +51,11 @@ class Knock:
                 return self._failed(error.errno)
         return self._read()
 
+    @property
+    def fd(self) -> int | None:
+        """What becomes readable when there is an answer."""
+        return None if self._socket is None else self._socket.fileno()
+
     def _open(self) -> None:
         scheme, _, rest = self.endpoint.partition("://")
         address: object

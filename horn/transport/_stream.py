@@ -45,7 +45,8 @@ class Stream:
         self.kept: deque[Frame] = deque()  # those after n_known
         self.n_in = 0  # every frame of the peer up to this one was taken
         self.n_told = 0  # ... and up to this one it was told so
-        self.n_early = 0  # signs that what follows n_in is missing
+        self.n_early = 0  # frames that came too early since the last that was taken
+        self.asks_again = False  # the peer is to be told that what follows n_in is missing
 
     # out
 
@@ -95,7 +96,9 @@ class Stream:
         self.known(seq)
         if again and seq == self.n_known:
             self.go_back()
-        return self.is_missing(sent)
+        if sent > self.n_in:  # what is before a word on a connection is not on its way any more
+            self.asks_again = True
+        return self.asks_again
 
     # in
 
@@ -104,15 +107,12 @@ class Stream:
         if seq == self.n_in + 1:
             self.n_in = seq
             self.n_early = 0
+            self.asks_again = False
             return True
+        if seq > self.n_in:
+            self.n_early += 1
+            self.asks_again |= self.n_early % ASK_FRAMES == 1
         return False
-
-    def is_missing(self, seq: int) -> bool:
-        """The peer has sent up to ``seq``: whether it should now be asked for what is missing."""
-        if seq <= self.n_in:
-            return False
-        self.n_early += 1
-        return self.n_early % ASK_FRAMES == 1
 
     @property
     def owes_word(self) -> bool:

@@ -62,6 +62,11 @@ class Way:
         self.monitor.set(zmq.LINGER, 0)
         self.dealer.connect(self.endpoint)
 
+    @property
+    def knocks_at(self) -> int | None:
+        """The file descriptor of a knock that is not answered yet."""
+        return None if self._knock is None else self._knock.fd
+
     def look(self, now_s: float) -> bool:
         """See what has become of it; whether it broke, and all that was not acknowledged must be
         given to it again, once it is open.

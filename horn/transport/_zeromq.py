@@ -187,6 +187,8 @@ class _Sockets:
         for task, way in self.ways.items():
             found.append((way.dealer, zmq.POLLIN | (zmq.POLLOUT if task in self.full else 0)))
             found.append((way.monitor, zmq.POLLIN))
+            if (fd := way.knocks_at) is not None:
+                found.append((fd, zmq.POLLIN | zmq.POLLERR))
         return found
 
     def answer(self, sender: bytes, parts: Sequence[Buffer]) -> None:

@@ -115,7 +115,8 @@ def test_a_killed_process_is_named_at_once_over_the_network(net):
     with Tasks([a, b], Spec(n_steps=100_000, pauses=(20,))) as tasks:
         tasks.go()
         assert tasks.hear(0) == 20
-        os.kill(int(b.pids()[-1]), signal.SIGKILL)
+        tasks.processes[1].kill()
+        tasks.processes[1].wait(10)
         killed_at = time.monotonic()
         tasks.go_on(0)
         result = tasks.hear(0)

@@ -31,8 +31,7 @@ class End:
                 stream.known(max(ack, stream.n_known))
                 if stream.admit(seq):
                     self.taken.append(value)
-                else:
-                    self.must_tell |= stream.is_missing(seq)
+                self.must_tell |= stream.asks_again
             case ("word", seq, sent, again, ask):
                 self.must_tell |= stream.heed(seq, sent, again) or ask
 
@@ -69,7 +68,8 @@ class Pair:
         stream = end.stream
         if end.must_tell or ask:
             end.must_tell = False
-            self.carry(other, ("word", stream.n_in, stream.n_put, stream.n_early > 0, ask))
+            self.carry(other, ("word", stream.n_in, stream.n_put, stream.asks_again, ask))
+            stream.asks_again = False
         for _ in range(n_frames):
             frame = stream.next()
             if frame is None and end.unsaid:
@@ -129,11 +129,24 @@ def test_what_was_never_sent_cannot_be_known():
 
 def test_the_peer_is_asked_once_for_what_is_missing_and_told_after_so_many():
     stream = Stream("task 1")
-    assert not stream.admit(2) and stream.is_missing(2)
+    assert not stream.admit(2) and stream.asks_again
+    stream.asks_again = False  # it was asked
     for _ in range(ASK_FRAMES - 1):
-        assert not stream.is_missing(3)  # it was asked for
-    assert stream.is_missing(3)
-    assert stream.admit(1) and not stream.admit(1) and stream.is_missing(3)
+        assert not stream.admit(3) and not stream.asks_again
+    assert not stream.admit(3) and stream.asks_again
+    assert stream.admit(1) and not stream.asks_again and not stream.admit(1)
     for seq in range(2, ACK_FRAMES):
         assert stream.admit(seq) and not stream.owes_word
     assert stream.admit(ACK_FRAMES) and stream.owes_word
+
+
+def test_a_word_shows_what_is_lost_and_nothing_that_is_on_its_way():
+    sender, receiver = Stream("task 1"), Stream("task 0")
+    for _ in range(3):
+        sender.put(sender.add([]))
+    assert receiver.admit(1)
+    assert receiver.heed(0, sender.n_put, False) and receiver.asks_again  # 2 and 3 were before it
+    receiver.asks_again = False
+    assert not sender.heed(receiver.n_in, 0, True) and sender.is_repeating
+    assert not receiver.heed(0, sender.n_put, False)  # before this word nothing was sent again
+    assert sender.next().seq == 2
