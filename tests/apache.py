@@ -260,6 +260,11 @@ class ApacheEnsemble:
     def kill(self, index: int, number: int = signal.SIGKILL) -> None:
         self._servers[index].stop(number)
 
+    def pid(self, index: int) -> int:
+        process = self._servers[index].process
+        assert process is not None
+        return process.pid
+
     def restart(self, index: int) -> None:
         self._servers[index].start()
         self._servers[index].wait_ready()

@@ -18,6 +18,29 @@ def pytest_xdist_auto_num_workers(config):
     return len(os.sched_getaffinity(0)) + 1
 
 
+def pytest_configure(config):
+    """With ``--dist loadfile`` files start in our order, not by how many tests they have."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """In a worker of xdist: first the files whose tests ask for the longest timeouts.
+
+    A long file that starts last leaves the other workers idle, and the longest has one test. Among
+    equals the most tests come first; the order inside a file stays.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    weight = {}
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        longest, tests = weight.get(item.path, (0, 0))
+        weight[item.path] = max(longest, mark.args[0] if mark else 0), tests + 1
+    items.sort(key=lambda item: weight[item.path], reverse=True)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory):
     """What horn keeps between runs (the figures of the machine) is kept apart from the user's."""

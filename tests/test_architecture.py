@@ -63,7 +63,9 @@ LAYERS = [
     {"horn.cluster.voices"},
     {"horn.cluster.foreman"},
     {"horn.cluster.desk", "horn.cluster.runs"},
+    {"horn.cluster.preparing"},
     {"horn.cluster.worker", "horn.cluster.client"},
+    {"horn.cluster.resuming"},
     {"horn.cli"},
     {"horn", "horn.__main__"},
 ]  # fmt: skip

@@ -1,66 +1,22 @@
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from horn._kernels.blas import Blas
-
-Array = NDArray[Any]
-Axis = Hashable
+from horn._kernels.operands import Array, Axis, Extent, Input, Number, Op, Output
+from horn._kernels.operands import Coef as Coef
+from horn._kernels.operands import Dim as Dim
+from horn._kernels.operands import Iota as Iota
+from horn._kernels.operands import Ragged as Ragged
+from horn._kernels.operands import Scalar as Scalar
+from horn._kernels.operands import View as View
 
 MAX_DIMS: int
 MAX_SCALARS: int
 LEVEL: int
-OPS: dict[str, tuple[int, int]]
-MONOIDS: dict[str, int]
 DRAWS: dict[str, int]
-
-class Dim:
-    index: int
-    maximum: int
-    def __init__(self, index: int, maximum: int) -> None: ...
-
-class Scalar:
-    index: int
-    def __init__(self, index: int) -> None: ...
-
-class Coef:
-    factor: float
-    scalar: Scalar | None
-    per: Dim | None
-    def __init__(
-        self, factor: float = 1.0, scalar: Scalar | None = None, per: Dim | None = None
-    ) -> None: ...
-
-class View:
-    array: Array
-    axes: tuple[Axis, ...]
-    index: dict[Axis, NDArray[np.int32]]
-    ascending: bool
-    def __init__(
-        self,
-        array: Array,
-        axes: Sequence[Axis],
-        index: Mapping[Any, NDArray[np.int32]] | None = None,
-        ascending: bool = False,
-    ) -> None: ...
-
-class Iota:
-    axis: Axis
-    offset: int
-    def __init__(self, axis: Axis, offset: int = 0) -> None: ...
-
-class Ragged:
-    indptr: NDArray[np.int64]
-    over: Axis
-    def __init__(self, indptr: NDArray[np.int64], over: Axis) -> None: ...
-
-Extent = int | Dim
-Number = float | Scalar | Coef
-Input = View | Iota | float | Scalar | Coef
-Output = tuple[View, int]
-Op = tuple[Any, ...]
 
 class Anchor:
     def settle(self, memory: Array) -> None: ...

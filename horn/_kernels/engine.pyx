@@ -3,7 +3,7 @@
 Python appends instructions once, over NumPy arrays that the tape keeps alive; `tape.run()` then
 executes them from C: no allocation, no GIL, every thread of the tape through every instruction,
 with a barrier after each. Shapes are checked here, when an instruction is appended, never in the
-loops (engine.h, strips.h). What changes between runs are two tables: whole numbers in `dims` (rows
+loops (tape.h, strips.h). What changes between runs are two tables: whole numbers in `dims` (rows
 of this batch, live neurons, iteration) and doubles in `scalars` (learning rate, momentum).
 
     tape = Tape(np.float32, n_threads=2)
@@ -33,17 +33,22 @@ operation. Its axes may come in any order and any layout: the tape orders them f
 
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memset
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.string cimport memset, strchr
+from cpython.buffer cimport (
+    PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release,
+    PyObject_GetBuffer)
 
 import os
 
 import numpy as np
 
 from horn._kernels import blas as _blas
+from horn._kernels import loops, patterns
+from horn._kernels.operands import (
+    DTYPES, Coef, Dim, Iota, Ragged, Scalar, View, is_row, known, maximum_of, strides, usable)
 
 
-cdef extern from "engine.h":
+cdef extern from "tape.h":
     ctypedef struct extent_t:
         int64_t fixed
         int32_t dim
@@ -143,7 +148,8 @@ cdef extern from "engine.h":
         void *blas_set
         void *worker
         int64_t pid
-    int MAX_VIEWS, STRIP_BYTES, LEVEL_USED, THIN_BYTES, LIVE_BYTES, MAX_PARTS
+    int MAX_VIEWS, STRIP_BYTES, LEVEL_USED, MAX_PARTS
+    int IOTA
     int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE
     void choose_level(int) nogil
     int start_threads(tape_t *) nogil
@@ -151,6 +157,9 @@ cdef extern from "engine.h":
     void tape_run(tape_t *, int32_t, int32_t) nogil
     void tape_free(tape_t *) nogil
     void free_loop(loop_t *) nogil
+
+cdef extern from "thin.h":
+    int THIN_BYTES, LIVE_BYTES
 
 cdef extern from "unistd.h" nogil:
     int getpid()
@@ -161,87 +170,11 @@ cdef extern from "stdlib.h" nogil:
 MAX_DIMS = 256
 MAX_SCALARS = 1024
 
-DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.uint8): 2,
-          np.dtype(np.bool_): 2, np.dtype(np.int32): 3, np.dtype(np.int64): 4}
-IOTA = 5
-
-#: operation -> (code, number of arguments), in the order of engine.h
-OPS = {name: (code, 1 if code < 19 else 2 if code < 34 else 3) for code, name in enumerate(
-    "copy neg abs sqrt exp log log1p expm1 tanh sigmoid softplus sin cos floor sign not relu "
-    "square reciprocal add sub mul div min max pow lt le gt ge eq ne and or select fma".split())}
-#: monoid -> code, in the order of engine.h
-MONOIDS = {name: code + 1 for code, name in
-           enumerate("sum prod max min any all argmax".split())}
 DRAWS = {"uniform": 0, "normal": 1, "bernoulli": 2}
 
 # The processor level of the loops: 0 plain, 1 AVX2, 2 AVX-512. HORN_SIMD lowers it, for tests.
 choose_level(int(os.environ.get("HORN_SIMD", "2")))
 LEVEL = LEVEL_USED
-
-
-class Dim:
-    """A whole number in `tape.dims`, at most `maximum`."""
-
-    __slots__ = ("index", "maximum")
-
-    def __init__(self, index, maximum):
-        self.index, self.maximum = index, maximum
-
-    def __repr__(self):
-        return f"Dim({self.index}, at most {self.maximum})"
-
-
-class Scalar:
-    """A double in `tape.scalars`."""
-
-    __slots__ = ("index",)
-
-    def __init__(self, index):
-        self.index = index
-
-    def __repr__(self):
-        return f"Scalar({self.index})"
-
-
-class Coef:
-    """factor * scalar / per, read when the instruction runs; `scalar` and `per` may be left out."""
-
-    __slots__ = ("factor", "scalar", "per")
-
-    def __init__(self, factor=1.0, scalar=None, per=None):
-        self.factor, self.scalar, self.per = float(factor), scalar, per
-
-
-class View:
-    """An array over some axes of a loop: one axis name per dimension, in the array's order.
-
-    index : {axis: int32 list}; the coordinate on that axis is looked up in the list.
-    ascending : the lists ascend without repeats, so one that is a range costs nothing.
-    """
-
-    __slots__ = ("array", "axes", "index", "ascending")
-
-    def __init__(self, array, axes, index=None, ascending=False):
-        self.array, self.axes, self.index = array, tuple(axes), dict(index or {})
-        self.ascending = ascending
-
-
-class Iota:
-    """The coordinate on one axis plus `offset`; on a ragged axis, the place among the messages."""
-
-    __slots__ = ("axis", "offset")
-
-    def __init__(self, axis, offset=0):
-        self.axis, self.offset = axis, int(offset)
-
-
-class Ragged:
-    """The extent of an axis of edges: row r of axis `over` has indptr[r] to indptr[r + 1]."""
-
-    __slots__ = ("indptr", "over")
-
-    def __init__(self, indptr, over):
-        self.indptr, self.over = indptr, over
 
 
 cdef class Anchor:
@@ -324,13 +257,12 @@ cdef class Tape:
         # spinning pays only while every thread has a core (pure spinning collapses beyond that)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         t.spin = 2000 if n_threads <= cores else 0
-        t.dims = <int64_t *>calloc(MAX_DIMS, sizeof(int64_t))
-        t.scalars = <double *>calloc(MAX_SCALARS, sizeof(double))
         t.scratch = <char **>calloc(n_threads, sizeof(char *))
-        if not t.dims or not t.scalars or not t.scratch:
+        if not t.scratch:
             raise MemoryError
-        self.dims = np.asarray(<int64_t[:MAX_DIMS]>t.dims)
-        self.scalars = np.asarray(<double[:MAX_SCALARS]>t.scalars)
+        self.dims, self.scalars = np.zeros(MAX_DIMS, np.int64), np.zeros(MAX_SCALARS)
+        t.dims = <int64_t *><uintptr_t>self.dims.ctypes.data
+        t.scalars = <double *><uintptr_t>self.scalars.ctypes.data
 
     def __dealloc__(self):
         tape_free(&self.t)
@@ -366,7 +298,7 @@ cdef class Tape:
         """c = alpha * a @ b + beta * c, over the first m, n, k of (m, k) @ (k, n) -> (m, n).
 
         With beta 0, what c held does not matter. alpha and beta are floats, scalars or coefs.
-        thin : by the kernel of thin.h where it can.
+        thin : by the kernel of thin.c where it can.
         """
         cdef gemm_t *g = self._gemm(a, b, c, alpha, beta, m, n, k)
         if thin and self.t.dtype == 0 and g.c.row and self.blas.sgemm:
@@ -388,7 +320,7 @@ cdef class Tape:
         if not self.reads_live:
             raise ValueError("live_gemm needs float32, AVX-512 and a BLAS: gather, then gemm")
         place, turned = w.array, w.axes == ("n", "k")
-        if w.axes not in (("k", "n"), ("n", "k")) or not _is_row(place) or not w.ascending:
+        if w.axes not in (("k", "n"), ("n", "k")) or not is_row(place) or not w.ascending:
             raise ValueError(f'b is a row-major View over "kn" or "nk" with ascending lists, got '
                              f"{w.axes} of strides {place.strides}")
         cdef gemm_t *g = self._gemm(a, place.T if turned else place, c, 1.0, beta, m, n, k)
@@ -396,7 +328,7 @@ cdef class Tape:
             if g.m.fixed > 256:
                 raise ValueError(f"m may be {g.m.fixed}, but the batch must be at most 256")
             g.live = 1 if turned else 2
-            g.w, g.ldw = <float *><uintptr_t>place.ctypes.data, _strides(place)[0]
+            g.w, g.ldw = <float *><uintptr_t>place.ctypes.data, strides(place)[0]
             for axis, index in w.index.items():
                 index = self._array(index, f"the index list of {axis!r}")
                 if (axis == "k") == turned:
@@ -417,7 +349,7 @@ cdef class Tape:
                   k=None, block=0, label=""):
         """A GEMM, then an elementwise loop over the axes "m" and "n" of c, by blocks of rows.
 
-        In float32 with a thin k, and with beta 0 in the latter two, one kernel (thin.h) does
+        In float32 with a thin k, and with beta 0 in the latter two, one kernel (thin.c) does
 
             w += c
             w += c                               with w at live rows and columns
@@ -428,12 +360,12 @@ cdef class Tape:
         and that costs more than a second pass over c.
         """
         c = np.asarray(c)
-        if c.ndim == 2 and not _is_row(c) and _is_row(c.T):
+        if c.ndim == 2 and not is_row(c) and is_row(c.T):
             swap = {"m": "n", "n": "m"}
             return self.gemm_loop(
                 np.asarray(b).T, np.asarray(a).T, c.T, alpha=alpha, beta=beta, m=n, n=m, k=k,
-                inputs=[_renamed(v, swap) for v in inputs], ops=ops, block=block, label=label,
-                outputs=[(_renamed(v, swap), value) for v, value in outputs])
+                inputs=[patterns.renamed(v, swap) for v in inputs], ops=ops, block=block, label=label,
+                outputs=[(patterns.renamed(v, swap), value) for v, value in outputs])
         rows = c.shape[0] if m is None else m
         cols = c.shape[1] if n is None else n
         cdef loop_t *l = self._loop({"m": rows, "n": cols}, inputs, ops, outputs, None, False, 0,
@@ -455,7 +387,7 @@ cdef class Tape:
         """g = a @ b + the sum of parts; v = decay v + alpha g; w += v.
 
         Without v: w += alpha g. All of (m, n), which a is (m, k) and b (k, n) for. In float32 with
-        a thin k one pass (thin.h), else a product and a loop.
+        a thin k one pass (thin.c), else a product and a loop.
         """
         c = w if v is None else v
         inputs = [View(x, "mn") for x in ([w] if v is None else [w, v])]
@@ -483,16 +415,16 @@ cdef class Tape:
                                 outputs=outputs, label=label)
         cdef gemm_t *g = self.t.ins[number].gemm
         rows = [np.asarray(x) for x in (w, c, *parts)]
-        if self.t.dtype or len(parts) > MAX_PARTS or not g.c.row or not all(map(_is_row, rows)):
+        if self.t.dtype or len(parts) > MAX_PARTS or not g.c.row or not all(map(is_row, rows)):
             return number
         n = c.shape[1]
         g.v, g.ldv, g.decay = <float *>g.c.data, g.c.ld, g.beta
         if v is not None:
-            g.w, g.ldw = <float *><uintptr_t>w.ctypes.data, max(_strides(w)[0], n)
+            g.w, g.ldw = <float *><uintptr_t>w.ctypes.data, max(strides(w)[0], n)
         g.n_parts = len(parts)
         for i, part in enumerate(parts):
             g.part[i] = <const float *><uintptr_t>part.ctypes.data
-            g.ldpart[i] = max(_strides(part)[0], n)
+            g.ldpart[i] = max(strides(part)[0], n)
         self._room_for_thin()
         return number
 
@@ -543,7 +475,7 @@ cdef class Tape:
             raise MemoryError
         try:
             g.out = <char *><uintptr_t>out.ctypes.data
-            g.stride[0], g.stride[1] = _strides(out)
+            g.stride[0], g.stride[1] = strides(out)
             g.dtype = self.t.dtype
             g.kind = DRAWS[kind]
             g.rows = self._extent(rows, out.shape[0], "rows")
@@ -578,10 +510,8 @@ cdef class Tape:
         if index.dtype != np.int64 or index.ndim != 1 or not index.flags.c_contiguous \
                 or len(index) < out.shape[0]:
             raise ValueError(f"index must be contiguous int64, at least {out.shape[0]} of them")
-        for name, array in (("source", source), ("out", out)):
-            if array.dtype not in DTYPES:
-                raise ValueError(f"{name} has dtype {array.dtype}; known: "
-                                 f"{', '.join(str(d) for d in DTYPES)}")
+        known(source.dtype, "source")
+        known(out.dtype, "out")
         if out.dtype not in (self.dtype, np.dtype(np.int32), np.dtype(np.int64)):
             raise ValueError(f"out must be {self.dtype}, int32 or int64, not {out.dtype}")
         if out.ndim == 1:
@@ -596,7 +526,7 @@ cdef class Tape:
             g.dtype = DTYPES[source.dtype]
             g.index = <const int64_t *><uintptr_t>index.ctypes.data
             g.out = <char *><uintptr_t>out.ctypes.data
-            g.stride[0], g.stride[1] = _strides(out)
+            g.stride[0], g.stride[1] = strides(out)
             g.out_dtype = DTYPES[out.dtype]
             g.rows = self._extent(rows, out.shape[0], "rows")
             g.cols = self._extent(None, out.shape[1], "columns")
@@ -614,9 +544,7 @@ cdef class Tape:
             raise ValueError(f"instruction {number} is not a load")
         cdef load_t *g = self.t.ins[number].load
         source = self._array(source, "source")
-        if source.dtype not in DTYPES:
-            raise ValueError(f"source has dtype {source.dtype}; known: "
-                             f"{', '.join(str(d) for d in DTYPES)}")
+        dtype = known(source.dtype, "source")
         if source.ndim == 1:
             source = source[:, None]
         if source.ndim != 2 or source.shape[1] != g.cols.fixed:
@@ -627,7 +555,7 @@ cdef class Tape:
         g.source = <const char *><uintptr_t>source.ctypes.data
         g.row_stride = source.strides[0]
         g.col_stride = source.strides[1] // source.itemsize
-        g.dtype = DTYPES[source.dtype]
+        g.dtype = dtype
 
     def live(self, mask, kept, count, *, n=None, label=""):
         """kept[:count] = the places where mask (n,) is not zero, ascending; int32."""
@@ -646,7 +574,7 @@ cdef class Tape:
             raise MemoryError
         try:
             g.mask = <const char *><uintptr_t>mask.ctypes.data
-            g.stride = _strides(mask)[0]
+            g.stride = strides(mask)[0]
             g.dtype = DTYPES[mask.dtype]
             g.n = self._extent(n, mask.shape[0], "n")
             g.list = <int32_t *><uintptr_t>kept.ctypes.data
@@ -700,36 +628,45 @@ cdef class Tape:
 
     # ---- running ----
 
-    def pick(self, rows, int64_t[::1] picks, int64_t limit):
+    def pick(self, rows, picks, int64_t limit):
         """picks[:len(rows)] = rows; whether every one of them is in 0 to limit - 1.
 
         One pass without NumPy, as `total`: between two steps the caches hold weights, and each
         call of a ufunc comes from memory (20 to 40 us on a 1 MiB second-level cache).
         """
-        cdef const int64_t[:] given = np.asarray(rows, np.int64)
+        cdef Py_buffer given, taken
+        cdef int64_t row
         cdef Py_ssize_t i
         cdef bint fits = True
-        if given.shape[0] > picks.shape[0]:
-            raise ValueError(f"got {given.shape[0]} rows for a batch of {picks.shape[0]}")
-        for i in range(given.shape[0]):
-            picks[i] = given[i]
-            fits &= 0 <= given[i] < limit
+        _look(np.asarray(rows, np.int64), &given, b"lq", PyBUF_STRIDES)
+        try:
+            _look(picks, &taken, b"lq", PyBUF_ND | PyBUF_WRITABLE)
+            try:
+                if given.shape[0] > taken.shape[0]:
+                    raise ValueError(
+                        f"got {given.shape[0]} rows for a batch of {taken.shape[0]}")
+                for i in range(given.shape[0]):
+                    row = (<const int64_t *>(<char *>given.buf + i * given.strides[0]))[0]
+                    (<int64_t *>taken.buf)[i] = row
+                    fits &= 0 <= row < limit
+            finally:
+                PyBuffer_Release(&taken)
+        finally:
+            PyBuffer_Release(&given)
         return fits
 
     def total(self, numbers):
         """The sum of a vector of the tape's type, in double."""
+        cdef Py_buffer view
         cdef double total = 0
-        cdef const float[:] singles
-        cdef const double[:] doubles
         cdef Py_ssize_t i
-        if self.t.dtype == 0:
-            singles = numbers
-            for i in range(singles.shape[0]):
-                total += singles[i]
-        else:
-            doubles = numbers
-            for i in range(doubles.shape[0]):
-                total += doubles[i]
+        _look(numbers, &view, b"d" if self.t.dtype else b"f", PyBUF_STRIDES)
+        for i in range(view.shape[0]):
+            if self.t.dtype:
+                total += (<const double *>(<char *>view.buf + i * view.strides[0]))[0]
+            else:
+                total += (<const float *>(<char *>view.buf + i * view.strides[0]))[0]
+        PyBuffer_Release(&view)
         return total
 
     def run(self, first=0, last=None):
@@ -793,26 +730,26 @@ cdef class Tape:
         return ins
 
     cdef int _find_thin(self, gemm_t *g, c, inputs, ops, outputs) except -1:
-        """Note what thin.h needs where the loop is one that it knows."""
-        w = _added_to(c, inputs, ops, outputs)
+        """Note what thin.c needs where the loop is one that it knows."""
+        w = patterns.added_to(c, inputs, ops, outputs)
         if w is not None:
             g.v, g.ldv, g.decay = <float *>g.c.data, g.c.ld, g.beta
             g.w = <float *><uintptr_t>w.ctypes.data
-            g.ldw = max(_strides(w)[0], c.shape[1])
+            g.ldw = max(strides(w)[0], c.shape[1])
             return self._room_for_thin()
-        found = _spread_over(c, inputs, ops, outputs)
+        found = patterns.spread_over(c, inputs, ops, outputs)
         if found is None or g.beta.scalar >= 0 or g.beta.factor != 0:
             return 0
         w, velocity, decay = found
         rows, cols = w.index.get("m"), w.index.get("n")
         if cols is not None and cols.ctypes.data not in self.bits:
             return 0
-        g.v, g.ldv = <float *><uintptr_t>w.array.ctypes.data, _strides(w.array)[0]
+        g.v, g.ldv = <float *><uintptr_t>w.array.ctypes.data, strides(w.array)[0]
         g.decay = self._coef(1.0 if decay is None else decay)
         if velocity is not None:
             g.w, g.ldw = g.v, g.ldv
             g.v = <float *><uintptr_t>velocity.array.ctypes.data
-            g.ldv = _strides(velocity.array)[0]
+            g.ldv = strides(velocity.array)[0]
         if rows is not None:
             g.rows = <const int32_t *><uintptr_t>rows.ctypes.data
         if cols is not None:
@@ -834,16 +771,7 @@ cdef class Tape:
         return 0
 
     def _array(self, array, name, writes=False):
-        if not isinstance(array, np.ndarray):
-            raise ValueError(f"{name} must be a NumPy array, got {type(array).__name__}")
-        if writes and not array.flags.writeable:
-            raise ValueError(f"{name} is read-only, but the instruction writes to it")
-        if any(s % array.itemsize for s in array.strides):
-            raise ValueError(f"{name} has strides {array.strides}, not multiples of its item size "
-                             f"{array.itemsize}")
-        if not array.dtype.isnative:
-            raise ValueError(f"{name} is {array.dtype.str}: convert it to this machine's order")
-        self.keep.append(array)
+        self.keep.append(usable(array, name, writes))
         return array
 
     cdef extent_t _extent(self, value, limit, name) except *:
@@ -852,7 +780,7 @@ cdef class Tape:
         if value is None:
             e.fixed = limit
             return e
-        maximum = value.maximum if isinstance(value, Dim) else int(value)
+        maximum = maximum_of(value)
         if maximum > limit or maximum < 0:
             raise ValueError(f"{name} may be {maximum}, but the array has {limit}")
         if isinstance(value, Dim):
@@ -882,12 +810,12 @@ cdef class Tape:
             raise ValueError(f"{name} must be a matrix of {self.dtype}, got {array.shape} of "
                              f"{array.dtype}")
         rows, cols = array.shape
-        s0, s1 = _strides(array)
-        if _is_row(array):
+        s0, s1 = strides(array)
+        if is_row(array):
             s1 = 1
             s0 = max(s0, cols, 1) if rows <= 1 or cols == 0 else s0
             out.row, out.ld = 1, s0
-        elif _is_row(array.T):
+        elif is_row(array.T):
             s0 = 1
             s1 = max(s1, rows, 1) if cols <= 1 else s1
             out.row, out.ld = 0, s1
@@ -926,251 +854,50 @@ cdef class Tape:
         if not l:
             raise MemoryError
         try:
-            self._fill_loop(l, dict(axes), list(inputs), list(ops), list(outputs), reduce,
-                            accumulate, offset, order)
+            self._fill_loop(l, loops.plan(dict(axes), list(inputs), list(ops), list(outputs),
+                                          reduce, accumulate, order, MAX_VIEWS),
+                            accumulate, offset)
         except BaseException:
             free_loop(l)
             raise
         return l
 
-    cdef int _fill_loop(self, loop_t *l, axes, inputs, ops, outputs, reduce, accumulate, offset,
-                        order) except -1:
-        if not 1 <= len(axes) <= 3:
-            raise ValueError(f"a loop has one to three axes, not {len(axes)}")
-        if not outputs:
-            raise ValueError("a loop without outputs does nothing")
-        monoid, folded = (None, None) if reduce is None else reduce
-        if reduce is not None:
-            if monoid not in MONOIDS:
-                raise ValueError(f"no reduction is called {monoid!r}; there are "
-                                 f"{', '.join(MONOIDS)}")
-            if folded not in axes:
-                raise ValueError(f"the reduced axis {folded!r} is not one of {list(axes)}")
-            allowed = 2 if monoid == "argmax" else 1
-            if len(outputs) > allowed:
-                raise ValueError(f"{monoid} has at most {allowed} outputs, got {len(outputs)}")
-            if monoid == "argmax" and accumulate and len(outputs) == 1:
-                raise ValueError("an argmax that accumulates needs the maximum as second output")
-        elif accumulate:
-            raise ValueError("accumulate is for reductions; add the old value in ops")
-        ragged = [name for name, extent in axes.items() if isinstance(extent, Ragged)]
-        if len(ragged) > 1:
-            raise ValueError(f"only one axis can be ragged, got {ragged}")
-
-        # values: views and iotas, then constants, then one per operation
-        arrays = [v for v in inputs if isinstance(v, (View, Iota))]
-        consts = [v for v in inputs if not isinstance(v, (View, Iota))]
-        number = {}
-        place = 0
-        for i, v in enumerate(inputs):
-            if isinstance(v, (View, Iota)):
-                number[i] = place
-                place += 1
-        for i, v in enumerate(inputs):
-            if not isinstance(v, (View, Iota)):
-                number[i] = place
-                place += 1
-        program = []
-        for i, (name, *values) in enumerate(ops):
-            if name not in OPS:
-                raise ValueError(f"operation {i} is {name!r}; known: {', '.join(OPS)}")
-            code, arity = OPS[name]
-            if len(values) != arity:
-                raise ValueError(f"operation {i} {name!r} takes {arity} values, got {len(values)}")
-            for v in values:
-                if v not in number:
-                    raise ValueError(f"operation {i} {name!r} reads value {v!r}; it may read 0 to "
-                                     f"{len(inputs) + i - 1}")
-            program.append((code, [number[v] for v in values]))
-            number[len(inputs) + i] = place
-            place += 1
-        n_first = len(arrays) + len(consts)
-        results = []
-        for view, value in outputs:
-            if value not in number:
-                raise ValueError(f"an output takes value {value!r}; there are 0 to {place - 1}")
-            value = number[value]
-            if reduce is None and (value < n_first or value in results):
-                program.append((OPS["copy"][0], [value]))
-                value = place
-                place += 1
-            results.append(value)
-        views = arrays + [view for view, _ in outputs]
-        if len(views) > MAX_VIEWS:
-            raise ValueError(f"a loop has at most {MAX_VIEWS} arrays, got {len(views)}; split it")
-        n_out = len(outputs)
-        for i, view in enumerate(views):
-            self._check_view(view, axes, i >= len(arrays), folded)
-
-        order = order or self._order(axes, views, folded, ragged)
-        l.n_in, l.n_out, l.n_ops = len(arrays), n_out, len(program)
-        l.n_const, l.n_values = len(consts), place
-        l.view = <view_t *>calloc(len(views), sizeof(view_t))
+    cdef int _fill_loop(self, loop_t *l, plan, accumulate, offset) except -1:
+        cdef int i
+        consts, program, results = plan.consts, plan.program, plan.results
+        n_first = len(plan.slots) - len(program)
+        l.n_out, l.n_ops, l.n_const = len(results), len(program), len(consts)
+        l.n_in = n_first - len(consts)
+        l.n_values, l.n_slots = len(plan.slots), plan.n_slots
+        l.reduce, l.axis, l.fast = plan.reduce, plan.axis, plan.fast
+        l.accumulate = bool(accumulate)
+        l.view = <view_t *>calloc(len(plan.views), sizeof(view_t))
         l.ops = <op_t *>calloc(len(program) + 1, sizeof(op_t))
         l.consts = <coef_t *>calloc(len(consts) + 1, sizeof(coef_t))
-        l.slot = <int32_t *>calloc(place + 1, sizeof(int32_t))
-        l.result = <int32_t *>calloc(n_out, sizeof(int32_t))
+        l.slot = <int32_t *>calloc(len(plan.slots) + 1, sizeof(int32_t))
+        l.result = <int32_t *>calloc(len(results), sizeof(int32_t))
         if not (l.view and l.ops and l.consts and l.slot and l.result):
             raise MemoryError
-        cdef int a, i_view, i_op
-        for a in range(3):
-            extent = 1 if order[a] is None else axes[order[a]]
-            if isinstance(extent, Ragged):
-                indptr = self._array(extent.indptr, "indptr")
-                parent = axes[order[0]]
-                n_rows = parent.maximum if isinstance(parent, Dim) else int(parent)
-                if indptr.dtype != np.int64 or not indptr.flags.c_contiguous \
-                        or indptr.shape != (n_rows + 1,):
-                    raise ValueError(f"indptr must be contiguous int64 of {n_rows + 1}, got "
-                                     f"{indptr.shape} of {indptr.dtype}")
-                l.indptr = <const int64_t *><uintptr_t>indptr.ctypes.data
-                l.extent[a].fixed, l.extent[a].dim = 1, -1
-            else:
-                l.extent[a] = self._extent(extent, 2**62, f"axis {order[a]!r}")
-        l.reduce = 0 if reduce is None else MONOIDS[monoid]
-        l.axis = order.index(folded) if reduce is not None else 0
-        l.accumulate = bool(accumulate)
+        for i, extent in enumerate(plan.extents):
+            l.extent[i] = self._extent(extent, 2**62, f"axis {plan.order[i]!r}")
+        if plan.indptr is not None:
+            l.indptr = <const int64_t *><uintptr_t>plan.indptr.ctypes.data
+        for i, view in enumerate(plan.views):
+            self._bind(&l.view[i], view, plan.order, plan.ragged)
+        for i, free in enumerate(plan.direct):
+            l.view[l.n_in + i].direct = free
         for i, c in enumerate(consts):
             l.consts[i] = self._coef(c)
         l.consts[len(consts)].factor = offset
-        for i_view, view in enumerate(views):
-            self._bind(&l.view[i_view], view, order, ragged)
-        for i_op, (code, values) in enumerate(program):
-            l.ops[i_op].op = code
-            l.ops[i_op].dst = n_first + i_op
-            l.ops[i_op].a = values[0]
-            l.ops[i_op].b = values[1] if len(values) > 1 else values[0]
-            l.ops[i_op].c = values[2] if len(values) > 2 else values[0]
+        for i, (code, values) in enumerate(program):
+            l.ops[i].op, l.ops[i].dst = code, n_first + i
+            l.ops[i].a, l.ops[i].b, l.ops[i].c = (values + 2 * values[:1])[:3]
         for i, value in enumerate(results):
             l.result[i] = value
-        l.fast = (reduce is not None and monoid == "sum" and len(arrays) == 2 and not consts
-                  and program == [(OPS["mul"][0], [0, 1])] and isinstance(arrays[0], View)
-                  and isinstance(arrays[1], View))
-        if reduce is None and len(arrays) == n_out == 1 and program == [(OPS["copy"][0], [0])]:
-            # a copy may not be done in rows where it would read what it has written
-            l.fast = 2 if isinstance(arrays[0], View) and not np.may_share_memory(
-                arrays[0].array, outputs[0][0].array) else 0
-
-        # an output may be written in place unless its memory is read, or written, afterwards
-        last = [-1] * place
-        for i, (code, values) in enumerate(program):
-            for v in values:
-                last[v] = i
-        if reduce is None:
-            for i, (out, _) in enumerate(outputs):
-                made = results[i] - n_first
-                others = [v.array for j, v in enumerate(arrays)
-                          if isinstance(v, View) and last[j] > made]
-                others += [v.array for j, (v, _) in enumerate(outputs) if j != i]
-                l.view[len(arrays) + i].direct = not any(
-                    np.may_share_memory(out.array, other) for other in others)
-        # strips: constants keep theirs; the others' are used again when the value is dead
-        for v in results:
-            last[v] = len(program)
-        spare = []
-        n_slots = 0
-        for v in list(range(len(arrays), n_first)) + list(range(len(arrays))):
-            l.slot[v] = n_slots
-            n_slots += 1
-        for i, (code, values) in enumerate(program):
-            for v in set(values):
-                if last[v] == i and not len(arrays) <= v < n_first:
-                    spare.append(l.slot[v])
-            if spare:
-                l.slot[n_first + i] = spare.pop()
-            else:
-                l.slot[n_first + i] = n_slots
-                n_slots += 1
-            if last[n_first + i] < 0:
-                spare.append(l.slot[n_first + i])
-        l.n_slots = n_slots
+        for i, slot in enumerate(plan.slots):
+            l.slot[i] = slot
+        self.keep += plan.keep
         return 0
-
-    def _check_view(self, view, axes, is_output, folded):
-        if isinstance(view, Iota):
-            if view.axis not in axes:
-                raise ValueError(f"the iota's axis {view.axis!r} is not one of {list(axes)}")
-            return
-        if not isinstance(view, View):
-            raise ValueError(f"an output is a View, got {type(view).__name__}")
-        array = self._array(view.array, f"the view over {view.axes}", writes=is_output)
-        if array.dtype not in DTYPES:
-            raise ValueError(f"the view over {view.axes} has dtype {array.dtype}; known: "
-                             f"{', '.join(str(d) for d in DTYPES)}")
-        if array.ndim != len(view.axes) or len(set(view.axes)) != len(view.axes):
-            raise ValueError(f"an array of {array.ndim} dimensions cannot lie on the axes "
-                             f"{view.axes}")
-        for name, length in zip(view.axes, array.shape):
-            if name not in axes:
-                raise ValueError(f"the axis {name!r} of a view is not one of {list(axes)}")
-            extent = axes[name]
-            if name in view.index:
-                places = self._array(view.index[name], f"the index list of {name!r}")
-                if places.dtype != np.int32 or places.ndim != 1 \
-                        or not places.flags.c_contiguous:
-                    raise ValueError(f"the index list of {name!r} must be a contiguous int32 "
-                                     f"vector, got {places.shape} of {places.dtype}")
-                length = len(places)
-            if isinstance(extent, Ragged):
-                need = int(extent.indptr[len(extent.indptr) - 1])
-            else:
-                need = extent.maximum if isinstance(extent, Dim) else int(extent)
-            if length < need:
-                raise ValueError(f"axis {name!r} may have {need} places, but the view over "
-                                 f"{view.axes} has {length}")
-        unknown = [name for name in view.index if name not in view.axes]
-        if unknown:
-            raise ValueError(f"index lists for {unknown}, which the view {view.axes} does not have")
-        if is_output:
-            implied = [extent.over for name, extent in axes.items()
-                       if isinstance(extent, Ragged) and name in view.axes]
-            missing = [name for name in axes
-                       if name != folded and name not in view.axes and name not in implied]
-            if missing or folded in view.axes:
-                raise ValueError(f"an output must lie on exactly the axes "
-                                 f"{[name for name in axes if name != folded]}, not {view.axes}")
-
-    def _order(self, axes, views, folded, ragged):
-        """The three axes, outermost first: the strip runs where most of the memory is contiguous.
-
-        A ragged axis is the middle one and its rows the first; a reduced one is never the first.
-        """
-        if ragged:
-            extent = axes[ragged[0]]
-            if extent.over not in axes or extent.over == ragged[0] \
-                    or isinstance(axes[extent.over], Ragged):
-                raise ValueError(f"the ragged axis {ragged[0]!r} is over {extent.over!r}, which is "
-                                 f"not another axis of this loop")
-            if folded == extent.over:
-                raise ValueError("the rows of a ragged axis cannot be reduced in the same loop")
-            rest = [name for name in axes if name not in (ragged[0], extent.over)]
-            return (extent.over, ragged[0], rest[0] if rest else None)
-
-        def length(name):
-            extent = axes[name]
-            return max(1, extent.maximum if isinstance(extent, Dim) else int(extent))
-
-        def score(name):
-            total = 0.0
-            for i, view in enumerate(views):
-                if not isinstance(view, View):
-                    continue
-                size = 1.0
-                for axis in view.axes:
-                    size *= length(axis)
-                if name not in view.axes:
-                    continue
-                step = _strides(view.array)[view.axes.index(name)]
-                good = step == 1 and name not in view.index
-                total += size if good else -size
-            return total
-
-        names = list(axes)
-        inner = max(names, key=lambda name: (length(name) > 1, score(name), names.index(name)))
-        rest = [name for name in names if name != inner]
-        if folded is not None and folded != inner:
-            rest = [name for name in rest if name != folded] + [folded]
-        return tuple([None] * (2 - len(rest)) + rest + [inner])
 
     cdef int _bind(self, view_t *v, view, order, ragged) except -1:
         cdef int a
@@ -1180,19 +907,32 @@ cdef class Tape:
             v.stride[order.index(view.axis)] = 1
             v.local = view.axis in ragged
             return 0
-        strides = _strides(view.array)
+        steps = strides(view.array)
         v.data = <char *><uintptr_t>view.array.ctypes.data
         v.dtype = DTYPES[view.array.dtype]
         v.ascending = bool(view.ascending)
         for a in range(3):
             if order[a] in view.axes:
-                v.stride[a] = strides[view.axes.index(order[a])]
+                v.stride[a] = steps[view.axes.index(order[a])]
                 if order[a] in view.index:
                     places = view.index[order[a]].ctypes.data
                     v.index[a] = <const int32_t *><uintptr_t>places
                     if view.ascending and places in self.bits:
                         v.mask[a] = <const uint16_t *><uintptr_t>self.bits[places].ctypes.data
         return 0
+
+
+cdef int _look(object vector, Py_buffer *view, const char *kinds, int flags) except -1:
+    """The memory of a vector of one of these kinds; it is to be released.
+
+    No typed memoryview: their code takes as long to compile as all of this file.
+    """
+    PyObject_GetBuffer(vector, view, flags | PyBUF_FORMAT)
+    if view.ndim == 1 and view.format and strchr(kinds, view.format[0]):
+        return 0
+    PyBuffer_Release(view)
+    raise ValueError(f"a vector of kind {' or '.join(kinds.decode())!r} is needed, got "
+                     f"{vector.shape} of {vector.dtype}")
 
 
 cdef void numpy_gemm(void *owner, const gemm_t *g, int64_t m, int64_t n, int64_t k, double alpha,
@@ -1224,85 +964,3 @@ def _borrow(dtype, address, stride0, stride1, rows, cols):
     return np.asarray(_Memory({"data": (address, False), "shape": (rows, cols), "version": 3,
                                "strides": (stride0 * size, stride1 * size),
                                "typestr": dtype.str}))
-
-
-def _strides(array):
-    return tuple(s // array.itemsize for s in array.strides)
-
-
-def _is_row(array):
-    """Rows are contiguous, one after the other or further apart."""
-    rows, cols = array.shape
-    s0, s1 = _strides(array)
-    if array.size == 0:
-        return True
-    return (s1 == 1 or cols <= 1) and (rows <= 1 or s0 >= max(1, cols))
-
-
-def _added_to(c, inputs, ops, outputs):
-    """The array w of a fused loop that is just w += c, or None."""
-    if [op[0] for op in ops] != ["add"] or len(inputs) != 2 or len(outputs) != 1:
-        return None
-    if sorted(ops[0][1:]) != [0, 1] or outputs[0][1] != 2:
-        return None
-    w = outputs[0][0]
-    for view in (w, *inputs):
-        if not isinstance(view, View) or view.index or view.axes != ("m", "n"):
-            return None
-        if view.array.dtype != np.float32 or not _is_row(view.array):
-            return None
-
-    def place(array):
-        return array.ctypes.data, array.strides
-
-    if {place(v.array) for v in inputs} != {place(c), place(w.array)} or place(c) == place(w.array):
-        return None
-    return w.array
-
-
-def _spread_over(c, inputs, ops, outputs):
-    """(w, None, None) or (w, v, decay) of a fused loop that adds c to the live places of w, at
-    once or through a velocity v; or None.
-    """
-    names = [op[0] for op in ops]
-    if names == ["add"] and len(inputs) == 2 and [o[1] for o in outputs] == [2] \
-            and tuple(ops[0][1:]) == (0, 1):
-        w, product = inputs
-        v = decay = None
-        pairs = [(w, outputs[0][0])]
-    elif names == ["fma", "add"] and len(inputs) == 4 and [o[1] for o in outputs] == [4, 5] \
-            and tuple(ops[0][1:]) == (1, 3, 2) and tuple(ops[1][1:]) == (0, 4):
-        w, v, product, decay = inputs
-        if isinstance(decay, (View, Iota)):
-            return None
-        pairs = [(v, outputs[0][0]), (w, outputs[1][0])]
-    else:
-        return None
-
-    def place(view):
-        lists = {axis: x.ctypes.data for axis, x in view.index.items()}
-        return view.array.ctypes.data, view.array.strides, lists
-
-    for old, new in pairs:
-        for view in (old, new):
-            if not isinstance(view, View) or view.axes != ("m", "n") or not view.ascending \
-                    or view.array.dtype != np.float32 or not _is_row(view.array) \
-                    or min(view.array.shape) < 2:
-                return None
-        if place(old) != place(new) or place(old)[2] != place(w)[2]:
-            return None
-    if not isinstance(product, View) or product.index or product.axes != ("m", "n") \
-            or place(product)[:2] != (c.ctypes.data, c.strides):
-        return None
-    if v is not None and np.may_share_memory(v.array, w.array):
-        return None
-    return w, v, decay
-
-
-def _renamed(view, names):
-    if isinstance(view, View):
-        return View(view.array, [names.get(a, a) for a in view.axes],
-                    {names.get(a, a): x for a, x in view.index.items()}, view.ascending)
-    if isinstance(view, Iota):
-        return Iota(names.get(view.axis, view.axis), view.offset)
-    return view

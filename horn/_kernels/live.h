@@ -5,18 +5,8 @@
  *
  * A BLAS needs the live weights side by side, and then packs that copy once more. Here they are
  * packed once, into panels of 32 neurons that stay in the cache while the batch, 12 samples at a
- * time, runs over them: the gather costs no pass of its own. Includes thin.h's transpose and tiles.
+ * time, runs over them: the gather costs no pass of its own. Part of thin.c, whose transposes and packed rows it uses.
  */
-#define LIVE_K 128                          /* messages per panel: 16 KiB */
-#define LIVE_SUMS_BYTES (256 * 1024)        /* samples x neurons that wait for the next messages */
-#define LIVE_BYTES (THIN_TILES_BYTES + LIVE_SUMS_BYTES + 32 * LIVE_K * 4 + 512)
-
-typedef struct {
-    const float *w; int64_t ldw;
-    const int32_t *rows, *cols;             /* NULL: all of them */
-    const uint16_t *bits;                   /* the same as cols */
-} live_weights_t;
-
 /* Which of the 16 columns from 16 * at are live and in [first, last]. */
 static inline uint32_t live_mask(const live_weights_t *l, int32_t at, int32_t first, int32_t last) {
     uint32_t m = l->cols ? l->bits[at] : 0xffff;
@@ -161,8 +151,7 @@ static void live_store(int64_t m, int64_t cn, const float *sums, float beta, flo
     }
 }
 
-/* Columns [c0, c1) of c (m, n). a (m, k) by strides; of c one stride is 1. */
-static void live_product(const float *a, int64_t am, int64_t ak, const live_weights_t *l,
+void live_product(const float *a, int64_t am, int64_t ak, const live_weights_t *l,
                          int backward, float *c, int64_t cm, int64_t cj, int64_t m, int64_t c0,
                          int64_t c1, int64_t k, float beta, char *scratch) {
     float *sums = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);

@@ -1,4 +1,4 @@
-/* Loops over strips: included once per dtype and processor level (see engine.h).
+/* Loops over strips: included once per dtype and processor level (see level.h).
  *
  * REAL, IS_F32, LEVEL and K(name) come from the includer. A strip is STRIP_BYTES of one value,
  * seen as r rows of axis a1 by c columns of axis a2. Every loop here is branch-free over a strip

@@ -1,294 +1,41 @@
-/* The weight gradient of a thin batch with its update, for AVX-512: every weight is touched once.
- *
- *     v = beta v + alpha d' x;   w += v          d (k, m), x (k, n), k at most THIN_K
- *
- * A BLAS packs x again for every block of rows and leaves w for a second pass; with k rows of batch
- * this product is bound by memory as much as by arithmetic. Here x is packed once into panels of 32
- * columns, a tile of 12 x 32 sums stays in registers, and the update is its epilogue. Where some
- * neurons sit the batch out, the epilogue spreads its tile over the places of those that do not.
- */
+/* Two kernels for thin batches, float32 and AVX-512 (thin.c, live.h), and how much scratch they need. */
+#ifndef HORN_THIN_H
+#define HORN_THIN_H
+
+#include "tape.h"
+
+#ifdef HORN_X86
 #define THIN_K 256
 #define THIN_TILES_BYTES (256 * 1024)
-#define THIN_ROWS 12
 #define THIN_BYTES (THIN_TILES_BYTES + 32 * THIN_K * 4 + 256)
+#define LIVE_K 128                          /* messages per panel: 16 KiB */
+#define LIVE_SUMS_BYTES (256 * 1024)        /* samples x neurons that wait for the next messages */
+#define LIVE_BYTES (THIN_TILES_BYTES + LIVE_SUMS_BYTES + 32 * LIVE_K * 4 + 512)
 
-/* 16 rows of 16 floats, transposed in registers; t is for intermediate results. */
-static inline __attribute__((always_inline)) void transpose16_of(__m512 r[16], __m512 t[16]) {
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
-        r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
-        r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 8; i++) {
-        r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
-    }
-}
+typedef struct {
+    const float *w; int64_t ldw;
+    const int32_t *rows, *cols;             /* NULL: all of them */
+    const uint16_t *bits;                   /* the same as cols */
+} live_weights_t;
 
-/* to[c * step + r] = from[r * ld + c] for 16 rows and columns. */
-static inline void transpose16(const float *from, int64_t ld, float *to, int64_t step) {
-    __m512 r[16], t[16];
-    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(from + i * ld);
-    transpose16_of(r, t);
-    for (int i = 0; i < 16; i++) _mm512_storeu_ps(to + i * step, r[i]);
-}
-
-/* One panel: to[kk * 32 + c] = x(kk, c) for c < cols, zero beyond. */
-static void thin_pack(const float *x, int64_t sk, int64_t sn, int64_t k, int64_t cols, float *to) {
-    if (sn == 1) {
-        for (int64_t kk = 0; kk < k; kk++) {
-            for (int64_t c = 0; c < cols; c++) to[kk * 32 + c] = x[kk * sk + c];
-            for (int64_t c = cols; c < 32; c++) to[kk * 32 + c] = 0;
-        }
-        return;
-    }
-    int64_t done = 0;
-    if (sk == 1 && cols == 32)
-        for (; done + 16 <= k; done += 16) {
-            transpose16(x + done, sn, to + done * 32, 32);
-            transpose16(x + done + 16 * sn, sn, to + done * 32 + 16, 32);
-        }
-    for (int64_t kk = done; kk < k; kk++) {
-        for (int64_t c = 0; c < cols; c++) to[kk * 32 + c] = x[kk * sk + c * sn];
-        for (int64_t c = cols; c < 32; c++) to[kk * 32 + c] = 0;
-    }
-}
-
-static inline int thin_height(int64_t rows) { return rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 4 ? 4 : 1; }
-
-/* One tile of d: to[kk * mr + i] = d(i, kk). */
-static void thin_pack_rows(const float *d, int64_t dm, int64_t dk, int64_t k, int mr, float *to) {
-    if (dm == 1 && mr == 12) {
-        for (int64_t kk = 0; kk < k; kk++)
-            for (int i = 0; i < 12; i++) to[kk * 12 + i] = d[i + kk * dk];
-    } else if (mr == 12) {
-        for (int64_t kk = 0; kk < k; kk++)
-            for (int i = 0; i < 12; i++) to[kk * 12 + i] = d[i * dm + kk * dk];
-    } else {
-        for (int64_t kk = 0; kk < k; kk++)
-            for (int i = 0; i < mr; i++) to[kk * mr + i] = d[i * dm + kk * dk];
-    }
-}
-
-/* `next` rows are fetched meanwhile, one after the other: the tile's own arithmetic hides them. */
-static inline __attribute__((always_inline)) void
-thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, float beta,
-          float *v, int64_t ldv, float *w, int64_t ldw, int64_t cols, int64_t next,
-          const gemm_t *others, int64_t at_row, int64_t at_col) {
-    __m512 sum[THIN_ROWS][2];
-#pragma GCC unroll 12
-    for (int i = 0; i < mr; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
-    const int64_t step = (k + mr - 1) / mr;
-    const float *fv = v + next * ldv, *fw = w + next * ldw;
-    int64_t ahead = next;
-    for (int64_t k0 = 0; k0 < k; k0 += step) {
-        const int64_t k1 = k0 + step < k ? k0 + step : k;
-        _mm_prefetch((const char *)fv, _MM_HINT_T0);
-        _mm_prefetch((const char *)(fv + 16), _MM_HINT_T0);
-        fv += ldv;
-        if (w) {
-            _mm_prefetch((const char *)fw, _MM_HINT_T0);
-            _mm_prefetch((const char *)(fw + 16), _MM_HINT_T0);
-            fw += ldw;
-        }
-        if (others) {
-            for (int j = 0; j < others->n_parts; j++) {
-                const float *f = others->part[j] + (at_row + ahead) * others->ldpart[j] + at_col;
-                _mm_prefetch((const char *)f, _MM_HINT_T0);
-                _mm_prefetch((const char *)(f + 16), _MM_HINT_T0);
-            }
-            ahead++;
-        }
-        for (int64_t kk = k0; kk < k1; kk++) {
-            const __m512 b0 = _mm512_load_ps(b + kk * 32), b1 = _mm512_load_ps(b + kk * 32 + 16);
-#pragma GCC unroll 12
-            for (int i = 0; i < mr; i++) {
-                const __m512 q = _mm512_set1_ps(a[kk * mr + i]);
-                sum[i][0] = _mm512_fmadd_ps(q, b0, sum[i][0]);
-                sum[i][1] = _mm512_fmadd_ps(q, b1, sum[i][1]);
-            }
-        }
-    }
-    const __m512 va = _mm512_set1_ps(alpha), vb = _mm512_set1_ps(beta);
-    const __mmask16 m0 = cols >= 16 ? 0xffff : (__mmask16)((1u << cols) - 1);
-    const __mmask16 m1 = cols >= 32 ? 0xffff : cols <= 16 ? 0 : (__mmask16)((1u << (cols - 16)) - 1);
-#pragma GCC unroll 12
-    for (int i = 0; i < mr; i++) {
-        float *p = v + i * ldv;
-        if (others)
-            for (int j = 0; j < others->n_parts; j++) {
-                const float *q = others->part[j] + (at_row + i) * others->ldpart[j] + at_col;
-                sum[i][0] = _mm512_add_ps(sum[i][0], _mm512_maskz_loadu_ps(m0, q));
-                sum[i][1] = _mm512_add_ps(sum[i][1], _mm512_maskz_loadu_ps(m1, q + 16));
-            }
-        __m512 o0 = _mm512_mul_ps(va, sum[i][0]), o1 = _mm512_mul_ps(va, sum[i][1]);
-        if (beta != 0) {
-            o0 = _mm512_fmadd_ps(vb, _mm512_maskz_loadu_ps(m0, p), o0);
-            o1 = _mm512_fmadd_ps(vb, _mm512_maskz_loadu_ps(m1, p + 16), o1);
-        }
-        _mm512_mask_storeu_ps(p, m0, o0);
-        _mm512_mask_storeu_ps(p + 16, m1, o1);
-        if (w) {
-            float *q = w + i * ldw;
-            _mm512_mask_storeu_ps(q, m0, _mm512_add_ps(_mm512_maskz_loadu_ps(m0, q), o0));
-            _mm512_mask_storeu_ps(q + 16, m1, _mm512_add_ps(_mm512_maskz_loadu_ps(m1, q + 16), o1));
-        }
-    }
-}
-
-/* Where a panel of live columns lies: blocks of 16 places, which of them, and the panel's column
- * that goes to each. */
-typedef struct { int n; int32_t at[32]; uint16_t mask[32]; __m512i from[32]; } thin_blocks_t;
-
-static void thin_find(const int32_t *cols, const uint16_t *bits, int64_t n, thin_blocks_t *to) {
-    const int32_t first = cols[0], last = cols[n - 1];
-    const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    int32_t from = 0;
-    to->n = 0;
-    for (int32_t at = first >> 4; at <= last >> 4; at++) {
-        uint32_t m = bits[at];
-        if (at == first >> 4) m &= 0xffffu << (first & 15);
-        if (at == last >> 4) m &= 0xffffu >> (15 - (last & 15));
-        if (!m) continue;
-        to->at[to->n] = 16 * at; to->mask[to->n] = (uint16_t)m;
-        to->from[to->n++] = _mm512_maskz_expand_epi32(
-            (__mmask16)m, _mm512_add_epi32(places, _mm512_set1_epi32(from)));
-        from += __builtin_popcount(m);
-    }
-}
-
-/* A tile whose rows and columns are spread over v and w: rows[0 .. mr), and the blocks' columns.
- * The rows `ahead` are fetched meanwhile. */
-static inline __attribute__((always_inline)) void
-thin_tile_live(const int mr, int64_t k, const float *a, const float *b, float alpha, float beta,
-               float *v, int64_t ldv, float *w, int64_t ldw, const int64_t *rows,
-               const int64_t *ahead, const thin_blocks_t *blocks) {
-    __m512 sum[THIN_ROWS][2];
-#pragma GCC unroll 12
-    for (int i = 0; i < mr; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
-    const int64_t step = (k + mr - 1) / mr;
-    for (int64_t k0 = 0; k0 < k; k0 += step) {
-        const int64_t k1 = k0 + step < k ? k0 + step : k, next = *ahead++;
-        for (int j = 0; j < blocks->n; j++) {
-            _mm_prefetch((const char *)(v + next * ldv + blocks->at[j]), _MM_HINT_T0);
-            if (w) _mm_prefetch((const char *)(w + next * ldw + blocks->at[j]), _MM_HINT_T0);
-        }
-        for (int64_t kk = k0; kk < k1; kk++) {
-            const __m512 b0 = _mm512_load_ps(b + kk * 32), b1 = _mm512_load_ps(b + kk * 32 + 16);
-#pragma GCC unroll 12
-            for (int i = 0; i < mr; i++) {
-                const __m512 q = _mm512_set1_ps(a[kk * mr + i]);
-                sum[i][0] = _mm512_fmadd_ps(q, b0, sum[i][0]);
-                sum[i][1] = _mm512_fmadd_ps(q, b1, sum[i][1]);
-            }
-        }
-    }
-    const __m512 va = _mm512_set1_ps(alpha), vb = _mm512_set1_ps(beta);
-#pragma GCC unroll 12
-    for (int i = 0; i < mr; i++) {
-        sum[i][0] = _mm512_mul_ps(va, sum[i][0]);
-        sum[i][1] = _mm512_mul_ps(va, sum[i][1]);
-    }
-    for (int j = 0; j < blocks->n; j++) {       /* out of registers: 24 hold the sums */
-        const __mmask16 m = (__mmask16)blocks->mask[j];
-        const __m512i from = blocks->from[j];
-        float *pv = v + blocks->at[j], *pw = w + (w ? blocks->at[j] : 0);
-#pragma GCC unroll 12
-        for (int i = 0; i < mr; i++) {
-            float *p = pv + rows[i] * ldv;
-            __m512 o = _mm512_permutex2var_ps(sum[i][0], from, sum[i][1]);
-            o = _mm512_fmadd_ps(vb, _mm512_maskz_loadu_ps(m, p), o);
-            _mm512_mask_storeu_ps(p, m, o);
-            if (w) {
-                float *q = pw + rows[i] * ldw;
-                _mm512_mask_storeu_ps(q, m, _mm512_add_ps(_mm512_maskz_loadu_ps(m, q), o));
-            }
-        }
-    }
-}
-
+#pragma GCC visibility push(hidden)
 /* Rows [r0, r1) of v and w. d (m, k) and x (k, n) by strides; v and w row-major.
  *
  * With `rows` and `cols` (ascending; `bits` says the same as cols) d and x belong to live neurons
  * only, and v and w are whole: row r and column c of the product go to rows[r], cols[c], and the
  * others are not touched. `others` (only where all are live): its parts are added to the product. */
-static void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, int64_t xk,
-                        int64_t xn, int64_t r0, int64_t r1, int64_t n, int64_t k, float alpha,
-                        float beta, float *v, int64_t ldv, float *w, int64_t ldw,
-                        const int32_t *rows, const int32_t *cols, const uint16_t *bits,
-                        const gemm_t *others, char *scratch) {
-    float *panel = (float *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
-    float *tiles = panel + 32 * THIN_K;
-    const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    int64_t height = THIN_TILES_BYTES / 4 / (k > 0 ? k : 1) / THIN_ROWS * THIN_ROWS;
-    if (cols && n > 0 && cols[n - 1] - cols[0] == n - 1) {      /* one range */
-        v += cols[0];
-        if (w) w += cols[0];
-        cols = NULL;
-    }
-    if (rows && r1 > r0 && rows[r1 - 1] - rows[r0] == r1 - r0 - 1) {
-        v += (rows[r0] - r0) * ldv;
-        if (w) w += (rows[r0] - r0) * ldw;
-        rows = NULL;
-    }
-    for (int64_t s0 = r0; s0 < r1; s0 += height) {
-        const int64_t s1 = s0 + height < r1 ? s0 + height : r1;
-        for (int64_t r = s0; r < s1;) {
-            const int mr = thin_height(s1 - r);
-            thin_pack_rows(d + r * dm, dm, dk, k, mr, tiles + (r - s0) * k);
-            r += mr;
-        }
-        for (int64_t c = 0; c < n; c += 32) {
-            const int64_t cn = n - c < 32 ? n - c : 32;
-            thin_blocks_t blocks;
-            if (cols) {
-                thin_find(cols + c, bits, cn, &blocks);
-            } else if (rows) {
-                blocks.n = cn > 16 ? 2 : 1;
-                blocks.at[0] = (int32_t)c; blocks.at[1] = (int32_t)c + 16;
-                blocks.from[0] = places; blocks.from[1] = _mm512_add_epi32(places, _mm512_set1_epi32(16));
-                blocks.mask[0] = cn >= 16 ? 0xffff : (uint16_t)((1u << cn) - 1);
-                blocks.mask[1] = cn >= 32 ? 0xffff : cn <= 16 ? 0 : (uint16_t)((1u << (cn - 16)) - 1);
-            }
-            thin_pack(x + c * xn, xk, xn, k, cn, panel);
-            for (int64_t r = s0; r < s1;) {
-                const int mr = thin_height(s1 - r);
-                const float *a = tiles + (r - s0) * k;
-                if (rows || cols) {
-                    int64_t at[2 * THIN_ROWS];
-                    for (int i = 0; i < 2 * mr; i++) {
-                        const int64_t to = r + i < s1 ? r + i : s1 - 1;
-                        at[i] = rows ? rows[to] : to;
-                    }
-                    switch (mr) {
-                    case 12: thin_tile_live(12, k, a, panel, alpha, beta, v, ldv, w, ldw, at, at + 12, &blocks); break;
-                    case 8: thin_tile_live(8, k, a, panel, alpha, beta, v, ldv, w, ldw, at, at + 8, &blocks); break;
-                    case 4: thin_tile_live(4, k, a, panel, alpha, beta, v, ldv, w, ldw, at, at + 4, &blocks); break;
-                    default: thin_tile_live(1, k, a, panel, alpha, beta, v, ldv, w, ldw, at, at + 1, &blocks); break;
-                    }
-                    r += mr;
-                    continue;
-                }
-                float *pv = v + r * ldv + c, *pw = w ? w + r * ldw + c : NULL;
-                switch (mr) {
-                case 12: thin_tile(12, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 12, others, r, c); break;
-                case 8: thin_tile(8, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 8, others, r, c); break;
-                case 4: thin_tile(4, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 4, others, r, c); break;
-                default: thin_tile(1, k, a, panel, alpha, beta, pv, ldv, pw, ldw, cn, 1, others, r, c); break;
-                }
-                r += mr;
-            }
-        }
-    }
-}
+void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, int64_t xk, int64_t xn,
+                 int64_t r0, int64_t r1, int64_t n, int64_t k, float alpha, float beta, float *v,
+                 int64_t ldv, float *w, int64_t ldw, const int32_t *rows, const int32_t *cols,
+                 const uint16_t *bits, const gemm_t *others, char *scratch);
+
+/* Columns [c0, c1) of c (m, n). a (m, k) by strides; of c one stride is 1. */
+void live_product(const float *a, int64_t am, int64_t ak, const live_weights_t *l, int backward,
+                  float *c, int64_t cm, int64_t cj, int64_t m, int64_t c0, int64_t c1, int64_t k,
+                  float beta, char *scratch);
+#pragma GCC visibility pop
+#else
+#define THIN_BYTES 64
+#define LIVE_BYTES 64
+#endif
+#endif

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,7 @@ from horn.cli import _cluster
 if TYPE_CHECKING:
     from horn.cluster.client import Cluster
 
+TAIL = 200  # lines, unless told otherwise
 LOOK_S = 0.3  # between two looks for more
 
 
@@ -20,20 +22,32 @@ LOOK_S = 0.3  # between two looks for more
 @_cluster.options
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @click.option("--task", metavar="NAME", help="Only one process: g0.t1, s0, or a worker's name.")
-@click.option("--tail", type=click.IntRange(min=0), default=200, show_default=True, metavar="N",
-              help="Begin so many lines from the end of each.")  # fmt: skip
+@click.option(
+    "--tail",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Begin so many lines from the end of each.  [default: 200; all with --since]",
+)
+@click.option(
+    "--since",
+    metavar="DURATION|TIME",
+    help="Only what is not older: 90s, 5m, 2h, or 2026-11-21T16:05 (+00:00 or Z: UTC).",
+)
 @click.option("--json", "as_json", is_flag=True, help="A JSON object per line.")
 def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, task: str | None,
-            tail: int, as_json: bool) -> None:  # fmt: skip
+            tail: int | None, since: str | None, as_json: bool) -> None:  # fmt: skip
     """Print the logs of JOB, each line with the process that it is of. A worker's name stands for
     the process that loads the job's file there.
     """
     from horn.cluster.jobs import ENDED
     from horn.errors import NotFound
 
+    begins_s = None if since is None else _moment(since, time.time())
+    if tail is None and since is None:
+        tail = TAIL
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)
-        reader = _Reader(cluster, name, task, tail, as_json)
+        reader = _Reader(cluster, name, task, tail, as_json, begins_s)
         has_ended = False
         while True:
             reader.look()
@@ -46,14 +60,43 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, 
             raise NotFound(f"job {name} has no log of {task!r}; it has {', '.join(reader.names)}")
 
 
+def _moment(text: str, now_s: float) -> float:
+    """Seconds since 1970 of a time, or of so long ago."""
+    from horn.cli import _screen
+    from horn.errors import JobError
+
+    try:
+        return now_s - _screen.duration(text)
+    except JobError:
+        pass
+    try:
+        found = datetime.fromisoformat(text).timestamp()  # without a zone: of this machine
+    except ValueError:
+        raise JobError(
+            f"--since {text!r}: write how long ago, as 90s, 5m or 2h, or a time, as "
+            f"2026-11-21T16:05 (of this machine) or 2026-11-21T16:05Z"
+        ) from None
+    if found > now_s:
+        raise JobError(f"--since {text}: that is {found - now_s:,.0f} s from now; give a past time")
+    return found
+
+
 class _Reader:
-    """Reads on where it was."""
+    """Reads on where it was. begins_s : what is older is left out; it is sent as an age, since the
+    clocks of other hosts may differ.
+    """
 
     def __init__(
-        self, cluster: Cluster, job: str, task: str | None, tail: int, as_json: bool
+        self,
+        cluster: Cluster,
+        job: str,
+        task: str | None,
+        tail: int | None,
+        as_json: bool,
+        begins_s: float | None,
     ) -> None:
         self.cluster, self.job, self.task, self.tail = cluster, job, task, tail
-        self.as_json = as_json
+        self.as_json, self.begins_s = as_json, begins_s
         self.offsets: dict[tuple[str, str], int] = {}
         self.partial: dict[tuple[str, str], bytes] = {}
         self.names: list[str] = []
@@ -75,9 +118,14 @@ class _Reader:
                 try:
                     while key not in self.offsets or self.offsets[key] < size:
                         before = self.offsets.get(key)
-                        tail = self.tail if before is None else None
+                        first = before is None
                         start, data = self.cluster.read(
-                            self.job, host, name, before or 0, tail=tail
+                            self.job,
+                            host,
+                            name,
+                            before or 0,
+                            tail=self.tail if first else None,
+                            age_s=self._age_s() if first else None,
                         )
                         self.offsets[key] = start + len(data)
                         self._print(key, data)
@@ -85,6 +133,9 @@ class _Reader:
                             break
                 except (NotFound, ClusterError):
                     continue  # its worker has just gone
+
+    def _age_s(self) -> float | None:
+        return None if self.begins_s is None else max(time.time() - self.begins_s, 0.0)
 
     def _print(self, key: tuple[str, str], data: bytes) -> None:
         *lines, self.partial[key] = (self.partial.get(key, b"") + data).split(b"\n")

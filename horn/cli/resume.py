@@ -7,16 +7,30 @@ import click
 from horn.cli import _cluster
 
 
+def _checked(context: click.Context, option: click.Parameter, value: str) -> str:
+    if value and value not in ("last", "best") and not value.isdecimal():
+        raise click.BadParameter(f"{value!r}: write last, best, or the iteration of a checkpoint")
+    return value
+
+
 @click.command(short_help="Go on with a job that failed or was stopped.")
 @click.argument("job")
 @_cluster.options
-def command(job: str, zk_hosts: str | None, key_file: str | None) -> None:
+@click.option(
+    "--from",
+    "begin",
+    metavar="last|best|N",
+    default="",
+    callback=_checked,
+    help="The newest checkpoint, that of the best model, or that of iteration N.",
+)
+def command(job: str, zk_hosts: str | None, key_file: str | None, begin: str) -> None:
     """Have JOB go on from its last checkpoint, with the files that it was submitted with."""
     from horn.cli import _screen
+    from horn.cluster.resuming import resume
 
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)
-        cluster.resume(name)
-        checkpoint = cluster.status(name).record.checkpoint
+        checkpoint = resume(cluster, name, begin)
         where = f"from iteration {checkpoint:,}" if checkpoint >= 0 else "from the beginning"
         _screen.say(f"Job {name} goes on {where}. horn logs -f {name} · horn status {name}")

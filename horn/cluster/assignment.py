@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from horn.cluster.keys import Credential
 from horn.cluster.master import Failure, Seat
 from horn.errors import ProtocolError
 from horn.runtime.limits import Limits
@@ -34,8 +35,9 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
     """To a foreman: be the one of this job, on this host, for this epoch.
 
     work : its folder, with the package. keep : where checkpoints and the model go. logs : a folder.
-    submission : as msgspec makes builtins of it. zookeeper : hosts. key : the job's. can_save :
-    whether all hosts of the epoch see the same ``keep``. threads : per task.
+    submission : as msgspec makes builtins of it. zookeeper : hosts. key, credential : the job's.
+    can_save : whether all hosts of the epoch see the same ``keep``. threads : per task. begin : the
+    iteration of the checkpoint to go on from, -1 for the newest.
     """
 
     job: str
@@ -47,11 +49,12 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
     logs: str
     submission: dict[str, Any]
     zookeeper: str
-    secret: bytes | None = None
     key: bytes | None = None
+    credential: Credential | None = None
     can_save: bool = False
     threads: int = 1
     log_bytes: int = 0
+    begin: int = -1
 
 
 class Stop(Word, frozen=True, tag=True, forbid_unknown_fields=True):

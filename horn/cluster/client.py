@@ -22,7 +22,7 @@ import msgspec
 
 from horn.cluster import submission
 from horn.cluster.coord import Coordinator
-from horn.cluster.jobs import ENDED, NEXT, Jobs, State
+from horn.cluster.jobs import ENDED, Jobs, State
 from horn.cluster.keys import Key
 from horn.cluster.master import Record
 from horn.cluster.mastering import allocated, host_of
@@ -81,9 +81,9 @@ class Cluster:
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Cluster:
-        secret = None if self.key is None else self.key.zookeeper()
+        credential = None if self.key is None else self.key.zookeeper()
         self.coord = self._stack.enter_context(
-            Coordinator(self.hosts, timeout_s=self.timeout_s, secret=secret)
+            Coordinator(self.hosts, timeout_s=self.timeout_s, credential=credential)
         )
         self.paths = self.coord.paths
         self.jobs = Jobs(self.coord)
@@ -124,8 +124,9 @@ class Cluster:
         for _ in range(10):
             job = new_id(wanted.name or wanted.job)
             spec = self._signed(msgspec.structs.replace(wanted, job=job))
+            guest = "" if self.key is None else self.key.zookeeper_of(job).id
             try:
-                self.jobs.create(job, spec)
+                self.jobs.create(job, spec, guest)
             except Conflict:
                 continue
             return job
@@ -276,13 +277,6 @@ class Cluster:
                 continue
         raise Conflict(f"job {job!r} keeps changing; try again")
 
-    def resume(self, job: str) -> None:
-        """From its last checkpoint. Raises Conflict if it runs, or succeeded."""
-        state = self.jobs.state(job)
-        if State.PENDING not in NEXT[state]:
-            raise Conflict(f"job {job!r} is {state.value}; what FAILED or was STOPPED is resumed")
-        self.jobs.change(job, state, State.PENDING, result=b"")
-
     def remove(self, job: str) -> None:
         """Forget an ended job and its files. Raises Conflict while it has not ended."""
         from horn.cluster.desk import Done, Of
@@ -336,15 +330,18 @@ class Cluster:
         offset: int = 0,
         wait_s: float = 0.0,
         tail: int | None = None,
+        age_s: float | None = None,
     ) -> tuple[int, bytes]:
-        """From ``offset`` (or so many lines from the end): where it begins, and what there is."""
+        """From ``offset`` (or so many lines from the end, or what is not older): where it begins,
+        and what there is.
+        """
         from horn.cluster.desk import READ_BYTES, Got, Read
 
         member = self.workers().get(host)
         if member is None:
             raise NotFound(f"worker {host} is not up")
         got, portions = self.client(host, member).download(
-            "read", Read(job, name, offset, wait_s, tail), Got,
+            "read", Read(job, name, offset, wait_s, tail, age_s), Got,
             max_bytes=READ_BYTES, timeout_s=wait_s + 30.0,
         )  # fmt: skip
         return got.offset, b"".join(portions)

@@ -11,8 +11,6 @@ call back in.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import logging
 import select
 import socket
@@ -20,15 +18,16 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
-from kazoo.security import make_digest_acl
+from kazoo.security import ACL, Id, Permissions
 
+from horn.cluster.keys import Credential
 from horn.cluster.nodes import ANSWER_S, Nodes
 from horn.cluster.paths import Paths
 from horn.cluster.records import (
@@ -48,6 +47,7 @@ from horn.cluster.records import (
 from horn.errors import (
     AccessDenied,
     JobError,
+    NotFound,
     SessionLost,
     Unreachable,
 )
@@ -58,7 +58,6 @@ _kazoo_logger.addHandler(logging.NullHandler())  # what it says, horn says as an
 # It writes each request at level DEBUG, the password of the digest in clear among them.
 _kazoo_logger.addFilter(lambda record: "auth" not in record.getMessage().lower())
 
-USER = "horn"  # of the digest ACL
 CLOSED = "closed here"  # the reason of an orderly end
 CONNECT_S = 2.0  # at most this long for one TCP connection, so that a dead host costs no session
 
@@ -77,8 +76,8 @@ class Coordinator(Nodes):
 
     Times in seconds. ``session_s`` is the time after which ZooKeeper gives up a silent client: the
     time it takes to notice a killed one; the attribute says what the server granted. With a
-    ``secret`` every node is readable and writable with that secret only (digest ACL; the password
-    is derived, the secret itself is never sent).
+    ``credential`` nodes have a digest ACL: what it makes is for it, and for its owner if it is a
+    job's, alone.
 
     Raises
     ------
@@ -93,7 +92,7 @@ class Coordinator(Nodes):
         *,
         timeout_s: float = ANSWER_S,
         session_s: float = 10.0,
-        secret: bytes | None = None,
+        credential: Credential | None = None,
         root: str = "/horn",
         tls: Tls | None = None,
     ) -> None:
@@ -104,19 +103,18 @@ class Coordinator(Nodes):
         self._connected = threading.Event()
         self._timer: threading.Timer | None = None
         self._handler = _Handler(self, _context(tls) if tls else None)
-        acl, auth = None, None
-        if secret is not None:
-            password = hmac.new(secret, b"horn zookeeper digest", hashlib.sha256).hexdigest()
-            acl, auth = (
-                [make_digest_acl(USER, password, all=True)],
-                [("digest", f"{USER}:{password}")],
-            )
+        self._acl, auth = None, None
+        if credential is not None:
+            auth = [("digest", credential.text)]
+            self._acl = [_everything(credential.owner or credential.id)]
+            if credential.job:
+                self._acl.append(_use(credential.id))
         try:
             self._client = KazooClient(
                 hosts,
                 timeout=session_s,
                 handler=self._handler,
-                default_acl=acl,
+                default_acl=self._acl,
                 auth_data=auth,
                 connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=0.5),
                 logger=_kazoo_logger,
@@ -128,29 +126,46 @@ class Coordinator(Nodes):
         self._handler.connect_s = min(session_s / 3 / len(self._client.hosts), CONNECT_S)
         self._client.add_listener(self._on_state)
         self._learn_session_time()
-        self._start(timeout_s, acl)
+        self._start(timeout_s, credential)
 
-    def _start(self, timeout_s: float, acl: list[Any] | None) -> None:
+    def _start(self, timeout_s: float, credential: Credential | None) -> None:
         started = time.monotonic()
         try:
             live = self._client.start_async()
             if not live.wait(timeout_s):
                 raise Unreachable(self.hosts, self._why_unreachable(), time.monotonic() - started)
+            if credential is not None and credential.job:
+                self._check_job(credential.job, timeout_s)
+                return
             self.ensure(self.paths.root)
-            if acl is not None and self._acl_of(self.paths.root, timeout_s) != acl:
-                raise AccessDenied(
-                    self.hosts,
-                    self.paths.root,
-                    "it was made without this key, so others can write there; remove it, or "
-                    "leave out the key",
-                )
+            if self._acl is not None and self._acl_of(self.paths.root, timeout_s) != self._acl:
+                self._refuse_open(self.paths.root)
             self.children(self.paths.root)
         except BaseException:
             self.close()
             raise
 
+    def _check_job(self, job: str, timeout_s: float) -> None:
+        """That a job's own folder is there, and for it. What is above it is not."""
+        home = self.paths.groups(job)
+        acl = self._acl_of(home, timeout_s)
+        if acl is None:
+            raise NotFound(f"no job {job!r}")
+        if any(entry.id.scheme != "digest" for entry in acl):
+            self._refuse_open(home)
+
     def _acl_of(self, path: str, timeout_s: float) -> Any:
-        return self._ask("get_acls", path, timeout_s=timeout_s).value[0]
+        """None if it is not there."""
+        reply = self._ask("get_acls", path, timeout_s=timeout_s)
+        return None if reply.reason else reply.value[0]
+
+    def _refuse_open(self, path: str) -> NoReturn:
+        raise AccessDenied(
+            self.hosts,
+            path,
+            "it was made without this key, so others can write there; remove it, or "
+            "leave out the key",
+        )
 
     def _learn_session_time(self) -> None:
         """Take over the time that the server grants: kazoo uses it, but keeps it to itself."""
@@ -329,8 +344,9 @@ class Coordinator(Nodes):
         transaction = self._client.transaction()
         for step in steps:
             match step:
-                case Create(path, data, ephemeral, sequence):
-                    transaction.create(path, data, ephemeral=ephemeral, sequence=sequence)
+                case Create(path, data, ephemeral, sequence, guest):
+                    acl = [*self._acl, _use(guest)] if self._acl and guest else None
+                    transaction.create(path, data, acl, ephemeral, sequence)
                 case Put(path, data, version):
                     transaction.set_data(path, data, version)
                 case Delete(path, version):
@@ -454,6 +470,15 @@ _WORDS = {
     EventType.CHILD: "children",
     EventType.NONE: "broken",
 }
+
+
+def _everything(who: str) -> ACL:
+    return ACL(Permissions.ALL, Id("digest", who))
+
+
+def _use(who: str) -> ACL:
+    """All but to say who else may."""
+    return ACL(Permissions.ALL & ~Permissions.ADMIN, Id("digest", who))
 
 
 def _context(tls: Tls) -> ssl.SSLContext:

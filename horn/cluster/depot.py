@@ -16,7 +16,9 @@ import fcntl
 import os
 import secrets
 import shutil
+import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,9 @@ from horn.cluster.package import Unpacker
 from horn.errors import Conflict, JobError, NotFound
 
 MODEL, PROGRESS, CHECKPOINTS = "model.horn", "progress.jsonl", "checkpoints"
+TIMES = ".times"
+MARK = struct.Struct("<qd")  # an offset, and when it was written: seconds since 1970
+MARK_S = 1.0  # between two of them
 LOG_BYTES = 8 * 1024 * 1024  # of one process; what comes after is dropped, and the log says so
 
 
@@ -41,8 +46,8 @@ class Depot:
         self.keep = shared or folder
         self._lock = threading.Lock()
         try:
-            for path in (folder / "packages", folder / "jobs", self.keep / "packages",
-                         self.keep / "jobs"):  # fmt: skip
+            for path in (folder, self.keep, folder / "packages", folder / "jobs",
+                         self.keep / "packages", self.keep / "jobs"):  # fmt: skip
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -93,7 +98,7 @@ class Depot:
                 for portion in portions:
                     unpacker.feed(portion)
                 temporary = folder / f"manifest-{secrets.token_hex(4)}"
-                temporary.write_bytes(packed)
+                _write(temporary, packed)
                 temporary.rename(folder / "manifest")
                 unpacker.finish()
             self._share(digest)
@@ -142,6 +147,9 @@ class Depot:
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
+    def checkpoints(self, job: str) -> Path:
+        return self.keep / "jobs" / paths.checked("job", job) / CHECKPOINTS
+
     def files(self, job: str) -> dict[str, Path]:
         """What can be read of a job from here, by the name that it has for others."""
         found = {p.name.removesuffix(".log"): p for p in sorted(self._job(job).glob("logs/*.log"))}
@@ -158,6 +166,13 @@ class Depot:
 
     def _job(self, job: str) -> Path:
         return self.folder / "jobs" / paths.checked("job", job)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """A new file, for its owner alone."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
 
 
 def _id(folder: Path) -> str:
@@ -179,16 +194,25 @@ def _id(folder: Path) -> str:
 
 
 class Log:
-    """A log file with a limit, written by whoever reads the process's output."""
+    """A log file with a limit, written by whoever reads the process's output. Beside it is when
+    what was written: ``written_since`` reads it.
+    """
 
     def __init__(self, path: Path, limit: int = LOG_BYTES) -> None:
         self.path, self.limit = path, limit
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._times = os.open(path.with_suffix(TIMES), flags, 0o600)
+        self._marked_s = 0.0
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._n = os.fstat(self._fd).st_size
         self._is_full = self._n >= limit
 
     def write(self, data: bytes) -> None:
         room = self.limit - self._n
+        now_s = time.time()
+        if room > 0 and not 0 <= now_s - self._marked_s < MARK_S:
+            self._marked_s = now_s
+            os.write(self._times, MARK.pack(self._n, now_s))
         self._n += len(data)
         if room > 0:
             os.write(self._fd, data[:room])
@@ -200,4 +224,35 @@ class Log:
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
+            os.close(self._times)
             self._fd = -1
+
+
+def written_since(path: Path, age_s: float) -> int:
+    """Where in a log that begins which was written so many seconds ago or later, by this host's
+    clock; at most MARK_S too early, and never within a line.
+    """
+    since_s = time.time() - age_s
+    try:
+        marks = path.with_suffix(TIMES).read_bytes()
+    except FileNotFoundError:
+        return 0
+    whole = len(marks) - len(marks) % MARK.size
+    at = path.stat().st_size
+    for offset, made_s in reversed(list(MARK.iter_unpack(marks[:whole]))):
+        if made_s + MARK_S < since_s:
+            break
+        at = offset
+    return _line_start(path, at)
+
+
+def _line_start(path: Path, at: int) -> int:
+    """Of the line that holds this place."""
+    with open(path, "rb") as file:
+        while at > 0:
+            step = min(65536, at)
+            file.seek(at - step)
+            if (found := file.read(step).rfind(b"\n")) >= 0:
+                return at - step + found + 1
+            at -= step
+    return 0

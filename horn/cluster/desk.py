@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from horn.cluster.depot import Depot
+from horn.cluster.depot import Depot, written_since
 from horn.cluster.package import MANIFEST_BYTES, MAX_BYTES
 from horn.errors import NotFound
 from horn.transport._service import Call, Service
@@ -52,9 +52,27 @@ class Files(msgspec.Struct, frozen=True):
     sizes: dict[str, int]
 
 
+class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """saved: the checkpoints of a job. wants_best : also which is the best so far, which takes
+    reading the newest.
+    """
+
+    job: _Name
+    wants_best: bool = False
+
+
+class Checkpointed(msgspec.Struct, frozen=True):
+    """Iterations, the newest last. best : the iteration of the model that is kept as the best; -1
+    if none is.
+    """
+
+    iterations: list[int]
+    best: int = -1
+
+
 class Read(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """read: a file of a job, from an offset; of a model all of it. tail : so many of the last lines
-    instead.
+    instead. age_s : what a log got so many seconds ago or later instead. With both, what is less.
     """
 
     job: _Name
@@ -62,6 +80,7 @@ class Read(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offset: _Count = 0
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=WAIT_S)] = 0.0
     tail: _Count | None = None
+    age_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
 
 class Got(msgspec.Struct, frozen=True):
@@ -87,6 +106,7 @@ class Desk:
         service.on("get", Package, self.get, CLIENTS)
         service.on("files", Of, self.files, CLIENTS)
         service.on("read", Read, self.read, CLIENTS)
+        service.on("saved", Saved, self.saved, CLIENTS)
         service.on("forget", Of, self.forget, CLIENTS, is_audited=True)
 
     def close(self) -> None:
@@ -137,11 +157,27 @@ class Desk:
                 break
         if path is None:
             raise NotFound(f"job {request.job}: there is no {request.name} here")
-        start = request.offset if request.tail is None else _tail(str(path), request.tail)
+        start = request.offset
+        if request.tail is not None:
+            start = _tail(str(path), request.tail)
+        if request.age_s is not None:
+            since = written_since(path, request.age_s)
+            start = since if request.tail is None else max(start, since)
         n = max(size - start, 0)
         if not request.name.endswith(".horn"):
             n = min(n, READ_BYTES)
         return Got(start, n), _portions(str(path), start, n)
+
+    def saved(self, call: Call) -> Checkpointed:
+        from horn.checkpoint import Checkpoints  # here, for commands that only ask load this file
+        from horn.saving import cursor_of
+
+        checkpoints = Checkpoints(self.depot.checkpoints(call.request.job))
+        iterations, best = checkpoints.iterations(), -1
+        newest = checkpoints.latest() if call.request.wants_best else None
+        if newest is not None and (kept := cursor_of(newest).best) is not None:
+            best = kept[2]
+        return Checkpointed(iterations, best)
 
     def forget(self, call: Call) -> Done:
         if call.request.job not in self.runs():

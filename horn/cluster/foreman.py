@@ -9,7 +9,6 @@ that user code runs in: limits are set before, and no key of the cluster is ever
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import logging
 import os
@@ -28,6 +27,7 @@ import msgspec
 import horn.train  # noqa: F401  what follows needs it, and it takes long
 from horn import settings as settings_
 from horn import target as targets
+from horn.checkpoint import Checkpoints
 from horn.cluster.assignment import (
     Assignment,
     End,
@@ -40,6 +40,7 @@ from horn.cluster.assignment import (
     Waits,
     Warm,
 )
+from horn.cluster.blaming import blamed
 from horn.cluster.coord import Coordinator
 from horn.cluster.depot import CHECKPOINTS, LOG_BYTES, MODEL, PROGRESS
 from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Failure
@@ -59,9 +60,9 @@ from horn.transport import Place
 
 logger = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
 MEET_S = 60.0  # for the hosts of a job to find one another
 CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
+LEAVE_S = 1.0  # for what runs to end once it is told to
 REPAIRS = 1000  # epochs of tasks within one of the job: what ended alone starts again alone
 
 
@@ -76,6 +77,7 @@ class Foreman:
         self.asked = threading.Event()  # save, then end
         self.checkpoint = -1
         self.site: launch.Site | None = None
+        self._has_run = threading.Event()
         self._lock = threading.Lock()
 
     @property
@@ -112,6 +114,8 @@ class Foreman:
             return Over(FAILED, Failure(text, is_final=True))
         except BaseException as error:  # the top of this process: from the user's file, or a bug
             return Over(FAILED, self._unexpected(error), checkpoint=self.checkpoint)
+        finally:
+            self._has_run.set()
 
     def _failure(self, error: HornError) -> Failure:
         site = self.site
@@ -122,8 +126,16 @@ class Foreman:
             error.exit_code,
             is_echo=isinstance(error, MemberLost),
             is_final=not is_repairable,
+            hosts=self._blamed(error),
             details=str(getattr(error, "details", ""))[:20_000],
         )
+
+    def _blamed(self, error: HornError) -> tuple[str, ...]:
+        submission = self.submission
+        topology = Topology(submission.groups, submission.tasks, submission.servers)
+        ranks = {name: seat.ranks for name, seat in self.assignment.seats.items()}
+        names = {rank: topology.name(rank) for seated in ranks.values() for rank in seated}
+        return blamed(error, self.assignment.host, ranks, names)
 
     def _unexpected(self, error: BaseException) -> Failure:
         import traceback
@@ -172,6 +184,13 @@ class Foreman:
         """End the tasks as soon as it is told to: then everything else here ends, too."""
         self.is_over.wait()
         crew.kill()
+        if not self._has_run.wait(LEAVE_S):  # tasks of Downpour that were killed are started again
+            self.say(self.told_to_end())
+            os._exit(0)
+
+    def told_to_end(self) -> Over:
+        """The last word of who ends because the agent said so."""
+        return Over(STOPPED if self.asked.is_set() else GONE, checkpoint=self.checkpoint)
 
     def _load(self) -> tuple[Job, Strategy]:
         submission = self.submission
@@ -197,7 +216,7 @@ class Foreman:
             crews = Crews(crew, bridge, elsewhere)
         return launch.Site(
             mine.zookeeper, mine.job, mine.epoch * REPAIRS, crews, self._url(), threads, mine.key,
-            mine.secret, self.asked, self._saved,
+            mine.credential, self.asked, self._saved,
         )  # fmt: skip
 
     def _url(self) -> str:
@@ -238,10 +257,17 @@ class Foreman:
             checkpoint_every=submission.checkpoint_every if saves else None,
             checkpoint_seconds=seconds if saves else None,
             keep_checkpoints=submission.keep,
-            resume=self.lasts,
+            resume=self._begin(),
             max_restarts=submission.max_restarts if submission.servers else 0,
             site=site,
         )
+
+    def _begin(self) -> bool | Path:
+        """Whether to go on from what is kept, or the checkpoint that was asked for."""
+        at = self.assignment.begin
+        if at < 0 or not self.saves:
+            return self.lasts
+        return Checkpoints(Path(self.assignment.keep) / CHECKPOINTS).open(at, verify=False).path
 
     # several hosts
 
@@ -252,7 +278,7 @@ class Foreman:
         place = Place(names.index(mine.host), len(names), f"{mine.job}/crews", mine.epoch, mine.key)
         bridge = Bridge(f"tcp://{_host(mine)}:0", place, names)
         stack.callback(bridge.close)
-        coord = stack.enter_context(Coordinator(mine.zookeeper, secret=mine.secret))
+        coord = stack.enter_context(Coordinator(mine.zookeeper, credential=mine.credential))
         here = Membership(coord, coord.paths.crews(mine.job))
         stack.callback(here.close)
         here.join(mine.host, bridge.endpoint, info={"epoch": mine.epoch}, replace=True)
@@ -283,7 +309,7 @@ class Foreman:
         self.site = launch.Site("", "", 0, crew, "", 1, is_repairable=True)
         is_done = attend(
             crew, bridge, job, draft(job, strategy), change, self.is_over,
-            lambda: self.say(Running()), mine.key, mine.secret,
+            lambda: self.say(Running()), mine.key, mine.credential,
         )  # fmt: skip
         return Over(FINISHED if is_done else GONE)
 
@@ -315,16 +341,9 @@ def _result(run: Run) -> dict[str, Any]:
     }
 
 
-def _end_with(parent: int) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def main() -> None:
     """One foreman: wait for an assignment, do it, say what came of it."""
     fd, parent = map(int, sys.argv[1:3])
-    _end_with(parent)
     waits = msgspec.json.decode(sys.argv[4], type=Waits)
     limits.apply(waits.limits, keep=[fd], parent=parent)  # also of the tasks that wait
     os.set_inheritable(fd, False)
@@ -355,8 +374,7 @@ def main() -> None:
     threading.Thread(target=_listen, args=(line, foreman, waiting), daemon=True).start()
     over = foreman.run()
     if foreman.is_over.is_set() and over.phase in (FAILED, GONE) and not _is_own(over):
-        phase = STOPPED if foreman.asked.is_set() else GONE
-        over = Over(phase, checkpoint=over.checkpoint)
+        over = foreman.told_to_end()
     foreman.say(over)
     sys.stdout.flush()
     sys.stderr.flush()

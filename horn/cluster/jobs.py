@@ -54,8 +54,10 @@ class Jobs:
         self.coord, self.paths = coord, coord.paths
         coord.ensure(self.paths.jobs(), self.paths.workers())
 
-    def create(self, job: str, spec: bytes) -> None:
-        """Enter a job as PENDING, with its whole folder tree, at once or not at all."""
+    def create(self, job: str, spec: bytes, guest: str = "") -> None:
+        """Enter a job as PENDING, with its whole folder tree, at once or not at all. guest : the id
+        of the credential of its tasks, who may use nothing but where they meet.
+        """
         if len(spec) > MAX_SPEC_BYTES:
             raise JobError(
                 f"job {job!r}: its description has {len(spec)} bytes, but at most "
@@ -65,10 +67,12 @@ class Jobs:
         steps: list[Step] = [Create(at.job(job)), Create(at.spec(job), spec)]
         steps += [Create(at.state(job), State.PENDING.value.encode()), Create(at.result(job))]
         folders = (
-            at.leader(job), at.groups(job), at.servers(job), at.checkpoints(job), at.wish(job),
-            at.record(job), at.progress(job), at.reports(job),
+            at.leader(job), at.checkpoints(job), at.wish(job), at.record(job), at.progress(job),
+            at.reports(job),
         )  # fmt: skip
         steps += map(Create, folders)
+        places = (at.groups(job), at.servers(job), at.crews(job))
+        steps += (Create(path, guest=guest) for path in places)
 
         def landed() -> bool:
             node = self.coord.get(at.spec(job))

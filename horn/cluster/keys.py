@@ -16,7 +16,9 @@ import os
 import secrets
 import stat
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
+
+import msgspec
 
 from horn.errors import JobError, NotFound
 
@@ -28,6 +30,34 @@ MODE = 0o600
 MIN_DISTINCT = 12  # of 32 random bytes; fewer were typed. A random key has so few once in 10^25
 SERVICE_ROLES = ("client", "worker")
 _SALT = b"horn cluster key 1"
+
+
+class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who one is to ZooKeeper: a name and a password in digest form; the secret itself is not sent.
+
+    job : whose tasks it is for; "" for the cluster's own, which reaches everything. owner : the
+    cluster's ``id``, which may reach what the job's tasks make.
+    """
+
+    secret: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+    job: str = ""
+    owner: str = ""
+
+    @property
+    def text(self) -> str:
+        """What is shown to ZooKeeper."""
+        password = hmac.new(self.secret, b"horn zookeeper digest", hashlib.sha256).hexdigest()
+        return f"{'job' if self.job else 'horn'}:{password}"
+
+    @property
+    def id(self) -> str:
+        """By which a node's ACL knows it; no secret. The form is ZooKeeper's, SHA-1 included."""
+        user = self.text.partition(":")[0]
+        digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).digest()
+        return f"{user}:{base64.b64encode(digest).decode()}"
+
+    def __repr__(self) -> str:
+        return f"Credential({self.job or 'cluster'})"
 
 
 class Key:
@@ -76,9 +106,13 @@ class Key:
         info = f"{purpose}\0{name}".encode()
         return hmac.digest(self._prk, info + b"\x01", hashlib.sha256)  # HKDF-Expand, one block
 
-    def zookeeper(self) -> bytes:
-        """For ``Coordinator(secret=)``."""
-        return self.derive("zookeeper")
+    def zookeeper(self) -> Credential:
+        """Of workers and submitters."""
+        return Credential(self.derive("zookeeper"))
+
+    def zookeeper_of(self, job: str) -> Credential:
+        """Of one job's processes, for what is theirs there."""
+        return Credential(self.derive("zookeeper job", job), job, self.zookeeper().id)
 
     def submission(self) -> bytes:
         """Of the MAC of submissions."""
@@ -95,7 +129,7 @@ class Key:
         return self.derive("service", name)
 
     def job(self, job: str) -> bytes:
-        """The key of one job, for ``Place(key=)`` and its service role: all that its tasks get."""
+        """The key of one job, for ``Place(key=)`` and its service role."""
         return self.derive("job", job)
 
     def __eq__(self, other: object) -> bool:

@@ -22,6 +22,8 @@ STARTING, RUNNING = "starting", "running"
 FINISHED, FAILED, STOPPED, GONE = "finished", "failed", "stopped", "ended"
 LAST = frozenset({FINISHED, FAILED, STOPPED, GONE})  # phases after which nothing runs any more
 
+MAX_PARTED = 4  # pairs to be remembered: all ways to keep them apart are tried
+
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
@@ -41,11 +43,14 @@ class Seat(Kept, frozen=True, forbid_unknown_fields=True):
 
 
 class Order(Kept, frozen=True, forbid_unknown_fields=True):
-    """What an agent is to run of a job. ``seats`` : all hosts', its own among them."""
+    """What an agent is to run of a job. ``seats`` : all hosts', its own among them. ``begin`` : the
+    iteration of the checkpoint to go on from; -1 for the newest.
+    """
 
     epoch: _Count
     aim: str
     seats: dict[str, Seat]
+    begin: int = -1
 
 
 class Failure(Kept, frozen=True, forbid_unknown_fields=True):
@@ -53,7 +58,8 @@ class Failure(Kept, frozen=True, forbid_unknown_fields=True):
 
     text : for people. code : the exit code that belongs to it. when : the place of its report in
     ZooKeeper's order, which who reads it knows; hosts' clocks may differ. is_echo : it tells of
-    another host's failure. is_final : it would come again.
+    another host's failure. is_final : it would come again. hosts : whose it is, or which two lost
+    each other; none means whoever reports it.
     """
 
     text: str
@@ -61,6 +67,7 @@ class Failure(Kept, frozen=True, forbid_unknown_fields=True):
     when: _Count = 0
     is_echo: bool = False
     is_final: bool = False
+    hosts: tuple[str, ...] = ()
     details: str = ""
 
 
@@ -80,7 +87,9 @@ class Record(Kept, frozen=True, forbid_unknown_fields=True):
     """What a master knows of its job.
 
     seats : who has orders; empty when nothing runs. n_failures : since the last checkpoint.
-    hosts : where it ran last. reason : why it waits.
+    hosts : where it ran last. blamed : failures of hosts since they had part in a new checkpoint;
+    parted : pairs of hosts that lost each other since. reason : why it waits. begin : the iteration
+    that it was resumed from, until there is a checkpoint after that; -1 for the newest.
     """
 
     epoch: _Count = 0
@@ -91,8 +100,11 @@ class Record(Kept, frozen=True, forbid_unknown_fields=True):
     n_failures: _Count = 0
     n_restarts: _Count = 0
     hosts: tuple[str, ...] = ()
+    blamed: dict[str, int] = {}
+    parted: tuple[tuple[str, str], ...] = ()
     reason: str = ""
     trouble: str = ""  # the last failure, in words
+    begin: int = -1
 
 
 @dataclass(frozen=True)
@@ -161,7 +173,7 @@ def _reports(picture: Picture) -> dict[str, Report]:
 
 def _place(picture: Picture) -> Decision | None:
     record = picture.record
-    found = seat(picture.need, picture.hosts, record.hosts)
+    found = seat(picture.need, picture.hosts, record.hosts, record.blamed, record.parted)
     if isinstance(found, Waits):
         if found.reason == record.reason:
             return None
@@ -185,7 +197,7 @@ def _tend(picture: Picture) -> Decision | None:
     over = ended(picture)
     newest = max((r.checkpoint for r in reports.values()), default=-1)
     if newest > record.checkpoint:
-        return Decision(_changed(record, checkpoint=newest))
+        return Decision(_proven(_changed(record, checkpoint=newest)))
     if len(over) == len(record.seats):
         return _conclude(picture, reports)
     fine = {name for name, report in reports.items() if report.phase in (FINISHED, STOPPED)}
@@ -230,6 +242,7 @@ def _conclude(picture: Picture, reports: Mapping[str, Report]) -> Decision:
         )  # fmt: skip
         text = f"{cause.text}\nThe job {times} {last}; --max-restarts is {picture.max_restarts}."
         return _failed(free, withdrawn, cause, text)
+    free = _noted(free, cause.hosts)
     record = _changed(
         free, n_failures=n, failed_at=record.checkpoint, n_restarts=record.n_restarts + 1,
         trouble=cause.text[:1000],
@@ -239,7 +252,11 @@ def _conclude(picture: Picture, reports: Mapping[str, Report]) -> Decision:
 
 def first_cause(picture: Picture, reports: Mapping[str, Report]) -> Failure | None:
     """The first failure that is no echo of another; a lost host before the echoes it made."""
-    failures = [r.failure for r in reports.values() if r.failure is not None]
+    failures = [
+        msgspec.structs.replace(r.failure, hosts=r.failure.hosts or (name,))
+        for name, r in reports.items()
+        if r.failure is not None
+    ]
     own = [f for f in failures if not f.is_echo]
     if own:
         # What would come again is the cause, whoever was first: the others may follow from it.
@@ -252,9 +269,33 @@ def first_cause(picture: Picture, reports: Mapping[str, Report]) -> Failure | No
         ranks = sum(len(picture.record.seats[name].ranks) for name in lost)
         return Failure(
             f"First failure: worker {', '.join(lost)} was lost (killed, stopped or cut off: its "
-            f"session with ZooKeeper ended), and {ranks} task{'s' * (ranks > 1)} with it"
+            f"session with ZooKeeper ended), and {ranks} task{'s' * (ranks > 1)} with it",
+            hosts=tuple(lost[:1]),
         )
     return min(failures, key=lambda f: f.when, default=None)
+
+
+def _noted(record: Record, hosts: tuple[str, ...]) -> Record:
+    """A failure of one host, or between two."""
+    if len(hosts) == 2:
+        pair = (hosts[0], hosts[1])
+        others = tuple(known for known in record.parted if known != pair)
+        return _changed(record, parted=(*others, pair)[-MAX_PARTED:])
+    counts = {name: record.blamed.get(name, 0) + 1 for name in hosts}
+    return _changed(record, blamed={**record.blamed, **counts})
+
+
+def _proven(record: Record) -> Record:
+    """What runs has made a checkpoint: its hosts can do it, and together, and it is what to go on
+    from.
+    """
+    seats = record.seats
+    return _changed(
+        record,
+        blamed={name: n for name, n in record.blamed.items() if name not in seats},
+        parted=tuple(pair for pair in record.parted if not set(pair) <= seats.keys()),
+        begin=-1,
+    )
 
 
 def _left(names: list[str]) -> str:
@@ -282,11 +323,13 @@ def _stopped(
 
 def _settled(record: Record) -> Record:
     """Ready for horn resume: what is counted begins anew."""
-    return _changed(record, n_failures=0, failed_at=-1, reason="", seats={}, aim=RUN)
+    return _changed(
+        record, n_failures=0, failed_at=-1, blamed={}, parted=(), reason="", seats={}, aim=RUN
+    )
 
 
 def _orders(record: Record) -> dict[str, Order | None]:
-    order = Order(record.epoch, record.aim, dict(record.seats))
+    order = Order(record.epoch, record.aim, dict(record.seats), record.begin)
     return dict.fromkeys(record.seats, order)
 
 

@@ -71,7 +71,17 @@ class Nodes(ABC):
     def _replies(
         self, request: str, paths: Sequence[str], *args: Any, deadline: float, **kwargs: Any
     ) -> list[Reply]:
-        """The replies to the same request for several paths, sent together."""
+        """The replies to the same request for several paths; AccessDenied if one is that."""
+        replies = self._sent(request, paths, *args, deadline=deadline, **kwargs)
+        for path, reply in zip(paths, replies, strict=True):
+            if reply.reason == "access":
+                self._deny(path)
+        return replies
+
+    def _sent(
+        self, request: str, paths: Sequence[str], *args: Any, deadline: float, **kwargs: Any
+    ) -> list[Reply]:
+        """The same request for several paths, sent together; what came of each."""
         assert not self.is_in_callback(), "a callback must not wait for ZooKeeper"
         self.check()
         replies: list[Reply] = []
@@ -88,12 +98,7 @@ class Nodes(ABC):
         if not done.wait(max(0.0, deadline - asked)):
             self.check()
             raise Unreachable(self.hosts, "no answer", time.monotonic() - asked)
-        for path, reply in zip(paths, replies, strict=True):
-            if reply.reason == "lost":
-                self.check()
-            if reply.reason == "access":
-                self._deny(path)
-        if any(reply.reason == "broken" for reply in replies):
+        if any(reply.reason in ("lost", "broken") for reply in replies):
             self.check()
         return replies
 
@@ -189,7 +194,9 @@ class Nodes(ABC):
         return reply, repeated
 
     def ensure(self, *paths: str) -> None:
-        """Make folders that are missing, with those above them, in one round trip."""
+        """Make folders that are missing, with those above them, in one round trip. Those above may
+        be somebody else's, if they are there.
+        """
         wanted: dict[str, None] = {}
         for path in paths:
             parts = path.strip("/").split("/")
@@ -197,14 +204,19 @@ class Nodes(ABC):
             wanted.update(dict.fromkeys(above))
         deadline = time.monotonic() + ANSWER_S
         while True:
-            replies = self._replies("create", list(wanted), deadline=deadline)
+            replies = self._sent("create", list(wanted), deadline=deadline)
             reasons = {reply.reason for reply in replies}
             if "broken" not in reasons:
                 break
             self.wait_connected(deadline - time.monotonic())
-        for path, reply in zip(wanted, replies, strict=True):
-            if reply.reason not in ("", "exists"):
-                self._refuse(path, reply)
+        refused = dict(zip(wanted, replies, strict=True))
+        for path in paths:
+            reason = refused[path].reason
+            # Who may not write above it is not told whether it is there.
+            if reason == "access" and not self._ask("exists", path, timeout_s=ANSWER_S).value:
+                self._deny(path)
+            if reason not in ("", "exists", "access"):
+                self._refuse(path, refused[path])
 
     def commit(self, steps: Sequence[Step], landed: Callable[[], bool] | None = None) -> list[Any]:
         """All steps or none; NotApplied says which one was refused.
@@ -214,7 +226,9 @@ class Nodes(ABC):
         """
         deadline = time.monotonic() + ANSWER_S
         while True:
-            reply = self._reply("commit", steps[0].path, steps, deadline=deadline)
+            reply = self._sent("commit", [steps[0].path], steps, deadline=deadline)[0]
+            if reply.reason == "access":
+                self._deny(steps[reply.step].path)
             if reply.reason == "broken":
                 self.wait_connected(deadline - time.monotonic())
                 if landed is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,13 +40,6 @@ class Offer:
     root: str = "/horn"
     session_s: float = SESSION_S
     limits: Limits = Limits()
-
-
-def is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.strip("[]")).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def read_spec(key: Key | None, job: str, node: Node) -> Submission:

@@ -57,6 +57,7 @@ class Create:
     data: bytes = b""
     ephemeral: bool = False
     sequence: bool = False
+    guest: str = ""  # who else may use it: the id of a credential
 
 
 @dataclass(frozen=True)

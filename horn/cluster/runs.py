@@ -48,6 +48,8 @@ from horn.cluster.master import (
 )
 from horn.cluster.master import RUNNING as IS_RUNNING
 from horn.errors import JobError, ProtocolError
+from horn.runtime.exits import how_it_ended
+from horn.runtime.family import PREAMBLE
 from horn.runtime.limits import environment
 
 logger = logging.getLogger(__name__)
@@ -55,10 +57,7 @@ logger = logging.getLogger(__name__)
 END_S = 5.0  # for a foreman to end its tasks once it is told
 LAST_S = 5.0  # for it to exit after its last word
 SAVE_S = 120.0  # for it to save and stop
-PROGRAM = (
-    "import os, sys, json; sys.path[:] = json.loads(os.environ.pop('HORN_TASK_PATH')); "
-    "from horn.cluster.foreman import main; main()"
-)
+PROGRAM = PREAMBLE.format(2) + "from horn.cluster.foreman import main; main()"
 
 
 class Foreman:
@@ -279,13 +278,5 @@ class Run:
 
 
 def _died(code: int) -> str:
-    how = f"ended with exit code {code}"
-    hint = ""
-    if code < 0:
-        try:
-            how = f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            how = f"was killed by signal {-code}"
-        if -code == signal.SIGKILL:
-            hint = " If nobody did, it was the kernel, for memory: see dmesg."
-    return f"First failure: the job's own process, which loads its file, {how}.{hint}"
+    how, hint = how_it_ended(code)
+    return f"First failure: the job's own process, which loads its file, {how}. {hint}".rstrip()

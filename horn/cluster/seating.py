@@ -3,11 +3,14 @@
 A rank is a task, counted through the groups, and after all tasks the servers. Whole groups go to
 as few hosts as possible, so that most messages stay on a host; only what fits nowhere whole is
 divided. A task takes a slot; a server takes none and goes where the job has the fewest of them.
+Hosts on which the job failed are taken last, and two that lost each other are not taken together,
+as long as there are others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -58,21 +61,50 @@ class Waits:
 
 
 def seat(
-    need: Need, hosts: Mapping[str, Host], prefer: Collection[str] = ()
+    need: Need,
+    hosts: Mapping[str, Host],
+    prefer: Collection[str] = (),
+    blamed: Mapping[str, int] | None = None,
+    parted: Sequence[tuple[str, str]] = (),
 ) -> dict[str, tuple[int, ...]] | Waits:
     """Ranks by host, or why it has to wait. Of equally good hosts those in ``prefer`` are taken,
-    where the job has run before.
+    where the job has run before. blamed : how often it failed on hosts. parted : pairs of hosts
+    that lost each other.
     """
     fitting = {name: host for name, host in hosts.items() if not _differs(need, host)}
-    free = {name: host.free for name, host in fitting.items() if host.free > 0}
-    if sum(free.values()) < need.n_slots:
-        return Waits(_short(need, hosts, fitting))
+    there = {name: host for name, host in fitting.items() if host.free > 0}
+    for names in _choices(list(there), blamed or {}, parted):
+        if sum(there[name].free for name in names) >= need.n_slots:
+            return _seat(need, {name: there[name] for name in names}, prefer)
+    return Waits(_short(need, hosts, fitting))
+
+
+def _choices(
+    names: Sequence[str], blamed: Mapping[str, int], parted: Sequence[tuple[str, str]]
+) -> Iterator[list[str]]:
+    """Hosts to choose from, the better choice first; the last is all."""
+    order = sorted(names, key=lambda name: (blamed.get(name, 0), name))
+    n_fine = sum(not blamed.get(name, 0) for name in order)
+    for n in range(max(n_fine, 1), len(order) + 1):  # one more with each, the least blamed first
+        calm = order[:n]
+        pairs = [pair for pair in parted if set(pair) <= set(calm)]
+        without = {frozenset(left_out) for left_out in itertools.product(*pairs)}
+        for left_out in sorted(without, key=lambda some: (len(some), sorted(some))):
+            yield [name for name in calm if name not in left_out]
+    yield order
+
+
+def _seat(
+    need: Need, hosts: Mapping[str, Host], prefer: Collection[str]
+) -> dict[str, tuple[int, ...]]:
+    """On hosts that have room for all."""
+    free = {name: host.free for name, host in hosts.items()}
     seats: dict[str, list[int]] = {}
     left = _seat_whole(need, free, seats, prefer)
     for group in left:
         _divide(need, group, free, seats)
     if not need.guests:
-        order = sorted(seats, key=lambda name: (-fitting[name].slots, name))
+        order = sorted(seats, key=lambda name: (-hosts[name].slots, name))
         for server in range(need.n_servers):
             seats[order[server % len(order)]].append(need.n_slots + server)
     return {name: tuple(sorted(ranks)) for name, ranks in sorted(seats.items())}

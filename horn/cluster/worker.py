@@ -21,19 +21,19 @@ from typing import Any
 
 import msgspec
 
-from horn.cluster import submission
 from horn.cluster.assignment import Assignment, Waits
 from horn.cluster.audit import Audit
 from horn.cluster.coord import Coordinator
 from horn.cluster.depot import Depot
-from horn.cluster.desk import Desk, Have, Package
+from horn.cluster.desk import Desk
 from horn.cluster.master import GONE, LAST, RUN, STARTING, Order
 from horn.cluster.mastering import Masters, Terms
 from horn.cluster.members import Membership, View
-from horn.cluster.offer import Offer, default_folder, is_loopback, read_spec, terms
+from horn.cluster.offer import Offer, default_folder, terms
+from horn.cluster.preparing import Preparer
 from horn.cluster.records import Event, Lost, Node, Suspended
 from horn.cluster.runs import Foreman, Run
-from horn.cluster.submission import ReplayCache, Submission
+from horn.cluster.submission import ReplayCache
 from horn.cluster.versions import versions
 from horn.errors import (
     ClusterError,
@@ -44,8 +44,8 @@ from horn.errors import (
     SessionLost,
     Unreachable,
 )
-from horn.transport._client import Access, Client
 from horn.transport._service import Service
+from horn.transport._zeromq import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,6 @@ LOOK_S = 1.0  # how often everything is looked at
 AGAIN_S = 1.0  # between attempts to reach ZooKeeper
 PROGRESS_S = 0.5  # between two notes of how far a job is
 MAX_WAITING = 8  # tasks that wait for a job, of 50 MB each
-FETCH_S = 120.0  # for a package to come from another host
 
 
 class Agent:
@@ -84,16 +83,16 @@ class Agent:
         self._leaving: dict[str, list[Run]] = {}  # earlier epochs that have not ended yet
         self._written: dict[str, float] = {}  # when progress was
         self._progress: dict[str, dict[str, Any]] = {}  # and what is to be
-        self._read: dict[tuple[str, int], Submission] = {}
         self._suspended = False
         self._stack = ExitStack()
         try:
             folder = offer.folder or default_folder(self.name)
             self.depot = Depot(folder, offer.shared)
             self._stack.callback(self.depot.close)
-            self.replays = None
+            replays = None
             if offer.key is not None:
-                self.replays = self._stack.enter_context(ReplayCache(folder))
+                replays = self._stack.enter_context(ReplayCache(folder))
+            self.preparer = Preparer(offer, self.name, self.depot, replays, threads)
             self.service = Service(
                 f"tcp://{_bracketed(offer.address)}:0", self.name, offer.key, audit=Audit()
             )
@@ -142,10 +141,10 @@ class Agent:
 
     def _session(self) -> None:
         offer = self.offer
-        secret = None if offer.key is None else offer.key.zookeeper()
+        own = None if offer.key is None else offer.key.zookeeper()
         with ExitStack() as stack:
             coord = stack.enter_context(
-                Coordinator(offer.hosts, session_s=offer.session_s, secret=secret, root=offer.root)
+                Coordinator(offer.hosts, session_s=offer.session_s, credential=own, root=offer.root)
             )
             self.coord = coord
             self._suspended = False
@@ -193,14 +192,7 @@ class Agent:
         )
 
     def _terms(self, job: str, node: Node) -> Terms:
-        return terms(self._submission(job, node))
-
-    def _submission(self, job: str, node: Node) -> Submission:
-        known = self._read.get((job, node.changed))
-        if known is None:
-            known = read_spec(self.offer.key, job, node)
-            self._read[job, node.changed] = known
-        return known
+        return terms(self.preparer.submission(job, node))
 
     def _on_event(self, event: Event) -> None:
         self._suspended = isinstance(event, Suspended)
@@ -276,7 +268,7 @@ class Agent:
 
         def prepare() -> None:
             try:
-                assignment = self._assignment(job, order)
+                assignment = self.preparer.assignment(self.coord, self.workers, job, order)
             except HornError as error:
                 text = f"First failure: worker {self.name} cannot begin: {error}"
                 self._do(lambda: self._refuse(run, text))
@@ -291,62 +283,6 @@ class Agent:
 
     def _refuse(self, run: Run, text: str) -> None:
         run.kill(text)
-
-    def _assignment(self, job: str, order: Order) -> Assignment:
-        coord = self.coord
-        node = coord.get(coord.paths.spec(job))
-        if node is None:
-            raise NotFound(f"no job {job!r}")
-        key = self.offer.key
-        found = self._submission(job, node)
-        if key is not None and self.replays is not None:
-            signed = submission.verify(key, node.data, job=job, at_s=node.made_s)
-            self.replays.admit(signed, node.made_s, f"{job}@{node.created}")
-        if not self.depot.has(found.package):
-            self._fetch(found.package)
-        folders = {seat.shared or name for name, seat in order.seats.items()}
-        return Assignment(
-            job=job,
-            epoch=order.epoch,
-            host=self.name,
-            seats=order.seats,
-            work=str(self.depot.work(job, order.epoch, found.package)),
-            keep=str(self.depot.kept(job)),
-            logs=str(self.depot.logs(job)),
-            submission=msgspec.to_builtins(found),
-            zookeeper=self.offer.hosts,
-            key=None if key is None else key.job(job),
-            secret=None if key is None else key.zookeeper(),
-            threads=self.waits.threads,
-            can_save=len(folders) == 1,
-        )
-
-    def _fetch(self, digest: str) -> None:
-        """A package from another host that has it."""
-        reasons = []
-        for name, member in self.workers.members().items():
-            if name == self.name:
-                continue
-            access = None
-            if self.offer.key is not None:
-                access = Access.of(self.offer.key, "worker", name)
-            try:
-                with Client(member.endpoint, access) as client:
-                    if not client.call("have", Package(digest), Have).is_here:
-                        continue
-                    got, portions = client.download(
-                        "get", Package(digest), Have, max_bytes=2**27, timeout_s=FETCH_S
-                    )
-                    packed = b""
-                    while len(packed) < got.n_manifest:
-                        packed += next(portions)
-                    first = packed[got.n_manifest :]
-                    self.depot.put(digest, packed[: got.n_manifest], _chained(first, portions))
-                    return
-            except HornError as error:
-                reasons.append(f"{name}: {error}")
-        why = f" ({'; '.join(reasons)})" if reasons else ""
-        raise NotFound(f"package {digest[:16]} is on no worker that is up{why}; submit again")
 
     def _begin(self, run: Run, assignment: Assignment) -> None:
         if run.report.phase in LAST:
@@ -493,12 +429,6 @@ def select_until(pidfd: int, timeout_s: float = 10.0) -> None:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     poll.poll(timeout_s * 1000)
-
-
-def _chained(first: bytes, rest: Any) -> Any:
-    if first:
-        yield first
-    yield from rest
 
 
 def _bracketed(address: str) -> str:

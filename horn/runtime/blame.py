@@ -6,7 +6,6 @@ the cause, if it is known. Of several causes the earliest is.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ from horn import errors
 from horn.errors import BarrierTimeout, HornError, MemberLost, TaskFailed
 from horn.network import Network
 from horn.runtime.control import Failed
+from horn.runtime.exits import how_it_ended
 from horn.transport import PeerLost
 
 # Failures of the machines, which need not come again.
@@ -125,16 +125,7 @@ def verdict(
 
 
 def _died(case: Case, task: int, progress: str) -> TaskFailed:
-    code = case.exits[task]
-    how = f"ended with exit code {code}"
-    hint = ""
-    if code < 0:
-        try:
-            how = f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            how = f"was killed by signal {-code}"
-        if -code == signal.SIGKILL:
-            hint = "If nobody did, it was the kernel, for memory: see dmesg."
+    how, hint = how_it_ended(case.exits[task])
     # Where it was is known from those that waited for it.
     first = min((f for f in case.failures.values() if f.where), key=lambda f: f.when, default=None)
     where = progress if first is None else first.where

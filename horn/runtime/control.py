@@ -17,6 +17,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from horn.cluster.keys import Credential
 from horn.errors import ProtocolError
 
 PACKET_BYTES = 32 * 1024
@@ -34,13 +35,13 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 class Start(Message, frozen=True, tag=True, forbid_unknown_fields=True):
     """To a task: be this one. The descriptors are a parcel. key : the job's, for what leaves the
-    host; secret : of ZooKeeper; both are here because others can read arguments and environments.
-    folder : to be the current one.
+    host; credential : for ZooKeeper; both are here because others can read arguments and
+    environments. folder : to be the current one.
     """
 
     task: _Count
     key: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)] | None = None
-    secret: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)] | None = None
+    credential: Credential | None = None
     folder: str = ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from horn.cluster.keys import Credential
 from horn.compiler.placement import Placement
 from horn.job import Job
 from horn.runtime.control import Said
@@ -59,17 +60,17 @@ class Crew:
         run: RunSpec,
         placement: Placement,
         key: bytes | None = None,
-        secret: bytes | None = None,
+        credential: Credential | None = None,
         ranks: Sequence[int] | None = None,
     ) -> None:
-        """Give every task the job. key : the job's, which encrypts what leaves the host. secret :
-        of ZooKeeper. ranks : only these, if some were renewed.
+        """Give every task the job. key : the job's, which encrypts what leaves the host.
+        credential : the job's, for ZooKeeper. ranks : only these, if some were renewed.
         """
         parcel = pack(draft, job, run, placement)
         try:
             for rank, child in self._of.items():
                 if ranks is None or rank in ranks:
-                    child.start(parcel.descriptors, key, secret)
+                    child.start(parcel.descriptors, key, credential)
         finally:
             parcel.close()
 

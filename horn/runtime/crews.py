@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from horn.cluster.keys import Credential
 from horn.compiler.placement import Placement
 from horn.errors import HornError, ProtocolError
 from horn.job import Job
@@ -190,12 +191,12 @@ class Crews:
         run: RunSpec,
         placement: Placement,
         key: bytes | None = None,
-        secret: bytes | None = None,
+        credential: Credential | None = None,
     ) -> None:
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         begin = Begin(run, links, sorted(placement.layers.items()))
         self.bridge.tell(START, msgspec.json.encode(begin))
-        self.crew.start(draft, job, run, placement, key, secret)
+        self.crew.start(draft, job, run, placement, key, credential)
 
     def events(self, timeout_s: float) -> Iterator[tuple[int, Any, list[int]]]:
         ends = time.monotonic() + timeout_s
@@ -248,7 +249,7 @@ def attend(
     is_over: threading.Event,
     on_ready: Callable[[], None],
     key: bytes | None = None,
-    secret: bytes | None = None,
+    credential: Credential | None = None,
 ) -> bool:
     """On a host that is not the keeper's: run a crew until the keeper says that all is done; False
     if ``is_over`` was set before. change : what the keeper's tasks get into what these do. on_ready
@@ -276,7 +277,7 @@ def attend(
                 begin = msgspec.json.decode(heard.blob, type=Begin)
                 links = {(layer, at): where for layer, at, where in begin.links}
                 placement = Placement(links, dict(begin.layers))
-                crew.start(draft, job, change(begin.run), placement, key, secret)
+                crew.start(draft, job, change(begin.run), placement, key, credential)
             elif heard.topic == TELL:
                 crew.tell(control.parsed(heard.blob))
             elif heard.topic == DONE:

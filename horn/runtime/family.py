@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from horn.cluster.keys import Credential
 from horn.errors import JobError
 from horn.runtime.control import Line, Said, Start
 
@@ -23,10 +24,14 @@ LAST_WORD_S = 1.0  # for what a task said before its end to be read
 STACK_S = 1.0  # for a late task to say where it is
 STACK_BYTES = 20_000
 BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-PROGRAM = (
-    "import os, sys, json; sys.path[:] = json.loads(os.environ.pop('HORN_TASK_PATH')); "
-    "from horn.runtime.process import end, main; end(main())"
+# Before all that takes long: a process is killed when the one that started it ends (1 is
+# PR_SET_PDEATHSIG), whose pid is an argument; and it ends here if that has happened already.
+PREAMBLE = (
+    "import ctypes, os, sys, json; ctypes.CDLL(None).prctl(1, 9); "
+    "os.getppid() == int(sys.argv[{}]) or os._exit(1); "
+    "sys.path[:] = json.loads(os.environ.pop('HORN_TASK_PATH')); "
 )
+PROGRAM = PREAMBLE.format(3) + "from horn.runtime.process import end, main; end(main())"
 
 
 class Child:
@@ -64,9 +69,12 @@ class Child:
         self.pidfd = os.pidfd_open(self.process.pid)
 
     def start(
-        self, descriptors: list[int], key: bytes | None = None, secret: bytes | None = None
+        self,
+        descriptors: list[int],
+        key: bytes | None = None,
+        credential: Credential | None = None,
     ) -> None:
-        self.tell(Start(self.task, key, secret, self.folder), descriptors)
+        self.tell(Start(self.task, key, credential, self.folder), descriptors)
 
     def tell(self, message: Said, descriptors: Sequence[int] = ()) -> None:
         try:

@@ -25,6 +25,7 @@ import zk
 from horn.checkpoint import Checkpoints
 from horn.cluster.coord import Coordinator
 from horn.cluster.jobs import Jobs, State
+from horn.cluster.keys import Credential
 from horn.compiler.placement import Placement
 from horn.errors import ClusterError, HornError, MemberLost
 from horn.job import Job
@@ -84,7 +85,7 @@ class Site:
     """Where one attempt of a job on a cluster runs, whose entry in ZooKeeper is there already.
 
     hosts, job, epoch : of that entry. crew : of all its tasks, started. url : of the transport on
-    this host. key : the job's. secret : of ZooKeeper. asked : set to stop at a boundary.
+    this host. key, credential : the job's. asked : set to stop at a boundary.
     on_checkpoint : is told the iteration of each. is_repairable : whether what went wrong need not
     come again.
     """
@@ -96,7 +97,7 @@ class Site:
     url: str
     threads: int
     key: bytes | None = None
-    secret: bytes | None = None
+    credential: Credential | None = None
     asked: threading.Event = field(default_factory=threading.Event)
     on_checkpoint: Callable[[int], None] | None = None
     is_repairable: bool = False
@@ -210,14 +211,14 @@ def launch_at(
     deadline = None if timeout_s is None else begun + timeout_s
     try:
         placement = choose()
-        crew.start(draft, job, attempts.run(), placement, site.key, site.secret)
+        crew.start(draft, job, attempts.run(), placement, site.key, site.credential)
         hearing = attempts.hearing(crew)
         repairs = None
         if journals is not None and isinstance(crew, Crew):  # of all tasks, here
 
             def again(ranks: Sequence[int], epoch: int, crew: Crew = crew) -> None:
                 spec = msgspec.structs.replace(attempts.run(), epoch=epoch)
-                crew.start(draft, job, spec, placement, site.key, site.secret, ranks)
+                crew.start(draft, job, spec, placement, site.key, site.credential, ranks)
 
             repairs = Repairs(settings.topology, lasting.max_restarts, crew, hearing, again,
                               watcher, attempts.epoch, journals.keep)  # fmt: skip

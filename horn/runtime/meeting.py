@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from horn.cluster.barrier import RegionBarrier
 from horn.cluster.coord import Coordinator
+from horn.cluster.keys import Credential
 from horn.cluster.members import Member, Membership
 from horn.runtime.group import Group
 from horn.runtime.parcel import Opened
@@ -19,8 +20,8 @@ SESSION_S = 20.0
 class Meeting:
     """One rank meets the others: registers its endpoints, waits for theirs, connects.
 
-    rank : of a task or of a server. key : the job's, for what leaves the host. secret : of
-    ZooKeeper. What it opens is closed with ``stack``.
+    rank : of a task or of a server. key : the job's, for what leaves the host. credential :
+    the job's, for ZooKeeper. What it opens is closed with ``stack``.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class Meeting:
         topology: Topology,
         stack: ExitStack,
         key: bytes | None = None,
-        secret: bytes | None = None,
+        credential: Credential | None = None,
     ) -> None:
         run = opened.run
         self.key = key
@@ -38,7 +39,8 @@ class Meeting:
         self.is_joined = opened.strategy.is_joined
         self.region, self.task = divmod(rank, topology.n_tasks)
         is_server = rank >= topology.n_workers
-        coord = stack.enter_context(Coordinator(run.hosts, session_s=SESSION_S, secret=secret))
+        coord = Coordinator(run.hosts, session_s=SESSION_S, credential=credential)
+        stack.enter_context(coord)
         self.coord = coord
         self.members = [
             self._membership(coord.paths.members(run.job, group))

@@ -49,7 +49,7 @@ from horn.strategies._pieces import pieces
 from horn.strategies._server import Server
 from horn.transport import PeerLost
 
-PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+PR_SET_NAME = 15
 STOP_S = 5.0  # for a guest to end once its last word is said
 IDLE_TIMEOUTS = 10  # a server may hear nothing for so many times what a task waits
 MAX_TEXT = 60_000
@@ -144,7 +144,7 @@ class Process:
         recorder = Recorder(run.max_trace_events) if run.max_trace_events else None
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.doing = "joining its group"
-        meeting = Meeting(rank, opened, topology, stack, start.key, start.secret)
+        meeting = Meeting(rank, opened, topology, stack, start.key, start.credential)
         self.guest = guest = self._guest(meeting, topology, opened)
         self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
         reunion = None
@@ -250,7 +250,7 @@ class Process:
         run, rank = opened.run, start.task
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.doing = f"joining as {topology.name(rank)}"
-        meeting = Meeting(rank, opened, topology, stack, start.key, start.secret)
+        meeting = Meeting(rank, opened, topology, stack, start.key, start.credential)
         server = _server(opened, topology, rank - topology.n_workers)
         if run.journals:
             self._last(meeting, server)
@@ -422,17 +422,9 @@ def _be_called(name: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15])
 
 
-def _end_with(parent: int) -> None:
-    """Be killed when the process that started this one ends, however it does."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended already
-        os._exit(1)
-
-
 def main() -> int:
     """Run one task; 0 if it went well, else 1, with the reason sent to the parent."""
-    control, stack_file, parent = map(int, sys.argv[1:4])
-    _end_with(parent)
+    control, stack_file = map(int, sys.argv[1:3])
     for fd in (control, stack_file):
         os.set_inheritable(fd, False)
     faulthandler.enable()

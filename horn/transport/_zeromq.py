@@ -51,7 +51,7 @@ LIMITS = {
     zmq.TCP_KEEPALIVE_IDLE: 2,  # seconds
     zmq.TCP_KEEPALIVE_INTVL: 2,
     zmq.TCP_KEEPALIVE_CNT: 3,
-    zmq.TCP_MAXRT: 8_000,  # [15 minutes: how long what is sent may be without an answer]
+    zmq.TCP_MAXRT: 6_000,  # [15 minutes: how long what is sent may be without an answer]
 }
 # A frame passes three threads, and each wake-up costs 5-50 us: looking for this long saves one.
 YIELD_S = 0.0003

@@ -4,9 +4,10 @@
 
 Throughput: 784-512-10, batches of 100 per group, 1 thread per process: one group that talks to
 nobody, one group and a server, two groups and a server; each run is one epoch of noise, in turn.
-With fewer than three cores these processes share them; then what they would do with a core each is
-predicted from what was measured: a group's batch takes its own time and the wait for its pull, and
-the server can serve no more than its own time per push allows.
+With fewer than three cores two groups and a server share them; then what they would do with a core
+each is predicted from what one group and a server took, which had one each: a group's batch takes
+its own time and the wait for its pull, and the server can serve no more than its own time per push
+allows.
 
 Stopped: of two groups with a server one gets SIGSTOP for some seconds. What counts is how many
 batches of the other are in these seconds, against as long a time before. Nobody may be slower than
@@ -177,12 +178,15 @@ def main(args: Sequence[str] | None = None) -> int:
     cores = len(os.sched_getaffinity(0))
     missed = []
     rows: dict[str, Any] = {}
+    apart: dict[str, float] = {}  # of one group and a server, which disturb each other least
     for name, n_groups, every in cases:
         row: dict[str, Any] = {"samples_per_s": round(statistics.median(speeds[name]))}
         if every is not None:
             found = {k: statistics.median(p[k] for p in parts[name]) for k in parts[name][0]}
             row |= {k: round(1e6 * v) for k, v in found.items()}
-            row["predicted with a core each"] = round(predicted(n_groups, every, found))
+            if n_groups == 1:
+                apart = found
+            row["predicted with a core each"] = round(predicted(n_groups, every, apart))
         if n_groups == 2:
             alone = f"1 group, every {every}"
             row["over one group"] = round(row["samples_per_s"] / rows[alone]["samples_per_s"], 2)

@@ -8,13 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from horn.cli.up import first_node, slurm
+from horn.cluster.depot import MARK
 from horn.cluster.jobs import State
+from horn.cluster.resuming import saved
+from horn.cluster.runs import SAVE_S
 from tests.cli.conftest import Result
 from tests.cluster.agents import ROOT, Agents, agents, alive
 
@@ -119,6 +123,107 @@ def test_stop_saves_and_resume_goes_on(cluster: Agents, run: Run):
         cluster.wait_running(client, job, before + 1)
     assert run("resume", job).code == 6
     assert run("stop", "--now", job).code == 0
+
+
+def test_resume_goes_on_from_the_checkpoint_that_it_is_told(cluster: Agents, run: Run):
+    job = run(
+        "submit", "job.py", "-d", "--set", "epochs=100000", "--checkpoint-every", "10"
+    ).out.strip()
+    with cluster.client() as client:
+        cluster.wait_running(client, job, 60)
+        assert run("stop", job).code == 0
+        iterations = saved(client, job)[0]
+        assert len(iterations) == 3 and iterations == sorted(iterations)  # so many are kept
+        earlier, _, last = iterations
+        there = ", ".join(map(str, iterations))
+        done = run("resume", job, "--from", "7")
+        assert done.code == 4
+        assert f"job {job} has no checkpoint of iteration 7; there are {there}" in done.err
+        done = run("resume", job, "--from", "best")
+        assert done.code == 4 and f"job {job} keeps no best model" in done.err
+        assert run("resume", job, "--from", "first").code == 2
+        assert client.jobs.state(job) is State.STOPPED, "what is refused changes nothing"
+        done = run("resume", job, "--from", str(earlier))
+        assert done.code == 0 and f"goes on from iteration {earlier:,}." in done.err
+        cluster.wait(lambda: client.status(job).record.checkpoint > earlier)
+        assert client.status(job).record.begin == -1, "there is a newer one of this start"
+        assert run("stop", job, "--now").code == 0
+        newest = saved(client, job)[0][-1]
+        done = run("resume", job, "--from", "last")
+        assert done.code == 0 and f"goes on from iteration {newest:,}." in done.err
+        assert run("stop", job, "--now").code == 0
+        # it is that one which is read, and no other in its place
+        chosen = saved(client, job)[0][0]
+        [folder] = cluster.folder.glob(f"a/jobs/{job}/checkpoints/ckpt-{chosen:09d}-*")
+        (folder / "MANIFEST.json").write_text("{}")
+        assert run("resume", job, "--from", str(chosen)).code == 0
+        status = cluster.wait_ended(client, job)
+        assert status.state is State.FAILED and folder.name in status.result["cause"]
+    assert last > earlier
+
+
+def test_a_job_with_servers_goes_on_from_what_they_were_told(cluster: Agents, run: Run):
+    job = run("submit", "job.py", "-d", "--set", "epochs=100000", "--strategy", "downpour",
+              "--servers", "1").out.strip()  # fmt: skip
+    with cluster.client() as client:
+        cluster.wait_running(client, job, 10)
+        began = time.monotonic()
+        assert run("stop", job).code == 0
+        assert time.monotonic() - began < SAVE_S / 2, "nothing is saved, so nothing is waited for"
+    done = run("resume", job, "--from", "10")
+    assert done.code == 2 and "goes on from what they were told last" in done.err
+
+
+KEEPS_BEST = """
+import horn
+def job():
+    data = horn.data.digits()
+    net = horn.Network(seed=3)
+    net.input(64)
+    net.layer(16, activation="tanh")
+    net.output(10, activation="softmax", loss="cross_entropy")
+    return horn.Job(net, data=data, optimizer=horn.SGD(0.1), batch_size=100, epochs=100_000,
+                    keep_best=True, validation=0.2)
+"""
+
+
+def test_resume_from_best_is_the_checkpoint_of_the_best_epoch_if_it_is_kept(
+    cluster: Agents, run: Run, folder: Path
+):
+    (folder / "job.py").write_text(KEEPS_BEST)
+    job = run("submit", "job.py", "-d", "--checkpoint-every", "5").out.strip()
+    with cluster.client() as client:
+        cluster.wait_running(client, job, 100)
+        assert run("stop", job).code == 0
+        iterations, best = saved(client, job, wants_best=True)
+        assert best > 0
+        done = run("resume", job, "--from", "best")
+        if best in iterations:
+            assert done.code == 0 and f"goes on from iteration {best:,}." in done.err
+            assert run("stop", job, "--now").code == 0
+        else:
+            assert done.code == 4
+            assert f"no checkpoint of its best model, iteration {best}; there are" in done.err
+
+
+def test_logs_since_leaves_out_what_is_older(cluster: Agents, run: Run, folder: Path):
+    text = (folder / "job.py").read_text()
+    (folder / "job.py").write_text(text.replace("def job():", "def job():\n    print('made it')"))
+    job = run("submit", "job.py", "-d").out.strip()
+    assert run("status", job, "--wait", "--timeout", "60s").code == 0
+    assert "a│ made it\n" in run("logs", job, "--since", "1h").out
+    assert "a│ made it\n" in run("logs", job, "--since", "2026-01-02T03:04Z").out
+    assert run("logs", job, "--since", "1h", "--task", "a", "--tail", "0").out == ""
+    with cluster.client() as client:
+        path = cluster.folder / "a" / "jobs" / job / "logs" / "a.times"
+        old = [(at, made_s - 7200.0) for at, made_s in MARK.iter_unpack(path.read_bytes())]
+        path.write_bytes(b"".join(MARK.pack(*mark) for mark in old))  # as if it were old
+        assert client.read(job, "a", "a", age_s=3600.0)[1] == b""
+    assert "made it" not in run("logs", job, "--since", "1h").out
+    assert "made it" in run("logs", job, "--since", "3h").out
+    for wrong in ("yesterday", "2999-01-01"):
+        done = run("logs", job, "--since", wrong)
+        assert done.code == 2 and wrong in done.err
 
 
 def test_a_job_that_fails_ends_with_its_cause_and_exit_code(

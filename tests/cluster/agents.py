@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -48,6 +49,7 @@ class Agents:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.session_s = 2.0
         self.key: Key | None = None
+        self.environment = dict(os.environ)
         self.key_file = folder / "key"
         (folder / "job.py").write_text(JOB)
 
@@ -70,7 +72,12 @@ class Agents:
                 command += ["--shared", str(self.folder / "shared")]
             with open(self.folder / f"{name}.out", "ab") as out:
                 self.processes[name] = subprocess.Popen(
-                    command, cwd=ROOT, stdout=out, stderr=out, stdin=subprocess.DEVNULL
+                    command,
+                    cwd=ROOT,
+                    stdout=out,
+                    stderr=out,
+                    stdin=subprocess.DEVNULL,
+                    env=self.environment,
                 )
         with self.client() as cluster:
             self.wait(lambda: set(names) <= self.living(cluster))

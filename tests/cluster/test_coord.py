@@ -17,6 +17,7 @@ import pytest
 import zk
 from horn import errors
 from horn.cluster.coord import Coordinator
+from horn.cluster.keys import Credential
 from horn.cluster.records import (
     Check,
     Create,
@@ -75,11 +76,11 @@ def test_a_transaction_is_all_or_nothing_and_says_which_step(zookeeper, connect)
 
 
 def test_a_secret_closes_the_tree_to_others(zookeeper, connect):
-    ours = connect(secret=b"k" * 32)
+    ours = connect(credential=Credential(b"k" * 32))
     ours.create(f"{zookeeper.root}/a", b"private")
     ours.commit([Create(f"{zookeeper.root}/b")])
-    assert connect(secret=b"k" * 32).get(f"{zookeeper.root}/a").data == b"private"
-    for settings in ({}, {"secret": b"x" * 32}):
+    assert connect(credential=Credential(b"k" * 32)).get(f"{zookeeper.root}/a").data == b"private"
+    for settings in ({}, {"credential": Credential(b"x" * 32)}):
         with pytest.raises(errors.AccessDenied) as caught:
             connect(**settings)
         assert caught.value.exit_code == 3
@@ -92,7 +93,7 @@ def test_a_secret_closes_the_tree_to_others(zookeeper, connect):
 def test_a_secret_is_not_laid_over_an_open_tree(zookeeper, connect):
     connect()
     with pytest.raises(errors.AccessDenied, match="made without this key"):
-        connect(secret=b"k" * 32)
+        connect(credential=Credential(b"k" * 32))
 
 
 def test_an_unreachable_zookeeper_is_one_sentence():
@@ -132,7 +133,9 @@ def test_tls_reaches_the_server_and_refuses_a_stranger(tmp_path):
     context.load_cert_chain(*certificates[0])
     with zk.EmbeddedServer(tls=context) as server:
         hosts = f"localhost:{server.port}"
-        with Coordinator(hosts, tls=Tls(certificates[0][0]), secret=b"k" * 32) as coord:
+        with Coordinator(
+            hosts, tls=Tls(certificates[0][0]), credential=Credential(b"k" * 32)
+        ) as coord:
             assert coord.create("/horn/a", b"x" * 300_000).version == 0
             assert len(coord.get("/horn/a").data) == 300_000
             coord.create("/horn/b", b"x")

@@ -127,7 +127,8 @@ def test_the_environment_has_a_path_and_never_a_key(file, monkeypatch):
 
 def test_every_use_has_a_key_of_its_own():
     made = [
-        KEY.zookeeper(), KEY.submission(), KEY.role("client"), KEY.role("worker"),
+        KEY.zookeeper().secret, KEY.zookeeper_of("a").secret, KEY.zookeeper_of("b").secret,
+        KEY.submission(), KEY.role("client"), KEY.role("worker"),
         KEY.service("a"), KEY.service("b"), KEY.job("a"), KEY.job("b"), KEY.job(""),
         KEY.derive("job", "a\0b"), KEY.derive("job\0a", "b"), SECRET,
     ]  # fmt: skip

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from horn.cluster.blaming import blamed
 from horn.cluster.jobs import ENDED, NEXT, State
 from horn.cluster.master import (
     END,
@@ -30,6 +32,8 @@ from horn.cluster.master import (
     decide,
 )
 from horn.cluster.seating import Host, Need
+from horn.errors import BarrierTimeout, HornError, MemberLost, ProtocolError, TaskFailed
+from horn.transport import PeerLost
 
 
 def hosts(**slots: int) -> dict[str, Host]:
@@ -391,3 +395,111 @@ def test_a_job_that_always_fails_is_started_only_so_often(
             world.agent(name)
     assert world.state is State.FAILED
     assert world.record.epoch == max_restarts + 1
+
+
+# Where it goes after a failure
+
+
+def failing(picture: Picture, host: str, failure: Failure) -> Picture:
+    """As its master leaves it when nothing runs any more after a failure said by ``host``."""
+    picture = saying(picture, **{host: Report(FAILED, failure=failure)})
+    others = [name for name in picture.record.seats if name != host]
+    if others:
+        picture = after(picture, decide(picture))
+        picture = saying(picture, **{name: Report(GONE) for name in others})
+    return replace(after(picture, decide(picture)), reports={})
+
+
+def placed(picture: Picture) -> Picture:
+    return replace(after(picture, decide(picture)), reports={})
+
+
+def test_a_poison_host_is_left_for_another_and_comes_last_until_it_has_proven_itself():
+    one = replace(start(), need=Need(1, 1), hosts=hosts(a=1, b=1))
+    picture = placed(one)
+    assert set(picture.record.seats) == {"a"}
+    picture = failing(picture, "a", Failure("task 0 was killed"))
+    assert picture.record.blamed == {"a": 1}
+    picture = placed(picture)
+    assert set(picture.record.seats) == {"b"}
+    # elsewhere it makes a checkpoint: that says nothing for the host that is blamed
+    picture = saying(picture, b=Report(RUNNING, checkpoint=10))
+    picture = after(picture, decide(picture))
+    assert picture.record.blamed == {"a": 1}
+    # it is not excluded: with nothing else it is taken, and with a checkpoint it is as any other
+    picture = failing(picture, "b", Failure("task 0 was killed"))
+    picture = placed(replace(picture, hosts=hosts(a=1)))
+    assert set(picture.record.seats) == {"a"}
+    picture = saying(picture, a=Report(RUNNING, checkpoint=20))
+    assert after(picture, decide(picture)).record.blamed == {"b": 1}
+
+
+def test_the_host_of_the_task_is_blamed_and_not_the_one_that_tells_of_it():
+    picture = replace(start(), need=Need(2, 1), hosts=hosts(a=1, b=1, c=1))
+    picture = failing(placed(picture), "a", Failure("task 1 was killed", hosts=("b",)))
+    assert picture.record.blamed == {"b": 1}
+    assert set(placed(picture).record.seats) == {"a", "c"}
+
+
+def test_a_host_that_was_lost_is_blamed_for_it():
+    picture = replace(start(), need=Need(2, 1), hosts=hosts(a=1, b=1, c=1))
+    picture = saying(placed(picture), a=Report(FAILED, failure=Failure("lost", is_echo=True)))
+    picture = after(picture, decide(picture))
+    there = {name: host for name, host in picture.hosts.items() if name != "b"}
+    picture = placed(replace(picture, hosts=there))
+    assert picture.record.blamed == {"b": 1}
+    there["b"] = Host("b", "h", 1, 1, member=99)
+    assert set(placed(replace(picture, hosts=there)).record.seats) == {"a", "c"}
+
+
+def test_two_hosts_that_lost_each_other_are_not_asked_again_while_there_is_a_third():
+    picture = replace(start(), need=Need(2, 1), hosts=hosts(a=1, b=1, c=1))
+    lost = Failure("lost task 1", is_echo=True, hosts=("a", "b"))
+    picture = failing(placed(picture), "a", lost)
+    assert picture.record.parted == (("a", "b"),) and not picture.record.blamed
+    without_c = replace(picture, hosts=hosts(a=1, b=1))
+    assert set(placed(without_c).record.seats) == {"a", "b"}
+    picture = placed(picture)
+    assert set(picture.record.seats) == {"b", "c"}
+    together = saying(placed(without_c), a=Report(RUNNING, checkpoint=5))
+    assert after(together, decide(together)).record.parted == ()
+
+
+def test_what_is_resumed_begins_without_blame():
+    picture = replace(start(max_restarts=0), need=Need(1, 1), hosts=hosts(a=1, b=1))
+    picture = failing(placed(picture), "a", Failure("task 0 was killed"))
+    assert picture.state is State.FAILED and not picture.record.blamed
+
+
+RANKS = {"a": (0, 1), "b": (2, 3, 4)}
+CALLED = {0: "task 0", 1: "task 1", 2: "task 2", 3: "task 3", 4: "server 0"}
+
+
+@pytest.mark.parametrize(
+    "error, expected",
+    [
+        (TaskFailed(2, 1, "starting", "was killed"), ("b",)),
+        (TaskFailed(4, 1, "", "was killed", name="server 0"), ("b",)),
+        (MemberLost("task 1, superstep 7", ("task 2",)), ("a", "b")),
+        (MemberLost("task 2, superstep 7", ("task 3",)), ("b",)),
+        (PeerLost("task 3, superstep 7", ("server 0",), "it was silent"), ("b",)),
+        (PeerLost("the job", ("worker b",), "it was silent"), ("a", "b")),
+        (BarrierTimeout("task 0, superstep 7", ("task 3",), (), 60.0), ("b",)),
+        (ProtocolError("they disagree"), ("a",)),
+    ],
+)
+def test_whose_failure_it_was(error: HornError, expected: tuple[str, ...]):
+    assert blamed(error, "a", RANKS, CALLED) == expected
+
+
+def test_it_goes_on_from_the_checkpoint_it_was_resumed_from_until_there_is_a_newer_one():
+    picture = replace(start(), need=Need(1, 1), hosts=hosts(a=1, b=1))
+    picture = replace(picture, record=Record(epoch=3, checkpoint=100, begin=100))
+    found = decide(picture)
+    assert found is not None
+    assert [order.begin for order in found.orders.values() if order] == [100]
+    picture = failing(placed(picture), "a", Failure("task 0 was killed"))
+    picture = placed(picture)
+    assert picture.record.begin == 100, "after a failure, too"
+    picture = saying(picture, b=Report(RUNNING, checkpoint=110))
+    assert after(picture, decide(picture)).record.begin == -1

@@ -94,3 +94,62 @@ def test_every_rank_has_one_seat_no_host_too_many_and_as_many_groups_as_can_are_
     of = {rank: name for name, ranks in found.items() for rank in ranks}
     whole = sum(len({of[g * tasks + t] for t in range(tasks)}) == 1 for g in range(groups))
     assert whole == min(groups, sum(n // tasks for n in free))
+
+
+def test_a_host_on_which_it_failed_is_taken_last():
+    there = hosts(2, 2, 4)
+    assert seat(need(1, 2), there, prefer={"node-a"}, blamed={"node-a": 1}) == {"node-b": (0, 1)}
+    both = {"node-a": 1, "node-b": 3}
+    assert seat(need(1, 2), there, blamed=both) == {"node-c": (0, 1)}
+    assert seat(need(3, 2), there, blamed=both) == {"node-a": (4, 5), "node-c": (0, 1, 2, 3)}
+    assert len(seat(need(4, 2), there, blamed=both)) == 3  # type: ignore[arg-type]  # all are needed
+    everywhere = {"node-a": 2, "node-b": 1, "node-c": 2}
+    assert seat(need(1, 2), there, {"node-a"}, everywhere) == {"node-b": (0, 1)}
+
+
+def test_two_hosts_that_lost_each_other_are_not_taken_together():
+    there = hosts(2, 2, 2)
+    pair = ("node-a", "node-b")
+    assert seat(need(2, 2), there, pair) == {"node-a": (0, 1), "node-b": (2, 3)}
+    assert seat(need(2, 2), there, pair, {}, [pair]) == {"node-b": (0, 1), "node-c": (2, 3)}
+    # the third host failed by itself: still better than two that cannot meet
+    found = seat(need(2, 2), there, pair, {"node-c": 2}, [pair])
+    assert found == {"node-b": (0, 1), "node-c": (2, 3)}
+    triangle = [pair, ("node-a", "node-c"), ("node-b", "node-c")]
+    assert seat(need(1, 2), there, pair, {}, triangle) == {"node-c": (0, 1)}
+    # nothing else is left
+    assert seat(need(2, 2), hosts(2, 2), pair, {}, [pair]) == {"node-a": (0, 1), "node-b": (2, 3)}
+    assert seat(need(3, 2), there, pair, {}, triangle) == seat(need(3, 2), there)
+
+
+NAMES = [f"node-{letter}" for letter in "abcdef"]
+
+
+@given(
+    free=st.lists(st.integers(0, 5), max_size=6),
+    groups=st.integers(1, 4),
+    tasks=st.integers(1, 4),
+    blamed=st.dictionaries(st.sampled_from(NAMES), st.integers(1, 3)),
+    parted=st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=4),
+)
+def test_blame_never_keeps_a_job_from_running_and_no_more_of_it_is_taken_than_needed(
+    free: list[int],
+    groups: int,
+    tasks: int,
+    blamed: dict[str, int],
+    parted: list[tuple[str, str]],
+):
+    there, wanted = hosts(*free), need(groups, tasks)
+    pairs = [pair for pair in parted if pair[0] != pair[1]]
+    found, calm = seat(wanted, there, (), blamed, pairs), seat(wanted, there)
+    assert isinstance(found, Waits) == isinstance(calm, Waits)
+    if isinstance(found, Waits):
+        return
+    assert sorted(r for ranks in found.values() for r in ranks) == [*range(groups * tasks)]
+    assert all(len(ranks) <= there[name].free for name, ranks in found.items())
+    room = sum(host.free for name, host in there.items() if name not in blamed)
+    if room >= wanted.n_slots and not pairs:
+        assert not found.keys() & blamed.keys()
+    alone = [name for name, host in there.items() if host.free >= wanted.n_slots]
+    if alone and not blamed:
+        assert not any(set(pair) <= found.keys() for pair in pairs)

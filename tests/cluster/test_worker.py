@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,8 +14,9 @@ import pytest
 
 import zk
 from horn.cluster.client import Cluster
-from horn.cluster.jobs import State
+from horn.cluster.jobs import ENDED, State
 from horn.cluster.offer import Offer
+from horn.cluster.resuming import resume
 from horn.cluster.worker import Agent
 from horn.errors import AccessDenied, JobError
 from tests.cluster.agents import Agents, agents, alive
@@ -154,7 +156,7 @@ def test_stop_saves_and_resume_goes_on_to_the_same_model(
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.STOPPED and status.record.checkpoint > 0, cluster_of.said()
     assert not cluster_of.tasks("a")
-    client.resume(job)
+    resume(client, job)
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
@@ -257,6 +259,10 @@ def test_with_a_key_a_job_runs_on_two_workers_and_without_it_nothing_can_be_read
         status = cluster_of.wait_ended(cluster, job)
         assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
         assert cluster.files(job)["a"]
+        assert cluster_of.key is not None
+        made_by_tasks = cluster.coord._acl_of(cluster.paths.members(job, 1), 10.0)
+        whose = [cluster_of.key.zookeeper(), cluster_of.key.zookeeper_of(job)]
+        assert [entry.id.id for entry in made_by_tasks] == [one.id for one in whose]
     with pytest.raises(AccessDenied), Cluster(cluster_of.hosts) as stranger:
         stranger.status(job)
 
@@ -317,3 +323,24 @@ def test_of_downpour_only_the_group_that_lost_a_task_starts_again(
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.epoch == 1, "the master had nothing to do"
+
+
+def test_a_job_leaves_a_host_on_which_every_task_dies_and_finishes_elsewhere(
+    cluster_of: Agents, client: Cluster
+):
+    cluster_of.start("a", "b")
+    job = cluster_of.submit(client, "--epochs", "30", tasks=2, max_restarts=2)
+    poisoned: set[int] = set()
+
+    def is_over() -> bool:
+        for pid in cluster_of.tasks("a"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                poisoned.add(pid)
+        return client.jobs.state(job) in ENDED
+
+    cluster_of.wait(is_over)
+    status = client.status(job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert poisoned and status.result["host"] == "b"
+    assert status.record.n_restarts == 1 and status.record.epoch == 2

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-from types import FrameType
 from typing import Any
 
 WATCHED = frozenset({"pickle.find_class", "marshal.loads", "exec"})
@@ -19,9 +18,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 GUARDED = tuple(
     ROOT + name.replace("/", os.sep)
     for name in ("horn/transport/", "horn/cluster/", "horn/checkpoint", "horn/modelfile.py",
-                 "horn/model.py", "horn/runtime/messages.py", "horn/runtime/control.py",
-                 "horn/runtime/parcel.py", "horn/runtime/wire.py", "horn/runtime/serving.py",
-                 "horn/strategies/_server.py", "zk/")
+                 "horn/model.py", "horn/saving.py", "horn/journals.py", "horn/runtime/",
+                 "horn/strategies/", "zk/")
 )  # fmt: skip
 # Where the user's code is run, on purpose: as source, and never from bytes that came unasked.
 USERS = (ROOT + "horn/sources.py",)
@@ -34,7 +32,7 @@ found: list[str] = []
 def hook(event: str, arguments: tuple[Any, ...]) -> None:
     if event not in WATCHED:
         return
-    frame: FrameType | None = sys._getframe(1)
+    frame = sys._getframe().f_back  # None where Python itself runs its main program
     guarded = ""
     while frame is not None:
         file = frame.f_code.co_filename

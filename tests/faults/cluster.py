@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
+import horn
 import zk
 from horn.cluster.coord import Coordinator
 from horn.cluster.keys import Key
@@ -132,12 +134,12 @@ class Cluster:
                 worker.wait(10)
 
     @contextlib.contextmanager
-    def session(self, host: Host | None = None) -> Iterator[Coordinator]:
+    def session(self, host: Host | None = None, timeout_s: float = 30.0) -> Iterator[Coordinator]:
         """A session with ZooKeeper, from a host."""
-        secret = None if self.key is None else self.key.zookeeper()
+        own = None if self.key is None else self.key.zookeeper()
         with (
             (host or self.zk_host or self.hosts[-1]).inside(),
-            Coordinator(self.address, secret=secret, timeout_s=30.0) as coord,
+            Coordinator(self.address, credential=own, timeout_s=timeout_s) as coord,
         ):
             yield coord
 
@@ -235,6 +237,16 @@ class Cluster:
                     if line and "java" not in line.split(" ")[0]:
                         found[pid] = line
         return found
+
+
+def digest(cluster: Cluster, job: str) -> str:
+    """Of the model that rank 0 left."""
+    [path] = [p for p in cluster.folder.rglob("*.horn") if job in str(p)][:1]
+    model = horn.Model.load(path)
+    whole = hashlib.sha256()
+    for name, array in sorted(model.parameters.items()):
+        whole.update(name.encode() + array.tobytes())
+    return whole.hexdigest()
 
 
 class Done:

@@ -39,7 +39,7 @@ def main(folder: str) -> None:
     assert key is not None
     print(key, repr(key), file=sys.stderr)
     server = zk.EmbeddedServer(data_dir=os.path.join(folder, "zk"))
-    with server, Coordinator(server.hosts, secret=key.zookeeper()) as coord:
+    with server, Coordinator(server.hosts, credential=key.zookeeper()) as coord:
         jobs = Jobs(coord)
         with open(os.path.join(folder, "job.py"), "w") as file:
             file.write("def job(): ...\n")

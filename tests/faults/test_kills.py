@@ -1,6 +1,7 @@
 """Tasks that are killed, stopped or misbehave: the job ends as if nothing had been, or says why.
 
-Experiments 10, 11, 12, 23 and 24. pytest -m slow tests/faults/test_kills.py has the full numbers.
+Experiments 11, 12, 23 and 24; 10 is in test_phases.py. pytest -m slow
+tests/faults/test_kills.py has the full numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from tests.runtime.test_launch import (
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 EVERY = 10
-RESUME_S = 5.0  # from kill -9 to the first new superstep, on a machine that does nothing else
 LOADED_S = 40.0  # on one that does
 
 
@@ -171,26 +171,7 @@ def timed(watch, when):
     return found
 
 
-# experiment 10: at each phase
-
-
-@dataclass(frozen=True)
-class Kills:
-    """A schedule that kills its own task once, some time after an iteration began."""
-
-    mark: str
-    iteration: int
-    delay_s: float = 0.0
-    initial: float = 0.05
-
-    def at(self, iteration):
-        if iteration == self.iteration and horn_task() and first(self.mark):
-            kill = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
-            if self.delay_s:
-                threading.Timer(self.delay_s, kill).start()
-            else:
-                kill()
-        return self.initial
+# what the user's code in tasks needs to know
 
 
 def horn_task():
@@ -209,110 +190,6 @@ def first(mark):
     except FileExistsError:
         return False
     return True
-
-
-class Starting(Watch):
-    """Kills a task that has not met the others yet."""
-
-    def __init__(self):
-        super().__init__()
-        self.thread = threading.Thread(target=self.look)
-        self.thread.start()
-
-    def look(self):
-        ends = time.monotonic() + 60
-        while time.monotonic() < ends:
-            found = [pid for pid, task in children().items() if task == 1]
-            if found:
-                self.kill(found[0])
-                return
-            time.sleep(0.001)
-
-
-class Checkpointing(Starting):
-    """Kills a task while a checkpoint is being written."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        super().__init__()
-
-    def look(self):
-        ends = time.monotonic() + 60
-        while time.monotonic() < ends:
-            if list(self.folder.glob("*.tmp")):
-                self.kill(pid_of(1))
-                return
-            time.sleep(0.0005)
-
-
-class Ending(Watch):
-    """Kills a task when the last epoch is over."""
-
-    def __init__(self, n_epochs):
-        super().__init__()
-        self.n_epochs = n_epochs
-
-    def epoch(self, row):
-        if row["epoch"] == self.n_epochs and not self.killed_at:
-            self.kill(pid_of(1))
-
-
-PHASES = ["start", "step", "inside", "barrier", "checkpointing", "end"]
-
-
-def kill_at(phase, number, tmp_path, limit_s):
-    """One run with a kill in a phase; the seconds to the first new superstep."""
-    folder, mark = tmp_path / f"c{number}", str(tmp_path / f"mark{number}")
-    settings, optimizer, watch = {}, None, None
-    if phase == "step":
-        optimizer = horn.SGD(Kills(mark, 25), momentum=0.9)
-    elif phase in ("inside", "barrier"):
-        delay_s = 0.0002 * (number + 1)
-        optimizer = horn.SGD(Kills(mark, 25, delay_s), momentum=0.9)
-    if phase == "barrier":
-        settings["barrier"] = "zookeeper"
-    given = job(60) if optimizer is None else job(60, optimizer=optimizer)
-    calm = horn.train(job(60), tasks=2, **settings)
-    n_epochs = len(calm.history)
-    if phase == "start":
-        watch = Starting()
-    elif phase == "checkpointing":
-        watch = Checkpointing(folder)
-    elif phase == "end":
-        watch = Ending(n_epochs)
-    else:
-        watch = Watch()
-    run = horn.train(
-        given, tasks=2, checkpoints=folder, checkpoint_every=EVERY, progress=watch, **settings
-    )
-    if isinstance(watch, Starting):
-        watch.thread.join()
-    assert bits(run) == bits(calm)
-    same_history(run, calm)
-    if phase == "end" and not watch.notes:
-        return 0.0  # the task had said its last word already
-    assert len(watch.notes) == 1, watch.notes
-    assert not list(folder.glob("*.tmp"))
-    if watch.killed_at and watch.resumed_at:
-        assert watch.resumed_at[0] - watch.killed_at[0] < limit_s
-        return watch.resumed_at[0] - watch.killed_at[0]
-    return 0.0
-
-
-@pytest.mark.parametrize("phase", ["start", "checkpointing"])
-def test_a_kill_in_each_phase_costs_no_result(phase, tmp_path):
-    kill_at(phase, 0, tmp_path, LOADED_S)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("phase", PHASES)
-def test_20_kills_in_each_phase_cost_no_result(phase, tmp_path):
-    took = [kill_at(phase, number, tmp_path, LOADED_S) for number in range(20)]
-    found = [t for t in took if t]
-    if found:
-        print(f"\n{phase}: first new superstep after {np.median(found):.2f} s, worst "
-              f"{max(found):.2f} s", file=sys.stderr)  # fmt: skip
 
 
 @pytest.mark.slow

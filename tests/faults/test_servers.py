@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -187,8 +188,11 @@ def test_a_million_pushes_are_summed_exactly_while_a_server_is_killed(make):
     job = make(Topology(2, 1, 2), n_pushes=n_pushes, pull_every=64, say_every=1024)
     job.start_all()
     times = kills(job, 2, n_pushes, 6, twice=True)
-    assert max(times) <= BACK_S * slowness(), times
     exact(job, n_pushes, LONG_S)
+    back = f"{statistics.median(times):.2f} s (worst {max(times):.2f})"
+    print(f"\n2**20 pushes, {len(times)} kills of a server: back after {back}, sums exact",
+          file=sys.stderr)  # fmt: skip
+    assert max(times) <= BACK_S * slowness(), times
 
 
 def test_all_servers_killed_at_once_come_back(make):

@@ -499,6 +499,28 @@ horn.train(endless(), tasks=2, progress=Tell())
 """
 
 
+def test_a_process_that_still_imports_ends_with_its_parent(tmp_path):
+    """Imports that take for ever stand for those that take long on a busy machine."""
+    (tmp_path / "horn").mkdir()
+    (tmp_path / "horn" / "__init__.py").write_text("import time\ntime.sleep(1000)\n")
+    code = (
+        "import sys; from horn.runtime.family import Child\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "print(Child(0, 1, 'test').process.pid, flush=True); input()"
+    )
+    how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **how) as parent:
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        try:
+            parent.kill()
+            parent.wait(DEADLINE_S)
+            assert select.select([child], [], [], 2.0)[0], "it goes on without its parent"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+            os.close(child)
+
+
 def test_the_tasks_end_with_a_parent_that_is_killed():
     code = textwrap.dedent(PARENT).format(root=str(Path(__file__).parents[2]))
     with subprocess.Popen(

@@ -42,7 +42,7 @@ def test_the_options_of_the_reference_are_set(scheme):
         "MAXMSGSIZE": 8 << 20, "HANDSHAKE_IVL": 5000, "SNDHWM": 16, "RCVHWM": 16, "LINGER": 2000,
         "HEARTBEAT_IVL": 0, "IMMEDIATE": 1, "RECONNECT_IVL": 100, "RECONNECT_IVL_MAX": 5000,
         "TCP_KEEPALIVE": 1, "TCP_KEEPALIVE_IDLE": 2, "TCP_KEEPALIVE_INTVL": 2,
-        "TCP_KEEPALIVE_CNT": 3, "TCP_MAXRT": 8000,
+        "TCP_KEEPALIVE_CNT": 3, "TCP_MAXRT": 6000,
     }  # fmt: skip
 
     def body(t):

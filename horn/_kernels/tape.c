@@ -1,172 +1,23 @@
-/* The tape: a flat array of instructions over strided views, and the threads that run it.
- *
- * No checks and no allocation here: engine.pyx has checked every shape when it appended. The loop,
- * draw and load bodies are in strips.h, compiled once per dtype and per processor level (plain,
- * AVX2, AVX-512) and chosen when the module is imported: the build needs no -march.
- */
-#ifndef HORN_ENGINE_H
-#define HORN_ENGINE_H
-
-#include <math.h>
-#include <pthread.h>
+/* What runs a tape: loops cut into threads, products, the barrier (see tape.h). */
 #include <sched.h>
-#include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Bytes of one register strip: a dozen live strips stay inside a 32 KiB first-level cache. */
-#define STRIP_BYTES 2048
+#include "tape.h"
+#include "thin.h"
 
-enum { F32, F64, U8, I32, I64, IOTA };
-static const int64_t ITEM_SIZE[] = {4, 8, 1, 4, 8, 0};
+#ifdef HORN_X86
+#include <immintrin.h>
+#endif
 
-enum { K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE };
-
-enum {
-    OP_COPY, OP_NEG, OP_ABS, OP_SQRT, OP_EXP, OP_LOG, OP_LOG1P, OP_EXPM1, OP_TANH, OP_SIGMOID,
-    OP_SOFTPLUS, OP_SIN, OP_COS, OP_FLOOR, OP_SIGN, OP_NOT, OP_RELU, OP_SQUARE, OP_RECIPROCAL,
-    OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_MIN, OP_MAX, OP_POW, OP_LT, OP_LE, OP_GT, OP_GE, OP_EQ,
-    OP_NE, OP_AND, OP_OR, OP_SELECT, OP_FMA, N_OPS
-};
-
-enum { R_NONE, R_SUM, R_PROD, R_MAX, R_MIN, R_ANY, R_ALL, R_ARGMAX };
-
-enum { D_UNIFORM, D_NORMAL, D_BERNOULLI };
-
-typedef struct { int64_t fixed; int32_t dim; } extent_t;               /* dim < 0: fixed */
-typedef struct { double factor; int32_t scalar, per; } coef_t;         /* factor * scalar / dim */
-
-typedef struct {
-    char *data;                 /* of an IOTA: its first value, as an integer */
-    int64_t stride[3];          /* in elements; 0 = broadcast */
-    const int32_t *index[3];    /* coordinate -> place, or NULL */
-    const uint16_t *mask[3];    /* the same list as bits, 16 places each, or NULL */
-    int32_t dtype;
-    int32_t ascending;          /* index lists ascend without repeats: may be one range */
-    int32_t local;              /* an IOTA that counts from the start of its ragged row */
-    int32_t direct;             /* an output that its last operation may write in place */
-} view_t;
-
-typedef struct { int32_t op, dst, a, b, c; } op_t;
-
-typedef struct {
-    extent_t extent[3];
-    const int64_t *indptr;      /* ragged axis 1: places indptr[a0] to indptr[a0 + 1] */
-    int32_t n_in, n_out, n_ops, n_const, n_values, n_slots;
-    int32_t reduce, axis;       /* monoid; 1 or 2 */
-    int32_t accumulate;         /* combine with what the output holds */
-    int32_t fast;               /* 1: the sum of a product of two inputs; 2: one copy */
-    view_t *view;               /* inputs, then outputs */
-    op_t *ops;
-    coef_t *consts;
-    int32_t *slot;              /* value -> scratch strip */
-    int32_t *result;            /* output -> value */
-} loop_t;
-
-typedef struct { char *data; int64_t stride[2], ld; int32_t row; } matrix_t;
-
-#define MAX_PARTS 7
-
-typedef struct {
-    matrix_t a, b, c;
-    extent_t m, n, k;
-    coef_t alpha, beta;
-    int64_t block;              /* rows of C per block of a fused loop */
-    /* thin.h can do product and loop at once: v = decay v + product, w += v (w may be NULL), at
-     * live rows and columns or at all; v NULL: it cannot */
-    float *v, *w; int64_t ldv, ldw;
-    const int32_t *rows, *cols; const uint16_t *bits;
-    coef_t decay;
-    /* what others add to the product */
-    int32_t n_parts; const float *part[MAX_PARTS]; int64_t ldpart[MAX_PARTS];
-    /* 1, 2: b is w at live rows and columns, turned or not, and live.h makes the product */
-    int32_t live;
-} gemm_t;
-
-typedef struct {
-    char *out; int64_t stride[2]; int32_t dtype, kind;
-    extent_t rows, neurons;
-    const uint64_t *samples;    /* NULL: shared by the batch */
-    int32_t iteration;          /* a dim */
-    uint32_t key[2], site;
-    int64_t first;              /* number of the first neuron */
-    coef_t below;               /* Bernoulli: one where the uniform is below */
-} draw_t;
-
-typedef struct {
-    const char *source; int64_t row_stride, col_stride; int32_t dtype;
-    const int64_t *index;
-    char *out; int64_t stride[2]; int32_t out_dtype;
-    extent_t rows, cols;
-    coef_t scale;
-} load_t;
-
-typedef struct {
-    const char *mask; int64_t stride; int32_t dtype;
-    extent_t n;
-    int32_t *list; uint16_t *bits; int32_t dim;
-} live_t;
-
-typedef struct {
-    int32_t kind, numpy;        /* numpy: this GEMM goes back to Python */
-    int64_t ns;                 /* profile */
-    gemm_t *gemm; loop_t *loop; draw_t *draw; load_t *load; live_t *live;
-} ins_t;
-
-typedef struct tape_s tape_t;
-typedef void (*gemm_numpy_t)(void *, const gemm_t *, int64_t, int64_t, int64_t, double, double);
-
-typedef struct {
-    pthread_t thread; tape_t *tape; int tid;
-} worker_t;
-
-struct tape_s {
-    int32_t dtype, n_threads, n_ins, room, spin, profile, ilp64, is_open;
-    ins_t *ins;
-    int64_t *dims; double *scalars;
-    void *sgemm, *dgemm;
-    gemm_numpy_t numpy_gemm; void *owner;
-    char **scratch; int64_t scratch_bytes; char **thin;
-    void *blas_get, *blas_set;  /* how many threads the BLAS itself would use */
-    /* threads */
-    worker_t *worker; int32_t n_workers; int64_t pid;
-    int32_t first, last; atomic_int stop;
-    atomic_int go, sleepers_go;
-    atomic_int arrived, generation, sleepers;
-    pthread_mutex_t lock; pthread_cond_t wake;
-};
-
-static inline int64_t resolve(const tape_t *t, extent_t e) {
-    return e.dim < 0 ? e.fixed : t->dims[e.dim];
-}
-static inline double value_of(const tape_t *t, coef_t c) {
-    double v = c.factor;
-    if (c.scalar >= 0) v *= t->scalars[c.scalar];
-    if (c.per >= 0) v /= (double)t->dims[c.per];
-    return v;
-}
 static inline int64_t now_ns(void) {
     struct timespec ts; clock_gettime(CLOCK_MONOTONIC, &ts);
     return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
-/* The part of n that belongs to a thread, cut at multiples of `align`. */
-static inline void share(int64_t n, int tid, int nt, int64_t align, int64_t *lo, int64_t *hi) {
-    int64_t units = (n + align - 1) / align;
-    *lo = units * tid / nt * align; *hi = units * (tid + 1) / nt * align;
-    if (*lo > n) *lo = n;
-    if (*hi > n) *hi = n;
-}
 
 /* ---- a loop bound to this run's extents ---- */
-#define MAX_VIEWS 48
-typedef struct {
-    int64_t n[3]; const int64_t *indptr; int axis; view_t v[MAX_VIEWS];
-} domain_t;
-
 static void shift(domain_t *d, int n_views, int axis, int64_t by) {
     for (int i = 0; i < n_views; i++) {
         view_t *v = &d->v[i];
@@ -275,109 +126,11 @@ static int cut(domain_t *d, int nv, int tid, int nt, int64_t work) {
     return hi > lo;
 }
 
-/* ---- the bodies, per dtype and processor level ---- */
-typedef struct {
-    void (*loop)(const tape_t *, const loop_t *, domain_t *, char *);
-    void (*draw)(const tape_t *, const draw_t *, int, int);
-    void (*load)(const tape_t *, const load_t *, int, int);
-} body_t;
-
-#define PASTE_(a, b) a##b
-#define PASTE(a, b) PASTE_(a, b)
-#define TEXT_(x) #x
-
-#if defined(__x86_64__) && defined(__GNUC__)
-#define HORN_X86 1
-#include <immintrin.h>
-#endif
-
-#if defined(__clang__)
-#define IVDEP _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define IVDEP _Pragma("GCC ivdep")
-#endif
-
-#define LEVEL 0
-#define REAL float
-#define IS_F32 1
-#define K(name) PASTE(name, _f32_l0)
-#include "strips.h"
-#undef REAL
-#undef IS_F32
-#undef K
-#define REAL double
-#define IS_F32 0
-#define K(name) PASTE(name, _f64_l0)
-#include "strips.h"
-#undef REAL
-#undef IS_F32
-#undef K
-#undef LEVEL
-
-#ifdef HORN_X86
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
-#define LEVEL 1
-#define REAL float
-#define IS_F32 1
-#define K(name) PASTE(name, _f32_l1)
-#include "strips.h"
-#undef REAL
-#undef IS_F32
-#undef K
-#define REAL double
-#define IS_F32 0
-#define K(name) PASTE(name, _f64_l1)
-#include "strips.h"
-#undef REAL
-#undef IS_F32
-#undef K
-#undef LEVEL
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512dq,avx512bw,avx512vl"))), \
-                             apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,avx512f,avx512dq,avx512bw,avx512vl")
-#endif
-#define LEVEL 2
-#define REAL float
-#define IS_F32 1
-#define K(name) PASTE(name, _f32_l2)
-#include "strips.h"
-#undef REAL
-#undef IS_F32
-#undef K
-#define REAL double
-#define IS_F32 0
-#define K(name) PASTE(name, _f64_l2)
-#include "strips.h"
-#undef REAL
-#undef IS_F32
-#undef K
-#undef LEVEL
-#include "thin.h"
-#include "live.h"
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-#else
-#define THIN_BYTES 64
-#define LIVE_BYTES 64
-#endif
-
+/* ---- the bodies ---- */
 static body_t BODIES[2];
-static int LEVEL_USED = 0;
+int LEVEL_USED = 0;
 
-static void choose_level(int limit) {
+void choose_level(int limit) {
     int level = 0;
 #ifdef HORN_X86
     __builtin_cpu_init();
@@ -387,17 +140,12 @@ static void choose_level(int limit) {
 #endif
     if (level > limit) level = limit;
     LEVEL_USED = level;
-    BODIES[F32] = (body_t){loop_f32_l0, draw_f32_l0, load_f32_l0};
-    BODIES[F64] = (body_t){loop_f64_l0, draw_f64_l0, load_f64_l0};
+    const body_t *bodies = PLAIN;
 #ifdef HORN_X86
-    if (level == 1) {
-        BODIES[F32] = (body_t){loop_f32_l1, draw_f32_l1, load_f32_l1};
-        BODIES[F64] = (body_t){loop_f64_l1, draw_f64_l1, load_f64_l1};
-    } else if (level == 2) {
-        BODIES[F32] = (body_t){loop_f32_l2, draw_f32_l2, load_f32_l2};
-        BODIES[F64] = (body_t){loop_f64_l2, draw_f64_l2, load_f64_l2};
-    }
+    if (level == 1) bodies = AVX2;
+    if (level == 2) bodies = AVX512;
 #endif
+    BODIES[F32] = bodies[F32]; BODIES[F64] = bodies[F64];
 }
 
 /* ---- GEMM ---- */
@@ -630,7 +378,7 @@ static void *work(void *arg) {
     }
 }
 
-static int start_threads(tape_t *t) {
+int start_threads(tape_t *t) {
     t->pid = getpid();
     atomic_store(&t->stop, 0); atomic_store(&t->go, 0); atomic_store(&t->sleepers_go, 0);
     atomic_store(&t->arrived, 0); atomic_store(&t->generation, 0); atomic_store(&t->sleepers, 0);
@@ -645,7 +393,7 @@ static int start_threads(tape_t *t) {
     return 0;
 }
 
-static void stop_threads(tape_t *t) {
+void stop_threads(tape_t *t) {
     if (!t->worker) return;
     if (t->pid == getpid()) {
         atomic_store(&t->stop, 1);
@@ -656,7 +404,7 @@ static void stop_threads(tape_t *t) {
     free(t->worker); t->worker = NULL; t->n_workers = 0;
 }
 
-static void tape_run(tape_t *t, int32_t first, int32_t last) {
+void tape_run(tape_t *t, int32_t first, int32_t last) {
     int before = 1;
     if (t->blas_get) {
         before = ((int (*)(void))t->blas_get)();
@@ -668,12 +416,12 @@ static void tape_run(tape_t *t, int32_t first, int32_t last) {
     if (before != 1) ((void (*)(int))t->blas_set)(before);
 }
 
-static void free_loop(loop_t *l) {
+void free_loop(loop_t *l) {
     if (!l) return;
     free(l->view); free(l->ops); free(l->consts); free(l->slot); free(l->result); free(l);
 }
 
-static void tape_free(tape_t *t) {
+void tape_free(tape_t *t) {
     stop_threads(t);
     for (int32_t i = 0; i < t->n_ins; i++) {
         free(t->ins[i].gemm); free_loop(t->ins[i].loop); free(t->ins[i].draw);
@@ -682,6 +430,5 @@ static void tape_free(tape_t *t) {
     free(t->ins);
     if (t->scratch) for (int i = 0; i < t->n_threads; i++) free(t->scratch[i]);
     if (t->thin) for (int i = 0; i < t->n_threads; i++) free(t->thin[i]);
-    free(t->thin); free(t->scratch); free(t->dims); free(t->scalars);
+    free(t->thin); free(t->scratch);
 }
-#endif

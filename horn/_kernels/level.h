@@ -1,0 +1,34 @@
+/* The bodies of one processor level, of both dtypes. LEVEL, BODY and the target come from the
+ * includer, which is one file per level so that they compile side by side.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+
+#if defined(__clang__)
+#define IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define IVDEP _Pragma("GCC ivdep")
+#endif
+
+#define REAL float
+#define IS_F32 1
+#define K(name) PASTE(name, PASTE(_f32_l, LEVEL))
+#include "strips.h"
+#undef REAL
+#undef IS_F32
+#undef K
+#define REAL double
+#define IS_F32 0
+#define K(name) PASTE(name, PASTE(_f64_l, LEVEL))
+#include "strips.h"
+#undef REAL
+#undef IS_F32
+#undef K
+
+#define OF(name, type) PASTE(name, PASTE(type, LEVEL))
+const body_t BODY[2] = {{OF(loop, _f32_l), OF(draw, _f32_l), OF(load, _f32_l)},
+                        {OF(loop, _f64_l), OF(draw, _f64_l), OF(load, _f64_l)}};

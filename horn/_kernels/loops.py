@@ -1,0 +1,365 @@
+"""What a loop of the tape does, worked out when it is appended: checks, numbers, order, strips.
+
+Pure: no memory is made and nothing runs. `engine.Tape` copies a `Plan` into C as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from horn._kernels.operands import (
+    MONOIDS,
+    OPS,
+    Array,
+    Axis,
+    Dim,
+    Extent,
+    Input,
+    Iota,
+    Number,
+    Op,
+    Output,
+    Ragged,
+    View,
+    known,
+    maximum_of,
+    strides,
+    usable,
+)
+
+Axes = Mapping[Any, int | Dim | Ragged]
+Order = tuple[Axis | None, ...]
+
+
+@dataclass(slots=True)
+class Plan:
+    """A loop in the words of tape.h.
+
+    Values are numbered: views and iotas, then constants, then one per operation. `keep` has the
+    arrays whose memory the loop goes to.
+    """
+
+    order: Order  # the three axes, outermost first; None is an axis of one place
+    extents: list[Extent]
+    indptr: Array | None
+    ragged: Sequence[Axis]
+    views: list[View | Iota]  # inputs, then outputs
+    consts: list[Number]
+    program: list[tuple[int, list[int]]]
+    results: list[int]  # output -> value
+    reduce: int
+    axis: int
+    fast: int
+    direct: list[bool]  # output -> its last operation may write it in place; none if it reduces
+    slots: list[int]  # value -> strip
+    n_slots: int
+    keep: list[Array]
+
+
+def plan(
+    axes: Axes,
+    inputs: Sequence[Input],
+    ops: Sequence[Op],
+    outputs: Sequence[Output],
+    reduce: tuple[str, Axis] | None,
+    accumulate: bool,
+    order: Order | None,
+    max_views: int,
+) -> Plan:
+    """The loop of these arguments of `Tape.loop`, or a ValueError that says what does not fit."""
+    if not 1 <= len(axes) <= 3:
+        raise ValueError(f"a loop has one to three axes, not {len(axes)}")
+    if not outputs:
+        raise ValueError("a loop without outputs does nothing")
+    _check_reduction(axes, outputs, reduce, accumulate)
+    monoid, folded = (None, None) if reduce is None else reduce
+    ragged = [name for name, extent in axes.items() if isinstance(extent, Ragged)]
+    if len(ragged) > 1:
+        raise ValueError(f"only one axis can be ragged, got {ragged}")
+
+    arrays = [v for v in inputs if isinstance(v, (View, Iota))]
+    consts = [v for v in inputs if not isinstance(v, (View, Iota))]
+    program, results = _number(inputs, ops, outputs, reduce is not None)
+    views = arrays + [view for view, _ in outputs]
+    if len(views) > max_views:
+        raise ValueError(f"a loop has at most {max_views} arrays, got {len(views)}; split it")
+    keep: list[Array] = []
+    for i, view in enumerate(views):
+        keep += _check_view(view, axes, i >= len(arrays), folded)
+
+    order = order or _order(axes, views, folded, ragged)
+    extents: list[Extent] = []
+    indptr = None
+    for name in order:
+        extent = 1 if name is None else axes[name]
+        if isinstance(extent, Ragged):
+            indptr = _check_indptr(extent, axes)
+            keep.append(indptr)
+            extent = 1
+        extents.append(extent)
+    slots, n_slots = _strips(len(arrays), len(consts), program, results)
+    return Plan(
+        order=order,
+        extents=extents,
+        indptr=indptr,
+        ragged=ragged,
+        views=views,
+        consts=consts,
+        program=program,
+        results=results,
+        reduce=0 if monoid is None else MONOIDS[monoid],
+        axis=0 if reduce is None else order.index(folded),
+        fast=_fast(arrays, consts, program, outputs, monoid),
+        direct=_direct(arrays, len(inputs), program, results, outputs) if reduce is None else [],
+        slots=slots,
+        n_slots=n_slots,
+        keep=keep,
+    )
+
+
+def _check_reduction(
+    axes: Axes, outputs: Sequence[Output], reduce: tuple[str, Axis] | None, accumulate: bool
+) -> None:
+    if reduce is None:
+        if accumulate:
+            raise ValueError("accumulate is for reductions; add the old value in ops")
+        return
+    monoid, folded = reduce
+    if monoid not in MONOIDS:
+        raise ValueError(f"no reduction is called {monoid!r}; there are {', '.join(MONOIDS)}")
+    if folded not in axes:
+        raise ValueError(f"the reduced axis {folded!r} is not one of {list(axes)}")
+    allowed = 2 if monoid == "argmax" else 1
+    if len(outputs) > allowed:
+        raise ValueError(f"{monoid} has at most {allowed} outputs, got {len(outputs)}")
+    if monoid == "argmax" and accumulate and len(outputs) == 1:
+        raise ValueError("an argmax that accumulates needs the maximum as second output")
+
+
+def _number(
+    inputs: Sequence[Input], ops: Sequence[Op], outputs: Sequence[Output], reduces: bool
+) -> tuple[list[tuple[int, list[int]]], list[int]]:
+    """The operations over numbered values, and the value of each output.
+
+    Every output of an elementwise loop is the result of an operation of its own, if need be a copy.
+    """
+    first = [i for i, v in enumerate(inputs) if isinstance(v, (View, Iota))]
+    first += [i for i, v in enumerate(inputs) if not isinstance(v, (View, Iota))]
+    number = {given: place for place, given in enumerate(first)}
+    program = []
+    for i, (name, *values) in enumerate(ops):
+        if name not in OPS:
+            raise ValueError(f"operation {i} is {name!r}; known: {', '.join(OPS)}")
+        code, arity = OPS[name]
+        if len(values) != arity:
+            raise ValueError(f"operation {i} {name!r} takes {arity} values, got {len(values)}")
+        for v in values:
+            if v not in number:
+                raise ValueError(
+                    f"operation {i} {name!r} reads value {v!r}; it may read 0 to "
+                    f"{len(inputs) + i - 1}"
+                )
+        program.append((code, [number[v] for v in values]))
+        number[len(inputs) + i] = len(inputs) + i
+    results: list[int] = []
+    n_values = len(inputs) + len(ops)
+    for _, value in outputs:
+        if value not in number:
+            raise ValueError(f"an output takes value {value!r}; there are 0 to {n_values - 1}")
+        value = number[value]
+        if not reduces and (value < len(inputs) or value in results):
+            program.append((OPS["copy"][0], [value]))
+            value = len(inputs) + len(program) - 1
+        results.append(value)
+    return program, results
+
+
+def _fast(
+    arrays: Sequence[View | Iota],
+    consts: Sequence[Number],
+    program: Sequence[tuple[int, list[int]]],
+    outputs: Sequence[Output],
+    monoid: str | None,
+) -> int:
+    """1: the sum of a product of two views; 2: a copy in rows; 0: neither."""
+    viewed = all(isinstance(view, View) for view in arrays)
+    if monoid is None:
+        if not (viewed and len(arrays) == len(outputs) == 1 and program == [(OPS["copy"][0], [0])]):
+            return 0
+        source = arrays[0]
+        assert isinstance(source, View)
+        # a copy may not be done in rows where it would read what it has written
+        return 0 if np.may_share_memory(source.array, outputs[0][0].array) else 2
+    product = program == [(OPS["mul"][0], [0, 1])]
+    return int(monoid == "sum" and viewed and len(arrays) == 2 and not consts and product)
+
+
+def _direct(
+    arrays: Sequence[View | Iota],
+    n_inputs: int,
+    program: Sequence[tuple[int, list[int]]],
+    results: Sequence[int],
+    outputs: Sequence[Output],
+) -> list[bool]:
+    """Which outputs may be written in place: their memory is not read, or written, afterwards."""
+    last = _last_uses(n_inputs, program)
+    free = []
+    for i, (out, _) in enumerate(outputs):
+        made = results[i] - n_inputs
+        others = [
+            view.array for j, view in enumerate(arrays) if isinstance(view, View) and last[j] > made
+        ]
+        others += [view.array for j, (view, _) in enumerate(outputs) if j != i]
+        free.append(not any(np.may_share_memory(out.array, other) for other in others))
+    return free
+
+
+def _last_uses(n_inputs: int, program: Sequence[tuple[int, list[int]]]) -> list[int]:
+    """value -> the last operation that reads it, or -1."""
+    last = [-1] * (n_inputs + len(program))
+    for i, (_, values) in enumerate(program):
+        for v in values:
+            last[v] = i
+    return last
+
+
+def _strips(
+    n_arrays: int,
+    n_consts: int,
+    program: Sequence[tuple[int, list[int]]],
+    results: Sequence[int],
+) -> tuple[list[int], int]:
+    """value -> strip, and how many: constants keep theirs, another's is free when it is dead."""
+    first = n_arrays + n_consts
+    last = _last_uses(first, program)
+    for v in results:
+        last[v] = len(program)
+    slots = [n_consts + v if v < n_arrays else v - n_arrays for v in range(first)]
+    spare: list[int] = []
+    n_slots = first
+    for i, (_, values) in enumerate(program):
+        spare += [slots[v] for v in set(values) if last[v] == i and not n_arrays <= v < first]
+        if spare:
+            slots.append(spare.pop())
+        else:
+            slots.append(n_slots)
+            n_slots += 1
+        if last[first + i] < 0:
+            spare.append(slots[first + i])
+    return slots, n_slots
+
+
+def _check_indptr(extent: Ragged, axes: Axes) -> Array:
+    rows = axes[extent.over]
+    assert not isinstance(rows, Ragged)  # `_order` has refused it
+    indptr = usable(extent.indptr, "indptr")
+    shape = (maximum_of(rows) + 1,)
+    if indptr.dtype != np.int64 or not indptr.flags.c_contiguous or indptr.shape != shape:
+        raise ValueError(
+            f"indptr must be contiguous int64 of {shape[0]}, got {indptr.shape} of {indptr.dtype}"
+        )
+    return indptr
+
+
+def _check_view(view: Any, axes: Axes, is_output: bool, folded: Axis) -> list[Array]:
+    """The arrays of the view, which lies on the loop's axes."""
+    if isinstance(view, Iota):
+        if view.axis not in axes:
+            raise ValueError(f"the iota's axis {view.axis!r} is not one of {list(axes)}")
+        return []
+    if not isinstance(view, View):
+        raise ValueError(f"an output is a View, got {type(view).__name__}")
+    array = usable(view.array, f"the view over {view.axes}", writes=is_output)
+    keep = [array]
+    known(array.dtype, f"the view over {view.axes}")
+    if array.ndim != len(view.axes) or len(set(view.axes)) != len(view.axes):
+        raise ValueError(f"an array of {array.ndim} dimensions cannot lie on the axes {view.axes}")
+    for name, length in zip(view.axes, array.shape, strict=True):
+        if name not in axes:
+            raise ValueError(f"the axis {name!r} of a view is not one of {list(axes)}")
+        extent = axes[name]
+        if name in view.index:
+            places = usable(view.index[name], f"the index list of {name!r}")
+            if places.dtype != np.int32 or places.ndim != 1 or not places.flags.c_contiguous:
+                raise ValueError(
+                    f"the index list of {name!r} must be a contiguous int32 vector, got "
+                    f"{places.shape} of {places.dtype}"
+                )
+            keep.append(places)
+            length = len(places)
+        need = int(extent.indptr[-1]) if isinstance(extent, Ragged) else maximum_of(extent)
+        if length < need:
+            raise ValueError(
+                f"axis {name!r} may have {need} places, but the view over {view.axes} has {length}"
+            )
+    unknown = [name for name in view.index if name not in view.axes]
+    if unknown:
+        raise ValueError(f"index lists for {unknown}, which the view {view.axes} does not have")
+    if is_output:
+        _check_output(view, axes, folded)
+    return keep
+
+
+def _check_output(view: View, axes: Axes, folded: Axis) -> None:
+    implied = [
+        extent.over
+        for name, extent in axes.items()
+        if isinstance(extent, Ragged) and name in view.axes
+    ]
+    needed = [name for name in axes if name != folded]
+    missing = [name for name in needed if name not in view.axes and name not in implied]
+    if missing or folded in view.axes:
+        raise ValueError(f"an output must lie on exactly the axes {needed}, not {view.axes}")
+
+
+def _order(axes: Axes, views: Sequence[View | Iota], folded: Axis, ragged: Sequence[Axis]) -> Order:
+    """The three axes, outermost first: the strip runs where most of the memory is contiguous.
+
+    A ragged axis is the middle one and its rows the first; a reduced one is never the first.
+    """
+    if ragged:
+        extent = axes[ragged[0]]
+        assert isinstance(extent, Ragged)
+        over = extent.over
+        if over not in axes or over == ragged[0] or isinstance(axes[over], Ragged):
+            raise ValueError(
+                f"the ragged axis {ragged[0]!r} is over {over!r}, which is not another axis of "
+                f"this loop"
+            )
+        if folded == over:
+            raise ValueError("the rows of a ragged axis cannot be reduced in the same loop")
+        rest = [name for name in axes if name not in (ragged[0], over)]
+        return (over, ragged[0], rest[0] if rest else None)
+
+    lengths = {name: max(1, maximum_of(extent)) for name, extent in axes.items()}  # type: ignore[arg-type]
+    names = list(axes)
+    score = _contiguity(lengths, views)
+    inner = max(names, key=lambda name: (lengths[name] > 1, score(name), names.index(name)))
+    rest = [name for name in names if name != inner]
+    if folded is not None and folded != inner:
+        rest = [name for name in rest if name != folded] + [folded]
+    return (*[None] * (2 - len(rest)), *rest, inner)
+
+
+def _contiguity(
+    lengths: Mapping[Axis, int], views: Sequence[View | Iota]
+) -> Callable[[Axis], float]:
+    """axis -> numbers that lie side by side along it, less those that do not."""
+
+    def score(name: Axis) -> float:
+        total = 0.0
+        for view in views:
+            if not isinstance(view, View) or name not in view.axes:
+                continue
+            size = 1.0
+            for axis in view.axes:
+                size *= lengths[axis]
+            step = strides(view.array)[view.axes.index(name)]
+            total += size if step == 1 and name not in view.index else -size
+        return total
+
+    return score

@@ -1,0 +1,155 @@
+"""What the instructions of a tape are made of: its tables' entries, views, axes and operations."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Axis = Hashable
+
+#: element type -> code, in the order of tape.h
+DTYPES = {
+    np.dtype(np.float32): 0,
+    np.dtype(np.float64): 1,
+    np.dtype(np.uint8): 2,
+    np.dtype(np.bool_): 2,
+    np.dtype(np.int32): 3,
+    np.dtype(np.int64): 4,
+}
+#: operation -> (code, number of arguments), in the order of tape.h
+OPS = {
+    name: (code, 1 if code < 19 else 2 if code < 34 else 3)
+    for code, name in enumerate(
+        "copy neg abs sqrt exp log log1p expm1 tanh sigmoid softplus sin cos floor sign not relu "
+        "square reciprocal add sub mul div min max pow lt le gt ge eq ne and or select fma".split()
+    )
+}
+#: monoid -> code, in the order of tape.h
+MONOIDS = {name: code for code, name in enumerate("sum prod max min any all argmax".split(), 1)}
+
+
+class Dim:
+    """A whole number in `tape.dims`, at most `maximum`."""
+
+    __slots__ = ("index", "maximum")
+
+    def __init__(self, index: int, maximum: int) -> None:
+        self.index, self.maximum = index, maximum
+
+    def __repr__(self) -> str:
+        return f"Dim({self.index}, at most {self.maximum})"
+
+
+class Scalar:
+    """A double in `tape.scalars`."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __repr__(self) -> str:
+        return f"Scalar({self.index})"
+
+
+class Coef:
+    """factor * scalar / per, read when the instruction runs; `scalar` and `per` may be left out."""
+
+    __slots__ = ("factor", "scalar", "per")
+
+    def __init__(
+        self, factor: float = 1.0, scalar: Scalar | None = None, per: Dim | None = None
+    ) -> None:
+        self.factor, self.scalar, self.per = float(factor), scalar, per
+
+
+class View:
+    """An array over some axes of a loop: one axis name per dimension, in the array's order.
+
+    index : {axis: int32 list}; the coordinate on that axis is looked up in the list.
+    ascending : the lists ascend without repeats, so one that is a range costs nothing.
+    """
+
+    __slots__ = ("array", "axes", "index", "ascending")
+
+    def __init__(
+        self,
+        array: Array,
+        axes: Sequence[Axis],
+        index: Mapping[Any, NDArray[np.int32]] | None = None,
+        ascending: bool = False,
+    ) -> None:
+        self.array, self.axes, self.index = array, tuple(axes), dict(index or {})
+        self.ascending = ascending
+
+
+class Iota:
+    """The coordinate on one axis plus `offset`; on a ragged axis, the place among the messages."""
+
+    __slots__ = ("axis", "offset")
+
+    def __init__(self, axis: Axis, offset: int = 0) -> None:
+        self.axis, self.offset = axis, int(offset)
+
+
+class Ragged:
+    """The extent of an axis of edges: row r of axis `over` has indptr[r] to indptr[r + 1]."""
+
+    __slots__ = ("indptr", "over")
+
+    def __init__(self, indptr: NDArray[np.int64], over: Axis) -> None:
+        self.indptr, self.over = indptr, over
+
+
+Extent = int | Dim
+Number = float | Scalar | Coef
+Input = View | Iota | Number
+Output = tuple[View, int]
+Op = tuple[Any, ...]
+
+
+def maximum_of(extent: Extent) -> int:
+    """How many places an axis may have."""
+    return extent.maximum if isinstance(extent, Dim) else int(extent)
+
+
+def usable(array: Any, name: str, writes: bool = False) -> Array:
+    """The array, if C can walk it by strides; a ValueError says what is wrong with it."""
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{name} must be a NumPy array, got {type(array).__name__}")
+    if writes and not array.flags.writeable:
+        raise ValueError(f"{name} is read-only, but the instruction writes to it")
+    if any(s % array.itemsize for s in array.strides):
+        raise ValueError(
+            f"{name} has strides {array.strides}, not multiples of its item size {array.itemsize}"
+        )
+    if not array.dtype.isnative:
+        raise ValueError(f"{name} is {array.dtype.str}: convert it to this machine's order")
+    return array
+
+
+def known(dtype: np.dtype[Any], name: str) -> int:
+    """The code of an element type, or a ValueError."""
+    if dtype not in DTYPES:
+        raise ValueError(
+            f"{name} has dtype {dtype}; known: {', '.join(str(each) for each in DTYPES)}"
+        )
+    return DTYPES[dtype]
+
+
+def strides(array: Array) -> tuple[int, ...]:
+    """The strides in elements."""
+    return tuple(s // array.itemsize for s in array.strides)
+
+
+def is_row(array: Array) -> bool:
+    """Rows are contiguous, one after the other or further apart."""
+    rows, cols = array.shape
+    s0, s1 = strides(array)
+    if array.size == 0:
+        return True
+    return bool((s1 == 1 or cols <= 1) and (rows <= 1 or s0 >= max(1, cols)))

@@ -1,0 +1,18 @@
+"""What the exit code of a process says. Pure."""
+
+from __future__ import annotations
+
+import signal
+
+
+def how_it_ended(code: int) -> tuple[str, str]:
+    """In words, and a hint or "". Codes below 0 are signals, as subprocess gives them."""
+    if code >= 0:
+        return f"ended with exit code {code}", ""
+    try:
+        how = f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        how = f"was killed by signal {-code}"
+    if -code == signal.SIGKILL:
+        return how, "If nobody did, it was the kernel, for memory: see dmesg."
+    return how, ""

@@ -1,0 +1,194 @@
+"""Traps in a task's own process: it kills itself at a certain point of the code, once.
+
+``Trap`` is a schedule, so it comes into the process with the job, and is asked before each batch.
+The time of the kill is in the file ``mark``, that of the first batch afterwards in ``mark``.again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PUSHING = "pushing"
+HELD_S = 20.0  # at most, that another task is held up for
+
+
+@dataclass(frozen=True)
+class Trap:
+    """Kills task ``rank`` in a phase of an iteration, or of its start."""
+
+    mark: str
+    phase: str
+    rank: int = 1
+    iteration: int = 25
+    initial: float = 0.05
+
+    def __post_init__(self) -> None:
+        import tests.faults.springs as springs
+
+        springs.set_in_start(self.phase, self.mark, self.rank, self.iteration)
+
+    def at(self, iteration: int) -> float:
+        import tests.faults.springs as springs
+
+        springs.set_at(self.phase, self.mark, self.rank, iteration == self.iteration)
+        return self.initial
+
+
+def my_rank() -> int:
+    """-1 in a process that is no task."""
+    return int(sys.argv[-1].rpartition(":")[2]) if sys.argv[0] == "-c" else -1
+
+
+def die(mark: str) -> None:
+    """By SIGKILL, if nobody has before."""
+    with contextlib.suppress(FileExistsError):
+        write(mark)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write(path: str) -> None:
+    """The time, whole or not at all."""
+    if os.path.exists(path):
+        raise FileExistsError(path)
+    Path(f"{path}.new").write_text(repr(time.monotonic()))
+    os.rename(f"{path}.new", path)
+
+
+def set_in_start(phase: str, mark: str, rank: int, iteration: int) -> None:
+    """What is set before the job begins. Of servers' schedules no task is asked."""
+    if my_rank() != rank:
+        return
+    if phase == "start" and not os.path.exists(mark):
+        from horn.runtime.meeting import Meeting
+
+        after(Meeting, "_join", lambda: die(mark))  # it is listed, and others wait for it
+    if phase == PUSHING:
+        from horn.runtime.lasting import LastingWire
+
+        give = LastingWire.give
+
+        def gives(wire: Any, part: int) -> None:
+            """The server has been sent something of a push, and has not answered."""
+            give(wire, part)
+            if os.path.exists(mark):
+                _note_again(mark)
+            elif wire._push.clock >= iteration:
+                die(mark)
+
+        LastingWire.give = gives  # type: ignore[method-assign]
+
+
+def set_at(phase: str, mark: str, rank: int, is_due: bool) -> None:
+    """What is set before a batch."""
+    mine = my_rank()
+    if mine == rank and os.path.exists(mark):
+        _note_again(mark)
+    elif is_due and mine == rank and phase in SET:
+        SET[phase](lambda: die(mark))
+    elif is_due and mine >= 0 and phase == "waiting":
+        _hold(mark)
+    elif is_due and mine >= 0 and phase == "barrier":
+        before(_group().barrier, "cross", lambda: _hold(mark))
+
+
+def _note_again(mark: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        write(f"{mark}.again")
+
+
+def _hold(mark: str) -> None:
+    """The other task is to wait for this one, until it is dead."""
+    ends = time.monotonic() + HELD_S
+    while not os.path.exists(mark) and time.monotonic() < ends:
+        time.sleep(0.001)
+
+
+def after(where: Any, name: str, then: Callable[[], None]) -> None:
+    """Do something once a method was called."""
+    method = getattr(where, name)
+
+    def changed(*args: Any, **named: Any) -> Any:
+        found = method(*args, **named)
+        then()
+        return found
+
+    setattr(where, name, changed)
+
+
+def before(where: Any, name: str, then: Callable[[], None]) -> None:
+    method = getattr(where, name)
+
+    def changed(*args: Any, **named: Any) -> Any:
+        then()
+        return method(*args, **named)
+
+    setattr(where, name, changed)
+
+
+def _in_superstep(array: str) -> Callable[[Callable[[], None]], None]:
+    """After the first piece of work of a batch that has made this array."""
+
+    def set_(kill: Callable[[], None]) -> None:
+        def trace(phase: str, label: str, *_: object) -> None:
+            if phase == "compute" and label.endswith(array):
+                kill()
+
+        _group().on_trace = trace
+
+    return set_
+
+
+def _group() -> Any:
+    """The group whose member asks for the schedule."""
+    frame: Any = sys._getframe()
+    while not hasattr(frame.f_locals.get("self"), "group"):
+        frame = frame.f_back
+    return frame.f_locals["self"].group
+
+
+def _in_collect(kill: Callable[[], None]) -> None:
+    """While it waits for blocks of a task that is held up."""
+    before(type(_group().transport), "collect", threading.Timer(0.1, kill).start)
+
+
+def _in_barrier(kill: Callable[[], None]) -> None:
+    """It has arrived at the barrier in ZooKeeper, and waits for a task that is held up."""
+    wake = _group().barrier._wake
+    wait = wake.wait
+
+    def waits(timeout_s: float) -> bool:
+        found: bool = wait(min(timeout_s, 0.2))
+        if not found:  # nothing has come for so long: all that is missing is the other one
+            kill()
+        return found
+
+    wake.wait = waits
+
+
+def _in_checkpoint(kill: Callable[[], None]) -> None:
+    """Its part is written, and not on the disk."""
+    before(os, "fsync", kill)
+
+
+def _in_cleanup(kill: Callable[[], None]) -> None:
+    """All is trained; what it has is to be handed over."""
+    before(sys.modules["horn.runtime.process"].Process, "send_share", kill)  # type: ignore[attr-defined]
+
+
+SET: dict[str, Callable[[Callable[[], None]], None]] = {
+    "forward": _in_superstep("layer1.output"),
+    "backward": _in_superstep("layer1.gradient"),
+    "waiting": _in_collect,
+    "barrier": _in_barrier,
+    "checkpointing": _in_checkpoint,
+    "cleanup": _in_cleanup,
+}

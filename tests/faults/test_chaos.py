@@ -1,0 +1,124 @@
+"""Experiment 26: whatever happens to whomever, the job ends with the same bits and leaves nothing.
+
+Three hosts with a worker each; ZooKeeper is one embedded server that keeps files, or an ensemble
+of three on hosts of its own. A run that fails says what was done when; its seed does it again.
+
+    pytest -m slow -s tests/faults/test_chaos.py      some 30 minutes
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.apache import is_available
+from tests.faults.chaos import KINDS, Asker, Chaos, Vulnerable, plan
+from tests.faults.cluster import HORN, JOB, digest, until
+from tests.faults.witness import ROLES, Memory, held, left
+from tests.hosts import hosts, why_not
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+    pytest.mark.skipif("HORN_DATA" not in os.environ, reason="HORN_DATA does not say where"),
+]
+N_WORKERS = 3
+LEAKS_S = 60.0  # for all that a job had to be gone
+MEMORY = 1.3  # times the peak of the undisturbed run
+GOODPUT = 0.5
+EPOCHS = 400  # of a job that takes ten minutes with what happens to it
+SHAPE = ["--groups", "2", "--tasks", "2", "--max-restarts", "1000", "--checkpoint-every", "20"]
+
+
+def run_of(cluster, epochs, faults=()):
+    """A job to its end, with faults: its id, its seconds from the first step on, peaks, chaos."""
+    target = cluster.folder / "mnist.py"
+    target.write_text(JOB)
+    with cluster.session() as coord:
+        before = set(coord.children(coord.paths.jobs()))
+        with Memory(cluster.hosts) as memory:
+            client = cluster.hosts[0].start(
+                *HORN, "submit", *SHAPE, *cluster.options(), str(target), "--",
+                "--samples", "3000", "--hidden", "500", "--epochs", str(epochs),
+                env=cluster.environment, cwd=cluster.folder,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            [job] = until(lambda: set(coord.children(coord.paths.jobs())) - before)
+            asker = Asker(cluster, job)
+            disturbed = Chaos(cluster, asker, client)
+            try:
+                until(lambda: asker.iteration > 0, 60.0, cluster.told)
+                began = time.monotonic()
+                disturbed.go_on(faults)
+                until(asker.is_over.is_set, 1800.0, lambda: "\n".join(disturbed.done))
+                seconds = time.monotonic() - began
+            finally:
+                asker.close()
+                disturbed.close()
+    return job, seconds, memory.peak, disturbed
+
+
+def see(net, folder, seconds, mean_s, epochs, seed):
+    """The experiment; prints its figures."""
+    with Vulnerable(net, N_WORKERS, folder, slots=3) as cluster:
+        run_of(cluster, 1)  # what is measured once, and kept, is not the job's
+        calm, calm_s, calm_peak, _ = run_of(cluster, epochs)
+        assert cluster.status(calm)["state"] == "SUCCEEDED"
+        cluster.wait_workers(N_WORKERS)
+        before = held(cluster)
+        faults = plan(seconds, mean_s, seed)
+        job, took_s, peak, disturbed = run_of(cluster, epochs, faults)
+        told = "\n".join([f"seed {seed}", *disturbed.done])
+        print(told, file=sys.stderr)
+        cluster.wait_workers(N_WORKERS)
+        ended = time.monotonic()
+        until(lambda: not left(before, held(cluster)), LEAKS_S,
+              lambda: f"{left(before, held(cluster))}\n{told}")  # fmt: skip
+        clean_s = time.monotonic() - ended
+        status = cluster.status(job)
+        assert status["state"] == "SUCCEEDED", (status, told)
+        assert digest(cluster, job) == digest(cluster, calm), told
+        ratios = {role: peak[role] / calm_peak[role] for role in ROLES}
+        print(
+            f"chaos: {len(disturbed.done)} faults in {took_s:.0f} s, {status['restarts']} restarts,"
+            f" goodput {calm_s / took_s:.0%} ({calm_s:.0f} s undisturbed), same bits, nothing left "
+            f"after {clean_s:.1f} s; peak memory "
+            + ", ".join(f"{r} {peak[r] / 1e6:.0f} MB x{ratios[r]:.2f}" for r in ROLES)
+            + f"; horn status answered {disturbed.n_answers} times",
+            file=sys.stderr,
+        )
+        assert all(ratio <= MEMORY for ratio in ratios.values()), (ratios, told)
+        return disturbed, calm_s / took_s, took_s
+
+
+@pytest.mark.timeout(600)
+def test_some_chaos_changes_no_bit(tmp_path):
+    """Of a task, ZooKeeper, the client, the agent with the master, and a host's cable."""
+    with hosts(N_WORKERS + 1) as net:
+        disturbed, _, _ = see(net, tmp_path, 35, 8, 20, seed=12218)
+    assert len(disturbed.done) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.timeout(5400)
+@pytest.mark.skipif(not is_available(), reason="no Apache ZooKeeper here")
+def test_ten_minutes_of_chaos_change_no_bit(tmp_path):
+    """The job is as long as the chaos, and some of it is left when that is over."""
+    seconds, mean_s = 600, 15
+    with hosts(N_WORKERS + 3) as net:
+        disturbed, goodput, took_s = see(net, tmp_path, 3 * seconds, mean_s, EPOCHS, seed=10)
+    assert took_s >= seconds, f"it took {took_s:.0f} s: give it more epochs"
+    assert all(any(kind in line for line in disturbed.done) for kind in KINDS)
+    assert goodput >= GOODPUT
+
+
+def test_a_seed_plans_the_same_faults_again():
+    faults = plan(10_000, 15, 1)
+    assert faults == plan(10_000, 15, 1) != plan(10_000, 15, 2)
+    assert {fault.kind for fault in faults[: len(KINDS)]} == set(KINDS)
+    assert 10_000 / len(faults) == pytest.approx(15, rel=0.1)

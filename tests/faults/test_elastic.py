@@ -1,0 +1,127 @@
+"""Experiment 24: the scenarios of Horovod's elastic tests, on a cluster of agents.
+
+| Horovod                          | here                                                        |
+|----------------------------------|-------------------------------------------------------------|
+| hosts are added and removed      | test_a_job_moves_on_as_workers_come_and_go                  |
+| one rank fails                   | test_worker.py: the death of a task costs an attempt        |
+| the same hosts are used again    | test_worker.py: an agent that is started again              |
+| all ranks fail                   | test_all_tasks_may_die_at_once                              |
+| too few hosts: it waits          | test_worker.py: a job waits for slots, and says why         |
+| too few hosts in the middle      | test_a_job_that_lost_its_only_worker_waits_for_another      |
+| the limit of restarts            | test_worker.py: a job whose tasks always die                |
+| a failure while it recovers      | test_a_second_failure_while_it_recovers                     |
+
+A host on which it always fails is the business of seating (tests/cluster/test_seating.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from horn.cluster.client import Cluster
+from horn.cluster.jobs import State
+from tests.cluster.agents import Agents, agents
+from tests.cluster.test_worker import weights
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+EPOCHS = "300"
+
+
+@pytest.fixture
+def cluster_of(tmp_path: Path) -> Iterator[Agents]:
+    with agents(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster_of: Agents) -> Iterator[Cluster]:
+    with Cluster(cluster_of.hosts, timeout_s=20.0) as cluster:
+        yield cluster
+
+
+def calm(cluster_of: Agents, client: Cluster, folder: Path) -> str:
+    """What nothing disturbed comes to."""
+    job = cluster_of.submit(client, "--epochs", EPOCHS, tasks=2)
+    assert cluster_of.wait_ended(client, job).state is State.SUCCEEDED, cluster_of.said()
+    return weights(client, job, folder)
+
+
+def submit(cluster_of: Agents, client: Cluster) -> str:
+    return cluster_of.submit(client, "--epochs", EPOCHS, tasks=2, checkpoint_every=100)
+
+
+def iteration(client: Cluster, job: str) -> int:
+    return int(client.status(job).progress.get("iteration", 0))
+
+
+def test_all_tasks_may_die_at_once(cluster_of: Agents, client: Cluster, tmp_path: Path):
+    cluster_of.start("a")
+    expected = calm(cluster_of, client, tmp_path)
+    job = submit(cluster_of, client)
+    cluster_of.wait_running(client, job, 150)
+    tasks = cluster_of.tasks("a")
+    assert len(tasks) == 2
+    for pid in tasks:
+        os.kill(pid, signal.SIGKILL)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.n_restarts == 1
+    assert weights(client, job, tmp_path) == expected
+
+
+def test_a_second_failure_while_it_recovers(cluster_of: Agents, client: Cluster, tmp_path: Path):
+    """The tasks of the second epoch are killed as soon as they are there."""
+    cluster_of.start("a")
+    expected = calm(cluster_of, client, tmp_path)
+    job = submit(cluster_of, client)
+    cluster_of.wait_running(client, job, 150)
+    first = set(cluster_of.tasks("a"))
+    os.kill(min(first), signal.SIGKILL)
+    pid = min(cluster_of.wait(lambda: set(cluster_of.tasks("a")) - first))
+    os.kill(pid, signal.SIGKILL)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.epoch == 3 and status.record.n_restarts == 2
+    assert weights(client, job, tmp_path) == expected
+
+
+def test_a_job_moves_on_as_workers_come_and_go(cluster_of: Agents, client: Cluster, tmp_path: Path):
+    """Killed or told to leave, each worker is followed by one that came while it worked."""
+    cluster_of.start("a", shared=True)
+    expected = calm(cluster_of, client, tmp_path)
+    job = submit(cluster_of, client)
+    for worker, follower, how in (("a", "b", signal.SIGKILL), ("b", "c", signal.SIGTERM)):
+        cluster_of.wait_running(client, job, iteration(client, job) + 100)
+        cluster_of.start(follower, shared=True)
+        assert cluster_of.tasks(worker)
+        cluster_of.kill(worker, how)
+        cluster_of.processes.pop(worker).wait(20)
+        cluster_of.wait(lambda f=follower: cluster_of.tasks(f))
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.result["host"] == "c" and status.record.n_restarts == 2
+    assert weights(client, job, tmp_path) == expected
+
+
+def test_a_job_that_lost_its_only_worker_waits_for_another(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    cluster_of.start("a", shared=True)
+    expected = calm(cluster_of, client, tmp_path)
+    job = submit(cluster_of, client)
+    cluster_of.wait_running(client, job, 150)
+    cluster_of.start("b", slots=1, shared=True)  # too small
+    cluster_of.kill("a")
+    del cluster_of.processes["a"]
+    reason = cluster_of.wait(lambda: client.status(job).record.reason)
+    assert reason == "waits for 2 slots; the 1 usable worker has 1: start more workers"
+    assert client.status(job).state is State.RESTARTING
+    cluster_of.start("c", slots=1, shared=True)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert weights(client, job, tmp_path) == expected

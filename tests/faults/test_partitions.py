@@ -1,0 +1,304 @@
+"""Experiment 19: a host of a job is cut off from ZooKeeper, from a server, or from all; or one way.
+
+One job is cut again and again, a different host each time. Who is cut off has ended what it ran
+before others have its places, and training goes on within 12 s.
+
+    pytest -m slow -s tests/faults/test_partitions.py      10 of each, some 20 minutes
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from horn.cluster.master import RUNNING, Record, Report
+from tests.cluster.agents import alive
+from tests.faults.cluster import SESSION_S, Cluster, digest, until
+from tests.hosts import hosts, why_not
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+    pytest.mark.skipif("HORN_DATA" not in os.environ, reason="HORN_DATA does not say where"),
+]
+N_WORKERS = 3
+RESUMED_S = 12.0
+HEALED_S = 30.0  # for a host to be a worker again
+SHAPE = ["--groups", "2", "--tasks", "2", "--max-restarts", "1000"]
+WHAT = ["---", "--samples", "3000", "--hidden", "500", "--epochs"]
+SMALL = ["---", "--samples", "600", "--epochs", "1000000"]  # a few batches an epoch
+EPOCHS = {1: 25, 10: 250}  # by the number of rounds: a little more than they take
+CUT_S = 8.0  # of a host from a server: so long that the link is given up
+FROM_SERVER = ("server", "to server", "from server")
+FROM_ZOOKEEPER = ("zookeeper", "to zookeeper", "from zookeeper", "all")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with hosts(N_WORKERS + 1) as net:
+        folder = tmp_path_factory.mktemp("cluster")
+        with Cluster(net, net.hosts[:N_WORKERS], folder, slots=3, zk_host=net.hosts[3]) as found:
+            yield found
+
+
+def cut(cluster, kind, host, home=None, ports=()):
+    """Both ways, or one; the names are of what is cut for ``host``. A server listens on ``ports``
+    of the host ``home``.
+    """
+    net, zookeeper = cluster.net, cluster.zk_host
+    match kind:
+        case "zookeeper":
+            net.cut(host, zookeeper)
+        case "to zookeeper":
+            net.cut(host, zookeeper, one_way=True)
+        case "from zookeeper":
+            net.cut(zookeeper, host, one_way=True)
+        case "all":
+            net.cut(host)
+        case "server":
+            net.cut(host, home, ports=ports)
+        case "to server":
+            net.cut(host, home, one_way=True, ports=ports)
+        case "from server":
+            net.cut(home, host, one_way=True, ports=ports)
+        case "server and zookeeper":
+            net.cut(host, home, ports=ports)
+            net.cut(host, zookeeper)
+
+
+def record(coord, job):
+    return msgspec.json.decode(coord.get(coord.paths.record(job)).data, type=Record)
+
+
+def is_running(coord, job, epoch):
+    """Whether all hosts of an epoch say so."""
+    found = record(coord, job)
+    nodes = [coord.get(coord.paths.report(job, epoch, host)) for host in found.seats]
+    if found.epoch != epoch or not nodes or None in nodes:
+        return False
+    return all(msgspec.json.decode(n.data, type=Report).phase == RUNNING for n in nodes)
+
+
+def iteration(coord, job):
+    node = coord.get(coord.paths.progress(job))
+    return json.loads(node.data).get("iteration", 0) if node is not None and node.data else 0
+
+
+def begun(coord, job, epoch, told):
+    """Until the first step of an epoch."""
+    until(lambda: is_running(coord, job, epoch), 60.0, told)
+    node = coord.get(coord.paths.progress(job))
+    before = -1 if node is None else node.changed
+    until(lambda: (n := coord.get(coord.paths.progress(job))) and n.changed > before, 30.0, told)
+
+
+def status(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/status").read_text()[:60]
+
+
+class Deaths(threading.Thread):
+    """When the last of some processes ended."""
+
+    def __init__(self, pids):
+        super().__init__()
+        self.pids, self.at = pids, None
+        self.start()
+
+    def run(self):
+        ends, pause = time.monotonic() + 60.0, threading.Event()
+        while time.monotonic() < ends:
+            if not alive(self.pids):
+                self.at = time.monotonic()
+                return
+            pause.wait(0.01)
+
+
+def cut_off(cluster, coord, job, kind, draw):
+    """One cut and what came of it: seconds to the end of the tasks that were cut off, to the next
+    epoch, and to its first step.
+    """
+    epoch = record(coord, job).epoch
+    begun(coord, job, epoch, cluster.told)
+    number = draw.choice(sorted(int(name[-1]) for name in record(coord, job).seats))
+    pids = cluster.job_processes(number)
+    assert len(pids) >= 3
+    cut_at = time.monotonic()
+    cut(cluster, kind, cluster.hosts[number])
+    deaths = Deaths(pids)
+    until(lambda: record(coord, job).epoch > epoch, 2 * RESUMED_S, cluster.told)
+    ordered_s = time.monotonic() - cut_at
+    still = [status(pid) for pid in alive(pids)]
+    assert not still, f"{kind}: of epoch {epoch} there are {still} when the next one begins"
+    begun(coord, job, epoch + 1, cluster.told)
+    resumed_s = time.monotonic() - cut_at
+    deaths.join(10)
+    cluster.net.heal()
+    names = coord.paths.workers()
+    until(lambda: len(coord.children(names)) == N_WORKERS, HEALED_S, cluster.told)
+    return deaths.at - cut_at, ordered_s, resumed_s
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "n", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
+def test_no_two_epochs_overlap_when_a_host_is_cut_off(cluster, n):
+    calm = cluster.submit(*SHAPE, "--checkpoint-every", "20", *WHAT, str(EPOCHS[n]))
+    cluster.wait(calm, "SUCCEEDED", 900.0)
+    job = cluster.submit(*SHAPE, "--checkpoint-every", "20", *WHAT, str(EPOCHS[n]))
+    draw, found = random.Random(19), {kind: [] for kind in FROM_ZOOKEEPER}
+    with cluster.session() as coord:
+        until(lambda: iteration(coord, job) > 25, 60.0, cluster.told)
+        for _ in range(n):
+            for kind in FROM_ZOOKEEPER:
+                found[kind].append(cut_off(cluster, coord, job, kind, draw))
+    cluster.wait(job, "SUCCEEDED", 900.0)
+    assert digest(cluster, job) == digest(cluster, calm)
+    for kind, took in found.items():
+        tell(kind, took)
+    worst = max(resumed for took in found.values() for _, _, resumed in took)
+    assert worst <= RESUMED_S or n == 1, worst
+
+
+def server_of(cluster, coord, job):
+    """Of a job on two hosts: who has the server, who has not, and the server's ports."""
+    seats = record(coord, job).seats
+    rank = max(rank for seat in seats.values() for rank in seat.ranks)
+    [home] = [int(name[-1]) for name, seat in seats.items() if rank in seat.ranks]
+    [other] = [int(name[-1]) for name, seat in seats.items() if rank not in seat.ranks]
+    ports = []
+    for line in cluster.hosts[home].run("ss", "-Hltnp", check=True).stdout.splitlines():
+        found = re.search(r":(\d+)\s.*pid=(\d+)", line)
+        if found and Path(f"/proc/{found[2]}/comm").read_text().strip() == f"horn-task-{rank}":
+            ports.append(int(found[1]))
+    return home, other, ports
+
+
+def epochs_told(cluster, job):
+    """Those of which both groups have told."""
+    text = (cluster.folder / "shared" / "jobs" / job / "progress.jsonl").read_text()
+    rows = [json.loads(line)["row"]["epoch"] for line in text.splitlines() if '"row"' in line]
+    assert rows == sorted(set(rows))
+    return len(rows)
+
+
+def cut_off_from_server(cluster, coord, job, kind):
+    """One cut: seconds until its two groups have gone on. The group that is cut off waits; if it is
+    cut off from ZooKeeper as well, it ends, and another host has its place.
+    """
+    epoch = record(coord, job).epoch
+    begun(coord, job, epoch, cluster.told)
+    home, other, ports = server_of(cluster, coord, job)
+    assert ports
+    pids = cluster.job_processes(other)
+    # One epoch more may have been told of by the group that is cut off.
+    first = epochs_told(cluster, job)
+    until(lambda: epochs_told(cluster, job) > first + 1, 60.0, cluster.told)
+    before = epochs_told(cluster, job)
+    cut_at = time.monotonic()
+    cut(cluster, kind, cluster.hosts[other], cluster.hosts[home], ports)
+    if kind in FROM_SERVER:
+        threading.Event().wait(CUT_S)
+        assert epochs_told(cluster, job) <= before + 2, "nothing was cut off"
+        assert alive(pids) == pids and record(coord, job).epoch == epoch
+        before = epochs_told(cluster, job)
+        cluster.net.heal()
+    else:
+        until(lambda: record(coord, job).epoch > epoch, 2 * RESUMED_S, cluster.told)
+        still = [status(pid) for pid in alive(pids)]
+        assert not still, f"{kind}: of epoch {epoch} there are {still} when the next one begins"
+    until(lambda: epochs_told(cluster, job) > before + 1, 60.0, cluster.told)
+    resumed_s = time.monotonic() - cut_at
+    if kind in FROM_SERVER:
+        assert alive(pids) == pids and record(coord, job).epoch == epoch
+    cluster.net.heal()
+    names = coord.paths.workers()
+    until(lambda: len(coord.children(names)) == N_WORKERS, HEALED_S, cluster.told)
+    return resumed_s
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "n", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
+def test_a_group_that_is_cut_off_from_its_server_goes_on(cluster, n):
+    kinds = (*FROM_SERVER, "server and zookeeper")
+    found = {kind: [] for kind in kinds}
+    job = cluster.submit(*SHAPE, "--servers", "1", "--strategy", "downpour", *SMALL)
+    with cluster.session() as coord:
+        for _ in range(n):
+            for kind in kinds:
+                found[kind].append(cut_off_from_server(cluster, coord, job, kind))
+    stopped = cluster.horn("stop", "--now", job)
+    assert stopped.code == 0, stopped
+    for kind, took in found.items():
+        print(f"\n{kind}, {n} cuts: both groups go on after {np.median(took):.1f} s (worst "
+              f"{max(took):.1f}); load {os.getloadavg()[0]:.0f}", file=sys.stderr)  # fmt: skip
+    assert n == 1 or max(map(max, found.values())) <= RESUMED_S
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "n", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
+def test_zookeeper_may_be_away(cluster, n):
+    """Experiment 18: for three sessions, then all starts again, once. For half of one it may be
+    noticed: an agent ends its tasks when it has heard nothing for two thirds of a session, and
+    heartbeats are a third apart.
+    """
+    job = cluster.submit(*SHAPE, "--checkpoint-every", "20", *WHAT, "100000")
+    draw, pause = random.Random(18), threading.Event()
+    resumed, n_noticed = [], 0
+    with cluster.session() as coord:
+        begun(coord, job, 1, cluster.told)
+        for number in range(2 * n):
+            is_long = number % 2
+            before = record(coord, job)
+            pause.wait(draw.random() * SESSION_S / 2)  # at any time between two heartbeats
+            cluster.net.cut(cluster.zk_host)
+            pause.wait(3 * SESSION_S if is_long else SESSION_S / 2)
+            if is_long:
+                assert not [pid for k in range(N_WORKERS) for pid in cluster.job_processes(k)]
+            back_at = time.monotonic()
+            cluster.net.heal()
+            if is_long:
+                until(lambda e=before.epoch: record(coord, job).epoch > e, 30.0, cluster.told)
+            else:
+                pause.wait(SESSION_S)  # for who has noticed to say so
+            after = record(coord, job)
+            assert after.epoch - before.epoch <= 1 and after.n_restarts <= before.n_restarts + 1
+            begun(coord, job, after.epoch, cluster.told)
+            if is_long:
+                resumed.append(time.monotonic() - back_at)
+            else:
+                n_noticed += after.epoch > before.epoch
+    stopped = cluster.horn("stop", "--now", job)
+    assert stopped.code == 0, stopped
+    print(f"\nZooKeeper away for 3 sessions, {n} times: first step {np.median(resumed):.1f} s after"
+          f" it was back (worst {max(resumed):.1f}); for half a session, {n} times: {n_noticed} "
+          f"restarts; load {os.getloadavg()[0]:.0f}", file=sys.stderr)  # fmt: skip
+
+
+def tell(kind, took):
+    names = ("its tasks ended", "next epoch", "first step")
+    print(
+        f"\n{kind}, {len(took)} cuts: "
+        + ", ".join(
+            f"{name} {np.median(each):.1f} s (worst {max(each):.1f})"
+            for name, each in zip(names, zip(*took, strict=True), strict=True)
+        )
+        + f"; load {os.getloadavg()[0]:.0f}",
+        file=sys.stderr,
+    )
