@@ -184,14 +184,15 @@ cdef class Socket:
         return True if sent is None else sent
 
     def settle(self):
-        """Let go of what has gone."""
+        """Let go of what has gone; whether all has."""
         cdef Sent sent
         while self.flying:
             sent = self.flying[0]
             if horn_left(&sent.n_left):
-                return
+                return False
             self.flying.popleft()
             Py_DECREF(sent)
+        return True
 
     def receive(self):
         """The parts of the next message, or None. Large ones stay where they are."""

@@ -60,6 +60,10 @@ class BadFrame(ProtocolError):
         return f"{self.where}: got {self.got}, expected {self.expected}"
 
 
+class Damaged(BadFrame):
+    """A frame is not as it was sent: parts, lengths or checksums do not fit."""
+
+
 class OutOfSequence(BadFrame):
     """Frames of one peer were lost, doubled or reordered; ``fault`` is that word."""
 
@@ -88,6 +92,8 @@ class Kind(enum.IntEnum):
 # Bits of the header's flags; an unknown one is refused.
 BODY_CRC = 1  # body_crc32 is set: always, unless the connection is encrypted
 FINITE = 2  # the receiver checks that no float is NaN or infinite
+# Bits of a hello's features.
+MENDS = 1  # acknowledges, drops what it has had, and sends again
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Small = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -103,10 +109,13 @@ _Plain = bool | int | float | str | None
 
 
 class Meta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The typed middle of a message; ``arrays`` are dtype number and shape of each body."""
+    """The typed middle of a message; ``arrays`` are dtype number and shape of each body, ``ack`` is
+    the last of the receiver's frames up to which the sender has all.
+    """
 
     kind: ClassVar[Kind] = Kind.CTL
     arrays: _Specs = ()
+    ack: _Count = 0
 
 
 class Hello(Meta, frozen=True, omit_defaults=True, kw_only=True):
@@ -162,11 +171,18 @@ class Arrived(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Credit(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """I have used ``used`` bytes of yours in all, and every frame up to ``seq``."""
+    """I have used ``used`` bytes of yours in all, and have every frame up to ``seq``; what I have
+    sent up to ``sent`` is before this on the same connection. ``again``: send what follows ``seq``
+    once more. ``ask``: tell me the same. Between tasks it has no number, since a later one says
+    all that an earlier one did.
+    """
 
     kind = Kind.ACK
     used: _Count
     seq: _Count
+    sent: _Count = 0
+    again: bool = False
+    ask: bool = False
 
 
 class Bye(Meta, frozen=True, omit_defaults=True, kw_only=True):
@@ -331,14 +347,14 @@ def crc_of(bodies: Sequence[Buffer]) -> int:
     return crc
 
 
-def encode(message: Message, body_crc: int | None = None) -> list[Buffer]:
+def encode(message: Message, body_crc: int | None = None, ack: int = 0) -> list[Buffer]:
     """The parts of a message; bodies are views of its arrays, so do not write them until sent.
 
-    ``body_crc``: of the bodies, if it is known.
+    ``body_crc``: of the bodies, if it is known. ``ack``: instead of the meta's.
     """
     arrays = message.arrays
     meta = message.meta
-    if arrays or meta.arrays:
+    if arrays or meta.arrays or ack:
         specs: list[Spec] = []
         for index, array in enumerate(arrays):
             code = _CODE.get(array.dtype)
@@ -347,7 +363,7 @@ def encode(message: Message, body_crc: int | None = None) -> list[Buffer]:
                 wanted = f"C-contiguous, one of {' '.join(DTYPES.values())}"
                 raise BadFrame(f"array {index} to send", what, wanted)
             specs.append((code, array.shape))
-        meta = msgspec.structs.replace(meta, arrays=tuple(specs))
+        meta = msgspec.structs.replace(meta, arrays=tuple(specs), ack=ack or meta.ack)
     # an empty or 0-dimensional array has no byte view of its own
     bodies: list[Buffer] = [a.reshape(-1).view(np.uint8).data if a.size else b"" for a in arrays]
     packed = _ENCODE.encode(meta)
@@ -374,30 +390,31 @@ NOTHING_KNOWN = Expected()
 
 
 def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> Message:
-    """The message of these parts; arrays are read-only views of them. Raises BadFrame."""
+    """The message of these parts; arrays are read-only views of them. Raises BadFrame, Damaged
+    where only the way here can have made it so."""
     n_bodies = len(parts) - 2
     if not 0 <= n_bodies <= MAX_BODIES:
-        raise BadFrame("frame", f"{len(parts)} parts", f"2 to {MAX_BODIES + 2}")
+        raise Damaged("frame", f"{len(parts)} parts", f"2 to {MAX_BODIES + 2}")
     head, packed = parts[0], parts[1]
     if len(head) != HEADER_BYTES:
-        raise BadFrame("header", f"{len(head)} bytes", HEADER_BYTES)
+        raise Damaged("header", f"{len(head)} bytes", HEADER_BYTES)
     (magic, minor, kind, number, flags, nbody, meta_len, body_len, epoch, seq, step, src, part,
      body_crc) = HEADER.unpack_from(head)  # fmt: skip
     if magic != MAGIC:
         if magic[:3] == MAGIC[:3]:
             raise Refused("header: protocol version", f"major {magic[3]}", f"major {MAJOR}")
-        raise BadFrame("header: magic", magic, MAGIC)
+        raise Damaged("header: magic", magic, MAGIC)
     guard = int.from_bytes(head[60:64], "little")
     if len(packed) <= META_BYTES and zlib.crc32(packed, zlib.crc32(head[:60])) != guard:
-        raise BadFrame("header: checksum", f"{guard:#010x}", "that of header and meta")
+        raise Damaged("header: checksum", f"{guard:#010x}", "that of header and meta")
     if meta_len != len(packed) or len(packed) > META_BYTES:
         wanted = f"{meta_len}, at most {META_BYTES}"
-        raise BadFrame("meta", f"{len(packed)} bytes", wanted)
+        raise Damaged("meta", f"{len(packed)} bytes", wanted)
     bodies = parts[2:]
     size = sum(len(body) for body in bodies)
     if nbody != n_bodies or body_len != size:
         wanted = f"{nbody} of {body_len}"
-        raise BadFrame("bodies", f"{n_bodies} parts of {size} bytes", wanted)
+        raise Damaged("bodies", f"{n_bodies} parts of {size} bytes", wanted)
     if size > expected.max_body:
         raise BadFrame("bodies", f"{size} bytes", f"at most {expected.max_body}")
     if expected.src is not None and src != expected.src:
@@ -410,7 +427,7 @@ def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> Messa
         crc = crc_of(bodies)
         if crc != body_crc:
             wanted = f"{body_crc:#010x}"
-            raise BadFrame(f"bodies of task {src}: checksum", f"{crc:#010x}", wanted)
+            raise Damaged(f"bodies of task {src}: checksum", f"{crc:#010x}", wanted)
     elif body_crc:
         raise BadFrame("header: body checksum", f"{body_crc:#010x}", "0, as its flag is off")
     cls = TYPES.get(number)

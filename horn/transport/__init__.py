@@ -61,7 +61,11 @@ class Channel:
 
 @dataclass
 class Counters:
-    """Since the start. ``n_dropped`` are frames of strangers, ``wait_s`` seconds of waiting."""
+    """Since the start. ``n_dropped`` are frames of strangers, ``n_damaged`` those of peers that
+    were altered on the way, ``n_had`` those that came again or too early, ``n_again`` those that
+    were sent again, ``n_mended`` connections that broke and were made anew, ``wait_s`` seconds of
+    waiting.
+    """
 
     n_sent: int = 0
     sent_bytes: int = 0
@@ -69,6 +73,10 @@ class Counters:
     received_bytes: int = 0
     wait_s: float = 0.0
     n_dropped: int = 0
+    n_damaged: int = 0
+    n_had: int = 0
+    n_again: int = 0
+    n_mended: int = 0
 
 
 class PeerLost(MemberLost):
@@ -92,7 +100,7 @@ class Transport(ABC):
     Raises
     ------
     PeerLost : a peer died or left. BarrierTimeout : it is late; says who, where and what it owes.
-    ProtocolError : peers disagree, or a frame was lost, doubled, reordered or corrupted.
+    ProtocolError : peers disagree, or a frame is what no accident makes of one.
     """
 
     scheme: ClassVar[str]

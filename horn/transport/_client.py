@@ -20,7 +20,7 @@ from horn.cluster.keys import Key
 from horn.errors import ClusterError, HornError, NotAllowed, ProtocolError, Timeout
 from horn.transport import _calls as calls
 from horn.transport._zap import job_pair, pair_of
-from horn.transport._zeromq import LIMITS, WITHOUT_HEARTBEATS
+from horn.transport._zeromq import LIMITS
 
 TIMEOUT_S = 10.0
 FAILED = (
@@ -74,7 +74,7 @@ class Client:
         with ExitStack() as stack:
             stack.callback(self._context.term)
             self._socket = stack.enter_context(self._context.socket(zmq.DEALER))
-            for option, value in {**LIMITS, **WITHOUT_HEARTBEATS}.items():
+            for option, value in LIMITS.items():
                 self._socket.set(option, value)
             self._socket.set(zmq.LINGER, 0)
             self._socket.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)

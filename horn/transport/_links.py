@@ -36,7 +36,7 @@ from horn.runtime.messages import (
 )
 from horn.transport import Counters, Place
 from horn.transport._linked import EPOCH, LINGER_S, LINK, Context, End, has_frame, received, spin
-from horn.transport._zeromq import EVENTS
+from horn.transport._way import EVENTS
 
 logger = logging.getLogger(__name__)
 

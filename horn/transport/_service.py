@@ -26,7 +26,7 @@ from horn.transport import _calls as calls
 from horn.transport._call import Busy, Call, Counters, Late, Op, Over, Quotas, ServiceFailed
 from horn.transport._connections import Connections
 from horn.transport._zap import ZAP_DOMAIN, Gate, Zap, job_pair, pair_of
-from horn.transport._zeromq import LIMITS, WITHOUT_HEARTBEATS, is_loopback
+from horn.transport._zeromq import LIMITS, is_loopback
 
 __all__ = ["ROLES", "Call", "Over", "Quotas", "Service"]
 
@@ -98,7 +98,7 @@ class Service:
 
     def _open(self, host: str, port: str) -> None:
         self._router = self._context.socket(zmq.ROUTER)
-        for option, value in {**LIMITS, **WITHOUT_HEARTBEATS}.items():
+        for option, value in LIMITS.items():
             self._router.set(option, value)
         self._router.set(zmq.LINGER, 0)
         self._router.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)

@@ -1,9 +1,10 @@
 """Frames over ZeroMQ: one ROUTER to receive on, one DEALER per peer to send by.
 
 A DEALER of its own per peer makes a full peer visible (a ROUTER drops silently or blocks for all)
-and its monitor tells when the connection breaks. Every option that matters is in ``LIMITS``, with
-the default that it replaces. The only package that imports zmq.
-Source: reference wire, item 8; docs/notes/0020.
+and its monitor tells when the connection breaks: then there is a new one, unless nobody listens
+there any more. Every option that matters is in ``LIMITS``, with the default that it replaces. The
+only package that imports zmq.
+Source: reference wire, item 8; docs/notes/0020 and 0063.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import zmq
 from zmq.backend.cython import _zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from horn._kernels import sockets
 from horn.errors import JobError
 from horn.runtime.messages import Buffer
 from horn.transport import Place
-from horn.transport._framed import FramedTransport, always
+from horn.transport._framed import FramedTransport
+from horn.transport._link import always
+from horn.transport._way import MENDING, Way
 from horn.transport._zap import ZAP_DOMAIN, Gate, Zap, pair_of
 
 LIMITS = {
@@ -33,37 +37,24 @@ LIMITS = {
     zmq.LINGER: 2_000,  # [for ever]
     zmq.SNDHWM: 16,  # [1000]
     zmq.RCVHWM: 16,  # [1000]
-    zmq.HEARTBEAT_IVL: 2_000,  # [off]
-    zmq.HEARTBEAT_TIMEOUT: 6_000,
-    zmq.HEARTBEAT_TTL: 6_000,
     zmq.IMMEDIATE: 1,  # [queue for a peer that was never there]
     zmq.RECONNECT_IVL: 100,
     zmq.RECONNECT_IVL_MAX: 5_000,  # [no back-off]
     zmq.SNDTIMEO: 10_000,  # [for ever]
     zmq.RCVTIMEO: 10_000,
-    zmq.TCP_KEEPALIVE: 1,
-}
-# libzmq (4.3.5) sends a heartbeat also to a connection that broke while it was not read from, and
-# then aborts the process: "Assertion failed: !_io_error", its issue 4841. Somebody on the wire can
-# bring that about (tests/faults/forgers). The kernel looks after silent connections instead, and
-# every call of a service has a deadline anyway.
-WITHOUT_HEARTBEATS = {
+    # libzmq (4.3.5) sends a heartbeat also to a connection that broke while it was not read from,
+    # and then aborts the process: "Assertion failed: !_io_error", its issue 4841. Somebody on the
+    # wire can bring that about (tests/faults/forgers). So it sends none, and the kernel looks after
+    # silent connections; whether a silent process lives is found out by knocking.
     zmq.HEARTBEAT_IVL: 0,
-    zmq.HEARTBEAT_TIMEOUT: 0,
-    zmq.HEARTBEAT_TTL: 0,
+    zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 2,  # seconds
     zmq.TCP_KEEPALIVE_INTVL: 2,
     zmq.TCP_KEEPALIVE_CNT: 3,
+    zmq.TCP_MAXRT: 6_000,  # [15 minutes: how long what is sent may be without an answer]
 }
 # A frame passes three threads, and each wake-up costs 5-50 us: looking for this long saves one.
 YIELD_S = 0.0003
-EVENTS = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
 
 
 def has_curve() -> bool:
@@ -111,11 +102,8 @@ class _Sockets:
         self.incarnation = b""
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.zap: Zap | None = None
-        self.dealers: dict[int, zmq.Socket[bytes]] = {}
-        self.outlets: dict[int, sockets.Socket] = {}  # what dealers send by
-        self.monitors: dict[int, zmq.Socket[bytes]] = {}
-        self.broken: dict[int, str] = {}
-        self.shaken: set[int] = set()  # hands, with whom
+        self.ways: dict[int, Way] = {}
+        self.mending: set[int] = set()  # whose connection broke since ``broke`` was asked
         self.full: set[int] = set()
         self.pair = keypair(place.key, place.job) if place.key is not None else None
         try:
@@ -153,24 +141,29 @@ class _Sockets:
         for task, endpoint in enumerate(peers):
             if task == self.place.task:
                 continue
-            dealer = self.dealers[task] = self._socket(zmq.DEALER)
-            self.outlets[task] = sockets.Socket(dealer.underlying)
-            dealer.set(zmq.ROUTING_ID, incarnation)
-            if self.pair is not None:
-                dealer.set(zmq.CURVE_SERVERKEY, self.pair[0])
-                dealer.set(zmq.CURVE_PUBLICKEY, self.pair[0])
-                dealer.set(zmq.CURVE_SECRETKEY, self.pair[1])
-            self.monitors[task] = dealer.get_monitor_socket(EVENTS)
-            self.monitors[task].set(zmq.LINGER, 0)
-            dealer.set(zmq.IPV6, int("[" in endpoint))
             try:
-                dealer.connect(endpoint)
+                self.ways[task] = Way(endpoint, partial(self._dial, endpoint))
             except zmq.ZMQError as error:
                 raise JobError(f"cannot connect to {endpoint!r}: {error}") from error
 
+    def _dial(self, endpoint: str, number: int) -> zmq.Socket[bytes]:
+        """A socket to be connected; each has a name of its own, as the last one's may linger."""
+        dealer = self._socket(zmq.DEALER)
+        if number:
+            for option, value in MENDING.items():
+                dealer.set(option, value)
+        dealer.set(zmq.ROUTING_ID, self.incarnation + number.to_bytes(4, "little"))
+        if self.pair is not None:
+            dealer.set(zmq.CURVE_SERVERKEY, self.pair[0])
+            dealer.set(zmq.CURVE_PUBLICKEY, self.pair[0])
+            dealer.set(zmq.CURVE_SECRETKEY, self.pair[1])
+        dealer.set(zmq.IPV6, int("[" in endpoint))
+        return dealer
+
     def put(self, to: int, parts: Sequence[Buffer]) -> Callable[[], bool] | None:
-        gone = self.outlets[to].send(parts)
-        if gone is None:
+        way = self.ways[to]
+        gone = way.outlet.send(parts) if way.is_open else None
+        if gone is None and not way.lost:
             self.full.add(to)
         return always if gone is True else gone
 
@@ -186,14 +179,16 @@ class _Sockets:
             return True
         for socket, event in zmq.zmq_poll(self._watched(), max(int(wait_s * 1000), 1)):
             if socket is not self.router and event & zmq.POLLOUT:
-                self.full -= {task for task, dealer in self.dealers.items() if dealer is socket}
+                self.full -= {task for task, way in self.ways.items() if way.dealer is socket}
         return self.inlet.wait(0.0)
 
     def _watched(self) -> list[tuple[Any, int]]:
         found: list[tuple[Any, int]] = [(self.router, zmq.POLLIN)]
-        for task, dealer in self.dealers.items():
-            found.append((dealer, zmq.POLLIN | (zmq.POLLOUT if task in self.full else 0)))
-            found.append((self.monitors[task], zmq.POLLIN))
+        for task, way in self.ways.items():
+            found.append((way.dealer, zmq.POLLIN | (zmq.POLLOUT if task in self.full else 0)))
+            found.append((way.monitor, zmq.POLLIN))
+            if (fd := way.knocks_at) is not None:
+                found.append((fd, zmq.POLLIN | zmq.POLLERR))
         return found
 
     def answer(self, sender: bytes, parts: Sequence[Buffer]) -> None:
@@ -204,39 +199,40 @@ class _Sockets:
 
     def answers(self) -> list[tuple[int, Sequence[Buffer]]]:
         found: list[tuple[int, Sequence[Buffer]]] = []
-        for task, dealer in self.dealers.items():
+        for task, way in self.ways.items():
             try:
-                found.append((task, dealer.recv_multipart(zmq.DONTWAIT)))
+                found.append((task, way.dealer.recv_multipart(zmq.DONTWAIT)))
             except zmq.Again:
                 continue
         return found
 
     def gone(self) -> dict[int, str]:
-        for task, monitor in self.monitors.items():
-            while monitor.poll(0):
-                event = recv_monitor_message(monitor)["event"]
-                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self.shaken.add(task)
-                elif event == zmq.EVENT_DISCONNECTED and task in self.shaken:
-                    self.broken[task] = "its connection broke: killed, crashed or cut off"
-                else:
-                    self.broken[task] = "the handshake failed: it has another key, or has gone"
-        return self.broken
+        now_s = time.monotonic()
+        self.mending |= {task for task, way in self.ways.items() if way.look(now_s)}
+        return {task: way.lost for task, way in self.ways.items() if way.lost}
+
+    def broke(self) -> set[int]:
+        found, self.mending = self.mending, set()
+        return found
+
+    @property
+    def n_mended(self) -> int:
+        return sum(way.n_mended for way in self.ways.values())
+
+    def doubt(self, task: int) -> None:
+        self.ways[task].doubt(time.monotonic())
 
     def close(self, linger_s: float) -> None:
-        linger = int(linger_s * 1000)
-        for task, dealer in self.dealers.items():
-            dealer.disable_monitor()
-            self.monitors[task].close(0)
-            dealer.close(0 if task in self.broken else linger)
-        self.dealers, self.monitors = {}, {}
+        for way in self.ways.values():
+            way.close(int(linger_s * 1000))
         if hasattr(self, "router"):
             self.router.close(0)
         if self.zap is not None:
             self.zap.close()
         self.context.term()
-        for outlet in self.outlets.values():
-            outlet.settle()
+        for way in self.ways.values():
+            way.settle()
+        self.ways = {}
 
 
 class ZeroMq(FramedTransport):

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from horn.errors import JobError
 from horn.runtime.messages import Buffer
 from horn.transport import Place
-from horn.transport._framed import FramedTransport, always
+from horn.transport._framed import FramedTransport
+from horn.transport._link import always
 
 HIGH_WATER = 16  # frames that one task may have under way to another, as in ZeroMQ
 FULL_S = 0.001  # how often a sender looks whether there is room again
@@ -70,6 +71,7 @@ class _Queues:
     """The link: one box per task."""
 
     needs_crc = True
+    n_mended = 0  # a queue does not break
 
     def __init__(self, endpoint: str, task: int, faults: Faults) -> None:
         self.endpoint, self.task, self.faults = endpoint, task, dict(faults)
@@ -161,6 +163,12 @@ class _Queues:
 
     def gone(self) -> dict[int, str]:
         return {task: "it has gone" for task, box in self.peers.items() if box.is_closed}
+
+    def broke(self) -> set[int]:
+        return set()
+
+    def doubt(self, task: int) -> None:
+        """``gone`` knows."""
 
     def close(self, linger_s: float) -> None:
         with _lock:

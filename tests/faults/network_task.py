@@ -1,7 +1,8 @@
 """A task of a group on a host: ``python -m tests.faults.network_task TASK ADDRESS SPEC``.
 
 Says where it listens, reads all endpoints, says ``ready``, reads a line, trains, says what came of
-it; each is a line of JSON. ``Tasks`` runs them all.
+it; each is a line of JSON. Task 0 says its step and reads a line before each of ``pauses``.
+``Tasks`` runs them all.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Spec:
     batch: int = 20
     n_steps: int = 10
     timeout_s: float = 60.0
+    pauses: tuple[int, ...] = ()
 
 
 def train(task: int, address: str, spec: Spec) -> dict[str, Any]:
@@ -65,6 +67,9 @@ def train(task: int, address: str, spec: Spec) -> dict[str, Any]:
         losses = []
         try:
             for step in range(spec.n_steps):
+                if task == 0 and step in spec.pauses:
+                    say(step)
+                    sys.stdin.readline()
                 at = np.arange(step * spec.batch, (step + 1) * spec.batch) % n_samples
                 losses.append(engine.step(at, iteration=step, first_sample=step * spec.batch))
             transport.barrier(10_000, spec.timeout_s)
@@ -74,7 +79,8 @@ def train(task: int, address: str, spec: Spec) -> dict[str, Any]:
         whole = hashlib.sha256()
         for name, array in sorted(engine.parameters().items()):
             whole.update(name.encode() + np.ascontiguousarray(array).tobytes())
-        return {"digest": whole.hexdigest(), "losses": losses, "when": time.monotonic()}
+        return {"digest": whole.hexdigest(), "losses": losses, "when": time.monotonic(),
+                "n_mended": transport.counters.n_mended}  # fmt: skip
 
 
 def say(what: object) -> None:
@@ -110,8 +116,11 @@ class Tasks:
 
     def go(self) -> None:
         self.began = time.monotonic()
-        for process in self.processes:
-            print(file=process.stdin, flush=True)
+        for task in range(len(self.processes)):
+            self.go_on(task)
+
+    def go_on(self, task: int) -> None:
+        print(file=self.processes[task].stdin, flush=True)
 
     def results(self) -> list[dict[str, Any]]:
         """What came of it, by task."""
@@ -128,4 +137,5 @@ class Tasks:
 
 if __name__ == "__main__":
     found = json.loads(sys.argv[3])
-    say(train(int(sys.argv[1]), sys.argv[2], Spec(**found | {"sizes": tuple(found["sizes"])})))
+    tuples = {name: tuple(found[name]) for name in ("sizes", "pauses")}
+    say(train(int(sys.argv[1]), sys.argv[2], Spec(**found | tuples)))

@@ -1,7 +1,7 @@
 """Frames that are corrupted, lost, doubled or overtaken on real sockets: none is applied.
 
-Experiment 15. Nothing is sent again by horn's transports, so the answer to each is a name; what may
-be sent again (a push to a server) has a clock of its own, see tests/strategies.
+Experiment 15. What the way does to a frame is mended by dropping it and sending it again; what no
+accident makes of it has a name. Everything at once: tests/transport/test_faults.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from horn.errors import BarrierTimeout
-from horn.runtime.messages import BadFrame, Note, OutOfSequence
+from horn.runtime.messages import BadFrame, Message, Note, decode, encode
 from horn.transport import PeerLost, Place, open_transport
 from tests.transport.groups import TIMEOUT_S, all_to_all, good, run_threads
 
@@ -73,7 +73,7 @@ def talk(scheme, wrong, n_frames=N_FRAMES):
         if t.task == 1:
             found = received(t, n_frames)
             t.send(0, Note(topic="done"), (), TIMEOUT_S)
-            return found
+            return *found, t.counters
         t.link.is_on = True
         for n in range(n_frames):
             t.send(1, Note(topic="n"), (np.full(3, n, "<i4"),), TIMEOUT_S)
@@ -82,9 +82,11 @@ def talk(scheme, wrong, n_frames=N_FRAMES):
             pass
         return t.link.n_wrong
 
-    n_wrong, (values, complaints) = good(run_threads(scheme, 2, body, made=made, timeout_s=60.0))
+    n_wrong, (values, complaints, counters) = good(
+        run_threads(scheme, 2, body, made=made, timeout_s=60.0)
+    )
     assert values == [3 * n for n in range(n_frames)]  # each once, in order
-    return n_wrong, complaints
+    return n_wrong, complaints, counters
 
 
 def flipped(seed):
@@ -103,35 +105,34 @@ def flipped(seed):
 
 @pytest.mark.parametrize("scheme", ["tcp", pytest.param("ipc", marks=pytest.mark.slow)])
 def test_of_10_000_corrupt_frames_none_is_applied(scheme):
-    n_wrong, complaints = talk(scheme, flipped(scheme))
-    assert n_wrong >= 0.99 * N_FRAMES and len(complaints) == n_wrong
-    assert not any(isinstance(error, OutOfSequence) for error in complaints)
+    n_wrong, complaints, counters = talk(scheme, flipped(scheme))
+    assert n_wrong >= 0.99 * N_FRAMES and counters.n_damaged == n_wrong
+    assert not complaints and counters.n_had == 0
 
 
 def test_a_frame_that_comes_again_is_not_applied_again():
     last = []
 
     def again(parts):
+        if not decode([bytes(part) for part in parts]).seq:  # a word on how far frames have come
+            return []
         before, last[:] = list(last), [bytes(part) for part in parts]
         return [before] if before else []
 
-    n_wrong, complaints = talk("tcp", again, 2000)
-    assert n_wrong == 1999 == len(complaints)
-    assert {error.fault for error in complaints} == {"doubled"}
+    n_wrong, complaints, counters = talk("tcp", again, 2000)
+    assert counters.n_had >= n_wrong >= 1999 and not complaints
 
 
 def test_an_old_epoch_is_refused():
     def old(parts):
         return [_in_epoch(parts, 6)]
 
-    n_wrong, complaints = talk("tcp", old, 500)
-    assert n_wrong == len(complaints) == 500
+    n_wrong, complaints, _ = talk("tcp", old, 500)
+    assert n_wrong == len(complaints) >= 500
     assert all("epoch of task 0: got 6, expected 7" in str(error) for error in complaints)
 
 
 def _in_epoch(parts, epoch):
-    from horn.runtime.messages import Message, decode, encode
-
     m = decode([bytes(part) for part in parts])
     return encode(Message(m.meta, m.arrays, m.src, epoch, m.seq, m.step, m.part, m.flags))
 
@@ -180,15 +181,20 @@ class Flipper:
 
 
 @pytest.mark.parametrize("key", [bytes(range(32)), None], ids=["encrypted", "open"])
-def test_a_bit_that_changes_on_the_cable_ends_the_run_with_a_name(key, rng):
-    """Anywhere: in the greeting, in a length, in a block. Nothing wrong is ever computed with."""
+def test_a_bit_that_changes_on_the_cable_is_never_computed_with(key, rng):
+    """Anywhere: in the greeting, in a length, in a block. The run goes on with what was sent, or
+    ends with a name: a length that is larger keeps its reader waiting for what will not come.
+    """
+    n_finished = 0
     for _ in range(8):
         after = int(rng.integers(64, 30_000))
         results = run_over(lambda end, after=after: Flipper(end, after), key)
-        # What makes ZeroMQ drop a whole message (a flag of its own) shows at the deadline.
         kinds = (BadFrame, PeerLost, BarrierTimeout)
-        assert any(isinstance(error, kinds) for error in results), (after, results)
+        is_good = results == [None, None]
+        assert is_good or any(isinstance(error, kinds) for error in results), (after, results)
         assert not any(isinstance(error, Wrong) for error in results), (after, results)
+        n_finished += is_good
+    print(f"\n{n_finished} of 8 went on")
 
 
 class Wrong(Exception):

@@ -322,7 +322,8 @@ def test_checkpoints_by_time(settings, tmp_path):
 @pytest.mark.net
 @pytest.mark.cluster
 def test_the_command_stops_with_a_checkpoint_and_resumes(tmp_path):
-    (tmp_path / "job.py").write_text(textwrap.dedent("""
+    (tmp_path / "job.py").write_text(
+        textwrap.dedent("""
         import numpy as np
         import horn
 
@@ -333,7 +334,8 @@ def test_the_command_stops_with_a_checkpoint_and_resumes(tmp_path):
             net.output(2, activation="softmax", loss="cross_entropy")
             x = np.random.default_rng(0).standard_normal((40, 4))
             return horn.Job(net, (x, (x[:, 0] > 0).astype(int)), batch_size=4, epochs=10_000_000)
-    """))
+    """)
+    )
     command = [sys.executable, "-m", "horn", "submit", "job.py", "-n", "2", "-o", "m.horn",
                "--checkpoint-every", "10m"]  # fmt: skip
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -39,13 +40,14 @@ def made_with(scheme, keys):
 def test_the_options_of_the_reference_are_set(scheme):
     wanted = {
         "MAXMSGSIZE": 8 << 20, "HANDSHAKE_IVL": 5000, "SNDHWM": 16, "RCVHWM": 16, "LINGER": 2000,
-        "HEARTBEAT_IVL": 2000, "HEARTBEAT_TIMEOUT": 6000, "HEARTBEAT_TTL": 6000, "IMMEDIATE": 1,
-        "RECONNECT_IVL": 100, "RECONNECT_IVL_MAX": 5000, "TCP_KEEPALIVE": 1,
+        "HEARTBEAT_IVL": 0, "IMMEDIATE": 1, "RECONNECT_IVL": 100, "RECONNECT_IVL_MAX": 5000,
+        "TCP_KEEPALIVE": 1, "TCP_KEEPALIVE_IDLE": 2, "TCP_KEEPALIVE_INTVL": 2,
+        "TCP_KEEPALIVE_CNT": 3, "TCP_MAXRT": 6000,
     }  # fmt: skip
 
     def body(t):
         sockets = t.sockets
-        for made in (sockets.router, *sockets.dealers.values()):
+        for made in (sockets.router, *(way.dealer for way in sockets.ways.values())):
             assert {name: made.get(getattr(zmq, name)) for name in wanted} == wanted
             assert made.get(zmq.SNDTIMEO) > 0 and made.get(zmq.RCVTIMEO) > 0
         t.barrier(0, TIMEOUT_S)
@@ -197,13 +199,50 @@ def test_another_major_version_is_told_which_is_spoken_here(stranger):
     )  # fmt: skip
 
 
-def test_a_bad_frame_of_a_member_is_its_end():
+def test_a_damaged_frame_of_a_member_is_dropped_and_what_is_no_accident_is_its_end():
     def body(t):
         if t.task == 0:
-            t.barrier(0, TIMEOUT_S)
-        else:
-            t.sockets.put(0, [b"HRN\x01" + b"\0" * 60, b"\x80"])
-            t.barrier(0, TIMEOUT_S)
+            for step in range(2):
+                t.barrier(step, TIMEOUT_S)
+            return t.counters.n_damaged
+        t.sockets.put(0, [b"HRN\x01" + b"\0" * 60, b"\x80"])
+        t.barrier(0, TIMEOUT_S)
+        t.sockets.put(
+            0,
+            encode(
+                Message(
+                    Hello(task=1, n_tasks=2, job="test", incarnation=t.incarnation), src=5, epoch=7
+                )
+            ),
+        )
+        t.barrier(1, TIMEOUT_S)
 
     error = run_threads("tcp", 2, body)[0]
-    assert isinstance(error, BadFrame) and "frame 3 from task 1: header: checksum" in str(error)
+    assert isinstance(error, BadFrame)
+    assert str(error) == "frame 4 from task 1: header: src: got task 5, expected task 1"
+
+
+def test_another_process_at_a_peers_address_is_not_the_peer():
+    """Task 1 ends without a word, and one with the same place, but no memory, listens instead."""
+    is_there, is_over = threading.Event(), threading.Event()
+
+    def body(t):
+        t.plan(all_to_all(2), TIMEOUT_S)
+        t.barrier(0, TIMEOUT_S)
+        if t.task == 0:
+            assert is_there.wait(TIMEOUT_S)
+            try:
+                t.barrier(1, TIMEOUT_S)
+            finally:
+                is_over.set()
+        t.link.close(0.0)
+        t._is_closed = True
+        with open_transport(t.endpoint, Place(1, 2, "test", 7)) as other:
+            is_there.set()
+            while not is_over.is_set():
+                assert other.receive(0.05) is None
+            assert other.counters.n_dropped >= 1
+
+    error, other = run_threads("tcp", 2, body)
+    assert other is None and isinstance(error, PeerLost)
+    assert "another process is at its address: first frame" in str(error)

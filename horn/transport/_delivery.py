@@ -1,0 +1,349 @@
+"""Frames between a task and its peers over a link: each is taken once and in order, or the peer is
+lost. What is in them is ``_framed``'s business.
+
+Hello and welcome, numbers and acknowledgements, what may be under way to a peer, what is sent
+again, and who has gone. Source: docs/notes/0020 and 0063.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from horn.runtime.messages import (
+    BODY_BYTES,
+    BODY_CRC,
+    MINOR,
+    BadFrame,
+    Buffer,
+    Bye,
+    Credit,
+    Damaged,
+    Expected,
+    Hello,
+    Message,
+    Meta,
+    Refusal,
+    Refused,
+    Welcome,
+    decode,
+    encode,
+)
+from horn.transport import Place, Transport
+from horn.transport._door import INCARNATION_BYTES, Door, refused
+from horn.transport._link import Link, always
+from horn.transport._slots import Outlet
+from horn.transport._stream import Frame, Stream
+
+# What may be under way to one peer before it says that it has used some: two chunks more than the
+# receiver waits before it says so, so that a stream of chunks never stops for want of a word.
+CREDIT_BYTES = 16 * 1024 * 1024
+GRANT_BYTES = 4 * 1024 * 1024
+SLICE_S = 0.05  # how often a waiting task looks for the dead
+PAUSE_S = 2.0  # between words to a peer that is waited for, at most
+# So many damaged frames of a peer for so long, and none that could be taken, are its end.
+MOST_DAMAGED, DAMAGED_S = 8, 5.0
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A message that has no number yet; buffer ``at`` of ``slot`` is what it is sent from."""
+
+    message: Message
+    n_bytes: int = 0
+    slot: Outlet | None = None
+    at: int = 0
+    crc: int | None = None  # of the body, once for all receivers
+
+
+@dataclass
+class Peer:
+    """One other task: what went to it, what came from it."""
+
+    name: str
+    stream: Stream
+    incarnation: bytes = b""
+    is_welcome: bool = False  # it has welcomed this task
+    urgent: deque[Outgoing] = field(default_factory=deque)
+    queue: deque[Outgoing] = field(default_factory=deque)
+    fresh: Outgoing | None = None  # what the last frame was made of, until the link has taken it
+    must_tell: bool = False  # how far its frames have come
+    asks: bool = False  # ... and wants to hear the same
+    pause_s: float = SLICE_S  # until the next word, if it is waited for
+    told_s: float = 0.0
+    credit: int = CREDIT_BYTES  # body bytes it lets this task have sent in all
+    sent: int = 0
+    used: int = 0  # body bytes from it that were used here ...
+    granted: int = 0  # ... and that it was told of
+    n_damaged: int = 0  # frames since the last that was taken ...
+    damaged_s: float = 0.0  # ... and when the first of them came
+    barriers: deque[int] = field(default_factory=deque)
+    digest: bytes = b""
+    left: str | None = None
+
+    @property
+    def has_work(self) -> bool:
+        """Something is to be given to the link."""
+        stream = self.stream
+        return bool(stream.n_put < stream.n_out or self.urgent or self.queue or self.has_word)
+
+    @property
+    def has_word(self) -> bool:
+        """It is to be told, and knows this task: a word is nothing for a stranger."""
+        return self.must_tell and self.is_welcome
+
+
+class Delivery(Transport):
+    """A transport's frames over a link, which a subclass makes in ``__init__``."""
+
+    link: Link
+
+    def __init__(self, url: str, place: Place, incarnation: bytes) -> None:
+        super().__init__(url, place)
+        self.incarnation = incarnation
+        self._peers = {
+            task: Peer(f"task {task}", Stream(f"frames of task {task}, epoch {place.epoch}"))
+            for task in range(place.n_tasks)
+            if task != place.task
+        }
+        self._by_incarnation: dict[bytes, int] = {}
+        self._door = Door(place, self.counters, self._is_free)
+        self._expected: dict[int, Expected] = {}
+        self._max_body = BODY_BYTES
+        self._gone: dict[int, str] = {}
+        self._looked_s = 0.0
+
+    @abstractmethod
+    def _act(self, peer: Peer, message: Message) -> None:
+        """Do what a peer's message says."""
+
+    def _turn(self, wait_s: float) -> bool:
+        """Send what can be sent, take what has come; wait for a frame if there is nothing."""
+        progress = False
+        for task, peer in self._peers.items():
+            if peer.has_work:
+                progress |= self._flush(task)
+        frame = self.link.get(0.0 if progress else wait_s)
+        if frame is not None:
+            self._take(*frame)
+            progress = True
+        if not progress or time.monotonic() - self._looked_s > SLICE_S:
+            self._look()
+        return progress
+
+    def _look(self) -> None:
+        """See what has become of connections, and start anew on those that are new."""
+        self._looked_s = time.monotonic()
+        self._take_answers()
+        self._gone = self.link.gone()
+        for task in self.link.broke():
+            peer = self._peers[task]
+            peer.stream.go_back()
+            peer.must_tell = peer.asks = True
+        self.counters.n_mended = self.link.n_mended
+
+    def _remind(self, absent: Sequence[int]) -> None:
+        """Tell those who are waited for, or may lack something, how far their frames have come.
+        What got lost then shows at one end or the other.
+        """
+        now = time.monotonic()
+        for task, peer in self._peers.items():
+            if not peer.is_welcome or not (peer.stream.kept or task in absent):
+                continue
+            if now - peer.told_s >= peer.pause_s:
+                peer.told_s, peer.pause_s = now, min(2 * peer.pause_s, PAUSE_S)
+                peer.must_tell = peer.asks = True
+                self._flush(task)
+
+    # sending
+
+    def _say(self, task: int, meta: Meta, step: int = 0) -> None:
+        """A short message that needs no credit and goes before blocks."""
+        self._peers[task].urgent.append(Outgoing(Message(meta, step=step)))
+        self._flush(task)
+
+    def _holds(self, task: int) -> bool:
+        """Whether something to this task has not been given to the link."""
+        peer = self._peers[task]
+        return bool(peer.fresh or peer.urgent or peer.queue)
+
+    def _next(self, peer: Peer) -> Outgoing | None:
+        if peer.urgent:
+            return peer.urgent.popleft()
+        if peer.queue and peer.sent + peer.queue[0].n_bytes <= peer.credit:
+            out = peer.queue.popleft()
+            peer.sent += out.n_bytes
+            return out
+        return None
+
+    def _flush(self, task: int) -> bool:
+        """Give the link what it takes: a word on the peer's frames, what is to be sent again, and
+        then what is new.
+        """
+        peer = self._peers[task]
+        stream = peer.stream
+        progress = False
+        while True:
+            if peer.has_word and not self._tell(task, peer):
+                return progress
+            frame = stream.next()
+            if frame is None:
+                out = self._next(peer)
+                if out is None:
+                    return progress
+                frame = self._number(peer, out)
+            is_gone = self.link.put(task, frame.parts)
+            if is_gone is None:
+                return progress
+            stream.put(frame, None if is_gone is always else is_gone)
+            progress = True
+            if frame.n_puts > 1:
+                self.counters.n_again += 1
+                continue
+            fresh, peer.fresh = peer.fresh, None
+            assert fresh is not None
+            self.counters.n_sent += 1
+            self.counters.sent_bytes += fresh.n_bytes
+            if fresh.slot is not None:
+                fresh.slot.n_unsent[fresh.at] -= 1
+
+    def _number(self, peer: Peer, out: Outgoing) -> Frame:
+        """Make a frame; it keeps its number and its bytes, however often it is sent."""
+        stream, m = peer.stream, out.message
+        parts = encode(
+            Message(
+                m.meta, m.arrays, self.task, self.place.epoch, stream.n_out + 1, m.step, m.part,
+                BODY_CRC if self.link.needs_crc else 0,
+            ),
+            out.crc,
+            stream.n_in,
+        )  # fmt: skip
+        if out.slot is None:  # its sender may write its arrays again
+            parts = [bytes(part) for part in parts]
+        stream.n_told = stream.n_in
+        frame = stream.add(parts)
+        if out.slot is not None:
+            out.slot.frames[out.at].append(frame)
+        peer.fresh = out
+        return frame
+
+    def _tell(self, task: int, peer: Peer) -> bool:
+        """How far the peer's frames have come, and what was used of them; False: not now."""
+        stream = peer.stream
+        peer.granted = peer.used
+        word = Credit(
+            used=peer.used, seq=stream.n_in, sent=stream.n_put, again=stream.asks_again,
+            ask=peer.asks,
+        )  # fmt: skip
+        if self.link.put(task, encode(Message(word, (), self.task, self.place.epoch))) is None:
+            return False
+        peer.must_tell = peer.asks = stream.asks_again = False
+        stream.n_told = stream.n_in
+        return True
+
+    def _use(self, src: int, n_bytes: int) -> None:
+        """Bytes of a peer have been used: tell it now and then."""
+        peer = self._peers[src]
+        peer.used += n_bytes
+        if peer.used - peer.granted >= GRANT_BYTES:
+            peer.must_tell = True
+            self._flush(src)
+
+    # taking
+
+    def _take(self, sender: bytes, parts: Sequence[Buffer]) -> None:
+        src = self._by_incarnation.get(sender[:INCARNATION_BYTES])
+        if src is None:
+            self._meet(sender, parts)
+            return
+        peer = self._peers[src]
+        stream = peer.stream
+        try:
+            message = decode(parts, self._expected[src])
+        except BadFrame as error:
+            if isinstance(error, (Damaged, Refused)):  # the way here did it: it comes again
+                now = time.monotonic()
+                self.counters.n_damaged += 1
+                peer.n_damaged += 1
+                if peer.n_damaged == 1:
+                    peer.damaged_s = now
+                if peer.n_damaged < MOST_DAMAGED or now - peer.damaged_s < DAMAGED_S:
+                    return
+            where = f"frame {stream.n_in + 1} from {peer.name}: {error.where}"
+            raise BadFrame(where, error.got, error.expected) from error
+        meta = message.meta
+        if isinstance(meta, Credit):
+            self._heed(src, peer, meta)
+            return
+        if meta.ack > stream.n_known:
+            stream.known(meta.ack)
+        if not stream.admit(message.seq):
+            self.counters.n_had += 1
+            peer.must_tell |= stream.asks_again
+            return
+        peer.n_damaged = 0
+        peer.pause_s = SLICE_S
+        peer.must_tell |= stream.owes_word
+        self.counters.n_received += 1
+        self.counters.received_bytes += sum(a.nbytes for a in message.arrays)
+        match meta:
+            case Welcome(max_body=max_body):
+                peer.is_welcome = True
+                self._expect(src, max_body)
+            case Bye(reason=reason):
+                peer.left = f"it left: {reason}"
+                peer.must_tell = True
+                self._flush(src)
+            case Refusal() as refusal:
+                raise refused(peer.name, refusal)
+            case Hello():
+                raise BadFrame(f"frame from {peer.name}", "a second hello", "one")
+            case _:
+                self._act(peer, message)
+
+    def _heed(self, src: int, peer: Peer, word: Credit) -> None:
+        """A peer's word on how far frames have come, in both directions. It may be an old one."""
+        if word.used > peer.sent:
+            raise BadFrame(f"credit of {peer.name}", word.used, f"at most {peer.sent}")
+        peer.credit = max(peer.credit, CREDIT_BYTES + word.used)
+        peer.must_tell |= peer.stream.heed(word.seq, word.sent, word.again) or word.ask
+        self._flush(src)
+
+    # strangers
+
+    def _is_free(self, task: int) -> bool | None:
+        return not self._peers[task].incarnation if task in self._peers else None
+
+    def _meet(self, sender: bytes, parts: Sequence[Buffer]) -> None:
+        """A frame of somebody unknown: if it belongs here, it is welcome."""
+        hello = self._door.meet(sender, parts, self.link.needs_crc, self.link.answer)
+        if hello is None:
+            return
+        peer = self._peers[hello.task]
+        peer.incarnation = sender[:INCARNATION_BYTES]
+        peer.stream.admit(1)
+        self._by_incarnation[peer.incarnation] = hello.task
+        self._expect(hello.task, hello.max_body)
+        self._say(hello.task, Welcome(minor=min(MINOR, hello.max_minor)))
+
+    def _expect(self, task: int, max_body: int) -> None:
+        self._max_body = min(self._max_body, max_body)
+        self._expected[task] = Expected(task, self.place.epoch, self._max_body, self.link.needs_crc)
+
+    def _take_answers(self) -> None:
+        """Refusals from endpoints that were given to ``connect``."""
+        for task, parts in self.link.answers():
+            peer = self._peers[task]
+            try:
+                message = decode(parts, Expected(needs_crc=self.link.needs_crc))
+            except BadFrame as error:
+                where = f"answer of {peer.name}: {error.where}"
+                raise Refused(where, error.got, error.expected) from error
+            if isinstance(message.meta, Refusal) and peer.is_welcome:
+                # It knew this task, so another process has come in its place.
+                peer.left = peer.left or f"another process is at its address: {message.meta.where}"
+            elif isinstance(message.meta, Refusal):
+                raise refused(peer.name, message.meta)

@@ -1,0 +1,96 @@
+"""Whether there is a process behind an endpoint, asked by a connection of its own.
+
+A connection that broke, or says nothing, tells nothing of the process at its other end. A new one
+does: if it is refused, nobody listens there any more; if ZeroMQ greets, which its own thread does
+however long the task computes, the process runs; if there is silence, it is stopped or cut off.
+Never blocks. Source: docs/notes/0063.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import socket
+from contextlib import suppress
+
+AGAIN_S = 0.02  # after a connection that was taken and then closed: a process that is just ending
+ATTEMPT_S = 2.0  # a network that is whole again is not known to an attempt from before
+GREETING = b"\xff"  # how ZMTP begins
+
+
+class Answer(enum.Enum):
+    """What came of it so far."""
+
+    NONE = enum.auto()
+    REFUSED = enum.auto()
+    GREETED = enum.auto()
+
+
+class Knock:
+    """Knocks at a ``tcp://`` or ``ipc://`` endpoint until there is an answer. Times are monotonic
+    seconds.
+    """
+
+    def __init__(self, endpoint: str, now_s: float) -> None:
+        self.endpoint, self.began_s = endpoint, now_s
+        self._socket: socket.socket | None = None
+        self._tried_s = 0.0
+
+    def look(self, now_s: float) -> Answer:
+        """The answer, if there is one; call it now and then."""
+        if self._socket is not None and now_s - self._tried_s > ATTEMPT_S:
+            self.close()
+        if self._socket is None:
+            if now_s - self._tried_s < AGAIN_S:
+                return Answer.NONE
+            self._tried_s = now_s
+            try:
+                self._open()
+            except OSError as error:
+                return self._failed(error.errno)
+        return self._read()
+
+    @property
+    def fd(self) -> int | None:
+        """What becomes readable when there is an answer."""
+        return None if self._socket is None else self._socket.fileno()
+
+    def _open(self) -> None:
+        scheme, _, rest = self.endpoint.partition("://")
+        address: object
+        if scheme == "ipc":
+            family, address = socket.AF_UNIX, "\0" + rest[1:] if rest.startswith("@") else rest
+        else:
+            host, _, port = rest.rpartition(":")
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            family, address = found[0][0], found[0][4]
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        code = self._socket.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            raise OSError(code, os.strerror(code))
+
+    def _read(self) -> Answer:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(1)  # also says what came of connecting
+        except BlockingIOError:
+            return Answer.NONE
+        except OSError as error:
+            return self._failed(error.errno)
+        self.close()
+        return Answer.GREETED if data == GREETING else Answer.NONE
+
+    def _failed(self, code: int | None) -> Answer:
+        self.close()
+        is_refused = code == errno.ECONNREFUSED or (
+            code == errno.ENOENT and self.endpoint.startswith("ipc:")
+        )
+        return Answer.REFUSED if is_refused else Answer.NONE
+
+    def close(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.close()
+            self._socket = None

@@ -1,0 +1,120 @@
+"""Frames to and from one peer, each taken exactly once and in order, whatever connections do.
+
+A frame has a number and is kept until the peer has said that it has it. What comes again is
+dropped, what comes too early too: it will be sent again. Numbers count per incarnation, so they go
+on when a connection is made anew. Pure: no link, no clock. Source: docs/notes/0063.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from horn.runtime.messages import BadFrame, Buffer
+
+ACK_FRAMES = 64  # so many may have come before the peer is told so in a message of its own
+ASK_FRAMES = 64  # so many may come too early before the peer is asked again for those before them
+
+
+class Frame:
+    """A numbered frame; what its parts are views of must not be written until ``is_free``."""
+
+    __slots__ = ("gone", "is_known", "n_puts", "parts", "seq")
+
+    def __init__(self, seq: int, parts: Sequence[Buffer]) -> None:
+        self.seq, self.parts = seq, parts
+        self.n_puts = 0  # times that it was given to the link
+        self.gone: list[Callable[[], bool]] = []  # by each: the link no longer reads it
+        self.is_known = False  # the peer has it
+
+    def is_free(self) -> bool:
+        return self.is_known and all(is_gone() for is_gone in self.gone)
+
+
+class Stream:
+    """One peer's frames in both directions.
+
+    ``n_put`` is the number up to which frames have been given to the present connection, in order;
+    it goes back when something has to be sent again.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.n_out = self.n_put = self.n_known = 0
+        self.n_sent = 0  # the highest that n_put was
+        self.kept: deque[Frame] = deque()  # those after n_known
+        self.n_in = 0  # every frame of the peer up to this one was taken
+        self.n_told = 0  # ... and up to this one it was told so
+        self.n_early = 0  # frames that came too early since the last that was taken
+        self.asks_again = False  # the peer is to be told that what follows n_in is missing
+
+    # out
+
+    def add(self, parts: Sequence[Buffer]) -> Frame:
+        """Number a frame, which is ``n_out + 1``, and keep it."""
+        self.n_out += 1
+        frame = Frame(self.n_out, parts)
+        self.kept.append(frame)
+        return frame
+
+    def next(self) -> Frame | None:
+        """What to give to the link now, if anything."""
+        return self.kept[self.n_put - self.n_known] if self.n_put < self.n_out else None
+
+    def put(self, frame: Frame, is_gone: Callable[[], bool] | None = None) -> None:
+        """The link has taken it, and says by ``is_gone`` when it has done with it."""
+        frame.n_puts += 1
+        if is_gone is not None:
+            frame.gone.append(is_gone)
+        self.n_put = frame.seq
+        self.n_sent = max(self.n_sent, frame.seq)
+
+    @property
+    def is_repeating(self) -> bool:
+        """Something is to be sent again."""
+        return self.n_put < self.n_sent
+
+    def known(self, seq: int) -> None:
+        """The peer has every frame up to this one."""
+        if seq > self.n_sent:
+            raise BadFrame(f"{self.where}: acknowledged", f"frame {seq}", f"at most {self.n_sent}")
+        while self.n_known < seq:
+            frame = self.kept.popleft()
+            frame.is_known = True
+            frame.parts = ()
+            self.n_known = frame.seq
+        self.n_put = max(self.n_put, self.n_known)
+
+    def go_back(self) -> None:
+        """Send again all that the peer may not have."""
+        self.n_put = self.n_known
+
+    def heed(self, seq: int, sent: int, again: bool) -> bool:
+        """The peer says that it has all up to ``seq``, wants what follows once more (``again``),
+        and has sent up to ``sent`` before this. It may be an old word. Whether to answer with one.
+        """
+        self.known(seq)
+        if again and seq == self.n_known:
+            self.go_back()
+        if sent > self.n_in:  # what is before a word on a connection is not on its way any more
+            self.asks_again = True
+        return self.asks_again
+
+    # in
+
+    def admit(self, seq: int) -> bool:
+        """Whether this is the next frame, to be taken. If it is a later one, some are missing."""
+        if seq == self.n_in + 1:
+            self.n_in = seq
+            self.n_early = 0
+            self.asks_again = False
+            return True
+        if seq > self.n_in:
+            self.n_early += 1
+            self.asks_again |= self.n_early % ASK_FRAMES == 1
+        return False
+
+    @property
+    def owes_word(self) -> bool:
+        """So much has come since the peer was told that it should be told."""
+        return self.n_in - self.n_told >= ACK_FRAMES
