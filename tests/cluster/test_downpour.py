@@ -18,6 +18,7 @@ import pytest
 import horn
 from horn.cluster.client import Cluster, Status
 from horn.cluster.jobs import State
+from horn.cluster.resuming import resume
 from tests.cluster import ones
 from tests.cluster.agents import ROOT, Agents, agents, alive
 
@@ -239,7 +240,7 @@ def test_a_job_that_is_stopped_goes_on_with_the_groups_that_it_had(
     client.stop(job, now=False)
     assert cluster_of.wait_ended(client, job).state is State.STOPPED
     assert "foreman killed" not in cluster_of.said(), "its tasks were started again"
-    client.resume(job)
+    resume(client, job)
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.groups == (0, 1) and status.record.epoch == 2
