@@ -99,6 +99,7 @@ class Coordinator(Nodes):
         self.hosts, self.session_s, self.paths = hosts, session_s, Paths(root)
         self._lock = threading.Lock()
         self._subscribers: list[Callable[[Event], None]] = []
+        self._session = 0
         self._over = ""  # why the session is over
         self._connected = threading.Event()
         self._timer: threading.Timer | None = None
@@ -132,7 +133,7 @@ class Coordinator(Nodes):
         started = time.monotonic()
         try:
             live = self._client.start_async()
-            if not live.wait(timeout_s):
+            if not (live.wait(timeout_s) and self._connected.wait(timeout_s)):
                 raise Unreachable(self.hosts, self._why_unreachable(), time.monotonic() - started)
             if credential is not None and credential.job:
                 self._check_job(credential.job, timeout_s)
@@ -218,8 +219,7 @@ class Coordinator(Nodes):
     def session(self) -> int:
         """The session's id; it is the ``owner`` of this process's ephemeral nodes."""
         self.check()
-        client_id = self._client.client_id
-        return int(client_id[0]) if client_id else 0
+        return self._session
 
     def check(self) -> None:
         """Raise SessionLost if the session is over."""
@@ -256,6 +256,7 @@ class Coordinator(Nodes):
             self._cancel_timer()
             first = not self._handler.was_connected
             self._handler.was_connected = True
+            self._session = int(self._client.client_id[0])  # kazoo says it only while connected
             self._connected.set()
             if not first:
                 self._tell(Resumed())

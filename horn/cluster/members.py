@@ -293,6 +293,16 @@ class Membership:
                 self._changed.wait(left)
         return time.monotonic() < deadline
 
+    def tell(self, **info: Any) -> None:
+        """Change what the own node says of itself; the place stays."""
+        mine = self._mine
+        path = "" if mine is None else f"{self.folder}/{mine.name}"
+        node = self.coord.get(path) if path else None
+        if mine is not None and node is not None and node.created == mine.epoch:
+            said = json.loads(node.data)
+            said["info"] = said.get("info", {}) | info
+            self.coord.set(path, json.dumps(said, sort_keys=True).encode(), node.version)
+
     def leave(self) -> None:
         """Give the place back. Nothing happens if there is none."""
         mine, self._mine = self._mine, None

@@ -413,7 +413,11 @@ class Agent:
         return f"First failure: {n_ranks} tasks on worker {self.name} were ended: {why}"
 
     def _leave(self) -> None:
-        """In order: end what runs, say so, give the place back."""
+        """In order: take no more, end what runs, say so, give the place back."""
+        try:
+            self.workers.tell(slots=0)  # or what ends here would be given back at once
+        except ClusterError as error:
+            logger.warning("agent leaves, slots kept host=%s reason=%s", self.name, error)
         for run in self.runs.values():
             run.aim_at("end")
         ends = time.monotonic() + 10.0

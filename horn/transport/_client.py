@@ -13,12 +13,12 @@ from typing import Self, TypeVar
 
 import msgspec
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from horn import errors
 from horn.cluster.keys import Key
 from horn.errors import ClusterError, HornError, NotAllowed, ProtocolError, Timeout
 from horn.transport import _calls as calls
+from horn.transport._way import event_of
 from horn.transport._zap import job_pair, pair_of
 from horn.transport._zeromq import LIMITS
 
@@ -221,7 +221,7 @@ class Client:
             raise ClusterError(f"no answer to {op!r} from {self.endpoint} in time")
         zmq.zmq_poll([(self._socket, event), (self._monitor, zmq.POLLIN)], int(left * 1000) + 1)
         while self._monitor.poll(0):
-            kind = recv_monitor_message(self._monitor)["event"]
+            kind = event_of(self._monitor)
             self._n_failed += 1
             if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH or self._n_failed >= MAX_FAILED:
                 raise NotAllowed(

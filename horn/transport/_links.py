@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from horn.errors import Fenced, JobError
 from horn.runtime import messages
@@ -36,7 +35,7 @@ from horn.runtime.messages import (
 )
 from horn.transport import Counters, Place
 from horn.transport._linked import EPOCH, LINGER_S, LINK, Context, End, has_frame, received, spin
-from horn.transport._way import EVENTS
+from horn.transport._way import EVENTS, event_of
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +152,7 @@ class Links:
     def _look(self, link: _Link) -> None:
         """Whether the connection has broken."""
         while link.monitor is not None and link.monitor.poll(0):
-            event = recv_monitor_message(link.monitor)["event"]
+            event = event_of(link.monitor)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 link.is_shaken = True
             elif event == zmq.EVENT_DISCONNECTED and link.is_shaken:

@@ -152,13 +152,15 @@ def test_resume_goes_on_from_the_checkpoint_that_it_is_told(cluster: Agents, run
         done = run("resume", job, "--from", "last")
         assert done.code == 0 and f"goes on from iteration {newest:,}." in done.err
         assert run("stop", job, "--now").code == 0
-        # it is that one which is read, and no other in its place
+        # it is that one which is read, and no other in its place; several starts may have saved it
         chosen = saved(client, job)[0][0]
-        [folder] = cluster.folder.glob(f"a/jobs/{job}/checkpoints/ckpt-{chosen:09d}-*")
-        (folder / "MANIFEST.json").write_text("{}")
+        folders = [*cluster.folder.glob(f"a/jobs/{job}/checkpoints/ckpt-{chosen:09d}-*")]
+        for folder in folders:
+            (folder / "MANIFEST.json").write_text("{}")
         assert run("resume", job, "--from", str(chosen)).code == 0
         status = cluster.wait_ended(client, job)
-        assert status.state is State.FAILED and folder.name in status.result["cause"]
+        assert status.state is State.FAILED
+        assert any(folder.name in status.result["cause"] for folder in folders), status.result
     assert last > earlier
 
 

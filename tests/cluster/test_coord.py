@@ -170,7 +170,7 @@ def test_a_short_cut_is_suspended_then_resumed_in_the_same_session(zookeeper, co
         coord.create(f"{zookeeper.root}/mine", ephemeral=True)
         relay.cut()
         assert events.get(timeout=10) == Suspended()
-        assert not coord.connected
+        assert not coord.connected and coord.session == session
         asked = Call(coord.get, f"{zookeeper.root}/mine")  # waits for the connection
         relay.mend()
         assert events.get(timeout=10) == Resumed()

@@ -45,7 +45,8 @@ class Trap:
 
 def my_rank() -> int:
     """-1 in a process that is no task."""
-    return int(sys.argv[-1].rpartition(":")[2]) if sys.argv[0] == "-c" else -1
+    _, colon, rank = sys.argv[-1].rpartition(":")
+    return int(rank) if sys.argv[0] == "-c" and colon else -1
 
 
 def die(mark: str) -> None:

@@ -80,7 +80,7 @@ def see(net, folder, seconds, mean_s, epochs, seed):
               lambda: f"{left(before, held(cluster))}\n{told}")  # fmt: skip
         clean_s = time.monotonic() - ended
         status = cluster.status(job)
-        assert status["state"] == "SUCCEEDED", (status, told)
+        assert status["state"] == "SUCCEEDED", f"{status}\n{told}"
         assert digest(cluster, job) == digest(cluster, calm), told
         ratios = {role: peak[role] / calm_peak[role] for role in ROLES}
         print(
