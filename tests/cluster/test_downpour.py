@@ -79,7 +79,13 @@ def ended_well(made: Agents, client: Cluster, job: str, epochs: int) -> Status:
 
 
 @pytest.mark.parametrize(
-    "rank, unit", [(1, "group 0"), (3, "group 1"), (4, "server 0"), (5, "server 1")]
+    "rank, unit",
+    [
+        (1, "group 0"),
+        pytest.param(3, "group 1", marks=pytest.mark.slow),
+        pytest.param(4, "server 0", marks=pytest.mark.slow),
+        (5, "server 1"),
+    ],
 )
 def test_on_two_hosts_only_what_ended_starts_again(
     cluster_of: Agents, client: Cluster, tmp_path: Path, rank: int, unit: str
@@ -197,6 +203,7 @@ def _trains(made: Agents, job: str, group: int, rank: int) -> list[int]:
     return [pid for pid, line in found if f" {job}:{rank} " in line]
 
 
+@pytest.mark.slow
 def test_a_group_that_came_to_another_host_starts_again_alone(
     cluster_of: Agents, client: Cluster, tmp_path: Path
 ):

@@ -59,6 +59,7 @@ def iteration(client: Cluster, job: str) -> int:
     return int(client.status(job).progress.get("iteration", 0))
 
 
+@pytest.mark.slow
 def test_all_tasks_may_die_at_once(cluster_of: Agents, client: Cluster, tmp_path: Path):
     cluster_of.start("a")
     expected = calm(cluster_of, client, tmp_path)
@@ -108,6 +109,7 @@ def test_a_job_moves_on_as_workers_come_and_go(cluster_of: Agents, client: Clust
     assert weights(client, job, tmp_path) == expected
 
 
+@pytest.mark.slow
 def test_a_job_that_lost_its_only_worker_waits_for_another(
     cluster_of: Agents, client: Cluster, tmp_path: Path
 ):

@@ -28,6 +28,7 @@ from tests.faults.cluster import SESSION_S, Cluster, digest, until
 from tests.hosts import hosts, why_not
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.cluster,
     pytest.mark.skipif(bool(why_not()), reason=why_not()),
     pytest.mark.skipif("HORN_DATA" not in os.environ, reason="HORN_DATA does not say where"),
@@ -151,9 +152,7 @@ def cut_off(cluster, coord, job, kind, draw):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "n", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.parametrize("n", [1, pytest.param(10, marks=pytest.mark.timeout(3600))])
 def test_no_two_epochs_overlap_when_a_host_is_cut_off(cluster, n):
     calm = cluster.submit(*SHAPE, "--checkpoint-every", "20", *WHAT, str(EPOCHS[n]))
     cluster.wait(calm, "SUCCEEDED", 900.0)
@@ -230,9 +229,7 @@ def cut_off_from_server(cluster, coord, job, kind):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "n", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.parametrize("n", [1, pytest.param(10, marks=pytest.mark.timeout(3600))])
 def test_a_group_that_is_cut_off_from_its_server_goes_on(cluster, n):
     kinds = (*FROM_SERVER, "server and zookeeper")
     found = {kind: [] for kind in kinds}
@@ -250,9 +247,7 @@ def test_a_group_that_is_cut_off_from_its_server_goes_on(cluster, n):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "n", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.parametrize("n", [1, pytest.param(10, marks=pytest.mark.timeout(3600))])
 def test_zookeeper_may_be_away(cluster, n):
     """Experiment 18: for three sessions, then all starts again, once. For half of one it may be
     noticed: an agent ends its tasks when it has heard nothing for two thirds of a session, and

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,22 @@ def compare(
     data: Dataset | None = None,
 ) -> None:
     """Probe and step the interpreter and the backends, and compare every value by name."""
-    rng = np.random.default_rng(1)
-    if data is None:
-        labels = rng.integers(0, max(network.last.size, 2), 12)
-        data = Dataset(rng.standard_normal((12, network.n_inputs)), labels)
+    data = data or samples(network)
     names = ("python", *(backends or COMPILED))
     engines = [make(b, Setup(network, opt, target, batch, "float64", 1)) for b in names]
+    agree(engines, names, data, batch, steps)
+
+
+def samples(network: Any) -> Dataset:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, max(network.last.size, 2), 12)
+    return Dataset(rng.standard_normal((12, network.n_inputs)), labels)
+
+
+def agree(
+    engines: Sequence[Any], names: tuple[str, ...], data: Dataset, batch: int, steps: int = 2
+) -> None:
+    """As ``compare``, of engines that are there."""
     for engine in engines:
         engine.bind(data)
     first = 0
@@ -69,18 +79,19 @@ def same(
 def test_generated_networks(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     note(case.text)
     network = case.module(tmp_path_factory.getbasetemp()).network()
-    refusals = [refusal(network, case, b) for b in ("python", *COMPILED)]
-    assert len({r is None for r in refusals}) == 1, refusals
-    if refusals[0] is None:
-        compare(network, optimizer(case), case.batch)
+    names = ("python", *COMPILED)
+    engines = [engine_or_refusal(network, case, b) for b in names]
+    assert len({isinstance(e, str) for e in engines}) == 1, engines
+    if not isinstance(engines[0], str):
+        agree(engines, names, samples(network), case.batch)
 
 
-def refusal(network: Any, case: Case, backend: str) -> str | None:
-    """What one backend says against a network, if anything."""
+def engine_or_refusal(network: Any, case: Case, backend: str) -> Any:
+    """One backend's, which has probed; or what it says against the network."""
     try:
         engine = make(backend, Setup(network, optimizer(case), "labels", case.batch, "float64", 1))
         engine.bind(Dataset(np.ones((2, network.n_inputs)), np.zeros(2, np.int64)))
         engine.probe(np.arange(1), iteration=0, first_sample=0)
     except horn.HornError as error:
         return str(error)
-    return None
+    return engine
