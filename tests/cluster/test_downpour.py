@@ -84,7 +84,7 @@ def ended_well(made: Agents, client: Cluster, job: str, epochs: int) -> Status:
         (1, "group 0"),
         pytest.param(3, "group 1", marks=pytest.mark.slow),
         pytest.param(4, "server 0", marks=pytest.mark.slow),
-        (5, "server 1"),
+        pytest.param(5, "server 1", marks=pytest.mark.slow),
     ],
 )
 def test_on_two_hosts_only_what_ended_starts_again(
@@ -235,6 +235,7 @@ def test_a_group_that_came_to_another_host_starts_again_alone(
     assert began < found <= began + 60 * PER_EPOCH
 
 
+@pytest.mark.slow
 def test_a_job_that_is_stopped_goes_on_with_the_groups_that_it_had(
     cluster_of: Agents, client: Cluster, tmp_path: Path
 ):

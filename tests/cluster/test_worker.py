@@ -289,6 +289,7 @@ def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
         server.stop()
 
 
+@pytest.mark.slow
 def test_of_downpour_only_the_group_that_lost_a_task_starts_again(
     cluster_of: Agents, client: Cluster
 ):

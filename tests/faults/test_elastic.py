@@ -75,6 +75,7 @@ def test_all_tasks_may_die_at_once(cluster_of: Agents, client: Cluster, tmp_path
     assert weights(client, job, tmp_path) == expected
 
 
+@pytest.mark.slow
 def test_a_second_failure_while_it_recovers(cluster_of: Agents, client: Cluster, tmp_path: Path):
     """The tasks of the second epoch are killed as soon as they are there."""
     cluster_of.start("a")
