@@ -136,7 +136,7 @@ class Job:
         ):
             if data is None:
                 continue
-            check_features(data, net.n_inputs, what)
+            check_features(data, net.n_inputs, "the network")
             check_finite(data)
             if net.loss is None:
                 continue

@@ -92,8 +92,10 @@ def _import(place: str) -> tuple[types.ModuleType, str]:
 def _import_file(path: Path) -> types.ModuleType:
     if not path.is_file():
         what = "is a folder; name a file in it" if path.is_dir() else "no such file"
-        near = difflib.get_close_matches(path.name, _names_in(path.parent), 1)
-        hint = f"; did you mean {path.with_name(near[0])}?" if near else ""
+        # By stems: endings that all have in common are no likeness.
+        names = {Path(name).stem: name for name in _names_in(path.parent)}
+        near = difflib.get_close_matches(path.stem, names, 1)
+        hint = f"; did you mean {path.with_name(names[near[0]])}?" if near else ""
         raise NotFound(f"{path}: {what}{hint}")
     sys.path.insert(0, str(path.parent.resolve()))  # as python file.py does
     name = path.stem if path.stem not in sys.modules else f"horn_target_{path.stem}"

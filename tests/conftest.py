@@ -59,3 +59,21 @@ def rng():
 def backend(request):
     """The name of each backend in turn."""
     return request.param
+
+
+@pytest.fixture
+def cluster_of(tmp_path):
+    """Agents of a cluster on this machine; see tests.cluster.agents."""
+    from tests.cluster.agents import agents
+
+    with agents(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster_of):
+    """Who asks that cluster."""
+    from horn.cluster.client import Cluster
+
+    with Cluster(cluster_of.hosts, timeout_s=20.0) as cluster:
+        yield cluster

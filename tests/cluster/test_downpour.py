@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from horn.cluster.client import Cluster, Status
 from horn.cluster.jobs import State
 from horn.cluster.resuming import resume
 from tests.cluster import ones
-from tests.cluster.agents import ROOT, Agents, agents, alive
+from tests.cluster.agents import ROOT, Agents, alive
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -29,18 +28,6 @@ DOWNPOUR: dict[str, Any] = {
     "target": Path(ones.__file__), "strategy": "downpour",
     "settings": (("strategy.server_optimizer", "job"),),
 }  # fmt: skip
-
-
-@pytest.fixture
-def cluster_of(tmp_path: Path) -> Iterator[Agents]:
-    with agents(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def client(cluster_of: Agents) -> Iterator[Cluster]:
-    with Cluster(cluster_of.hosts, timeout_s=20.0) as cluster:
-        yield cluster
 
 
 def ranks(made: Agents, name: str) -> dict[int, int]:
@@ -261,14 +248,14 @@ def test_who_is_to_leave_before_a_job_begins_leaves_after_an_epoch(
 ):
     """Servers count on every group that the job was submitted with."""
     cluster_of.start("a", slots=1, shared=True)
-    job = cluster_of.submit(client, "--epochs", "10", groups=2, servers=1, **DOWNPOUR)
+    job = cluster_of.submit(client, "--epochs", "150", groups=2, servers=1, **DOWNPOUR)
     cluster_of.wait(lambda: client.status(job).record.reason)
     client.scale(job, 1)
     cluster_of.start("b", slots=1, shared=True)
     status = client.wait_scaled(job, 1, 60.0)
     assert status.record.seats["b"].ranks == () and client.free(client.workers())["b"].free == 1
-    ended_well(cluster_of, client, job, 10)
-    assert pushes(client, job, tmp_path) == (10 + 1) * PER_EPOCH
+    ended_well(cluster_of, client, job, 150)
+    assert pushes(client, job, tmp_path) == (150 + 1) * PER_EPOCH
 
 
 def test_what_cannot_be_scaled_says_why(cluster_of: Agents, client: Cluster):

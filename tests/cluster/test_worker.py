@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,21 +17,9 @@ from horn.cluster.offer import Offer
 from horn.cluster.resuming import resume
 from horn.cluster.worker import Agent
 from horn.errors import AccessDenied, JobError
-from tests.cluster.agents import Agents, agents, alive
+from tests.cluster.agents import Agents, alive
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
-
-
-@pytest.fixture
-def cluster_of(tmp_path: Path) -> Iterator[Agents]:
-    with agents(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def client(cluster_of: Agents) -> Iterator[Cluster]:
-    with Cluster(cluster_of.hosts, timeout_s=20.0) as cluster:
-        yield cluster
 
 
 def weights(cluster: Cluster, job: str, folder: Path) -> str:

@@ -18,30 +18,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from horn.cluster.client import Cluster
 from horn.cluster.jobs import State
-from tests.cluster.agents import Agents, agents
+from tests.cluster.agents import Agents
 from tests.cluster.test_worker import weights
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 EPOCHS = "300"
-
-
-@pytest.fixture
-def cluster_of(tmp_path: Path) -> Iterator[Agents]:
-    with agents(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def client(cluster_of: Agents) -> Iterator[Cluster]:
-    with Cluster(cluster_of.hosts, timeout_s=20.0) as cluster:
-        yield cluster
 
 
 def calm(cluster_of: Agents, client: Cluster, folder: Path) -> str:
