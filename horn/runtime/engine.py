@@ -158,17 +158,20 @@ class GroupEngine(CompiledEngine):
     def _share(self) -> None:
         """Move what groups have in common to memory that they share.
 
-        All write the same there. Who is done first may begin a batch, but can update nothing before
-        the others have sent it blocks of that batch, and so are done, too.
+        All write the same there, and nobody goes on before all have: who goes on from a checkpoint
+        writes something else next, and reads it.
         """
         exchanges = self._exchanges.values()
-        for name, part in [pair for e in exchanges for pair in e.common.items()]:
+        pairs = [pair for exchange in exchanges for pair in exchange.common.items()]
+        for name, part in pairs:
             memory = self.group.transport.common(part)
             memory[...] = self.arrays[name]
             self.arrays[name] = memory
             for exchange in exchanges:
                 exchange.runner.place(name, memory)
                 exchange.forget()
+        if pairs:
+            self.group.meet()
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
         """One update from the whole batch's rows, of which this task's group computes its part."""

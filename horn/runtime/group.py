@@ -124,6 +124,10 @@ class Group:
         self.state.plan(channels)
         self._written.clear()
 
+    def meet(self) -> None:
+        """Go on when all tasks are here: collective, between scripts."""
+        self.transport.barrier(self.state.superstep, self.agree_timeout_s)
+
     def run(self, script: Script, work: Work) -> None:
         """Run a script on ``work``: collective."""
         try:

@@ -6,6 +6,7 @@ HORN_EXAMPLES=2000 tries as many networks, other ones in every run.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -187,6 +188,44 @@ def test_groups_on_one_host_have_weights_in_common_and_always_compute_the_same()
     mine, theirs = found[0][2], found[1][2]
     mine[0, 0] = 7.0
     assert theirs[0, 0] == 7.0
+
+
+def test_nobody_goes_on_before_all_have_written_what_groups_have_in_common():
+    """A group that goes on from a checkpoint would read what a late one begins with."""
+    net = horn.Network(seed=2)
+    net.input(4)
+    net.output(2, activation="tanh", loss="squared_error")
+    setup = Setup(net, horn.SGD(0.1), "labels", 8, "float32", 1)
+    data = labelled(net)
+    is_on = threading.Event()
+
+    def body(transport: Transport) -> tuple[bool, dict[str, np.ndarray]]:
+        is_late, common = False, transport.common
+
+        def late(part: int) -> np.ndarray:
+            nonlocal is_late
+            is_late |= is_on.wait(0.2)
+            return common(part)
+
+        if transport.task == 1:
+            transport.common = late  # type: ignore[method-assign]
+        engine = GroupEngine(setup, Placement.default(net), Group(transport, timeout_s=20),
+                             n_groups=2)  # fmt: skip
+        engine.bind(data)
+        kept = {kind: {name: array + 1 for name, array in arrays.items()}
+                for kind, arrays in engine.memory().items()}  # fmt: skip
+        if transport.task == 0:
+            engine.recall(kept, 3)
+            is_on.set()
+        assert is_on.wait(20)
+        return is_late, engine.parameters()
+
+    (_, first), (is_late, second) = good(run_threads("shm", 2, body))
+    assert not is_late
+    for name, array in net.initial_parameters(np.dtype("float32")).items():
+        np.testing.assert_array_equal(first[name], array + 1)
+        if name.endswith("weight"):  # a bias is each one's own
+            np.testing.assert_array_equal(second[name], first[name])
 
 
 def test_more_groups_than_rows():
