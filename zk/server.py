@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 # A peer that has not sent its ConnectRequest by then is a stray socket.
 HANDSHAKE_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
+# Turns of the loop in which asyncio makes a connection of what it has accepted. Who closes the
+# listener or leaves earlier leaves that socket open: a task that has not begun closes nothing.
+ACCEPT_TURNS = 4
 # A client that reads nothing while events pile up is dropped here; one full frame is 1 MiB.
 MAX_UNSENT_BYTES = 64 << 20
 # No more requests of one client are answered while so much of it is not sent: a request of 30 bytes
@@ -249,13 +252,17 @@ class Server:
         if self._tick is not None:
             self._tick.cancel()
         for listener in self._listeners:
-            listener.close()
-        for connection in list(self._connections.values()):
-            if connection.transport is not None:
-                connection.transport.abort()
-        while self._connections:
+            for waiting in listener.sockets:
+                self.loop.remove_reader(waiting)
+        turns = ACCEPT_TURNS
+        while turns or self._connections:
+            for connection in list(self._connections.values()):
+                if connection.transport is not None:
+                    connection.transport.abort()
+            turns = max(turns - 1, 0)
             await asyncio.sleep(0)
         for listener in self._listeners:
+            listener.close()
             await listener.wait_closed()
         if self._log is not None:
             self._log.close()

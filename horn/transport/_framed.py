@@ -88,13 +88,13 @@ class FramedTransport(Delivery):
         for task in self._peers:
             self._say(task, Plan(digest=mine))
         self._until(
-            lambda: [t for t, p in self._peers.items() if not p.digest],
+            lambda: [t for t, p in self._peers.items() if not p.plans],
             timeout_s,
             "agreeing on the plan",
             lambda task: "its plan",
         )
         for peer in self._peers.values():
-            theirs, peer.digest = peer.digest, b""
+            theirs = peer.plans.popleft()
             if theirs != mine:
                 raise Refused(f"plan of {peer.name}", theirs.hex()[:12], mine.hex()[:12])
 
@@ -347,7 +347,9 @@ class FramedTransport(Delivery):
                 if len(peer.barriers) > AHEAD:
                     raise BadFrame(f"barrier with {peer.name}", "a third arrival", "two at most")
             case Plan(digest=theirs):
-                peer.digest = theirs
+                peer.plans.append(theirs)  # one that has this plan may be at the next
+                if len(peer.plans) > AHEAD:
+                    raise BadFrame(f"plan of {peer.name}", "a third one", "two at most")
             case _:
                 self._loose.append(message)
 

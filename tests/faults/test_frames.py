@@ -6,6 +6,7 @@ accident makes of it has a name. Everything at once: tests/transport/test_faults
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import threading
@@ -144,18 +145,24 @@ class Flipper:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"tcp://127.0.0.1:{self.listener.getsockname()[1]}"
         self.open = [self.listener]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.threads = []
+        self._begin(self._accept)
+
+    def _begin(self, body, *args):
+        self.threads.append(threading.Thread(target=body, args=args, daemon=True))
+        self.threads[-1].start()
 
     def _accept(self):
         try:
             while True:
                 client, _ = self.listener.accept()
+                self.open.append(client)
                 server = socket.create_connection(self.target)
-                self.open += [client, server]
-                for pair in ((client, server, True), (server, client, False)):
-                    threading.Thread(target=self._carry, args=pair, daemon=True).start()
+                self.open.append(server)
+                self._begin(self._carry, client, server, True)
+                self._begin(self._carry, server, client, False)
         except OSError:
-            pass  # closed
+            pass  # closed, or nobody is there any more
 
     def _carry(self, source, target, is_noisy):
         n_bytes = 0
@@ -174,6 +181,13 @@ class Flipper:
                 pass
 
     def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)  # who waits there goes on, and opens no more
+        self.threads[0].join(10)
+        for end in self.open[1:]:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        for thread in self.threads[1:]:
+            thread.join(10)
         for end in self.open:
             end.close()
 

@@ -65,6 +65,19 @@ def test_a_frame_that_did_not_come_is_sent_again(fault, number):
     assert counters.n_again >= 1
 
 
+def test_who_has_a_plan_may_be_at_the_next_before_others_have_it():
+    def made(task):
+        faults = {(2, 0, 3): Lose()}  # task 0 hears of that plan last, and of the next one first
+        return InProc("inproc://", Place(task, 3, "test", 7), faults if task == 2 else None)
+
+    def body(t):
+        for n in range(1, 5):
+            t.plan(all_to_all(3, (n,)), TIMEOUT_S)
+        return t.counters
+
+    assert good(run_threads("inproc", 3, body, made=made))[2].n_again >= 1
+
+
 def test_an_overtaken_frame_has_its_turn():
     def made(task):
         faults = {(0, 1, N_SETUP + 1): Delay(1)}

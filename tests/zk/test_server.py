@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import os
 import random
 import shutil
@@ -25,7 +27,7 @@ from tests.zk.test_wire import mutate, seeds
 from zk import wire
 from zk.acl import OPEN
 from zk.errors import ServerError
-from zk.server import MAX_PER_LOOPBACK, check_bind, make_tls
+from zk.server import MAX_PER_LOOPBACK, Server, check_bind, make_tls
 from zk.wire import Code, Event, Op
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(60)]
@@ -251,6 +253,31 @@ def test_restart_keeps_data_and_sessions(tmp_path: Path) -> None:
             assert again.session_id == first.session_id
             assert again.call(Op.EXISTS, "/e", False)[0].code == 0
             assert again.call(Op.GET_DATA, "/p", False)[0].zxid >= zxid
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_server_that_ends_closes_what_it_has_just_accepted(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: left.append(unraisable.object))
+
+    async def main() -> None:
+        server = Server(port=0)
+        await server.start()
+        for client in clients:
+            client.connect((server.host, server.port))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.close()
+
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.socket()) for _ in range(5)]
+        for client in clients:
+            client.settimeout(5)
+        asyncio.run(asyncio.wait_for(main(), 10))
+        gc.collect()
+    assert left == []
 
 
 def test_port_in_use_is_one_sentence(server: zk.EmbeddedServer) -> None:
