@@ -19,7 +19,7 @@ from horn.saving import part_name
 
 logger = logging.getLogger(__name__)
 
-AHEAD_S = 0.3  # how far ahead a boundary is chosen, at the speed of the last iterations
+AHEAD_S = 0.3  # how far ahead a boundary is chosen, at the speed of as long a time before
 LEAST_AHEAD = 2  # iterations
 HOLD_S = 2.0  # how long a task waits at a boundary that another has not heard of
 
@@ -78,9 +78,12 @@ class Keeper:
     def look(self, now: float, iteration: int) -> None:
         """To be called a few times a second, with the iteration that tasks were in lately."""
         before, last = self._seen
-        if iteration != last:
-            if last and now > before and iteration > last:
-                self._speed = (iteration - last) / (now - before)
+        if not last:
+            self._seen = now, iteration
+        elif iteration > last and now - before >= AHEAD_S:
+            # Over less, steps that are told all at once would look like a speed that none has, and
+            # the boundary would lie where nobody comes to for minutes.
+            self._speed = (iteration - last) / (now - before)
             self._seen = now, iteration
         if self._next_at is None:
             self._next_at = math.inf if self.seconds is None else now + self.seconds

@@ -98,6 +98,16 @@ def test_by_time_tasks_are_told_an_iteration_that_none_has_reached(tmp_path):
     assert len(board.said) == 2
 
 
+def test_steps_that_are_told_all_at_once_are_not_taken_for_a_speed(tmp_path):
+    board = Board(tmp_path)
+    for k in range(20):  # 100 iterations per second, told by fifty
+        board.keeper.look(1.0 + k / 2, 1 + 50 * k)
+        board.keeper.look(1.0001 + k / 2, 51 + 50 * k)
+    board.keeper.stop()
+    board.keeper.look(10.6, 1001)
+    assert board.said == [Due(1031, stop=True)]
+
+
 def test_who_is_late_makes_the_next_boundary_further_ahead(tmp_path):
     board = Board(tmp_path)
     board.keeper.stop()
