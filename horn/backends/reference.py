@@ -90,6 +90,7 @@ class Runner:
         self.alive: dict[int, Array] = {}
         self.scalars: Mapping[str, float] = {"iteration": 0.0}
         self.first_sample, self.rows = 0, np.empty(0, np.int64)
+        self.orders: dict[Node, list[Node]] = {}  # of evaluation
         self.data: Dataset | None = None
         for statement in program.prologue:
             if isinstance(statement, Pick):
@@ -341,10 +342,17 @@ class Runner:
                 size[letter] = len(self.alive[k]) if k in self.alive else self.share.length(axis, 0)
         return size
 
+    def order(self, root: Node) -> list[Node]:
+        """All below a node, arguments first."""
+        found = self.orders.get(root)
+        if found is None:
+            found = self.orders[root] = list(ir.walk(root))
+        return found
+
     def evaluate(self, root: Node, frame: Frame, domain: str, here: slice, scatter: bool) -> Array:
         """The expression over the domain, broadcast only as far as its own axes go."""
         done: dict[Node, Any] = {}
-        for node in ir.walk(root):
+        for node in self.order(root):
             if node.op is Op.LOAD:
                 value = self.array(node.value)
                 buffer = self.program.buffers[node.value]
@@ -382,7 +390,7 @@ class Runner:
         receivers, sources = edges.receivers, edges.sources
         n, rows = len(sources), self.sizes(frame)["b"]
         done: dict[Node, Any] = {}
-        for x in ir.walk(node):
+        for x in self.order(node):
             if x.op is not Op.LOAD:
                 done[x] = self.operate(x, done)
                 continue

@@ -9,6 +9,7 @@ object, so that a shared subexpression is computed once.
 from __future__ import annotations
 
 import enum
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -203,6 +204,7 @@ def _intern(op: Op, args: tuple[Node, ...], axes: str, value: Any) -> Node:
     return node
 
 
+@functools.lru_cache(maxsize=4096)
 def union(*axes: str) -> str:
     """The axes that any of these has, in order."""
     return "".join(a for a in AXES if any(a in x for x in axes))

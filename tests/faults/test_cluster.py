@@ -27,6 +27,7 @@ from horn.cluster.master import Record
 from horn.errors import AccessDenied, NotFound
 from tests.apache import is_available
 from tests.faults.cluster import HORN, JOB, SESSION_S, Cluster, digest, until
+from tests.faults.witness import pids_on, role_of
 from tests.hosts import hosts, why_not
 
 pytestmark = [
@@ -303,7 +304,16 @@ def test_nothing_can_be_reached_from_another_host_by_default(net, tmp_path):
         until(lambda: len(set(here.ports()) - before) >= 5, 60.0)
         found = set(here.ports(only_loopback=False)) - before
         assert found == set()
-        assert set(reachable(there, here.address, range(1, 65_536))) <= before
+        # Whose process stands still is reached all the same, and leaves the processor to the search.
+        tasks = [pid for pid in pids_on([here])[here] if role_of(pid) == "task"]
+        assert len(tasks) == 2
+        for pid in tasks:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            assert set(reachable(there, here.address, range(1, 65_536))) <= before
+        finally:
+            for pid in tasks:
+                os.kill(pid, signal.SIGCONT)
     finally:
         for process in processes:
             process.terminate()

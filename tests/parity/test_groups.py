@@ -5,6 +5,7 @@ HORN_EXAMPLES=2000 tries as many networks, other ones in every run.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Sequence
@@ -145,16 +146,23 @@ def network() -> horn.Network:
     return net
 
 
+@functools.cache
+def twenty_steps(backend: str, how: str) -> tuple[Any, ...]:
+    """A job, and what one task finds."""
+    net = network()
+    setup = Setup(net, OPTIMIZERS[how], "labels", 7, "float64", 1)
+    data, batches = labelled(net), steps(7, 2) * 4
+    assert len(batches) == 20
+    return net, setup, data, batches, of_one(backend, setup, data, batches)
+
+
 @pytest.mark.parametrize("n_tasks", [1, 2])
 @pytest.mark.parametrize("n_groups", [1, 2, 3])
 @pytest.mark.parametrize("how", OPTIMIZERS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("scheme", ["inproc", "shm"])
 def test_groups_equal_one_task_over_20_steps(scheme, backend, how, n_groups, n_tasks):
-    net = network()
-    setup = Setup(net, OPTIMIZERS[how], "labels", 7, "float64", 1)
-    data, batches = labelled(net), steps(7, 2) * 4
-    one = of_one(backend, setup, data, batches)
+    net, setup, data, batches, one = twenty_steps(backend, how)
     for links in (("receiver",) * 3, ("replicated", "receiver", "sender")):
         placement = place(net, links, ("all", "neurons", "rows", "all"))
         found = of_groups(backend, setup, data, batches, placement, n_groups, n_tasks, scheme)
