@@ -13,15 +13,14 @@ import horn
 
 ROOT = Path(horn.__file__).parents[1]
 HEAVY = ("numpy", "rich", "safetensors", "kazoo", "zmq", "horn.network", "horn.compiler", "asyncio")
-BUDGET_US = 150_000  # imports of horn --help, reference/dependencies.md 2.1
+BUDGET = 2.0  # imports of horn --help, in those of click alone: 150 ms where those take 75
 
 
 def imports(*arguments: str) -> dict[str, int]:
-    """Microseconds that each module took to import, by name."""
+    """Microseconds that each module took to import, by name, in a Python with these arguments."""
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "horn", *arguments],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-X", "importtime", *arguments], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     found = re.findall(r"import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)", done.stderr)
     return {name: int(own) for own, name in found}
@@ -29,18 +28,21 @@ def imports(*arguments: str) -> dict[str, int]:
 
 @pytest.mark.cluster
 def test_help_imports_nothing_heavy() -> None:
-    took = imports("--help")
+    took = imports("-m", "horn", "--help")
     assert [name for name in HEAVY if name in took] == []
 
 
 @pytest.mark.cluster
 def test_help_stays_within_its_import_budget() -> None:
-    best = BUDGET_US
+    ours, its = [], []
     for _ in range(15):  # the best of some: other programs may share the machine
-        best = min(best, sum(imports("--help").values()))
-        if best < BUDGET_US:
+        ours.append(sum(imports("-m", "horn", "--help").values()))
+        its.append(sum(imports("-c", "import click").values()))
+        if min(ours) < BUDGET * min(its):
             return
-    raise AssertionError(f"imports took {best / 1000:.0f} ms or more, fifteen times")
+    raise AssertionError(
+        f"imports took {min(ours) / 1000:.0f} ms, those of click {min(its) / 1000:.0f}"
+    )
 
 
 @pytest.mark.cluster
@@ -49,7 +51,7 @@ def test_show_imports_neither_numpy_nor_the_engine(tmp_path: Path) -> None:
     net.input(2)
     net.output(1)
     horn.Model(net, net.initial_parameters()).save(tmp_path / "m.horn")
-    took = imports("show", str(tmp_path / "m.horn"), "--json")
+    took = imports("-m", "horn", "show", str(tmp_path / "m.horn"), "--json")
     assert [name for name in ("numpy", "horn.model", "safetensors") if name in took] == []
 
 

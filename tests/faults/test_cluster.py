@@ -304,7 +304,7 @@ def test_nothing_can_be_reached_from_another_host_by_default(net, tmp_path):
         until(lambda: len(set(here.ports()) - before) >= 5, 60.0)
         found = set(here.ports(only_loopback=False)) - before
         assert found == set()
-        # Whose process stands still is reached all the same, and leaves the processor to the search.
+        # A process that stands still is reached all the same, and leaves the search the processor.
         tasks = [pid for pid in pids_on([here])[here] if role_of(pid) == "task"]
         assert len(tasks) == 2
         for pid in tasks:
