@@ -254,15 +254,16 @@ class Server:
         for listener in self._listeners:
             for waiting in listener.sockets:
                 self.loop.remove_reader(waiting)
-        turns = ACCEPT_TURNS
-        while turns or self._connections:
-            for connection in list(self._connections.values()):
-                if connection.transport is not None:
-                    connection.transport.abort()
-            turns = max(turns - 1, 0)
+        for _ in range(ACCEPT_TURNS):
             await asyncio.sleep(0)
         for listener in self._listeners:
             listener.close()
+        for connection in list(self._connections.values()):
+            if connection.transport is not None:
+                connection.transport.abort()
+        while self._connections:
+            await asyncio.sleep(0)
+        for listener in self._listeners:
             await listener.wait_closed()
         if self._log is not None:
             self._log.close()

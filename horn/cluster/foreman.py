@@ -59,7 +59,7 @@ from horn.runtime.parcel import RunSpec, draft
 from horn.sources import line_of
 from horn.strategies import Strategy, Topology
 from horn.train import Run, conduct
-from horn.transport import Place
+from horn.transport import CutOff, Place
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Foreman:
         return Failure(
             f"{error}" if self.n_hosts == 1 else f"{error}\n(said by worker {host})",
             error.exit_code,
-            is_echo=isinstance(error, MemberLost),
+            is_echo=isinstance(error, MemberLost) and not isinstance(error, CutOff),
             is_final=not is_repairable,
             hosts=self._blamed(error),
             details=str(getattr(error, "details", ""))[:20_000],

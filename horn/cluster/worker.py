@@ -2,7 +2,7 @@
 
 It runs no user code: a foreman does, one process per job. What is to run is in ``/orders/<host>``;
 the agent compares, starts and ends. When it goes, however it does, what it started goes. When
-ZooKeeper has not been heard for two thirds of the session time, its tasks are ended before anybody
+ZooKeeper has not answered for five sixths of the session time, its tasks are ended before anybody
 can have been given their places; then it registers again. docs/notes/0060.
 """
 
@@ -31,7 +31,7 @@ from horn.cluster.mastering import Masters, Terms
 from horn.cluster.members import Membership, View
 from horn.cluster.offer import Offer, default_folder, terms
 from horn.cluster.preparing import Preparer
-from horn.cluster.records import Event, Lost, Node, Suspended
+from horn.cluster.records import Event, Lost, Node, Reply, Suspended
 from horn.cluster.runs import Foreman, Run
 from horn.cluster.submission import ReplayCache
 from horn.cluster.versions import versions
@@ -52,6 +52,10 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0  # how often everything is looked at
 AGAIN_S = 1.0  # between attempts to reach ZooKeeper
 PROGRESS_S = 0.5  # between two notes of how far a job is
+# In sessions: how often ZooKeeper is asked, and after how much without an answer what runs here is
+# ended. kazoo gives up a silent connection after two thirds and has another soon after: half a
+# session without ZooKeeper costs nothing.
+BEAT, FENCE = 1 / 12, 5 / 6
 MAX_WAITING = 8  # tasks that wait for a job, of 50 MB each
 
 
@@ -84,6 +88,8 @@ class Agent:
         self._written: dict[str, float] = {}  # when progress was
         self._progress: dict[str, dict[str, Any]] = {}  # and what is to be
         self._suspended = False
+        self._beat_at = 0.0  # when ZooKeeper was asked last ...
+        self._sure_at = 0.0  # ... and when last of what it answered: the session is no older
         self._stack = ExitStack()
         try:
             folder = offer.folder or default_folder(self.name)
@@ -142,6 +148,7 @@ class Agent:
     def _session(self) -> None:
         offer = self.offer
         own = None if offer.key is None else offer.key.zookeeper()
+        self._beat_at = self._sure_at = time.monotonic()
         with ExitStack() as stack:
             coord = stack.enter_context(
                 Coordinator(offer.hosts, session_s=offer.session_s, credential=own, root=offer.root)
@@ -164,6 +171,7 @@ class Agent:
             try:
                 while not self._stopping:
                     self.workers.check()
+                    self._beat()
                     self._reconcile(orders.nodes())
                     self._tell()
                     self._keep_warm()
@@ -218,7 +226,7 @@ class Agent:
         """Seconds until something has to be looked at."""
         if self._suspended:
             return 0.1
-        return PROGRESS_S if self._progress else LOOK_S
+        return min(PROGRESS_S if self._progress else LOOK_S, self.coord.session_s * BEAT)
 
     # orders
 
@@ -260,9 +268,23 @@ class Agent:
                     del self.runs[job]
                     self._progress.pop(job, None)
 
+    def _beat(self) -> None:
+        """Ask ZooKeeper something, so that it is known how long the session is sure to last: what
+        asks only every third of a session would have to give it up that much earlier.
+        """
+        now = time.monotonic()
+        if self._suspended or now - self._beat_at < self.coord.session_s * BEAT:
+            return
+        self._beat_at = now
+
+        def answered(reply: Reply) -> None:
+            if not reply.reason:
+                self._sure_at = max(self._sure_at, now)
+
+        self.coord.send(answered, "exists", self.coord.paths.root)
+
     def _is_cut_off(self) -> bool:
-        silent_s = time.monotonic() - self.coord.heard_at
-        return self._suspended and silent_s > self.coord.session_s * 2 / 3
+        return self._suspended and time.monotonic() - self._sure_at > self.coord.session_s * FENCE
 
     def _prepare(self, run: Run) -> None:
         """Fetch what it needs, in a thread; then begin it."""

@@ -14,7 +14,7 @@ from horn.errors import BarrierTimeout, HornError, MemberLost, TaskFailed
 from horn.network import Network
 from horn.runtime.control import Failed
 from horn.runtime.exits import how_it_ended
-from horn.transport import PeerLost
+from horn.transport import CutOff, PeerLost
 
 # Failures of the machines, which need not come again.
 REPAIRABLE = {"SessionLost", "Unreachable", "Fenced"}
@@ -76,7 +76,9 @@ class Case:
 
 
 def is_echo(failed: Failed) -> bool:
-    """Whether a failure is about another task."""
+    """Whether a failure is about another task's."""
+    if "CutOff" in failed.kinds:
+        return False
     return "MemberLost" in failed.kinds or "BarrierTimeout" in failed.kinds
 
 
@@ -90,7 +92,7 @@ def is_repairable(case: Case) -> bool:
         return lost or bool(case.late)
     if causes[0] in case.silent:
         return True
-    return bool(REPAIRABLE & set(case.failures[causes[0]].kinds))
+    return bool({*REPAIRABLE, "CutOff"} & set(case.failures[causes[0]].kinds))
 
 
 def numbers(names: Sequence[str]) -> list[int]:
@@ -135,6 +137,9 @@ def _died(case: Case, task: int, progress: str) -> TaskFailed:
 
 def _failed(case: Case, task: int, network: Network) -> HornError:
     failed = case.failures[task]
+    if "CutOff" in failed.kinds:
+        where = f"{case.name(task)}, {failed.where}"
+        return CutOff(where, case.called(failed.lost), failed.reason)
     kind = next((k for k in failed.kinds if k in _SIMPLE), None)
     if kind is not None:
         told = any(name in failed.kinds for name in PLAIN)

@@ -19,12 +19,13 @@ from horn.strategies import Pull, Push, Topology
 from horn.strategies._asking import Asking
 from horn.strategies._lasting import LastingServer
 from horn.strategies._pieces import Bundle, Piece, bundles
-from horn.transport import Place
+from horn.transport import CutOff, Place
 from horn.transport._hub import Hub
 from horn.transport._links import Found, Links
 
 logger = logging.getLogger(__name__)
 
+CUT_S = 2.0  # how long a server that has its place may be unreachable, once it is known to be
 LOOK_S = 1.0  # how often who waits looks whether something has happened beside it
 END_S = 10.0  # how long a server that is done stays for who has not heard it
 
@@ -45,8 +46,9 @@ class LastingWire:
 
     Raises
     ------
-    BarrierTimeout : an answer is late, or a server has gone and not come back. ProtocolError : it
-    is not what was asked for. Fenced : another has this task's place.
+    BarrierTimeout : an answer is late, or a server has gone and not come back. CutOff : a server
+    is there, but not for this task. ProtocolError : an answer is not what was asked for. Fenced :
+    another has this task's place.
     """
 
     def __init__(
@@ -202,6 +204,7 @@ class LastingWire:
         gone_since: float | None = None
         while not is_done():
             now = time.monotonic()
+            self._check_ways(what)
             down = self.links.down()
             gone_since = (now if gone_since is None else gone_since) if down else None
             if timeout_s is not None:
@@ -216,6 +219,13 @@ class LastingWire:
                 self._hear(*got)
             else:
                 self.check()
+
+    def _check_ways(self, what: str) -> None:
+        for server, silent_s in self.links.cut_off().items():
+            if silent_s > CUT_S:
+                why = f"it has its place, but for {silent_s:.1f} s nothing has answered there"
+                lost = f"task {self.topology.server(server)}"
+                raise CutOff(f"task {self.rank}, {what}", (lost,), why)
 
     def _overdue(self, what: str, timeout_s: float) -> BarrierTimeout:
         """It is late; of servers that only wait for others, those are."""

@@ -419,7 +419,7 @@ def _is_of_wire(error: BaseException) -> bool:
     met: BaseException | None = error
     while met is not None:
         frames = traceback.walk_tb(met.__traceback__)
-        if any(isinstance(frame.f_locals.get("self"), Wire) for frame, _ in frames):
+        if any(isinstance(frame.f_locals.get("self"), (Wire, LastingWire)) for frame, _ in frames):
             return True
         met = met.__cause__
     return False

@@ -91,6 +91,12 @@ class PeerLost(MemberLost):
         return f"{self.where}: lost {', '.join(self.lost)} ({self.reason})"
 
 
+class CutOff(PeerLost):
+    """No way leads to a peer that others can still reach: its place is taken, and nothing answers
+    there. No echo of another failure; only another seat helps.
+    """
+
+
 class Transport(ABC):
     """One task's connection to its group.
 

@@ -34,6 +34,7 @@ from horn.runtime.messages import (
     Welcome,
 )
 from horn.transport import Counters, Place
+from horn.transport._knock import Answer, Knock
 from horn.transport._linked import EPOCH, LINGER_S, LINK, Context, End, has_frame, received, spin
 from horn.transport._way import EVENTS, event_of
 
@@ -46,6 +47,13 @@ RETRY_S = 0.2  # between two links to a server that has not answered
 WELCOME_S = 5.0  # for a server to answer a hello
 
 
+# A link that is cut is known to be after four seconds, whoever was to say something.
+NOTICES = {
+    zmq.TCP_MAXRT: 4_000,
+    zmq.TCP_KEEPALIVE_IDLE: 1,
+    zmq.TCP_KEEPALIVE_INTVL: 1,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+}
 NOT_YET = "it has not registered"
 
 
@@ -69,6 +77,7 @@ class _Link:
     is_welcome: bool = False
     tried: float = 0.0
     why: str = NOT_YET
+    knock: Knock | None = None  # after the connection broke, until there is an answer
 
 
 class Links:
@@ -98,6 +107,14 @@ class Links:
     def down(self) -> dict[int, str]:
         """Servers without a link, and why."""
         return {s: link.why for s, link in enumerate(self._links) if not link.is_welcome}
+
+    def cut_off(self) -> dict[int, float]:
+        """Servers that still have their place, but where nothing has answered since the connection
+        broke; for how many seconds.
+        """
+        now = time.monotonic()
+        knocks = ((s, link.knock) for s, link in enumerate(self._links))
+        return {s: now - knock.began_s for s, knock in knocks if knock is not None}
 
     def send(self, server: int, meta: Meta, block: Array | None = None) -> None:
         """To a server; nothing where there is no link, since ``again`` will say it."""
@@ -138,6 +155,10 @@ class Links:
         for server, link in enumerate(self._links):
             self._look(link)
             found = self.find(server)
+            if found != link.found:
+                self._answered(link)
+            elif link.knock is not None and link.knock.look(now) is not Answer.NONE:
+                self._answered(link)  # its process runs, or has gone: it will be seen which
             if found is not None and found != link.found:
                 self._cut(link, NOT_YET)
                 link.why = NOT_YET
@@ -156,15 +177,25 @@ class Links:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 link.is_shaken = True
             elif event == zmq.EVENT_DISCONNECTED and link.is_shaken:
+                if link.is_welcome and link.found is not None:
+                    link.knock = Knock(link.found.endpoint, time.monotonic())
                 self._cut(link, "its connection broke: killed, crashed or cut off")
             else:
                 self._cut(link, "the handshake failed: it has another key, or has gone")
+
+    @staticmethod
+    def _answered(link: _Link) -> None:
+        if link.knock is not None:
+            link.knock.close()
+            link.knock = None
 
     def _open(self, server: int, link: _Link, found: Found, now: float) -> None:
         incarnation = b"\1" + secrets.token_bytes(15)  # 0 first is ZeroMQ's own
         socket = self._context.socket(zmq.DEALER)
         socket.set(zmq.ROUTING_ID, incarnation)
         self._context.introduce(socket)
+        for option, value in NOTICES.items():
+            socket.set(option, value)
         monitor = socket.get_monitor_socket(EVENTS)
         monitor.set(zmq.LINGER, 0)
         link.found, link.socket, link.monitor, link.tried = found, socket, monitor, now
@@ -225,6 +256,7 @@ class Links:
             return None
         if isinstance(message.meta, Welcome):
             link.is_welcome = True
+            self._answered(link)
             link.end.queue.extend(self.again(server))
             self._flush(link)
             return None
@@ -255,5 +287,6 @@ class Links:
         while not all(map(self._flush, self._links)) and time.monotonic() < ends:
             time.sleep(0.001)
         for link in self._links:
+            self._answered(link)
             self._cut(link, "this task has left", int(LINGER_S * 1000))
         self._context.close()

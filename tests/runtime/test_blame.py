@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import socket
 
 import pytest
 
 import horn
+from horn.cluster.blaming import blamed
 from horn.errors import (
     BarrierTimeout,
     ClusterError,
@@ -16,8 +18,13 @@ from horn.errors import (
     ProtocolError,
     TaskFailed,
 )
-from horn.runtime.blame import Case, verdict
-from horn.runtime.control import Failed
+from horn.runtime.blame import Case, is_repairable, verdict
+from horn.runtime.control import Failed, Line
+from horn.runtime.group import Spent
+from horn.runtime.lasting import LastingWire
+from horn.runtime.process import Process
+from horn.topology import Topology
+from horn.transport import CutOff, Place
 
 WHERE = "iteration 3, superstep 12 (layer1, forward), collect"
 
@@ -61,6 +68,19 @@ def test_a_killed_task_is_the_cause_whoever_lost_it():
     text = str(error)
     assert "was killed by SIGKILL" in text and "superstep 12 (layer1, forward)" in text
     assert "The other 2 tasks were stopped because of this." in text
+
+
+def test_who_is_cut_off_from_another_says_so_and_nobody_waits_for_more():
+    """What it names is still there, and others, who lost it because of this, say nothing new."""
+    error = CutOff("task 0, pull 3", ("task 2",), "nothing answers")
+    cut = failed(error, 2.0, lost=("task 2",), reason="nothing answers")
+    found = case(3, {0: cut, 1: lost(0, 1.0)})
+    found.names = {2: "server 0"}
+    assert found.is_complete and is_repairable(found)
+    told = said(found)
+    assert type(told) is CutOff and told.lost == ("server 0",)
+    assert str(told) == f"task 0, {WHERE}: lost server 0 (nothing answers)"
+    assert blamed(told, "a", {"a": [0, 1], "b": [2]}, {0: "task 0", 2: "server 0"}) == ("a", "b")
 
 
 def test_an_exit_without_a_word_is_a_failure():
@@ -126,3 +146,23 @@ def test_trouble_begins_with_the_first_word_of_it():
     assert not found.has_trouble
     found.exits[1] = 0
     assert found.has_trouble
+
+
+def test_who_waits_for_a_server_names_it_by_its_rank_in_whatever_group():
+    """Its own group's supersteps count tasks from 0, what goes between batches counts ranks."""
+    topology = Topology(2, 2, 1)
+    ours, theirs = socket.socketpair()
+    process = Process(Line(ours))
+    process.first_of_group = 2
+    place = Place(3, 2, "nobody/servers", 0, None)
+    wire = LastingWire(
+        topology, [], "float32", 0.1, Spent(), place, lambda server: None, lambda: None
+    )
+    with pytest.raises(BarrierTimeout) as caught:
+        wire.join(0.05)
+    wire.close()
+    told = process.failed(caught.value)
+    process.line.close()
+    theirs.close()
+    assert told.absent == ("task 4",) == (f"task {topology.server(0)}",)
+    assert "server 0 has not answered" in told.hint

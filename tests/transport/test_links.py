@@ -17,6 +17,7 @@ from horn.runtime.messages import Ask, Message, Refused, Verdict, encode
 from horn.transport import Place
 from horn.transport._hub import Hub
 from horn.transport._links import Found, Links
+from tests.hosts import hosts, why_not
 from tests.transport.groups import TIMEOUT_S, url_of
 
 pytestmark = pytest.mark.net
@@ -26,10 +27,12 @@ KEY = bytes(range(32))
 class Served:
     """A hub in a thread that gives back what it gets, and notes it."""
 
-    def __init__(self, scheme: str, *, epoch: int = 1, job: str = "job", key: Any = None) -> None:
+    def __init__(
+        self, scheme: str, *, epoch: int = 1, job: str = "job", key: Any = None, url: str = ""
+    ) -> None:
         self.over: dict[int, int] = {}  # by rank: epochs below are over
         place = Place(0, 1, job, epoch, key)
-        self.hub = Hub(url_of(scheme), place, lambda rank, e: e < self.over.get(rank, 0))
+        self.hub = Hub(url or url_of(scheme), place, lambda rank, e: e < self.over.get(rank, 0))
         self.found = Found(self.hub.endpoint, epoch)
         self.heard: list[tuple[int, int]] = []  # rank, number
         self.ends = threading.Event()
@@ -110,6 +113,34 @@ def test_what_is_asked_is_answered_with_blocks_of_any_size(scheme, key):
             task.ask(number, sent)
             assert np.array_equal(task.hear(), sent)
         assert server.heard == [(0, n) for n in range(4)]
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.parametrize("one_way", [None, "to it", "from it"])
+def test_a_server_that_is_cut_off_is_known_to_be_and_one_that_has_gone_is_not(one_way):
+    with hosts(2) as net:
+        here, there = net.hosts
+        with there.inside():
+            server = Served("tcp", key=KEY, url=f"tcp://{there.address}:0")
+        with here.inside():
+            task = Asker(lambda: server.found, key=KEY)
+            with closing(task):
+                with closing(server):
+                    task.ask(1)
+                    task.hear()
+                    pair = (there, here) if one_way == "from it" else (here, there)
+                    net.cut(*pair, one_way=one_way is not None)
+                    task.ask(2)
+                    ends = time.monotonic() + TIMEOUT_S
+                    while task.links.cut_off().get(0, 0.0) < 1.0:
+                        assert time.monotonic() < ends and task.links.receive(0.05) is None
+                    assert "cut off" in task.links.down()[0]
+                    net.heal()
+                    task.hear()
+                    assert task.links.cut_off() == {}
+                task.ask(3)
+                while not task.links.down() or task.links.cut_off():  # it is refused, and that soon
+                    assert time.monotonic() < ends and task.links.receive(0.01) is None
 
 
 @both
