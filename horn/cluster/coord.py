@@ -59,6 +59,7 @@ _kazoo_logger.addHandler(logging.NullHandler())  # what it says, horn says as an
 _kazoo_logger.addFilter(lambda record: "auth" not in record.getMessage().lower())
 
 CLOSED = "closed here"  # the reason of an orderly end
+OVERDUE = 1 / 2  # of a session without an answer, and another connection is made
 CONNECT_S = 2.0  # at most this long for one TCP connection, so that a dead host costs no session
 
 REASONS = {
@@ -361,7 +362,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threads, less two of three: callbacks run where the reply is read.
 
     Also: waits by poll(2) instead of a fresh epoll per wait, notes when the server was last heard,
-    and refuses to connect once the session is over, so that kazoo cannot start another.
+    gives up a connection on which an answer is overdue (to kazoo requests are as good as pings, so
+    who asks often would never know), and refuses to connect once the session is over, so that kazoo
+    cannot start another.
     """
 
     def __init__(self, coordinator: Coordinator, context: ssl.SSLContext | None) -> None:
@@ -373,6 +376,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.order = threading.RLock()
         self.connect_s = 1.0
         self.heard_at = time.monotonic()
+        self._asked_at: float | None = None  # what has no answer yet
         self.failure = ""
         self.ended = self.was_connected = False
         self._wake_fds: set[int] = set()
@@ -418,7 +422,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         except OSError as error:
             self.failure = _words(error)
             raise
-        self.failure, self._connection = "", connection
+        self.failure, self._connection, self._asked_at = "", connection, None
         return connection
 
     def hang_up(self) -> None:
@@ -436,13 +440,23 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             poll.register(fd, select.POLLIN)
         for fd in writers:
             poll.register(fd, select.POLLOUT)
+        now = time.monotonic()
+        if writers and self._asked_at is None:
+            self._asked_at = now
+        overdue_at = None
+        if self._asked_at is not None and self._connection in rlist:
+            overdue_at = self._asked_at + self.coordinator.session_s * OVERDUE
+            left = max(0.0, overdue_at - now)
+            timeout = left if timeout is None else min(timeout, left)
         # What came with the frame before lies in the TLS layer, where poll does not see it.
         held = {fd for fd, s in readers.items() if isinstance(s, ssl.SSLSocket) and s.pending()}
         ready = poll.poll(0 if held else None if timeout is None else timeout * 1000)
         with self.order:  # whoever is sending has said where the answer goes
             found = sorted(held.union(fd for fd, _ in ready))
         if any(fd in readers and fd not in self._wake_fds for fd in found):
-            self.heard_at = time.monotonic()
+            self.heard_at, self._asked_at = time.monotonic(), None
+        elif not found and overdue_at is not None and time.monotonic() >= overdue_at:
+            raise TimeoutError("no answer")
         return (
             [readers[fd] for fd in found if fd in readers],
             [writers[fd] for fd in found if fd in writers],

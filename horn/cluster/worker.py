@@ -53,8 +53,8 @@ LOOK_S = 1.0  # how often everything is looked at
 AGAIN_S = 1.0  # between attempts to reach ZooKeeper
 PROGRESS_S = 0.5  # between two notes of how far a job is
 # In sessions: how often ZooKeeper is asked, and after how much without an answer what runs here is
-# ended. kazoo gives up a silent connection after two thirds and has another soon after: half a
-# session without ZooKeeper costs nothing.
+# ended. A silent connection is given up after half a session (coord.py), and there is another soon
+# after: half a session without ZooKeeper costs nothing.
 BEAT, FENCE = 1 / 12, 5 / 6
 MAX_WAITING = 8  # tasks that wait for a job, of 50 MB each
 

@@ -257,7 +257,7 @@ class Group:
             arrived = tuple(task_name(name) for name in error.arrived)
             return BarrierTimeout(where, absent, arrived, error.timeout_s, error.hint or owed)
         if isinstance(error, PeerLost):
-            return PeerLost(where, error.lost, error.reason)
+            return type(error)(where, error.lost, error.reason)
         return MemberLost(where, tuple(task_name(name) for name in error.lost))
 
 

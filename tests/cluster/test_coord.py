@@ -180,6 +180,25 @@ def test_a_short_cut_is_suspended_then_resumed_in_the_same_session(zookeeper, co
         assert events.empty()
 
 
+def test_who_asks_often_knows_of_silence_after_half_a_session_and_goes_on(zookeeper, connect):
+    with Relay(zookeeper.hosts) as relay:
+        coord = connect(relay.hosts, session_s=2.4)
+        events = queue.Queue()
+        coord.subscribe(events.put)
+        pause, session = threading.Event(), coord.session
+        relay.freeze()
+        began = time.monotonic()
+        while events.empty():
+            coord.send(lambda reply: None, "exists", zookeeper.root)
+            assert not pause.wait(0.05) and time.monotonic() < began + 2.4
+        assert events.get() == Suspended()
+        assert time.monotonic() - began >= 1.2
+        relay.mend()
+        assert events.get(timeout=10) == Resumed()
+        assert coord.session == session
+        coord.close()
+
+
 def test_silence_for_a_session_time_is_loss_before_others_can_take_over(zookeeper, connect):
     with Relay(zookeeper.hosts) as relay:
         coord, other = connect(relay.hosts, session_s=1.2), connect()
