@@ -3,6 +3,10 @@
 import importlib.util
 import os
 
+# Horn has threads of its own. Those of NumPy's library, here and in all processes that tests start,
+# would only wait for one another.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 
