@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,8 +176,12 @@ class Watch:
         self._partial: dict[str, bytes] = {}
         self._told = ""
 
-    def look(self, status: Status) -> None:
-        """Show what is new."""
+    def look(self, cluster: Cluster) -> bool:
+        """Show what is new, in this session; whether the job has ended."""
+        from horn.cluster.jobs import ENDED
+
+        self.cluster = cluster
+        status = cluster.status(self.job)
         host = next((n for n, s in status.record.seats.items() if 0 in s.ranks), None)
         host = host or str(status.result.get("host") or "")
         if host:
@@ -190,6 +194,7 @@ class Watch:
                 speed = float(at.get("samples_per_s") or 0.0)
                 self.progress.step(int(at["epoch"]), key[1], float(at["loss"]), speed)
         self._say(status)
+        return status.state in ENDED
 
     def _say(self, status: Status) -> None:
         """Why it waits, what went wrong."""
@@ -242,30 +247,12 @@ class Watch:
 
 def attach(cluster: Cluster, job: str, path: Path, *, as_json: bool, quiet: bool) -> int:
     """Show a job until it ends, fetch its model; the exit code."""
-    from horn.cluster.jobs import ENDED
     from horn.progress import Lines, Progress
 
     progress = Progress() if quiet else _screen.Bar() if sys.stderr.isatty() else Lines()
     watch = Watch(cluster, job, progress, quiet)
     try:
-        failing_since = None
-        while True:
-            try:
-                status = watch.cluster.status(job)
-                watch.look(status)
-                failing_since = None
-            except ClusterError as error:
-                now = time.monotonic()
-                failing_since = failing_since or now
-                if now - failing_since > AGAIN_S:
-                    raise ClusterError(
-                        f"{error}. The job goes on without this command: horn status {job}"
-                    ) from error
-                watch.cluster = _again(cluster) or watch.cluster
-                continue
-            if status.state in ENDED:
-                break
-            time.sleep(LOOK_S)
+        until_over(cluster, job, watch.look)
     except KeyboardInterrupt:
         watch.end()
         _screen.say(f"\nDetached; the job goes on. horn logs -f {job} · horn stop {job}")
@@ -273,6 +260,31 @@ def attach(cluster: Cluster, job: str, path: Path, *, as_json: bool, quiet: bool
     finally:
         watch.end()
     return _ended(watch.cluster, job, path, as_json=as_json, quiet=quiet)
+
+
+def until_over(cluster: Cluster, job: str, look: Callable[[Cluster], bool]) -> None:
+    """Look again and again, until it says that it is over; in a new session when one is lost.
+
+    Raises
+    ------
+    ClusterError : there is no ZooKeeper for AGAIN_S.
+    """
+    failing_since: float | None = None
+    while True:
+        try:
+            if look(cluster):
+                return
+            failing_since = None
+        except ClusterError as error:
+            now = time.monotonic()
+            failing_since = failing_since or now
+            if now - failing_since > AGAIN_S:
+                raise ClusterError(
+                    f"{error}. The job goes on without this command: horn status {job}"
+                ) from error
+            cluster = _again(cluster) or cluster
+        else:
+            time.sleep(LOOK_S)
 
 
 def _again(cluster: Cluster) -> Cluster | None:

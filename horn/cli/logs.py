@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from horn.cluster.client import Cluster
 
 TAIL = 200  # lines, unless told otherwise
-LOOK_S = 0.3  # between two looks for more
 
 
 @click.command(short_help="What a job's processes print.")
@@ -39,7 +38,7 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, 
     """Print the logs of JOB, each line with the process that it is of. A worker's name stands for
     the process that loads the job's file there.
     """
-    from horn.cluster.jobs import ENDED
+    from horn.cli._remote import until_over
     from horn.errors import NotFound
 
     begins_s = None if since is None else _moment(since, time.time())
@@ -48,13 +47,10 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, 
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)
         reader = _Reader(cluster, name, task, tail, as_json, begins_s)
-        has_ended = False
-        while True:
+        if follow:
+            until_over(cluster, name, reader.follow)
+        else:
             reader.look()
-            if not follow or has_ended:
-                break
-            has_ended = cluster.jobs.state(name) in ENDED  # and then one more look
-            time.sleep(LOOK_S)
         reader.finish()
         if task is not None and not reader.seen:
             raise NotFound(f"job {name} has no log of {task!r}; it has {', '.join(reader.names)}")
@@ -101,6 +97,16 @@ class _Reader:
         self.partial: dict[tuple[str, str], bytes] = {}
         self.names: list[str] = []
         self.seen: set[tuple[str, str]] = set()
+        self._has_ended = False
+
+    def follow(self, cluster: Cluster) -> bool:
+        """Look for more, in this session; whether it is over: nothing is written after the end."""
+        from horn.cluster.jobs import ENDED
+
+        self.cluster = cluster
+        self.look()
+        has_ended, self._has_ended = self._has_ended, cluster.jobs.state(self.job) in ENDED
+        return has_ended
 
     def look(self) -> None:
         from horn.errors import ClusterError, NotFound

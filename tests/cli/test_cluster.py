@@ -14,13 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from horn.cli._remote import Watch
+from horn.cli.logs import _Reader
 from horn.cli.up import first_node, slurm
+from horn.cluster.client import Cluster
 from horn.cluster.depot import MARK
 from horn.cluster.jobs import State
 from horn.cluster.resuming import saved
 from horn.cluster.runs import SAVE_S
 from tests.cli.conftest import Result
 from tests.cluster.agents import ROOT, Agents, agents, alive
+from tests.cluster.helpers import end_session
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 Run = Callable[..., Result]
@@ -82,12 +86,17 @@ def test_a_detached_job_is_named_listed_shown_logged_and_forgotten(cluster: Agen
     assert run("status", job).code == 4
 
 
+def loud(run: Run, folder: Path) -> str:
+    """A job whose file prints."""
+    text = (folder / "job.py").read_text()
+    (folder / "job.py").write_text(text.replace("def job():", "def job():\n    print('made it')"))
+    return run("submit", "job.py", "-d").out.strip()
+
+
 def test_logs_are_prefixed_with_the_process_and_can_be_followed(
     cluster: Agents, run: Run, folder: Path
 ):
-    text = (folder / "job.py").read_text()
-    (folder / "job.py").write_text(text.replace("def job():", "def job():\n    print('made it')"))
-    job = run("submit", "job.py", "-d").out.strip()
+    job = loud(run, folder)
     done = run("logs", job, "-f")
     assert done.code == 0 and "a│ made it\n" in done.out
     assert run("logs", job, "--task", "a", "--tail", "1").out == "a│ made it\n"
@@ -208,10 +217,45 @@ def test_resume_from_best_is_the_checkpoint_of_the_best_epoch_if_it_is_kept(
             assert f"no checkpoint of its best model, iteration {best}; there are" in done.err
 
 
+def sessions_of(monkeypatch: pytest.MonkeyPatch, whom: type, name: str) -> list[int]:
+    """Those in which a look is taken; ZooKeeper ends the first after one look."""
+    sessions: list[int] = []
+    look = getattr(whom, name)
+
+    def looked(self: object, found: Cluster) -> bool:
+        sessions.append(found.coord.session)
+        is_over: bool = look(self, found)
+        if len(sessions) > 1:
+            return is_over
+        end_session(found.coord)
+        return False
+
+    monkeypatch.setattr(whom, name, looked)
+    return sessions
+
+
+def test_who_follows_logs_goes_on_in_a_new_session(
+    cluster: Agents, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Nothing is printed twice, and nothing is left out."""
+    job = loud(run, folder)
+    sessions = sessions_of(monkeypatch, _Reader, "follow")
+    done = run("logs", job, "-f")
+    assert done.code == 0 and done.out.count("a│ made it\n") == 1, done
+    assert len(set(sessions)) == 2 and run("logs", job).out == done.out
+
+
+def test_who_is_attached_goes_on_in_a_new_session(
+    cluster: Agents, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    sessions = sessions_of(monkeypatch, Watch, "look")
+    done = run("submit", "job.py")
+    assert done.code == 0 and done.files == {"job.horn"}, done.err + cluster.said()
+    assert done.err.count("Epoch 3/3") == 1 and len(set(sessions)) == 2
+
+
 def test_logs_since_leaves_out_what_is_older(cluster: Agents, run: Run, folder: Path):
-    text = (folder / "job.py").read_text()
-    (folder / "job.py").write_text(text.replace("def job():", "def job():\n    print('made it')"))
-    job = run("submit", "job.py", "-d").out.strip()
+    job = loud(run, folder)
     assert run("status", job, "--wait", "--timeout", "60s").code == 0
     assert "a│ made it\n" in run("logs", job, "--since", "1h").out
     assert "a│ made it\n" in run("logs", job, "--since", "2026-01-02T03:04Z").out
