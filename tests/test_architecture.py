@@ -1,6 +1,7 @@
 """The house as a test: imports point down, without cycles, and some libraries live in one place."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,8 @@ def home(module: str) -> str:
     return name
 
 
-def imported(path: Path, *, deferred: bool = True) -> set[str]:
+@functools.cache
+def imported(path: Path, *, deferred: bool = True) -> frozenset[str]:
     """The full names that a file imports; what only type checkers see is left out."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
@@ -111,7 +113,7 @@ def imported(path: Path, *, deferred: bool = True) -> set[str]:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
                 found.add(whole if whole in SOURCES else node.module)
-    return found
+    return frozenset(found)
 
 
 def ours(path: Path, **settings: bool) -> set[str]:
