@@ -251,9 +251,8 @@ def test_a_group_that_is_cut_off_from_its_server_goes_on(cluster, n):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("n", [1, pytest.param(10, marks=pytest.mark.timeout(3600))])
 def test_zookeeper_may_be_away(cluster, n):
-    """Experiment 18: for three sessions, then all starts again, once. For half of one it may be
-    noticed: an agent ends its tasks when it has heard nothing for two thirds of a session, and
-    heartbeats are a third apart.
+    """Experiment 18: for three sessions, then all starts again, once. For half of one nothing
+    does.
     """
     job = cluster.submit(*SHAPE, "--checkpoint-every", "20", *WHAT, "100000")
     draw, pause = random.Random(18), threading.Event()
@@ -286,6 +285,7 @@ def test_zookeeper_may_be_away(cluster, n):
     print(f"\nZooKeeper away for 3 sessions, {n} times: first step {np.median(resumed):.1f} s after"
           f" it was back (worst {max(resumed):.1f}); for half a session, {n} times: {n_noticed} "
           f"restarts; load {os.getloadavg()[0]:.0f}", file=sys.stderr)  # fmt: skip
+    assert n_noticed == 0
 
 
 def tell(kind, took):
