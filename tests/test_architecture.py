@@ -22,7 +22,7 @@ LAYERS = [
     {"horn.network"},
     {"horn.job"},
     {"horn.backends", "horn.compiler"},
-    {"horn.interpreter", "horn.backends.compiled"},
+    {"horn.interpreter", "horn.backends.compiled", "horn.backends.choices"},
     {"horn.backends.reference", "horn.backends.kernels", "horn.backends.formulas"},
     {"horn.sources", "horn.progress", "horn.summary", "horn.check", "horn.cursor"},
     {"horn.modelfile"},

@@ -13,6 +13,8 @@
 #else
 #pragma GCC target("avx2,fma,avx512f,avx512dq,avx512bw,avx512vl")
 #endif
+#include "transpose.h"
+
 #define LEVEL 2
 #define BODY AVX512
 #include "level.h"

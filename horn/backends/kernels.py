@@ -2,12 +2,11 @@
 
 Learned arrays, states and slots are used where they are, in the user's shapes. Everything with a
 batch axis is neuron-major (each neuron's values for the batch side by side) or batch-major, as
-``choose_layout`` says. See docs/notes/0002-engine.md.
+``choices.choose_layout`` says. See docs/notes/0002-engine.md.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,6 +17,13 @@ from horn import random
 from horn._kernels import blas
 from horn._kernels.engine import Anchor, Coef, Dim, Ragged, Scalar, Tape, View
 from horn.backends import Array, Setup
+from horn.backends.choices import (
+    MAX_LIVE_ROWS,
+    choose_layout,
+    choose_threads,
+    only_multiplied,
+    parts_of_wholes,
+)
 from horn.backends.compiled import CompiledEngine, constant
 from horn.compiler import ir
 from horn.compiler.ir import Node, Op
@@ -29,10 +35,8 @@ from horn.compiler.program import (
     Live,
     Loop,
     Matmul,
-    Move,
     Output,
     Pick,
-    Post,
     Program,
     Statement,
     Take,
@@ -40,25 +44,18 @@ from horn.compiler.program import (
     Update,
     axis_letter,
     base,
+    layer_of,
     letter_axes,
     segments,
 )
 from horn.compiler.share import LocalEdges, Share, edge_link
-from horn.compiler.supersteps import reads, writes
 from horn.data import Dataset
-from horn.network import Network
 
 ONCE = 2**32 - 1  # the iteration number of what is drawn once
 SCALARS = ("learning_rate", "iteration", "updates", "rows", "inv_rows")
 # Bytes of a cache line and of a vector register. NumPy aligns to 16: then every vector access of a
 # weight update straddles two lines, and the fused update takes 20 % longer (docs/notes/0002).
 LINE = 64
-# Below 4 million multiplications a batch takes tens of microseconds: barriers would cost more.
-MIN_WORK_PER_THREAD = 2_000_000
-# Products read live weights in place (Tape.live_gemm) for so many samples at most, and so many
-# neurons at least on either side: a panel of 32 is computed whole.
-MAX_LIVE_ROWS, MIN_LIVE = 256, 64
-
 _OPS: dict[Op, str] = {
     op: {"maximum": "max", "minimum": "min"}.get(op.value, op.value) for op in ir.ELEMENTWISE
 }
@@ -92,41 +89,6 @@ class Edges:
             by_source,
             np.ascontiguousarray(receivers[by_source]),
         )
-
-
-def choose_layout(program: Program, library: str, batch_size: int) -> str:
-    """How arrays of (batch, neurons) lie: "neuron"-major (its batch together) or "batch"-major.
-
-    A rule, not a measurement at start-up: a different layout rounds differently, and two runs of a
-    job must agree to the last bit. Measured with weights (fan_out, fan_in) on three nets at
-    batches of 20, 100 and 1000 (docs/notes/0002): OpenBLAS wants neuron-major up to some hundred
-    rows (beyond, loading turns the batch for nothing); MKL wants it for thin batches only. Loops
-    over (b, o, i) want one sample's inputs side by side; sparse links want the batch side by side.
-    """
-    links = [link for layer in program.network.layers for link in layer.links]
-    if any(link.edges is not None for link in links):
-        return "neuron"
-    for statement in program.statements:
-        if isinstance(statement, Loop) and any(
-            len(ir.union(o.node.axes, o.axis)) == 3 for o in statement.outputs
-        ):
-            return "batch"
-    if library == "mkl":
-        return "neuron" if batch_size < 64 else "batch"
-    return "neuron" if batch_size < 500 else "batch"
-
-
-def choose_threads(network: Network, batch_size: int, limit: int | None, n_tasks: int = 1) -> int:
-    """Threads for one batch: at most the limit, or the cores, and not more than the work feeds."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    synapses = 0
-    for layer in network.layers:
-        for link in layer.links:
-            synapses += (
-                layer.size * link.source.size if link.edges is None else len(link.edges.indices)
-            )
-    work = synapses * batch_size // n_tasks
-    return max(1, min(limit or cores or 1, work // MIN_WORK_PER_THREAD))
 
 
 class Runner:
@@ -170,11 +132,11 @@ class Runner:
         # live parts that nobody needs side by side, and what they are parts of
         self.in_place: dict[str, str] = {}
         if self.tape.reads_live and batch_size <= MAX_LIVE_ROWS:
-            self.in_place = _only_multiplied(program)
+            self.in_place = only_multiplied(program)
         # instructions that read the data: x or y, and which columns of it
         self.loads: list[tuple[int, str, slice]] = []
         self.persistent = arrays
-        self.inside = _parts_of_wholes(program)
+        self.inside = parts_of_wholes(program)
         self.arrays: dict[str, Array] = {}
         for name in program.buffers:
             self._allocate(name)
@@ -321,7 +283,7 @@ class Runner:
         if buffer.full or not self.alive:
             return array
         for axis, label in enumerate(buffer.axes):
-            k = _layer(label)
+            k = layer_of(label)
             if k in self.alive:
                 kept, count = self.alive[k]
                 live = kept[: self.tape.dims[count.index]]
@@ -454,16 +416,16 @@ class Runner:
     def _extent(self, axis: str) -> int | Dim:
         if base(axis) == "b":
             return self.rows if axis == "b" else self.own_rows
-        if _layer(axis) in self.alive:
-            return self.alive[_layer(axis)][1]
+        if layer_of(axis) in self.alive:
+            return self.alive[layer_of(axis)][1]
         return self._length(axis)
 
     def _live_view(self, name: str, names: Sequence[str]) -> View:
         """A full buffer at its live places."""
         index = {}
         for label, axis in zip(names, self.program.buffers[name].axes, strict=True):
-            if _layer(axis) in self.alive:
-                index[label] = self.alive[_layer(axis)][0]
+            if layer_of(axis) in self.alive:
+                index[label] = self.alive[layer_of(axis)][0]
         return View(self.arrays[name], names, index, ascending=True)
 
     def _matmul(self, s: Matmul) -> None:
@@ -486,7 +448,7 @@ class Runner:
     def _update(self, s: Update) -> None:
         delta, x, w = self.arrays[s.a].T, self.arrays[s.b], self.arrays[s.weight]
         step = Coef(-1.0, self.scalars["learning_rate"], per=self.rows)
-        live = any(_layer(axis) in self.alive for axis in self.program.buffers[s.weight].axes)
+        live = any(layer_of(axis) in self.alive for axis in self.program.buffers[s.weight].axes)
         for name in (s.weight, s.velocity):
             self.taken.pop(name or "", None)
         if live:
@@ -687,71 +649,6 @@ def _is_truth(node: Node) -> bool:
     if node.op is not Op.SELECT or node.args[0].op not in ir.BOOLEAN:
         return False
     return ir.is_const(node.args[1], 1.0) and ir.is_const(node.args[2], 0.0)
-
-
-def _layer(axis: str) -> int:
-    """The layer whose neurons an axis has, all of them; else -1."""
-    return int(axis[1:]) if axis.startswith("n") and "@" not in axis else -1
-
-
-def _parts_of_wholes(program: Program) -> dict[str, str]:
-    """Buffers with a task's own part of what others gather, and the buffer that all of it comes
-    into: the part is computed in there, so that it need not be copied.
-
-    Only where nothing else writes that buffer, and it has one such part.
-    """
-    moves = [m for s in program.statements if isinstance(s, Post) for m in s.moves]
-    arrays: dict[str, set[str]] = {}
-    for move in moves:
-        arrays.setdefault(move.out, set()).add(move.array)
-    written = {o.buffer for s in program.statements if isinstance(s, Loop) for o in s.outputs}
-    written |= {
-        s.out
-        for s in program.statements
-        if isinstance(s, (Input, Target, Draw, Matmul, Pick, Take))
-    }
-    found: dict[str, str] = {}
-    for move in moves:
-        if move.array in found or move.array in found.values() or move.out in written:
-            continue
-        if arrays[move.out] == {move.array} and _is_part(program, move):
-            found[move.array] = move.out
-    return found
-
-
-def _is_part(program: Program, move: Move) -> bool:
-    """Whether a move brings a range to the whole, and both are free to lie anywhere."""
-    array, out = program.buffers[move.array], program.buffers[move.out]
-    return (
-        not move.monoid
-        and array.role == out.role == "work"
-        and all(
-            a == b or (a.endswith("@own") and base(a) == b)
-            for a, b in zip(array.axes, out.axes, strict=True)
-        )
-    )
-
-
-def _only_multiplied(program: Program) -> dict[str, str]:
-    """Live parts of weights that are read by products with a batch only, all of them before the
-    weights change: a product may then read them where they lie.
-    """
-    found: dict[str, str] = {}
-    changed: set[str] = set()
-    for s in program.statements:
-        if isinstance(s, Take):
-            buffer = program.buffers[s.array]
-            sizes = [program.network.layers[_layer(axis)].size for axis in buffer.axes[-2:]]
-            if buffer.role == "learned" and len(buffer.axes) == 2 and min(sizes) >= MIN_LIVE:
-                found[s.out] = s.array
-            continue
-        for name in reads(s):
-            multiplies = isinstance(s, Matmul) and name == s.b and "b" in s.a_axes
-            if name in found and (not multiplies or found[name] in changed):
-                del found[name]
-        if not isinstance(s, Live):
-            changed.update(writes(s))
-    return found
 
 
 def _is_aligned(array: Array) -> bool:

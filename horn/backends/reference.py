@@ -27,6 +27,7 @@ from horn.compiler.program import (
     Update,
     axis_letter,
     base,
+    layer_of,
     letter_axes,
     segments,
 )
@@ -115,7 +116,7 @@ class Runner:
         if buffer.full:
             return value
         for axis, label in enumerate(buffer.axes):
-            k = _layer(label)
+            k = layer_of(label)
             if k in self.program.compact:
                 shape = list(value.shape)
                 shape[axis] = self.network.layers[k].size
@@ -241,7 +242,7 @@ class Runner:
     def take(self, s: Take) -> None:
         value = self.array(s.array)
         for axis, label in enumerate(self.program.buffers[s.out].axes):
-            k = _layer(label)
+            k = layer_of(label)
             if k in self.program.compact:
                 value = np.take(value, self.alive[k], axis=axis)
         self.env[s.out] = value
@@ -283,7 +284,7 @@ class Runner:
         axes = self.program.buffers[name].axes
         index = []
         for size, label in zip(self.array(name).shape, axes, strict=True):
-            k = _layer(label)
+            k = layer_of(label)
             index.append(self.alive[k] if k in self.program.compact else np.arange(size))
         if all(len(i) == n for i, n in zip(index, self.array(name).shape, strict=True)):
             return ...
@@ -335,7 +336,7 @@ class Runner:
         size = {}
         for letter in "bo" if frame.link is None else "boi":
             (axis,) = letter_axes(self.network, frame, letter)
-            k = _layer(axis)
+            k = layer_of(axis)
             if letter == "b":
                 size[letter] = count(self.here(axis))
             else:
@@ -422,11 +423,6 @@ class Runner:
                 initial = ir.IDENTITY[output.monoid]
                 out[..., k] = _REDUCE[output.monoid].reduce(part, axis=-1, initial=initial)
         return out
-
-
-def _layer(axis: str) -> int:
-    """The layer whose neurons an axis has, all of them; else -1."""
-    return int(axis[1:]) if axis.startswith("n") and "@" not in axis else -1
 
 
 def _receivers(indptr: Array) -> Array:

@@ -53,6 +53,11 @@ class Frame:
     turn: int = 0
 
 
+def layer_of(axis: str) -> int:
+    """The layer whose neurons an axis has, all of them; else -1."""
+    return int(axis[1:]) if axis.startswith("n") and "@" not in axis else -1
+
+
 def base(axis: str) -> str:
     """The whole axis that an axis is, or is a share of."""
     return axis.partition("@")[0]

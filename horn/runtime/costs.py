@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.backends.kernels import choose_threads
+from horn.backends.choices import choose_threads
 from horn.compiler import ir
 from horn.compiler.ir import Op
 from horn.compiler.program import (

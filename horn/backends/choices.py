@@ -1,0 +1,125 @@
+"""How the kernels run a program: what follows from the program alone, before there is a tape."""
+
+from __future__ import annotations
+
+import os
+
+from horn.compiler import ir
+from horn.compiler.program import (
+    Draw,
+    Input,
+    Live,
+    Loop,
+    Matmul,
+    Move,
+    Pick,
+    Post,
+    Program,
+    Take,
+    Target,
+    base,
+    layer_of,
+)
+from horn.compiler.supersteps import reads, writes
+from horn.network import Network
+
+# Below 4 million multiplications a batch takes tens of microseconds: barriers would cost more.
+MIN_WORK_PER_THREAD = 2_000_000
+# Products read live weights in place (Tape.live_gemm) for so many samples at most, and so many
+# neurons at least on either side: a panel of 32 is computed whole.
+MAX_LIVE_ROWS, MIN_LIVE = 256, 64
+
+
+def choose_layout(program: Program, library: str, batch_size: int) -> str:
+    """How arrays of (batch, neurons) lie: "neuron"-major (its batch together) or "batch"-major.
+
+    A rule, not a measurement at start-up: a different layout rounds differently, and two runs of a
+    job must agree to the last bit. Measured with weights (fan_out, fan_in) on three nets at
+    batches of 20, 100 and 1000 (docs/notes/0002): OpenBLAS wants neuron-major up to some hundred
+    rows (beyond, loading turns the batch for nothing); MKL wants it for thin batches only. Loops
+    over (b, o, i) want one sample's inputs side by side; sparse links want the batch side by side.
+    """
+    links = [link for layer in program.network.layers for link in layer.links]
+    if any(link.edges is not None for link in links):
+        return "neuron"
+    for statement in program.statements:
+        if isinstance(statement, Loop) and any(
+            len(ir.union(o.node.axes, o.axis)) == 3 for o in statement.outputs
+        ):
+            return "batch"
+    if library == "mkl":
+        return "neuron" if batch_size < 64 else "batch"
+    return "neuron" if batch_size < 500 else "batch"
+
+
+def choose_threads(network: Network, batch_size: int, limit: int | None, n_tasks: int = 1) -> int:
+    """Threads for one batch: at most the limit, or the cores, and not more than the work feeds."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    synapses = 0
+    for layer in network.layers:
+        for link in layer.links:
+            synapses += (
+                layer.size * link.source.size if link.edges is None else len(link.edges.indices)
+            )
+    work = synapses * batch_size // n_tasks
+    return max(1, min(limit or cores or 1, work // MIN_WORK_PER_THREAD))
+
+
+def parts_of_wholes(program: Program) -> dict[str, str]:
+    """Buffers with a task's own part of what others gather, and the buffer that all of it comes
+    into: the part is computed in there, so that it need not be copied.
+
+    Only where nothing else writes that buffer, and it has one such part.
+    """
+    moves = [m for s in program.statements if isinstance(s, Post) for m in s.moves]
+    arrays: dict[str, set[str]] = {}
+    for move in moves:
+        arrays.setdefault(move.out, set()).add(move.array)
+    written = {o.buffer for s in program.statements if isinstance(s, Loop) for o in s.outputs}
+    written |= {
+        s.out
+        for s in program.statements
+        if isinstance(s, (Input, Target, Draw, Matmul, Pick, Take))
+    }
+    found: dict[str, str] = {}
+    for move in moves:
+        if move.array in found or move.array in found.values() or move.out in written:
+            continue
+        if arrays[move.out] == {move.array} and _is_part(program, move):
+            found[move.array] = move.out
+    return found
+
+
+def _is_part(program: Program, move: Move) -> bool:
+    """Whether a move brings a range to the whole, and both are free to lie anywhere."""
+    array, out = program.buffers[move.array], program.buffers[move.out]
+    return (
+        not move.monoid
+        and array.role == out.role == "work"
+        and all(
+            a == b or (a.endswith("@own") and base(a) == b)
+            for a, b in zip(array.axes, out.axes, strict=True)
+        )
+    )
+
+
+def only_multiplied(program: Program) -> dict[str, str]:
+    """Live parts of weights that are read by products with a batch only, all of them before the
+    weights change: a product may then read them where they lie.
+    """
+    found: dict[str, str] = {}
+    changed: set[str] = set()
+    for s in program.statements:
+        if isinstance(s, Take):
+            buffer = program.buffers[s.array]
+            sizes = [program.network.layers[layer_of(axis)].size for axis in buffer.axes[-2:]]
+            if buffer.role == "learned" and len(buffer.axes) == 2 and min(sizes) >= MIN_LIVE:
+                found[s.out] = s.array
+            continue
+        for name in reads(s):
+            multiplies = isinstance(s, Matmul) and name == s.b and "b" in s.a_axes
+            if name in found and (not multiplies or found[name] in changed):
+                del found[name]
+        if not isinstance(s, Live):
+            changed.update(writes(s))
+    return found
