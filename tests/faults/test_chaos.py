@@ -30,7 +30,7 @@ N_WORKERS = 3
 LEAKS_S = 60.0  # for all that a job had to be gone
 MEMORY = 1.3  # times the peak of the undisturbed run
 GOODPUT = 0.5
-EPOCHS = 520  # of a job that takes more than ten minutes with what happens to it
+EPOCHS = 720  # of a job that takes more than ten minutes with what happens to it
 SHAPE = ["--groups", "2", "--tasks", "2", "--max-restarts", "1000", "--checkpoint-every", "20"]
 
 
