@@ -101,7 +101,7 @@ def test_by_time_tasks_are_told_an_iteration_that_none_has_reached(tmp_path):
 def test_steps_that_are_told_all_at_once_are_not_taken_for_a_speed(tmp_path):
     board = Board(tmp_path)
     for k in range(20):  # 100 iterations per second, told by fifty
-        board.keeper.look(1.0 + k / 2, 1 + 50 * k)
+        board.keeper.look(1.0 + k / 2, 26 + 50 * k)
         board.keeper.look(1.0001 + k / 2, 51 + 50 * k)
     board.keeper.stop()
     board.keeper.look(10.6, 1001)
