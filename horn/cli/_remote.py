@@ -262,7 +262,9 @@ def attach(cluster: Cluster, job: str, path: Path, *, as_json: bool, quiet: bool
     return _ended(watch.cluster, job, path, as_json=as_json, quiet=quiet)
 
 
-def until_over(cluster: Cluster, job: str, look: Callable[[Cluster], bool]) -> None:
+def until_over(
+    cluster: Cluster, job: str, look: Callable[[Cluster], bool], pause_s: float = LOOK_S
+) -> None:
     """Look again and again, until it says that it is over; in a new session when one is lost.
 
     Raises
@@ -284,7 +286,7 @@ def until_over(cluster: Cluster, job: str, look: Callable[[Cluster], bool]) -> N
                 ) from error
             cluster = _again(cluster) or cluster
         else:
-            time.sleep(LOOK_S)
+            time.sleep(pause_s)
 
 
 def _again(cluster: Cluster) -> Cluster | None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from horn.cluster.client import Cluster
 
 TAIL = 200  # lines, unless told otherwise
+LOOK_S = 0.3  # between two looks for more
 
 
 @click.command(short_help="What a job's processes print.")
@@ -48,7 +49,7 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, follow: bool, 
         name = cluster.find(job)
         reader = _Reader(cluster, name, task, tail, as_json, begins_s)
         if follow:
-            until_over(cluster, name, reader.follow)
+            until_over(cluster, name, reader.follow, LOOK_S)
         else:
             reader.look()
         reader.finish()

@@ -212,11 +212,6 @@ class Coordinator(Nodes):
         return self._connected.is_set()
 
     @property
-    def heard_at(self) -> float:
-        """When a server was heard last, on the monotonic clock."""
-        return self._handler.heard_at
-
-    @property
     def session(self) -> int:
         """The session's id; it is the ``owner`` of this process's ephemeral nodes."""
         self.check()
@@ -455,7 +450,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             found = sorted(held.union(fd for fd, _ in ready))
         if any(fd in readers and fd not in self._wake_fds for fd in found):
             self.heard_at, self._asked_at = time.monotonic(), None
-        elif not found and overdue_at is not None and time.monotonic() >= overdue_at:
+        elif overdue_at is not None and time.monotonic() >= overdue_at:
             raise TimeoutError("no answer")
         return (
             [readers[fd] for fd in found if fd in readers],

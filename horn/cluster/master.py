@@ -91,7 +91,6 @@ class Record(Kept, frozen=True, forbid_unknown_fields=True):
     """What a master knows of its job.
 
     seats : who has orders; empty when nothing runs. n_failures : since the last checkpoint.
-    seats : who has orders; empty when nothing runs. n_failures : since the last checkpoint.
     hosts : where it ran last. blamed : failures of hosts since they had part in a new checkpoint;
     parted : pairs of hosts that lost each other since. reason : why it waits. begin : the iteration
     that it was resumed from, until there is a checkpoint after that; -1 for the newest.

@@ -45,8 +45,6 @@ FULL_S = 0.002  # how soon who had no room is looked at again
 SLICE_S = 0.05  # how often who waits looks for a server's successor
 RETRY_S = 0.2  # between two links to a server that has not answered
 WELCOME_S = 5.0  # for a server to answer a hello
-
-
 # A link that is cut is known to be after four seconds, whoever was to say something.
 NOTICES = {
     zmq.TCP_MAXRT: 4_000,
