@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Low to high; a module belongs to its longest prefix here. Modules of one home may import each
 # other, homes of one layer may not. A new module needs a place: that is the point.
 LAYERS = [
-    {"horn.errors", "zk"},
+    {"horn.errors", "horn.patience", "zk"},
     {"horn.topology"},
     {"horn._kernels", "horn.random", "horn.math", "horn.registry", "horn.cluster",
      "horn.checkpoint"},
@@ -51,6 +51,7 @@ LAYERS = [
     {"horn.runtime.replica", "horn.runtime.meeting", "horn.runtime.saver"},
     {"horn.runtime.reunion"},
     {"horn.runtime.small"},
+    {"horn.runtime.masked"},
     {"horn.runtime.submodels"},
     {"horn.strategies.parallel_dropout"},
     {"horn.runtime.calibration"},

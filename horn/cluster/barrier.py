@@ -8,7 +8,6 @@ start.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -26,7 +25,9 @@ from horn.errors import (
     ProtocolError,
     Unreachable,
 )
+from horn.patience import Patience
 
+TURN_S = 1.0  # how often who waits looks at the clock
 LOOK_S = 0.5  # the last look before an error; with it an error comes within timeout + 1 s
 KEPT = 2  # generations whose marks stay: the one that slow tasks may still read, and this one
 
@@ -106,8 +107,7 @@ class RegionBarrier:
                 f"{self.name} is to cross generation {generation} of {self.folder}, but has "
                 f"crossed {self._latest} already; generations must grow"
             )
-        started = time.monotonic()
-        deadline = started + timeout_s
+        patience = Patience(timeout_s)
         crossing = self._start(generation)
         while not (crossing.released and crossing.arrived):
             self._wake.clear()
@@ -119,11 +119,11 @@ class RegionBarrier:
                 self._arrive(crossing)
             elif not (crossing.released and crossing.arrived):
                 lost = self._lost()
-                left = deadline - time.monotonic()
+                left = patience.left_s()
                 if (lost or left <= 0) and not self._is_released(crossing, timeout_s):
                     self._fail(crossing, generation, lost, timeout_s)
                 if not crossing.released or not crossing.arrived:
-                    self._wake.wait(max(0.001, left))
+                    self._wake.wait(max(0.001, min(left, TURN_S)))
         self._finish(crossing, generation)
 
     # Arriving

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from horn.errors import BarrierTimeout, JobError, ProtocolError
+from horn.patience import Patience
 from horn.runtime.group import Spent
 from horn.runtime.journal import Journal
 from horn.runtime.messages import WAITS, Array, Message, Meta, Note
@@ -200,20 +201,18 @@ class LastingWire:
         """Hear servers until something is so. Without a deadline there is one for a server that
         has gone.
         """
-        began = time.monotonic()
-        gone_since: float | None = None
+        patience = None if timeout_s is None else Patience(timeout_s)
         while not is_done():
             now = time.monotonic()
             self._check_ways(what)
-            down = self.links.down()
-            gone_since = (now if gone_since is None else gone_since) if down else None
-            if timeout_s is not None:
-                ends = began + timeout_s
-            else:
-                ends = now + LOOK_S if gone_since is None else gone_since + self.timeout_s
-            if now >= ends:
+            if timeout_s is None and not self.links.down():
+                patience = None
+            elif patience is None:
+                patience = Patience(self.timeout_s)
+            left_s = LOOK_S if patience is None else patience.left_s()
+            if left_s <= 0:
                 raise self._overdue(what, self.timeout_s if timeout_s is None else timeout_s)
-            got = self.links.receive(min(ends - now, LOOK_S))
+            got = self.links.receive(min(left_s, LOOK_S))
             self.spent.wait_s += time.monotonic() - now
             if got is not None:
                 self._hear(*got)
@@ -260,7 +259,7 @@ def serve(
     JournalError : what it was told cannot be written.
     """
     spent = Spent()
-    heard = told = time.monotonic()
+    told, patience = time.monotonic(), Patience(idle_s)
     done_at: float | None = None
     while True:
         if lasting.is_done:
@@ -282,11 +281,11 @@ def serve(
             for rank, ranks in lasting.server.waiting():
                 hub.send(rank, Note(topic=WAITS, fields={"ranks": ranks}), None)
         if message is None:
-            if now - heard > idle_s and done_at is None:
+            if patience.left_s() <= 0 and done_at is None:
                 late = lasting.server.unfinished
                 raise BarrierTimeout("serving", late, (), idle_s, "nobody pushes or pulls")
             continue
-        heard = now
+        patience.renew()
         if len(message.arrays) > 1:
             raise ProtocolError(f"task {message.src}: {len(message.arrays)} blocks in a message")
         block = message.arrays[0] if message.arrays else None
@@ -295,7 +294,7 @@ def serve(
         between = time.monotonic()
         spent.compute_s += between - now
         if journal is not None and lasting.n_changes > n_changes:
-            journal.append(message)
+            journal.append(message, between - now)
         for rank, meta, values in answers:
             hub.send(rank, meta, values)
             spent.sent_bytes += 0 if values is None else values.nbytes

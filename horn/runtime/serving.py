@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from horn.errors import BarrierTimeout, ProtocolError
+from horn.patience import Patience
 from horn.runtime.group import Spent
 from horn.runtime.messages import WAITS, Array, Gradients, Note, Parameters
 from horn.strategies._pieces import Bundle, bundles, channels
@@ -32,7 +33,7 @@ def serve(
     transport.plan(
         channels(boxes.all, server.topology, server.dtype.str), agree_timeout_s or idle_s
     )
-    heard = told = time.monotonic()
+    told, patience = time.monotonic(), Patience(idle_s)
     while not server.is_done:
         before = time.monotonic()
         message = transport.receive(LOOK_S)
@@ -44,11 +45,11 @@ def serve(
                 note = Note(topic=WAITS, fields={"ranks": ranks})
                 transport.send(rank, note, (), idle_s, wait=False)
         if message is None:
-            if now - heard > idle_s:
+            if patience.left_s() <= 0:
                 late = server.unfinished
                 raise BarrierTimeout("serving", late, (), idle_s, "nobody pushes or pulls")
             continue
-        heard = now
+        patience.renew()
         meta = message.meta
         arrays: list[Array] = []
         if isinstance(meta, (Gradients, Parameters)):

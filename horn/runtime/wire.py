@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from horn.errors import BarrierTimeout, ProtocolError
+from horn.patience import Patience
 from horn.runtime.group import Spent
 from horn.runtime.messages import (
     WAITS,
@@ -140,10 +141,10 @@ class Wire:
         # Other groups may take much longer to end, and group 0 to warm up; that they still do
         # something is the servers' to watch.
         is_patient = pull.final or (self.group > 0 and pull.clock == 0)
-        ends = None if is_patient else time.monotonic() + self.timeout_s
+        patience = None if is_patient else Patience(self.timeout_s)
         while part in self._awaited:
             owing = sorted({self.pulls[part].server for part in self._awaited})
-            message = self._next(Parameters, ends, where, owing)
+            message = self._next(Parameters, patience, where, owing)
             meta = message.meta
             assert isinstance(meta, Parameters)
             if meta.clock != pull.clock or meta.part not in self._awaited:
@@ -191,14 +192,13 @@ class Wire:
             self._await_left(others)
 
     def _await_left(self, ranks: list[int]) -> None:
-        ends = time.monotonic() + self.timeout_s
+        patience = Patience(self.timeout_s)
         while ranks:
-            found = self._next(Left, ends, f"task {self.rank}, leaving", ranks, are_ranks=True)
+            found = self._next(Left, patience, f"task {self.rank}, leaving", ranks, are_ranks=True)
             ranks.remove(found.src)
 
     def ask(self, epoch: int, stop: bool) -> bool:
         """What group 0 says of the end: by a server if there is one, else from its first task."""
-        ends = time.monotonic() + self.timeout_s
         where = f"task {self.rank}, end of epoch {epoch}"
         if self.topology.n_servers:
             self._send(0, Ask(epoch=epoch, stop=stop))
@@ -210,7 +210,7 @@ class Wire:
             return stop
         else:
             owing = []
-        message = self._next(Verdict, ends, where, owing)
+        message = self._next(Verdict, Patience(self.timeout_s), where, owing)
         assert isinstance(message.meta, Verdict)
         if message.meta.epoch != epoch:
             raise ProtocolError(f"{where}: got the verdict of epoch {message.meta.epoch}")
@@ -235,10 +235,10 @@ class Wire:
         parts: dict[int, list[Array]] = {rank: [np.empty_like(f) for f in flat] for rank in others}
         filled = {rank: [0] * len(flat) for rank in others}
         where = f"task {self.rank}, mean {number}"
-        ends = time.monotonic() + self.timeout_s
+        patience = Patience(self.timeout_s)
         lengths = [len(f) for f in flat]
         while late := [rank for rank in others if filled[rank] != lengths]:
-            message = self._next(Values, ends, where, late, are_ranks=True, number=number)
+            message = self._next(Values, patience, where, late, are_ranks=True, number=number)
             meta, [piece] = message.meta, message.arrays
             assert isinstance(meta, Values)
             start = filled[message.src][meta.at] if meta.at < len(flat) else 0
@@ -265,7 +265,7 @@ class Wire:
     def _next(
         self,
         kind: type[M],
-        ends: float | None,
+        patience: Patience | None,
         where: str,
         owing: Sequence[int],
         *,
@@ -284,8 +284,8 @@ class Wire:
                 return message
         while True:
             now = time.monotonic()
-            left_s = LOOK_S if ends is None else min(ends - now, LOOK_S)
-            found = self.transport.receive(max(left_s, 0.0))
+            left_s = LOOK_S if patience is None else patience.left_s()
+            found = self.transport.receive(max(min(left_s, LOOK_S), 0.0))
             self.spent.wait_s += time.monotonic() - now
             if found is not None:
                 self.spent.received_bytes += sum(a.nbytes for a in found.arrays)
@@ -295,11 +295,11 @@ class Wire:
                     self._waits[found.src] = [*map(int, str(found.meta.fields["ranks"]).split())]
                 else:
                     self._early.append(found)
-                if now < (ends or now + 1):
+                if left_s > 0:
                     continue
             if self.check is not None:
                 self.check()
-            if ends is not None and time.monotonic() >= ends:
+            if left_s <= 0:
                 ranks = owing if are_ranks else [self.topology.server(s) for s in owing]
                 raise self._overdue(kind, where, ranks)
 

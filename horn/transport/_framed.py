@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from horn.errors import BarrierTimeout
+from horn.patience import Patience
 from horn.runtime.messages import (
     MENDS,
     Array,
@@ -297,13 +298,14 @@ class FramedTransport(Delivery):
     ) -> None:
         """Take frames until ``missing`` names no task."""
         began = time.monotonic()
+        patience = Patience(timeout_s)
         slice_s = min(SLICE_S, timeout_s)
         suspect = -1
         try:
             while absent := missing():
                 progress = self._turn(slice_s)
                 now = time.monotonic()
-                left_s = began + timeout_s - now
+                left_s = patience.left_s()
                 if progress:
                     if left_s <= -SLICE_S and (absent := missing()):  # busy, but not with this
                         raise self._overdue(where, absent, owes, timeout_s)

@@ -26,6 +26,7 @@ import numpy as np
 
 from horn._kernels.mailbox import CONTROL_BYTES, DONE, LINE_BYTES, MISMATCH, Mailboxes, Step
 from horn.errors import BarrierTimeout, JobError
+from horn.patience import Patience
 from horn.runtime.messages import (
     BODY_BYTES,
     HEADER_BYTES,
@@ -52,6 +53,7 @@ PACKET_BYTES = 76 * 1024  # a header, the largest meta, and bodies
 # Bodies up to this go in the packet: a memfd costs ten system calls, and a mapping over there.
 INLINE_BYTES = 8 * 1024
 SLICE_S = 0.02  # how often a waiting task looks for the dead
+ACCEPT_S = 1.0  # how often who waits for connections looks at the clock
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
@@ -117,10 +119,10 @@ class Shm(Transport):
     def connect(self, peers: Sequence[str], timeout_s: float) -> None:
         if len(peers) != self.n_tasks:
             raise Refused("endpoints", len(peers), f"{self.n_tasks}, one per task")
-        ends = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         for task in range(self.task):
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            sock.settimeout(max(ends - time.monotonic(), 0.001))
+            sock.settimeout(max(patience.left_s(), 0.001))
             try:
                 sock.connect("\0" + peers[task].removeprefix("shm://"))
                 self._hello(sock)
@@ -137,12 +139,15 @@ class Shm(Transport):
                 raise
             self._join(hello.task, sock)
         while any(peer.sock is None for peer in self._peers.values()):
-            self._listener.settimeout(max(ends - time.monotonic(), 0.001))
+            left_s = patience.left_s()
+            self._listener.settimeout(max(min(left_s, ACCEPT_S), 0.001))
             try:
                 sock, _ = self._listener.accept()
-                sock.settimeout(max(ends - time.monotonic(), 0.001))
             except TimeoutError:
+                if left_s > 0:
+                    continue
                 raise self._absent(timeout_s) from None
+            sock.settimeout(max(left_s, 0.001))
             try:
                 hello = self._read_hello(sock, None)
                 self._hello(sock)
@@ -156,7 +161,7 @@ class Shm(Transport):
                 raise
             self._join(hello.task, sock)
         self._listener.close()
-        self.plan((), max(ends - time.monotonic(), 0.001))
+        self.plan((), max(patience.left_s(), 0.001))
 
     def _hello(self, sock: socket.socket) -> None:
         hello = Hello(
@@ -221,7 +226,7 @@ class Shm(Transport):
     # the plan
 
     def plan(self, channels: Sequence[Channel], timeout_s: float) -> None:
-        ends = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         by_part = checked(channels, self.n_tasks)
         mine = digest(channels)
         offsets, sizes = _layout(list(by_part.values()), self.n_tasks)
@@ -230,13 +235,13 @@ class Shm(Transport):
         fd = _segment(size)
         try:
             for task in self._peers:
-                self._send(task, Plan(digest=mine, size=size), (), ends, fd)
+                self._send(task, Plan(digest=mine, size=size), (), patience, fd)
             segments[self.task] = _map(fd, size)
         finally:
             os.close(fd)
         while waiting := [t for t, peer in self._peers.items() if not peer.plans]:
             self._look("agreeing on the plan", waiting, lambda task: "its plan")
-            left_s = ends - time.monotonic()
+            left_s = patience.left_s()
             if left_s <= 0:
                 raise self._overdue(
                     "agreeing on the plan", waiting, lambda task: "its plan", timeout_s
@@ -373,7 +378,6 @@ class Shm(Transport):
                 f"superstep {superstep}, exchange",
                 lambda: sorted({slot.channel.src for slot in missing()}),
                 lambda task: ", ".join(str(s.channel) for s in missing() if s.channel.src == task),
-                began,
             )
         self.counters.wait_s += time.monotonic() - began
         if code == MISMATCH:
@@ -409,7 +413,6 @@ class Shm(Transport):
                 f"superstep {superstep}, barrier",
                 lambda: [t for t in self._peers if not boxes.has_arrived(t)],
                 lambda task: "its arrival",
-                began,
             )
         self.counters.wait_s += time.monotonic() - began
         if code == MISMATCH:
@@ -426,12 +429,11 @@ class Shm(Transport):
         where: str,
         missing: Callable[[], list[int]],
         owes: Callable[[int], str],
-        began: float | None = None,
     ) -> int:
         """Go on waiting in slices until it is done; between them look for the dead."""
-        ends = (time.monotonic() if began is None else began) + timeout_s
+        patience = Patience(timeout_s)
         while True:
-            left_s = ends - time.monotonic()
+            left_s = patience.left_s()
             code = again(max(min(left_s, SLICE_S), 0.0))
             if code in (DONE, MISMATCH):
                 return code
@@ -463,7 +465,7 @@ class Shm(Transport):
     ) -> None:
         if to not in self._peers:
             raise BadFrame("receiver", f"task {to}", f"another task below {self.n_tasks}")
-        self._send(to, meta, arrays, time.monotonic() + timeout_s, None)
+        self._send(to, meta, arrays, Patience(timeout_s), None)
         self._mail.call_all()
 
     def receive(self, timeout_s: float) -> Message | None:
@@ -477,7 +479,7 @@ class Shm(Transport):
         return self._loose.popleft()
 
     def _send(
-        self, to: int, meta: Meta, arrays: Sequence[Array], ends: float, fd: int | None
+        self, to: int, meta: Meta, arrays: Sequence[Array], patience: Patience, fd: int | None
     ) -> None:
         peer = self._peers[to]
         where = f"sending {type(meta).__name__} to {peer.name}"
@@ -503,10 +505,10 @@ class Shm(Transport):
                     peer.sock.sendmsg([*parts[:2], *inline], ancillary)
                     break
                 except BlockingIOError:
-                    left_s = ends - time.monotonic()
+                    left_s = patience.left_s()
                     if left_s <= 0:
-                        here = (f"task {self.task}",)
-                        raise BarrierTimeout(where, (peer.name,), here, 0.0) from None
+                        here, most_s = (f"task {self.task}",), patience.timeout_s
+                        raise BarrierTimeout(where, (peer.name,), here, most_s) from None
                     writable = select.poll()
                     writable.register(peer.sock, select.POLLOUT)
                     writable.poll(min(left_s, SLICE_S) * 1000)
@@ -580,7 +582,7 @@ class Shm(Transport):
         for task, peer in self._peers.items():
             if peer.sock is not None:
                 try:
-                    self._send(task, Bye(reason=reason[:4000]), (), 0.0, None)
+                    self._send(task, Bye(reason=reason[:4000]), (), Patience(0.0), None)
                 except (PeerLost, BarrierTimeout):
                     pass  # it has gone, or does not read: the hang-up tells it as well
         if self._boxes is not None:

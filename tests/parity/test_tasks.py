@@ -83,7 +83,7 @@ def of_group(
     """What every task found, or the exception that it raised."""
 
     def body(transport: Transport) -> Found:
-        engine = GroupEngine(setup, placement, Group(transport, timeout_s=20), backend=backend)
+        engine = GroupEngine(setup, placement, Group(transport, timeout_s=60), backend=backend)
         losses = trained(engine, data, batches)
         draws = draws_of(engine)
         outputs, total = engine.outputs(data.x), engine.losses(data)[0]

@@ -32,6 +32,20 @@ def go_until_trouble(t, pipe, how, timeout_s):
         t.barrier(50, timeout_s)
 
 
+def wait_for_the_last(t, pipe, how, timeout_s):
+    """All but the last task wait, and the last until it is told."""
+    t.plan(all_to_all(t.n_tasks), TIMEOUT_S)
+    t.outbox(t.task, TIMEOUT_S)[...] = t.task
+    pipe.send("here")
+    if t.task == t.n_tasks - 1:
+        pipe.recv()
+    if how == "exchange":
+        t.exchange(0, range(t.n_tasks), timeout_s)
+        return [float(t.inbox(task)[0]) for task in range(t.n_tasks) if task != t.task]
+    t.barrier(0, timeout_s)
+    return "crossed"
+
+
 def flood(t, pipe):
     """Task 0 sends without end to one that does not read; what it holds must be bounded."""
     t.plan([Channel(1, 0, (1,), "<f4", (1 << 20,))], TIMEOUT_S)

@@ -20,7 +20,7 @@ from horn.transport import Channel, Place, Transport, open_transport
 
 URLS = {"tcp": "tcp://127.0.0.1:0"}  # the others need no more than their scheme
 SCHEMES = transport.names()
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def url_of(scheme: str) -> str:
@@ -54,7 +54,7 @@ def run_threads(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(timeout_s + 60)
         assert not thread.is_alive(), f"{thread.name} hangs"
     return results
 

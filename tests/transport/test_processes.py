@@ -94,6 +94,21 @@ def test_a_stopped_task_is_named_within_the_deadline(scheme, how):
             assert "task 2 owes part 2 (<f4 (1000,))" in str(first)
 
 
+@pytest.mark.parametrize("how", ["exchange", "barrier"])
+def test_who_stood_still_together_goes_on(scheme, how):
+    """A computer slept, for longer than anybody waits: none of its tasks is late."""
+    with Processes(scheme, 3, f"{HERE}:wait_for_the_last", how, 2.0) as group:
+        assert [group.read(task) for task in range(3)] == ["here"] * 3
+        for process in group.processes:
+            os.kill(process.pid, signal.SIGSTOP)
+        assert not group.pipes[0].poll(2.5)
+        for process in group.processes:
+            os.kill(process.pid, signal.SIGCONT)
+        group.pipes[2].send("go on")
+        got = [group.result(task)[0] for task in range(3)]
+    assert got == ([[1, 2], [0, 2], [0, 1]] if how == "exchange" else ["crossed"] * 3), got
+
+
 def test_a_stopped_receiver_bounds_the_senders_memory(scheme):
     with Processes(scheme, 2, f"{HERE}:flood") as group:
         assert group.read(0) == group.read(1) == "here"  # nobody is still in the plan
