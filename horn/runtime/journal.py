@@ -47,7 +47,9 @@ FIXED = struct.Struct("<4sIQII")
 MAX_PARTS = MAX_BODIES + 2
 MAX_PART = 16 * 1024 * 1024
 JOURNAL_BYTES = 256 * 1024 * 1024  # after which the whole state is written, if it is smaller
-JOURNAL_S = 60.0  # and after so long, if anything has changed
+JOURNAL_S = 60.0  # and after so long, if anything has changed,
+REPLAY_S = 1.0  # and after so much work on its messages: who comes back does all of it again;
+SAVING = 20  # but of so many seconds of work only one goes into writing states
 STATE, ARRAY, END = "state", "array", "end"  # topics of the notes in a state
 
 logger = logging.getLogger(__name__)
@@ -132,7 +134,8 @@ class State:
 class Journal:
     """A server's folder. First ``recover``, and go through what it gives; then ``append``.
 
-    most_bytes : of a journal, after which ``is_long``; most_s : seconds.
+    most_bytes : of a journal, after which ``is_long``; most_s : seconds; most_work_s : seconds of
+    work on what it holds.
 
     Raises
     ------
@@ -140,9 +143,16 @@ class Journal:
     """
 
     def __init__(
-        self, folder: Path, most_bytes: int = JOURNAL_BYTES, most_s: float = JOURNAL_S
+        self,
+        folder: Path,
+        most_bytes: int = JOURNAL_BYTES,
+        most_s: float = JOURNAL_S,
+        most_work_s: float = REPLAY_S,
     ) -> None:
         self.folder, self.most_bytes, self.most_s = folder, most_bytes, most_s
+        self.most_work_s = most_work_s
+        self.work_s = 0.0  # on the messages of the journal that is open
+        self._save_s = 0.0  # what the last state took
         self.n_records = self.n_bytes = 0  # of the journal that is open
         self.n_torn = 0  # bytes that were cut off
         self._number = 0
@@ -182,6 +192,7 @@ class Journal:
             if n not in journals:
                 raise JournalError(str(self.folder / f"journal-{n}"), 0, "it is missing")
         last = max(journals, default=number)
+        began = time.monotonic()
         for n, path in journals.items():
             data = _mapped(path)
             count = 0
@@ -194,6 +205,7 @@ class Journal:
                 logger.warning("journal cut file=%s byte=%d n_bytes=%d", path, torn.at, self.n_torn)
                 os.truncate(path, torn.at)
             self.n_records, self.n_bytes = count, path.stat().st_size
+        self.work_s = time.monotonic() - began
         self._open(last)
 
     def _read_state(self, path: Path) -> State:
@@ -214,8 +226,11 @@ class Journal:
         except OSError as error:
             raise JournalError(str(path), 0, f"cannot be opened: {error.strerror}") from error
 
-    def append(self, message: Message) -> None:
-        """Written when this returns: a process that is killed then has it."""
+    def append(self, message: Message, work_s: float = 0.0) -> None:
+        """Written when this returns: a process that is killed then has it. work_s : what it took to
+        do what the message says.
+        """
+        began = time.monotonic()
         self.n_records += 1
         parts = record(_numbered(message, self.n_records))
         try:
@@ -224,17 +239,20 @@ class Journal:
             path = str(self.folder / f"journal-{self._number}")
             what = f"cannot be written: {error.strerror}; make room, or choose another folder"
             raise JournalError(path, self.n_bytes, what) from error
+        self.work_s += work_s + time.monotonic() - began  # to read is about as long as to write
 
     @property
     def is_long(self) -> bool:
         """Whether it is time to ``save``."""
         if self.n_bytes > max(self.most_bytes, 2 * self._state_bytes):
             return True
+        if self.work_s > max(self.most_work_s, SAVING * self._save_s):
+            return True
         return self.n_records > 0 and time.monotonic() - self._begun > self.most_s
 
     def save(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """The whole state; what was told before is needed no more."""
-        number = self._number + 1
+        number, began = self._number + 1, time.monotonic()
         path = self.folder / f"state-{number}"
         new = path.with_name(f"{path.name}.new")
         try:
@@ -250,7 +268,8 @@ class Journal:
         except OSError as error:
             raise JournalError(str(new), 0, f"cannot be written: {error.strerror}") from error
         self._open(number)
-        self.n_records = self.n_bytes = 0
+        self.n_records, self.n_bytes, self.work_s = 0, 0, 0.0
+        self._save_s = time.monotonic() - began
         for kind in ("journal", "state"):
             for n, old in self._files(kind).items():
                 if n < number:

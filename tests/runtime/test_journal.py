@@ -237,6 +237,36 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
         Journal(tmp_path / "file" / "server-0")
 
 
+def test_a_journal_is_long_when_to_come_back_would_take_long(tmp_path):
+    """Small messages are few bytes and much work: who comes back does it again."""
+    journal = Journal(tmp_path, most_s=float("inf"), most_work_s=5.0)
+    list(journal.recover()[1])
+    journal.append(MESSAGES[1], 4.0)
+    assert not journal.is_long
+    journal.append(MESSAGES[1], 2.0)
+    assert journal.is_long
+    journal.close()
+    back = Journal(tmp_path, most_s=float("inf"), most_work_s=5.0)
+    clock = iter([100.0, 107.0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("horn.runtime.journal.time.monotonic", lambda: next(clock, 107.0))
+        assert len(list(back.recover()[1])) == 2
+    assert back.is_long  # it took 7 s this time
+    back.save({}, {})
+    assert not back.is_long and back.work_s == 0.0
+    back.append(MESSAGES[1], 6.0)
+    assert back.is_long
+    clock = iter([100.0, 101.0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("horn.runtime.journal.time.monotonic", lambda: next(clock, 101.0))
+        back.save({}, {})
+    back.append(MESSAGES[1], 6.0)
+    assert not back.is_long  # a state that takes a second is written after twenty of work
+    back.append(MESSAGES[1], 15.0)
+    assert back.is_long
+    back.close()
+
+
 def test_a_journal_is_long_after_so_many_bytes_or_seconds(tmp_path):
     journal = Journal(tmp_path, most_bytes=1000, most_s=1000.0)
     list(journal.recover()[1])
