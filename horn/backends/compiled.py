@@ -83,6 +83,7 @@ class CompiledEngine:
     """The Engine of a compiled backend. Persistent arrays are in ``arrays``, as users see them."""
 
     runner: type[Runner]
+    masked: frozenset[int] = frozenset()  # layers, as in lower.training_program
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -132,7 +133,9 @@ class CompiledEngine:
         elif optimizer is None:
             raise ModelError("this engine was made to predict: it has no optimizer")
         else:
-            program = lower.training_program(self.network, optimizer, target, fuse=kind == "train")
+            program = lower.training_program(
+                self.network, optimizer, target, fuse=kind == "train", masked=self.masked
+            )
         self.allocate(program)
         size = self.predict_rows if kind == "infer" else self.setup.batch_size
         return self.runner(program, self.arrays, self.setup, size)

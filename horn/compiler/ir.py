@@ -25,6 +25,8 @@ class Op(enum.Enum):
     arithmetic below.
     """
 
+    __hash__ = object.__hash__  # Enum's own is Python, and nodes are looked up by their operation
+
     # leaves of one neuron
     CONST = "const"  # a number                                     ""
     SCALAR = "scalar"  # a number that the run sets: learning_rate, ... ""
@@ -243,7 +245,7 @@ def is_const(node: Node, value: float | None = None) -> bool:
 
 def make(op: Op, *args: Node) -> Node:
     """An elementwise node, folded where the arguments are constants or neutral."""
-    if all(a.op is Op.CONST for a in args):
+    if args[0].op is Op.CONST and all(a.op is Op.CONST for a in args):
         folded = _fold(op, [a.value for a in args])
         if folded is not None:
             return const(folded)
@@ -419,16 +421,19 @@ def combine(monoid: str, a: Node, b: Node) -> Node:
 
 def walk(*roots: Node) -> Iterator[Node]:
     """Every node below the roots once, arguments first."""
-    seen: set[int] = set()
-    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(roots)]
+    seen: set[Node] = set()
+    stack: list[Node | tuple[Node]] = [*reversed(roots)]  # in a tuple: its arguments are done
     while stack:
-        node, ready = stack.pop()
-        if ready:
-            yield node
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack.extend((a, False) for a in reversed(node.args) if id(a) not in seen)
+        node = stack.pop()
+        if isinstance(node, tuple):
+            yield node[0]
+        elif node not in seen:
+            seen.add(node)
+            if node.args:
+                stack.append((node,))
+                stack.extend(reversed(node.args))
+            else:
+                yield node
 
 
 def rebuild(node: Node, args: tuple[Node, ...]) -> Node:

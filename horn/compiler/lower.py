@@ -19,6 +19,13 @@ from horn.network import Layer, Network
 from horn.neuron import has_backward
 from horn.optimizers import Optimizer
 
+ROW_WEIGHT = "#row_weight"
+
+
+def members_of(layer: Layer) -> str:
+    """The buffer that says who takes part, of a masked layer."""
+    return f"{layer.name}#members"
+
 
 def read_layer(
     layer: Layer, training: bool, written: bool = True
@@ -59,7 +66,7 @@ def _at(place: CompileError, problem: str) -> CompileError:
 
 class Builder(Updates):
     """Builds one program. ``optimizer`` None: inference. ``written``: the layers whose written
-    backward is used; None for all.
+    backward is used; None for all. ``masked``: as for ``training_program``.
     """
 
     def __init__(
@@ -71,9 +78,10 @@ class Builder(Updates):
         fuse: bool,
         thin: bool = True,
         written: frozenset[int] | None = None,
+        masked: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__(network, optimizer, fuse=fuse)
-        self.target, self.thin, self.written = target, thin, written
+        self.target, self.thin, self.written, self.masked = target, thin, written, masked
 
     def build(self) -> Program:
         net = self.network
@@ -203,6 +211,9 @@ class Builder(Updates):
         axes = ("b", f"n{layer.index}")
         sent = self.output_name(layer)
         value = self.at_vertex(code.forward.output, code, "forward")
+        if layer.index in self.masked:
+            self.buffer(members_of(layer), axes, "given")
+            value = self.where_member(layer, value)
         states: list[Output] = []
         if self.training:
             for name, node in code.forward.states.items():
@@ -225,6 +236,10 @@ class Builder(Updates):
             self.known[(layer.index, "state", output.buffer.split(".")[-2])] = load(
                 output.buffer, "bo"
             )
+
+    def where_member(self, layer: Layer, value: Node) -> Node:
+        """A value of the neurons that a row has, 0 elsewhere; for a masked layer."""
+        return select(make(Op.NE, load(members_of(layer), "bo"), ZERO), value, ZERO)
 
     # -- loss
 
@@ -285,6 +300,8 @@ class Builder(Updates):
         if "o" not in per_neuron.axes:
             per_neuron = self.spread_o(per_neuron, frame)
         self.loop(frame, [Output(name, per_neuron, "o", "sum")])
+        if self.masked:
+            adjoint = adjoint * load(self.buffer(ROW_WEIGHT, ("b",), "given"), "b")
         if self.training:
             code.upstream = (
                 self.store(adjoint, frame, "bo", f"{last.name}.upstream")
@@ -345,6 +362,8 @@ class Builder(Updates):
         else:
             if layer.kind != "output" and not code.is_local:
                 code.upstream = self.from_receivers(code)
+                if code.upstream is not None and layer.index in self.masked:
+                    code.upstream = self.where_member(layer, code.upstream)
             elif code.is_local:
                 code.upstream = None
             if code.upstream is None:
@@ -392,14 +411,20 @@ def training_program(
     fuse: bool = True,
     thin: bool = True,
     written: frozenset[int] | None = None,
+    masked: frozenset[int] = frozenset(),
 ) -> Program:
     """One training step. ``target`` is the kind of Target, or None without a loss. ``fuse=False``
     keeps every value that probes ask for, ``thin=False`` all neurons in every layer.
 
     ``written`` : the layers whose written backward is used, the others' being derived; None for
     all.
+    ``masked`` : hidden layers without interlayer, State, push or written backward, of which each
+    row of the batch has some neurons only: where ``members_of(layer)`` (b, n) is not 0. The
+    gradient of each row's loss counts ``ROW_WEIGHT`` (b,) times. The caller fills both.
     """
-    return Builder(network, optimizer, target, fuse=fuse, thin=thin, written=written).build()
+    return Builder(
+        network, optimizer, target, fuse=fuse, thin=thin, written=written, masked=masked
+    ).build()
 
 
 def inference_program(network: Network, target: str | None) -> Program:

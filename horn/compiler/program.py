@@ -114,7 +114,7 @@ class Buffer:
 
     role : "learned" (a weight, bias or Parameter), "state", "slot" (the optimizer's memory),
     "constant" (``value`` says which), "view" (this task's share of the buffer ``value[0]``, in the
-    same memory), or "work".
+    same memory), "given" (filled from outside before every batch), or "work".
     full : it has all neurons of its layers even where they are compact.
     """
 

@@ -88,15 +88,17 @@ class Parent:
         self.first_update = 0
         self.scalars: dict[str, float] = {}
 
-    def share(self, names: Sequence[str]) -> None:
-        """Make room for the sums of what several sub-models learn, once, and its updates."""
+    def share(self, names: Sequence[str], sums: Mapping[str, Array] | None = None) -> None:
+        """Make room for the sums of what several sub-models learn, once, and its updates.
+        sums : the room, for who has it.
+        """
         if len(self.tape) or self.sums:
             return
         for name in names:
             if not self.homes[name].is_own:
-                like = self.learned[name]
-                self.sums[name], self.counts[name] = np.zeros_like(like), np.zeros_like(like)
-                self.norms[name] = np.zeros(len(like), like.dtype)
+                array = np.zeros_like(self.learned[name]) if sums is None else sums[name]
+                self.sums[name], self.counts[name] = array, np.zeros_like(array)
+                self.norms[name] = np.zeros(len(array), array.dtype)
         for name in self.sums:
             self.append(self.formulas, self.homes[name], {}, norm=True)
         self.first_update = len(self.tape)
@@ -196,8 +198,11 @@ class Parent:
         if self.sums:
             self.formulas.set(**self.scalars)
             self.tape.run(self.first_update, len(self.tape))
-        for name in self.sums:
-            self.sums[name].fill(0)
+
+    def clear(self) -> None:
+        """No sub-model has added anything yet."""
+        for array in self.sums.values():
+            array.fill(0)
 
     def merge_states(self, parts: Sequence[tuple[Sequence[Array], Mapping[str, Array]]]) -> None:
         """A neuron remembers the mean of what it was in the sub-models that had it. parts : of each

@@ -1,5 +1,7 @@
 """A task's engine under parallel dropout: it trains its range of the sub-models, one after the
-other, and merges all of them into the whole network, of which it has every array.
+other, and merges all of them into the whole network, of which it has every array. Where a task is
+alone and its sub-models overlap so much that this is faster, it trains all of them in one pass over
+the network (``runtime/masked.py``).
 
 Between tasks there is one superstep per batch: each tells the others the losses of its sub-models
 and, compact, their gradients and States. Then all merge the same, in the order of the sub-models.
@@ -16,6 +18,7 @@ from horn.backends import Array, Memory, Setup, fitting, make
 from horn.backends.compiled import CompiledEngine
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
+from horn.runtime.masked import Masked, can_mask, is_faster
 from horn.runtime.merging import Parent
 from horn.runtime.small import Small
 from horn.runtime.task import Collect, Compute, Post, Script
@@ -32,7 +35,8 @@ class SubModels:
     Slots of the optimizer are as in training.
 
     own_loss, own_samples : of the samples that this group's tasks had in the last batch. n_sent :
-    the numbers that each of this task's sub-models sends per batch, by sub-model.
+    the numbers that each sub-model has to send per batch, by sub-model; empty where a task that is
+    alone trains them in one pass (``masked``).
     """
 
     def __init__(self, strategy: ParallelDropout, seat: Seat) -> None:
@@ -74,6 +78,8 @@ class SubModels:
         )
         self.is_scaled = False  # whether the arrays of ``inference`` are those of ``parent``
         self.own_loss, self.own_samples = 0.0, 0
+        self.masked: Masked | None = None
+        self.n_sent: list[int] = []
         self.smalls: list[Small] = []  # by sub-model; those of one shape share one
         self.members: list[list[Array]] = []  # sub-model, layer
         self.drawn = -1
@@ -94,10 +100,14 @@ class SubModels:
         batch = -(-min(self.job.batch_size, len(self.job.data)) // n)
         sizes = {x.name: strategy.sizes(x.size, n) for x in self.network.layers
                  if x.kind == "hidden"}  # fmt: skip
+        shapes = [{name: some[k] for name, some in sizes.items()} for k in range(n)]
+        if self._masks(shapes):
+            self.masked = Masked(self.parent, data, self.threads)
+            self.parts = [({}, {})] * n
+            return
         known: dict[tuple[int, ...], Small] = {}
         self.smalls = []
-        for k in range(n):
-            shape = {name: some[k] for name, some in sizes.items()}
+        for shape in shapes:
             key = tuple(shape.values())
             if key not in known:
                 known[key] = Small(
@@ -107,6 +117,13 @@ class SubModels:
         self._make_blocks()
         if self.n_ranks > 1:
             self._agree()
+
+    def _masks(self, shapes: list[dict[str, int]]) -> bool:
+        """Whether sub-models are masks over the network; shapes : the sizes of their layers."""
+        overlap = self.strategy.keep is not None and self.strategy.dropconnect == 1.0
+        if self.n_ranks > 1 or not overlap or not can_mask(self.network):
+            return False
+        return is_faster(self.network, shapes, min(self.job.batch_size, len(self.job.data)))
 
     def _make_blocks(self) -> None:
         dtype = np.dtype(self.job.dtype)
@@ -155,7 +172,7 @@ class SubModels:
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
         """One update of the whole network. The mean loss over all rows, each in its sub-model."""
-        if not self.smalls:
+        if not self.smalls and self.masked is None:
             raise ModelError("step before bind: name the data set first")
         n, k = len(rows), self.n_sub_models
         self.bounds = [n * i // k for i in range(k + 1)]
@@ -164,11 +181,15 @@ class SubModels:
         self.parent.begin(self.job.optimizer.rate(iteration))
         self._count()
         self.is_scaled = False
-        if self.n_ranks > 1:
-            self.group.run(self.scripts[0], self.work[0])
+        if self.masked is not None:
+            self._train_masked(self.masked)
         else:
-            self.train()
-            self.merge()
+            self.parent.clear()
+            if self.n_ranks > 1:
+                self.group.run(self.scripts[0], self.work[0])
+            else:
+                self.train()
+                self.merge()
         sizes = np.diff(self.bounds)
         losses = self.losses_of * sizes
         mine = slice(self.of_group.start, self.of_group.stop)
@@ -224,6 +245,16 @@ class SubModels:
             for name, array in small.gradients.items():
                 gradients[name][...] = array
 
+    def _train_masked(self, masked: Masked) -> None:
+        """All sub-models at once, and their merge."""
+        rows, iteration, first_sample = self.batch
+        sizes = np.diff(self.bounds)
+        masked.place(self.drawn, self.members, sizes)
+        self.losses_of = masked.step(rows, sizes, iteration, first_sample)
+        if self.job.optimizer.clip_norm is not None:
+            self._limit(self.parent.squares())
+        self.parent.finish()
+
     def merge(self) -> None:
         """All sub-models, into the network."""
         live = self.live
@@ -248,15 +279,17 @@ class SubModels:
 
     def _clip(self, live: list[int]) -> None:
         """Find by what the norm of the merged gradient has to be divided."""
-        limit = self.job.optimizer.clip_norm
-        assert limit is not None
         total = 0.0
         for k in live:
             self._bring(k)
             total += self.smalls[k].squares()
             self.smalls[k].add()
-        norm = float(np.sqrt(total + self.parent.squares()))
-        if norm > limit:
+        self._limit(total + self.parent.squares())
+
+    def _limit(self, squares: float) -> None:
+        """squares : the sum of those of all numbers of the merged gradient."""
+        limit, norm = self.job.optimizer.clip_norm, float(np.sqrt(squares))
+        if limit is not None and norm > limit:
             self.parent.scalars["clip"] = limit / norm
 
     # --- the network as it is used

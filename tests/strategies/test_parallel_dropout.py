@@ -76,7 +76,7 @@ def engines(strategy: ParallelDropout, job: Job, topology: Topology, body: Any) 
     """What body(engine) is on every rank."""
 
     def run(transport: Transport) -> Any:
-        group = Group(transport, timeout_s=20)
+        group = Group(transport, timeout_s=60)
         where = Placement.default(job.network)
         seat = Seat(job, topology, transport.task, where, group, threads=1)
         engine = strategy.engine(seat)
@@ -249,16 +249,106 @@ def oracle(strategy: ParallelDropout, job: Job, n_steps: int) -> dict[str, Any]:
     redraw=st.integers(1, 3),
     dropconnect=st.sampled_from([1.0, 1.0, 0.6]),
     hidden=st.lists(st.integers(5, 9), min_size=1, max_size=3).map(tuple),
-    neuron=st.sampled_from([horn.neurons.Dropout, Traced]),
+    neuron=st.sampled_from([horn.neurons.Standard, horn.neurons.Dropout, Traced]),
+    masks=st.booleans(),
 )
 def test_sub_models_are_masks_over_the_network(
-    optimizer, n_sub_models, keep, redraw, dropconnect, hidden, neuron
+    optimizer, n_sub_models, keep, redraw, dropconnect, hidden, neuron, masks
 ):
     job = a_job(OPTIMIZERS[optimizer], a_network(hidden, neuron))
     strategy = ParallelDropout(n_sub_models, keep, redraw, dropconnect)
     expected = oracle(strategy, job, 5)
-    found = alone(strategy, job, lambda engine: trained(engine, 5))
+    can = keep is not None and dropconnect == 1.0 and neuron is horn.neurons.Standard
+    found = trained_with(masks, strategy, job, expects=masks and can)
     same({name: found[name] for name in expected}, expected, rtol=1e-9)
+
+
+def trained_with(masks: bool, strategy: ParallelDropout, job: Job, expects: bool) -> dict[str, Any]:
+    """As if masks were faster than small networks, or slower. expects : whether there are masks."""
+
+    def body(engine: SubModels) -> dict[str, Any]:
+        assert (engine.masked is not None) == expects
+        return trained(engine, 5)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("horn.runtime.submodels.is_faster", lambda *_: masks)
+        return alone(strategy, job, body)
+
+
+class Numbered(horn.Neuron):
+    """Neurons differ by their place in the layer."""
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(self.activation(total) * (1.0 + 0.1 * self.index))
+
+
+class Push(horn.Neuron):
+    """Writes its backward."""
+
+    def forward(self, messages):
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    def backward(self, messages):
+        error = 0.0
+        for m in messages:
+            error += m.delta * m.weight
+            self.push(m.delta * self.output)
+        self.backpropagate(error * self.activation.derivative(self.output))
+
+
+LOSSES = {
+    "labels": ("softmax", "cross_entropy"),
+    "one number": ("identity", "squared_error"),
+    "yes or no": ("sigmoid", "binary_cross_entropy"),
+    "values": ("softmax", "squared_error"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_masks_and_small_networks_do_the_same(loss, dtype):
+    n_out = 1 if loss in ("one number", "yes or no") else 3
+    net = horn.Network(seed=4)
+    first = net.input(7, keep=0.8)
+    below = net.layer(9, neuron=Numbered, activation="relu")
+    above = net.layer(8, inputs=[first, below], activation="sigmoid", bias=0.1)
+    net.output(n_out, inputs=[above, below], activation=LOSSES[loss][0], loss=LOSSES[loss][1])
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(N_SAMPLES, 7)), rng.integers(0, 2, (N_SAMPLES, n_out)).astype(float)
+    if loss == "labels":
+        y = rng.integers(0, 3, N_SAMPLES)
+    job = Job(net, (x, y), optimizer=OPTIMIZERS["momentum"], batch_size=BATCH, iterations=5,
+              dtype=dtype)  # fmt: skip
+    strategy = ParallelDropout(sub_models=3, keep=0.6)
+    small = trained_with(False, strategy, job, expects=False)
+    assert small["losses"].any()
+    found = trained_with(True, strategy, job, expects=True)
+    np.testing.assert_allclose(found["owns"], small["owns"], rtol=1e-5)
+    same(found, small, 1e-9 if dtype == "float64" else 2e-4)
+
+
+def test_masks_are_used_where_nothing_else_changes_and_they_are_faster():
+    def is_masked(strategy: ParallelDropout, net: Any, batch: int) -> bool:
+        job = a_job(net=net, batch_size=batch)
+        return alone(strategy, job, lambda engine: engine.masked is not None)
+
+    def network(**layer: Any) -> Any:
+        net = horn.Network(seed=4)
+        net.input(7)
+        net.layer(30, **layer)
+        net.layer(30, activation="relu")
+        net.output(3, activation="softmax", loss="cross_entropy")
+        return net
+
+    many = ParallelDropout(20, keep=0.5)
+    assert is_masked(many, network(), 40)
+    assert not is_masked(ParallelDropout(2, keep=0.5), network(), 50)
+    assert not is_masked(ParallelDropout(20), network(), 40)  # disjoint
+    assert not is_masked(ParallelDropout(20, keep=0.5, dropconnect=0.5), network(), 40)
+    others: list[dict[str, Any]] = [{"neuron": n} for n in (Traced, horn.Dropout, Push)]
+    for other in (*others, {"activation": "softmax"}):
+        assert not is_masked(many, network(**other), 40), other
 
 
 def test_a_link_past_the_hidden_layers_is_in_every_sub_model():
@@ -272,14 +362,6 @@ def test_a_link_past_the_hidden_layers_is_in_every_sub_model():
     same({name: found[name] for name in expected}, expected, rtol=1e-9)
     assert strategy.rate(net.last.links[0], 3) == 1.0
     assert strategy.rate(net.last.links[1], 3) == 1 / 3
-
-
-class Numbered(horn.Neuron):
-    """Neurons differ by their place in the layer."""
-
-    def forward(self, messages):
-        total = sum(m.input * m.weight for m in messages)
-        self.feedforward(self.activation(total) * (1.0 + 0.1 * self.index))
 
 
 def test_neurons_know_their_number_in_the_whole_network():
@@ -583,3 +665,20 @@ def test_settings_are_checked(settings):
 def test_it_is_found_by_name():
     assert load("parallel-dropout") is ParallelDropout
     assert ParallelDropout().n_sub_models(Topology(4, 2)) == 8
+
+
+def test_an_engine_that_is_bound_again_has_its_masks():
+    strategy = ParallelDropout(20, keep=0.5)
+    job = a_job(net=a_network(neuron=horn.neurons.Standard), batch_size=40)
+    rows = np.arange(40)
+
+    def body(engine: SubModels) -> tuple[float, float]:
+        assert engine.masked is not None
+        kept = {k: {n: a.copy() for n, a in v.items()} for k, v in engine.memory().items()}
+        first = engine.step(rows, iteration=0, first_sample=0)
+        engine.bind(job.data)
+        engine.recall(kept, 0)
+        return first, engine.step(rows, iteration=0, first_sample=0)
+
+    first, again = alone(strategy, job, body)
+    assert first == again

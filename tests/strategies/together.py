@@ -17,7 +17,7 @@ from horn.strategies._server import Server
 from horn.transport import Place, Transport, open_transport
 from tests.transport.groups import url_of
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def together(
@@ -89,6 +89,6 @@ def together(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(TIMEOUT_S + 60)
         assert not thread.is_alive(), f"{thread.name} hangs"
     return results
