@@ -173,6 +173,20 @@ class GroupEngine(CompiledEngine):
         if pairs:
             self.group.meet()
 
+    def load(
+        self,
+        parameters: Mapping[str, Array],
+        states: Mapping[str, Array] | None = None,
+        slots: Mapping[str, Array] | None = None,
+        updates: int = 0,
+    ) -> None:
+        """As CompiledEngine; collective. Where groups have arrays in common, one may still measure
+        with what another writes over.
+        """
+        if any(exchange.common for exchange in self._exchanges.values()):
+            self.group.meet()
+        super().load(parameters, states, slots, updates)
+
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
         """One update from the whole batch's rows, of which this task's group computes its part."""
         if self.n_groups == 1:

@@ -60,7 +60,7 @@ def of_groups(
     """What every task of every group found, or the exception that it raised."""
 
     def body(transport: Transport) -> Found:
-        group = Group(transport, timeout_s=20)
+        group = Group(transport, timeout_s=60)
         engine = GroupEngine(setup, placement, group, backend=backend, n_groups=n_groups)
         losses = trained(engine, data, batches)
         outputs, total = engine.outputs(data.x), engine.losses(data)[0]
@@ -178,7 +178,7 @@ def test_groups_on_one_host_have_weights_in_common_and_always_compute_the_same()
     data, batches = labelled(net), steps(8, 2)
 
     def body(transport: Transport) -> tuple[dict[str, np.ndarray], int, np.ndarray]:
-        group = Group(transport, timeout_s=20)
+        group = Group(transport, timeout_s=60)
         engine = GroupEngine(setup, Placement.default(net), group, n_groups=2)
         trained(engine, data, batches[:2])
         before = engine.outputs(data.x)  # another program, and another plan
@@ -217,7 +217,7 @@ def test_nobody_goes_on_before_all_have_written_what_groups_have_in_common():
 
         if transport.task == 1:
             transport.common = late  # type: ignore[method-assign]
-        engine = GroupEngine(setup, Placement.default(net), Group(transport, timeout_s=20),
+        engine = GroupEngine(setup, Placement.default(net), Group(transport, timeout_s=60),
                              n_groups=2)  # fmt: skip
         engine.bind(data)
         kept = {kind: {name: array + 1 for name, array in arrays.items()}
@@ -234,6 +234,35 @@ def test_nobody_goes_on_before_all_have_written_what_groups_have_in_common():
         np.testing.assert_array_equal(first[name], array + 1)
         if name.endswith("weight"):  # a bias is each one's own
             np.testing.assert_array_equal(second[name], first[name])
+
+
+def test_nobody_goes_back_to_other_weights_before_all_have_measured():
+    """At the end of a run each group loads the best model, where the others have theirs as well."""
+    net = horn.Network(seed=2)
+    net.input(4)
+    net.output(2, activation="tanh", loss="squared_error")
+    setup = Setup(net, horn.SGD(0.1), "labels", 8, "float32", 1)
+    data = labelled(net)
+    is_loaded = threading.Event()
+
+    def body(transport: Transport) -> tuple[bool, dict[str, np.ndarray], dict[str, np.ndarray]]:
+        engine = GroupEngine(setup, Placement.default(net), Group(transport, timeout_s=60),
+                             n_groups=2)  # fmt: skip
+        engine.bind(data)
+        best = {name: array + 1 for name, array in engine.parameters().items()}
+        engine.group.meet()
+        is_late = transport.task == 1 and is_loaded.wait(0.2)  # it is still measuring
+        measured = engine.parameters()
+        engine.load(best)
+        is_loaded.set()
+        return is_late, measured, engine.parameters()
+
+    found = good(run_threads("shm", 2, body))
+    for name, array in net.initial_parameters(np.dtype("float32")).items():
+        for is_late, measured, loaded in found:
+            assert not is_late
+            np.testing.assert_array_equal(measured[name], array)
+            np.testing.assert_array_equal(loaded[name], array + 1)
 
 
 def test_more_groups_than_rows():
