@@ -5,6 +5,7 @@ The checks look and never repair.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,11 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
     DataError : the data are empty, of other types or shapes, of different lengths, or hold what no
     network can learn.
     """
+    if isinstance(data, (str, os.PathLike)):
+        raise DataError(
+            f"{what}: got the path {os.fspath(data)!r}, but arrays or a dataset are expected; read "
+            f"the file with horn.data.load({os.fspath(data)!r})"
+        )
     if not isinstance(data, Dataset):
         x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
         x, natural_scale = arrays.as_features(x, what)

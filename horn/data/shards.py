@@ -68,7 +68,8 @@ def _shards(folder: Path, labels: bool) -> tuple[list[Path], Callable[[Path], Pa
     found = {pattern: files for pattern in readers if (files := list(folder.glob(pattern)))}
     if not found:
         raise DataError(
-            f"{folder}: is a folder without shards; put *.npz, *.csv, or x*.npy with y*.npy there"
+            f"{folder}: is a folder without shards; put *.npz, *.csv, or x*.npy with y*.npy there, "
+            f"or name a data set that horn knows, as in mnist:test"
         )
     if len(found) > 1:
         raise DataError(

@@ -1,5 +1,7 @@
 """What must hold before a network meets the data, and the sentence when it does not."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -82,3 +84,13 @@ def test_targets_of_another_width():
         data.check_targets(dataset, 1, "output(1, identity)")
     with pytest.raises(DataError, match="there are no targets, but output.* needs 1 numbers"):
         data.check_targets(data.Dataset(dataset.x, None), 1, "output(1, identity)")
+
+
+@pytest.mark.parametrize("path", ["rows.npz", Path("rows.npz")])
+def test_a_path_is_no_data_and_says_how_to_read_it(path):
+    with pytest.raises(DataError) as caught:
+        data.as_dataset(path)
+    assert str(caught.value) == (
+        "data: got the path 'rows.npz', but arrays or a dataset are expected; read the file with "
+        "horn.data.load('rows.npz')"
+    )

@@ -46,7 +46,8 @@ def test_a_folder_without_shards(tmp_path):
     with pytest.raises(DataError) as caught:
         load(str(tmp_path))
     assert str(caught.value) == (
-        f"{tmp_path}: is a folder without shards; put *.npz, *.csv, or x*.npy with y*.npy there"
+        f"{tmp_path}: is a folder without shards; put *.npz, *.csv, or x*.npy with y*.npy there, "
+        f"or name a data set that horn knows, as in mnist:test"
     )
 
 
