@@ -1,19 +1,23 @@
 """A training step with per-batch dropout against the same net without: what sits out costs nothing.
 
-    python tests/bench/bench_dropout.py [--batch 100] [--threads 1 2] [--seconds 4]
+    python -m tests.bench.bench_dropout [--batch 100] [--threads 1 2] [--seconds 4]
 
 784-512-512-10, input keep 0.8 and hidden keep 0.5, one mask per neuron and batch; gathers and
-scatters are included. Before timing: the loss goes down, and the weights of a dropped neuron do not
-move.
+scatters are included. Blocks count that ran while the machine was calm (tests/bench/calm). Before
+timing: the loss goes down, and the weights of a dropped neuron do not move.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -22,9 +26,11 @@ import horn
 from horn._kernels import blas
 from horn.backends import Setup, make
 from horn.data import Dataset
+from tests.bench.calm import interleaved
 
 SIZES = [784, 512, 512, 10]
 TARGET = 2.0
+N_STEPS = 8  # of a block
 
 
 class Plain(horn.Neuron):
@@ -74,6 +80,17 @@ def check(runs: Any, batch: int) -> None:
     assert np.mean(losses[-20:]) < first, "the loss does not go down"
 
 
+def block(runs: Any, rows: np.ndarray, iterations: Iterator[int]) -> float:
+    """Seconds per step."""
+    iteration = next(iterations)
+    # its threads slept while the other side ran: in training they do not
+    runs.step(rows, iteration=iteration, first_sample=0)
+    begin = time.perf_counter()
+    for k in range(N_STEPS):
+        runs.step(rows, iteration=iteration + k, first_sample=0)
+    return (time.perf_counter() - begin) / N_STEPS
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, default=100)
@@ -89,29 +106,31 @@ def main() -> None:
     for threads in args.threads:
         sides = {d: engine(d, data, args.batch, threads) for d in (False, True)}
         check(sides[True], args.batch)
-        times: dict[bool, list[float]] = {False: [], True: []}
-        end, t = time.perf_counter() + args.seconds, 0
-        while time.perf_counter() < end or len(times[True]) < 20:
-            t += 1
-            for dropout, runs in sides.items():
-                # its threads slept while the other side ran: in training they do not
-                runs.step(rows, iteration=4 * t, first_sample=0)
-                begin = time.perf_counter()
-                for k in range(4):
-                    runs.step(rows, iteration=4 * t + k, first_sample=0)
-                times[dropout].append((time.perf_counter() - begin) / 4)
-        median = {d: statistics.median(v) * 1e6 for d, v in times.items()}
-        ratios = [a / b for a, b in zip(times[False], times[True], strict=True)]
+        cpus = os.sched_getaffinity(0)
+        if threads == 1:
+            os.sched_setaffinity(0, {max(cpus)})
+        blocks = {
+            "without": partial(block, sides[False], rows, count(step=N_STEPS)),
+            "with": partial(block, sides[True], rows, count(step=N_STEPS)),
+        }
+        times, is_calm = interleaved(blocks, args.seconds, is_alone=threads == 1)
+        os.sched_setaffinity(0, cpus)
+        median = {side: statistics.median(v) * 1e6 for side, v in times.items()}
         result = {
             "batch": args.batch, "threads": threads, "blas": blas.load().name,
-            "without_us": median[False], "with_us": median[True],
-            "ratio": statistics.median(ratios),
-            "ratio_of_fastest": min(times[False]) / min(times[True]),
+            "without_us": median["without"], "with_us": median["with"],
+            "ratio": median["without"] / median["with"],
+            "ratio_of_fastest": min(times["without"]) / min(times["with"]),
+            "blocks": min(map(len, times.values())), "is_calm": is_calm,
         }  # fmt: skip
         results.append(result)
-        print(f"b{args.batch} threads {threads} {result['blas']}: without {median[False]:.0f} us, "
-              f"with {median[True]:.0f} us, {result['ratio']:.2f}x as fast by rounds, "
-              f"{result['ratio_of_fastest']:.2f}x by the fastest")  # fmt: skip
+        disturbed = "" if result["is_calm"] else ", DISTURBED"
+        print(
+            f"b{args.batch} threads {threads} {result['blas']}: "
+            f"without {median['without']:.0f} us, with {median['with']:.0f} us, "
+            f"{result['ratio']:.2f}x as fast, {result['ratio_of_fastest']:.2f}x by the fastest "
+            f"({result['blocks']} blocks{disturbed})"
+        )
     if args.json:
         with open(args.json, "w") as file:
             json.dump(results, file, indent=1)

@@ -1,19 +1,20 @@
 """One training step of a user-written neuron against PyTorch, interleaved, after the losses agree.
 
-    python tests/bench/bench_step.py [--nets A B C] [--batches 20 100 1000] [--threads 1 2]
-                                     [--dropout] [--eager] [--seconds 2] [--json out.json]
+    python -m tests.bench.bench_step [--nets A B C] [--batches 20 100 1000] [--threads 1 2]
+                                     [--dropout] [--eager] [--seconds 12] [--json out.json]
                                      [--claims]
 
 A step is forward, loss, backward and momentum update. All sides are given the same batch; horn
 also gathers it from the data by row numbers. Each side has a process of its own, which sleeps while
 another runs: in one process the pools of PyTorch, NumPy and horn spin on each other's cores. A
 block is a pause (an idle OpenBLAS spins for a tenth of a second after its last product), some steps
-that do not count, then some that do. The opponent is the fastest of PyTorch's eager mode and
-torch.compile, each with SGD foreach and SGD fused (--eager leaves torch.compile out: it needs a C++
-compiler and half a minute to start). HORN_BLAS chooses horn's library. Beside it runs the same
-arithmetic written by hand with np.dot(out=) and no allocation, on NumPy's own BLAS. --claims prints
-what is promised (issue 2) and whether it holds, by the median of the rounds' ratios. The exit code
-is 1 where a claim does not hold.
+that do not count, then some that do; it counts if the machine was calm (tests/bench/calm), where it
+is calm often enough. With 1 thread all sides run on one processor. The opponent is the fastest of
+PyTorch's eager mode and torch.compile, each with SGD foreach and SGD fused (--eager leaves
+torch.compile out: it needs a C++ compiler and half a minute to start). HORN_BLAS chooses horn's
+library. Beside it runs the same arithmetic written by hand with np.dot(out=) and no allocation, on
+NumPy's own BLAS. --claims prints what is promised (issue 2) and whether it holds, by the medians of
+the blocks. The exit code is 1 where a claim does not hold.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ import horn
 from horn._kernels import blas, engine
 from horn.backends import Setup, make
 from horn.data import Dataset
+from tests.bench.calm import interleaved
 
 NETS = {
     "A": [784, 512, 10],
@@ -48,7 +51,7 @@ TARGETS = {
     "openblas": {20: 1.2, 100: 1.1, 1000: 0.9, "dropout": 1.6, "C": {1: 0.9, 2: 0.85}},
     "mkl": {20: 1.7, 100: 1.3, 1000: 1.1, "dropout": 2.0, "C": {1: 1.0, 2: 1.0}},
 }
-PAUSE_S, UNTIMED_S, TIMED_S = 0.2, 0.05, 0.1  # of a block
+UNTIMED_S, TIMED_S = 0.03, 0.06  # of a block
 OVER_NUMPY = 1.05  # horn's time over that of the hand-written NumPy step, at most
 
 
@@ -229,6 +232,9 @@ def side_main(pipe: Any, label: str, *what: Any) -> None:
         pipe.send(None)
         return
     pipe.send([step() for _ in range(5)])
+    threads = what[2]
+    if threads == 1:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     while (order := pipe.recv()) is not None:
         untimed, timed = order
         for _ in range(untimed):
@@ -280,6 +286,11 @@ def bench(name: str, batch: int, threads: int, args: argparse.Namespace) -> dict
             side.close()
 
 
+def block(side: Side, untimed: int, timed: int) -> float:
+    """Seconds per step."""
+    return side.run(untimed, timed) / timed
+
+
 def measure(
     sides: dict[str, Side], name: str, batch: int, threads: int, args: argparse.Namespace
 ) -> dict[str, Any]:
@@ -288,33 +299,28 @@ def measure(
             assert np.isfinite(side.losses).all()
         else:
             np.testing.assert_allclose(side.losses, sides["horn"].losses, rtol=2e-4, err_msg=label)
-    times: dict[str, list[float]] = {label: [] for label in sides}
     once = min(sides["foreach"].run(2, 3) / 3 for _ in range(3))
     untimed, timed = (max(1, round(s / once)) for s in (UNTIMED_S, TIMED_S))
-    end = time.perf_counter() + args.seconds
-    while time.perf_counter() < end or len(times["horn"]) < 7:
-        for label, side in sides.items():
-            time.sleep(PAUSE_S)
-            times[label].append(side.run(untimed, timed) / timed)
+    blocks = {label: partial(block, side, untimed, timed) for label, side in sides.items()}
+    cpus = os.sched_getaffinity(0)
+    if threads == 1:  # where the sides are
+        os.sched_setaffinity(0, {max(cpus)})
+    times, is_calm = interleaved(blocks, args.seconds, is_alone=threads == 1)
+    os.sched_setaffinity(0, cpus)
     median = {label: statistics.median(t) for label, t in times.items()}
     opponents = [label for label in median if label not in ("horn", "numpy")]
     best = min(opponents, key=lambda k: median[k])
-    # each round's ratio: what the machine does to one side it does to its neighbour in time
-    rounds = range(len(times["horn"]))
-    ratios = [min(times[k][r] for k in opponents) / times["horn"][r] for r in rounds]
     result = {
         "net": name, "batch": batch, "threads": threads, "dropout": args.dropout,
         "blas": blas.load().name, "simd": engine.LEVEL, "horn_us": median["horn"] * 1e6,
         "best": best, "best_us": median[best] * 1e6, "ratio": median[best] / median["horn"],
-        "ratio_of_rounds": statistics.median(ratios),
         "ratio_of_fastest": min(min(times[k]) for k in opponents) / min(times["horn"]),
-        "horn_fastest_us": min(times["horn"]) * 1e6, "rounds": len(ratios),
+        "horn_fastest_us": min(times["horn"]) * 1e6, "blocks": min(map(len, times.values())),
+        "is_calm": is_calm,
     }  # fmt: skip
     if "numpy" in times:
         result["numpy_us"] = median["numpy"] * 1e6
-        result["over_numpy"] = statistics.median(
-            times["horn"][r] / times["numpy"][r] for r in rounds
-        )
+        result["over_numpy"] = median["horn"] / median["numpy"]
     return result
 
 
@@ -330,7 +336,7 @@ def claims(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
             target = targets.get("dropout") if r["batch"] == 100 and r["net"] != "C" else None
         what = {key: r[key] for key in ("net", "batch", "threads", "blas")}
         if target is not None:
-            measured = r["ratio_of_rounds"]
+            measured = r["ratio"]
             rows.append({**what, "claim": f"PyTorch / horn >= {target:g}", "measured": measured,
                          "holds": measured >= target})  # fmt: skip
         if "over_numpy" in r:
@@ -359,11 +365,12 @@ def main() -> None:
                     continue
                 r = bench(name, batch, threads, args)
                 results.append(r)
+                disturbed = "" if r["is_calm"] else ", DISTURBED"
                 numpy = f"{r['over_numpy']:.2f} of NumPy's" if "over_numpy" in r else ""
                 print(f"{name} b{batch:<5} threads {threads}  horn {r['blas']:8} "
                       f"{r['horn_us']:9.0f} us   PyTorch {r['best']:8} {r['best_us']:9.0f} us   "
-                      f"ratio {r['ratio']:.2f}  by rounds {r['ratio_of_rounds']:.2f}  "
-                      f"of the fastest {r['ratio_of_fastest']:.2f} ({r['rounds']} rounds)  {numpy}",
+                      f"ratio {r['ratio']:.2f}  of the fastest "
+                      f"{r['ratio_of_fastest']:.2f} ({r['blocks']} blocks{disturbed})  {numpy}",
                       flush=True)  # fmt: skip
     promised = claims(results)
     if args.claims:

@@ -1,11 +1,12 @@
 """AllReduce of two groups against PyTorch DistributedDataParallel with gloo, in one run.
 
-    python -m tests.bench.bench_strategies [--json FILE] [--rounds N] [--claims] [--only NET]
+    python -m tests.bench.bench_strategies [--json FILE] [--seconds N] [--claims] [--only NET]
 
 Two processes of one thread each, 100 samples per process and step, SGD with momentum. Beside them:
 one horn process alone, of which two without any communication would do twice the samples (the limit
 to approach). The losses of the first steps are compared before the clock starts: DDP starts from
-horn's weights and averages over the same 200 samples. Limits are those of issue 5.
+horn's weights and averages over the same 200 samples. Blocks count that ran while both processors
+were calm (tests/bench/calm). Limits are those of issue 5.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from horn._kernels import blas
 from horn.runtime.calibration import calibrate
+from tests.bench.calm import interleaved
 from tests.bench.contenders import (
     MOMENTUM,
     RATE,
@@ -84,7 +87,12 @@ def ddp_side(pipe: Any, rank: int, n_ranks: int, job: str, sizes: str, folder: s
     dist.destroy_process_group()
 
 
-def bench(sizes: str, rounds: int, folder: str) -> dict[str, Any]:
+def block(contender: Contender, timed: int, untimed: int) -> float:
+    """Seconds per step."""
+    return contender.run(timed, untimed)[0] / timed
+
+
+def bench(sizes: str, seconds: float, folder: str) -> dict[str, Any]:
     contenders = {
         "horn": Contender(horn_side, 2, sizes, 2 * BATCH, 1, 2),
         "DDP": Contender(ddp_side, 2, sizes, folder),
@@ -94,15 +102,14 @@ def bench(sizes: str, rounds: int, folder: str) -> dict[str, Any]:
     # DDP's first rank tells of its own half of the samples; weights agree, so losses stay close
     np.testing.assert_allclose(first["DDP"], first["horn"], rtol=0.1)
     untimed, timed = NETS[sizes]
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, c in contenders.items():
-            times[name].append(c.run(timed, untimed)[0] / timed)
+    blocks = {name: partial(block, c, timed, untimed) for name, c in contenders.items()}
+    times, is_calm = interleaved(blocks, seconds, is_alone=False)
     spent = {name: c.close() for name, c in contenders.items()}["horn"]
     medians = {name: statistics.median(found) for name, found in times.items()}
     ratio = medians["DDP"] / medians["horn"]
     limit = LIMITS[sizes].get(blas.load().name, 0.0)
-    print(f"\n{sizes}: ms per step of 2 x {BATCH} samples, median (least) of {rounds} blocks")
+    print(f"\n{sizes}: ms per step of 2 x {BATCH} samples, median (least) of "
+          f"{min(map(len, times.values()))} blocks{'' if is_calm else ', DISTURBED'}")  # fmt: skip
     for name, found in times.items():
         print(f"  {name:10} {medians[name] * 1e3:8.3f} ({min(found) * 1e3:.3f})")
     least = min(times["DDP"]) / min(times["horn"])
@@ -111,13 +118,14 @@ def bench(sizes: str, rounds: int, folder: str) -> dict[str, Any]:
     print(f"  DDP / horn {ratio:.2f} (least times {least:.2f}), wanted {limit:g}: {verdict}; "
           f"two groups do {samples:.2f}x the samples of one process")  # fmt: skip
     told(spent)
-    return {"median_s": medians, "ratio": ratio, "holds": ratio >= limit}
+    return {"median_s": medians, "ratio": ratio, "holds": ratio >= limit,
+            "is_calm": is_calm}  # fmt: skip
 
 
 def main(args: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json")
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--claims", action="store_true", help="end with 1 if a limit is missed")
     parser.add_argument("--only", help="one of the networks")
     options = parser.parse_args(args)
@@ -125,7 +133,7 @@ def main(args: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
         found = {
-            sizes: bench(sizes, options.rounds, folder)
+            sizes: bench(sizes, options.seconds, folder)
             for sizes in NETS
             if options.only in (None, sizes)
         }
