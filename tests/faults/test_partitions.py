@@ -3,7 +3,7 @@
 One job is cut again and again, a different host each time. Who is cut off has ended what it ran
 before others have its places, and training goes on within 12 s.
 
-    pytest -m slow -s tests/faults/test_partitions.py      10 of each, some 20 minutes
+    pytest -m slow -s tests/faults/test_partitions.py      10 of each, some 30 minutes
 """
 
 from __future__ import annotations
@@ -52,6 +52,14 @@ def cluster(tmp_path_factory):
         folder = tmp_path_factory.mktemp("cluster")
         with Cluster(net, net.hosts[:N_WORKERS], folder, slots=3, zk_host=net.hosts[3]) as found:
             yield found
+
+
+@pytest.fixture(autouse=True)
+def healed(cluster):
+    """No test begins with what another one left cut, or with its job."""
+    yield
+    cluster.net.heal()
+    cluster.stop_all()
 
 
 def cut(cluster, kind, host, home=None, ports=()):
@@ -152,8 +160,8 @@ def cut_off(cluster, coord, job, kind, draw):
     return deaths.at - cut_at, ordered_s, resumed_s
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("n", [1, pytest.param(10, marks=pytest.mark.timeout(3600))])
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("n", [1, 10])
 def test_no_two_epochs_overlap_when_a_host_is_cut_off(cluster, n):
     calm = cluster.submit(*SHAPE, "--checkpoint-every", "20", *WHAT, str(EPOCHS[n]))
     cluster.wait(calm, "SUCCEEDED", 900.0)
@@ -207,9 +215,9 @@ def cut_off_from_server(cluster, coord, job, kind):
     # One epoch more may have been told of by the group that is cut off.
     first = epochs_told(cluster, job)
     until(lambda: epochs_told(cluster, job) > first + 1, 60.0, cluster.told)
-    before = epochs_told(cluster, job)
     cut_at = time.monotonic()
     cut(cluster, kind, cluster.hosts[other], cluster.hosts[home], ports)
+    before = epochs_told(cluster, job)  # an epoch is shorter than cutting takes
     if kind in FROM_SERVER:
         threading.Event().wait(CUT_S)
         assert epochs_told(cluster, job) <= before + 2, "nothing was cut off"
@@ -230,8 +238,8 @@ def cut_off_from_server(cluster, coord, job, kind):
     return resumed_s
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("n", [1, pytest.param(10, marks=pytest.mark.timeout(3600))])
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("n", [1, 10])
 def test_a_group_that_is_cut_off_from_its_server_goes_on(cluster, n):
     kinds = (*FROM_SERVER, *(kind + LASTING for kind in FROM_SERVER), "server and zookeeper")
     found = {kind: [] for kind in kinds}
@@ -248,8 +256,8 @@ def test_a_group_that_is_cut_off_from_its_server_goes_on(cluster, n):
     assert n == 1 or max(map(max, found.values())) <= RESUMED_S
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("n", [1, pytest.param(10, marks=pytest.mark.timeout(3600))])
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("n", [1, 10])
 def test_zookeeper_may_be_away(cluster, n):
     """Experiment 18: for three sessions, then all starts again, once. For half of one nothing
     does.

@@ -2,7 +2,7 @@
 
 The phase is a point of the code, where the task kills itself (``springs.py``).
 
-    pytest -m slow -s tests/faults/test_phases.py      20 of each phase, some 20 minutes
+    pytest -m slow -s tests/faults/test_phases.py      20 of each phase, some 7 minutes
 """
 
 from __future__ import annotations
