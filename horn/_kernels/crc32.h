@@ -16,8 +16,61 @@
     _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00),                 \
                                 _mm_clmulepi64_si128(x, k, 0x11)), next)
 
+#define HORN_FOLD_WIDE(x, k, next)                                                \
+    _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(x, k, 0x00),               \
+                              _mm512_clmulepi64_epi128(x, k, 0x11), next, 0x96)
+
 static int horn_can_fold(void) {
     return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+}
+
+static int horn_can_fold_wide(void) {
+    return horn_can_fold() && __builtin_cpu_supports("avx512f")
+        && __builtin_cpu_supports("vpclmulqdq");
+}
+
+/* The checksum of the 16 bytes that stand for all before p, and the n after it. */
+__attribute__((target("pclmul,sse4.1")))
+static uint32_t horn_fold_rest(__m128i a, const unsigned char *p, size_t n) {
+    const __m128i k34 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+    const __m128i k5 = _mm_set_epi64x(0, 0x0163cd6124);
+    const __m128i poly = _mm_set_epi64x(0x01f7011641, 0x01db710641);
+    const __m128i low = _mm_setr_epi32(-1, 0, -1, 0);
+    __m128i b;
+    while (n >= 16) {
+        a = HORN_FOLD(a, k34, _mm_loadu_si128((const __m128i *)p));
+        p += 16;
+        n -= 16;
+    }
+    b = _mm_clmulepi64_si128(a, k34, 0x10);                 /* 128 to 64 bits */
+    a = _mm_xor_si128(_mm_srli_si128(a, 8), b);
+    b = _mm_srli_si128(a, 4);
+    a = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(a, low), k5, 0x00), b);
+    b = _mm_clmulepi64_si128(_mm_and_si128(a, low), poly, 0x10);   /* Barrett to 32 */
+    b = _mm_clmulepi64_si128(_mm_and_si128(b, low), poly, 0x00);
+    return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, b), 1);
+}
+
+/* n >= 256 and a multiple of 16; crc without the final complement. */
+__attribute__((target("pclmul,sse4.1,avx512f,vpclmulqdq")))
+static uint32_t horn_fold_wide(uint32_t crc, const unsigned char *p, size_t n) {
+    const __m512i k2048 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x01322d1430, 0x011542778a));
+    const __m512i k512 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x01c6e41596, 0x0154442bd4));
+    const __m128i k128 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+    __m512i x[4];
+    for (int i = 0; i < 4; i++) x[i] = _mm512_loadu_si512(p + 64 * i);
+    x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+    for (p += 256, n -= 256; n >= 256; p += 256, n -= 256)
+        for (int i = 0; i < 4; i++) {
+            _mm_prefetch((const char *)p + HORN_AHEAD + 64 * i, _MM_HINT_T0);
+            x[i] = HORN_FOLD_WIDE(x[i], k2048, _mm512_loadu_si512(p + 64 * i));
+        }
+    for (int i = 1; i < 4; i++) x[i] = HORN_FOLD_WIDE(x[i - 1], k512, x[i]);
+    __m128i a = _mm512_castsi512_si128(x[3]);
+    a = HORN_FOLD(a, k128, _mm512_extracti32x4_epi32(x[3], 1));
+    a = HORN_FOLD(a, k128, _mm512_extracti32x4_epi32(x[3], 2));
+    a = HORN_FOLD(a, k128, _mm512_extracti32x4_epi32(x[3], 3));
+    return horn_fold_rest(a, p, n);
 }
 
 /* n >= 64 and a multiple of 16; crc without the final complement. */
@@ -26,9 +79,6 @@ static uint32_t horn_fold(uint32_t crc, const unsigned char *p, size_t n) {
     const __m128i k56 = _mm_set_epi64x(0x014a7fe880, 0x01e88ef372);
     const __m128i k12 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
     const __m128i k34 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
-    const __m128i k5 = _mm_set_epi64x(0, 0x0163cd6124);
-    const __m128i poly = _mm_set_epi64x(0x01f7011641, 0x01db710641);
-    const __m128i low = _mm_setr_epi32(-1, 0, -1, 0);
     __m128i a = _mm_loadu_si128((const __m128i *)p);
     __m128i b = _mm_loadu_si128((const __m128i *)(p + 16));
     __m128i c = _mm_loadu_si128((const __m128i *)(p + 32));
@@ -73,22 +123,13 @@ static uint32_t horn_fold(uint32_t crc, const unsigned char *p, size_t n) {
     a = HORN_FOLD(a, k34, b);
     a = HORN_FOLD(a, k34, c);
     a = HORN_FOLD(a, k34, d);
-    while (n >= 16) {
-        a = HORN_FOLD(a, k34, _mm_loadu_si128((const __m128i *)p));
-        p += 16;
-        n -= 16;
-    }
-    b = _mm_clmulepi64_si128(a, k34, 0x10);                 /* 128 to 64 bits */
-    a = _mm_xor_si128(_mm_srli_si128(a, 8), b);
-    b = _mm_srli_si128(a, 4);
-    a = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(a, low), k5, 0x00), b);
-    b = _mm_clmulepi64_si128(_mm_and_si128(a, low), poly, 0x10);   /* Barrett to 32 */
-    b = _mm_clmulepi64_si128(_mm_and_si128(b, low), poly, 0x00);
-    return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, b), 1);
+    return horn_fold_rest(a, p, n);
 }
 #else
 #define HORN_HAS_FOLDING 0
 static int horn_can_fold(void) { return 0; }
+static int horn_can_fold_wide(void) { return 0; }
 static uint32_t horn_fold(uint32_t crc, const unsigned char *p, size_t n) { return crc; }
+static uint32_t horn_fold_wide(uint32_t crc, const unsigned char *p, size_t n) { return crc; }
 #endif
 #endif

@@ -74,10 +74,10 @@ def test_combine_at_touches_its_columns_only(op, dtype, rng):
     np.testing.assert_array_equal(x, expected)
 
 
-@given(st.binary(max_size=1200), st.integers(0, 2**32 - 1))
-def test_the_checksum_is_that_of_zlib(data, start):
-    assert crc32(data, start) == zlib.crc32(data, start)
-    assert crc32(memoryview(data)[1:], start) == zlib.crc32(memoryview(data)[1:], start)
+@given(st.binary(max_size=1200), st.integers(0, 2**32 - 1), st.booleans())
+def test_the_checksum_is_that_of_zlib(data, start, wide):
+    assert crc32(data, start, wide) == zlib.crc32(data, start)
+    assert crc32(memoryview(data)[1:], start, wide) == zlib.crc32(memoryview(data)[1:], start)
 
 
 def boxes_of(n_tasks, channels=(), may_spin=False):
