@@ -11,5 +11,6 @@ class Blas:
     is_ilp64: bool = False
     get_threads: int = 0
     set_threads: int = 0
+    is_asked: bool = False
 
 def load(name: str | None = None) -> Blas: ...

@@ -2,14 +2,15 @@
 
 `load()` finds the library once per process and gives the addresses of its C interface; nothing is
 linked at build time. HORN_BLAS=mkl|openblas|numpy overrides the choice, and then a library that
-is not there is an error, never a silent other one. The numpy choice has no addresses: the engine
+is not there is an error, never a silent other one; without it the engine makes products of float32
+itself where it is faster than the library (wide.c). The numpy choice has no addresses: the engine
 goes back to Python for its products.
 """
 
 import ctypes
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 NAMES = ("mkl", "openblas", "numpy")
@@ -22,6 +23,7 @@ class Blas:
 
     sgemm, dgemm : addresses of cblas_sgemm and cblas_dgemm, 0 for numpy.
     get_threads, set_threads : addresses, 0 where the library needs no telling.
+    is_asked : somebody asked for this library, so that nothing else may take its products.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Blas:
     is_ilp64: bool = False
     get_threads: int = 0
     set_threads: int = 0
+    is_asked: bool = False
 
 
 def load(name=None):
@@ -43,8 +46,8 @@ def load(name=None):
     for candidate in [wanted] if wanted else NAMES:
         found = {"mkl": _mkl, "openblas": _openblas, "numpy": _numpy}[candidate]()
         if found is not None:
-            _LOADED[wanted] = found
-            return found
+            _LOADED[wanted] = replace(found, is_asked=bool(wanted))
+            return _LOADED[wanted]
     raise ValueError(
         f"the BLAS {wanted!r} is not here; "
         + (

@@ -144,6 +144,7 @@ cdef extern from "tape.h":
         char **scratch
         int64_t scratch_bytes
         char **thin
+        int32_t wide
         void *blas_get
         void *blas_set
         void *worker
@@ -152,6 +153,7 @@ cdef extern from "tape.h":
     int IOTA
     int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE
     void choose_level(int) nogil
+    int is_intel() nogil
     int start_threads(tape_t *) nogil
     void stop_threads(tape_t *) nogil
     void tape_run(tape_t *, int32_t, int32_t) nogil
@@ -159,7 +161,7 @@ cdef extern from "tape.h":
     void free_loop(loop_t *) nogil
 
 cdef extern from "thin.h":
-    int THIN_BYTES, LIVE_BYTES
+    int KERNEL_BYTES
 
 cdef extern from "unistd.h" nogil:
     int getpid()
@@ -252,6 +254,9 @@ cdef class Tape:
         t.dgemm = <void *><uintptr_t>self.blas.dgemm
         t.blas_get = <void *><uintptr_t>self.blas.get_threads
         t.blas_set = <void *><uintptr_t>self.blas.set_threads
+        # wide.c beats a library that does not use all that the processor has; Intel's does on Intel's
+        t.wide = (t.dtype == 0 and LEVEL == 2 and t.sgemm != NULL and not self.blas.is_asked
+                  and not (self.blas.name == "mkl" and is_intel()))
         t.numpy_gemm = numpy_gemm
         t.owner = <void *>self
         # spinning pays only while every thread has a core (pure spinning collapses beyond that)
@@ -269,6 +274,11 @@ cdef class Tape:
 
     def __len__(self):
         return self.t.n_ins
+
+    @property
+    def products(self):
+        """Who makes the products: "horn" (wide.c) or the name of the BLAS."""
+        return "horn" if self.t.wide else self.blas.name
 
     @property
     def n_threads(self):
@@ -303,7 +313,7 @@ cdef class Tape:
         cdef gemm_t *g = self._gemm(a, b, c, alpha, beta, m, n, k)
         if thin and self.t.dtype == 0 and g.c.row and self.blas.sgemm:
             g.v, g.ldv = <float *>g.c.data, g.c.ld
-            self._room_for_thin()
+            self._room_for_kernels()
         cdef ins_t *ins = self._append(K_GEMM, label or "gemm", g, NULL)
         ins.numpy = self.blas.sgemm == 0
         return self.t.n_ins - 1
@@ -338,7 +348,7 @@ cdef class Tape:
                     g.bits = <const uint16_t *><uintptr_t>self.bits[index.ctypes.data].ctypes.data
                 else:
                     g.rows = <const int32_t *><uintptr_t>index.ctypes.data
-            self._room_for_thin()
+            self._room_for_kernels()
         except BaseException:
             free(g)
             raise
@@ -425,7 +435,7 @@ cdef class Tape:
         for i, part in enumerate(parts):
             g.part[i] = <const float *><uintptr_t>part.ctypes.data
             g.ldpart[i] = max(strides(part)[0], n)
-        self._room_for_thin()
+        self._room_for_kernels()
         return number
 
     def loop(self, axes, inputs, ops, outputs, *, reduce=None, accumulate=False, offset=0,
@@ -736,7 +746,7 @@ cdef class Tape:
             g.v, g.ldv, g.decay = <float *>g.c.data, g.c.ld, g.beta
             g.w = <float *><uintptr_t>w.ctypes.data
             g.ldw = max(strides(w)[0], c.shape[1])
-            return self._room_for_thin()
+            return self._room_for_kernels()
         found = patterns.spread_over(c, inputs, ops, outputs)
         if found is None or g.beta.scalar >= 0 or g.beta.factor != 0:
             return 0
@@ -755,9 +765,9 @@ cdef class Tape:
         if cols is not None:
             g.cols = <const int32_t *><uintptr_t>cols.ctypes.data
             g.bits = <const uint16_t *><uintptr_t>self.bits[cols.ctypes.data].ctypes.data
-        return self._room_for_thin()
+        return self._room_for_kernels()
 
-    cdef int _room_for_thin(self) except -1:
+    cdef int _room_for_kernels(self) except -1:
         cdef void *block = NULL
         if self.t.thin:
             return 0
@@ -765,7 +775,7 @@ cdef class Tape:
         if not self.t.thin:
             raise MemoryError
         for i in range(self.t.n_threads):
-            if posix_memalign(&block, 64, max(THIN_BYTES, LIVE_BYTES)):
+            if posix_memalign(&block, 64, KERNEL_BYTES):
                 raise MemoryError
             self.t.thin[i] = <char *>block
         return 0
@@ -831,6 +841,8 @@ cdef class Tape:
         if not g:
             raise MemoryError
         try:
+            if self.t.wide:
+                self._room_for_kernels()
             self._matrix(&g.a, a, "a", False)
             self._matrix(&g.b, b, "b", False)
             self._matrix(&g.c, c, "c", True)

@@ -164,7 +164,7 @@ void live_product(const float *a, int64_t am, int64_t ak, const live_weights_t *
             const int64_t k0 = k * block / n_blocks, k1 = k * (block + 1) / n_blocks, kn = k1 - k0;
             for (int64_t r = 0; r < m;) {
                 const int mr = thin_height(m - r);
-                thin_pack_rows(a + r * am + k0 * ak, am, ak, kn, mr, tiles + r * kn);
+                pack_rows(a + r * am + k0 * ak, am, ak, kn, mr, tiles + r * kn);
                 r += mr;
             }
             for (int64_t j = g0; j < g1; j += 32) {

@@ -148,6 +148,14 @@ void choose_level(int limit) {
     BODIES[F32] = bodies[F32]; BODIES[F64] = bodies[F64];
 }
 
+int is_intel(void) {
+#ifdef HORN_X86
+    return __builtin_cpu_is("intel");
+#else
+    return 0;
+#endif
+}
+
 /* ---- GEMM ---- */
 typedef void (*sgemm32_t)(int, int, int, int, int, int, float, const void *, int, const void *, int,
                           float, void *, int);
@@ -160,12 +168,24 @@ typedef void (*dgemm64_t)(int, int, int, int64_t, int64_t, int64_t, double, cons
 
 /* Rows [r0, r1) and columns [c0, c1) of C. */
 static void gemm_part(const tape_t *t, const gemm_t *g, int64_t r0, int64_t r1, int64_t c0,
-                      int64_t c1, int64_t k, double alpha, double beta) {
+                      int64_t c1, int64_t k, double alpha, double beta, int tid) {
     int64_t size = ITEM_SIZE[t->dtype], m = r1 - r0, n = c1 - c0;
     if (m <= 0 || n <= 0) return;
     const char *a = g->a.data + r0 * g->a.stride[0] * size;
     const char *b = g->b.data + c0 * g->b.stride[1] * size;
     char *c = g->c.data + (r0 * g->c.stride[0] + c0 * g->c.stride[1]) * size;
+#ifdef HORN_X86
+    if (t->wide) {
+        const int64_t *as = g->a.stride, *bs = g->b.stride;
+        if (g->c.row)
+            wide_product((const float *)a, as[0], as[1], (const float *)b, bs[0], bs[1], (float *)c,
+                         g->c.ld, m, n, k, (float)alpha, (float)beta, t->thin[tid]);
+        else
+            wide_product((const float *)b, bs[1], bs[0], (const float *)a, as[1], as[0], (float *)c,
+                         g->c.ld, n, m, k, (float)alpha, (float)beta, t->thin[tid]);
+        return;
+    }
+#endif
     int order = g->c.row ? 101 : 102;
     int ta = g->a.row == g->c.row ? 111 : 112, tb = g->b.row == g->c.row ? 111 : 112;
     if (t->ilp64) {
@@ -217,13 +237,13 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
     }
 #endif
     if (nt > 1 && m * n * (k + 1) < 65536) {        /* not worth a second thread */
-        if (tid == 0) gemm_part(t, g, 0, m, 0, n, k, alpha, beta);
+        if (tid == 0) gemm_part(t, g, 0, m, 0, n, k, alpha, beta, tid);
     } else if (m >= n) {        /* the longer side: every thread packs the whole other operand */
         share(m, tid, nt, m >= 32 * nt ? 16 : 1, &lo, &hi);
-        gemm_part(t, g, lo, hi, 0, n, k, alpha, beta);
+        gemm_part(t, g, lo, hi, 0, n, k, alpha, beta, tid);
     } else {
         share(n, tid, nt, n >= 32 * nt ? 16 : 1, &lo, &hi);
-        gemm_part(t, g, 0, m, lo, hi, k, alpha, beta);
+        gemm_part(t, g, 0, m, lo, hi, k, alpha, beta, tid);
     }
 }
 
@@ -250,12 +270,20 @@ static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
     }
     if (nt > 1 && m * n * (k + 1) < 65536) { nt = 1; if (tid) return; }
 #ifdef HORN_X86
-    if (g->v && t->thin && !ins->numpy && LEVEL_USED == 2 && k > 0 && k <= THIN_K) {
+    if (g->v && t->thin && !ins->numpy && LEVEL_USED == 2 && k > 0
+        && (k <= THIN_K || (t->wide && !g->rows && !g->cols))) {
+        /* more samples than fit: all but the last of them only go into v */
+        const int64_t turns = (k + THIN_K - 1) / THIN_K;
         share(m, tid, nt, m >= 32 * nt ? 12 : 1, &lo, &hi);
-        thin_update((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
-                    (const float *)g->b.data, g->b.stride[0], g->b.stride[1], lo, hi, n, k,
-                    (float)alpha, (float)value_of(t, g->decay), g->v, g->ldv, g->w, g->ldw,
-                    g->rows, g->cols, g->bits, g->n_parts ? g : NULL, t->thin[tid]);
+        for (int64_t turn = 0; turn < turns; turn++) {
+            const int64_t k0 = k * turn / turns, kn = k * (turn + 1) / turns - k0;
+            const int is_last = turn + 1 == turns;
+            thin_update((const float *)g->a.data + k0 * g->a.stride[1], g->a.stride[0], g->a.stride[1],
+                        (const float *)g->b.data + k0 * g->b.stride[0], g->b.stride[0], g->b.stride[1],
+                        lo, hi, n, kn, (float)alpha, turn ? 1.0f : (float)value_of(t, g->decay),
+                        g->v, g->ldv, is_last ? g->w : NULL, g->ldw, g->rows, g->cols, g->bits,
+                        is_last && g->n_parts ? g : NULL, t->thin[tid]);
+        }
         return;
     }
 #endif
@@ -263,7 +291,7 @@ static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
     for (int64_t r = lo; r < hi; r += g->block) {
         int64_t end = r + g->block < hi ? r + g->block : hi;
         if (hi - end < g->block / 4) end = hi;      /* no thin last block */
-        if (!ins->numpy) gemm_part(t, g, r, end, 0, n, k, alpha, beta);
+        if (!ins->numpy) gemm_part(t, g, r, end, 0, n, k, alpha, beta, tid);
         domain_t d;
         bind_loop(t, l, &d);
         shift(&d, nv, 0, r); d.n[0] = end - r;

@@ -128,6 +128,7 @@ struct tape_s {
     void *sgemm, *dgemm;
     gemm_numpy_t numpy_gemm; void *owner;
     char **scratch; int64_t scratch_bytes; char **thin;
+    int32_t wide;               /* products by wide.c, not by the BLAS */
     void *blas_get, *blas_set;  /* how many threads the BLAS itself would use */
     /* threads */
     worker_t *worker; int32_t n_workers; int64_t pid;
@@ -176,6 +177,7 @@ extern const body_t AVX2[2], AVX512[2];
 extern int LEVEL_USED;
 
 void choose_level(int limit);
+int is_intel(void);
 int start_threads(tape_t *t);
 void stop_threads(tape_t *t);
 void tape_run(tape_t *t, int32_t first, int32_t last);

@@ -19,54 +19,11 @@
 #pragma GCC target("avx2,fma,avx512f,avx512dq,avx512bw,avx512vl")
 #endif
 
-#include "transpose.h"
+#include "pack.h"
 
 #define THIN_ROWS 12
 
-/* to[c * step + r] = from[r * ld + c] for 16 rows and columns. */
-static inline void transpose16(const float *from, int64_t ld, float *to, int64_t step) {
-    __m512 r[16], t[16];
-    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(from + i * ld);
-    transpose16_of(r, t);
-    for (int i = 0; i < 16; i++) _mm512_storeu_ps(to + i * step, r[i]);
-}
-
-/* One panel: to[kk * 32 + c] = x(kk, c) for c < cols, zero beyond. */
-static void thin_pack(const float *x, int64_t sk, int64_t sn, int64_t k, int64_t cols, float *to) {
-    if (sn == 1) {
-        for (int64_t kk = 0; kk < k; kk++) {
-            for (int64_t c = 0; c < cols; c++) to[kk * 32 + c] = x[kk * sk + c];
-            for (int64_t c = cols; c < 32; c++) to[kk * 32 + c] = 0;
-        }
-        return;
-    }
-    int64_t done = 0;
-    if (sk == 1 && cols == 32)
-        for (; done + 16 <= k; done += 16) {
-            transpose16(x + done, sn, to + done * 32, 32);
-            transpose16(x + done + 16 * sn, sn, to + done * 32 + 16, 32);
-        }
-    for (int64_t kk = done; kk < k; kk++) {
-        for (int64_t c = 0; c < cols; c++) to[kk * 32 + c] = x[kk * sk + c * sn];
-        for (int64_t c = cols; c < 32; c++) to[kk * 32 + c] = 0;
-    }
-}
-
 static inline int thin_height(int64_t rows) { return rows >= 12 ? 12 : rows >= 8 ? 8 : rows >= 4 ? 4 : 1; }
-
-/* One tile of d: to[kk * mr + i] = d(i, kk). */
-static void thin_pack_rows(const float *d, int64_t dm, int64_t dk, int64_t k, int mr, float *to) {
-    if (dm == 1 && mr == 12) {
-        for (int64_t kk = 0; kk < k; kk++)
-            for (int i = 0; i < 12; i++) to[kk * 12 + i] = d[i + kk * dk];
-    } else if (mr == 12) {
-        for (int64_t kk = 0; kk < k; kk++)
-            for (int i = 0; i < 12; i++) to[kk * 12 + i] = d[i * dm + kk * dk];
-    } else {
-        for (int64_t kk = 0; kk < k; kk++)
-            for (int i = 0; i < mr; i++) to[kk * mr + i] = d[i * dm + kk * dk];
-    }
-}
 
 /* `next` rows are fetched meanwhile, one after the other: the tile's own arithmetic hides them. */
 static inline __attribute__((always_inline)) void
@@ -108,8 +65,7 @@ thin_tile(const int mr, int64_t k, const float *a, const float *b, float alpha, 
         }
     }
     const __m512 va = _mm512_set1_ps(alpha), vb = _mm512_set1_ps(beta);
-    const __mmask16 m0 = cols >= 16 ? 0xffff : (__mmask16)((1u << cols) - 1);
-    const __mmask16 m1 = cols >= 32 ? 0xffff : cols <= 16 ? 0 : (__mmask16)((1u << (cols - 16)) - 1);
+    const __mmask16 m0 = lanes(cols, 0), m1 = lanes(cols, 16);
 #pragma GCC unroll 12
     for (int i = 0; i < mr; i++) {
         float *p = v + i * ldv;
@@ -228,7 +184,7 @@ void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, int64_t
         const int64_t s1 = s0 + height < r1 ? s0 + height : r1;
         for (int64_t r = s0; r < s1;) {
             const int mr = thin_height(s1 - r);
-            thin_pack_rows(d + r * dm, dm, dk, k, mr, tiles + (r - s0) * k);
+            pack_rows(d + r * dm, dm, dk, k, mr, tiles + (r - s0) * k);
             r += mr;
         }
         for (int64_t c = 0; c < n; c += 32) {
@@ -240,10 +196,9 @@ void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, int64_t
                 blocks.n = cn > 16 ? 2 : 1;
                 blocks.at[0] = (int32_t)c; blocks.at[1] = (int32_t)c + 16;
                 blocks.from[0] = places; blocks.from[1] = _mm512_add_epi32(places, _mm512_set1_epi32(16));
-                blocks.mask[0] = cn >= 16 ? 0xffff : (uint16_t)((1u << cn) - 1);
-                blocks.mask[1] = cn >= 32 ? 0xffff : cn <= 16 ? 0 : (uint16_t)((1u << (cn - 16)) - 1);
+                blocks.mask[0] = lanes(cn, 0); blocks.mask[1] = lanes(cn, 16);
             }
-            thin_pack(x + c * xn, xk, xn, k, cn, panel);
+            pack_cols(x + c * xn, xk, xn, k, cn, panel);
             for (int64_t r = s0; r < s1;) {
                 const int mr = thin_height(s1 - r);
                 const float *a = tiles + (r - s0) * k;

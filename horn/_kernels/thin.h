@@ -1,4 +1,5 @@
-/* Two kernels for thin batches, float32 and AVX-512 (thin.c, live.h), and how much scratch they need. */
+/* Products of float32 for AVX-512 (wide.c), two of them for thin batches (thin.c, live.h), and how
+ * much scratch they need. */
 #ifndef HORN_THIN_H
 #define HORN_THIN_H
 
@@ -11,6 +12,11 @@
 #define LIVE_K 128                          /* messages per panel: 16 KiB */
 #define LIVE_SUMS_BYTES (256 * 1024)        /* samples x neurons that wait for the next messages */
 #define LIVE_BYTES (THIN_TILES_BYTES + LIVE_SUMS_BYTES + 32 * LIVE_K * 4 + 512)
+#define WIDE_K 384                          /* messages at a time */
+#define WIDE_ROWS 240                       /* rows of a that stay in the second-level cache */
+#define WIDE_COLS 1024                      /* columns of b that are packed once for all rows */
+#define WIDE_BYTES ((WIDE_ROWS + WIDE_COLS) * WIDE_K * 4 + 256)
+#define KERNEL_BYTES (WIDE_BYTES > LIVE_BYTES ? WIDE_BYTES : LIVE_BYTES)
 
 typedef struct {
     const float *w; int64_t ldw;
@@ -19,6 +25,12 @@ typedef struct {
 } live_weights_t;
 
 #pragma GCC visibility push(hidden)
+/* c = beta c + alpha a b: a (m, k), b (k, n) by strides, one of each 1; c (m, n) row-major. With
+ * beta 0 what c held does not matter. */
+void wide_product(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk, int64_t bn,
+                  float *c, int64_t ldc, int64_t m, int64_t n, int64_t k, float alpha, float beta,
+                  char *scratch);
+
 /* Rows [r0, r1) of v and w. d (m, k) and x (k, n) by strides; v and w row-major.
  *
  * With `rows` and `cols` (ascending; `bits` says the same as cols) d and x belong to live neurons
@@ -35,7 +47,6 @@ void live_product(const float *a, int64_t am, int64_t ak, const live_weights_t *
                   float beta, char *scratch);
 #pragma GCC visibility pop
 #else
-#define THIN_BYTES 64
-#define LIVE_BYTES 64
+#define KERNEL_BYTES 64
 #endif
 #endif

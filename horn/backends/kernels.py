@@ -112,8 +112,8 @@ class Runner:
         self.batch_size = batch_size
         n_threads = choose_threads(self.network, batch_size, setup.threads, self.share.n_tasks)
         library = blas.load()
-        self.layout = choose_layout(program, library.name, batch_size)
         self.tape = Tape(self.dtype, n_threads, library)
+        self.layout = choose_layout(program, self.tape.products, batch_size)
         self.rows: Dim = self.tape.dim(batch_size)
         self.own = self._places("b@own")  # the rows of "b@own", which has a length of its own
         n_own = self.own.stop - self.own.start

@@ -98,8 +98,8 @@ def _key(dtype: str) -> str:
     built = os.stat(engine.__file__)
     facts = [
         FORMAT, built.st_size, built.st_mtime_ns, np.__version__, platform.python_version(),
-        _processor(), len(os.sched_getaffinity(0)), library.name, library.path, engine.LEVEL,
-        dtype,
+        _processor(), len(os.sched_getaffinity(0)), library.name, library.path,
+        library.is_asked, engine.LEVEL, dtype,
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 

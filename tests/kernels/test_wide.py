@@ -1,0 +1,79 @@
+"""The product that the engine makes itself (wide.c), against NumPy in float64."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from horn._kernels import blas
+from horn._kernels.engine import Tape
+
+# One more and one less than a tile, a panel, a block of rows, of columns, of messages.
+SIZES = st.one_of(
+    st.integers(0, 40), st.sampled_from([239, 240, 241, 383, 384, 385, 480, 769, 1023, 1025])
+)
+
+
+@pytest.fixture(autouse=True)
+def wide():
+    if Tape(np.float32).products != "horn":
+        pytest.skip("horn makes products itself with AVX-512 only, and not beside MKL on Intel's")
+
+
+def lying(rng, rows, cols, order, room):
+    """A matrix with `room` more columns (or rows) in memory than it has."""
+    whole = rng.standard_normal((rows + room, cols + room)).astype(np.float32, order=order)
+    return whole[:rows, :cols]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    m=SIZES, n=SIZES, k=SIZES, orders=st.tuples(*[st.sampled_from("CF")] * 3),
+    room=st.sampled_from([0, 3]), alpha=st.sampled_from([1.0, -0.3]),
+    beta=st.sampled_from([0.0, 1.0, 0.9]), n_threads=st.sampled_from([1, 2]),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+@example(m=241, n=1025, k=769, orders="CFC", room=0, alpha=1.0, beta=0.9, n_threads=1, seed=0)
+def test_the_product_is_that_of_numpy(m, n, k, orders, room, alpha, beta, n_threads, seed):
+    rng = np.random.default_rng(seed)
+    a, b = lying(rng, m, k, orders[0], room), lying(rng, k, n, orders[1], room)
+    whole = np.full((m + 2, n + 2), np.nan, np.float32, order=orders[2])
+    c = whole[:m, :n]
+    if beta:
+        c[...] = rng.standard_normal((m, n))
+    expected = alpha * (a.astype(np.float64) @ b) + (beta * c.astype(np.float64) if beta else 0)
+    tape = Tape(np.float32, n_threads)
+    tape.gemm(a, b, c, alpha=alpha, beta=beta)
+
+    tape.run()
+
+    np.testing.assert_allclose(c, expected, rtol=1e-5, atol=1e-5 * np.sqrt(k + 1))
+    assert np.isnan(whole[m:]).all() and np.isnan(whole[:, n:]).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(first=st.integers(0, 300), n_rows=st.integers(1, 300), col=st.integers(0, 90),
+       n_threads=st.sampled_from([1, 2]))  # fmt: skip
+def test_a_part_of_a_product_has_the_bits_of_the_whole(first, n_rows, col, n_threads):
+    rng = np.random.default_rng(first)
+    a, b = lying(rng, 600, 500, "C", 0), lying(rng, 500, 130, "F", 0)
+    whole, part = np.empty((600, 130), np.float32), np.empty((n_rows, 40), np.float32)
+    for x, y, c, threads in (
+        (a, b, whole, 1),
+        (a[first : first + n_rows], b[:, col : col + 40], part, n_threads),
+    ):
+        tape = Tape(np.float32, threads)
+        tape.gemm(x, y, c)
+        tape.run()
+    np.testing.assert_array_equal(part, whole[first : first + n_rows, col : col + 40])
+
+
+def test_who_asks_for_a_library_gets_its_products(monkeypatch):
+    try:
+        asked = blas.load("openblas")
+    except ValueError as absent:
+        pytest.skip(str(absent))
+    assert Tape(np.float32, 1, asked).products == "openblas"
+    assert Tape(np.float64).products == blas.load().name
+    monkeypatch.setenv("HORN_BLAS", "openblas")
+    assert Tape(np.float32).products == "openblas"
