@@ -24,6 +24,7 @@ PACKET_BYTES = 32 * 1024
 MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_DESCRIPTORS = 64
 INLINE, IN_MEMORY = b"\0", b"\1"
+RECEIVED = (PACKET_BYTES + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Text = Annotated[str, msgspec.Meta(max_length=64_000)]
@@ -268,9 +269,7 @@ class Line:
         with self._lock:
             self.sock.settimeout(timeout_s)
             try:
-                packet, fds, flags, _ = socket.recv_fds(
-                    self.sock, PACKET_BYTES + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-                )
+                packet, fds, flags = self._packet()
             except ConnectionResetError:
                 return None
             finally:
@@ -297,6 +296,15 @@ class Line:
             for fd in fds:
                 os.close(fd)
             raise ProtocolError(f"control message: {error}") from error
+
+    def _packet(self) -> tuple[bytes, list[int], int]:
+        try:
+            packet, fds, flags, _ = socket.recv_fds(self.sock, *RECEIVED)
+        except ConnectionResetError:
+            # The other end has gone and left something unread, which is told first, and once. What
+            # it said before is still to be heard.
+            packet, fds, flags, _ = socket.recv_fds(self.sock, *RECEIVED)
+        return packet, fds, flags
 
     def close(self) -> None:
         self.sock.close()

@@ -20,6 +20,7 @@ import numpy as np
 from horn.errors import Diverged, HornError, ProtocolError
 from horn.job import Job
 from horn.loop import COLUMNS, Ending, Trouble, divergence
+from horn.patience import Patience
 from horn.progress import Progress
 from horn.runtime import control
 from horn.runtime.blame import Case, is_repairable, verdict
@@ -171,7 +172,8 @@ class Hearing:
         self.traces: dict[int, control.Trace] = {}
         self.whole: dict[str, dict[str, Array]] = {"parameter": {}, "state": {}}
         self.n_covered: dict[tuple[str, str], int] = {}
-        self._trouble_at: float | None = None
+        # Of trouble: by whether it is mute. What came while this process stood still is read first.
+        self._patience: dict[bool, Patience] | None = None
 
     @property
     def is_over(self) -> bool:
@@ -242,9 +244,10 @@ class Hearing:
         """
         if not self.case.has_trouble:
             return None
-        if self._trouble_at is None:
-            self._trouble_at = time.monotonic()
-        return self._trouble_at + (ECHO_S if self._is_mute else GRACE_S)
+        if self._patience is None:
+            self._patience = {True: Patience(ECHO_S), False: Patience(GRACE_S)}
+        left_s = {mute: patience.left_s() for mute, patience in self._patience.items()}
+        return time.monotonic() + left_s[self._is_mute]
 
     @property
     def _is_mute(self) -> bool:
@@ -252,8 +255,8 @@ class Hearing:
 
     def verdict(self, stacks: Callable[[Sequence[int]], Mapping[int, str]]) -> HornError | None:
         """What went wrong first, once that is certain. stacks : says where late tasks are."""
-        at = self.verdict_at
-        if at is None or (time.monotonic() < at and (self._is_mute or not self._is_clear())):
+        now, at = time.monotonic(), self.verdict_at
+        if at is None or (now < at and (self._is_mute or not self._is_clear())):
             return None
         case = self.case
         for task in case.causes[:1]:

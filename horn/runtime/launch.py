@@ -210,6 +210,7 @@ def launch_at(
     """One attempt of a job on a cluster; as ``launch``."""
     crew = site.crew
     run = _run_spec(settings, site.hosts, site.job, site.url, site.threads, watcher, begun, lasting)
+    run = msgspec.structs.replace(run, groups=site.groups or ())
     journals = lasting.journals
     attempts = Attempts(job, settings, watcher, lasting, run)
     if journals is None:  # else each start has one that is higher than those of the last

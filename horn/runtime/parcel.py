@@ -100,7 +100,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     checkpoint_every : iterations, 0 for when tasks are told. resume : a checkpoint to begin from;
     earlier_s : what training took before ``begun``, None for what the checkpoint says. journals :
     the folder of servers that last, "" if they do not; n_first : the groups that the job began
-    with, where others came later.
+    with, where others came later. groups : those that are there from the beginning, () for all.
     """
 
     n_tasks: _Count
@@ -125,6 +125,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     earlier_s: float | None = None
     journals: str = ""
     n_first: _Count = 0
+    groups: tuple[_Count, ...] = ()
 
 
 class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

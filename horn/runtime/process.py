@@ -14,6 +14,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -116,6 +117,7 @@ class Process:
         self.first_of_group = 0  # rank of this group's first task, if its supersteps are its own
         self.leaves = False
         self.doing = "reading its parcel"
+        self._reporting, self._is_reported = threading.Lock(), False
 
     def run(self) -> None:
         found = self.line.receive(None)  # an agent's processes may wait for long
@@ -295,7 +297,8 @@ class Process:
         if wire is None:
             return None
         server = _server(opened, topology, meeting.rank)
-        guest = Guest(server, wire, IDLE_TIMEOUTS * opened.run.superstep_timeout_s)
+        idle_s = IDLE_TIMEOUTS * opened.run.superstep_timeout_s
+        guest = Guest(server, wire, idle_s, self.report)
         guest.start(meeting.wires(), opened.run.start_timeout_s)
         return guest
 
@@ -330,14 +333,18 @@ class Process:
             memory.close()
 
     def report(self, error: BaseException) -> None:
-        """The last word of a task that failed."""
-        trouble = self.loop.trouble if self.loop is not None else None
-        try:
-            if trouble is not None:  # whoever has all shares can say which neurons it was
-                self.send_share()
-            self.line.send(self.failed(error))
-        except OSError:
-            pass  # nobody listens any more
+        """The last word of a task that failed: the first that a thread has."""
+        with self._reporting:
+            if self._is_reported:
+                return
+            self._is_reported = True
+            trouble = self.loop.trouble if self.loop is not None else None
+            try:
+                if trouble is not None:  # whoever has all shares can say which neurons it was
+                    self.send_share()
+                self.line.send(self.failed(error))
+            except OSError:
+                pass  # nobody listens any more
 
     def failed(self, error: BaseException) -> Failed:
         group, loop = self.group, self.loop

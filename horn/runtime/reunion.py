@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from horn.cluster.members import Change, Member, Membership
+from horn.journals import EPOCHS
 from horn.runtime.journal import Journal
 from horn.runtime.lasting import serve
 from horn.runtime.meeting import Meeting
@@ -139,6 +140,10 @@ def served(
         n_replayed += 1
         block = message.arrays[0] if message.arrays else None
         lasting.on(message.src, message.meta, block, message.epoch)
+    # One that was done before must not end again before anybody has come.
+    groups = run.groups or range(run.n_groups)
+    if lasting.expect(groups, run.epoch - run.epoch % EPOCHS):
+        journal.save(*lasting.state())
     assert meeting.servers is not None
     meeting._join(meeting.servers, number, hub.endpoint)
     ready()

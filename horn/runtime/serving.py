@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.patience import Patience
@@ -102,10 +102,19 @@ class _Boxes:
 
 
 class Guest:
-    """A server in a thread of a task's process. What it raises is raised by ``check``."""
+    """A server in a thread of a task's process. What it raises is raised by ``check``. on_error :
+    is given it first, in that thread, before others hear that the connection ends.
+    """
 
-    def __init__(self, server: Server, transport: Transport, idle_s: float) -> None:
+    def __init__(
+        self,
+        server: Server,
+        transport: Transport,
+        idle_s: float,
+        on_error: Callable[[BaseException], None],
+    ) -> None:
         self.server, self.transport, self.idle_s = server, transport, idle_s
+        self.on_error = on_error
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name="server", daemon=True)
 
@@ -119,7 +128,8 @@ class Guest:
                 transport.connect(*self._meet)
                 serve(self.server, transport, self.idle_s, self._meet[1])
             except BaseException as error:
-                self.error = error  # before others hear that the connection ends
+                self.error = error
+                self.on_error(error)
 
     def check(self) -> None:
         """Raise what the server met, if it did."""

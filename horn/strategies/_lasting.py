@@ -7,7 +7,7 @@ goes on, and the whole state as plain facts and arrays. Pure, too. See docs/note
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -72,6 +72,19 @@ class LastingServer:
     @property
     def is_done(self) -> bool:
         return self.server.is_done
+
+    def expect(self, groups: Iterable[int], epoch: int) -> bool:
+        """These groups come, in this epoch or a later one: of those that have not yet, the end that
+        they said of an earlier start does not count. Whether there was one.
+        """
+        s, found = self.server, False
+        for group in groups:
+            if group in s.left and self._lives.get(group, -1) < epoch:
+                found = True
+                s.left.discard(group)
+                if group == 0:
+                    s._final.clear()
+        return found
 
     def fence(self, group: int, epoch: int) -> None:
         """Another has the place: what has a lower epoch does not count any more."""

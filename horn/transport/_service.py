@@ -312,6 +312,8 @@ class Service:
         thread = threading.Thread(
             target=self._serve, args=(call, op, ask.op), name=f"horn-call-{ask.op}", daemon=True
         )
+        # Those that have ended, not those that are about to: ``close`` waits for these too.
+        self._threads = {other for other in self._threads if other.is_alive()}
         self._threads.add(thread)
         thread.start()
 
@@ -368,7 +370,6 @@ class Service:
         finally:
             with self._lock:
                 self._calls.pop((call._peer, call.number), None)
-                self._threads.discard(threading.current_thread())
 
     def _fail(self, call: Call, error: HornError) -> None:
         if not call.is_over:

@@ -1,7 +1,8 @@
 """Tasks as threads of one process, and the test fake: the same frames as ZeroMQ, over queues.
 
 ``faults`` says what happens to the n-th frame from one task to another: for tests, which need no
-clock for it, since a delay is counted in frames.
+clock for it, since a delay is counted in frames. Words on how far frames have come are not counted:
+how many there are is a matter of time.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from horn.errors import JobError
-from horn.runtime.messages import Buffer
+from horn.runtime.messages import HEADER, Buffer
 from horn.transport import Place
 from horn.transport._framed import FramedTransport
 from horn.transport._link import always
 
 HIGH_WATER = 16  # frames that one task may have under way to another, as in ZeroMQ
 FULL_S = 0.001  # how often a sender looks whether there is room again
+_SEQ = 9  # of a header's fields; words have none
 Frame = tuple[bytes, list[bytes]]
 
 
@@ -49,7 +51,8 @@ class Corrupt:
 
 
 Fault = Lose | Double | Delay | Corrupt
-Faults = Mapping[tuple[int, int, int], Fault]  # (from, to, number of the frame from 1)
+# (from, to, number of the frame from 1; 0 for any word)
+Faults = Mapping[tuple[int, int, int], Fault]
 
 
 class _Box:
@@ -108,10 +111,11 @@ class _Queues:
         with box.changed:
             if box.is_closed or box.n_under_way.get(self.incarnation, 0) >= HIGH_WATER:
                 return None
-            number = self.n_put[to] = self.n_put.get(to, 0) + 1
+            is_word = not HEADER.unpack_from(parts[0])[_SEQ]
+            number = self.n_put[to] = self.n_put.get(to, 0) + (not is_word)
             late = self.late.setdefault(to, [])
             copies = [bytes(part) for part in parts]
-            match self.faults.get((self.task, to, number)):
+            match self.faults.get((self.task, to, 0 if is_word else number)):
                 case Lose():
                     now = []
                 case Double():

@@ -533,6 +533,8 @@ class Shm(Transport):
             packet, fds, _, _ = socket.recv_fds(sock, PACKET_BYTES, 4)
         except BlockingIOError:
             return False
+        except ConnectionResetError:
+            return True  # it left something unread, which is told once: what it said comes now
         except OSError:
             packet, fds = b"", []
         if not packet:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from tests.transport.groups import (
 )
 
 pytestmark = pytest.mark.net
+NEVER_S = 600.0  # a deadline that no test lives to see
 
 
 @pytest.fixture(params=SCHEMES)
@@ -188,10 +189,8 @@ def test_who_does_not_belong_is_refused_at_both_ends_at_once(scheme, other, sent
     def made(task):
         return open_transport(url_of(scheme), places[task])
 
-    began = time.monotonic()
-    results = run_threads(scheme, 2, lambda t: None, made=made, timeout_s=5.0)
+    results = run_threads(scheme, 2, lambda t: None, made=made, timeout_s=NEVER_S)
     both(results, Refused, sentence)
-    assert time.monotonic() - began < 4.0
 
 
 def test_there_must_be_an_endpoint_for_each_task(scheme):
@@ -216,11 +215,16 @@ def test_a_late_task_is_named_with_what_it_owes(scheme):
             assert done.wait(TIMEOUT_S)
             return None
         t.outbox(t.task, TIMEOUT_S)
+        if t.task == 1:  # its word comes after its block
+            t.post(5, (0, 1, 2))
+            t.send(0, Note(topic="posted"), (), TIMEOUT_S)
+            assert done.wait(TIMEOUT_S)
+            return None
         try:
+            assert t.receive(TIMEOUT_S).meta.topic == "posted"
             t.exchange(5, (0, 1, 2), 0.3)
         finally:
-            if t.task == 0:
-                done.set()
+            done.set()
 
     results = run_threads(scheme, 3, body)
     error = results[0]
@@ -252,13 +256,11 @@ def test_a_task_that_left_is_named_with_its_reason_before_the_deadline(scheme):
         if t.task == 1:
             raise ValueError("no more")
         t.outbox(0, TIMEOUT_S)
-        t.exchange(0, (0, 1), TIMEOUT_S)
+        t.exchange(0, (0, 1), NEVER_S)
 
-    began = time.monotonic()
     error = run_threads(scheme, 2, body)[0]
     assert isinstance(error, PeerLost) and error.lost == ("task 1",)
     assert "it left: ValueError: no more; it owes part 1" in str(error)
-    assert time.monotonic() - began < 5
 
 
 def test_what_was_sent_before_leaving_still_counts(scheme):
@@ -273,6 +275,25 @@ def test_what_was_sent_before_leaving_still_counts(scheme):
         return t.inbox(1).copy()
 
     np.testing.assert_array_equal(good(run_threads(scheme, 2, body))[0], 5.0)
+
+
+def test_what_was_said_before_leaving_is_heard_though_something_was_left_unread(scheme):
+    is_here, has_word, has_left = (threading.Event() for _ in range(3))
+
+    def body(t):
+        if t.task == 0:
+            assert is_here.wait(TIMEOUT_S)  # what comes before may be read with the plan
+            t.send(1, Note(topic="unread"), (), TIMEOUT_S)
+            has_word.set()
+            assert has_left.wait(TIMEOUT_S)
+            return t.receive(TIMEOUT_S).meta.topic
+        is_here.set()
+        assert has_word.wait(TIMEOUT_S)
+        t.send(0, Note(topic="last"), (), TIMEOUT_S)
+        t.close()
+        has_left.set()
+
+    assert good(run_threads(scheme, 2, body))[0] == "last"
 
 
 def test_tasks_in_different_supersteps_are_named(scheme):
@@ -347,6 +368,7 @@ def test_nothing_is_left_of_20_groups(scheme):
     def once():
         good(run_threads(scheme, 2, lambda t: run_steps(t, [all_to_all(2)] * 1, 2)))
 
+    gc.collect()  # what others left in circles of references may hold files
     once()  # pyzmq keeps the one collector thread that its first zero-copy message starts
     n_fds = len(os.listdir("/proc/self/fd"))
     before = set(threading.enumerate())

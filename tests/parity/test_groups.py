@@ -225,7 +225,7 @@ def test_nobody_goes_on_before_all_have_written_what_groups_have_in_common():
         if transport.task == 0:
             engine.recall(kept, 3)
             is_on.set()
-        assert is_on.wait(20)
+        assert is_on.wait(60)
         return is_late, engine.parameters()
 
     (_, first), (is_late, second) = good(run_threads("shm", 2, body))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -160,7 +161,7 @@ def test_messages_that_are_not_conserved_are_named(work, how):
     def body(group, script, _):
         group.run(script, work(group.task, 2))
 
-    error, _ = run(2, body, timeout_s=1.0)
+    error, _ = run(2, body)
     assert isinstance(error, ProtocolError)
     assert how in str(error) and "superstep 1" in str(error)
 
@@ -191,15 +192,21 @@ def totals(faults):
 
 
 def test_a_late_task_is_named_with_superstep_phase_and_what_it_owes():
+    has_given_up = threading.Event()
+
     def body(group, script, work):
         group.state.iteration = 3
         group.run(script, work)
         if group.task == 1:
-            group.transport.receive(2.0)  # until the other gives up and leaves
-            return None
-        group.run(script, work)
+            assert has_given_up.wait(TIMEOUT_S)
+            return
+        group.timeout_s = 0.3
+        try:
+            group.run(script, work)
+        finally:
+            has_given_up.set()
 
-    error, _ = run(2, body, timeout_s=0.3)
+    error, _ = run(2, body)
     assert isinstance(error, BarrierTimeout)
     assert error.absent == ("task 1",)
     assert error.where == "task 0, iteration 3, superstep 2 (layer1, forward), collect"
@@ -216,7 +223,7 @@ def test_a_lost_task_is_named_and_the_first_failure_is_kept():
         kept[0] = group.state
         group.run(script, work)
 
-    lost, root = run(2, body, timeout_s=5.0)
+    lost, root = run(2, body)
     assert isinstance(root, ZeroDivisionError)
     assert isinstance(lost, PeerLost) and "ZeroDivisionError: boom" in str(lost)
     assert "superstep 2 (layer1, forward)" in str(lost)

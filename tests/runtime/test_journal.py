@@ -237,7 +237,25 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
         Journal(tmp_path / "file" / "server-0")
 
 
-def test_a_journal_is_long_when_to_come_back_would_take_long(tmp_path):
+class Clock:
+    """Instead of the module ``time`` of a journal: each look at it is ``step_s`` after the last."""
+
+    def __init__(self):
+        self.now, self.step_s = 100.0, 0.0
+
+    def monotonic(self):
+        self.now += self.step_s
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr("horn.runtime.journal.time", made)
+    return made
+
+
+def test_a_journal_is_long_when_to_come_back_would_take_long(tmp_path, clock):
     """Small messages are few bytes and much work: who comes back does it again."""
     journal = Journal(tmp_path, most_s=float("inf"), most_work_s=5.0)
     list(journal.recover()[1])
@@ -247,19 +265,17 @@ def test_a_journal_is_long_when_to_come_back_would_take_long(tmp_path):
     assert journal.is_long
     journal.close()
     back = Journal(tmp_path, most_s=float("inf"), most_work_s=5.0)
-    clock = iter([100.0, 107.0])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("horn.runtime.journal.time.monotonic", lambda: next(clock, 107.0))
-        assert len(list(back.recover()[1])) == 2
+    clock.step_s = 7.0
+    assert len(list(back.recover()[1])) == 2
+    clock.step_s = 0.0
     assert back.is_long  # it took 7 s this time
     back.save({}, {})
     assert not back.is_long and back.work_s == 0.0
     back.append(MESSAGES[1], 6.0)
     assert back.is_long
-    clock = iter([100.0, 101.0])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("horn.runtime.journal.time.monotonic", lambda: next(clock, 101.0))
-        back.save({}, {})
+    clock.step_s = 0.5  # a look at its beginning, one when the journal is opened, one at its end
+    back.save({}, {})
+    clock.step_s = 0.0
     back.append(MESSAGES[1], 6.0)
     assert not back.is_long  # a state that takes a second is written after twenty of work
     back.append(MESSAGES[1], 15.0)
@@ -267,7 +283,7 @@ def test_a_journal_is_long_when_to_come_back_would_take_long(tmp_path):
     back.close()
 
 
-def test_a_journal_is_long_after_so_many_bytes_or_seconds(tmp_path):
+def test_a_journal_is_long_after_so_many_bytes_or_seconds(tmp_path, clock):
     journal = Journal(tmp_path, most_bytes=1000, most_s=1000.0)
     list(journal.recover()[1])
     assert not journal.is_long
@@ -277,6 +293,8 @@ def test_a_journal_is_long_after_so_many_bytes_or_seconds(tmp_path):
     journal.save({}, {})
     assert not journal.is_long
     journal.append(Message(Left(), src=1))
-    journal.most_s = 0.0
+    clock.now += 999.0
+    assert not journal.is_long
+    clock.now += 2.0
     assert journal.is_long
     journal.close()

@@ -166,7 +166,9 @@ class Engine:
 
 def saver(tmp_path, every=0):
     ours, theirs = Line.pair()
-    run = msgspec.structs.replace(RUN, checkpoints=str(tmp_path), checkpoint_every=every)
+    run = msgspec.structs.replace(
+        RUN, checkpoints=str(tmp_path), checkpoint_every=every, superstep_timeout_s=60.0
+    )
     made = Saver(theirs, run, 0, Engine())
     made.loop = Loop(job(), made.engine, Progress(), time.perf_counter())
     return made, ours
@@ -179,7 +181,7 @@ def reach(made, iteration):
 
 
 def heard(line):
-    said, _ = line.receive(10.0)
+    said, _ = line.receive(60.0)
     return said
 
 
@@ -209,7 +211,7 @@ def test_a_task_that_is_told_to_stop_waits_for_the_others(tmp_path):
     assert Heard(3, 3, is_waiting=True) in found
     assert any(isinstance(said, Saved) and said.iteration == 3 for said in found)
     line.send(Settle(3, go_on=False))
-    thread.join(10)
+    thread.join(60)
     assert result == [True]
     line.close()
     made.line.close()
@@ -320,7 +322,7 @@ def test_checkpoints_by_time(settings, tmp_path):
     watcher.done = []
     with pytest.raises(Stopped):
         horn.train(given, checkpoints=tmp_path, checkpoint_seconds=0.2, progress=watcher,
-                   timeout=60.0, **settings)  # fmt: skip
+                   **settings)  # fmt: skip
     iteration = watcher.done[0]
     end = given.with_settings(epochs=None, iterations=iteration + 5)
     start = Checkpoints(tmp_path, 99)
@@ -331,6 +333,7 @@ def test_checkpoints_by_time(settings, tmp_path):
 
 @pytest.mark.net
 @pytest.mark.cluster
+@pytest.mark.timeout(300)
 def test_the_command_stops_with_a_checkpoint_and_resumes(tmp_path):
     (tmp_path / "job.py").write_text(
         textwrap.dedent("""
@@ -355,16 +358,16 @@ def test_the_command_stops_with_a_checkpoint_and_resumes(tmp_path):
         if text.startswith("Epoch"):
             break
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=100)
     assert process.returncode == 130, err
     assert "Stopping at the next iteration" in err and "--resume" in err
     at = Checkpoints(tmp_path / "job-checkpoints").latest().iteration
     assert f"Stopped after iteration {at}: saved" in err
     more = ["--resume", "--set", f"iterations={at + 5}", "--set", "epochs=none"]
     done = subprocess.run([*command, *more], cwd=tmp_path, env=env, capture_output=True, text=True,
-                          timeout=60)  # fmt: skip
+                          timeout=100)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert f"{at + 5:,} updates" in done.stderr and (tmp_path / "m.horn").exists()
     again = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True,
-                           timeout=60)  # fmt: skip
+                           timeout=100)  # fmt: skip
     assert again.returncode == 6 and "has checkpoints of another run" in again.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -38,6 +39,9 @@ from horn.runtime.planning import choose
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 DEADLINE_S = 60.0
+# A superstep's deadline where somebody is stopped or hangs: nobody else may ever be so late.
+LATE_S = 5.0
+NEVER_S = 3600.0  # the deadline of a superstep where something else is to end a run long before
 
 
 class Leaky(horn.Neuron):
@@ -94,6 +98,12 @@ def pid_of(task):
     return next(pid for pid, number in children().items() if number == task)
 
 
+def stop(pid):
+    """Returns when that child has stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+
 def what_is_open():
     """What this process holds besides files: sockets, memory, event descriptors."""
     names = []
@@ -113,6 +123,7 @@ def in_shared_memory():
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
+    gc.freeze()  # what others left in circles of references may hold files, and is not let go now
     before, shared, threads = what_is_open(), in_shared_memory(), threading.active_count()
     others = children()  # of fixtures that live as long as the session
     yield
@@ -120,6 +131,13 @@ def nothing_is_left():
     assert what_is_open() == before
     assert in_shared_memory() == shared
     assert threading.active_count() == threads
+    gc.unfreeze()
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Whoever knows something of a failure has the time to say it."""
+    monkeypatch.setattr("horn.runtime.hearing.GRACE_S", DEADLINE_S)
 
 
 def same(one, many, rtol=1e-10):
@@ -354,29 +372,28 @@ class At(Progress):
         (signal.SIGKILL, {"barrier": "zookeeper"}),
     ],
 )
-def test_a_killed_task_is_the_first_failure(number, settings, capfd):
+def test_a_killed_task_is_the_first_failure(number, settings, capfd, patient):
     pids = {}
 
     def kill():
         pids.update({n: pid for pid, n in children().items()})
         os.kill(pids[1], number)
 
-    began = time.monotonic()
     with pytest.raises(TaskFailed) as caught:
-        horn.train(endless(), tasks=3, progress=At(kill), max_restarts=0, **settings)
+        horn.train(endless(), tasks=3, progress=At(kill), max_restarts=0,
+                   superstep_timeout=NEVER_S, **settings)  # fmt: skip
     error = caught.value
     assert (error.task, error.pid, error.exit_code) == (1, pids[1], 1)
     assert f"was killed by {number.name}" in str(error)
     assert "iteration" in str(error)
     assert "The other 2 tasks were stopped" in str(error)
-    assert time.monotonic() - began < 30
 
 
 def test_a_stopped_task_is_named_with_what_it_owes():
     with pytest.raises(BarrierTimeout) as caught:
         horn.train(
-            endless(), tasks=2, superstep_timeout=2.0, max_restarts=0,
-            progress=At(lambda: os.kill(pid_of(1), signal.SIGSTOP)),
+            endless(), tasks=2, superstep_timeout=LATE_S, max_restarts=0,
+            progress=At(lambda: stop(pid_of(1))),
         )  # fmt: skip
     error = caught.value
     assert error.absent == ("task 1",) and error.exit_code == 1
@@ -404,10 +421,11 @@ class Hangs:
         return self.initial
 
 
-def test_a_task_that_hangs_says_where(tmp_path):
+def test_a_task_that_hangs_says_where(tmp_path, monkeypatch):
+    monkeypatch.setattr("horn.runtime.family.STACK_S", DEADLINE_S)  # it may get no processor
     given = endless(optimizer=horn.SGD(Hangs(str(tmp_path / "mark"))))
     with pytest.raises(BarrierTimeout) as caught:
-        horn.train(given, tasks=3, superstep_timeout=2.0, max_restarts=0)
+        horn.train(given, tasks=3, superstep_timeout=LATE_S, max_restarts=0)
     error = caught.value
     assert len(error.absent) == 1
     assert f"{error.absent[0]} (pid" in str(error) and "is here" in str(error)
@@ -435,7 +453,7 @@ def test_the_users_line_is_in_the_first_failure():
 
 
 @pytest.mark.parametrize("tasks", [2, 3])
-def test_divergence_is_told_as_with_one_task(tasks):
+def test_divergence_is_told_as_with_one_task(tasks, patient):
     given = {"optimizer": horn.SGD(1e200), "epochs": 3}
     with pytest.raises(Diverged) as alone:
         horn.train(job(**given))
@@ -464,10 +482,9 @@ def test_a_network_without_a_loss_may_diverge_on_one_task_first():
 
 
 def test_a_timeout_is_the_parents_decision():
-    began = time.monotonic()
+    """Nothing else ends this one."""
     with pytest.raises(Timeout, match=r"training took more than 3 s; stopped at iteration \d+"):
-        horn.train(endless(), tasks=2, timeout=3.0)
-    assert time.monotonic() - began < 10
+        horn.train(endless(), tasks=2, timeout=3.0, superstep_timeout=NEVER_S)
 
 
 def test_an_exception_of_the_watcher_ends_the_group():
@@ -514,7 +531,7 @@ def test_a_process_that_still_imports_ends_with_its_parent(tmp_path):
         try:
             parent.kill()
             parent.wait(DEADLINE_S)
-            assert select.select([child], [], [], 2.0)[0], "it goes on without its parent"
+            assert select.select([child], [], [], DEADLINE_S)[0], "it goes on without its parent"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(child, signal.SIGKILL)
@@ -530,7 +547,7 @@ def test_the_tasks_end_with_a_parent_that_is_killed():
         ends = [os.pidfd_open(pid) for pid in pids]
         parent.kill()
         for fd in ends:
-            assert select.select([fd], [], [], 10.0)[0], "a task outlives its parent"
+            assert select.select([fd], [], [], DEADLINE_S)[0], "a task outlives its parent"
             os.close(fd)
     assert len(pids) == 2
 
@@ -538,16 +555,32 @@ def test_the_tasks_end_with_a_parent_that_is_killed():
 # ZooKeeper
 
 
-def test_a_job_leaves_no_node_behind():
-    with zk.EmbeddedServer(tick_ms=200) as server, Coordinator(server.hosts) as coord:
+@dataclass(frozen=True)
+class Waits:
+    """A schedule that goes on beyond epoch 1 of ``job`` once there is a file."""
+
+    mark: str
+    initial: float = 0.1
+
+    def at(self, iteration):
+        while iteration > 4 and not os.path.exists(self.mark):
+            time.sleep(0.001)
+        return self.initial
+
+
+def test_a_job_leaves_no_node_behind(tmp_path):
+    mark = tmp_path / "mark"
+    with zk.EmbeddedServer(tick_ms=1000) as server, Coordinator(server.hosts) as coord:
         seen = []
 
         def look():
             (name,) = coord.children("/horn/jobs")
             members = coord.children(f"/horn/jobs/{name}/groups/0/members")
             seen.append((name, coord.get(f"/horn/jobs/{name}/state").data, sorted(members)))
+            mark.touch()
 
-        given = job(name="a job!")
+        # Its tasks are still there when its first epoch is heard of.
+        given = job(name="a job!", optimizer=horn.SGD(Waits(str(mark))))
 
         def run(given, watcher):
             settings = Settings(2, barrier="zookeeper", hosts=server.hosts)

@@ -46,7 +46,7 @@ def test_two_hosts_equal_one_task_and_send_what_was_planned():
             found = [json.loads(task.stdout.readline()) for task in tasks]
             sent = [host.sent_bytes() - b for host, b in zip(pair, before, strict=True)]
             for task in tasks:
-                task.communicate("\n", timeout=20)
+                task.communicate("\n", timeout=60)
             assert [task.returncode for task in tasks] == [0, 0]
         finally:
             for task in tasks:

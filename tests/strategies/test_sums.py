@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.net, pytest.mark.cluster]
 
 
 def pushed(
-    scheme: str, topology: Topology, n_pushes: int, pull_every: int, timeout_s: float = 60.0
+    scheme: str, topology: Topology, n_pushes: int, pull_every: int, timeout_s: float = 600.0
 ) -> None:
     """So many by each group; what came of it is checked."""
     with Processes(

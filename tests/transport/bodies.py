@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
+import threading
 
 import numpy as np
 
@@ -16,31 +18,42 @@ def digest(t, pipe, steps, n_rounds):
     return run_steps(t, steps, n_rounds)
 
 
-def go_until_trouble(t, pipe, how, timeout_s):
-    """Exchange and barriers; then the last task does no more."""
+def go_until_trouble(t, pipe, how, timeout_s, silent):
+    """Exchange; then the silent tasks do no more, and only them the others wait for."""
     t.plan(all_to_all(t.n_tasks, (1000,)), TIMEOUT_S)
     for step in range(50):
         t.outbox(t.task, TIMEOUT_S)[...] = step
         t.exchange(step, range(t.n_tasks), TIMEOUT_S)
     pipe.send("here")
-    if t.task == t.n_tasks - 1:
+    if t.task in silent:
         signal.pause()
     t.outbox(t.task, timeout_s)
     if how == "exchange":
-        t.exchange(50, range(t.n_tasks), timeout_s)
+        t.exchange(50, [task for task in range(t.n_tasks) if task not in silent], TIMEOUT_S)
+        t.exchange(50, silent, timeout_s)
     else:
         t.barrier(50, timeout_s)
 
 
+def stand_still():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def wait_for_the_last(t, pipe, how, timeout_s):
-    """All but the last task wait, and the last until it is told."""
+    """All stop: the last task before it does anything, the others while they wait for it."""
     t.plan(all_to_all(t.n_tasks), TIMEOUT_S)
     t.outbox(t.task, TIMEOUT_S)[...] = t.task
     pipe.send("here")
+    pipe.recv()  # all are
     if t.task == t.n_tasks - 1:
-        pipe.recv()
+        stand_still()
+        timeout_s = TIMEOUT_S
+    else:
+        threading.Timer(0.1, stand_still).start()
     if how == "exchange":
-        t.exchange(0, range(t.n_tasks), timeout_s)
+        t.post(0, range(t.n_tasks))
+        pipe.send("posted")
+        t.collect(0, range(t.n_tasks), timeout_s)
         return [float(t.inbox(task)[0]) for task in range(t.n_tasks) if task != t.task]
     t.barrier(0, timeout_s)
     return "crossed"

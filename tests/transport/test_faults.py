@@ -23,12 +23,15 @@ from tests.transport.groups import (
     run_threads,
 )
 
-# Frames from task 0 to task 1: hello, welcome, plan, then blocks and barriers by turns.
+# Frames from task 0 to task 1: hello, welcome, plan, then blocks and barriers by turns. Words on
+# how far they have come are not counted.
 N_SETUP, N_STEPS = 3, 8
 
 
 def run(faults, n_steps=N_STEPS, timeout_s=TIMEOUT_S):
     """Both tasks' counters, after every block was what was sent; or an error."""
+
+    has_all = [threading.Event(), threading.Event()]
 
     def made(task):
         t = InProc("inproc://", Place(task, 2, "test", 7))
@@ -42,6 +45,9 @@ def run(faults, n_steps=N_STEPS, timeout_s=TIMEOUT_S):
             t.exchange(step, (0, 1), timeout_s)
             assert (t.inbox(1 - t.task) == step + 1 - t.task).all()
             t.barrier(step, timeout_s)
+        has_all[t.task].set()
+        while not has_all[1 - t.task].is_set():  # who leaves sends again for a moment only
+            assert t.receive(0.02) is None
         return t.counters
 
     return run_threads("inproc", 2, body, made=made)
@@ -109,7 +115,7 @@ def test_a_corrupted_frame_is_never_applied_wherever_it_is_hit(number, part, bit
 def test_who_sends_nothing_but_corrupt_frames_is_named():
     class All(dict):
         def get(self, key, default=None):
-            return Corrupt(0, 9) if key[2] > N_SETUP else None
+            return None if 0 < key[2] <= N_SETUP else Corrupt(0, 9)
 
     _, error = run(All())
     assert isinstance(error, BadFrame)
@@ -117,15 +123,16 @@ def test_who_sends_nothing_but_corrupt_frames_is_named():
 
 
 class Draw(dict):
-    """After the first frames everything goes wrong now and then."""
+    """After the first frames everything goes wrong now and then, until it is over."""
 
     def __init__(self, seed, lost=0.10, doubled=0.05, late=0.05, corrupt=0.01):
         super().__init__()
         self.draw, self.seen = random.Random(seed), {"lost": 0, "late": 0, "doubled": 0, "bad": 0}
         self.limits = [("lost", lost), ("doubled", doubled), ("late", late), ("bad", corrupt)]
+        self.is_over = False
 
     def get(self, key, default=None):
-        if key[2] <= N_SETUP:
+        if 0 < key[2] <= N_SETUP or self.is_over:
             return None
         at = self.draw.random()
         for name, limit in self.limits:
@@ -163,6 +170,8 @@ def summed(seed, n_steps, n_notes):
         pushed = [t.receive(TIMEOUT_S).arrays[0].sum() for _ in range(n_notes)]
         t.barrier(n_steps, TIMEOUT_S)
         assert t.receive(0.0) is None
+        faults[t.task].is_over = True
+        t.barrier(n_steps + 1, TIMEOUT_S)  # what went wrong before it has been taken
         return set(total.tolist()), int(sum(pushed)), t.counters
 
     results = good(run_threads("inproc", 2, body, made=made))

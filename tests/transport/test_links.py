@@ -14,7 +14,7 @@ import zmq
 
 from horn.errors import Fenced
 from horn.runtime.messages import Ask, Message, Refused, Verdict, encode
-from horn.transport import Place
+from horn.transport import Place, _linked, _links
 from horn.transport._hub import Hub
 from horn.transport._links import Found, Links
 from tests.hosts import hosts, why_not
@@ -22,6 +22,13 @@ from tests.transport.groups import TIMEOUT_S, url_of
 
 pytestmark = pytest.mark.net
 KEY = bytes(range(32))
+
+
+@pytest.fixture
+def slow_ends(monkeypatch):
+    """Ends may be late: no link is made anew for that."""
+    monkeypatch.setattr(_links, "WELCOME_S", TIMEOUT_S)
+    monkeypatch.setitem(_linked.LIMITS, zmq.HANDSHAKE_IVL, int(TIMEOUT_S * 1000))
 
 
 class Served:
@@ -158,7 +165,8 @@ def test_a_server_that_comes_back_elsewhere_is_asked_again_what_it_had_not_answe
             ends = time.monotonic() + TIMEOUT_S
             while len(first.heard) < 3:
                 assert time.monotonic() < ends and task.links.receive(0.01) is None
-        assert task.links.receive(0.2) is None and 0 in task.links.down()
+        while 0 not in task.links.down():
+            assert time.monotonic() < ends and task.links.receive(0.01) is None
         task.ask(3)  # to nobody, for the time being
         second = Served(scheme, epoch=2)
         with closing(second):
@@ -188,6 +196,7 @@ def test_a_tasks_successor_is_welcome_and_what_it_left_behind_is_not(scheme):
 
 
 @both
+@pytest.mark.usefixtures("slow_ends")
 def test_a_hello_of_an_epoch_that_is_over_is_refused(scheme):
     server = Served(scheme)
     server.over[0] = 2
@@ -201,6 +210,7 @@ def test_a_hello_of_an_epoch_that_is_over_is_refused(scheme):
 
 @both
 @pytest.mark.parametrize("end", ["task", "server"])
+@pytest.mark.usefixtures("slow_ends")
 def test_a_lost_frame_ends_the_link_and_is_said_again_on_the_next(scheme, end):
     server = Served(scheme)
     task, other = Asker(lambda: server.found), Asker(lambda: server.found, rank=1)
@@ -238,9 +248,10 @@ def test_a_server_of_another_epoch_than_is_known_is_not_listened_to():
     task = Asker(lambda: Found(server.found.endpoint, 2))  # the old one answers at the new place
     with closing(task, server):
         task.ask(0)
-        for _ in range(20):
-            assert task.links.receive(0.02) is None
-        assert server.heard == [] and task.links.counters.n_dropped >= 1
+        ends = time.monotonic() + TIMEOUT_S
+        while task.links.counters.n_dropped < 2:  # it tries again, in vain
+            assert time.monotonic() < ends and task.links.receive(0.02) is None
+        assert server.heard == []
 
 
 def test_another_key_gets_no_link_and_is_told_why():
@@ -272,11 +283,10 @@ def test_strangers_are_dropped_and_nobody_else_notices():
             while server.hub.counters.n_dropped < 200:
                 assert time.monotonic() < ends
                 time.sleep(0.01)
-            n_answers = 0
-            while stranger.poll(50):
+            for _ in range(3):
+                assert stranger.poll(TIMEOUT_S * 1000)
                 stranger.recv_multipart()
-                n_answers += 1
-            assert n_answers == 3  # then there is silence
+            assert not stranger.poll(50)  # then there is silence
     finally:
         stranger.close(0)
         context.term()
