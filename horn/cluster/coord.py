@@ -150,6 +150,7 @@ class Coordinator(Nodes):
     def _check_job(self, job: str, timeout_s: float) -> None:
         """That a job's own folder is there, and for it. What is above it is not."""
         home = self.paths.groups(job)
+        self.sync(home, timeout_s)  # this server may not have heard of the job yet
         acl = self._acl_of(home, timeout_s)
         if acl is None:
             raise NotFound(f"no job {job!r}")
@@ -187,6 +188,7 @@ class Coordinator(Nodes):
                 socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             except socket.gaierror:
                 return f"no address for the name {host!r}"
+        self._handler.has_tried.wait(CONNECT_S)
         return self._handler.failure or "it accepts connections but does not answer"
 
     def __enter__(self) -> Coordinator:
@@ -373,6 +375,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.heard_at = time.monotonic()
         self._asked_at: float | None = None  # what has no answer yet
         self.failure = ""
+        self.has_tried = threading.Event()
         self.ended = self.was_connected = False
         self._wake_fds: set[int] = set()
         self._connection: Any = None
@@ -416,7 +419,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
                     connection = self.context.wrap_socket(connection, server_hostname=hostname)
         except OSError as error:
             self.failure = _words(error)
+            self.has_tried.set()
             raise
+        self.has_tried.set()
         self.failure, self._connection, self._asked_at = "", connection, None
         return connection
 

@@ -16,12 +16,13 @@ import msgspec
 
 from horn.cluster.depot import Depot, written_since
 from horn.cluster.package import MANIFEST_BYTES, MAX_BYTES
-from horn.errors import NotFound
+from horn.errors import Conflict, NotFound
 from horn.transport._service import Call, Service
 
 READ_BYTES = 1024 * 1024  # of a log at once
 WAIT_S = 20.0  # at most so long for more of a file
 LOOK_S = 0.05
+GONE_S = 5.0  # for the runs of a job that has ended to be put away
 CLIENTS = ("client", "worker", "open")
 
 _Name = Annotated[str, msgspec.Meta(max_length=200)]
@@ -180,8 +181,12 @@ class Desk:
         return Checkpointed(iterations, best)
 
     def forget(self, call: Call) -> Done:
-        if call.request.job not in self.runs():
-            self.depot.forget(call.request.job)
+        """A job that has ended may be among the runs until its order is seen to be withdrawn."""
+        job, ends = call.request.job, time.monotonic() + GONE_S
+        while job in self.runs():
+            if time.monotonic() >= ends or self._closing.wait(LOOK_S):
+                raise Conflict(f"job {job} still runs here")
+        self.depot.forget(job)
         return Done()
 
 

@@ -14,6 +14,7 @@ import horn
 ROOT = Path(horn.__file__).parents[1]
 HEAVY = ("numpy", "rich", "safetensors", "kazoo", "zmq", "horn.network", "horn.compiler", "asyncio")
 BUDGET = 2.0  # imports of horn --help, in those of click alone: 150 ms where those take 75
+STEP = 8.0  # the first step, in imports of NumPy and Rich: 0.8 s where those take 0.1
 
 
 def imports(*arguments: str) -> dict[str, int]:
@@ -56,17 +57,21 @@ def test_show_imports_neither_numpy_nor_the_engine(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_first_step_of_the_digits_example_comes_within_a_second_and_a_half(tmp_path: Path) -> None:
-    """In processor time where other programs share the machine: there the wall says little."""
-    best = 99.0
-    for _ in range(3):
+def test_first_step_of_the_digits_example_comes_soon(tmp_path: Path) -> None:
+    """In processor time: where other programs share the machine the wall says little."""
+    ours, its = [], []
+    for _ in range(15):  # the best of some, as above
         done = subprocess.run(
             [sys.executable, "-m", "horn", "submit", "examples/digits.py", "-v",
              "-o", str(tmp_path / "d.horn"), "--set", "iterations=1"],
             cwd=ROOT, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        found = re.search(r"First step ([\d.]+) s after .* \(([\d.]+) s of proc", done.stderr)
+        found = re.search(r"First step [\d.]+ s after .* \(([\d.]+) s of proc", done.stderr)
         assert found is not None
-        best = min(best, float(found[1]), float(found[2]))
-    assert best <= 1.5, f"the first step came after {best} s"
+        ours.append(float(found[1]))
+        clock = "import time; import numpy, rich.console; print(time.process_time())"
+        its.append(float(subprocess.check_output([sys.executable, "-c", clock])))
+        if min(ours) < STEP * min(its):
+            return
+    raise AssertionError(f"the first step took {min(ours)} s, the imports {min(its)} s")

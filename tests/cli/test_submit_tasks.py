@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -105,10 +106,18 @@ def started(folder: Path, *more: str) -> tuple[subprocess.Popen[str], list[int]]
     for text in process.stderr:
         if text.startswith("Epoch"):
             break
-    threads = Path(f"/proc/{process.pid}/task").iterdir()
-    pids = [int(pid) for t in threads for pid in (t / "children").read_text().split()]
+    while len(pids := _children(process.pid)) < 2:  # a thread of it may have gone while we looked
+        assert process.poll() is None
     assert len(pids) == 2
     return process, [os.pidfd_open(pid) for pid in pids]
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,12 +24,27 @@ from horn.cluster.versions import versions
 
 ROOT = Path(horn.__file__).parents[1]
 DEADLINE_S = 90.0
+FOREVER = "10000000"  # epochs of a job that a test ends
 
 JOB = """
+import os
+import time
+from dataclasses import dataclass
+
 import numpy as np
 import horn
 
-def job(epochs: int = 6, layer: int = 16):
+@dataclass(frozen=True)
+class Held:
+    since: int
+    until: str
+
+    def at(self, iteration):
+        if iteration >= self.since and not os.path.exists(self.until):
+            time.sleep(0.05)
+        return 0.1
+
+def job(epochs: int = 6, layer: int = 16, since: int = 0, until: str = ""):
     net = horn.Network(seed=3)
     net.input(8)
     net.layer(layer, activation="tanh")
@@ -37,7 +53,8 @@ def job(epochs: int = 6, layer: int = 16):
     x = rng.standard_normal((400, 8)).astype("float32")
     y = (x[:, 0] > 0).astype(int)
     print("job is made", flush=True)
-    return horn.Job(net, (x, y), optimizer=horn.SGD(0.1), batch_size=20, epochs=epochs)
+    rate = Held(since, until) if until else 0.1
+    return horn.Job(net, (x, y), optimizer=horn.SGD(rate), batch_size=20, epochs=epochs)
 """
 
 
@@ -47,7 +64,7 @@ class Agents:
     def __init__(self, folder: Path, hosts: str) -> None:
         self.folder, self.hosts = folder, hosts
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.session_s = 2.0
+        self.session_s = 10.0  # however slow they are: only a test of a lost session wants less
         self.key: Key | None = None
         self.environment = dict(os.environ)
         self.key_file = folder / "key"
@@ -56,6 +73,15 @@ class Agents:
     def make_key(self) -> None:
         """From now on a key is needed."""
         self.key = generate(self.key_file)
+
+    def held(self, since: int = 0) -> tuple[str, ...]:
+        """Arguments of a job that hardly goes on from an iteration on, until ``let_go``: what a
+        test does to it meanwhile comes in time, however slow the test is.
+        """
+        return "--since", str(since), "--until", str(self.folder / "go")
+
+    def let_go(self) -> None:
+        (self.folder / "go").touch()
 
     def client(self) -> Cluster:
         return Cluster(self.hosts, self.key, timeout_s=20.0)
@@ -89,6 +115,11 @@ class Agents:
         dead = [name for name, process in self.processes.items() if process.poll()]
         assert not dead, f"agents {dead} ended\n{self.said()}"
         return {name for name, m in found.items() if m.info.get("pid") == pids.get(name)}
+
+    def wait_known(self, cluster: Cluster) -> None:
+        """Until a client has heard of all agents that run: ``start`` asked in another session."""
+        running = {name for name, process in self.processes.items() if process.poll() is None}
+        self.wait(lambda: running <= self.living(cluster))
 
     def submit(self, cluster: Cluster, *arguments: str, **fields: Any) -> str:
         target = str(fields.pop("target", self.folder / "job.py"))
@@ -131,9 +162,11 @@ class Agents:
         return "\n".join(texts)
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        below = [pid for pid, _ in self.descendants(name)]
         self.processes[name].send_signal(number)
         if number == signal.SIGKILL:
-            self.processes[name].wait(10)
+            self.processes[name].wait(60)
+            self.wait(lambda: not alive(below))
 
     def descendants(self, name: str) -> list[tuple[int, str]]:
         """Processes below an agent, and their command lines."""
@@ -159,11 +192,26 @@ class Agents:
                 process.terminate()
         for name, process in self.processes.items():
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
                 raise AssertionError(f"agent {name} did not end\n{self.said()}") from None
+
+
+def own_port() -> int:
+    """A port that nobody is given by chance while its server is away: below those that the system
+    chooses from. The processes of a run of tests begin at different ones.
+    """
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        lowest = int(file.read().split()[0])
+    for step in range(1, 8000):
+        port = lowest - 1 - (os.getpid() * 61 + step) % 8000
+        with contextlib.suppress(OSError), socket.socket() as found:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError(f"no free port below {lowest}")
 
 
 def _comm(pid: int) -> str:
@@ -187,7 +235,7 @@ def alive(pids: list[int]) -> list[int]:
 @contextlib.contextmanager
 def agents(folder: Path) -> Iterator[Agents]:
     """Leaves nothing: no process that was started here, nor any that those started."""
-    with zk.EmbeddedServer(tick_ms=200) as server:
+    with zk.EmbeddedServer(tick_ms=500) as server:
         made = Agents(folder, server.hosts)
         children: list[int] = []
         try:
@@ -195,4 +243,4 @@ def agents(folder: Path) -> Iterator[Agents]:
             children = [pid for name in made.processes for pid, _ in made.descendants(name)]
         finally:
             made.stop()
-        made.wait(lambda: not alive(children), 5)
+        made.wait(lambda: not alive(children))

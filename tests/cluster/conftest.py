@@ -24,6 +24,7 @@ KINDS = [
     pytest.param("ensemble", marks=java),
 ]
 Server = zk.EmbeddedServer | ApacheServer | ApacheEnsemble
+TICK_MS = 600  # sessions last 1.2 to 12 s
 _roots = itertools.count()
 
 
@@ -40,9 +41,9 @@ class Zookeeper:
 def servers() -> Iterator[Callable[[str], Server]]:
     """A server of each kind, started when first asked for."""
     makers = {
-        "embedded": lambda: zk.EmbeddedServer(tick_ms=200),
-        "apache": lambda: ApacheServer(tick_ms=200),
-        "ensemble": lambda: ApacheEnsemble(tick_ms=400),
+        "embedded": lambda: zk.EmbeddedServer(tick_ms=TICK_MS),
+        "apache": lambda: ApacheServer(tick_ms=TICK_MS),
+        "ensemble": lambda: ApacheEnsemble(tick_ms=TICK_MS),
     }
     running: dict[str, Server] = {}
 
@@ -85,9 +86,11 @@ def _connect(zookeeper: Zookeeper) -> Iterator[Connect]:
     opened: list[Coordinator] = []
 
     def connect(hosts: str = "", **settings: object) -> Coordinator:
-        settings = {"root": zookeeper.root, "session_s": 4.0, "timeout_s": 20.0} | settings
+        # The longest session, unless its end is what is tested: the machine may stand still.
+        settings = {"root": zookeeper.root, "session_s": 12.0, "timeout_s": 20.0} | settings
         coord = Coordinator(hosts or zookeeper.hosts, **settings)  # type: ignore[arg-type]
         opened.append(coord)
+        coord.sync(zookeeper.root)  # of an ensemble, this server may be behind the others
         return coord
 
     yield connect
@@ -101,6 +104,6 @@ def nothing_is_left(servers: object) -> Iterator[None]:
     yield
     left = [t for t in threading.enumerate() if t.name.startswith(("horn-", "relay", "member-"))]
     for thread in left:
-        thread.join(5)
+        thread.join(30)
     assert not [t.name for t in left if t.is_alive()]
     assert not multiprocessing.active_children()

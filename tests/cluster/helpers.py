@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, BinaryIO
 
 from horn.cluster.barrier import RegionBarrier
 from horn.cluster.coord import Coordinator
@@ -133,7 +133,7 @@ def _member(
 
 @contextlib.contextmanager
 def members(
-    hosts: str, root: str, names: list[str], everybody: list[str], session_s: float = 10.0
+    hosts: str, root: str, names: list[str], everybody: list[str], session_s: float = 12.0
 ) -> Iterator[list[Member]]:
     """Processes for ``names`` out of the group ``everybody``, ready."""
     made: list[Member] = []
@@ -149,23 +149,31 @@ def members(
 
 
 def end_session(coord: Coordinator) -> None:
-    """Close the session on the server over another connection: its client sees it expire."""
+    """Close the session on the server over another connection: its client sees it expire. The
+    client comes back at once and may take the session along: then it is taken from it again.
+    """
     session, password = coord._client.client_id
     host, _, port = coord.hosts.split(",")[0].rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as s:
-        body = struct.pack(">iqiqi", 0, 0, 4000, session, len(password)) + password + b"\0"
-        s.sendall(struct.pack(">i", len(body)) + body)
-        _read_frame(s)
-        body = struct.pack(">ii", 1, -11)
-        s.sendall(struct.pack(">i", len(body)) + body)
-        _read_frame(s)
+    wait_until(lambda: _is_closed((host, int(port)), session, password))
 
 
-def _read_frame(s: socket.socket) -> bytes:
-    data = b""
-    while len(data) < 4 or len(data) < 4 + struct.unpack(">i", data[:4])[0]:
-        part = s.recv(4096)
-        if not part:
-            break
-        data += part
-    return data
+def _is_closed(address: tuple[str, int], session: int, password: bytes) -> bool:
+    """Whether the server has said that it has closed a session, or knows of none."""
+    with contextlib.suppress(OSError), socket.create_connection(address, timeout=10) as s:
+        body = struct.pack(">iqiqi", 0, 0, 12_000, session, len(password)) + password + b"\0"
+        close = struct.pack(">ii", 1, -11)
+        s.sendall(b"".join(struct.pack(">i", len(part)) + part for part in (body, close)))
+        with s.makefile("rb") as answers:
+            granted = _frame(answers)
+            if granted[4:8] == bytes(4):  # no time: there is no such session
+                return True
+            return _frame(answers)[:4] == struct.pack(">i", 1)
+    return False
+
+
+def _frame(answers: BinaryIO) -> bytes:
+    size = answers.read(4)
+    found = answers.read(struct.unpack(">i", size)[0]) if len(size) == 4 else b""
+    if not found:
+        raise ConnectionError("it was closed")
+    return found

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
+from dataclasses import dataclass
+
 import numpy as np
 
 import horn
@@ -23,7 +27,20 @@ class Ones(horn.Neuron):
         self.backpropagate(0.0 * error)
 
 
-def job(epochs: int = 4) -> horn.Job:
+@dataclass(frozen=True)
+class Held:
+    """The rate 1, after a while from an update on, until a file is there. See Agents.held."""
+
+    since: int
+    until: str
+
+    def at(self, iteration: int) -> float:
+        if iteration >= self.since and not os.path.exists(self.until):
+            time.sleep(0.01)  # a server asks for each of its pieces
+        return 1.0
+
+
+def job(epochs: int = 4, since: int = 0, until: str = "") -> horn.Job:
     net = horn.Network(seed=3)
     net.input(8)
     net.layer(16, neuron=Ones, activation="tanh")
@@ -32,8 +49,8 @@ def job(epochs: int = 4) -> horn.Job:
     x = rng.standard_normal((512, 8))
     y = (x[:, 0] > 0).astype(int)
     return horn.Job(
-        net, (x, y), optimizer=horn.SGD(1.0), batch_size=16, epochs=epochs, check=False,
-        dtype="float64",
+        net, (x, y), optimizer=horn.SGD(Held(since, until) if until else 1.0), batch_size=16,
+        epochs=epochs, check=False, dtype="float64",
     )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ class Tree:
         self.cluster.set(at.orders("node-a"), b'{"theirs-2":4}')
         with connect(credential=KEY.zookeeper_of(THEIRS)) as other:
             other.ensure(f"{at.members(THEIRS, 0)}/0")
+        self.cluster.sync(at.root)
         self.task: Coordinator = connect(credential=KEY.zookeeper_of(OURS))
 
     def forbidden(self) -> list[str]:
@@ -81,7 +82,7 @@ ACTS: dict[str, Callable[[Coordinator, str], object]] = {
     "add for a session": lambda coord, path: coord.create(f"{path}/evil", ephemeral=True),
     "delete": lambda coord, path: coord.delete(path),
     "let oneself in": lambda coord, path: let_in(coord, path),
-    "see who may": lambda coord, path: coord._ask("get_acls", path, timeout_s=5.0),
+    "see who may": lambda coord, path: coord._ask("get_acls", path, timeout_s=20.0),
 }
 
 
@@ -122,7 +123,7 @@ def test_a_watch_tells_nothing_of_others(tree: Tree):
     for request in ("get", "get_children"):
         for path in tree.forbidden():
             with pytest.raises(errors.AccessDenied):
-                tree.task._ask(request, path, timeout_s=5.0, watch=told.append)
+                tree.task._ask(request, path, timeout_s=20.0, watch=told.append)
     tree.cluster.set(tree.at.state(THEIRS), State.RUNNING.value.encode())
     tree.cluster.sync(tree.at.root)
     tree.task.sync(tree.at.groups(OURS))
@@ -149,6 +150,7 @@ def test_tasks_meet_and_the_cluster_clears_up_after_them(tree: Tree, connect: Co
         calls = [Call(barrier.cross, generation, 20.0) for barrier in barriers]
         for call in calls:
             call.result()
+    cluster.sync(at.root)
     # whoever has the cluster's key reads, changes and removes all of it
     assert cluster.children(at.members(OURS, 0)) == ["0", "1"]
     cluster.set(f"{at.members(OURS, 0)}/0", b"{}")

@@ -4,6 +4,7 @@ twice. What is pushed are ones.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,10 +17,10 @@ import pytest
 
 import horn
 from horn.cluster.client import Cluster, Status
-from horn.cluster.jobs import State
+from horn.cluster.jobs import ENDED, State
 from horn.cluster.resuming import resume
 from tests.cluster import ones
-from tests.cluster.agents import ROOT, Agents, alive
+from tests.cluster.agents import DEADLINE_S, FOREVER, ROOT, Agents, alive
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -79,16 +80,18 @@ def test_on_two_hosts_only_what_ended_starts_again(
 ):
     cluster_of.start("a", "b", shared=True)
     job = cluster_of.submit(
-        client, "--epochs", "30", groups=2, tasks=2, servers=2, max_restarts=3, **DOWNPOUR
-    )
+        client, "--epochs", "60", *cluster_of.held(5 * PER_EPOCH), groups=2, tasks=2, servers=2,
+        max_restarts=3, **DOWNPOUR,
+    )  # fmt: skip
     cluster_of.wait_running(client, job, 5 * PER_EPOCH)
     before = {name: ranks(cluster_of, name) for name in "ab"}
     assert before["a"].keys() == {0, 1, 4} and before["b"].keys() == {2, 3, 5}
     pids = before["a"] | before["b"]
     os.kill(pids[rank], signal.SIGKILL)
     cluster_of.wait(lambda: notes(cluster_of, job))
-    status = ended_well(cluster_of, client, job, 30)
-    assert pushes(client, job, tmp_path) == 2 * 30 * PER_EPOCH
+    cluster_of.let_go()
+    status = ended_well(cluster_of, client, job, 60)
+    assert pushes(client, job, tmp_path) == 2 * 60 * PER_EPOCH
     (note,) = notes(cluster_of, job)
     assert note.startswith(f"Restarting {unit} (attempt 1 of 3): ")
     # Who went on is the process that began, and has done every step, and each once: a superstep
@@ -98,8 +101,8 @@ def test_on_two_hosts_only_what_ended_starts_again(
         if unit_of(other) != unit:
             assert rows[other]["pid"] == pid
         if unit_of(other) != unit and other < 4:
-            n_measured = 0 if other > 1 else 30 + 2
-            assert rows[other]["n_supersteps"] == 30 * PER_EPOCH + n_measured
+            n_measured = 0 if other > 1 else 60 + 2
+            assert rows[other]["n_supersteps"] == 60 * PER_EPOCH + n_measured
 
 
 def unit_of(rank: int) -> str:
@@ -111,19 +114,23 @@ def test_a_group_that_always_dies_fails_the_job_though_the_other_goes_on(
 ):
     cluster_of.start("a", "b", slots=1, shared=True)
     job = cluster_of.submit(
-        client, "--epochs", "100000", groups=2, servers=1, max_restarts=1, **DOWNPOUR
-    )
+        client, "--epochs", FOREVER, *cluster_of.held(PER_EPOCH), groups=2, servers=1,
+        max_restarts=1, **DOWNPOUR,
+    )  # fmt: skip
     cluster_of.wait_running(client, job, PER_EPOCH)
     first = ranks(cluster_of, "b")[1]
     os.kill(first, signal.SIGKILL)
 
-    def its_successor() -> list[int]:
-        """As soon as it is there: it has not trained yet."""
-        return [pid for pid, line in cluster_of.descendants("b") if f" {job}:1 " in line]
+    def is_over() -> bool:
+        """Its successors, too, as soon as they are there: none finishes an epoch."""
+        for pid, line in cluster_of.descendants("b"):
+            if f" {job}:1 " in line and pid != first:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        return client.jobs.state(job) in ENDED
 
-    (second,) = cluster_of.wait(its_successor)
-    os.kill(second, signal.SIGKILL)
-    status = cluster_of.wait_ended(client, job)
+    cluster_of.wait(is_over)
+    status = client.status(job)
     assert status.state is State.FAILED and status.record.epoch == 1, cluster_of.said()
     assert "task 1" in status.result["cause"] and "killed by SIGKILL" in status.result["cause"]
 
@@ -133,10 +140,12 @@ def test_when_a_worker_is_lost_all_go_on_from_what_servers_were_told(
 ):
     cluster_of.start("a", "b", slots=1, shared=True)
     job = cluster_of.submit(
-        client, "--epochs", "60", groups=2, servers=1, max_restarts=1, **DOWNPOUR
-    )
+        client, "--epochs", "60", *cluster_of.held(5 * PER_EPOCH), groups=2, servers=1,
+        max_restarts=1, **DOWNPOUR,
+    )  # fmt: skip
     cluster_of.wait_running(client, job, 5 * PER_EPOCH)
     cluster_of.kill("b")
+    cluster_of.let_go()
     cluster_of.start("b", slots=1, shared=True)
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
@@ -155,9 +164,11 @@ def test_groups_come_and_leave_while_a_job_trains(
     """1 -> 2 -> 1 through the command line: history tells of both, and every push counts once."""
     cluster_of.start("a", slots=4)
     job = cluster_of.submit(
-        client, "--epochs", "200", groups=1, tasks=2, servers=1, max_restarts=0, **DOWNPOUR
-    )
+        client, "--epochs", "200", *cluster_of.held(), groups=1, tasks=2, servers=1,
+        max_restarts=0, **DOWNPOUR,
+    )  # fmt: skip
     cluster_of.wait_running(client, job, 1)
+    cluster_of.wait(lambda: any("row" in one for one in told(cluster_of, job)))  # of one group
     asked = horn_says(cluster_of, "scale", job, "--groups", "2")
     assert asked.returncode == 0, asked.stderr
     assert f"Job {job} has 2 groups: 0, 1" in asked.stderr
@@ -169,6 +180,7 @@ def test_groups_come_and_leave_while_a_job_trains(
     assert asked.returncode == 0, asked.stderr
     assert not alive(its) and client.status(job).record.seats["a"].ranks == (0, 1, 2)
     assert client.free(client.workers())["a"].free == 2
+    cluster_of.let_go()
     status = ended_well(cluster_of, client, job, 200)
     assert notes(cluster_of, job) == [
         "Group 1 comes.", "Group 1 is to leave at the end of its epoch.", "Group 1 has left."
@@ -248,21 +260,25 @@ def test_who_is_to_leave_before_a_job_begins_leaves_after_an_epoch(
 ):
     """Servers count on every group that the job was submitted with."""
     cluster_of.start("a", slots=1, shared=True)
-    job = cluster_of.submit(client, "--epochs", "150", groups=2, servers=1, **DOWNPOUR)
+    held = cluster_of.held()
+    job = cluster_of.submit(client, "--epochs", "150", *held, groups=2, servers=1, **DOWNPOUR)
     cluster_of.wait(lambda: client.status(job).record.reason)
     client.scale(job, 1)
     cluster_of.start("b", slots=1, shared=True)
-    status = client.wait_scaled(job, 1, 60.0)
+    cluster_of.wait_known(client)
+    status = client.wait_scaled(job, 1, DEADLINE_S)
     assert status.record.seats["b"].ranks == () and client.free(client.workers())["b"].free == 1
+    cluster_of.let_go()
     ended_well(cluster_of, client, job, 150)
     assert pushes(client, job, tmp_path) == (150 + 1) * PER_EPOCH
 
 
 def test_what_cannot_be_scaled_says_why(cluster_of: Agents, client: Cluster):
     cluster_of.start("a", slots=2)
-    job = cluster_of.submit(client, "--epochs", "100000", groups=1, servers=1, **DOWNPOUR)
-    other = cluster_of.submit(client, "--epochs", "100000")
-    cluster_of.wait_running(client, job, 1)
+    job = cluster_of.submit(client, "--epochs", FOREVER, groups=1, servers=1, **DOWNPOUR)
+    other = cluster_of.submit(client, "--epochs", FOREVER)
+    for name in (job, other):  # both have their slots
+        cluster_of.wait_running(client, name, 1)
     for name, n_groups, text in (
         (job, 0, "--groups 0: at least 1, since group 0 measures and decides when to end"),
         (job, 4, "4 groups need 3 slots more than the 1 that are there; free: 0 on a"),

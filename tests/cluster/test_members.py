@@ -43,6 +43,7 @@ def test_waiting_names_the_absent(folder, connect):
 def test_a_held_name_is_a_conflict_until_its_session_ends(folder, connect):
     holder, other = connect(), Membership(connect(), folder)
     Membership(holder, folder).join("a", "tcp://old")
+    wait_until(lambda: "a" in other.names())
     with pytest.raises(errors.Conflict, match="held by another process, at tcp://old"):
         other.join("a", "tcp://new", timeout_s=0.2)
     waiting = Call(other.join, "a", "tcp://new")

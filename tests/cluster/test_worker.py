@@ -17,7 +17,7 @@ from horn.cluster.offer import Offer
 from horn.cluster.resuming import resume
 from horn.cluster.worker import Agent
 from horn.errors import AccessDenied, JobError
-from tests.cluster.agents import Agents, alive
+from tests.cluster.agents import FOREVER, Agents, alive, own_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -58,10 +58,12 @@ def test_groups_on_two_workers_give_the_answer_of_one(
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
     cluster_of.stop()
     cluster_of.start("c", slots=4)
+    cluster_of.wait_known(client)
     other = cluster_of.submit(client, groups=2, tasks=2)
     assert cluster_of.wait_ended(client, other).state is State.SUCCEEDED
     alone = weights(client, other, tmp_path)
     cluster_of.start("a", "b")
+    cluster_of.wait_known(client)
     assert weights(client, job, tmp_path) == alone
 
 
@@ -82,9 +84,11 @@ def test_the_death_of_a_task_costs_an_attempt_and_the_model_is_the_same(
     cluster_of.start("a")
     calm = cluster_of.submit(client, "--epochs", "120", tasks=2)
     assert cluster_of.wait_ended(client, calm).state is State.SUCCEEDED
-    job = cluster_of.submit(client, "--epochs", "120", tasks=2, checkpoint_every=100)
+    held = cluster_of.held(150)
+    job = cluster_of.submit(client, "--epochs", "120", *held, tasks=2, checkpoint_every=100)
     cluster_of.wait_running(client, job, 150)
     os.kill(cluster_of.tasks("a")[0], signal.SIGKILL)
+    cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.epoch == 2 and status.record.n_restarts == 1
@@ -97,7 +101,9 @@ def test_a_job_whose_tasks_always_die_fails_with_the_first_cause(
     text = (tmp_path / "job.py").read_text()
     (tmp_path / "poison.py").write_text(text + "    \nimport os, signal\n")
     cluster_of.start("a")
-    job = cluster_of.submit(client, "--epochs", "100000", tasks=2, max_restarts=2)
+    job = cluster_of.submit(
+        client, "--epochs", FOREVER, tasks=2, max_restarts=2, checkpoint_s=3600.0
+    )
     for epoch in (1, 2, 3):
 
         def is_there(epoch: int = epoch) -> bool:
@@ -117,12 +123,13 @@ def test_stop_saves_and_resume_goes_on_to_the_same_model(
     cluster_of.start("a")
     calm = cluster_of.submit(client, "--epochs", "150", tasks=2)
     assert cluster_of.wait_ended(client, calm).state is State.SUCCEEDED
-    job = cluster_of.submit(client, "--epochs", "150", tasks=2)
+    job = cluster_of.submit(client, "--epochs", "150", *cluster_of.held(40), tasks=2)
     cluster_of.wait_running(client, job, 40)
     client.stop(job, now=False)
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.STOPPED and status.record.checkpoint > 0, cluster_of.said()
     assert not cluster_of.tasks("a")
+    cluster_of.let_go()
     resume(client, job)
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
@@ -131,7 +138,7 @@ def test_stop_saves_and_resume_goes_on_to_the_same_model(
 
 def test_stop_now_ends_a_job_at_once_and_rm_forgets_it(cluster_of: Agents, client: Cluster):
     cluster_of.start("a")
-    job = cluster_of.submit(client, "--epochs", "100000", tasks=2)
+    job = cluster_of.submit(client, "--epochs", FOREVER, tasks=2)
     cluster_of.wait_running(client, job)
     tasks = cluster_of.tasks("a")
     client.stop(job, now=True)
@@ -144,25 +151,28 @@ def test_stop_now_ends_a_job_at_once_and_rm_forgets_it(cluster_of: Agents, clien
 
 def test_nothing_of_an_agent_that_is_killed_is_left(cluster_of: Agents, client: Cluster):
     cluster_of.start("a")
-    job = cluster_of.submit(client, "--epochs", "100000", tasks=2)
+    job = cluster_of.submit(client, "--epochs", FOREVER, tasks=2)
     cluster_of.wait_running(client, job)
     below = [pid for pid, _ in cluster_of.descendants("a")]
     assert len(below) >= 3
     cluster_of.kill("a")
-    cluster_of.wait(lambda: not alive(below), 2)
+    cluster_of.wait(lambda: not alive(below))
 
 
 def test_a_job_outlives_the_agent_that_was_killed_and_comes_to_the_same_model(
     cluster_of: Agents, client: Cluster, tmp_path: Path
 ):
     """With its master: the agent that is alone first leads every job."""
+    cluster_of.session_s = 2.0
     cluster_of.start("a", shared=True)
     calm = cluster_of.submit(client, "--epochs", "150", tasks=2)
     assert cluster_of.wait_ended(client, calm).state is State.SUCCEEDED
-    job = cluster_of.submit(client, "--epochs", "150", tasks=2, checkpoint_every=100)
+    held = cluster_of.held(60)
+    job = cluster_of.submit(client, "--epochs", "150", *held, tasks=2, checkpoint_every=100)
     cluster_of.start("b", shared=True)
     cluster_of.wait_running(client, job, 60)
     cluster_of.kill("a")
+    cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
     assert status.result["host"] == "b"
@@ -172,10 +182,13 @@ def test_a_job_outlives_the_agent_that_was_killed_and_comes_to_the_same_model(
 def test_an_agent_that_is_started_again_takes_its_place_at_once(
     cluster_of: Agents, client: Cluster
 ):
+    cluster_of.session_s = 2.0
     cluster_of.start("a")
-    job = cluster_of.submit(client, "--epochs", "150", tasks=2, checkpoint_every=100)
+    held = cluster_of.held(50)
+    job = cluster_of.submit(client, "--epochs", "150", *held, tasks=2, checkpoint_every=100)
     cluster_of.wait_running(client, job, 50)
     cluster_of.kill("a")
+    cluster_of.let_go()
     cluster_of.start("a")
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
@@ -184,11 +197,13 @@ def test_an_agent_that_is_started_again_takes_its_place_at_once(
 
 def test_an_agent_that_is_told_to_leave_hands_its_jobs_over(cluster_of: Agents, client: Cluster):
     cluster_of.start("a", shared=True)
-    job = cluster_of.submit(client, "--epochs", "150", tasks=2, max_restarts=0)
+    held = cluster_of.held(20)
+    job = cluster_of.submit(client, "--epochs", "150", *held, tasks=2, max_restarts=0)
     cluster_of.start("b", shared=True)
     cluster_of.wait_running(client, job, 20)
     cluster_of.kill("a", signal.SIGTERM)
-    assert cluster_of.processes["a"].wait(20) == 0
+    assert cluster_of.processes["a"].wait(60) == 0
+    cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
 
@@ -252,21 +267,22 @@ def test_off_loopback_a_worker_without_a_key_refuses_to_start(cluster_of: Agents
 def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
     tmp_path: Path,
 ):
-    server = zk.EmbeddedServer(tick_ms=200, data_dir=str(tmp_path / "zk"))
+    server = zk.EmbeddedServer(own_port(), tick_ms=500, data_dir=str(tmp_path / "zk"))
     server.start()
-    port = int(server.hosts.rpartition(":")[2])
     made = Agents(tmp_path, server.hosts)
+    made.session_s = 5.0
     try:
         made.start("a")
         with made.client() as cluster:
-            job = made.submit(cluster, "--epochs", "300", tasks=2, checkpoint_every=100)
+            held = made.held(150)
+            job = made.submit(cluster, "--epochs", "300", *held, tasks=2, checkpoint_every=100)
             made.wait_running(cluster, job, 150)
         tasks = made.tasks("a")
         assert len(tasks) == 2
         server.stop()
-        made.wait(lambda: not alive(tasks), 2 * made.session_s)
-        server = zk.EmbeddedServer(tick_ms=200, data_dir=str(tmp_path / "zk"), port=port)
-        server.start()
+        made.wait(lambda: not alive(tasks))
+        made.let_go()
+        server.start()  # again, on its port and its data
         with made.client() as cluster:
             status = made.wait_ended(cluster, job)
         assert status.state is State.SUCCEEDED, (status.result, made.said())
@@ -297,7 +313,8 @@ def test_a_job_leaves_a_host_on_which_every_task_dies_and_finishes_elsewhere(
     cluster_of: Agents, client: Cluster
 ):
     cluster_of.start("a", "b")
-    job = cluster_of.submit(client, "--epochs", "30", tasks=2, max_restarts=2)
+    held = cluster_of.held()
+    job = cluster_of.submit(client, "--epochs", "30", *held, tasks=2, max_restarts=2)
     poisoned: set[int] = set()
 
     def is_over() -> bool:
@@ -305,6 +322,7 @@ def test_a_job_leaves_a_host_on_which_every_task_dies_and_finishes_elsewhere(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 poisoned.add(pid)
+                cluster_of.let_go()
         return client.jobs.state(job) in ENDED
 
     cluster_of.wait(is_over)
