@@ -1,8 +1,8 @@
 """Apache ZooKeeper servers for tests: one, or an ensemble of three (marker ``java``).
 
 They come from Debian's package ``zookeeper``; each runs in its own folder under the temporary
-directory, on ports that were free a moment ago, and is killed at the end; on loopback, or on hosts
-of ``tests.hosts``. ``is_available()`` says whether this machine has them.
+directory, on ports that are held for it, and is killed at the end; on loopback, or on hosts of
+``tests.hosts``. ``is_available()`` says whether this machine has them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,19 @@ def is_available() -> bool:
 def free_ports(n: int, host: Host | None = None) -> list[int]:
     """Ports that the system chose; all held open together, so that no two are equal."""
     with contextlib.ExitStack() as stack:
-        with _on(host):
-            sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for s in sockets:
-            s.bind((_address(host), 0))
-        return [s.getsockname()[1] for s in sockets]
+        return held_ports(n, stack, host)
+
+
+def held_ports(n: int, stack: contextlib.ExitStack, host: Host | None = None) -> list[int]:
+    """Ports that the system chose and gives to nobody else until ``stack`` ends. Who asks for one
+    of them by its number, and for SO_REUSEADDR, may listen there.
+    """
+    with _on(host):
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+    for s in sockets:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.bind((_address(host), 0))
+    return [s.getsockname()[1] for s in sockets]
 
 
 def _on(host: Host | None) -> contextlib.AbstractContextManager[None]:
@@ -162,6 +170,7 @@ class ApacheServer:
     ) -> None:
         self.port, self.tick_ms = port, tick_ms
         self.settings, self.properties = list(settings), list(properties)
+        self._held = contextlib.ExitStack()
         self._folder: Path | None = None
         self._server: _Process | None = None
 
@@ -177,7 +186,7 @@ class ApacheServer:
     def start(self) -> Self:
         """Start, or start again on the same data and port after ``kill``."""
         if self._server is None:
-            self.port = self.port or free_ports(1)[0]
+            self.port = self.port or held_ports(1, self._held)[0]
             self._folder = Path(tempfile.mkdtemp(prefix="apache-zk-"))
             self._server = _Process(
                 self._folder, self.port, self.tick_ms, self.settings, self.properties
@@ -199,6 +208,7 @@ class ApacheServer:
         if self._server is not None:
             self._server.stop()
             self._server = None
+        self._held.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -220,6 +230,7 @@ class ApacheEnsemble:
         self.size, self.tick_ms = len(on) or size, tick_ms
         self.places: list[Host | None] = list(on) or [None] * size
         self.ports: list[int] = []
+        self._held = contextlib.ExitStack()
         self._folder: Path | None = None
         self._servers: list[_Process] = []
 
@@ -230,10 +241,10 @@ class ApacheEnsemble:
 
     def start(self) -> Self:
         if self.places[0] is None:
-            free = free_ports(3 * self.size)  # no two equal, since they share an address
+            free = held_ports(3 * self.size, self._held)  # no two equal: they share an address
             ports = [free[i :: self.size] for i in range(self.size)]
         else:
-            ports = [free_ports(3, place) for place in self.places]
+            ports = [held_ports(3, self._held, place) for place in self.places]
         self.ports = [port for port, _, _ in ports]
         self._folder = Path(tempfile.mkdtemp(prefix="apache-zk-"))
         peers = [
@@ -280,6 +291,7 @@ class ApacheEnsemble:
         for server in self._servers:
             server.stop()
         self._servers = []
+        self._held.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None

@@ -11,7 +11,8 @@ import struct
 from typing import Any, NamedTuple
 
 from zk import wire
-from zk.wire import Connect, Op, Reader
+from zk.acl import OPEN
+from zk.wire import Connect, Event, Op, Reader
 
 TIMEOUT_S = 60.0
 
@@ -35,18 +36,21 @@ class Closed(Exception):
 
 
 class RawClient:
-    """One connection; ``session_id`` and ``password`` of an earlier one may be given."""
+    """One connection; ``session_id`` and ``password`` of an earlier one may be given. A new session
+    may make an ``ephemeral`` node in the same breath: it cannot end before.
+    """
 
     def __init__(
         self,
         hosts: str,
         *,
-        timeout_ms: int = 20_000,
+        timeout_ms: int = 60_000,
         session_id: int = 0,
         password: bytes = bytes(16),
         last_zxid: int = 0,
         read_only: bool | None = False,
         connect: bool = True,
+        ephemeral: str = "",
     ) -> None:
         host, port = hosts.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
@@ -56,14 +60,20 @@ class RawClient:
         if not connect:
             return
         try:
-            self.send_frame(
+            hello = wire.frame(
                 wire.encode_connect(
                     Connect(0, last_zxid, timeout_ms, session_id, password, read_only)
                 )
             )
+            if ephemeral:
+                body = wire.encode_body(Op.CREATE, (ephemeral, b"", OPEN, 1))
+                hello += wire.frame(struct.pack(">ii", 0, Op.CREATE) + body)
+            self.socket.sendall(hello)
             frame = self.read_frame()
             _, self.timeout_ms, self.session_id = struct.unpack_from(">iiq", frame)
             self.password = frame[20:36]
+            if ephemeral:
+                assert self.read_until(0)[0].code == 0
         except BaseException:
             self.socket.close()
             raise
@@ -126,6 +136,13 @@ class RawClient:
     def ping(self) -> list[Notice]:
         """The events that were on their way."""
         return self.read_until(self.send(Op.PING, xid=wire.XID_PING))[1]
+
+    def gone(self) -> str:
+        """The path of the next node that is deleted."""
+        while True:
+            got = self.read()
+            if isinstance(got, Notice) and got.kind == Event.DELETED:
+                return got.path
 
     def close(self) -> None:
         self.socket.close()

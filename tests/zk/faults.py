@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.apache import held_ports
 from tests.zk.client import Closed, RawClient
 from zk import wire
 from zk.acl import OPEN
@@ -25,6 +26,7 @@ class ServerProcess:
     def __init__(self, data_dir: Path | None, tick_ms: int = 500) -> None:
         self.data_dir, self.tick_ms, self.port = data_dir, tick_ms, 0
         self.process: subprocess.Popen[str] | None = None
+        self._held = contextlib.ExitStack()
 
     @property
     def hosts(self) -> str:
@@ -37,6 +39,7 @@ class ServerProcess:
 
     def start(self) -> float:
         """Seconds until it answers."""
+        self.port = self.port or held_ports(1, self._held)[0]
         command = [sys.executable, "-m", "zk", "--port", str(self.port)]
         command += ["--tick-ms", str(self.tick_ms)]
         if self.data_dir is not None:
@@ -47,7 +50,7 @@ class ServerProcess:
         line = self.process.stdout.readline().strip()
         if not line:
             raise RuntimeError(f"the server did not start (exit {self.process.wait()})")
-        self.port = int(line.rsplit(":", 1)[1])
+        assert self.port == int(line.rsplit(":", 1)[1])
         with RawClient(self.hosts, connect=False) as probe:
             probe.socket.sendall(b"ruok")
             assert probe.socket.recv(4) == b"imok"
@@ -65,12 +68,16 @@ class ServerProcess:
             self.process.communicate()
             self.process = None
 
+    def close(self) -> None:
+        self.kill()
+        self._held.close()
+
     def __enter__(self) -> ServerProcess:
         self.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.kill()
+        self.close()
 
 
 class Writer(threading.Thread):
@@ -144,10 +151,10 @@ def fill(hosts: str, n_nodes: int) -> None:
 def client_process(hosts: str, path: str, timeout_ms: int) -> Iterator[subprocess.Popen[str]]:
     """A process that holds an ephemeral node and pings three times per timeout."""
     code = (
-        "import sys, threading; from tests.zk.client import RawClient; from zk.acl import OPEN; "
-        "from zk.wire import Op; hosts, path, timeout = sys.argv[1:]; "
-        "c = RawClient(hosts, timeout_ms=int(timeout)); "
-        "c.call(Op.CREATE, path, b'', OPEN, 1); print('ready', flush=True); "
+        "import sys, threading; from tests.zk.client import RawClient; "
+        "hosts, path, timeout = sys.argv[1:]; "
+        "c = RawClient(hosts, timeout_ms=int(timeout), ephemeral=path); "
+        "print('ready', flush=True); "
         "wait = threading.Event(); "
         "\nwhile not wait.wait(c.timeout_ms / 3000): c.ping()"
     )

@@ -19,6 +19,7 @@ from tests import apache
 from tests.zk.parity import Side
 from zk import wire
 from zk.acl import digest_id
+from zk.tree import Tree
 from zk.wire import Acl, Op
 
 pytestmark = [
@@ -317,11 +318,17 @@ def machine(pair: Pair) -> type[RuleBasedStateMachine]:
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
     digest = digest_id(SUPER)
-    properties = (f"-Dzookeeper.DigestAuthenticationProvider.superDigest={digest}",)
+    properties = (
+        f"-Dzookeeper.DigestAuthenticationProvider.superDigest={digest}",
+        "-Dznode.container.checkIntervalMs=3600000",
+    )
     with (
+        pytest.MonkeyPatch.context() as patch,
         zk.EmbeddedServer(tick_ms=2000, super_digest=digest) as embedded,
         apache.ApacheServer(tick_ms=2000, properties=properties) as real,
     ):
+        # Each looks after empty containers in a minute of its own: here neither does.
+        patch.setattr(Tree, "empty_containers", lambda tree: [])
         yield Pair([embedded.hosts, real.hosts])
 
 

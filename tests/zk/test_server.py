@@ -22,7 +22,7 @@ from kazoo.client import KazooClient
 
 import zk
 from tests import apache
-from tests.zk.client import Closed, Notice, RawClient
+from tests.zk.client import TIMEOUT_S, Closed, Notice, RawClient
 from tests.zk.test_wire import mutate, seeds
 from zk import wire
 from zk.acl import OPEN
@@ -33,11 +33,14 @@ from zk.wire import Code, Event, Op
 pytestmark = [pytest.mark.net, pytest.mark.timeout(60)]
 
 
+SLOW_MS = 3000  # a tick with which sessions last a minute: as long as a test may take
+
+
 @pytest.fixture
 def server() -> Iterator[zk.EmbeddedServer]:
     threads = set(threading.enumerate())
     handles = os.listdir("/proc/self/fd")
-    with zk.EmbeddedServer() as running:
+    with zk.EmbeddedServer(tick_ms=SLOW_MS) as running:
         yield running
     assert set(threading.enumerate()) <= threads, "a thread is left"
     assert len(os.listdir("/proc/self/fd")) <= len(handles), "a descriptor is left"
@@ -127,30 +130,34 @@ def test_largest_frame_works_and_one_byte_more_does_not(server: zk.EmbeddedServe
 
 def test_idle_sockets_do_not_disturb_the_others(server: zk.EmbeddedServer) -> None:
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(bystander(server.hosts))
+        alone = stack.enter_context(zk.EmbeddedServer(tick_ms=SLOW_MS))
+        clients = [stack.enter_context(bystander(one.hosts)) for one in (server, alone)]
         idle = [stack.enter_context(stray(server.hosts)) for _ in range(500)]
         for s in idle[:100]:
             s.sendall(b"\0\0")  # half a length
-        times = []
-        for _ in range(200):
-            start = time.perf_counter()
-            client.ping()
-            times.append(time.perf_counter() - start)
-        assert sorted(times)[197] < 0.5  # 99 %, on a machine that does other things too
+        times: list[list[float]] = [[], []]
+        for _ in range(200):  # by turns, so that the machine is as slow for both
+            for client, took in zip(clients, times, strict=True):
+                start = time.perf_counter()
+                client.ping()
+                took.append(time.perf_counter() - start)
+        among, by_itself = [sorted(took)[100] for took in times]
+        assert among < 10 * by_itself
 
 
 def test_silent_peer_is_closed_after_the_handshake_s_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("zk.server.HANDSHAKE_TIMEOUT_S", 0.2)
-    with zk.EmbeddedServer() as server, bystander(server.hosts), stray(server.hosts) as s:
-        assert is_closed(s)
+    with zk.EmbeddedServer(tick_ms=SLOW_MS) as server, bystander(server.hosts):
+        monkeypatch.setattr("zk.server.HANDSHAKE_TIMEOUT_S", 0.2)
+        with stray(server.hosts) as s:
+            assert is_closed(s)
 
 
 def test_connections_of_one_address_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_PER_LOOPBACK >= 1000
     monkeypatch.setattr("zk.server.MAX_PER_LOOPBACK", 5)
-    with zk.EmbeddedServer() as server, contextlib.ExitStack() as stack:
+    with zk.EmbeddedServer(tick_ms=SLOW_MS) as server, contextlib.ExitStack() as stack:
         for _ in range(5):
             stack.enter_context(RawClient(server.hosts))
         with pytest.raises((Closed, ConnectionError)):
@@ -191,29 +198,29 @@ def test_four_letter_words_are_answered_before_a_session_only(server: zk.Embedde
 
 
 def test_session_without_a_word_ends_within_its_timeout_and_a_tick() -> None:
-    with zk.EmbeddedServer(tick_ms=50) as server:
-        with RawClient(server.hosts) as watcher, RawClient(server.hosts, timeout_ms=200) as client:
-            client.call(Op.CREATE, "/e", b"", OPEN, 1)
-            watcher.call(Op.EXISTS, "/e", True)
-            start = time.monotonic()
-            event = None
-            while event is None:
-                watcher.socket.settimeout(0.02)
-                try:
-                    event = watcher.read()
-                except TimeoutError:
-                    watcher.send(Op.PING, xid=-2)
-                else:
-                    event = event if isinstance(event, Notice) else None
-            assert event == Notice(Event.DELETED, "/e")
-            assert 0.2 <= time.monotonic() - start <= 0.2 + 0.05 + 0.1 + 0.2  # 0.2 for this reader
-            with pytest.raises(Closed):
-                client.read()
+    tick_ms, timeout_ms = 500, 1000
+    with (
+        zk.EmbeddedServer(tick_ms=tick_ms) as server,
+        RawClient(server.hosts, timeout_ms=20 * tick_ms) as watcher,
+    ):
+        for path in ("/e", "/later"):
+            watcher.call(Op.ADD_WATCH, path, 0)
+        start = time.monotonic()
+        with (
+            RawClient(server.hosts, timeout_ms=timeout_ms, ephemeral="/e") as client,
+            RawClient(server.hosts, timeout_ms=timeout_ms + tick_ms, ephemeral="/later") as later,
+        ):
+            assert watcher.gone() == "/e"
+            assert time.monotonic() - start >= timeout_ms / 1000
+            assert watcher.gone() == "/later"  # who began later and has a tick more
+            for ended in (client, later):
+                with pytest.raises(Closed):
+                    ended.read()
 
 
 def test_kazoo_basics(server: zk.EmbeddedServer) -> None:
-    client = KazooClient(server.hosts, timeout=4)
-    client.start(timeout=10)
+    client = KazooClient(server.hosts, timeout=TIMEOUT_S)
+    client.start(timeout=TIMEOUT_S)
     try:
         events: list[str] = []
         done = threading.Event()
@@ -224,7 +231,7 @@ def test_kazoo_basics(server: zk.EmbeddedServer) -> None:
 
         assert client.exists("/a", watch=watch) is None
         assert client.create("/a", b"x") == "/a"
-        assert done.wait(10) and "CREATED" in events[0]
+        assert done.wait(TIMEOUT_S) and "CREATED" in events[0]
         assert client.get("/a")[0] == b"x"
         client.set("/a", b"y")
         assert client.create("/a/s-", ephemeral=True, sequence=True) == "/a/s-0000000000"
@@ -371,9 +378,9 @@ def test_tls_serves_and_refuses_who_speaks_plain(tmp_path: Path) -> None:
     command += ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
     subprocess.run(command, check=True, capture_output=True)
     tls = make_tls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
-    with zk.EmbeddedServer(tls=tls) as server:
-        client = KazooClient(server.hosts, use_ssl=True, verify_certs=False, timeout=4)
-        client.start(timeout=10)
+    with zk.EmbeddedServer(tls=tls, tick_ms=SLOW_MS) as server:
+        client = KazooClient(server.hosts, use_ssl=True, verify_certs=False, timeout=TIMEOUT_S)
+        client.start(timeout=TIMEOUT_S)
         try:
             assert client.create("/a", b"x") == "/a"
             with stray(server.hosts) as s:
@@ -449,14 +456,14 @@ def test_hundred_thousand_random_frames_on_a_live_port_disturb_no_one(
 
 
 def test_address_of_version_six_is_in_brackets() -> None:
-    server = zk.EmbeddedServer(host="::1")
+    server = zk.EmbeddedServer(host="::1", tick_ms=SLOW_MS)
     try:
         server.start()
     except ServerError:
         pytest.skip("no IPv6 on this machine")
     with server:
-        client = KazooClient(server.hosts, timeout=4)
-        client.start(timeout=10)
+        client = KazooClient(server.hosts, timeout=TIMEOUT_S)
+        client.start(timeout=TIMEOUT_S)
         try:
             assert server.hosts.startswith("[::1]:") and client.exists("/zookeeper")
         finally:
@@ -466,13 +473,13 @@ def test_address_of_version_six_is_in_brackets() -> None:
 
 def test_peer_that_never_reads_its_last_answer_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zk.server.CLOSE_TIMEOUT_S", 0.2)
-    with zk.EmbeddedServer() as server, bystander(server.hosts) as calm:
+    with zk.EmbeddedServer(tick_ms=SLOW_MS) as server, bystander(server.hosts) as calm:
         calm.call(Op.CREATE, "/big", b"x" * 900_000, OPEN, 0)
         client = RawClient(server.hosts)
         body = wire.encode_body(Op.GET_DATA, ("/big", False))
         client.socket.sendall(wire.frame(struct.pack(">ii", 9, Op.GET_DATA) + body) * 20)
         client.socket.sendall(struct.pack(">i", -1))  # after it, the server hangs up
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + TIMEOUT_S
         with RawClient(server.hosts, session_id=client.session_id, password=client.password):
             # The session has moved: the old connection is closed, and after a while let go. The
             # three are the two sessions, and who asks.
