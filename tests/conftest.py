@@ -9,8 +9,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from horn.backends import BACKENDS
+
+# How long an example takes is the machine's business, and no test is about it.
+settings.register_profile("horn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("horn")
 
 # A backend joins every test that takes ``backend`` as soon as its module is there.
 EXISTING = [name for name, module in BACKENDS.items() if importlib.util.find_spec(module)]

@@ -51,7 +51,7 @@ def met(given: Any, stack: ExitStack) -> tuple[Meeting, Topology]:
     topology = Topology(*given.topology)
     run = SimpleNamespace(
         n_tasks=topology.n_tasks, n_groups=topology.n_groups, n_servers=topology.n_servers,
-        guests=False, hosts=given.hosts, job=given.job, url=given.url, epoch=given.epoch,
+        groups=(), guests=False, hosts=given.hosts, job=given.job, url=given.url, epoch=given.epoch,
         journals=given.journals, start_timeout_s=WAIT_S, superstep_timeout_s=WAIT_S,
     )  # fmt: skip
     strategy = SimpleNamespace(is_joined=False, has_messages=True)

@@ -33,10 +33,26 @@ SESSION_S = 6.0
 DEADLINE_S = 60.0
 
 JOB = """
+import os
+import time
+from dataclasses import dataclass
+
 import horn
 
 
-def job(hidden=64, epochs=2, rate=0.1, samples=0):
+@dataclass(frozen=True)
+class Held:
+    initial: float
+    since: int
+    until: str
+
+    def at(self, iteration):
+        while iteration >= self.since and not os.path.exists(self.until):
+            time.sleep(0.05)
+        return self.initial
+
+
+def job(hidden=64, epochs=2, rate=0.1, samples=0, since=0, until=""):
     net = horn.Network(seed=3)
     net.input(784)
     net.layer(hidden, activation="relu")
@@ -46,7 +62,8 @@ def job(hidden=64, epochs=2, rate=0.1, samples=0):
     if samples:
         x, y = x[:samples], y[:samples]
     test = horn.data.mnist("test")
-    return horn.Job(net, data=(x, y), test=(test.x, test.y), optimizer=horn.SGD(rate),
+    optimizer = horn.SGD(Held(rate, since, until) if until else rate)
+    return horn.Job(net, data=(x, y), test=(test.x, test.y), optimizer=optimizer,
                     batch_size=100, epochs=epochs)
 """
 

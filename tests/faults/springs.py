@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 PUSHING = "pushing"
-HELD_S = 20.0  # at most, that another task is held up for
+HELD_S = 60.0  # at most, that another task is held up for
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,81 @@ class Trap:
 
         springs.set_at(self.phase, self.mark, self.rank, iteration == self.iteration)
         return self.initial
+
+
+@dataclass(frozen=True)
+class Holds:
+    """A schedule whose tasks wait before an iteration until the file ``mark`` is there, so that
+    they are not through before something was done to them. Who starts when it is there, waits for
+    the file ``second``, if that has a name.
+    """
+
+    mark: str
+    iteration: int
+    second: str = ""
+    initial: float = 0.05
+
+    def __post_init__(self) -> None:
+        import os
+
+        import tests.faults.springs as springs
+
+        if springs.my_rank() >= 0:
+            if self.second and os.path.exists(self.mark):
+                springs.wait_for(self.second)
+            springs.hold_before(self.iteration, self.mark)
+
+    def at(self, iteration: int) -> float:
+        return self.initial
+
+
+@dataclass(frozen=True)
+class Late:
+    """A schedule for which tasks, not servers, come ``late_s`` after all others, once there is the
+    file ``mark``.
+    """
+
+    mark: str
+    n_workers: int
+    late_s: float = 2.0
+    initial: float = 0.05
+
+    def __post_init__(self) -> None:
+        import os
+        import time
+
+        import tests.faults.springs as springs
+
+        if 0 <= springs.my_rank() < self.n_workers and os.path.exists(self.mark):
+            time.sleep(self.late_s)
+
+    def at(self, iteration: int) -> float:
+        return self.initial
+
+
+def hold_before(iteration: int, mark: str) -> None:
+    """In this process no batch of that iteration begins until the file is there. Not every strategy
+    asks a task's schedule before it.
+    """
+    from horn.loop import Loop
+
+    expect = Loop._expect
+
+    def expects(loop: Loop, rows: Any) -> None:
+        if loop.iteration == iteration:
+            wait_for(mark)
+        expect(loop, rows)
+
+    Loop._expect = expects  # type: ignore[method-assign]
+
+
+def wait_for(path: str) -> None:
+    """Until a file is there."""
+    ends = time.monotonic() + HELD_S
+    while not os.path.exists(path):
+        if time.monotonic() > ends:
+            raise TimeoutError(path)
+        time.sleep(0.002)
 
 
 def my_rank() -> int:

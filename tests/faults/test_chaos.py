@@ -18,7 +18,7 @@ import pytest
 from tests.apache import is_available
 from tests.faults.chaos import KINDS, Asker, Chaos, Vulnerable, plan
 from tests.faults.cluster import HORN, JOB, digest, until
-from tests.faults.witness import ROLES, Memory, held, left
+from tests.faults.witness import ROLES, Memory, held, is_at_rest, left
 from tests.hosts import hosts, why_not
 
 pytestmark = [
@@ -30,12 +30,17 @@ N_WORKERS = 3
 LEAKS_S = 60.0  # for all that a job had to be gone
 MEMORY = 1.3  # times the peak of the undisturbed run
 GOODPUT = 0.5
+BATCHES = 30  # of an epoch
 EPOCHS = 720  # of a job that takes more than ten minutes with what happens to it
 SHAPE = ["--groups", "2", "--tasks", "2", "--max-restarts", "1000", "--checkpoint-every", "20"]
 
 
-def run_of(cluster, epochs, faults=()):
-    """A job to its end, with faults: its id, its seconds from the first step on, peaks, chaos."""
+def run_of(cluster, epochs, faults=(), *, is_held=False):
+    """A job to its end, with faults: its id, its seconds from the first step on, peaks, chaos.
+    is_held : it waits before its last epoch until all faults are over.
+    """
+    mark = cluster.folder / "faults-are-over"
+    hold = ["--since", str((epochs - 1) * BATCHES), "--until", str(mark)] if is_held else []
     target = cluster.folder / "mnist.py"
     target.write_text(JOB)
     with cluster.session() as coord:
@@ -43,7 +48,7 @@ def run_of(cluster, epochs, faults=()):
         with Memory(cluster.hosts) as memory:
             client = cluster.hosts[0].start(
                 *HORN, "submit", *SHAPE, *cluster.options(), str(target), "--",
-                "--samples", "3000", "--hidden", "500", "--epochs", str(epochs),
+                "--samples", "3000", "--hidden", "500", "--epochs", str(epochs), *hold,
                 env=cluster.environment, cwd=cluster.folder,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
@@ -54,6 +59,7 @@ def run_of(cluster, epochs, faults=()):
                 until(lambda: asker.iteration > 0, 60.0, cluster.told)
                 began = time.monotonic()
                 disturbed.go_on(faults)
+                mark.touch()
                 until(asker.is_over.is_set, 1800.0, lambda: "\n".join(disturbed.done))
                 seconds = time.monotonic() - began
             finally:
@@ -66,15 +72,17 @@ def see(net, folder, epochs, seed, chaos_s=None, mean_s=None):
     """The experiment; prints its figures. Without times faults come in the first three quarters of
     what the undisturbed run takes, six in all.
     """
+    is_held = chaos_s is None  # else faults come as long as the job lasts
     with Vulnerable(net, N_WORKERS, folder, slots=3) as cluster:
         run_of(cluster, 1)  # what is measured once, and kept, is not the job's
         calm, calm_s, calm_peak, _ = run_of(cluster, epochs)
         assert cluster.status(calm)["state"] == "SUCCEEDED"
         cluster.wait_workers(N_WORKERS)
+        until(lambda: is_at_rest(cluster), LEAKS_S, cluster.told)
         before = held(cluster)
         chaos_s = chaos_s or 0.75 * calm_s
         faults = plan(chaos_s, mean_s or chaos_s / 6, seed)
-        job, took_s, peak, disturbed = run_of(cluster, epochs, faults)
+        job, took_s, peak, disturbed = run_of(cluster, epochs, faults, is_held=is_held)
         told = "\n".join([f"seed {seed}", *disturbed.done])
         print(told, file=sys.stderr)
         cluster.wait_workers(N_WORKERS)

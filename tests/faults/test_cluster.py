@@ -109,7 +109,7 @@ def _line(pid):
 
 
 def test_a_life_of_a_job(cluster):
-    job = cluster.submit(*SHAPE, "--name", "life", *LONG[:-1], "1000", text=TEXT)
+    job = cluster.submit(*SHAPE, "--name", "life", *LONG[:-1], "1000000", text=TEXT)
     assert job.startswith("life-") and "\n" not in job
     begun(cluster, job)
     status = cluster.status(job)
@@ -299,7 +299,7 @@ def test_nothing_can_be_reached_from_another_host_by_default(net, tmp_path):
         processes.append(here.start(*HORN, *words, env=environment, **how))
         until(lambda: len(set(here.ports()) - before) >= 2, 30.0)
         words = ["submit", "--local", "--tasks", "2", "--transport", "tcp", "mnist.py", "--"]
-        words += ["--samples", "2000", "--epochs", "1000"]
+        words += ["--samples", "2000", "--epochs", "1000000"]
         processes.append(here.start(*HORN, *words, env=environment, **how))
         until(lambda: len(set(here.ports()) - before) >= 5, 60.0)
         found = set(here.ports(only_loopback=False)) - before

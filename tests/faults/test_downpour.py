@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 import horn
 from horn.errors import CheckpointError, Conflict, JobError, TaskFailed
 from horn.progress import Progress
+from horn.strategies.downpour import Downpour
+from tests.faults.springs import Holds, Late
 
 pytestmark = pytest.mark.cluster
 
@@ -31,6 +34,21 @@ def job(epochs: int = 4, **more: Any) -> horn.Job:
 SETTINGS: dict[str, Any] = {"groups": 2, "servers": 1, "strategy": "downpour"}
 
 
+PER_EPOCH = -(-job().iterations_per_epoch // 2)  # of two groups
+
+
+@dataclass(frozen=True)
+class Sprung(Downpour):
+    """With a spring in every process: of schedules only servers are asked."""
+
+    spring: Any = None
+
+
+def held(spring: Any) -> dict[str, Any]:
+    """The same settings, with a spring."""
+    return SETTINGS | {"strategy": Sprung(spring=spring)}
+
+
 def pid_of(rank: int) -> int:
     """The process of this one's that is listed as <job>:<rank>."""
     for found in Path("/proc").glob("[0-9]*/stat"):
@@ -45,17 +63,22 @@ def pid_of(rank: int) -> int:
 
 
 class Killer(Progress):
-    """Kills ranks at certain epochs, and notes what is said and shown."""
+    """Kills ranks at certain epochs, and notes what is said and shown. mark : a file that is made
+    when all are killed.
+    """
 
-    interval_s = 0.05
+    interval_s = 0.0  # of every step
 
-    def __init__(self, plan: dict[int, list[int]]) -> None:
+    def __init__(self, plan: dict[int, list[int]], mark: Path) -> None:
         self.plan, self.notes, self.epochs = dict(plan), [], []
         self.pids: dict[int, set[int]] = {}
+        self.mark = mark
 
     def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
         for rank in self.plan.pop(epoch, []):
             os.kill(pid_of(rank), signal.SIGKILL)
+            if not self.plan:
+                self.mark.touch()
 
     def epoch(self, row: Any) -> None:
         self.epochs.append(row["epoch"])
@@ -71,8 +94,10 @@ class Killer(Progress):
 
 @pytest.mark.parametrize("rank, unit", [(0, "group 0"), (1, "group 1"), (2, "server 0")])
 def test_only_what_ended_starts_again(tmp_path, rank, unit):
-    killer = Killer({2: [rank]})
-    run = horn.train(job(), checkpoints=tmp_path, progress=killer, **SETTINGS)
+    killer = Killer({2: [rank]}, tmp_path / "killed")
+    # In the middle of epoch 2, in which all are then.
+    spring = Holds(str(killer.mark), PER_EPOCH + PER_EPOCH // 2)
+    run = horn.train(job(), checkpoints=tmp_path / "c", progress=killer, **held(spring))
     assert [note.partition(" (")[0] for note in killer.notes] == [f"Restarting {unit}"]
     assert killer.epochs == [1, 2, 3, 4] == run.history["epoch"]
     assert all(len(pids) <= (2 if other == rank else 1) for other, pids in killer.pids.items())
@@ -92,6 +117,17 @@ def test_a_run_goes_on_from_what_its_servers_were_told(tmp_path):
         assert np.array_equal(array, again.model.parameters[name])
 
 
+def test_servers_wait_for_tasks_that_come_late_to_a_run_that_was_done(tmp_path):
+    """They know its end from before, and find nobody there."""
+    mark = tmp_path / "late"
+    spring = Late(str(mark), n_workers=2)
+    for epochs in (1, 2, 2):
+        run = horn.train(job(epochs), checkpoints=tmp_path / "c", resume=mark.exists(),
+                         **held(spring))  # fmt: skip
+        assert run.history["epoch"] == list(range(1, epochs + 1))
+        mark.touch()
+
+
 def test_another_runs_folder_is_refused(tmp_path):
     horn.train(job(1), checkpoints=tmp_path, **SETTINGS)
     with pytest.raises(Conflict, match="servers of another run were told; resume it, or choose"):
@@ -102,23 +138,31 @@ def test_another_runs_folder_is_refused(tmp_path):
 
 def test_who_dies_again_and_again_is_given_up(tmp_path):
     class Poisoned(Killer):
+        threads: list[threading.Thread] = []
+
         def note(self, text: str) -> None:
             super().note(text)
-            threading.Thread(target=self.again).start()
+            self.threads.append(threading.Thread(target=self.again))
+            self.threads[-1].start()
 
         def again(self) -> None:
             """Its successor, as soon as there is one."""
-            ends = time.monotonic() + 20.0
+            ends = time.monotonic() + 60.0
             while time.monotonic() < ends:
                 try:
                     os.kill(pid_of(2), signal.SIGKILL)
                     return
                 except LookupError:
-                    pass
+                    time.sleep(0.001)
 
-    killer = Poisoned({1: [2]})
+    killer = Poisoned({1: [2]}, tmp_path / "killed")
+    # No group is through an epoch, which would give a server new attempts.
+    spring = Holds(str(tmp_path / "never"), PER_EPOCH // 2)
     with pytest.raises(TaskFailed, match="server 0 .*"):
-        horn.train(job(200), checkpoints=tmp_path, progress=killer, max_restarts=2, **SETTINGS)
+        horn.train(job(200), checkpoints=tmp_path / "c", progress=killer, max_restarts=2,
+                   **held(spring))  # fmt: skip
+    for thread in killer.threads:
+        thread.join()
     assert len(killer.notes) == 2
 
 

@@ -38,8 +38,9 @@ def calm(cluster_of: Agents, client: Cluster, folder: Path) -> str:
     return weights(client, job, folder)
 
 
-def submit(cluster_of: Agents, client: Cluster) -> str:
-    return cluster_of.submit(client, "--epochs", EPOCHS, tasks=2, checkpoint_every=100)
+def submit(cluster_of: Agents, client: Cluster, *more: str) -> str:
+    arguments = ("--epochs", EPOCHS, *more)
+    return cluster_of.submit(client, *arguments, tasks=2, checkpoint_every=100)
 
 
 def iteration(client: Cluster, job: str) -> int:
@@ -83,14 +84,15 @@ def test_a_job_moves_on_as_workers_come_and_go(cluster_of: Agents, client: Clust
     """Killed or told to leave, each worker is followed by one that came while it worked."""
     cluster_of.start("a", shared=True)
     expected = calm(cluster_of, client, tmp_path)
-    job = submit(cluster_of, client)
+    job = submit(cluster_of, client, *cluster_of.held(1000))
     for worker, follower, how in (("a", "b", signal.SIGKILL), ("b", "c", signal.SIGTERM)):
         cluster_of.wait_running(client, job, iteration(client, job) + 100)
         cluster_of.start(follower, shared=True)
         assert cluster_of.tasks(worker)
         cluster_of.kill(worker, how)
-        cluster_of.processes.pop(worker).wait(20)
+        cluster_of.processes.pop(worker).wait(60)
         cluster_of.wait(lambda f=follower: cluster_of.tasks(f))
+    cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
     assert status.result["host"] == "c" and status.record.n_restarts == 2

@@ -22,9 +22,10 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not()),
 ]
 QUIET_S = 0.3  # who has heard nothing for so long hears nothing
+LONG_S = 20.0  # for what comes, however slow all are
 
 
-def heard(a, b, n_bytes=10, timeout_s=QUIET_S):
+def heard(a, b, n_bytes=10, timeout_s=LONG_S):
     """What of so many bytes from ``a`` comes to ``b``, without connection, and how fast."""
     with b.inside():
         there = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -41,7 +42,36 @@ def heard(a, b, n_bytes=10, timeout_s=QUIET_S):
             return 0, timeout_s
 
 
-def carried(a, b, n_bytes=1000, timeout_s=QUIET_S, listener=None):
+def is_heard(a, b):
+    return heard(a, b, timeout_s=QUIET_S)[0] > 0
+
+
+def n_heard(a, b, n):
+    """How many of so many datagrams come, where some are lost and none is late: who hears one that
+    was sent later has heard all of them.
+    """
+    with b.inside():
+        there = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with a.inside():
+        here = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with here, there:
+        there.bind((b.address, 0))
+        for _ in range(n):
+            here.sendto(b"counts", there.getsockname())
+        found, ends = [], time.monotonic() + LONG_S
+        there.settimeout(0.05)
+        while b"last" not in found:
+            assert time.monotonic() < ends, found
+            here.sendto(b"last", there.getsockname())
+            try:
+                while b"last" not in found:
+                    found.append(there.recv(100))
+            except TimeoutError:
+                pass
+        return found.count(b"counts")
+
+
+def carried(a, b, n_bytes=1000, timeout_s=LONG_S, listener=None):
     """How many bytes came by a TCP connection from ``a`` to ``b``; seconds."""
     if listener is None:
         with b.inside():
@@ -57,7 +87,7 @@ def carried(a, b, n_bytes=1000, timeout_s=QUIET_S, listener=None):
                 while part := connection.recv(65_536):
                     got.append(len(part))
                 connection.sendall(b"!")
-        except TimeoutError:
+        except OSError:
             pass
 
     taker = threading.Thread(target=take)
@@ -70,7 +100,7 @@ def carried(a, b, n_bytes=1000, timeout_s=QUIET_S, listener=None):
             connection.sendall(bytes(n_bytes))
             connection.shutdown(socket.SHUT_WR)
             connection.recv(1)
-    except TimeoutError:
+    except OSError:  # there was no answer, or the host is known to be away
         pass
     finally:
         spent = time.monotonic() - began
@@ -89,16 +119,18 @@ def test_what_is_cut_is_dropped_and_heals(net):
     a, b, c = net.hosts
     assert heard(a, b)[0] == heard(b, a)[0] == 10
     net.cut(a, b)
-    assert heard(a, b)[0] == heard(b, a)[0] == 0 and heard(a, c)[0] == heard(c, b)[0] == 10
+    assert not is_heard(a, b) and not is_heard(b, a)
+    assert heard(a, c)[0] == heard(c, b)[0] == 10
     net.heal()
     net.cut(b, one_way=True)
-    assert heard(b, a)[0] == heard(b, c)[0] == 0 and heard(a, b)[0] == heard(c, b)[0] == 10
+    assert not is_heard(b, a) and not is_heard(b, c)
+    assert heard(a, b)[0] == heard(c, b)[0] == 10
     net.heal()
     assert heard(b, a)[0] == 10
     net.unplug(a)
-    assert carried(c, b)[0] == 1000 and carried(c, a)[0] == 0
+    assert carried(c, b)[0] == 1000 and carried(c, a, timeout_s=QUIET_S)[0] == 0
     net.plug(a)
-    assert heard(b, a, timeout_s=5.0)[0] == 10
+    assert heard(b, a)[0] == 10
 
 
 def test_ports_are_cut_alone(net):
@@ -107,24 +139,23 @@ def test_ports_are_cut_alone(net):
         listener = socket.create_server((b.address, 0))
     net.cut(b, ports=[listener.getsockname()[1]])
     assert carried(a, b)[0] == 1000  # another port
-    assert carried(a, b, listener=listener)[0] == 0
+    assert carried(a, b, timeout_s=QUIET_S, listener=listener)[0] == 0
 
 
 def test_rate_delay_and_loss_are_what_was_asked_for(net):
     a, b, _ = net.hosts
     net.rate("1mbit", [a])
-    n_bytes, spent = carried(a, b, 60_000, timeout_s=10)
+    n_bytes, spent = carried(a, b, 60_000)
     assert n_bytes == 60_000 and spent > 60_000 * 8 / 1e6 / 3  # less what a burst may be
     net.rate("1gbit")
     net.slow(60, 20)
-    times = [heard(a, b, timeout_s=2)[1] for _ in range(20)]
+    times = [heard(a, b)[1] for _ in range(20)]
     assert 0.035 < min(times) and max(times) > min(times) + 0.005
     net.heal()
     net.slow(0, 0, loss=0.3, seed=1)
-    n_heard = sum(heard(a, b, timeout_s=0.05)[0] == 10 for _ in range(60))
-    assert 30 <= n_heard <= 53
+    assert 30 <= n_heard(a, b, 60) <= 53
     net.heal()
-    assert heard(a, b)[1] < 0.02
+    assert min(heard(a, b)[1] for _ in range(20)) < 0.02
 
 
 def test_connections_break_on_both_sides(net):
@@ -168,11 +199,11 @@ def test_nothing_is_left_even_of_a_killed_run():
                 run.send_signal(signal.SIGKILL)
             else:
                 print(file=run.stdin, flush=True)
-            run.wait(20)
+            run.wait(60)
         if is_killed:
             sweep()
         assert [n for n in names() if n.startswith(stem)] == []
-        wait_until(lambda pid=pid: not _runs(int(pid)), 5.0)
+        wait_until(lambda pid=pid: not _runs(int(pid)))
 
 
 def _runs(pid):

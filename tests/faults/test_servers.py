@@ -32,6 +32,19 @@ WAIT_S = 60.0
 LONG_S = 1800.0
 
 
+@pytest.fixture(params=["told", pytest.param("judged", marks=pytest.mark.slow)])
+def figure(request: pytest.FixtureRequest) -> Any:
+    """For seconds that something took, and may take: they are told, and judged by the slow tests,
+    since in the gate others run beside.
+    """
+
+    def told(what: str, took_s: float, most_s: float) -> None:
+        print(f"\n{what} after {took_s:.2f} s", file=sys.stderr)
+        assert request.param == "told" or took_s <= most_s * slowness()
+
+    return told
+
+
 class Process:
     """One task or server; ``said`` is what it says, as it comes."""
 
@@ -67,6 +80,11 @@ class Process:
     def send(self, number: int) -> float:
         self.process.send_signal(number)
         return time.monotonic()
+
+    def stop(self) -> None:
+        """Returns when it stands still."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def end(self) -> int:
         """Wait for its end by itself."""
@@ -170,13 +188,15 @@ def kills(job: Job, server: int, n_pushes: int, n_kills: int, *, twice: bool) ->
 
 @pytest.mark.parametrize("url", ["ipc://", "tcp://127.0.0.1:0"])
 def test_a_server_that_is_killed_under_load_comes_back_and_no_push_is_lost_or_counts_twice(
-    make, url
+    make, url, tmp_path, figure
 ):
-    job = make(Topology(2, 2, 2), n_pushes=1 << 9, url=url)
+    hold = tmp_path / "go"  # nobody is through before the last kill
+    job = make(Topology(2, 2, 2), n_pushes=1 << 9, url=url, holds={"480": str(hold)})
     job.start_all()
     times = kills(job, 4, 1 << 9, 3, twice=True)
+    hold.touch()
     words = exact(job, 1 << 9)
-    assert max(times) <= BACK_S * slowness(), times
+    figure("a killed server is back", max(times), BACK_S)
     assert words[0]["spent"]["n_replayed"] > 0 and words[1]["spent"]["n_replayed"] == 0
 
 
@@ -195,82 +215,105 @@ def test_a_million_pushes_are_summed_exactly_while_a_server_is_killed(make):
     assert max(times) <= BACK_S * slowness(), times
 
 
-def test_all_servers_killed_at_once_come_back(make):
-    job = make(Topology(2, 1, 2), n_pushes=600)
+def test_all_servers_killed_at_once_come_back(make, tmp_path):
+    hold = tmp_path / "go"
+    job = make(Topology(2, 1, 2), n_pushes=600, holds={"400": str(hold)})
     job.start_all()
     job.of[0].hear("clock", 200)
     for server in (2, 3):
         job.of[server].send(signal.SIGKILL)
+    hold.touch()
     job.start(2, 3)
     exact(job, 600)
 
 
-def test_a_group_that_is_killed_goes_on_where_servers_know_it(make):
-    job = make(Topology(2, 2, 2), n_pushes=512)
+def test_a_group_that_is_killed_goes_on_where_servers_know_it(make, tmp_path):
+    hold, begun = tmp_path / "go", 0
+    job = make(Topology(2, 2, 2), n_pushes=512, holds={"400": str(hold)})
     job.start_all()
     for number in range(3):
-        job.of[3].hear("clock", 100 * (number + 1))
+        if begun < 100 * (number + 1):  # else it may say nothing before it is let go
+            job.of[3].hear("clock", 100 * (number + 1))
         victims = (2, 3)  # group 1; one is killed, the other ends with it
         for rank in victims:
             job.of[rank].send(signal.SIGKILL)
         job.start(*victims)
-        clocks = {job.of[rank].hear("clock")["clock"] for rank in victims}
-        assert len(clocks) == 1 and clocks.pop() >= 100 * number
+        [begun] = {job.of[rank].hear("clock")["clock"] for rank in victims}
+        assert begun >= 100 * number
+    hold.touch()
     exact(job, 512)
 
 
-def test_group_0_may_be_killed_too(make):
-    job = make(Topology(2, 1, 1), n_pushes=400, max_staleness=2)
+def test_group_0_may_be_killed_too(make, tmp_path):
+    hold = tmp_path / "go"
+    job = make(Topology(2, 1, 1), n_pushes=400, max_staleness=2, holds={"300": str(hold)})
     job.start_all()
     job.of[0].hear("clock", 150)
     job.of[0].send(signal.SIGKILL)
+    hold.touch()
     job.start(0)
     exact(job, 400)
 
 
-def test_a_task_that_was_stopped_while_another_got_its_place_applies_nothing_and_ends(make):
+def test_a_task_that_was_stopped_while_another_got_its_place_applies_nothing_and_ends(
+    make, tmp_path, figure
+):
     """Experiment 13."""
+    hold, last = tmp_path / "go", tmp_path / "go-on"
     job = make(Topology(2, 1, 2), n_pushes=1 << 11)
-    job.start_all()
+    # It is not through before it is stopped, and the next one not before it goes on.
+    job.start(0, 1, 2, 3, holds={"1024": str(hold)})
     job.of[1].hear("clock", 100)
     zombie = job.of[1]
-    zombie.send(signal.SIGSTOP)
-    job.start(1)  # as who orders it does once its time is over: its node is taken, with an epoch
+    zombie.stop()
+    hold.touch()
+    # as who orders it does once its time is over: its node is taken, with an epoch
+    job.start(1, holds={"2000": str(last)})
     job.of[1].hear("clock", 1)
     woken = zombie.send(signal.SIGCONT)
     error = zombie.hear("error")
     assert zombie.end() == 3
+    took_s = time.monotonic() - woken
     assert error["error"] in ("Fenced", "SessionLost")
-    assert time.monotonic() - woken <= ENDS_S * slowness()
+    last.touch()
     exact(job, 1 << 11)
+    figure("a task that was stopped ends", took_s, ENDS_S)
 
 
-def test_a_server_that_was_stopped_while_another_got_its_place_ends(make):
-    job = make(Topology(2, 1, 1), n_pushes=1 << 10)
+def test_a_server_that_was_stopped_while_another_got_its_place_ends(make, tmp_path, figure):
+    hold, last = tmp_path / "go", tmp_path / "go-on"
+    holds = {"512": str(hold), "768": str(last)}
+    job = make(Topology(2, 1, 1), n_pushes=1 << 10, holds=holds)
     job.start_all()
     job.of[0].hear("clock", 100)
     zombie = job.of[2]
-    zombie.send(signal.SIGSTOP)
+    zombie.stop()
     job.start(2)
     job.of[2].hear("ready")
-    job.of[0].hear("clock", 200)
+    hold.touch()
+    job.of[0].hear("clock", 512)
     woken = zombie.send(signal.SIGCONT)
     error = zombie.hear("error")
     assert zombie.end() == 3 and error["error"] in ("Fenced", "SessionLost")
-    assert time.monotonic() - woken <= ENDS_S * slowness()
+    took_s = time.monotonic() - woken
+    last.touch()
     exact(job, 1 << 10)
+    figure("a server that was stopped ends", took_s, ENDS_S)
 
 
-def test_a_group_waits_for_a_server_until_its_deadline_and_says_which_is_gone(make):
-    job = make(Topology(1, 1, 2), n_pushes=10_000, timeout_s=3.0)
+def test_a_group_waits_for_a_server_until_its_deadline_and_says_which_is_gone(make, figure):
+    timeout_s = 5.0
+    job = make(Topology(1, 1, 2), n_pushes=1_000_000, timeout_s=timeout_s, say_every=1)
     job.start_all()
-    job.of[0].hear("clock", 50)
+    error = job.of[0].hear("clock", 50)
     killed = job.of[2].send(signal.SIGKILL)
-    error = job.of[0].hear("error")
+    while "error" not in error:
+        last, error = error, job.of[0].hear("at")
     assert error["error"] == "BarrierTimeout"
     assert "server 0" not in error["text"] and "server 1 has not answered" in error["text"]
     assert "no link: its connection broke" in error["text"]
-    assert 2.5 <= error["at"] - killed <= 3.0 * slowness() + 2.0
+    assert error["at"] - last["at"] >= timeout_s  # since it was at work
+    figure("a group gave a server up", error["at"] - killed, timeout_s + 2.0)
 
 
 def test_groups_come_and_leave_while_others_go_on(make, hosts, tmp_path):
@@ -319,7 +362,7 @@ def slowness() -> float:
     return max((time.monotonic() - began) / QUIET_S, 1.0)
 
 
-def test_a_zombie_of_a_group_that_came_later_applies_nothing_and_ends(make, tmp_path):
+def test_a_zombie_of_a_group_that_came_later_applies_nothing_and_ends(make, tmp_path, figure):
     hold = tmp_path / "go"
     job = make(Topology(2, 1, 2), n_pushes=800, max_staleness=4, holds={"400": str(hold)})
     job.start_all()
@@ -332,16 +375,17 @@ def test_a_zombie_of_a_group_that_came_later_applies_nothing_and_ends(make, tmp_
         job.all.append(lives[-1])
         if len(lives) == 1:
             begun = lives[0].hear("clock")["clock"]
-            lives[0].send(signal.SIGSTOP)
+            lives[0].stop()
     zombie, again = lives
     assert again.hear("clock")["clock"] >= begun >= 380
     woken = zombie.send(signal.SIGCONT)
     error = zombie.hear("error")
     assert zombie.end() == 3 and error["error"] in ("Fenced", "SessionLost")
-    assert time.monotonic() - woken <= ENDS_S * slowness()
+    took_s = time.monotonic() - woken
     hold.touch()
     again.hear("done")
     arrays, words = job.ended()
     total = 2 * 800 + (800 - begun)
     assert set(arrays[0]) == {float(total)}
     assert {value for word in words for w in word["w"].values() for value in w} == {float(total)}
+    figure("a task that was stopped ends", took_s, ENDS_S)

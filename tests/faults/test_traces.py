@@ -5,6 +5,7 @@ checkpoints are written and read.
 
 from __future__ import annotations
 
+import contextlib
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ import pytest
 from horn.cluster.client import Cluster
 from horn.cluster.jobs import State
 from horn.cluster.resuming import resume
-from tests.cluster.agents import Agents, agents
+from horn.errors import NotFound
+from tests.cluster.agents import FOREVER, Agents, agents
 from tests.faults import watch
 from tests.faults.test_security import forms, processes, secrets_of
 
@@ -54,15 +56,16 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
 
 
 def _run(made: Agents, cluster: Cluster) -> Traces:
-    job = made.submit(cluster, "--epochs", "2000", groups=2, tasks=2, checkpoint_every=50)
+    job = made.submit(cluster, "--epochs", FOREVER, groups=2, tasks=2, checkpoint_every=50)
     made.wait_running(cluster, job, 120)
     places: dict[str, bytes] = {}
     tasks = [pid for name in ("a", "b") for pid in made.tasks(name)]
     everyone = [pid for name in ("a", "b") for pid in processes(made.processes[name].pid)]
     for pid in everyone:
-        for name in FILES:
-            places[f"/proc/{pid}/{name}"] = Path(f"/proc/{pid}/{name}").read_bytes()
-    lines = {pid: places[f"/proc/{pid}/cmdline"] for pid in everyone}
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            for name in FILES:
+                places[f"/proc/{pid}/{name}"] = Path(f"/proc/{pid}/{name}").read_bytes()
+    lines = {pid: places.get(f"/proc/{pid}/cmdline", b"") for pid in everyone}
     foremen = [pid for pid, line in lines.items() if b"horn.cluster.foreman" in line]
     _read_tree(made, cluster, job, places)
     cluster.stop(job, now=False)
@@ -84,7 +87,8 @@ def _read_tree(made: Agents, cluster: Cluster, job: str, places: dict[str, bytes
         if node is not None:  # else it has just gone
             acl = cluster.coord._acl_of(path, 10.0)
             places[f"znode {path} {node.changed}"] = node.data + str(acl).encode()
-            todo += [f"{path}/{name}" for name in cluster.coord.children(path)]
+            with contextlib.suppress(NotFound):
+                todo += [f"{path}/{name}" for name in cluster.coord.children(path)]
 
 
 def test_nothing_of_the_key_is_found_around_a_job(traces: Traces):

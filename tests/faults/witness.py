@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from horn.cluster.worker import MAX_WAITING
 from tests.faults.cluster import Cluster
 from tests.hosts import Host
 
@@ -84,6 +85,15 @@ def _peak(pid: int) -> int:
     return 0
 
 
+def is_at_rest(cluster: Cluster) -> bool:
+    """Whether all that the agents keep ready for the next job is there."""
+    wanted = Counter({"agent": 1, "foreman": 1, "waiting task": min(cluster.slots, MAX_WAITING)})
+    return all(
+        Counter(role for pid in pids if (role := role_of(pid))) == wanted
+        for pids in pids_on(cluster.hosts).values()
+    )
+
+
 def held(cluster: Cluster) -> dict[str, set[str]]:
     """What there is of a cluster that a job could leave: processes, sockets, shared memory, files.
 
@@ -102,7 +112,9 @@ def held(cluster: Cluster) -> dict[str, set[str]]:
         for pid in pids:
             if role_of(pid) == "agent":
                 found[f"descriptors of the agent on {where}"] = _numbered(_descriptors(pid))
-    found["shared memory"] = set(os.listdir("/dev/shm"))
+    # Without what tests beside this one have there.
+    names = os.listdir("/dev/shm")
+    found["shared memory"] = {name for name in names if not name.startswith("horn-test-")}
     found["temporary files"] = set(os.listdir(cluster.environment["TMPDIR"]))
     found["folders of work"] = {str(p) for p in cluster.folder.glob("worker*/jobs/*/work-*")}
     shared = cluster.folder / "shared"
