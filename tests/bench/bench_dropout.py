@@ -24,13 +24,14 @@ import numpy as np
 
 import horn
 from horn._kernels import blas
+from horn._kernels.engine import Tape
 from horn.backends import Setup, make
 from horn.data import Dataset
 from tests.bench.calm import interleaved
 
 SIZES = [784, 512, 512, 10]
 TARGET = 2.0
-N_STEPS = 8  # of a block
+UNTIMED_S, TIMED_S = 0.03, 0.06  # of a block
 
 
 class Plain(horn.Neuron):
@@ -82,13 +83,12 @@ def check(runs: Any, batch: int) -> None:
 
 def block(runs: Any, rows: np.ndarray, iterations: Iterator[int]) -> float:
     """Seconds per step."""
-    iteration = next(iterations)
-    # its threads slept while the other side ran: in training they do not
-    runs.step(rows, iteration=iteration, first_sample=0)
-    begin = time.perf_counter()
-    for k in range(N_STEPS):
-        runs.step(rows, iteration=iteration + k, first_sample=0)
-    return (time.perf_counter() - begin) / N_STEPS
+    for seconds in (UNTIMED_S, TIMED_S):  # its threads slept while the other side ran
+        n_steps, begin = 0, time.perf_counter()
+        while (spent := time.perf_counter() - begin) < seconds:
+            runs.step(rows, iteration=next(iterations), first_sample=0)
+            n_steps += 1
+    return spent / n_steps
 
 
 def main() -> None:
@@ -110,14 +110,15 @@ def main() -> None:
         if threads == 1:
             os.sched_setaffinity(0, {max(cpus)})
         blocks = {
-            "without": partial(block, sides[False], rows, count(step=N_STEPS)),
-            "with": partial(block, sides[True], rows, count(step=N_STEPS)),
+            "without": partial(block, sides[False], rows, count()),
+            "with": partial(block, sides[True], rows, count()),
         }
         times, is_calm = interleaved(blocks, args.seconds, is_alone=threads == 1)
         os.sched_setaffinity(0, cpus)
         median = {side: statistics.median(v) * 1e6 for side, v in times.items()}
         result = {
             "batch": args.batch, "threads": threads, "blas": blas.load().name,
+            "products": Tape().products,
             "without_us": median["without"], "with_us": median["with"],
             "ratio": median["without"] / median["with"],
             "ratio_of_fastest": min(times["without"]) / min(times["with"]),
@@ -126,7 +127,8 @@ def main() -> None:
         results.append(result)
         disturbed = "" if result["is_calm"] else ", DISTURBED"
         print(
-            f"b{args.batch} threads {threads} {result['blas']}: "
+            f"b{args.batch} threads {threads}, products by {result['products']} "
+            f"({result['blas']}): "
             f"without {median['without']:.0f} us, with {median['with']:.0f} us, "
             f"{result['ratio']:.2f}x as fast, {result['ratio_of_fastest']:.2f}x by the fastest "
             f"({result['blocks']} blocks{disturbed})"

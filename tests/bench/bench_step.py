@@ -12,9 +12,10 @@ that do not count, then some that do; it counts if the machine was calm (tests/b
 is calm often enough. With 1 thread all sides run on one processor. The opponent is the fastest of
 PyTorch's eager mode and torch.compile, each with SGD foreach and SGD fused (--eager leaves
 torch.compile out: it needs a C++ compiler and half a minute to start). HORN_BLAS chooses horn's
-library. Beside it runs the same arithmetic written by hand with np.dot(out=) and no allocation, on
-NumPy's own BLAS. --claims prints what is promised (issue 2) and whether it holds, by the medians of
-the blocks. The exit code is 1 where a claim does not hold.
+library; without it products may be horn's own (docs/notes/0070). Beside it runs the same arithmetic
+written by hand with np.dot(out=) and no allocation, on NumPy's own BLAS. --claims prints what is
+promised (issue 2) and whether it holds, by the medians of the blocks. The exit code is 1 where a
+claim does not hold.
 """
 
 from __future__ import annotations
@@ -312,7 +313,8 @@ def measure(
     best = min(opponents, key=lambda k: median[k])
     result = {
         "net": name, "batch": batch, "threads": threads, "dropout": args.dropout,
-        "blas": blas.load().name, "simd": engine.LEVEL, "horn_us": median["horn"] * 1e6,
+        "blas": blas.load().name, "products": engine.Tape().products, "simd": engine.LEVEL,
+        "horn_us": median["horn"] * 1e6,
         "best": best, "best_us": median[best] * 1e6, "ratio": median[best] / median["horn"],
         "ratio_of_fastest": min(min(times[k]) for k in opponents) / min(times["horn"]),
         "horn_fastest_us": min(times["horn"]) * 1e6, "blocks": min(map(len, times.values())),
@@ -367,7 +369,8 @@ def main() -> None:
                 results.append(r)
                 disturbed = "" if r["is_calm"] else ", DISTURBED"
                 numpy = f"{r['over_numpy']:.2f} of NumPy's" if "over_numpy" in r else ""
-                print(f"{name} b{batch:<5} threads {threads}  horn {r['blas']:8} "
+                made = r["blas"] if r["products"] == r["blas"] else f"{r['products']} ({r['blas']})"
+                print(f"{name} b{batch:<5} threads {threads}  products by {made:15} horn "
                       f"{r['horn_us']:9.0f} us   PyTorch {r['best']:8} {r['best_us']:9.0f} us   "
                       f"ratio {r['ratio']:.2f}  of the fastest "
                       f"{r['ratio_of_fastest']:.2f} ({r['blocks']} blocks{disturbed})  {numpy}",
