@@ -187,14 +187,18 @@ static inline __mmask16 K(bits16)(const view_t *v, int64_t at, int64_t first, in
     if (at == last >> 4) m &= 0xffffu >> (15 - (last & 15));
     return (__mmask16)m;
 }
-static void K(squeeze)(const view_t *v, const float *p, float *to, int64_t i2, int64_t c) {
+/* `ahead`: the row that comes next, which is fetched meanwhile. */
+static void K(squeeze)(const view_t *v, const float *p, const float *ahead, float *to, int64_t i2,
+                       int64_t c) {
     const int64_t first = v->index[2][i2], last = v->index[2][i2 + c - 1];
+    float *end = to + c;
     for (int64_t at = first >> 4; at <= last >> 4; at++) {
         const __mmask16 m = K(bits16)(v, at, first, last);
-        const int n = __builtin_popcount(m);
+        _mm_prefetch((const char *)(ahead + 16 * at), _MM_HINT_T0);
         const __m512 x = _mm512_maskz_compress_ps(m, _mm512_maskz_loadu_ps(m, p + 16 * at));
-        _mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1), x);
-        to += n;
+        if (end - to >= 16) _mm512_storeu_ps(to, x);            /* the rest comes next */
+        else _mm512_mask_storeu_ps(to, (__mmask16)((1u << (end - to)) - 1), x);
+        to += __builtin_popcount(m);
     }
 }
 static void K(spread)(const view_t *v, float *p, const float *from, int64_t i2, int64_t c) {
@@ -212,14 +216,16 @@ static void K(spread)(const view_t *v, float *p, const float *from, int64_t i2, 
 #endif
 
 static void K(fetch)(const view_t *v, REAL *restrict to, int64_t i0, int64_t i1, int64_t r,
-                     int64_t i2, int64_t c, int64_t row_start) {
+                     int64_t i2, int64_t c, int64_t row_start, int64_t n1) {
     const int64_t s2 = v->stride[2]; const int32_t *x2 = v->index[2];
     const int64_t start = K(place)(v, 0, i0);
+    (void)n1;
     for (int64_t row = 0; row < r; row++, to += c) {
         int64_t off = start + K(place)(v, 1, i1 + row);
 #if LEVEL == 2 && IS_F32
         if (LIVE_BITS(v) && c > 0) {
-            K(squeeze)(v, (const float *)v->data + off, to, i2, c);
+            const int64_t next = i1 + row + 1 < n1 ? start + K(place)(v, 1, i1 + row + 1) : off;
+            K(squeeze)(v, (const float *)v->data + off, (const float *)v->data + next, to, i2, c);
             continue;
         }
 #endif
@@ -417,7 +423,7 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
                        + i2 * v->stride[2];
         } else {
             value[k] = m->strip + l->slot[k] * STRIP;
-            K(fetch)(v, value[k], i0, i1, r, i2, c, row_start);
+            K(fetch)(v, value[k], i0, i1, r, i2, c, row_start, m->d->indptr ? 0 : m->d->n[1]);
         }
     }
     int first = l->n_in + l->n_const;

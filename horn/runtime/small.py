@@ -23,6 +23,7 @@ from horn.backends.formulas import Formulas
 from horn.backends.kernels import Runner
 from horn.compiler.ir import Op, load, make, select
 from horn.data import Dataset
+from horn.network import Network
 from horn.optimizers import Optimizer, Slots
 from horn.runtime.merging import COUNT, MASK, MEAN, NORM, SUM, ZERO, Home, Parent, homes
 from horn.schedules import Schedule
@@ -89,10 +90,9 @@ class Small:
         assert engine._training is not None
         runner = engine._training[0]
         assert isinstance(runner, Runner)
-        self.places = [np.arange(layer.size, dtype=np.int32) for layer in network.layers]
         self.numbers = {
             k: runner.arrays[f"layer{k}#index"]
-            for k in range(len(self.places))
+            for k in range(len(network.layers))
             if f"layer{k}#index" in runner.arrays
         }
         ending = f"/{GRADIENT}"
@@ -104,6 +104,7 @@ class Small:
         self.states = {name: engine.arrays[name] for name in parent.states}
         self.tape = Tape(np.dtype(job.dtype), runner.tape.n_threads)
         self.formulas = Formulas(self.tape)
+        self.places, self.present = self._append_places(network)
         self.draw = self.tape.dim(2**32 - 1)
         self.masks: dict[str, Array] = {}
         self.samples: list[tuple[Array, Array]] = []
@@ -116,8 +117,23 @@ class Small:
         """How many numbers of each learned array a sub-model has: what it computes, and sends."""
         return {name: array.size for name, array in self.gradients.items()}
 
+    def _append_places(self, network: Network) -> tuple[dict[int, Array], dict[int, Array]]:
+        """By hidden layer: at which places of the parent's the neurons are, and what says so. The
+        tape makes one from the other, and then knows the places as bits: it reads and writes whole
+        vectors there, three times as fast as one number after the other.
+        """
+        places, present = {}, {}
+        for layer in network.layers:
+            if layer.kind == "hidden":
+                n = self.parent.job.network.layers[layer.index].size
+                present[layer.index] = mask = np.zeros(n, np.uint8)
+                kept = np.zeros(n + 1, np.int32)
+                self.tape.live(mask, kept, self.tape.dim(n), label=f"{layer.name}, places")
+                places[layer.index] = kept[: layer.size]
+        return places, present
+
     def _append(self, arrays: Mapping[str, Array]) -> None:
-        """Everything that runs on the tape: draws and gathers, norms, updates."""
+        """Everything else that runs on the tape: draws and gathers, norms, updates."""
         parent, homes = self.parent, self.parent.homes
         if self.dropconnect < 1.0:
             for name in self.gradients:
@@ -134,7 +150,8 @@ class Small:
             self.formulas.append(axes, [(View(array, home.letters), node)], views, label=name)
         shared = [name for name in self.gradients if not homes[name].is_own]
         own = [name for name in self.gradients if homes[name].is_own]
-        self.bounds = [len(self.masks), len(self.tape)]  # of gather, norms, sums, updates
+        begin = len(self.present) + len(self.masks)
+        self.bounds = [begin, len(self.tape)]  # of gather, norms, sums, updates
         for name in own:
             self._append_update(homes[name], norm=True)
         self.bounds.append(len(self.tape))
@@ -150,11 +167,10 @@ class Small:
         return View(whole, home.letters, self._index(home), ascending=True)
 
     def _index(self, home: Home) -> dict[str, Array]:
-        layers = self.parent.job.network.layers
         return {
             letter: self.places[k]
             for letter, k in zip(home.letters, home.layers, strict=True)
-            if layers[k].kind == "hidden"
+            if k in self.places
         }
 
     def _append_mask(self, home: Home) -> None:
@@ -203,15 +219,16 @@ class Small:
 
     def place(self, members: Sequence[Array], number: int, draw: int) -> None:
         """From now on this is sub-model ``number``, which has these neurons of each layer."""
-        for places, some in zip(self.places, members, strict=True):
-            places[...] = some
+        for k, present in self.present.items():
+            present[...] = 0
+            present[members[k]] = 1
         for k, array in self.numbers.items():
             array[...] = members[k]
         if self.masks:
             self.tape.dims[self.draw.index] = draw & 0xFFFFFFFF
             for first, samples in self.samples:
                 np.add(first, np.uint64(number << 32), out=samples)
-            self.tape.run(0, len(self.masks))
+        self.tape.run(0, self.bounds[0])
 
     def gather(self) -> None:
         """Bring the sub-model's weights and States here."""
