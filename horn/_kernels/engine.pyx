@@ -233,6 +233,7 @@ cdef class Tape:
     cdef int n_dims, n_scalars
     cdef dict sources, bits
     cdef object failure
+    cdef bint in_python  # products go back to NumPy
 
     def __cinit__(self, dtype=np.float32, n_threads=1, blas=None):
         memset(&self.t, 0, sizeof(tape_t))
@@ -255,8 +256,9 @@ cdef class Tape:
         t.blas_get = <void *><uintptr_t>self.blas.get_threads
         t.blas_set = <void *><uintptr_t>self.blas.set_threads
         # wide.c beats a library that does not use all that the processor has; Intel's does on Intel's
-        t.wide = (t.dtype == 0 and LEVEL == 2 and t.sgemm != NULL and not self.blas.is_asked
+        t.wide = (t.dtype == 0 and LEVEL == 2 and not self.blas.is_asked
                   and not (self.blas.name == "mkl" and is_intel()))
+        self.in_python = self.blas.sgemm == 0 and not t.wide
         t.numpy_gemm = numpy_gemm
         t.owner = <void *>self
         # spinning pays only while every thread has a core (pure spinning collapses beyond that)
@@ -311,24 +313,25 @@ cdef class Tape:
         thin : by the kernel of thin.c where it can.
         """
         cdef gemm_t *g = self._gemm(a, b, c, alpha, beta, m, n, k)
-        if thin and self.t.dtype == 0 and g.c.row and self.blas.sgemm:
+        if thin and self.t.dtype == 0 and g.c.row and not self.in_python:
             g.v, g.ldv = <float *>g.c.data, g.c.ld
             self._room_for_kernels()
         cdef ins_t *ins = self._append(K_GEMM, label or "gemm", g, NULL)
-        ins.numpy = self.blas.sgemm == 0
+        ins.numpy = self.in_python
         return self.t.n_ins - 1
 
     @property
     def reads_live(self):
-        """Whether `live_gemm` is there: float32, AVX-512 and a BLAS by function pointer."""
-        return self.t.dtype == 0 and LEVEL == 2 and self.blas.sgemm != 0
+        """Whether `live_gemm` is there: float32, AVX-512 and products without NumPy."""
+        return self.t.dtype == 0 and LEVEL == 2 and not self.in_python
 
     def live_gemm(self, a, w, c, *, m=None, n=None, k=None, beta=0.0, label=""):
         """c = a @ b + beta * c, where b is `w`, a matrix at live places: a View over "kn" or "nk"
         whose index lists ascend. One kernel (live.h), for a thin batch: m is at most 256.
         """
         if not self.reads_live:
-            raise ValueError("live_gemm needs float32, AVX-512 and a BLAS: gather, then gemm")
+            raise ValueError("live_gemm needs float32, AVX-512 and products without NumPy: gather, "
+                             "then gemm")
         place, turned = w.array, w.axes == ("n", "k")
         if w.axes not in (("k", "n"), ("n", "k")) or not is_row(place) or not w.ascending:
             raise ValueError(f'b is a row-major View over "kn" or "nk" with ascending lists, got '
@@ -390,7 +393,7 @@ cdef class Tape:
         if self.t.dtype == 0 and g.c.row:
             self._find_thin(g, c, list(inputs), list(ops), list(outputs))
         cdef ins_t *ins = self._append(K_GEMM_LOOP, label or "gemm_loop", g, l)
-        ins.numpy = self.blas.sgemm == 0
+        ins.numpy = self.in_python
         return self.t.n_ins - 1
 
     def update(self, a, b, w, *, alpha, v=None, decay=0.0, parts=(), k=None, label=""):

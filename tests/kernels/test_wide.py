@@ -1,5 +1,7 @@
 """The product that the engine makes itself (wide.c), against NumPy in float64."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -66,6 +68,18 @@ def test_a_part_of_a_product_has_the_bits_of_the_whole(first, n_rows, col, n_thr
         tape.gemm(x, y, c)
         tape.run()
     np.testing.assert_array_equal(part, whole[first : first + n_rows, col : col + 40])
+
+
+def test_without_a_library_products_are_horns_too(kernel_rng):
+    absent = replace(blas.load("numpy"), is_asked=False)
+    a, b = lying(kernel_rng, 30, 40, "C", 0), lying(kernel_rng, 40, 20, "C", 0)
+    c = np.empty((30, 20), np.float32)
+    tape = Tape(np.float32, 1, absent)
+    assert tape.products == "horn" and tape.reads_live
+    tape.gemm(a, b, c)
+    tape.run()
+    np.testing.assert_allclose(c, a @ b, rtol=1e-5, atol=1e-5)
+    assert Tape(np.float64, 1, absent).products == "numpy"
 
 
 def test_who_asks_for_a_library_gets_its_products(monkeypatch):
