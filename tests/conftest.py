@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 
 # Horn has threads of its own. Those of NumPy's library, here and in all processes that tests start,
 # would only wait for one another.
@@ -16,6 +17,11 @@ from horn.backends import BACKENDS
 # How long an example takes is the machine's business, and no test is about it.
 settings.register_profile("horn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("horn")
+
+# A shell that starts pytest in the background has it, and all processes that tests start, ignore
+# Ctrl-C, which some tests are about.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A backend joins every test that takes ``backend`` as soon as its module is there.
 EXISTING = [name for name, module in BACKENDS.items() if importlib.util.find_spec(module)]
