@@ -305,8 +305,8 @@ BOMBS = {
 
 @contextlib.contextmanager
 def lines_counted():
-    """Yields a list whose one item is how many lines of the reader have run inside. Garbage of other
-    tests, which may be collected meanwhile, has lines as well.
+    """Yields a list whose one item is how many lines of the reader have run inside. Garbage of
+    other tests, which may be collected meanwhile, has lines as well.
     """
     n = [0]
 
