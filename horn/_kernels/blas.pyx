@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from horn.errors import JobError
+
 NAMES = ("mkl", "openblas", "numpy")
 _LOADED = {}
 
@@ -37,10 +39,13 @@ class Blas:
 
 
 def load(name=None):
-    """The BLAS called `name`, or the best one here (HORN_BLAS, else mkl, openblas, numpy)."""
+    """The BLAS called `name`, or the best one here (HORN_BLAS, else mkl, openblas, numpy).
+
+    JobError : no library is called that, or it is not here.
+    """
     wanted = name or os.environ.get("HORN_BLAS") or ""
     if wanted and wanted not in NAMES:
-        raise ValueError(f"no BLAS is called {wanted!r}; HORN_BLAS is one of {', '.join(NAMES)}")
+        raise JobError(f"no BLAS is called {wanted!r}; HORN_BLAS is one of {', '.join(NAMES)}")
     if wanted in _LOADED:
         return _LOADED[wanted]
     for candidate in [wanted] if wanted else NAMES:
@@ -48,7 +53,7 @@ def load(name=None):
         if found is not None:
             _LOADED[wanted] = replace(found, is_asked=bool(wanted))
             return _LOADED[wanted]
-    raise ValueError(
+    raise JobError(
         f"the BLAS {wanted!r} is not here; "
         + (
             "install it with: pip install 'horn-bsp[mkl]'"

@@ -318,3 +318,12 @@ def test_a_model_that_is_damaged_foreign_or_missing(
 def test_predictions_go_to_a_known_kind_of_file(run: Any, model: str) -> None:
     done = run("predict", model, "digits:test", "-o", "out.parquet")
     assert_refused(done, 2, "predictions are written as .npy or .csv")
+
+
+# --- the machine ---
+
+
+def test_a_blas_that_nobody_has(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORN_BLAS", "opnblas")
+    done = run("submit", "job.py")
+    assert_refused(done, 2, "no BLAS is called 'opnblas'; HORN_BLAS is one of mkl, openblas, numpy")
