@@ -143,7 +143,7 @@ cdef extern from "tape.h":
         void *owner
         char **scratch
         int64_t scratch_bytes
-        char **thin
+        char **packs
         int32_t wide
         void *blas_get
         void *blas_set
@@ -772,15 +772,15 @@ cdef class Tape:
 
     cdef int _room_for_kernels(self) except -1:
         cdef void *block = NULL
-        if self.t.thin:
+        if self.t.packs:
             return 0
-        self.t.thin = <char **>calloc(self.t.n_threads, sizeof(char *))
-        if not self.t.thin:
+        self.t.packs = <char **>calloc(self.t.n_threads, sizeof(char *))
+        if not self.t.packs:
             raise MemoryError
         for i in range(self.t.n_threads):
             if posix_memalign(&block, 64, KERNEL_BYTES):
                 raise MemoryError
-            self.t.thin[i] = <char *>block
+            self.t.packs[i] = <char *>block
         return 0
 
     def _array(self, array, name, writes=False):

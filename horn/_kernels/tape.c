@@ -179,10 +179,10 @@ static void gemm_part(const tape_t *t, const gemm_t *g, int64_t r0, int64_t r1, 
         const int64_t *as = g->a.stride, *bs = g->b.stride;
         if (g->c.row)
             wide_product((const float *)a, as[0], as[1], (const float *)b, bs[0], bs[1], (float *)c,
-                         g->c.ld, m, n, k, (float)alpha, (float)beta, t->thin[tid]);
+                         g->c.ld, m, n, k, (float)alpha, (float)beta, t->packs[tid]);
         else
             wide_product((const float *)b, bs[1], bs[0], (const float *)a, as[1], as[0], (float *)c,
-                         g->c.ld, n, m, k, (float)alpha, (float)beta, t->thin[tid]);
+                         g->c.ld, n, m, k, (float)alpha, (float)beta, t->packs[tid]);
         return;
     }
 #endif
@@ -217,7 +217,7 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
         share(n, tid, nt, 1, &lo, &hi);
         live_product((const float *)g->a.data, g->a.stride[0], g->a.stride[1], &w, g->live == 2,
                      (float *)g->c.data, g->c.stride[0], g->c.stride[1], m, lo, hi, k,
-                     (float)beta, t->thin[tid]);
+                     (float)beta, t->packs[tid]);
         return;
     }
 #endif
@@ -226,13 +226,13 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
         return;
     }
 #ifdef HORN_X86
-    if (g->v && t->thin && LEVEL_USED == 2 && k > 0 && k <= THIN_K) {
+    if (g->v && t->packs && LEVEL_USED == 2 && k > 0 && k <= THIN_K) {
         if (m * n * (k + 1) < 65536) { nt = 1; if (tid) return; }
         share(m, tid, nt, m >= 32 * nt ? 12 : 1, &lo, &hi);
         thin_update((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
                     (const float *)g->b.data, g->b.stride[0], g->b.stride[1], lo, hi, n, k,
                     (float)alpha, (float)beta, g->v, g->ldv, NULL, 0, NULL, NULL, NULL, NULL,
-                    t->thin[tid]);
+                    t->packs[tid]);
         return;
     }
 #endif
@@ -270,20 +270,12 @@ static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
     }
     if (nt > 1 && m * n * (k + 1) < 65536) { nt = 1; if (tid) return; }
 #ifdef HORN_X86
-    if (g->v && t->thin && !ins->numpy && LEVEL_USED == 2 && k > 0
-        && (k <= THIN_K || (t->wide && !g->rows && !g->cols))) {
-        /* more samples than fit: all but the last of them only go into v */
-        const int64_t turns = (k + THIN_K - 1) / THIN_K;
+    if (g->v && t->packs && !ins->numpy && LEVEL_USED == 2 && k > 0 && k <= THIN_K) {
         share(m, tid, nt, m >= 32 * nt ? 12 : 1, &lo, &hi);
-        for (int64_t turn = 0; turn < turns; turn++) {
-            const int64_t k0 = k * turn / turns, kn = k * (turn + 1) / turns - k0;
-            const int is_last = turn + 1 == turns;
-            thin_update((const float *)g->a.data + k0 * g->a.stride[1], g->a.stride[0], g->a.stride[1],
-                        (const float *)g->b.data + k0 * g->b.stride[0], g->b.stride[0], g->b.stride[1],
-                        lo, hi, n, kn, (float)alpha, turn ? 1.0f : (float)value_of(t, g->decay),
-                        g->v, g->ldv, is_last ? g->w : NULL, g->ldw, g->rows, g->cols, g->bits,
-                        is_last && g->n_parts ? g : NULL, t->thin[tid]);
-        }
+        thin_update((const float *)g->a.data, g->a.stride[0], g->a.stride[1],
+                    (const float *)g->b.data, g->b.stride[0], g->b.stride[1], lo, hi, n, k,
+                    (float)alpha, (float)value_of(t, g->decay), g->v, g->ldv, g->w, g->ldw,
+                    g->rows, g->cols, g->bits, g->n_parts ? g : NULL, t->packs[tid]);
         return;
     }
 #endif
@@ -457,6 +449,6 @@ void tape_free(tape_t *t) {
     }
     free(t->ins);
     if (t->scratch) for (int i = 0; i < t->n_threads; i++) free(t->scratch[i]);
-    if (t->thin) for (int i = 0; i < t->n_threads; i++) free(t->thin[i]);
-    free(t->thin); free(t->scratch);
+    if (t->packs) for (int i = 0; i < t->n_threads; i++) free(t->packs[i]);
+    free(t->packs); free(t->scratch);
 }

@@ -127,7 +127,8 @@ struct tape_s {
     int64_t *dims; double *scalars;     /* NumPy's */
     void *sgemm, *dgemm;
     gemm_numpy_t numpy_gemm; void *owner;
-    char **scratch; int64_t scratch_bytes; char **thin;
+    char **scratch; int64_t scratch_bytes;
+    char **packs;               /* by thread: what the kernels of thin.h pack */
     int32_t wide;               /* products by wide.c, not by the BLAS */
     void *blas_get, *blas_set;  /* how many threads the BLAS itself would use */
     /* threads */
