@@ -51,11 +51,13 @@ class Side:
         return None
 
     def resume(self, index: int) -> Any:
-        """The same session on a new connection."""
+        """The same session on a new connection. One that was already gone has the number 0, and who
+        asks for that gets a new one.
+        """
         old = self.clients[index]
         old.close()
         self.clients[index] = self._connected(session_id=old.session_id, password=old.password)
-        return self.owners[self.clients[index].session_id]
+        return self.owners.setdefault(self.clients[index].session_id, len(self.owners))
 
     def move(self, index: int) -> Any:
         """The same session on a second connection: the first one is closed by the server."""
