@@ -32,12 +32,14 @@ from horn.cli import _cluster
               help="After so long without a word a machine is given up.")  # fmt: skip
 @click.option("--memory", metavar="BYTES", type=click.IntRange(min=1),
               help="At most so much private memory per process of a job.")  # fmt: skip
+@click.option("--user", metavar="NAME",
+              help="Of a worker that runs as root: jobs run as this user instead.")  # fmt: skip
 @click.option("--insecure", is_flag=True,
               help="Accept that whoever reaches this machine can run code on it.")  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Only warnings.")
 def command(zk_hosts: str | None, key_file: str | None, slots: int | None, address: str,
             name: str | None, folder: str | None, shared: str | None, session: str,
-            memory: int | None, insecure: bool, quiet: bool) -> int:  # fmt: skip
+            memory: int | None, user: str | None, insecure: bool, quiet: bool) -> int:  # fmt: skip
     """Run tasks of a cluster's jobs on this machine, until Ctrl-C.
 
     Off loopback (--host) it needs the cluster's key: make one with horn keygen, copy it to every
@@ -45,6 +47,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
     """
     from horn.cli import _screen
     from horn.cluster.offer import Offer
+    from horn.cluster.user import User
     from horn.cluster.worker import Agent
     from horn.errors import JobError
     from horn.runtime.limits import Limits, guard
@@ -69,7 +72,12 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
         is_insecure=insecure,
         session_s=_screen.duration(session),
         limits=Limits(memory_bytes=memory),
+        user=None if user is None else User.named(user),
     )
+    if user is None and os.geteuid() == 0:
+        logging.getLogger(__name__).warning(
+            "jobs run as root here and can read the key; --user NAME runs them as somebody else"
+        )
     agent = Agent(offer)
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -4,10 +4,11 @@
     packages/<digest>/             as it came: ``manifest`` and ``files``
     jobs/<job>/work-<epoch>/       a copy of the package, the current folder of the job's processes
     jobs/<job>/logs/               a file per process
-    <keep>/jobs/<job>/             progress.jsonl, checkpoints, model.horn
-    <keep>/packages/<digest>/      once more, for hosts that come later
+    jobs/<job>/kept/               progress.jsonl, checkpoints, model.horn
 
-``keep`` is the folder that all hosts share, or this one.
+In a folder that all hosts share what is kept is in jobs/<job>, and packages are once more, for
+hosts that come later. Where jobs run as another user, work-*, logs and kept are that user's: what
+is in them is opened with ``opened``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from horn.cluster import package, paths
 from horn.cluster.package import Unpacker
+from horn.cluster.user import User, is_plain, opened
 from horn.errors import Conflict, JobError, NotFound
 
 MODEL, PROGRESS, CHECKPOINTS = "model.horn", "progress.jsonl", "checkpoints"
@@ -34,21 +36,23 @@ LOG_BYTES = 8 * 1024 * 1024  # of one process; what comes after is dropped, and 
 
 
 class Depot:
-    """One agent's folder; made where it is missing, for its owner alone.
+    """One agent's folder; made where it is missing, for its owner alone. user : whom jobs run as,
+    if not as this process.
 
     Raises
     ------
     Conflict : another agent has it. JobError : it cannot be used.
     """
 
-    def __init__(self, folder: Path, shared: Path | None = None) -> None:
-        self.folder, self.shared = folder, shared
-        self.keep = shared or folder
+    def __init__(self, folder: Path, shared: Path | None = None, user: User | None = None) -> None:
+        self.folder, self.shared, self.user = folder, shared, user
         self._lock = threading.Lock()
         try:
-            for path in (folder, self.keep, folder / "packages", folder / "jobs",
-                         self.keep / "packages", self.keep / "jobs"):  # fmt: skip
-                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for base in (folder,) if shared is None else (folder, shared):
+                for path in (base, base / "packages", base / "jobs"):
+                    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._let_through(base)
+                self._let_through(base / "jobs")
             self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise JobError(f"{error.filename} cannot be used: {error.strerror}") from error
@@ -128,44 +132,62 @@ class Depot:
 
     def work(self, job: str, epoch: int, digest: str) -> Path:
         """A fresh copy of the package for an epoch."""
-        folder = self._job(job) / f"work-{epoch}"
-        self._job(job).mkdir(mode=0o700, exist_ok=True)
+        folder = self._made(job) / f"work-{epoch}"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self._package(digest) / "files", folder)
-        return folder
+        return self._given(folder)
 
     def drop_work(self, job: str, epoch: int) -> None:
         shutil.rmtree(self._job(job) / f"work-{epoch}", ignore_errors=True)
 
     def logs(self, job: str) -> Path:
-        folder = self._job(job) / "logs"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder
+        folder = self._made(job) / "logs"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return self._given(folder)
 
     def kept(self, job: str) -> Path:
-        folder = self.keep / "jobs" / paths.checked("job", job)
+        self._made(job)
+        folder = self._kept(job)
         folder.mkdir(mode=0o700, exist_ok=True)
-        return folder
+        return self._given(folder)
 
     def checkpoints(self, job: str) -> Path:
-        return self.keep / "jobs" / paths.checked("job", job) / CHECKPOINTS
+        return self._kept(job) / CHECKPOINTS
 
     def files(self, job: str) -> dict[str, Path]:
         """What can be read of a job from here, by the name that it has for others."""
         found = {p.name.removesuffix(".log"): p for p in sorted(self._job(job).glob("logs/*.log"))}
-        kept = self.keep / "jobs" / job
-        for name in (PROGRESS, MODEL):
-            if (kept / name).is_file():
-                found[name] = kept / name
-        return found
+        found |= {name: self._kept(job) / name for name in (PROGRESS, MODEL)}
+        return {name: path for name, path in found.items() if is_plain(path)}
 
     def forget(self, job: str) -> None:
         """Remove all of a job but packages, which other jobs may have too."""
-        for folder in (self._job(job), self.keep / "jobs" / job):
+        for folder in (self._job(job), self._kept(job)):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _job(self, job: str) -> Path:
         return self.folder / "jobs" / paths.checked("job", job)
+
+    def _kept(self, job: str) -> Path:
+        if self.shared is None:
+            return self._job(job) / "kept"
+        return self.shared / "jobs" / paths.checked("job", job)
+
+    def _made(self, job: str) -> Path:
+        folder = self._job(job)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._let_through(folder)
+        return folder
+
+    def _let_through(self, folder: Path) -> None:
+        """The user jobs run as may enter, and see nothing of what is there."""
+        if self.user is not None:
+            self.user.let_through(folder)
+
+    def _given(self, folder: Path) -> Path:
+        if self.user is not None:
+            self.user.give(folder)
+        return folder
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -200,10 +222,9 @@ class Log:
 
     def __init__(self, path: Path, limit: int = LOG_BYTES) -> None:
         self.path, self.limit = path, limit
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._times = os.open(path.with_suffix(TIMES), flags, 0o600)
+        self._times = opened(path.with_suffix(TIMES), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._marked_s = 0.0
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._n = os.fstat(self._fd).st_size
         self._is_full = self._n >= limit
 
@@ -234,11 +255,12 @@ def written_since(path: Path, age_s: float) -> int:
     """
     since_s = time.time() - age_s
     try:
-        marks = path.with_suffix(TIMES).read_bytes()
-    except FileNotFoundError:
+        with open(path.with_suffix(TIMES), "rb", opener=opened) as file:
+            marks = file.read()
+    except NotFound:
         return 0
     whole = len(marks) - len(marks) % MARK.size
-    at = path.stat().st_size
+    at = path.lstat().st_size
     for offset, made_s in reversed(list(MARK.iter_unpack(marks[:whole]))):
         if made_s + MARK_S < since_s:
             break
@@ -248,7 +270,7 @@ def written_since(path: Path, age_s: float) -> int:
 
 def _line_start(path: Path, at: int) -> int:
     """Of the line that holds this place."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=opened) as file:
         while at > 0:
             step = min(65536, at)
             file.seek(at - step)

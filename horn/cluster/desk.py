@@ -16,6 +16,7 @@ import msgspec
 
 from horn.cluster.depot import Depot, written_since
 from horn.cluster.package import MANIFEST_BYTES, MAX_BYTES
+from horn.cluster.user import opened
 from horn.errors import Conflict, NotFound
 from horn.transport._service import Call, Service
 
@@ -144,14 +145,14 @@ class Desk:
 
     def files(self, call: Call) -> Files:
         found = self.depot.files(call.request.job)
-        return Files({name: path.stat().st_size for name, path in found.items()})
+        return Files({name: path.lstat().st_size for name, path in found.items()})
 
     def read(self, call: Call) -> tuple[Got, Iterator[bytes]]:
         request: Read = call.request
         ends = time.monotonic() + request.wait_s
         while True:
             path = self.depot.files(request.job).get(request.name)
-            size = path.stat().st_size if path is not None else 0
+            size = path.lstat().st_size if path is not None else 0
             if size > request.offset or time.monotonic() >= ends or call.is_over:
                 break
             if self._closing.wait(LOOK_S):
@@ -191,7 +192,7 @@ class Desk:
 
 
 def _portions(path: str, start: int, n: int) -> Iterator[bytes]:
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=opened) as file:
         file.seek(start)
         while n and (data := file.read(min(n, 256 * 1024))):
             n -= len(data)
@@ -200,7 +201,7 @@ def _portions(path: str, start: int, n: int) -> Iterator[bytes]:
 
 def _tail(path: str, lines: int) -> int:
     """Where the last lines of a file begin."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=opened) as file:
         end = at = file.seek(0, os.SEEK_END)
         left = lines + 1  # the file ends with a newline, most of the time
         while at and end - at < READ_BYTES:

@@ -14,6 +14,7 @@ from horn.cluster.mastering import Terms
 from horn.cluster.records import Node
 from horn.cluster.seating import Need
 from horn.cluster.submission import Submission
+from horn.cluster.user import User
 from horn.errors import ProtocolError
 from horn.runtime.limits import Limits
 
@@ -26,7 +27,7 @@ class Offer:
 
     address : for others, and what is listened on. name : the host's. folder : its own, shared : one
     that all hosts see. key : the cluster's. is_insecure : may be reached from other hosts without
-    one.
+    one. user : whom jobs run as, if not as the agent, which is root then.
     """
 
     hosts: str
@@ -40,6 +41,7 @@ class Offer:
     root: str = "/horn"
     session_s: float = SESSION_S
     limits: Limits = Limits()
+    user: User | None = None
 
 
 def read_spec(key: Key | None, job: str, node: Node) -> Submission:

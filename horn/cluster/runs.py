@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,14 @@ PROGRAM = PREAMBLE.format(2) + "from horn.cluster.foreman import main; main()"
 
 
 class Foreman:
-    """A foreman's process: its line, its output, its end."""
+    """A foreman's process: its line, its output, its end. more : for its environment."""
 
-    def __init__(self, name: str, waits: Waits) -> None:
+    def __init__(self, name: str, waits: Waits, more: Mapping[str, str]) -> None:
         self.line, theirs = Line.pair()
         self.is_open, self.is_warm = True, False
         paths = [entry or os.getcwd() for entry in sys.path]
-        env = environment({"HORN_TASK_PATH": json.dumps(paths), "PYTHONUNBUFFERED": "1"})
+        own = {"HORN_TASK_PATH": json.dumps(paths), "PYTHONUNBUFFERED": "1"}
+        env = environment({**more, **own})
         words = [str(theirs.fileno()), str(os.getpid()), name, msgspec.json.encode(waits).decode()]
         try:
             self.process = subprocess.Popen(

@@ -77,7 +77,11 @@ class Agent:
         self.offer = offer
         self.name = offer.name or f"{platform.node().split('.')[0] or 'host'}"
         threads = max(len(os.sched_getaffinity(0)) // offer.slots, 1)
-        self.waits = Waits(min(offer.slots, MAX_WAITING), threads, offer.limits)
+        limits, self.environment = offer.limits, dict[str, str]()
+        if offer.user is not None:
+            limits = msgspec.structs.replace(limits, uid=offer.user.uid, gid=offer.user.gid)
+            self.environment = offer.user.environment
+        self.waits = Waits(min(offer.slots, MAX_WAITING), threads, limits)
         self.runs: dict[str, Run] = {}
         self.is_registered = threading.Event()
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -93,8 +97,10 @@ class Agent:
         self._stack = ExitStack()
         try:
             folder = offer.folder or default_folder(self.name)
-            self.depot = Depot(folder, offer.shared)
+            self.depot = Depot(folder, offer.shared, offer.user)
             self._stack.callback(self.depot.close)
+            if offer.user is not None:
+                offer.user.check(folder / "jobs")
             replays = None
             if offer.key is not None:
                 replays = self._stack.enter_context(ReplayCache(folder))
@@ -316,7 +322,10 @@ class Agent:
         if foreman is not None and foreman.process.poll() is not None:
             foreman.reap()
             foreman = None
-        run.begin(foreman or Foreman(self.name, self.waits), assignment)
+        try:
+            run.begin(foreman or self._foreman(), assignment)
+        except HornError as error:
+            self._refuse(run, f"First failure: worker {self.name} cannot begin: {error}")
 
     def _keep_warm(self) -> None:
         """A foreman and tasks that have imported what they need, for the next job; not while one
@@ -325,7 +334,10 @@ class Agent:
         if any(run.report.phase == STARTING for run in self.runs.values()):
             return
         if self._warm is None and not self._suspended and not self._stopping:
-            self._warm = Foreman(self.name, self.waits)
+            self._warm = self._foreman()
+
+    def _foreman(self) -> Foreman:
+        return Foreman(self.name, self.waits, self.environment)
 
     def _tell(self) -> None:
         """Reports and progress, into ZooKeeper."""

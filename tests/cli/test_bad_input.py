@@ -327,3 +327,8 @@ def test_a_blas_that_nobody_has(run: Any, folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("HORN_BLAS", "opnblas")
     done = run("submit", "job.py")
     assert_refused(done, 2, "no BLAS is called 'opnblas'; HORN_BLAS is one of mkl, openblas, numpy")
+
+
+def test_a_worker_for_a_user_that_nobody_is(run: Any) -> None:
+    done = run("worker", "--zk", "127.0.0.1:1", "--user", "nobody-of-that-name")
+    assert_refused(done, 2, "--user nobody-of-that-name: this machine has no such user")

@@ -162,7 +162,7 @@ def test_resume_goes_on_from_the_checkpoint_that_it_is_told(cluster: Agents, run
         assert run("stop", job, "--now").code == 0
         # it is that one which is read, and no other in its place; several starts may have saved it
         chosen = saved(client, job)[0][0]
-        folders = [*cluster.folder.glob(f"a/jobs/{job}/checkpoints/ckpt-{chosen:09d}-*")]
+        folders = [*cluster.folder.glob(f"a/jobs/{job}/kept/checkpoints/ckpt-{chosen:09d}-*")]
         for folder in folders:
             (folder / "MANIFEST.json").write_text("{}")
         assert run("resume", job, "--from", str(chosen)).code == 0

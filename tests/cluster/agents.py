@@ -67,6 +67,8 @@ class Agents:
         self.session_s = 10.0  # however slow they are: only a test of a lost session wants less
         self.key: Key | None = None
         self.environment = dict(os.environ)
+        self.before: list[str] = []  # words before an agent's command
+        self.options: list[str] = []  # and after it
         self.key_file = folder / "key"
         (folder / "job.py").write_text(JOB)
 
@@ -94,11 +96,12 @@ class Agents:
                        "--session", f"{self.session_s:g}s"]  # fmt: skip
             if self.key is not None:
                 command += ["--key", str(self.key_file)]
+            command += self.options
             if shared:
                 command += ["--shared", str(self.folder / "shared")]
             with open(self.folder / f"{name}.out", "ab") as out:
                 self.processes[name] = subprocess.Popen(
-                    command,
+                    [*self.before, *command],
                     cwd=ROOT,
                     stdout=out,
                     stderr=out,

@@ -1,7 +1,7 @@
 """Tasks that are killed, stopped or misbehave: the job ends as if nothing had been, or says why.
 
-Experiments 11, 12, 23 and 24; 10 is in test_phases.py. pytest -m slow
-tests/faults/test_kills.py has the full numbers.
+Experiments 11, 12, 23 and 24; 10 is in test_phases.py, 23 on an agent in test_users_code.py.
+pytest -m slow tests/faults/test_kills.py has the full numbers.
 """
 
 from __future__ import annotations
