@@ -34,8 +34,8 @@ JOB = """
 import os
 from dataclasses import dataclass
 
-import numpy as np
 import horn
+import job as plain
 
 @dataclass(frozen=True)
 class Spy:
@@ -54,14 +54,7 @@ class Spy:
         return 0.1
 
 def job(key: str = "", ours: str = "", epochs: int = 3):
-    net = horn.Network(seed=3)
-    net.input(8)
-    net.layer(16, activation="tanh")
-    net.output(2, activation="softmax", loss="cross_entropy")
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((400, 8)).astype("float32")
-    y = (x[:, 0] > 0).astype(int)
-    return horn.Job(net, (x, y), optimizer=horn.SGD(Spy(key, ours)), batch_size=20, epochs=epochs)
+    return plain.job(epochs).with_settings(optimizer=horn.SGD(Spy(key, ours)))
 """
 
 

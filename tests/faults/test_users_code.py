@@ -34,6 +34,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import horn
+import job as plain
 
 def misbehave(how):
     if how == "exception":
@@ -74,27 +75,20 @@ class Misbehaves:
         return 0.1
 
 def job(how: str = ""):
-    net = horn.Network(seed=3)
-    net.input(8)
-    net.layer(16, activation="tanh")
-    net.output(2, activation="softmax", loss="cross_entropy")
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((400, 8)).astype("float32")
-    y = (x[:, 0] > 0).astype(int)
-    return horn.Job(net, (x, y), optimizer=horn.SGD(Misbehaves(how)), batch_size=20, epochs=2)
+    return plain.job().with_settings(optimizer=horn.SGD(Misbehaves(how)))
 """
 
 CASES = {
-    "exception": (State.FAILED, ["job.py", "ValueError: the user's mistake"]),
+    "exception": (State.FAILED, ["wrong.py", "ValueError: the user's mistake"]),
     "exit": (State.FAILED, ["SystemExit: 3"]),
     "_exit": (State.FAILED, ["ended with exit code 3"]),
     "segfault": (State.FAILED, ["was killed by SIGSEGV"]),
-    "loop": (State.FAILED, ["absent: task 1", "job.py"]),
+    "loop": (State.FAILED, ["absent: task 1", "wrong.py"]),
     "thread": (State.SUCCEEDED, []),
     "memory": (State.FAILED, ["Unable to allocate 10.0 GiB"]),
     "log": (State.SUCCEEDED, []),
-    "descriptors": (State.FAILED, ["job.py", "Too many open files"]),
-    "forks": (State.FAILED, ["job.py", "Resource temporarily unavailable"]),
+    "descriptors": (State.FAILED, ["wrong.py", "Too many open files"]),
+    "forks": (State.FAILED, ["wrong.py", "Resource temporarily unavailable"]),
 }
 IN_GATE = {"memory"}
 
@@ -105,7 +99,7 @@ def cluster() -> Iterator[Agents]:
         made.options = ["--memory", str(MEMORY_BYTES)]
         if can_be_another_user():
             made.before, made.options = before, [*made.options, "--user", USER]
-        (folder / "job.py").write_text(JOB)
+        (folder / "wrong.py").write_text(JOB)
         made.start("a")
         yield made
 
@@ -121,6 +115,7 @@ def test_a_job_that_misbehaves_costs_itself_only(how: str, cluster: Agents):
         agent = cluster.processes["a"]
         before = resident(agent.pid)
         job = cluster.submit(client, "--how", how, tasks=2, max_restarts=0,
+                             target=cluster.folder / "wrong.py",
                              options={"superstep_timeout_s": 3.0})  # fmt: skip
         below: set[int] = set()
 
