@@ -7,15 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC target("avx2,fma")
-#endif
+#include "target_avx2.h"
 #define LEVEL 1
 #define BODY AVX2
 #include "level.h"
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
+#include "target_end.h"
 #endif

@@ -12,12 +12,7 @@
 #ifdef HORN_X86
 #include <immintrin.h>
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512dq,avx512bw,avx512vl"))), \
-                             apply_to = function)
-#else
-#pragma GCC target("avx2,fma,avx512f,avx512dq,avx512bw,avx512vl")
-#endif
+#include "target_avx512.h"
 
 #include "pack.h"
 
@@ -190,6 +185,7 @@ void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, int64_t
         for (int64_t c = 0; c < n; c += 32) {
             const int64_t cn = n - c < 32 ? n - c : 32;
             thin_blocks_t blocks;
+            blocks.n = 0;
             if (cols) {
                 thin_find(cols + c, bits, cn, &blocks);
             } else if (rows) {
@@ -232,7 +228,5 @@ void thin_update(const float *d, int64_t dm, int64_t dk, const float *x, int64_t
 
 #include "live.h"
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
+#include "target_end.h"
 #endif

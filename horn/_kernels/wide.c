@@ -13,12 +13,7 @@
 #ifdef HORN_X86
 #include <immintrin.h>
 
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512dq,avx512bw,avx512vl"))), \
-                             apply_to = function)
-#else
-#pragma GCC target("avx2,fma,avx512f,avx512dq,avx512bw,avx512vl")
-#endif
+#include "target_avx512.h"
 
 #include "pack.h"
 
@@ -112,7 +107,5 @@ void wide_product(const float *a, int64_t am, int64_t ak, const float *b, int64_
     }
 }
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
+#include "target_end.h"
 #endif
