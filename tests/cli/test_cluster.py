@@ -340,11 +340,15 @@ def test_a_worker_off_loopback_without_a_key_does_not_start(run: Run):
     assert done.code == 2 and "horn keygen" in done.err and not done.files
 
 
-def test_doctor_looks_at_the_cluster_too(cluster: Agents, run: Run):
+def test_doctor_looks_at_the_cluster_too(
+    cluster: Agents, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HORN_BLAS", "numpy")
     done = run("doctor", "--cluster", "--json")
     found = {check["what"]: check for check in done.json["checks"]}
     assert done.code == 0 and done.json["ok"], done.out
     assert {"Two tasks train", "Worker a, versions", "Worker a, service"} <= set(found)
+    assert found["BLAS"]["found"].endswith(" cores · products by numpy")
 
 
 @pytest.mark.parametrize("command", ["status", "list"])

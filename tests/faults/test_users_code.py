@@ -19,7 +19,7 @@ from tests.passable import can_be_another_user, open_folder, passable
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-MEMORY_BYTES = 1 << 30  # of each process of a job
+MEMORY_BYTES = 2 << 30  # of each process of a job
 GROWTH_BYTES = 5 << 20  # of the agent
 LOG_BYTES = 8 << 20
 USER = "54321"
