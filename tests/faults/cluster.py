@@ -45,14 +45,19 @@ class Held:
     initial: float
     since: int
     until: str
+    pace: float
 
     def at(self, iteration):
-        while iteration >= self.since and not os.path.exists(self.until):
+        while self.until and iteration >= self.since and not os.path.exists(self.until):
             time.sleep(0.05)
+        if self.pace:
+            time.sleep(self.pace)
         return self.initial
 
 
-def job(hidden=64, epochs=2, rate=0.1, samples=0, since=0, until=""):
+def job(hidden=64, epochs=2, rate=0.1, samples=0, since=0, until="", pace=0.0):
+    # until : a file that a job waits for before iteration `since`. pace : seconds that an
+    # iteration takes at least, so that no machine is too fast for what happens meanwhile.
     net = horn.Network(seed=3)
     net.input(784)
     net.layer(hidden, activation="relu")
@@ -62,7 +67,7 @@ def job(hidden=64, epochs=2, rate=0.1, samples=0, since=0, until=""):
     if samples:
         x, y = x[:samples], y[:samples]
     test = horn.data.mnist("test")
-    optimizer = horn.SGD(Held(rate, since, until) if until else rate)
+    optimizer = horn.SGD(Held(rate, since, until, pace) if until or pace else rate)
     return horn.Job(net, data=(x, y), test=(test.x, test.y), optimizer=optimizer,
                     batch_size=100, epochs=epochs)
 """
