@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif("HORN_DATA" not in os.environ, reason="HORN_DATA does not say where"),
 ]
 N_WORKERS = 3
-NOTICED_S = 6.5  # a session and a tick of ZooKeeper's
+NOTICED_S = 6.5  # by who is cut off: a session, and a tick of ZooKeeper's
 RESUMED_S = 12.0
 HEALED_S = 30.0  # for a host to be a worker again
 SHAPE = ["--groups", "2", "--tasks", "2", "--max-restarts", "1000"]
@@ -181,7 +181,8 @@ def test_no_two_epochs_overlap_when_a_host_is_cut_off(cluster, n):
     assert digest(cluster, job) == digest(cluster, calm)
     for kind, took in found.items():
         tell(kind, took)
-    noticed, _, resumed = map(max, list(zip(*sum(found.values(), []), strict=True))[1:])
+    # ZooKeeper may hear of a host that does not hear of it, and gives it up as much later.
+    noticed, _, _, resumed = map(max, zip(*sum(found.values(), []), strict=True))
     assert n == 1 or (noticed <= NOTICED_S and resumed <= RESUMED_S), (noticed, resumed)
 
 
