@@ -39,7 +39,8 @@ RESUMED_S = 12.0
 HEALED_S = 30.0  # for a host to be a worker again
 SHAPE = ["--groups", "2", "--tasks", "2", "--max-restarts", "1000"]
 WHAT = ["---", "--samples", "3000", "--hidden", "500", "--epochs"]
-SMALL = ["---", "--samples", "600", "--epochs", "1000000"]  # a few batches an epoch
+# Three batches an epoch, which takes longer than it takes to be told.
+SMALL = ["---", "--samples", "600", "--epochs", "1000000", "--pace", "0.1"]
 EPOCHS = {1: 25, 10: 250}  # by the number of rounds: a little more than they take ...
 PACE_S = 0.03  # ... if no iteration is faster
 CUT_S = 5.0  # of a host from a server, for short: so long that the link is given up
