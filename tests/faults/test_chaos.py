@@ -3,7 +3,7 @@
 Three hosts with a worker each; ZooKeeper is one embedded server that keeps files, or an ensemble
 of three on hosts of its own. A run that fails says what was done when; its seed does it again.
 
-    pytest -m slow -s tests/faults/test_chaos.py      some 30 minutes
+    pytest -m slow -s tests/faults/test_chaos.py      some 40 minutes
 """
 
 from __future__ import annotations
