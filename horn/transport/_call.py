@@ -29,6 +29,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     connections_per_address: int = 128
     failures_per_s: float = 5.0  # handshakes of an address that come to nothing
     failures_burst: int = 50
+    block_s: float = 1.0  # for which nothing at all is heard of an address with more of them
     max_timeout_s: float = 600.0
     ban_s: float = 10.0  # for which nothing is heard of a peer that broke the rules
 

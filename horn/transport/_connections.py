@@ -16,6 +16,7 @@ from collections import OrderedDict
 from horn.cluster.audit import Bucket
 
 MAX_ADDRESSES = 4096
+TOO_MANY_FAILED = "too many failed handshakes"
 
 
 class Connections:
@@ -47,7 +48,7 @@ class Connections:
             return "too many connections"
         bucket = self._failures.get(address)
         if bucket is not None and bucket.is_empty(now):
-            return "too many failed handshakes"
+            return TOO_MANY_FAILED
         return ""
 
     def failed(self) -> None:

@@ -23,8 +23,9 @@ from horn.cluster.audit import Audit
 from horn.cluster.keys import SERVICE_ROLES, Key
 from horn.errors import HornError, JobError, NotAllowed, ProtocolError
 from horn.transport import _calls as calls
+from horn.transport._blocked import Blocked
 from horn.transport._call import Busy, Call, Counters, Late, Op, Over, Quotas, ServiceFailed
-from horn.transport._connections import Connections
+from horn.transport._connections import TOO_MANY_FAILED, Connections
 from horn.transport._zap import ZAP_DOMAIN, Gate, Zap, job_pair, pair_of
 from horn.transport._zeromq import LIMITS, is_loopback
 
@@ -37,7 +38,8 @@ STOP_S = 5.0  # for handlers to end
 LOOK_S = 0.5  # how often deadlines are looked at
 AT_ONCE = 64  # frames between two looks at what else there is to do
 EVENTS = (
-    zmq.EVENT_ACCEPTED
+    zmq.EVENT_LISTENING
+    | zmq.EVENT_ACCEPTED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -87,6 +89,7 @@ class Service:
         self._is_closing = False
         self._thread: threading.Thread | None = None
         self._zap: Zap | None = None
+        self._blocked: Blocked | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.gate = Gate(self.audit, f"service {name}")
@@ -177,6 +180,8 @@ class Service:
             thread.join(max(ends - time.monotonic(), 0.0))
             if thread.is_alive():
                 logger.warning("handler does not end name=%s", thread.name)
+        if self._blocked is not None:
+            self._blocked.close()
         if hasattr(self, "_monitor"):
             self._router.disable_monitor()
             self._monitor.close(0)
@@ -213,16 +218,23 @@ class Service:
                         break
             self._send()
             self._end_late(now)
+            if self._blocked is not None:
+                self._blocked.look(now)
 
     def _hear_of_connections(self, now: float) -> None:
         while self._monitor.poll(0):
             event, *_ = self._monitor.recv_multipart()
             kind = int.from_bytes(event[:2], "little")
             value = int.from_bytes(event[2:6], "little", signed=True)
-            if kind == zmq.EVENT_ACCEPTED:
+            if kind == zmq.EVENT_LISTENING:
+                self._blocked = Blocked(value)
+            elif kind == zmq.EVENT_ACCEPTED:
                 reason = self._connections.accepted(value, now)
                 if reason:
                     self._cut(value, reason)
+                if reason == TOO_MANY_FAILED and self._blocked is not None:
+                    address = self._connections.address(value)
+                    self._blocked.add(address, now + self.quotas.block_s)
             elif kind == zmq.EVENT_DISCONNECTED:
                 address = self._connections.address(value)
                 reason = self._connections.ended(value, now)

@@ -28,6 +28,7 @@ from tests.transport.services import KEY, OTHER, QUOTAS, URL, Count, Text, clien
 pytestmark = pytest.mark.net
 
 
+SYN_SENT = 2  # tcp_info.tcpi_state: nobody has answered
 LONG_S = 60.0  # for what comes at once, if the machine does not stand still
 
 
@@ -377,7 +378,7 @@ def test_half_open_connections_are_bounded_per_address():
 
 
 def test_after_many_failures_an_address_is_hung_up_on_at_once():
-    quotas = Quotas(failures_per_s=0.001, failures_burst=5)
+    quotas = Quotas(failures_per_s=0.001, failures_burst=5, block_s=LONG_S)
     with service(quotas=quotas) as (found, _), client(found) as bystander:
         bystander.call("echo", Text(), Text)
         host, _, port = found.endpoint.removeprefix("tcp://").rpartition(":")
@@ -390,7 +391,25 @@ def test_after_many_failures_an_address_is_hung_up_on_at_once():
                 while made.recv(1000):
                     pass  # it ends by itself, long before the time for handshakes
         wait_until(lambda: found.counters.n_cut == 1)
+        # and then not heard for a while, while who is in goes on
+        wait_until(lambda: "127.0.0.1" in found._blocked)
+        with socket.socket() as made:
+            made.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                made.connect((host, int(port)))
+            assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == SYN_SENT
         assert bystander.call("echo", Text("b"), Text) == Text("b")
+
+
+def test_who_is_not_heard_is_heard_again_later():
+    quotas = Quotas(failures_per_s=5.0, failures_burst=1, block_s=0.05)
+    with service(quotas=quotas) as (found, _):
+        host, _, port = found.endpoint.removeprefix("tcp://").rpartition(":")
+        while not found.counters.n_cut:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
+                pass
+        with client(found) as late:
+            assert late.call("echo", Text("c"), Text) == Text("c")
 
 
 def test_the_gate_lets_nobody_in_who_is_not_known():
