@@ -76,7 +76,8 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
     )
     if user is None and os.geteuid() == 0:
         logging.getLogger(__name__).warning(
-            "jobs run as root here and can read the key; --user NAME runs them as somebody else"
+            "jobs run as root here%s; --user NAME runs them as somebody else",
+            "" if key is None else " and can read the key",
         )
     agent = Agent(offer)
 

@@ -11,6 +11,7 @@ import pwd
 import stat
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,9 +98,9 @@ class User:
                 )
         whole.chmod(stat.S_IMODE(whole.stat().st_mode) | 0o011)
 
-    def check(self, folder: Path) -> None:
-        """Whether a process of this user's can import horn and work below a folder. Raises
-        JobError.
+    def check(self, folder: Path, environment: Mapping[str, str]) -> None:
+        """Whether a process of this user's can import horn and work below a folder, in the
+        environment that jobs have. Raises JobError.
         """
         program = (
             "import os, sys; os.stat(sys.argv[1]); sys.path[:] = sys.argv[2:]; import horn.train"
@@ -110,7 +111,7 @@ class User:
                 [sys.executable, "-P", "-c", program, f"{folder}/.", *paths],
                 cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True,
                 timeout=PROBE_S, user=self.uid, group=self.gid, extra_groups=[],
-                env={**os.environ, **self.environment, "OPENBLAS_NUM_THREADS": "1"},
+                env={**environment, "OPENBLAS_NUM_THREADS": "1"},
             )  # fmt: skip
         except OSError as error:
             why = f"{error.filename or sys.executable}: {error.strerror}"

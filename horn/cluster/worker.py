@@ -44,6 +44,7 @@ from horn.errors import (
     SessionLost,
     Unreachable,
 )
+from horn.runtime.limits import environment
 from horn.transport._service import Service
 from horn.transport._zeromq import is_loopback
 
@@ -77,10 +78,10 @@ class Agent:
         self.offer = offer
         self.name = offer.name or f"{platform.node().split('.')[0] or 'host'}"
         threads = max(len(os.sched_getaffinity(0)) // offer.slots, 1)
-        limits, self.environment = offer.limits, dict[str, str]()
+        limits, self.user_environment = offer.limits, dict[str, str]()
         if offer.user is not None:
             limits = msgspec.structs.replace(limits, uid=offer.user.uid, gid=offer.user.gid)
-            self.environment = offer.user.environment
+            self.user_environment = offer.user.environment
         self.waits = Waits(min(offer.slots, MAX_WAITING), threads, limits)
         self.runs: dict[str, Run] = {}
         self.is_registered = threading.Event()
@@ -100,7 +101,7 @@ class Agent:
             self.depot = Depot(folder, offer.shared, offer.user)
             self._stack.callback(self.depot.close)
             if offer.user is not None:
-                offer.user.check(folder / "jobs")
+                offer.user.check(folder / "jobs", environment(self.user_environment))
             replays = None
             if offer.key is not None:
                 replays = self._stack.enter_context(ReplayCache(folder))
@@ -337,7 +338,7 @@ class Agent:
             self._warm = self._foreman()
 
     def _foreman(self) -> Foreman:
-        return Foreman(self.name, self.waits, self.environment)
+        return Foreman(self.name, self.waits, self.user_environment)
 
     def _tell(self) -> None:
         """Reports and progress, into ZooKeeper."""

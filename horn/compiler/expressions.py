@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from horn import math as horn_math
 from horn.compiler import ir
 from horn.compiler.ir import Node, Op, const, leaf, select
 from horn.compiler.scope import (
@@ -192,7 +193,8 @@ class Expressions:
             try:
                 return self.wrap(getattr(value, name))
             except AttributeError:
-                hint = suggest(name, dir(value))
+                is_of_math = name in horn_math.OPS and hasattr(horn_math, name)
+                hint = f"write horn.math.{name}" if is_of_math else suggest(name, dir(value))
                 problem = f"{ast.unparse(node.value)} has no {name!r}; {hint}"
                 self.fail(node, problem.rstrip("; "))
         self.fail(node, f"{ast.unparse(node)!r} is not in the neuron language")

@@ -22,6 +22,7 @@ from horn.cluster.jobs import State
 from horn.cluster.resuming import resume
 from horn.cluster.user import User, opened
 from horn.errors import JobError, NotFound
+from horn.runtime.limits import environment
 from tests.cluster.agents import FOREVER, Agents, agents
 from tests.passable import can_be_another_user, open_folder, passable
 
@@ -249,6 +250,6 @@ def test_what_the_user_cannot_read_is_said_at_the_start(tmp_path: Path):
     """pytest's folders are root's alone."""
     tmp_path.chmod(0o700)
     with pytest.raises(JobError) as caught:
-        SOMEBODY.check(tmp_path)
+        SOMEBODY.check(tmp_path, environment(SOMEBODY.environment))
     assert f"jobs cannot run as {UID} (uid {UID}): " in str(caught.value)
     assert "Permission denied" in str(caught.value) and str(tmp_path) in str(caught.value)

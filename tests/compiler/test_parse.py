@@ -501,6 +501,13 @@ REFUSED = {
         """,
         "np.tanh is not in the neuron language; write horn.math.tanh",
     ),
+    "function looked for in horn": (
+        """
+        def forward(self, messages):
+            self.feedforward(«horn.tanh»(1.0))
+        """,
+        "horn has no 'tanh'; write horn.math.tanh",
+    ),
     "misspelled function": (
         """
         def forward(self, messages):

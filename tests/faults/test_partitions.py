@@ -224,7 +224,7 @@ def cut_off_from_server(cluster, coord, job, kind):
     until(lambda: epochs_told(cluster, job) > first + 1, 60.0, cluster.told)
     cut_at = time.monotonic()
     cut(cluster, kind, cluster.hosts[other], cluster.hosts[home], ports)
-    before = epochs_told(cluster, job)  # an epoch is shorter than cutting takes
+    before = epochs_told(cluster, job)  # what was done while it was cut may be told later
     if kind in FROM_SERVER:
         threading.Event().wait(CUT_S)
         assert epochs_told(cluster, job) <= before + 2, "nothing was cut off"
