@@ -17,6 +17,7 @@ import numpy as np
 
 from horn import activations, initializers, losses, modelfile
 from horn.activations import Activation
+from horn.backends import in_use
 from horn.connections import Connection, Edges
 from horn.connections.dense import Dense
 from horn.connections.sparse import Sparse
@@ -40,7 +41,8 @@ class Model:
 
     network : the description. parameters : the learned arrays by name, weights (fan_out, fan_in) or
     (n_edges,), the rest (fan_out,); read-only. states : what the neurons remember, (fan_out,).
-    facts : where it comes from: iteration, seed, data, metrics, date.
+    facts : where it comes from: iteration, seed, data, metrics, date. backend : what computes; of a
+    network with an interpreted neuron always "python".
 
     Raises
     ------
@@ -61,7 +63,8 @@ class Model:
         code: Description | None = None,
     ) -> None:
         self.network = network
-        self.dtype, self.target, self.backend, self.threads = dtype, target, backend, threads
+        self.dtype, self.target, self.threads = dtype, target, threads
+        self.backend = in_use(backend, network)
         self.facts: dict[str, Any] = dict(facts or {})
         self._parameters = _frozen(parameters, _shapes(network), "parameters", dtype)
         self._states = _frozen(states or {}, _state_shapes(network), "states", dtype)

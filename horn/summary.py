@@ -31,10 +31,13 @@ class LayerPlan:
 
 def layers(network: Network, backend: str = "kernels") -> list[LayerPlan]:
     """A row per layer."""
-    ways = {} if backend == "python" else _ways(network)
-    if ways and any(layer.neuron.interpreted for layer in network.layers):
+    if any(layer.neuron.interpreted for layer in network.layers):
         slower = f"message by message, {slowdown(network):,.0f}x slower"
-        ways = dict.fromkeys(ways, slower)
+        ways = {layer.name: slower for layer in network.layers[1:]}
+    elif backend == "python":
+        ways = {layer.name: "message by message" for layer in network.layers[1:]}
+    else:
+        ways = _ways(network)
     rows = []
     for layer in network.layers:
         if layer.kind == "input":
@@ -42,7 +45,7 @@ def layers(network: Network, backend: str = "kernels") -> list[LayerPlan]:
             rows.append(LayerPlan(layer.index, layer.name, neuron, layer.size, 0, "–"))
             continue
         neuron = f"{layer.neuron.__name__}, {layer.activation_name}"
-        way = "message by message" if backend == "python" else ways.get(layer.name, "")
+        way = ways.get(layer.name, "")
         rows.append(
             LayerPlan(layer.index, layer.name, neuron, layer.size, n_parameters(layer), way)
         )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn import strategies, summary
-from horn.backends import BACKENDS, Setup, make
+from horn.backends import BACKENDS, Setup, in_use, make
 from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
 from horn.errors import CompileError, JobError
@@ -249,7 +249,7 @@ def conduct(
         "metrics": ending.metrics,
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "seconds": round(perf_counter() - begun, 3),
-        "backend": backend,
+        "backend": in_use(backend, job.network),
         "host": platform.machine(),
     }
     model = Model(
@@ -461,7 +461,7 @@ def _lasting(
 
 
 def _is_interpreted(job: Job, backend: str) -> bool:
-    return backend == "python" or any(layer.neuron.interpreted for layer in job.network.layers)
+    return in_use(backend, job.network) == "python"
 
 
 @contextmanager

@@ -147,7 +147,11 @@ def make(backend: str, setup: Setup) -> Engine:
     """
     if backend not in BACKENDS:
         raise JobError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}")
-    if any(layer.neuron.interpreted for layer in setup.network.layers):
-        backend = "python"
-    engine: Engine = importlib.import_module(BACKENDS[backend]).Engine(setup)
+    module = BACKENDS[in_use(backend, setup.network)]
+    engine: Engine = importlib.import_module(module).Engine(setup)
     return engine
+
+
+def in_use(backend: str, network: Network) -> str:
+    """What runs a network when ``backend`` is asked for: "python" if any neuron is interpreted."""
+    return "python" if any(layer.neuron.interpreted for layer in network.layers) else backend

@@ -20,6 +20,7 @@ import pytest
 
 import horn
 from horn import modelfile
+from horn.backends import BACKENDS
 from horn.errors import DataError, ModelError, NotFound
 from horn.model import Model
 
@@ -315,6 +316,37 @@ def test_summary_of_an_interpreted_network_measures_how_much_slower_it_is() -> N
     net.output(2, activation="softmax", loss="cross_entropy")
     said = model_of(net).summary()
     assert re.search(r"^layer1 .* message by message, [\d,]+x slower$", said, re.M), said
+
+
+@pytest.mark.parametrize("interpreted", [(), (1,), (2,), (1, 2)])
+@pytest.mark.parametrize("asked", ["kernels", "reference", "python"])
+def test_a_model_says_which_backend_ran(
+    asked: str, interpreted: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One interpreted neuron is enough: the whole network then runs in the interpreter."""
+    ran = []
+    train = importlib.import_module("horn.train")
+    make = train.make
+
+    def noting(backend: str, setup: Any) -> Any:
+        engine = make(backend, setup)
+        ran.append(type(engine).__module__)
+        return engine
+
+    monkeypatch.setattr(train, "make", noting)
+    net = horn.Network()
+    net.input(3)
+    net.layer(2, neuron=Median if 1 in interpreted else horn.Standard)
+    net.output(1, neuron=Median if 2 in interpreted else horn.Standard, loss="squared_error")
+    job = horn.Job(net, (np.ones((4, 3)), np.ones((4, 1))), batch_size=2, iterations=1)
+    model = horn.train(job, backend=asked).model
+    said = next(name for name, module in BACKENDS.items() if ran[0].startswith(module))
+    assert said == ("python" if interpreted else asked)
+    assert model.backend == said and model.facts["backend"] == said
+    model.save(tmp_path / "m.horn")
+    loaded = horn.Model.load(tmp_path / "m.horn", backend=asked)
+    assert loaded.backend == said and loaded.facts["backend"] == said
+    assert type(loaded._ready()).__module__.startswith(BACKENDS[said])
 
 
 def test_predict_and_evaluate_agree_with_each_other_on_every_backend() -> None:
