@@ -27,9 +27,9 @@ from horn.cluster.keys import Key
 from horn.cluster.master import Record
 from horn.cluster.mastering import GROUPS, NOW, allocated, host_of
 from horn.cluster.members import Member, Membership
-from horn.cluster.records import Check, Put, Step
+from horn.cluster.records import Check, Node, Put, Step
 from horn.cluster.seating import Host
-from horn.cluster.submission import Submission
+from horn.cluster.submission import Origin, Submission
 from horn.errors import (
     ClusterError,
     Conflict,
@@ -123,19 +123,23 @@ class Cluster:
         self.upload(package)
         for _ in range(10):
             job = new_id(wanted.name or wanted.job)
-            spec = self._signed(msgspec.structs.replace(wanted, job=job))
-            guest = "" if self.key is None else self.key.zookeeper_of(job).id
             try:
-                self.jobs.create(job, spec, guest)
+                self._enter(msgspec.structs.replace(wanted, job=job))
             except Conflict:
                 continue
             return job
         raise Conflict(f"no free id for {wanted.name!r}; give another --name")
 
-    def _signed(self, wanted: Submission) -> bytes:
-        if self.key is None:
-            return msgspec.json.encode(wanted)
-        return submission.sign(self.key, wanted, self.now_s())
+    def _enter(self, wanted: Submission) -> None:
+        key = self.key
+        if key is None:
+            self.jobs.create(wanted.job, msgspec.json.encode(wanted))
+            return
+
+        def sign(node: Node) -> bytes:
+            return submission.sign(key, wanted, Origin.of(node))
+
+        self.jobs.create_signed(wanted.job, sign, key.zookeeper_of(wanted.job).id)
 
     def now_s(self) -> float:
         """The time, by ZooKeeper's clock: when a node was made just now."""
@@ -220,8 +224,9 @@ class Cluster:
             if self.key is None:
                 found = msgspec.json.decode(spec.data, type=Submission)
             else:
-                signed = submission.verify(self.key, spec.data, job=job, at_s=spec.made_s)
-                found = signed.submission
+                found = submission.verify(
+                    self.key, spec.data, job=job, origin=Origin.of(spec)
+                ).submission
         except (msgspec.DecodeError, UnicodeDecodeError, HornError):
             found = None
         record = self.coord.get(at.record(job))

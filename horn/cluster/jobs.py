@@ -7,10 +7,12 @@ master, so that two masters, or a master and a stop, cannot overwrite one anothe
 from __future__ import annotations
 
 import enum
+import secrets
+from collections.abc import Callable
 
 from horn.cluster.coord import Coordinator
 from horn.cluster.election import Leadership, commit_as
-from horn.cluster.records import Create, Put, Step
+from horn.cluster.records import Create, Delete, Node, Put, Step
 from horn.errors import Conflict, JobError, NotApplied, NotFound, ProtocolError
 
 MAX_SPEC_BYTES = 900_000  # one transaction carries it, and ZooKeeper's frame is 1,048,575
@@ -63,19 +65,53 @@ class Jobs:
                 f"job {job!r}: its description has {len(spec)} bytes, but at most "
                 f"{MAX_SPEC_BYTES} fit into ZooKeeper"
             )
+        state = Create(self.paths.state(job), State.PENDING.value.encode())
+        self._enter(job, [*self._folders(job, spec, guest), state], spec)
+
+    def create_signed(self, job: str, sign: Callable[[Node], bytes], guest: str = "") -> None:
+        """As ``create``, with a description that is signed for the node that it is written to:
+        ``sign`` is given that node. Without a state there is no job yet; should this process end
+        in between, masters remove what is there.
+        """
+        draft = secrets.token_bytes(16)
+        self._enter(job, self._folders(job, draft, guest), draft)
+        path = self.paths.spec(job)
+        node = self.coord.get(path)
+        if node is None or node.data != draft:
+            raise Conflict(f"job {job!r} was removed while it was submitted; submit it again")
+        try:
+            spec = sign(node)
+        except BaseException:
+            self.coord.remove(self.paths.job(job))
+            raise
+        state = Create(self.paths.state(job), State.PENDING.value.encode())
+        try:
+            self._enter(job, [Put(path, spec, node.version), state], spec)
+        except NotApplied as error:
+            raise Conflict(
+                f"job {job!r} was changed while it was submitted ({error}); submit it again"
+            ) from error
+
+    def _folders(self, job: str, spec: bytes, guest: str) -> list[Step]:
+        """All of a job but its state."""
         at = self.paths
-        steps: list[Step] = [Create(at.job(job)), Create(at.spec(job), spec)]
-        steps += [Create(at.state(job), State.PENDING.value.encode()), Create(at.result(job))]
         folders = (
-            at.leader(job), at.checkpoints(job), at.wish(job), at.record(job), at.progress(job),
-            at.reports(job),
+            at.result(job), at.leader(job), at.checkpoints(job), at.wish(job), at.record(job),
+            at.progress(job), at.reports(job),
         )  # fmt: skip
-        steps += map(Create, folders)
         places = (at.groups(job), at.servers(job), at.crews(job))
-        steps += (Create(path, guest=guest) for path in places)
+        return [
+            Create(at.job(job)),
+            Create(at.spec(job), spec),
+            *map(Create, folders),
+            *(Create(path, guest=guest) for path in places),
+        ]
+
+    def _enter(self, job: str, steps: list[Step], spec: bytes) -> None:
+        """All steps, after which ``spec`` is the job's description."""
 
         def landed() -> bool:
-            node = self.coord.get(at.spec(job))
+            node = self.coord.get(self.paths.spec(job))
             return node is not None and node.data == spec
 
         try:
@@ -148,6 +184,21 @@ class Jobs:
         if state not in ENDED:
             raise Conflict(f"job {job!r} is {state.value}; stop it first")
         self.coord.remove(self.paths.job(job))
+
+    def remove_unfinished(self, job: str) -> bool:
+        """Remove what has no state: who submitted or removed it ended in between. Of this and a
+        submitter that is only slow, one fails. Whether it was removed.
+        """
+        path = self.paths.spec(job)
+        node = self.coord.get(path)
+        if self.coord.get(self.paths.state(job)) is not None:
+            return False
+        if node is not None and node.version == 0:  # it never had a state
+            try:
+                self.coord.commit([Delete(path, node.version)])
+            except NotApplied:
+                return False
+        return self.coord.remove(self.paths.job(job))
 
     def _commit(self, steps: list[Step], leadership: Leadership | None) -> None:
         if leadership is None:

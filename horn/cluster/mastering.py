@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ import msgspec
 
 from horn.cluster.coord import Coordinator
 from horn.cluster.election import Candidate, Leadership, commit_as
-from horn.cluster.jobs import ENDED, State
+from horn.cluster.jobs import ENDED, Jobs, State
 from horn.cluster.master import Decision, Order, Picture, Record, Report, decide
 from horn.cluster.members import Member, Membership, View
 from horn.cluster.records import Create, Delete, Node, Put, Step
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 2.0  # how often everything is looked at, should a change have gone by unseen
 AGAIN_S = 0.2  # after a refused transaction
+UNFINISHED_S = 60.0  # for what has no state to get one, or to be gone
 WATCHED = ("state", "wish", "record")
 NOW = b"now"  # a wish: stop without saving
 GROUPS = b"groups="  # a wish: so many groups
@@ -146,6 +148,7 @@ class _Job:
         self.coord, self.paths = masters.coord, masters.coord.paths
         self.candidate: Candidate | None = None
         self.refused = ""
+        self.known_s = time.monotonic()
         at = self.paths
         touch = masters.wake
         # Made with the job; one that is being removed must not come back.
@@ -165,6 +168,10 @@ class _Job:
         """One decision, if this is the master and there is one; whether there was."""
         nodes = self.nodes.nodes()
         state = _state(nodes.get("state"))
+        if "state" not in nodes and time.monotonic() - self.known_s > UNFINISHED_S:
+            if Jobs(self.coord).remove_unfinished(self.name):
+                logger.warning("unfinished job removed job=%s", self.name)
+            return False
         if state is None or state in ENDED or self.refused or "spec" not in nodes:
             self._resign()
             return False

@@ -13,7 +13,7 @@ from horn.cluster.keys import Key
 from horn.cluster.mastering import Terms
 from horn.cluster.records import Node
 from horn.cluster.seating import Need
-from horn.cluster.submission import Submission
+from horn.cluster.submission import Origin, Submission
 from horn.cluster.user import User
 from horn.errors import ProtocolError
 from horn.runtime.limits import Limits
@@ -47,7 +47,8 @@ class Offer:
 def read_spec(key: Key | None, job: str, node: Node) -> Submission:
     """A job's description, if this cluster may run it. Raises NotAllowed, ProtocolError."""
     if key is not None:
-        return submission.verify(key, node.data, job=job, at_s=node.made_s).submission
+        origin = Origin.of(node)
+        return submission.verify(key, node.data, job=job, origin=origin).submission
     try:
         found = msgspec.json.decode(node.data, type=Submission)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

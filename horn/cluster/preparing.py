@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from horn.cluster import submission
 from horn.cluster.assignment import Assignment
 from horn.cluster.coord import Coordinator
 from horn.cluster.depot import Depot
@@ -18,7 +17,7 @@ from horn.cluster.master import Order
 from horn.cluster.members import Membership
 from horn.cluster.offer import Offer, read_spec
 from horn.cluster.records import Node
-from horn.cluster.submission import ReplayCache, Submission
+from horn.cluster.submission import Submission
 from horn.errors import HornError, NotFound
 from horn.transport._client import Access, Client
 
@@ -26,18 +25,15 @@ FETCH_S = 120.0  # for a package to come from another host
 
 
 class Preparer:
-    """For the agent of one host. replays : of used nonces; None without a key. threads : per task.
+    """For the agent of one host. threads : per task.
 
     Raises
     ------
     NotAllowed, ProtocolError : the job may not be run. NotFound : it, or its package, is gone.
     """
 
-    def __init__(
-        self, offer: Offer, name: str, depot: Depot, replays: ReplayCache | None, threads: int
-    ) -> None:
-        self.offer, self.name, self.depot = offer, name, depot
-        self.replays, self.threads = replays, threads
+    def __init__(self, offer: Offer, name: str, depot: Depot, threads: int) -> None:
+        self.offer, self.name, self.depot, self.threads = offer, name, depot, threads
         self._read: dict[tuple[str, int], Submission] = {}
 
     def submission(self, job: str, node: Node) -> Submission:
@@ -57,9 +53,6 @@ class Preparer:
             raise NotFound(f"no job {job!r}")
         key = self.offer.key
         found = self.submission(job, node)
-        if key is not None and self.replays is not None:
-            signed = submission.verify(key, node.data, job=job, at_s=node.made_s)
-            self.replays.admit(signed, node.made_s, f"{job}@{node.created}")
         if not self.depot.has(found.package):
             self._fetch(workers, found.package)
         folders = {seat.shared or name for name, seat in order.seats.items()}

@@ -33,7 +33,6 @@ from horn.cluster.offer import Offer, default_folder, terms
 from horn.cluster.preparing import Preparer
 from horn.cluster.records import Event, Lost, Node, Reply, Suspended
 from horn.cluster.runs import Foreman, Run
-from horn.cluster.submission import ReplayCache
 from horn.cluster.versions import versions
 from horn.errors import (
     ClusterError,
@@ -102,10 +101,7 @@ class Agent:
             self._stack.callback(self.depot.close)
             if offer.user is not None:
                 offer.user.check(folder / "jobs", environment(self.user_environment))
-            replays = None
-            if offer.key is not None:
-                replays = self._stack.enter_context(ReplayCache(folder))
-            self.preparer = Preparer(offer, self.name, self.depot, replays, threads)
+            self.preparer = Preparer(offer, self.name, self.depot, threads)
             self.service = Service(
                 f"tcp://{_bracketed(offer.address)}:0", self.name, offer.key, audit=Audit()
             )

@@ -69,6 +69,50 @@ def test_a_job_from_entry_to_removal(zookeeper, connect):
 
 
 @pytest.mark.net
+def test_a_description_is_signed_for_the_node_that_it_is_written_to(zookeeper, connect):
+    coord = connect()
+    jobs = Jobs(coord)
+    seen = []
+
+    def sign(node):
+        seen.append(node)
+        assert jobs.states() == {}  # no job yet
+        return b"signed"
+
+    jobs.create_signed("j", sign)
+    found = coord.get(coord.paths.spec("j"))
+    assert (found.data, found.created, found.made_s) == (b"signed", seen[0].created, seen[0].made_s)
+    assert jobs.states() == {"j": State.PENDING}
+    assert not jobs.remove_unfinished("j")
+    with pytest.raises(errors.Conflict, match="there is a job 'j' already"):
+        jobs.create_signed("j", sign)
+    jobs.change("j", State.PENDING, State.FAILED)
+    jobs.remove("j")
+    jobs.create_signed("j", sign)  # under its old name, in another place
+    assert seen[1].created > seen[0].created and seen[1].made_s >= seen[0].made_s
+
+
+@pytest.mark.net
+def test_of_a_slow_submitter_and_who_removes_its_job_one_fails(zookeeper, connect):
+    jobs = Jobs(connect())
+
+    def sign(node):
+        assert jobs.remove_unfinished("j")
+        return b"signed"
+
+    with pytest.raises(errors.Conflict, match="while it was submitted"):
+        jobs.create_signed("j", sign)
+    assert jobs.coord.children(jobs.paths.jobs()) == []
+    with pytest.raises(errors.JobError, match="too long"):
+        jobs.create_signed("j", lambda node: _too_long())
+    assert jobs.coord.children(jobs.paths.jobs()) == []
+
+
+def _too_long():
+    raise errors.JobError("too long")
+
+
+@pytest.mark.net
 def test_a_change_of_state_must_fit_the_state_and_the_leader(zookeeper, connect):
     coord = connect()
     jobs = Jobs(coord)

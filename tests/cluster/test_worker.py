@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 import zk
+from horn.cluster import mastering
 from horn.cluster.client import Cluster
 from horn.cluster.jobs import ENDED, State
+from horn.cluster.members import Membership
 from horn.cluster.offer import Offer
+from horn.cluster.records import Node
 from horn.cluster.resuming import resume
+from horn.cluster.seating import Need
 from horn.cluster.worker import Agent
 from horn.errors import AccessDenied, JobError
 from tests.cluster.agents import FOREVER, Agents, alive, own_port
@@ -257,6 +261,53 @@ def test_a_job_that_nobody_of_the_cluster_signed_is_refused_and_says_so(cluster_
         status = cluster_of.wait_ended(cluster, "forged-0001")
         assert status.state is State.FAILED and status.result["code"] == 3
         assert "refused" in status.result["cause"] and not cluster_of.tasks("a")
+
+
+def test_a_recorded_submission_runs_on_no_worker_that_has_not_seen_it(cluster_of: Agents):
+    """Whoever has read the password of ZooKeeper on the wire enters a job once more, with the bytes
+    that its submitter signed, after it was removed and on a cluster whose workers are new.
+    """
+    cluster_of.make_key()
+    cluster_of.start("a", "b")
+    with cluster_of.client() as cluster:
+        job = cluster_of.submit(cluster)
+        assert cluster_of.key is not None
+        guest = cluster_of.key.zookeeper_of(job).id
+        recorded = cluster.jobs.spec(job)
+        status = cluster_of.wait_ended(cluster, job)
+        assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+        ran_on = set(status.record.hosts)
+        cluster.remove(job)
+        for name in ran_on:  # it would know
+            cluster_of.kill(name, signal.SIGTERM)
+        cluster_of.wait(lambda: not ran_on & set(cluster.workers()))
+        cluster.jobs.create(job, recorded, guest)
+        status = cluster_of.wait_ended(cluster, job)
+        assert (status.state, status.result["code"]) == (State.FAILED, 3), status
+        assert "signed for another node of ZooKeeper" in status.result["cause"]
+
+
+def test_what_a_submitter_left_unfinished_is_no_job_and_is_removed(
+    cluster_of: Agents, monkeypatch: pytest.MonkeyPatch
+):
+    class Ended(BaseException):
+        """The submitter's process, between two steps."""
+
+    def end(node: Node) -> bytes:
+        raise Ended
+
+    with cluster_of.client() as cluster:
+        with monkeypatch.context() as patched, pytest.raises(Ended):
+            patched.setattr(cluster.coord, "remove", lambda path: False)  # it has ended
+            cluster.jobs.create_signed("half-0001", end)
+        assert cluster.all_statuses() == [] and cluster.jobs.states() == {}
+        monkeypatch.setattr(mastering, "UNFINISHED_S", 0.0)
+        terms = mastering.Terms(Need(1, 1), 0)
+        workers = Membership(cluster.coord, cluster.paths.workers())
+        masters = mastering.Masters(cluster.coord, workers, "a", lambda job, node: terms)
+        cluster_of.wait(lambda: cluster.coord.children(cluster.paths.jobs()) == [])
+        masters.close()
+        workers.close()
 
 
 def test_off_loopback_a_worker_without_a_key_refuses_to_start(cluster_of: Agents):

@@ -20,7 +20,7 @@ import msgspec
 import zmq
 
 from horn.cluster.keys import Key
-from horn.cluster.submission import LIFETIME_S, ReplayCache, Submission, sign, verify
+from horn.cluster.submission import Origin, Submission, sign, verify
 from horn.errors import NotAllowed
 from horn.transport import _calls as calls
 from horn.transport._client import Access, Client
@@ -217,34 +217,34 @@ def _altered(found: Service, echo: Echo, n: int, rng: random.Random) -> int:
     return sum(text != "forged" for text in arrived)
 
 
-def submissions(n: int, rng: random.Random, folder: str) -> int:
-    """Forged, altered, late and used submissions; how many were accepted."""
-    now, n_accepted = 1_700_000_000.0, 0
+def submissions(n: int, rng: random.Random) -> int:
+    """Forged and altered submissions, and good ones in other places; how many were accepted."""
+    node, n_accepted = Origin(41, 1_700_000_000.0), 0
     job = Submission(job="a-1", target="job.py", package="ab" * 32, seed=3)
-    good = sign(KEY, job, now)
-    with ReplayCache(folder) as cache:
-        cache.admit(verify(KEY, good, job="a-1", at_s=now), now, "41")
-        for number in range(n):
-            raw, wanted, at_s = good, "a-1", now
-            match number % 6:
-                case 0:  # by another key
-                    raw = sign(Key(rng.randbytes(32)), job, now)
-                case 1:  # altered
-                    at = rng.randrange(len(good))
-                    raw = good[:at] + bytes([good[at] ^ 1 << rng.randrange(8)]) + good[at + 1 :]
-                case 2:  # late
-                    at_s = now + LIFETIME_S + 1 + rng.random() * 1e6
-                case 3:  # another job's
-                    wanted = f"a-{rng.randrange(2, 100)}"
-                case 4:  # cut
-                    raw = good[: rng.randrange(len(good))]
-                case _:  # used
-                    pass
-            try:
-                cache.admit(verify(KEY, raw, job=wanted, at_s=at_s), at_s, f"{number + 42}")
-                n_accepted += 1
-            except NotAllowed:
-                pass
+    good = sign(KEY, job, node)
+    verify(KEY, good, job="a-1", origin=node)
+    for number in range(n):
+        raw, wanted, where = good, "a-1", node
+        match number % 6:
+            case 0:  # by another key
+                raw = sign(Key(rng.randbytes(32)), job, node)
+            case 1:  # altered
+                at = rng.randrange(len(good))
+                raw = good[:at] + bytes([good[at] ^ 1 << rng.randrange(8)]) + good[at + 1 :]
+            case 2:  # in a node that was made at another time
+                late_ms = rng.choice((-1, 1)) * rng.randrange(1, 10**9)
+                where = Origin(41, node.made_s + late_ms / 1e3)
+            case 3:  # another job's
+                wanted = f"a-{rng.randrange(2, 100)}"
+            case 4:  # cut
+                raw = good[: rng.randrange(len(good))]
+            case _:  # recorded, and put into another node
+                where = Origin(42 + number, node.made_s)
+        try:
+            verify(KEY, raw, job=wanted, origin=where)
+            n_accepted += 1
+        except NotAllowed:
+            pass
     return n_accepted
 
 

@@ -31,7 +31,7 @@ from horn.runtime import control, messages
 from horn.transport import _calls as calls
 from horn.transport._zap import ZAP_DOMAIN, Gate, pair_of
 
-KEY = Key(bytes(range(32)))
+KEY, NODE = Key(bytes(range(32))), submission.Origin(41, 1000.25)
 SLOW_S = 0.001
 BAIT = [
     b"\x90", b"\x80", b"\xc1", b"\x91" * 64, b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff",
@@ -209,13 +209,13 @@ class Submissions(Parser):
 
     def __init__(self) -> None:
         job = submission.Submission(job="a-1", target="job.py", package="ab" * 32, seed=3)
-        self.good = [submission.sign(KEY, job, 1000.0)]
+        self.good = [submission.sign(KEY, job, NODE)]
 
     def make(self, rng: random.Random) -> bytes:
         return mutant(rng, self.good[0], self.good)
 
     def parse(self, raw: bytes) -> None:
-        submission.verify(KEY, raw, job="a-1", at_s=1001.0)
+        submission.verify(KEY, raw, job="a-1", origin=NODE)
         assert raw == self.good[0]
 
 

@@ -13,14 +13,13 @@ import logging
 import os
 import subprocess
 import sys
-import time
 
 import zk
 from horn.cluster.coord import Coordinator
 from horn.cluster.jobs import Jobs, State
 from horn.cluster.keys import Key
 from horn.cluster.packing import pack
-from horn.cluster.submission import ReplayCache, Submission, sign, verify
+from horn.cluster.submission import Origin, Submission, sign, verify
 from horn.errors import HornError
 from horn.runtime.limits import environment, guard
 from horn.transport import Place, open_transport
@@ -45,10 +44,11 @@ def main(folder: str) -> None:
             file.write("def job(): ...\n")
         package = pack(os.path.join(folder, "job.py"))
         submission = Submission(job="a-1", target=package.target, package=package.digest)
-        raw = sign(key, submission, time.time())
-        jobs.create("a-1", raw)
-        with ReplayCache(folder) as cache:
-            cache.admit(verify(key, raw, job="a-1", at_s=time.time()), time.time(), "1")
+        jobs.create_signed("a-1", lambda node: sign(key, submission, Origin.of(node)))
+        spec = coord.get(coord.paths.spec("a-1"))
+        assert spec is not None
+        raw, node = spec.data, Origin.of(spec)
+        verify(key, raw, job="a-1", origin=node)
         jobs.change("a-1", State.PENDING, State.RUNNING)
         service, echo = Service("tcp://127.0.0.1:0", "host-1", key), Echo()
         register(service, echo)
@@ -76,7 +76,7 @@ def main(folder: str) -> None:
             task.communicate(timeout=10)
         bad = raw.replace(b"a-1", b"b-1")
         try:
-            verify(key, bad, job="b-1", at_s=time.time())
+            verify(key, bad, job="b-1", origin=node)
         except HornError:
             logging.exception("forged")
         for wrong in (lambda: key.role("admin"), lambda: Key(b"x"), lambda: key + 1):

@@ -20,7 +20,7 @@ from horn.cluster import package, submission
 from horn.errors import HornError
 from horn.runtime import control, messages
 from horn.transport import _calls as calls
-from tests.faults.fuzz import KEY, TARGETS, fuzz
+from tests.faults.fuzz import KEY, NODE, TARGETS, fuzz
 
 SEED = int(os.environ.get("HORN_SEED", "0"))
 MOST_MS, MOST_MB = 10.0, 8.0
@@ -64,7 +64,7 @@ def test_a_bomb_is_refused_cheaply(reader, bomb):
     readers = {
         "call": lambda: calls.decode([packed]),
         "manifest": lambda: package.decode(packed),
-        "submission": lambda: submission.verify(KEY, packed, job="a", at_s=0.0),
+        "submission": lambda: submission.verify(KEY, packed, job="a", origin=NODE),
     }
     if reader == "frame":
         for number in messages.TYPES:
@@ -130,8 +130,8 @@ def test_any_msgpack_and_any_bytes_are_an_error_of_horn_or_good(value, number, d
         lambda: calls.decode([data]),
         lambda: package.decode(packed),
         lambda: package.decode(data),
-        lambda: submission.verify(KEY, msgspec.json.encode(value), job="a", at_s=0.0),
-        lambda: submission.verify(KEY, data, job="a", at_s=0.0),
+        lambda: submission.verify(KEY, msgspec.json.encode(value), job="a", origin=NODE),
+        lambda: submission.verify(KEY, data, job="a", origin=NODE),
     ):
         try:
             read()
