@@ -68,6 +68,7 @@ cdef extern from "tape.h":
         const int64_t *indptr
         int32_t n_in, n_out, n_ops, n_const, n_values, n_slots, reduce, axis, accumulate, fast
         view_t *view
+        view_t *room
         op_t *ops
         coef_t *consts
         int32_t *slot
@@ -149,7 +150,7 @@ cdef extern from "tape.h":
         void *blas_set
         void *worker
         int64_t pid
-    int MAX_VIEWS, STRIP_BYTES, LEVEL_USED, MAX_PARTS
+    int FEW_VIEWS, STRIP_BYTES, LEVEL_USED, MAX_PARTS
     int IOTA
     int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE
     void choose_level(int) nogil
@@ -870,7 +871,7 @@ cdef class Tape:
             raise MemoryError
         try:
             self._fill_loop(l, loops.plan(dict(axes), list(inputs), list(ops), list(outputs),
-                                          reduce, accumulate, order, MAX_VIEWS),
+                                          reduce, accumulate, order),
                             accumulate, offset)
         except BaseException:
             free_loop(l)
@@ -893,6 +894,10 @@ cdef class Tape:
         l.result = <int32_t *>calloc(len(results), sizeof(int32_t))
         if not (l.view and l.ops and l.consts and l.slot and l.result):
             raise MemoryError
+        if len(plan.views) > FEW_VIEWS:
+            l.room = <view_t *>calloc(2 * self.t.n_threads * len(plan.views), sizeof(view_t))
+            if not l.room:
+                raise MemoryError
         for i, extent in enumerate(plan.extents):
             l.extent[i] = self._extent(extent, 2**62, f"axis {plan.order[i]!r}")
         if plan.indptr is not None:

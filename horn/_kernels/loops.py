@@ -68,7 +68,6 @@ def plan(
     reduce: tuple[str, Axis] | None,
     accumulate: bool,
     order: Order | None,
-    max_views: int,
 ) -> Plan:
     """The loop of these arguments of `Tape.loop`, or a ValueError that says what does not fit."""
     if not 1 <= len(axes) <= 3:
@@ -85,8 +84,6 @@ def plan(
     consts = [v for v in inputs if not isinstance(v, (View, Iota))]
     program, results = _number(inputs, ops, outputs, reduce is not None)
     views = arrays + [view for view, _ in outputs]
-    if len(views) > max_views:
-        raise ValueError(f"a loop has at most {max_views} arrays, got {len(views)}; split it")
     keep: list[Array] = []
     for i, view in enumerate(views):
         keep += _check_view(view, axes, i >= len(arrays), folded)

@@ -427,12 +427,12 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
         }
     }
     int first = l->n_in + l->n_const;
-    uint64_t direct = 0;
+    uint64_t direct = 0;                        /* of the first 64 outputs */
     if (!l->reduce)
         for (int k = 0; k < l->n_out; k++) {
             const view_t *v = &d->v[l->n_in + k];
-            if (v->direct && v->dtype == REAL_TYPE && !v->index[2] && (v->stride[2] == 1 || c == 1)
-                && (r == 1 || (v->stride[1] == c && !v->index[1]))) {
+            if (k < 64 && v->direct && v->dtype == REAL_TYPE && !v->index[2]
+                && (v->stride[2] == 1 || c == 1) && (r == 1 || (v->stride[1] == c && !v->index[1]))) {
                 value[l->result[k]] = (REAL *)v->data + K(place)(v, 0, i0) + K(place)(v, 1, i1)
                                       + i2 * v->stride[2];
                 direct |= (uint64_t)1 << k;
@@ -446,7 +446,7 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
     }
     if (!l->reduce)
         for (int k = 0; k < l->n_out; k++)
-            if (!(direct >> k & 1))
+            if (k >= 64 || !(direct >> k & 1))
                 K(put)(&d->v[l->n_in + k], value[l->result[k]], i0, i1, r, i2, c);
 }
 

@@ -70,7 +70,8 @@ static void bind_loop(const tape_t *t, const loop_t *l, domain_t *d) {
     }
 }
 
-static void simplify(domain_t *d, int nv) {
+/* `spare` has room for as many views. */
+static void simplify(domain_t *d, int nv, view_t *spare) {
     if (d->indptr) return;
     if (d->axis == 0) {
         merge(d, nv, 1, 2);
@@ -83,6 +84,7 @@ static void simplify(domain_t *d, int nv) {
             swap_axes(d, nv, 1, 2); d->axis = 2; merge(d, nv, 0, 1);
         } else if (d->n[0] > 1) {               /* a0 may run along the strip too */
             domain_t e = *d;
+            e.v = memcpy(spare, d->v, nv * sizeof(view_t));
             swap_axes(&e, nv, 0, 1);
             if (merge(&e, nv, 1, 2)) { swap_axes(&e, nv, 0, 1); *d = e; }
         }
@@ -248,10 +250,11 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
 }
 
 static void run_loop(const tape_t *t, const loop_t *l, int tid, int nt) {
-    domain_t d;
     int nv = l->n_in + l->n_out;
+    view_t few[2][FEW_VIEWS], *spare = l->room ? l->room + (2 * tid + 1) * nv : few[1];
+    domain_t d = {.v = l->room ? l->room + 2 * tid * nv : few[0]};
     bind_loop(t, l, &d);
-    simplify(&d, nv);
+    simplify(&d, nv, spare);
     if (cut(&d, nv, tid, nt, l->n_ops + 1)) BODIES[t->dtype].loop(t, l, &d, t->scratch[tid]);
 }
 
@@ -284,10 +287,11 @@ static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
         int64_t end = r + g->block < hi ? r + g->block : hi;
         if (hi - end < g->block / 4) end = hi;      /* no thin last block */
         if (!ins->numpy) gemm_part(t, g, r, end, 0, n, k, alpha, beta, tid);
-        domain_t d;
+        view_t few[2][FEW_VIEWS], *spare = l->room ? l->room + (2 * tid + 1) * nv : few[1];
+        domain_t d = {.v = l->room ? l->room + 2 * tid * nv : few[0]};
         bind_loop(t, l, &d);
         shift(&d, nv, 0, r); d.n[0] = end - r;
-        simplify(&d, nv);
+        simplify(&d, nv, spare);
         BODIES[t->dtype].loop(t, l, &d, t->scratch[tid]);
         if (end == hi) break;
     }
@@ -438,7 +442,7 @@ void tape_run(tape_t *t, int32_t first, int32_t last) {
 
 void free_loop(loop_t *l) {
     if (!l) return;
-    free(l->view); free(l->ops); free(l->consts); free(l->slot); free(l->result); free(l);
+    free(l->view); free(l->room); free(l->ops); free(l->consts); free(l->slot); free(l->result); free(l);
 }
 
 void tape_free(tape_t *t) {

@@ -58,6 +58,7 @@ typedef struct {
     int32_t accumulate;         /* combine with what the output holds */
     int32_t fast;               /* 1: the sum of a product of two inputs; 2: one copy */
     view_t *view;               /* inputs, then outputs */
+    view_t *room;               /* two copies of them per thread, if they are more than a few */
     op_t *ops;
     coef_t *consts;
     int32_t *slot;              /* value -> scratch strip */
@@ -157,9 +158,10 @@ static inline void share(int64_t n, int tid, int nt, int64_t align, int64_t *lo,
 }
 
 /* ---- a loop bound to this run's extents ---- */
-#define MAX_VIEWS 48
+/* Views of a loop that lie on the stack while it runs; those of one with more are in its `room`. */
+#define FEW_VIEWS 48
 typedef struct {
-    int64_t n[3]; const int64_t *indptr; int axis; view_t v[MAX_VIEWS];
+    int64_t n[3]; const int64_t *indptr; int axis; view_t *v;
 } domain_t;
 
 /* ---- the bodies of both dtypes, by processor level ---- */

@@ -100,6 +100,7 @@ def _is_part(program: Program, move: Move) -> bool:
     array, out = program.buffers[move.array], program.buffers[move.out]
     return (
         not move.monoid
+        and move.level is None
         and array.role == out.role == "work"
         and all(
             a == b or (a.endswith("@own") and base(a) == b)

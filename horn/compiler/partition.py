@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from horn.compiler import ir
+from horn.compiler import ir, trees
 from horn.compiler.ir import Node, Op, Scalar, const, load
 from horn.compiler.placement import Placement
 from horn.compiler.program import (
@@ -64,6 +64,8 @@ class Partition:
     ) -> None:
         assert not program.compact, "a group computes its layers whole"
         self.program, self.placement, self.n_groups = program, placement, n_groups
+        # Whether groups divide what they update; else each updates all of it, by the whole sums.
+        self.divides = n_groups > 1 and not trees.is_tree(n_groups)
         self.network: Network = program.network
         self.results = tuple(results)
         self.buffers: dict[str, Buffer] = {}
@@ -157,7 +159,7 @@ class Partition:
         as the gradient is known, and after everything else, so that gradients travel meanwhile.
         """
         names = [o.buffer for o in s.outputs]
-        return self.n_groups > 1 and any(name in self.weights for name in names)
+        return self.divides and any(name in self.weights for name in names)
 
     def loop(self, s: Loop, grouped: bool = False) -> None:
         assert not s.scatter
@@ -184,10 +186,10 @@ class Partition:
         summed first.
         """
         frame = self.placement.at(s.frame)
-        if frame.split != "b" and self.n_groups > 1:
+        if frame.split != "b" and self.divides:
             self.update_others(s, frame)
             return
-        if frame.split != "b":
+        if frame.split != "b" and self.n_groups == 1:
             weight = self.operand(s.weight, "oi", frame)
             velocity = None if s.velocity is None else self.operand(s.velocity, "oi", frame)
             a, b = self.operand(s.a, "bo", frame), self.operand(s.b, "bi", frame)
@@ -295,7 +297,7 @@ class Partition:
         """What this task keeps of a learned array, State or slot."""
         array, _, slot = name.partition("/")
         axes = self.homes[array]
-        if slot and self.n_groups > 1 and array in self.weights:
+        if slot and self.divides and array in self.weights:
             return Form((of_group(axes[0]), *axes[1:]))
         return Form(axes)
 
@@ -347,14 +349,29 @@ class Partition:
             mine = Form(axes, "", have.across) if have.monoid else Form(axes)
             forms[mine] = self.variant(buffer, mine)
             self.new(forms[mine], mine)
-            monoid = have.monoid or have.across
-            self.statements.append(Move(forms[mine], buffer, monoid, not have.monoid))
+            if have.monoid or not trees.is_tree(self.n_groups):
+                monoid = have.monoid or have.across
+                self.statements.append(Move(forms[mine], buffer, monoid, not have.monoid))
+            else:
+                self.sum_by_levels(forms[mine], buffer, have)
             del forms[have]
             return self.find(name, form)
         self.new(self.variant(name, form), form)
         self.statements.append(Move(self.variant(name, form), buffer, have.monoid))
         forms[form] = self.variant(name, form)
         return forms[form]
+
+    def sum_by_levels(self, out: str, buffer: str, have: Form) -> None:
+        """``out`` = what all groups have of ``buffer``, combined along the tree."""
+        n_levels = len(trees.levels(self.n_groups))
+        hands_out = bool(trees.handing(self.n_groups))
+        n_moves = n_levels + hands_out
+        for level in range(n_moves):
+            got = out if level == n_moves - 1 else f"{out}+{level}"
+            self.new(got, Form(have.axes))
+            monoid = have.across if level < n_levels else ""
+            self.statements.append(Move(got, buffer, monoid, across=True, level=level))
+            buffer = got
 
     def name(self, name: str, form: Form, first: bool) -> str:
         """A buffer for a form: the first has the content's own name."""

@@ -266,13 +266,15 @@ class Move(Statement):
 
     With a ``monoid`` ("sum", "prod", "max", "min", "any", "all") every task has a part of each
     number, and they are combined in task order. ``across`` groups: between the tasks of all groups
-    that have the same share, where each group has a part.
+    that have the same share, where each group has a part. ``level`` : of the sum's tree
+    (trees.py), None where all groups do it at once; without a monoid, what the first one has.
     """
 
     out: str
     array: str
     monoid: str = ""
     across: bool = False
+    level: int | None = None
 
 
 @dataclass(frozen=True)

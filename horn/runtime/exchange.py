@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from horn.backends.compiled import Runner
-from horn.compiler import ir
+from horn.compiler import ir, trees
 from horn.compiler.program import Collect, Mark, Move, Post, Program, base, segments
 from horn.compiler.share import Array, Places, Share, count
 from horn.compiler.supersteps import rendezvous, roots, writes
@@ -240,7 +240,8 @@ class Bundle:
     """Small sums over groups that travel together: one block each way instead of one per sum.
 
     pieces : array, out and how many numbers, one after the other in a block. sources : the part of
-    each group in order, None for this task's own. All have the same monoid.
+    each group in order, None for this task's own; ``sent`` is that which goes out, None if nobody
+    wants it. All have the same monoid.
     """
 
     def __init__(
@@ -248,7 +249,7 @@ class Bundle:
         runner: Runner,
         pieces: list[tuple[str, str, int]],
         sources: list[int | None],
-        sent: int,
+        sent: int | None,
         monoid: str,
         dtype: str,
     ) -> None:
@@ -262,12 +263,13 @@ class Bundle:
     def pack(self, outbox: Callable[[int], Array]) -> None:
         for (array, _, _), place in zip(self.pieces, self.places, strict=True):
             self.mine[place] = self.runner.array(array).reshape(-1)
-        outbox(self.sent)[...] = self.mine
+        if self.sent is not None:
+            outbox(self.sent)[...] = self.mine
 
     def unpack(self, inbox: Callable[[int], Array]) -> None:
         parts = [self.mine if part is None else inbox(part) for part in self.sources]
-        self.combine(parts[0], parts[1], out=self.total)
-        for part in parts[2:]:
+        self.total[...] = parts[0]
+        for part in parts[1:]:
             self.combine(self.total, part, out=self.total)
         for (_, out, _), place in zip(self.pieces, self.places, strict=True):
             self.runner.target_array(out).reshape(-1)[...] = self.total[place]
@@ -296,6 +298,7 @@ class Exchange:
         self.channels: list[Channel] = []
         n = share.n_tasks
         self.rank = group * n + share.task
+        self._n_groups, self._batch_size = n_groups, batch_size
         shares = {
             g * n + t: Share(share.network, t, n, g, n_groups)
             for g in range(n_groups)
@@ -404,13 +407,16 @@ class Exchange:
         own: list[tuple[str, Index, int]] = []
         wanted: list[tuple[Move, list[Block]]] = []
         signals: tuple[list[int], list[int]] = ([], [])
-        small: dict[str, list[Move]] = {}
+        small: dict[tuple[str, int | None], list[Move]] = {}
         for move in post.moves:
             if self._is_small(move):
-                small.setdefault(move.monoid, []).append(move)
+                small.setdefault((move.monoid, move.level), []).append(move)
                 continue
             if self._may_share(move, across):
                 self._share(move, across, signals, code, first_part)
+                continue
+            if move.level is not None:
+                self._climb(move, move.level, own, wanted, code, first_part)
                 continue
             for shares in across if move.across else inside:
                 next_part = first_part + len(self.channels)
@@ -435,8 +441,8 @@ class Exchange:
                 wanted.append((move, blocks[self.rank]))
         bundles = [
             bundle
-            for moves in small.values()
-            for shares in across
+            for (_, level), moves in small.items()
+            for shares in self._circles(level, across)
             if (bundle := self._bundle(moves, shares, code, first_part)) is not None
         ]
         while len(self._own) <= post.superstep:
@@ -451,6 +457,59 @@ class Exchange:
         sent = [channel for channel in self.channels[begun:] if not channel.common]
         self._pairs[post.superstep] = {(c.src, dst) for c in sent for dst in c.dsts}
         return tuple(channel.part for channel in sent)
+
+    def _circles(
+        self, level: int | None, across: Sequence[Mapping[int, Share]]
+    ) -> list[Mapping[int, Share]]:
+        """The ranks that add up what they have, at a level of the tree."""
+        if level is None:
+            return [*across]
+        circles = _circles_at(self._n_groups, level)
+        n = self.share.n_tasks
+        return [
+            {g * n + t: shares[g * n + t] for g in circle}
+            for t, shares in enumerate(across)
+            for circle in circles
+        ]
+
+    def _climb(
+        self,
+        move: Move,
+        level: int,
+        own: list[tuple[str, Index, int]],
+        wanted: list[tuple[Move, list[Block]]],
+        code: str,
+        first_part: int,
+    ) -> None:
+        """The channels of a move at a level of the tree: all tasks of a circle have as much."""
+        n = self.share.n_tasks
+        axes = self.program.buffers[move.array].axes
+        turned = is_turned(axes, self.runner.layout)
+        label, order = f"{move.array} to {move.out}", "turned" if turned else ""
+        for task in range(n):
+            share = Share(self.share.network, task, n)
+            shape = tuple(share.length(axis, self._batch_size) for axis in axes)
+            whole = tuple(slice(0, length) for length in shape)
+            if 0 in shape:
+                continue
+            for circle in _circles_at(self._n_groups, level):
+                ranks = [group * n + task for group in circle]
+                blocks = []
+                for src in ranks if move.monoid else ranks[:1]:
+                    others = tuple(rank for rank in ranks if rank != src)
+                    part = first_part + len(self.channels)
+                    if others:
+                        sent = shape[::-1] if turned else shape
+                        self.channels.append(Channel(part, src, others, code, sent, label, order))
+                        if src == self.rank:
+                            own.append((move.array, whole, part))
+                    blocks.append(Block(src, whole, whole, shape, part))
+                if self.rank in ranks:
+                    mine = [
+                        replace(block, part=None) if block.src == self.rank else block
+                        for block in blocks
+                    ]
+                    wanted.append((move, mine))
 
     def _is_small(self, move: Move) -> bool:
         """Whether it is a sum, or the like, over groups that is better not alone: each block costs
@@ -468,13 +527,16 @@ class Exchange:
     ) -> Bundle | None:
         """The channels of small sums of the same kind; what this task does for them."""
         first = first_part + len(self.channels)
-        parts = {rank: first + k for k, rank in enumerate(shares)}
+        is_alone = len(shares) == 1
+        parts = {rank: None if is_alone else first + k for k, rank in enumerate(shares)}
         axes = [self.program.buffers[move.array].axes for move in moves]
         for rank, share in shares.items():
             sizes = [math.prod(share.length(axis, 0) for axis in names) for names in axes]
             others = tuple(other for other in shares if other != rank)
             label = ", ".join(move.array for move in moves)
-            self.channels.append(Channel(parts[rank], rank, others, code, (sum(sizes),), label))
+            part = parts[rank]
+            if part is not None:
+                self.channels.append(Channel(part, rank, others, code, (sum(sizes),), label))
             if rank == self.rank:
                 pieces = [(m.array, m.out, n) for m, n in zip(moves, sizes, strict=True)]
         if self.rank not in shares:
@@ -605,6 +667,11 @@ class Exchange:
 def _cut(block: Array, shape: tuple[int, ...]) -> Array:
     """A block without the rows that a short batch does not have."""
     return block if block.shape == shape else block[tuple(slice(0, n) for n in shape)]
+
+
+def _circles_at(n_groups: int, level: int) -> trees.Circles:
+    found = trees.levels(n_groups)
+    return found[level] if level < len(found) else trees.handing(n_groups)
 
 
 def _words(statement: Post | Collect) -> str:

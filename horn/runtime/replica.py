@@ -150,14 +150,12 @@ class Replica(GroupEngine):
         self.remembered = self.strategy.begin(self.view)
         assert self._training is not None
         program = self._training[0].program
-        totals = (
-            move.array
-            for s in program.statements
-            if isinstance(s, Post)
-            for move in s.moves
-            if move.across and move.out == program.loss
-        )
-        self._own_total = next(totals, None)  # before it is added to that of other groups
+        moves = [m for s in program.statements if isinstance(s, Post) for m in s.moves if m.across]
+        made_from = {move.out: move.array for move in moves}
+        # What this group's samples lose, before what others' do is added: at the foot of the tree.
+        self._own_total = made_from.get(program.loss or "")
+        while self._own_total in made_from:
+            self._own_total = made_from[self._own_total]
         self._stream = self._streamed(self._training[0])
         clock = 0
         if isinstance(self.wire, LastingWire):

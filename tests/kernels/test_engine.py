@@ -39,11 +39,33 @@ def normal(rng, *shape, dtype=np.float64, order="C"):
     return np.asarray(rng.standard_normal(shape), dtype=dtype, order=order)
 
 
+# ---- many arrays ----
+
+
+@pytest.mark.parametrize("n", [3, 47, 64, 65, 300])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 40), (300, 70)])
+def test_a_loop_has_as_many_arrays_as_it_needs(n, shape, dtype, n_threads, kernel_rng):
+    given = [normal(kernel_rng, *shape, dtype=dtype) for _ in range(n)]
+    sums = [np.zeros(shape, dtype) for _ in range(n)]
+    total = np.zeros(shape[0], dtype)
+    tape = Tape(dtype, n_threads)
+    axes = dict(zip("bo", shape, strict=True))
+    views = [View(array, "bo") for array in given]
+    added = [("copy", 0)] + [("add", n + k, k + 1) for k in range(n - 1)]
+    tape.loop(axes, views, added, [(View(out, "bo"), n + k) for k, out in enumerate(sums)])
+    tape.loop(axes, views, added, [(View(total, "b"), 2 * n - 1)], reduce=("sum", "o"))
+    tape.run()
+    expected = np.cumsum(np.stack(given).astype(float), axis=0)
+    rtol = n * RTOL[dtype]
+    np.testing.assert_allclose(np.stack(sums), expected, rtol=rtol, atol=rtol)
+    np.testing.assert_allclose(total, expected[-1].sum(-1), rtol=rtol, atol=shape[1] * rtol)
+
+
 # ---- products ----
 
 
 @pytest.mark.parametrize("has_velocity", [True, False])
-@pytest.mark.parametrize("n_parts", [0, 1, 3, 9])  # the thin kernel knows 7
+@pytest.mark.parametrize("n_parts", [0, 1, 3, 9, 127])  # the thin kernel knows 7
 @pytest.mark.parametrize("m, n, k", [(1, 1, 1), (13, 33, 7), (64, 50, 100), (20, 64, 300)])
 def test_update_adds_what_others_have_of_the_product(
     m, n, k, n_parts, has_velocity, dtype, n_threads, kernel_rng

@@ -169,6 +169,21 @@ def test_groups_equal_one_task_over_20_steps(scheme, backend, how, n_groups, n_t
         compare(good(found), one, backend)
 
 
+@pytest.mark.parametrize("n_groups, n_tasks", [(17, 1), (19, 2), (50, 1)])
+@pytest.mark.parametrize("how", ["momentum", "clipped"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_many_groups_sum_along_a_tree_and_equal_one_task(backend, how, n_groups, n_tasks):
+    net = network()
+    setup = Setup(net, OPTIMIZERS[how], "labels", 60, "float64", 1)
+    data = labelled(net)
+    batches = [np.arange(60) % len(data), np.arange(51) % len(data)]  # some groups have no row
+    one = of_one(backend, setup, data, batches)
+    for links in (("receiver",) * 3, ("replicated", "receiver", "sender")):
+        placement = place(net, links, ("all", "neurons", "rows", "all"))
+        found = of_groups(backend, setup, data, batches, placement, n_groups, n_tasks)
+        compare(good(found), one, backend)
+
+
 def test_groups_on_one_host_have_weights_in_common_and_always_compute_the_same():
     net = horn.Network(seed=2)
     net.input(40)
