@@ -12,6 +12,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import math
 import os
 import signal
 import ssl
@@ -24,6 +25,7 @@ from typing import Self
 from zk.errors import ServerError
 from zk.log import Log
 from zk.service import FOUR_LETTER_WORDS, Client, Service
+from zk.sessions import Awake
 from zk.wire import MAX_FRAME_BYTES
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,8 @@ MAX_UNSENT_BYTES = 64 << 20
 # No more requests of one client are answered while so much of it is not sent: a request of 30 bytes
 # may have an answer of 1 MiB, and thousands of them come in one read.
 MAX_AHEAD_BYTES = 1 << 20
+# Who watches a server is told of its standstills so often at most, with their sum.
+WARN_EVERY_S = 60.0
 # Connections from one address, as Apache's maxClientCnxns; loopback is one address for a whole
 # machine.
 MAX_PER_ADDRESS, MAX_PER_LOOPBACK = 60, 1000
@@ -173,7 +177,7 @@ class Connection(asyncio.Protocol):
 
 
 class Server:
-    """One listening socket and its service.
+    """One listening socket and its service. warn_every_s : how often it says that it stood still.
 
     Raises
     ------
@@ -190,10 +194,14 @@ class Server:
         tls: ssl.SSLContext | None = None,
         tls_port: int | None = None,
         super_digest: str | None = None,
+        warn_every_s: float = WARN_EVERY_S,
     ) -> None:
         check_bind(host, has_tls=tls is not None and tls_port is None)
         self.host, self.port, self.tls, self.tls_port = host, port, tls, tls_port
         self.service = Service(tick_ms, os.urandom, super_digest)
+        self._awake = Awake(tick_ms, now_ms())
+        self._warn_every_ms, self._warned_ms = warn_every_s * 1000, -math.inf
+        self._told_still_ms = 0
         self._data_dir = data_dir
         self._log: Log | None = None
         self.loop: asyncio.AbstractEventLoop
@@ -201,7 +209,6 @@ class Server:
         self._per_address: dict[str, int] = {}
         self._listeners: list[asyncio.Server] = []
         self._tick: asyncio.TimerHandle | None = None
-        self._next_tick_ms = 0
         self._is_committing = False
         self.failure: ServerError | None = None
         self._done: asyncio.Future[None] | None = None
@@ -213,7 +220,7 @@ class Server:
             self._log = Log(self._data_dir)
             service = self.service
             self._log.recover(service.tree, service.sessions, service.replay)
-            self.service.sessions.touch_all(now_ms())
+            self.service.sessions.touch_all(self._now())
         if self.tls is not None and self.tls_port is not None:
             self.port = await self._listen(self.port, None)
             self.tls_port = await self._listen(self.tls_port, self.tls)
@@ -291,7 +298,7 @@ class Server:
         self.service.disconnect(client)
 
     def receive(self, client: Client, payload: bytes) -> None:
-        self.service.receive(client, payload, now_ms(), wall_ms())
+        self.service.receive(client, payload, self._now(), wall_ms())
 
     def answer_word(self, client: Client, word: bytes) -> None:
         client.out.append(self.service.four_letter_word(word))
@@ -339,21 +346,32 @@ class Server:
             if connection is not None:
                 connection.flush()
 
+    def _now(self) -> int:
+        return self._awake.look(now_ms())
+
     def _schedule_tick(self) -> None:
-        tick_ms = self.service.sessions.tick_ms
-        now = now_ms()
-        self._next_tick_ms = now - now % tick_ms + tick_ms
-        self._tick = self.loop.call_later((self._next_tick_ms - now) / 1000, self._on_tick)
+        tick_ms, now = self.service.sessions.tick_ms, self._now()
+        self._tick = self.loop.call_later((tick_ms - now % tick_ms) / 1000, self._on_tick)
 
     def _on_tick(self) -> None:
-        late_ms = now_ms() - self._next_tick_ms
-        if late_ms > self.service.sessions.tick_ms:
-            # Stopped, swapped out, or on a slow disk: who came back meanwhile waits to be accepted.
-            logger.warning("server stood still late_ms=%d", late_ms)
-            self.service.sessions.postpone(late_ms)
-        self.service.tick(now_ms(), wall_ms())
+        # Who came back after a standstill waits to be accepted: nobody's time ran meanwhile.
+        now = self._now()
+        self._tell_of_standstills()
+        self.service.tick(now, wall_ms())
         self.settle()
         self._schedule_tick()
+
+    def _tell_of_standstills(self) -> None:
+        still_ms = self._awake.still_ms - self._told_still_ms
+        if still_ms > self.service.sessions.tick_ms and (
+            now_ms() - self._warned_ms >= self._warn_every_ms
+        ):
+            self._warned_ms, self._told_still_ms = now_ms(), self._awake.still_ms
+            logger.warning(
+                "server stood still for %.1f s in all: stopped, no processor, or a slow disk; "
+                "no session ends by that",
+                self._awake.still_ms / 1000,
+            )
 
 
 def _is_loopback(address: str) -> bool:
@@ -444,10 +462,12 @@ def serve(
 
 
 class EmbeddedServer:
-    """A server in a thread of this process, for tests and runs on one machine.
+    """A server in a thread of this process, for tests and runs on one machine. That it stood still
+    it says once.
 
     ``port`` 0 lets the system choose; after ``start`` it is the real one, and a later ``start``
-    takes it again. ``data_dir`` None keeps everything in memory. ``tick_ms`` is the unit of
+    takes it again. ``data_dir`` None keeps everything in memory: after another ``start`` nothing of
+    it is there, and clients of then hear that their sessions are over. ``tick_ms`` is the unit of
     session expiry.
 
     Raises
@@ -475,6 +495,11 @@ class EmbeddedServer:
     def hosts(self) -> str:
         """What a client connects to: "host:port"."""
         return _hosts(self.host, self.port)
+
+    @property
+    def is_running(self) -> bool:
+        """It was started, and has neither been stopped nor ended by itself."""
+        return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> Self:
         if self._thread is not None:
@@ -531,7 +556,12 @@ class EmbeddedServer:
             tick_ms=self.tick_ms,
             tls=self._tls,
             super_digest=self._super_digest,
+            warn_every_s=math.inf,
         )
+        if self._server is not None and self.data_dir is None:
+            # What it had is forgotten, but not how far it was: else clients of then, who know a
+            # later zxid, would be hung up on for ever instead of hearing that they are over.
+            server.service.tree.zxid = self._server.service.tree.zxid
         try:
             await server.start()
             self._server, self.port = server, server.port

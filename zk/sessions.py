@@ -1,7 +1,8 @@
 """Sessions: who is alive, and until when.
 
 A session lives while packets come; its deadline is rounded up to a tick, so that one look per
-tick finds all that are over. Pure: the clock (monotonic, in ms) and the randomness are passed in.
+tick finds all that are over. Time in which the server itself stood still ends no session. Pure:
+the clock (monotonic, in ms) and the randomness are passed in.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class CloseSession(NamedTuple):
 
 
 class Session:
-    """One client's session. ``deadline_ms`` is on the server's monotonic clock."""
+    """One client's session. ``deadline_ms`` is on the server's ``Awake`` clock."""
 
     __slots__ = ("deadline_ms", "id", "password", "timeout_ms")
 
@@ -34,8 +35,30 @@ class Session:
         self.deadline_ms = 0
 
 
+class Awake:
+    """The clock of sessions, in ms: it counts the time in which the server was there to listen.
+
+    Who runs it looks at least once in a tick. Of the time between two looks a tick and a quarter
+    counts at most: in what is more (stopped, swapped out, on a slow disk, a virtual machine that
+    was moved) nobody could be heard. ``still_ms`` is the sum of what did not count.
+    """
+
+    def __init__(self, tick_ms: int, now_ms: int) -> None:
+        self.most_ms = tick_ms + tick_ms // 4
+        self.still_ms = 0
+        self._looked_ms = self._ms = now_ms
+
+    def look(self, now_ms: int) -> int:
+        """The time; ``now_ms`` is that of a monotonic clock, which runs on in a standstill."""
+        gap_ms, self._looked_ms = now_ms - self._looked_ms, now_ms
+        counted_ms = min(gap_ms, self.most_ms)
+        self._ms += counted_ms
+        self.still_ms += gap_ms - counted_ms
+        return self._ms
+
+
 class Sessions:
-    """All sessions by id.
+    """All sessions by id. Times are those of ``Awake``.
 
     tick_ms : the unit of expiry; a timeout is kept within 2 to 20 of it.
     """
@@ -69,12 +92,6 @@ class Sessions:
         """After a restart everyone gets a full timeout to come back."""
         for session in self.by_id.values():
             self.touch(session, now_ms)
-
-    def postpone(self, late_ms: int) -> None:
-        """The server itself stood still: that time counts for no one."""
-        ticks_ms = -(-late_ms // self.tick_ms) * self.tick_ms
-        for session in self.by_id.values():
-            session.deadline_ms += ticks_ms
 
     def close(self, ident: int) -> None:
         self.by_id.pop(ident, None)

@@ -119,6 +119,8 @@ class RegionBarrier:
                 self._arrive(crossing)
             elif not (crossing.released and crossing.arrived):
                 lost = self._lost()
+                if self.coord.silence_s and not self.coord.connected:
+                    patience.renew()  # who has ZooKeeper stands still: nobody can be heard of
                 left = patience.left_s()
                 if (lost or left <= 0) and not self._is_released(crossing, timeout_s):
                     self._fail(crossing, generation, lost, timeout_s)

@@ -59,6 +59,8 @@ _kazoo_logger.addHandler(logging.NullHandler())  # what it says, horn says as an
 _kazoo_logger.addFilter(lambda record: "auth" not in record.getMessage().lower())
 
 CLOSED = "closed here"  # the reason of an orderly end
+STILL_S = 0.5  # a wait that ends so late ended while this process, or its machine, stood still
+AWAKE_S = 2.0  # who stood still has so long to learn whether its session is over
 OVERDUE = 1 / 2  # of a session without an answer, and another connection is made
 CONNECT_S = 2.0  # at most this long for one TCP connection, so that a dead host costs no session
 
@@ -78,7 +80,9 @@ class Coordinator(Nodes):
     Times in seconds. ``session_s`` is the time after which ZooKeeper gives up a silent client: the
     time it takes to notice a killed one; the attribute says what the server granted. With a
     ``credential`` nodes have a digest ACL: what it makes is for it, and for its owner if it is a
-    job's, alone.
+    job's, alone. After ``session_s`` without an answer the session counts as over, since another
+    may have this process's place; after ``silence_s``, where that is more and nobody takes a place
+    before its process has ended.
 
     Raises
     ------
@@ -96,7 +100,9 @@ class Coordinator(Nodes):
         credential: Credential | None = None,
         root: str = "/horn",
         tls: Tls | None = None,
+        silence_s: float = 0.0,
     ) -> None:
+        self.silence_s = silence_s
         self.hosts, self.session_s, self.paths = hosts, session_s, Paths(root)
         self._lock = threading.Lock()
         self._subscribers: list[Callable[[Event], None]] = []
@@ -261,8 +267,10 @@ class Coordinator(Nodes):
         elif state == KazooState.SUSPENDED:
             self._connected.clear()
             # The server counts from what it heard last; from then on, another may take over.
-            left = max(0.0, self._handler.heard_at + self.session_s - time.monotonic())
-            self._timer = threading.Timer(left, self._end, (f"no answer for {self.session_s:g} s",))
+            silence_s = max(self.session_s, self.silence_s)
+            ends = max(self._handler.heard_at + silence_s, self._handler.woke_at + AWAKE_S)
+            left = max(0.0, ends - time.monotonic())
+            self._timer = threading.Timer(left, self._end, (f"no answer for {silence_s:g} s",))
             self._timer.daemon = True
             self._timer.start()
             self._tell(Suspended())
@@ -372,7 +380,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.stopping = threading.Lock()
         self.order = threading.RLock()
         self.connect_s = 1.0
-        self.heard_at = time.monotonic()
+        self.heard_at, self.woke_at = time.monotonic(), 0.0
         self._asked_at: float | None = None  # what has no answer yet
         self.failure = ""
         self.has_tried = threading.Event()
@@ -440,17 +448,24 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             poll.register(fd, select.POLLIN)
         for fd in writers:
             poll.register(fd, select.POLLOUT)
-        now = time.monotonic()
-        if writers and self._asked_at is None:
-            self._asked_at = now
-        overdue_at = None
-        if self._asked_at is not None and self._connection in rlist:
-            overdue_at = self._asked_at + self.coordinator.session_s * OVERDUE
-            left = max(0.0, overdue_at - now)
-            timeout = left if timeout is None else min(timeout, left)
         # What came with the frame before lies in the TLS layer, where poll does not see it.
         held = {fd for fd, s in readers.items() if isinstance(s, ssl.SSLSocket) and s.pending()}
-        ready = poll.poll(0 if held else None if timeout is None else timeout * 1000)
+        while True:
+            now = time.monotonic()
+            if writers and self._asked_at is None:
+                self._asked_at = now
+            overdue_at, wait_s = None, timeout
+            if self._asked_at is not None and self._connection in rlist:
+                overdue_at = self._asked_at + self.coordinator.session_s * OVERDUE
+                left = max(0.0, overdue_at - now)
+                wait_s = left if wait_s is None else min(wait_s, left)
+            ready = poll.poll(0 if held else None if wait_s is None else wait_s * 1000)
+            if ready or held or wait_s is None or time.monotonic() - now - wait_s < STILL_S:
+                break
+            # This process stood still, maybe the server with it: neither is late by that.
+            self.woke_at = time.monotonic()
+            if self._asked_at is not None:
+                self._asked_at = self.woke_at
         with self.order:  # whoever is sending has said where the answer goes
             found = sorted(held.union(fd for fd, _ in ready))
         if any(fd in readers and fd not in self._wake_fds for fd in found):

@@ -7,6 +7,7 @@ sockets and memory; the nodes in ZooKeeper are removed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -28,7 +29,7 @@ from horn.cluster.coord import Coordinator
 from horn.cluster.jobs import Jobs, State
 from horn.cluster.keys import Credential
 from horn.compiler.placement import Placement
-from horn.errors import ClusterError, HornError, MemberLost, Stopped
+from horn.errors import ClusterError, Conflict, HornError, MemberLost, Stopped
 from horn.job import Job
 from horn.loop import overdue
 from horn.progress import Progress
@@ -48,6 +49,10 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0  # how often the clock is looked at,
 KEEPER_LOOK_S = 0.05  # and where there are checkpoints to think of
 START_S = 120.0  # for all tasks to meet
+TICK_MS = 1000  # of the embedded ZooKeeper
+# A task whose parent has ZooKeeper waits for it so long: nobody but the parent can give its place
+# to another, and it ends the process first.
+SILENCE_S = 86_400.0
 STOPPING = "Stopping at the next iteration, with a checkpoint; Ctrl-C again stops at once."
 URLS = {"shm": "shm://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
 
@@ -155,15 +160,19 @@ def launch(
         crew = Crew(range(n_processes), threads, job_id)
         crews = [crew]
         stack.callback(lambda: crews[-1].stop())
+        server = None
         hosts = settings.hosts
         if hosts is None:
-            hosts = stack.enter_context(zk.EmbeddedServer(tick_ms=1000)).hosts
+            server = stack.enter_context(zk.EmbeddedServer(tick_ms=TICK_MS))
+            hosts = server.hosts
         placement = choose()
-        entry = stack.enter_context(Entry(hosts, job_id, job, settings))
+        entry = stack.enter_context(Entry(hosts, job_id, job, settings, server))
         # Before its nodes are removed: nobody writes there any more.
         stack.callback(lambda: crews[-1].stop())
         url = URLS[settings.transport]
         run = _run_spec(settings, hosts, job_id, url, threads, watcher, begun, lasting)
+        if server is not None:
+            run = msgspec.structs.replace(run, silence_s=SILENCE_S)
         attempts = Attempts(job, settings, watcher, lasting, run)
         stack.callback(attempts.record.end)
         deadline = None if timeout_s is None else begun + timeout_s
@@ -173,7 +182,8 @@ def launch(
             hearing = attempts.hearing(crew, entry.is_running)
             repairs = attempts.repairs(crew, hearing, placement, draft)
             try:
-                listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs)
+                listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs,
+                       look=entry.look)  # fmt: skip
                 break
             except HornError as error:
                 crew.stop()
@@ -430,9 +440,10 @@ def listen(
     timeout_s: float | None = None,
     repairs: Repairs | None = None,
     changes: queue.SimpleQueue[Change] | None = None,
+    look: Callable[[], None] | None = None,
 ) -> None:
     """Hear a crew that has all tasks, until all have finished; raises what went wrong first.
-    changes : of the groups that are to be there, as they come.
+    changes : of the groups that are to be there, as they come. look : called now and then.
     """
     record = hearing.record
     look_s = LOOK_S if keeper is None else KEEPER_LOOK_S
@@ -441,6 +452,8 @@ def listen(
         error = hearing.verdict(crew.stacks)
         if error is not None:
             raise error
+        if look is not None:
+            look()
         verdict_at = hearing.verdict_at
         if verdict_at is None and deadline is not None and now > deadline:
             assert timeout_s is not None
@@ -467,26 +480,73 @@ def listen(
 
 
 class Entry:
-    """The job's place in ZooKeeper, while it runs; removed at the end."""
+    """The job's place in ZooKeeper, while it runs; removed at the end.
 
-    def __init__(self, hosts: str, job_id: str, job: Job, settings: Settings) -> None:
-        self.job_id, self.state = job_id, State.PENDING
+    server : the one that it is in, if it is this process's own. When it, or the session with it, is
+    lost, both are made anew: all that is there can be written again.
+
+    Raises
+    ------
+    ClusterError : at the start. Later the run does not end by it: its tasks have their say.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        job_id: str,
+        job: Job,
+        settings: Settings,
+        server: zk.EmbeddedServer | None = None,
+    ) -> None:
+        self.hosts, self.job_id, self.server, self.state = hosts, job_id, server, State.PENDING
+        spec = {"name": job.name, "groups": settings.n_groups, "tasks": settings.n_tasks,
+                "servers": settings.n_servers, "barrier": settings.barrier,
+                "transport": settings.transport,
+                "layers": [x.size for x in job.network.layers],
+                "parent": os.getpid()}  # fmt: skip
+        self._spec = json.dumps(spec).encode()
         self.coord = Coordinator(hosts)
         try:
-            self.jobs = Jobs(self.coord)
-            spec = {"name": job.name, "groups": settings.n_groups, "tasks": settings.n_tasks,
-                    "servers": settings.n_servers, "barrier": settings.barrier,
-                    "transport": settings.transport,
-                    "layers": [x.size for x in job.network.layers],
-                    "parent": os.getpid()}  # fmt: skip
-            self.jobs.create(job_id, json.dumps(spec).encode())
+            self._create()
         except BaseException:
             self.coord.close()
             raise
 
+    def _create(self) -> None:
+        self.jobs = Jobs(self.coord)
+        self.jobs.create(self.job_id, self._spec)
+
+    @property
+    def _is_server_gone(self) -> bool:
+        return self.server is not None and not self.server.is_running
+
+    def look(self) -> None:
+        """If the server has ended, make it anew: tasks then hear that their sessions are over."""
+        if self._is_server_gone:
+            self._renew("the embedded ZooKeeper has ended")
+
     def change(self, state: State) -> None:
-        self.jobs.change(self.job_id, self.state, state)
-        self.state = state
+        """Write the state. Nobody else does, so what is there is that of before."""
+        before, self.state = self.state, state
+        try:
+            self.jobs.change(self.job_id, before, state)
+        except ClusterError as error:
+            self._renew(str(error))
+
+    def _renew(self, reason: str) -> None:
+        """Another session, in another server if this process's has ended."""
+        logger.info("coordination made anew job=%s reason=%s", self.job_id, reason)
+        try:
+            self.coord.close()
+            if self.server is not None and self._is_server_gone:
+                self.server.stop()
+                self.server.start()
+            self.coord = Coordinator(self.hosts)
+            with contextlib.suppress(Conflict):  # it is still there
+                self._create()
+            self.coord.set(self.coord.paths.state(self.job_id), self.state.value.encode())
+        except (HornError, zk.ZkError) as error:
+            logger.warning("no coordination job=%s reason=%s", self.job_id, error)
 
     def is_restarting(self) -> None:
         """A task has failed, maybe while all were starting again."""
@@ -505,6 +565,7 @@ class Entry:
         try:
             self.coord.remove(self.coord.paths.job(self.job_id))
         except ClusterError as error:
-            logger.warning("job not removed job=%s reason=%s", self.job_id, error)
+            if self.server is None:  # else it goes with the server
+                logger.warning("job not removed job=%s reason=%s", self.job_id, error)
         finally:
             self.coord.close()

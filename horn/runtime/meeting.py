@@ -39,7 +39,9 @@ class Meeting:
         self.is_joined = opened.strategy.is_joined
         self.region, self.task = divmod(rank, topology.n_tasks)
         is_server = rank >= topology.n_workers
-        coord = Coordinator(run.hosts, session_s=SESSION_S, credential=credential)
+        coord = Coordinator(
+            run.hosts, session_s=SESSION_S, credential=credential, silence_s=run.silence_s
+        )
         stack.enter_context(coord)
         self.coord = coord
         self.members = [

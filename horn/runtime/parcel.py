@@ -101,6 +101,8 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     earlier_s : what training took before ``begun``, None for what the checkpoint says. journals :
     the folder of servers that last, "" if they do not; n_first : the groups that the job began
     with, where others came later. groups : those that are there from the beginning, () for all.
+    silence_s : how long ZooKeeper may be silent before a task gives its place up, if that is more
+    than its session.
     """
 
     n_tasks: _Count
@@ -126,6 +128,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     journals: str = ""
     n_first: _Count = 0
     groups: tuple[_Count, ...] = ()
+    silence_s: float = 0.0
 
 
 class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

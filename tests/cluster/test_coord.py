@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import select
 import shutil
 import socket
 import ssl
 import subprocess
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
+from kazoo.protocol.states import KazooState
 
 import zk
 from horn import errors
-from horn.cluster.coord import OVERDUE, Coordinator
+from horn.cluster.coord import AWAKE_S, OVERDUE, Coordinator, _Handler
 from horn.cluster.keys import Credential
 from horn.cluster.records import (
     Check,
@@ -320,3 +323,74 @@ def test_errors_travel_between_processes(error):
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
     assert isinstance(error, errors.ClusterError | errors.Conflict)
+
+
+class _Clock:
+    """Stands for the modules time and select: a poll that has nothing takes its time, and more if
+    the process stands still meanwhile.
+    """
+
+    POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
+
+    def __init__(self, late_s, found):
+        self.now, self._late_s, self._found = 1000.0, list(late_s), found
+
+    def monotonic(self):
+        return self.now
+
+    def poll(self):
+        def wait(timeout_ms):
+            if not self._late_s:
+                return [(self._found, select.POLLIN)]
+            self.now += timeout_ms / 1000 + self._late_s.pop(0)
+            return []
+
+        return SimpleNamespace(register=lambda *_: None, poll=wait)
+
+
+def _handler(monkeypatch, clock, session_s=10.0):
+    coordinator = SimpleNamespace(session_s=session_s)
+    handler = _Handler(coordinator, None)
+    monkeypatch.setattr("horn.cluster.coord.time", clock)
+    monkeypatch.setattr("horn.cluster.coord.select", clock)
+    return handler
+
+
+def test_who_stood_still_looks_once_more_before_its_server_is_late(monkeypatch):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        clock = _Clock([13.0], ours.fileno())
+        handler = _handler(monkeypatch, clock)
+        # a question on its way when everything stopped, the server too
+        handler._connection, handler._asked_at = ours, clock.now - 4.9
+        assert handler.select([ours], [], [], 3.0)[0] == [ours]
+        assert handler.woke_at == pytest.approx(1013.1)
+
+
+def test_a_server_that_does_not_answer_is_late_by_the_time_that_somebody_waited(monkeypatch):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        clock = _Clock([0.0, 0.0], ours.fileno())
+        handler = _handler(monkeypatch, clock)
+        handler._connection, handler._asked_at = ours, clock.now - 4.9
+        with pytest.raises(TimeoutError):
+            handler.select([ours], [], [], 3.0)
+        assert handler.woke_at == 0.0
+
+
+@pytest.mark.parametrize(
+    "woke_s, silence_s, left_s", [(100.0, 0.0, 0.0), (0.0, 0.0, AWAKE_S), (100.0, 3600.0, 3510.0)]
+)
+def test_a_session_is_not_over_before_who_stood_still_could_ask(
+    connect_embedded, woke_s, silence_s, left_s
+):
+    coord = connect_embedded(silence_s=silence_s)
+    now = time.monotonic()
+    coord._handler.heard_at, coord._handler.woke_at = now - 90.0, now - woke_s
+    started = []
+    with pytest.MonkeyPatch.context() as patch:
+        timer = SimpleNamespace(start=lambda: None, cancel=lambda: None, daemon=True)
+        patch.setattr("threading.Timer", lambda left, *_: started.append(left) or timer)
+        coord._on_state(KazooState.SUSPENDED)
+    assert started[0] == pytest.approx(left_s, abs=1.0)
+    coord._on_state(KazooState.CONNECTED)

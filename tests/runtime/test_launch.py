@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import importlib
 import json
 import os
@@ -33,9 +34,10 @@ from horn.errors import (
     Timeout,
 )
 from horn.progress import Progress
-from horn.runtime.launch import Settings, launch
+from horn.runtime.launch import Entry, Settings, launch
 from horn.runtime.parcel import draft
 from horn.runtime.planning import choose
+from tests.cluster.helpers import end_session, wait_until
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 DEADLINE_S = 60.0
@@ -81,10 +83,16 @@ def endless(**settings):
     return job(**{"epochs": 1_000_000, "batch_size": 2, **settings})
 
 
-def children():
-    """Processes that this one has started and not waited for: pid -> task, None for others."""
+def is_stopped(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def children(parent="self"):
+    """Processes that this one, or ``parent``, has started and not waited for: pid -> task, None for
+    others.
+    """
     found = {}
-    for thread in Path("/proc/self/task").iterdir():
+    for thread in Path(f"/proc/{parent}/task").iterdir():
         with contextlib.suppress(FileNotFoundError):  # a thread that has ended by now
             for pid in (thread / "children").read_text().split():
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -596,3 +604,138 @@ def test_a_job_leaves_no_node_behind(tmp_path):
         with pytest.raises(TaskFailed):
             run(endless(), At(lambda: os.kill(pid_of(0), signal.SIGKILL)))
         assert coord.children("/horn/jobs") == []
+
+
+# The run's own ZooKeeper
+
+
+class Own(zk.EmbeddedServer):
+    """Remembers those that a run starts."""
+
+    made: list[Own] = []
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        Own.made.append(self)
+
+
+@pytest.fixture
+def own_server(monkeypatch):
+    Own.made.clear()
+    monkeypatch.setattr("horn.runtime.launch.zk.EmbeddedServer", Own)
+    return lambda: Own.made[-1]
+
+
+class Notes(At):
+    """An At that keeps what the run notes."""
+
+    def __init__(self, act):
+        super().__init__(act)
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_a_run_whose_own_session_ended_restarts_and_succeeds(own_server, monkeypatch, tmp_path):
+    mark = tmp_path / "mark"
+    given = job(epochs=6, optimizer=horn.SGD(Waits(str(mark))))
+    mark.touch()
+    calm = horn.train(given, tasks=2)
+    mark.unlink()
+    entries = []
+
+    class Seen(Entry):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            entries.append(self)
+
+    monkeypatch.setattr("horn.runtime.launch.Entry", Seen)
+
+    def lose():
+        end_session(entries[0].coord)
+        wait_until(lambda: entries[0].coord._over)
+        os.kill(pid_of(1), signal.SIGKILL)
+        mark.touch()
+
+    watcher = Notes(lose)
+    found = horn.train(given, tasks=2, progress=watcher, superstep_timeout=NEVER_S)
+    assert bits(found) == bits(calm)
+    assert [note.partition(":")[0] for note in watcher.notes] == [
+        "Restarting from iteration 0 (attempt 1 of 3)"
+    ]
+
+
+def test_a_run_outlives_its_own_zookeeper(own_server, tmp_path):
+    mark = tmp_path / "mark"
+    given = job(epochs=6, optimizer=horn.SGD(Waits(str(mark))))
+    mark.touch()
+    calm = horn.train(given, tasks=2)
+    mark.unlink()
+
+    def end():
+        own_server().stop()
+        mark.touch()
+
+    watcher = Notes(end)
+    found = horn.train(given, tasks=2, progress=watcher, superstep_timeout=NEVER_S)
+    assert bits(found) == bits(calm)
+    assert len(Own.made) == 2 and len(watcher.notes) == 1  # one for each run; one restart
+
+
+STANDING_STILL = """
+import hashlib, os, sys, threading
+import horn, horn.runtime.launch as launch
+from horn.progress import Progress
+from tests.runtime.test_launch import job
+
+launch.TICK_MS = 50  # sessions last 1 s
+
+class Steps(Progress):
+    def epoch(self, row):
+        if row["epoch"] == 2:
+            print("stop", flush=True)
+            sys.stdin.readline()
+    def note(self, text):
+        print("note", text, flush=True)
+
+if __name__ == "__main__":
+    run = horn.train(job(epochs=6), progress=Steps(), **eval(sys.argv[1]))
+    digest = hashlib.sha256()
+    for name, array in sorted(run.model.parameters.items()):
+        digest.update(array.tobytes())
+    print("end", digest.hexdigest(), flush=True)
+"""
+STILL_S = 2.5  # sessions last one
+
+
+@pytest.mark.parametrize("who", ["parent", "all"])
+@pytest.mark.parametrize("settings", [{"tasks": 2}, {"tasks": 2, "barrier": "zookeeper"}])
+def test_a_run_that_stood_still_goes_on(tmp_path, who, settings):
+    script = tmp_path / "standing_still.py"
+    script.write_text(STANDING_STILL)
+    env = {**os.environ, "PYTHONPATH": os.getcwd()}
+    run = subprocess.Popen([sys.executable, str(script), repr(settings)], env=env, text=True,
+                           stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE)  # fmt: skip
+    try:
+        assert run.stdout.readline() == "stop\n"
+        tasks = list(children(run.pid))
+        assert len(tasks) == 2
+        stopped = [run.pid] if who == "parent" else [*tasks, run.pid]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+            wait_until(lambda pid=pid: is_stopped(pid))
+        threading.Event().wait(STILL_S)  # the experiment: time passes for nobody
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        out, err = run.communicate("\n", timeout=DEADLINE_S)
+    finally:
+        run.kill()
+        run.communicate()
+    one = horn.train(job(epochs=6), **settings)
+    digest = hashlib.sha256()
+    for _, array in sorted(one.model.parameters.items()):
+        digest.update(array.tobytes())
+    assert out.splitlines() == [f"end {digest.hexdigest()}"], err
+    assert err.count("stood still") <= 1 and len(err.splitlines()) <= 1

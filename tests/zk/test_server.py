@@ -28,6 +28,7 @@ from zk import wire
 from zk.acl import OPEN
 from zk.errors import ServerError
 from zk.server import MAX_PER_LOOPBACK, Server, check_bind, make_tls
+from zk.service import Service
 from zk.wire import Code, Event, Op
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(60)]
@@ -486,3 +487,47 @@ def test_peer_that_never_reads_its_last_answer_is_let_go(monkeypatch: pytest.Mon
             while b"Connections: 3\n" not in apache.four_letter_word(server.port, b"srvr"):
                 assert time.monotonic() < deadline
         client.close()
+
+
+def test_standstills_end_no_session_and_are_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ahead_ms, looked, seen = 0, threading.Event(), 0
+    clock, tick = zk.server.now_ms, Service.tick
+
+    def stand_still(service: Service, now_ms: int, time_ms: int) -> None:
+        # After the tick has looked at the clock: 13 s, three times.
+        nonlocal ahead_ms, seen
+        tick(service, now_ms, time_ms)
+        if service.sessions.by_id and seen < 3:
+            ahead_ms += 13_000
+            seen += 1
+        elif seen == 3:
+            looked.set()
+
+    monkeypatch.setattr(zk.server, "now_ms", lambda: clock() + ahead_ms)
+    monkeypatch.setattr(Service, "tick", stand_still)
+    with zk.EmbeddedServer(tick_ms=SLOW_MS // 10) as server:
+        limit_ms = 20 * server.tick_ms
+        with RawClient(server.hosts, timeout_ms=limit_ms, ephemeral="/mine") as client:
+            assert client.timeout_ms == limit_ms
+            assert looked.wait(TIMEOUT_S)
+            with RawClient(server.hosts) as other:
+                owner = struct.unpack_from(">q", other.call(Op.EXISTS, "/mine", False)[0].body, 44)
+            assert owner == (client.session_id,)
+    told = [r.getMessage() for r in caplog.records if "stood still" in r.getMessage()]
+    assert len(told) == 1 and "no session ends by that" in told[0]
+
+
+def test_a_server_that_runs_alone_tells_of_standstills_again() -> None:
+    server = Server(tick_ms=500, warn_every_s=60)
+    told = []
+    server._awake.still_ms = 13_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("zk.server.logger.warning", lambda *words: told.append(words[-1]))
+        for clock_ms, still_ms in [(0, 13), (59_000, 14), (60_000, 15), (200_000, 15)]:
+            patch.setattr("zk.server.now_ms", lambda clock_ms=clock_ms: clock_ms)
+            still_ms *= 1000
+            server._awake.still_ms = still_ms
+            server._tell_of_standstills()
+    assert told == [13.0, 15.0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zk.sessions import Sessions
+from zk.sessions import Awake, Sessions
 
 
 @given(st.integers(0, 10**9), st.integers(1, 5000), st.integers(0, 10**6))
@@ -39,8 +39,22 @@ def test_after_a_restart_everyone_has_a_full_timeout() -> None:
 
 
 def test_time_in_which_the_server_stood_still_counts_for_no_one() -> None:
-    sessions = Sessions(500)
+    awake, sessions = Awake(500, 10_000), Sessions(500)
     session = sessions.open(1, 1000, b"p" * 16)
-    sessions.touch(session, 10_000)
-    sessions.postpone(2_100)
-    assert sessions.expired(13_500) == [] and sessions.expired(14_000) == [1]
+    sessions.touch(session, awake.look(10_000))
+    # a standstill of 13 s, and what a look counts for at most
+    assert sessions.expired(awake.look(23_000)) == []
+    assert awake.still_ms == 13_000 - 625
+    # and from then on its time runs as ever
+    assert sessions.expired(awake.look(23_500)) == []
+    assert sessions.expired(awake.look(24_000)) == [1]
+
+
+@given(st.integers(1, 5000), st.lists(st.integers(0, 60_000), max_size=30))
+def test_a_look_counts_for_a_tick_and_a_quarter_at_most(tick_ms: int, gaps_ms: list[int]) -> None:
+    awake, clock_ms, counted_ms = Awake(tick_ms, 0), 0, 0
+    for gap_ms in gaps_ms:
+        clock_ms += gap_ms
+        before_ms, counted_ms = counted_ms, awake.look(clock_ms)
+        assert counted_ms - before_ms == min(gap_ms, tick_ms + tick_ms // 4)
+    assert counted_ms + awake.still_ms == clock_ms
