@@ -687,20 +687,20 @@ STANDING_STILL = """
 import hashlib, os, sys, threading
 import horn, horn.runtime.launch as launch
 from horn.progress import Progress
-from tests.runtime.test_launch import job
+from tests.runtime.test_launch import Waits, job
 
 launch.TICK_MS = 50  # sessions last 1 s
 
 class Steps(Progress):
     def epoch(self, row):
-        if row["epoch"] == 2:
+        if row["epoch"] == 1:
             print("stop", flush=True)
-            sys.stdin.readline()
     def note(self, text):
         print("note", text, flush=True)
 
 if __name__ == "__main__":
-    run = horn.train(job(epochs=6), progress=Steps(), **eval(sys.argv[1]))
+    given = job(epochs=6, optimizer=horn.SGD(Waits(sys.argv[2])))
+    run = horn.train(given, progress=Steps(), **eval(sys.argv[1]))
     digest = hashlib.sha256()
     for name, array in sorted(run.model.parameters.items()):
         digest.update(array.tobytes())
@@ -715,9 +715,9 @@ def test_a_run_that_stood_still_goes_on(tmp_path, who, settings):
     script = tmp_path / "standing_still.py"
     script.write_text(STANDING_STILL)
     env = {**os.environ, "PYTHONPATH": os.getcwd()}
-    run = subprocess.Popen([sys.executable, str(script), repr(settings)], env=env, text=True,
-                           stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                           stderr=subprocess.PIPE)  # fmt: skip
+    mark = tmp_path / "mark"
+    run = subprocess.Popen([sys.executable, str(script), repr(settings), str(mark)], env=env,
+                           text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
     try:
         assert run.stdout.readline() == "stop\n"
         tasks = list(children(run.pid))
@@ -726,14 +726,15 @@ def test_a_run_that_stood_still_goes_on(tmp_path, who, settings):
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
             wait_until(lambda pid=pid: is_stopped(pid))
+        mark.touch()  # whoever runs comes to the end of the second epoch
         threading.Event().wait(STILL_S)  # the experiment: time passes for nobody
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
-        out, err = run.communicate("\n", timeout=DEADLINE_S)
+        out, err = run.communicate(timeout=DEADLINE_S)
     finally:
         run.kill()
         run.communicate()
-    one = horn.train(job(epochs=6), **settings)
+    one = horn.train(job(epochs=6, optimizer=horn.SGD(Waits(str(mark)))), **settings)
     digest = hashlib.sha256()
     for _, array in sorted(one.model.parameters.items()):
         digest.update(array.tobytes())
