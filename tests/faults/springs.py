@@ -7,6 +7,7 @@ The time of the kill is in the file ``mark``, that of the first batch afterwards
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -40,6 +41,37 @@ class Trap:
         import tests.faults.springs as springs
 
         springs.set_at(self.phase, self.mark, self.rank, iteration == self.iteration)
+        return self.initial
+
+
+@dataclass(frozen=True)
+class Traps:
+    """One after another: ``traps`` has a line "mark|point|rank" for each, of a file, a point of
+    ``POINTS`` and a task. Who starts meets the first whose file is not there yet. At the point
+    "checkpointed" it dies in ``iteration``, once a checkpoint is complete that is beside the file.
+    together : none waits for the one before it.
+    """
+
+    traps: str
+    together: bool = False
+    iteration: int = 25
+    initial: float = 0.05
+
+    def __post_init__(self) -> None:
+        import tests.faults.springs as springs
+
+        mark, point = springs.next_trap(self.traps, self.together)
+        if mark:
+            springs.POINTS[point](lambda: springs.die(mark))
+
+    def at(self, iteration: int) -> float:
+        if iteration == self.iteration:
+            import tests.faults.springs as springs
+
+            mark, point = springs.next_trap(self.traps, self.together)
+            if point == "checkpointed":
+                springs.wait_for_checkpoint(mark)
+                springs.die(mark)
         return self.initial
 
 
@@ -120,8 +152,8 @@ def wait_for(path: str) -> None:
 
 def my_rank() -> int:
     """-1 in a process that is no task."""
-    _, colon, rank = sys.argv[-1].rpartition(":")
-    return int(rank) if sys.argv[0] == "-c" and colon else -1
+    name = Path("/proc/self/comm").read_text().strip()
+    return int(name.rpartition("-")[2]) if name.startswith("horn-task-") else -1
 
 
 def die(mark: str) -> None:
@@ -260,6 +292,106 @@ def _in_cleanup(kill: Callable[[], None]) -> None:
     before(sys.modules["horn.runtime.process"].Process, "send_share", kill)  # type: ignore[attr-defined]
 
 
+@dataclass(frozen=True)
+class Stands:
+    """Task ``rank`` waits at a point of its start: it makes the file ``mark``.here and goes on when
+    there is ``mark``.go; once. after : a task that dies first, once there is a checkpoint, when the
+    iteration is done that ``iteration`` says, so that the start is a second one.
+    """
+
+    mark: str
+    point: str
+    rank: int
+    folder: str = ""
+    iteration: int = 0
+    initial: float = 0.05
+
+    def __post_init__(self) -> None:
+        import os
+
+        import tests.faults.springs as springs
+
+        is_due = not self.folder or os.path.exists(f"{self.mark}.died")
+        if springs.my_rank() == self.rank and is_due:
+            springs.POINTS[self.point](lambda: springs.stand(self.mark))
+
+    def at(self, iteration: int) -> float:
+        import tests.faults.springs as springs
+
+        if self.folder and iteration == self.iteration and springs.my_rank() == self.rank:
+            springs.wait_for_checkpoint(f"{self.folder}/x")
+            springs.die(f"{self.mark}.died")
+        return self.initial
+
+
+def stand(mark: str) -> None:
+    """Once: others that come here later go on."""
+    with contextlib.suppress(FileExistsError):
+        write(f"{mark}.here")
+        wait_for(f"{mark}.go")
+
+
+def next_trap(traps: str, together: bool) -> tuple[str, str]:
+    """The file and the point of the next; empty if it is not for this process. One attempt has one
+    trap: who was started before the last went off is of that attempt still.
+    """
+    for trap in traps.splitlines():
+        mark, point, rank = trap.split("|")
+        if not os.path.exists(mark) and my_rank() == int(rank):
+            return mark, point
+        if together:
+            continue
+        if not os.path.exists(mark):
+            return "", ""
+        if _started_at() < float(Path(mark).read_text()) - 1 / os.sysconf("SC_CLK_TCK"):
+            return "", ""
+    return "", ""
+
+
+def _started_at() -> float:
+    """This process, on the monotonic clock, to a tick."""
+    words = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    return int(words[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_for_checkpoint(mark: str) -> None:
+    """Until one is complete in a folder below the file's."""
+    ends = time.monotonic() + HELD_S
+    while not list(Path(mark).parent.rglob("ckpt-*[0-9]/MANIFEST.json")):
+        if time.monotonic() > ends:
+            raise TimeoutError(f"no checkpoint beside {mark}")
+        time.sleep(0.002)
+
+
+def _at(module: str, name: str, when: Callable[..., None]) -> Callable[[Callable[[], None]], None]:
+    """Before or after something that the process has there by this name, Class.method or not."""
+
+    def set_(kill: Callable[[], None]) -> None:
+        where: Any = importlib.import_module(module)
+        *path, last = name.split(".")
+        for part in path:
+            where = getattr(where, part)
+        when(where, last, kill)
+
+    return set_
+
+
+POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
+    "reading": lambda kill: kill(),  # its parcel
+    "joining": _at("horn.runtime.meeting", "Meeting.__init__", before),
+    "joined": _at("horn.runtime.meeting", "Meeting._join", after),  # it is listed: others wait
+    "connecting": _at("horn.runtime.meeting", "Meeting.group", before),
+    "compiling": _at("horn.runtime.process", "Seat", before),
+    "compiled": _at("horn.runtime.process", "Loop", before),
+    "going on": _at("horn.runtime.process", "Process._resume", after),
+    "crossing": _at("horn.runtime.group", "Group.cross", before),  # all are to begin together
+    "beginning": _at("horn.loop", "Loop.run", before),
+    "checkpointed": lambda kill: None,  # ``Traps.at``
+    "first checkpoint": _at("os", "fsync", before),  # its part is written, and not on the disk
+    # of a server that keeps what it was told
+    "serving": _at("horn.runtime.process", "Process._last", before),
+    "coming back": _at("horn.strategies._lasting", "LastingServer.__init__", after),
+}
 SET: dict[str, Callable[[Callable[[], None]], None]] = {
     "forward": _in_superstep("layer1.output"),
     "backward": _in_superstep("layer1.gradient"),

@@ -1,0 +1,578 @@
+"""Faults that fall into a start, and into the repair of an earlier fault.
+
+Each point of a task's start (``springs.POINTS``) is met twice: in the first attempt of a run, and
+in the attempt that follows a kill, so that a second fault comes while the first is repaired. The
+result is that of a run without, the notes name what happened in its order, and nothing is left.
+
+    pytest -m slow -s tests/faults/test_starts.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import horn
+import zk
+from horn.cluster.client import Cluster, Status
+from horn.cluster.jobs import State
+from horn.cluster.resuming import resume
+from horn.errors import TaskFailed
+from horn.strategies.downpour import Downpour
+from tests.cluster.agents import JOB as PLAIN
+from tests.cluster.agents import ROOT, Agents, alive, own_port
+from tests.cluster.helpers import wait_until
+from tests.cluster.test_worker import weights
+from tests.faults.cluster import Cluster as Hosts
+from tests.faults.cluster import digest as hosts_digest
+from tests.faults.cluster import until
+from tests.faults.springs import Trap, Traps
+from tests.faults.test_checkpoint_storage import fill, small_disk
+from tests.faults.test_downpour import Sprung
+from tests.faults.test_kills import EVERY, LOADED_S, Watch, job, nothing_is_left, same_history
+from tests.faults.test_partitions import cut, record
+from tests.faults.test_phases import PINS
+from tests.hosts import hosts, why_not
+from tests.runtime.test_launch import bits
+
+pytestmark = [pytest.mark.net, pytest.mark.cluster]
+__all__ = ["nothing_is_left", "small_disk"]  # fixtures
+N_ITERATIONS = 40
+FIRST = ["reading", "joining", "joined", "connecting", "compiling", "compiled", "crossing",
+         "beginning", "first checkpoint"]  # fmt: skip
+AGAIN = [*FIRST[:-1], "going on", "first checkpoint"]
+
+
+def trapped(*traps):
+    """The job with traps: (file, point, rank) each."""
+    schedule = Traps("\n".join(f"{mark}|{point}|{rank}" for mark, point, rank in traps))
+    return job(N_ITERATIONS, optimizer=horn.SGD(schedule, momentum=0.9))
+
+
+def disturbed(folder, traps, **settings):
+    """A run whose tasks die there, one after another; what it came to, and its notes."""
+    watch = Watch()
+    marks = [folder / f"mark{number}" for number in range(len(traps))]
+    given = trapped(*((m, point, rank) for m, (point, rank) in zip(marks, traps, strict=True)))
+    run = horn.train(given, checkpoints=folder / "c", checkpoint_every=EVERY, progress=watch,
+                     **settings)  # fmt: skip
+    for mark, (point, _) in zip(marks, traps, strict=True):
+        assert mark.exists(), f"no task was killed at {point!r}"
+    killed = [float(mark.read_text()) for mark in marks]
+    assert killed == sorted(killed)
+    assert not list((folder / "c").glob("*.tmp"))
+    return run, watch, killed
+
+
+def notes_name_the_kills(watch, ranks):
+    assert len(watch.notes) == len(ranks), watch.notes
+    for note, rank in zip(watch.notes, ranks, strict=True):
+        assert note.startswith("Restarting from iteration ")
+        assert f"First failure: task {rank} " in note and "was killed by SIGKILL" in note
+
+
+def expect_no_trace(folder, traps, calm, **settings):
+    """As a run that nothing disturbed; the seconds from each kill to the note of it."""
+    run, watch, killed = disturbed(folder, traps, **settings)
+    assert bits(run) == bits(calm)
+    same_history(run, calm)
+    notes_name_the_kills(watch, [rank for _, rank in traps])
+    return [noted - at for noted, at in zip(watch.noted_at, killed, strict=True)]
+
+
+SHAPES = [{"tasks": 2}, {"groups": 2, "tasks": 2}]
+
+
+@pytest.fixture(scope="module")
+def calm():
+    found = {}
+
+    def run(**settings):
+        key = str(settings)
+        if key not in found:
+            found[key] = horn.train(job(N_ITERATIONS), **settings)
+        return found[key]
+
+    return run
+
+
+@pytest.mark.parametrize("point", ["joined", "compiling", "first checkpoint"])
+def test_a_kill_in_a_start_leaves_no_trace(point, tmp_path, calm):
+    took = expect_no_trace(tmp_path, [(point, 1)], calm(tasks=2), tasks=2)
+    assert max(took) <= LOADED_S
+
+
+@pytest.mark.parametrize("point", ["connecting", "going on"])
+def test_a_kill_in_a_recovery_leaves_no_trace(point, tmp_path, calm):
+    took = expect_no_trace(tmp_path, [("checkpointed", 1), (point, 0)], calm(tasks=2), tasks=2)
+    assert max(took) <= LOADED_S
+
+
+def test_three_faults_in_a_row_each_in_the_repair_of_the_last(tmp_path, calm):
+    traps = [("first checkpoint", 1), ("joining", 0), ("crossing", 1)]
+    took = expect_no_trace(tmp_path, traps, calm(tasks=2), tasks=2)
+    assert max(took) <= LOADED_S
+
+
+def test_who_dies_in_each_start_is_given_up_with_the_first_cause(tmp_path):
+    """As many faults as attempts; the first is said, not the last."""
+    watch = Watch()
+    points = ["joined", "compiling", "crossing"]
+    marks = [(tmp_path / f"mark{n}", point, 1) for n, point in enumerate(points)]
+    with pytest.raises(TaskFailed) as caught:
+        horn.train(trapped(*marks), tasks=2, max_restarts=2, progress=watch,
+                   checkpoints=tmp_path / "c", checkpoint_every=EVERY)  # fmt: skip
+    assert all(mark.exists() for mark, _, _ in marks)
+    assert "task 1 " in str(caught.value) and "was killed by SIGKILL" in str(caught.value)
+    attempts = [note[: note.index(")") + 1] for note in watch.notes[:-1]]
+    assert attempts == [f"Restarting from iteration 0 (attempt {k} of 2)" for k in (1, 2)]
+    assert watch.notes[-1] == "Given up: 2 restarts without a new checkpoint between them."
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_kill_at_each_point_of_a_start_and_of_a_recovery(shape, tmp_path, calm):
+    """Of each task, and for each pair of points where the second fault meets the repair."""
+    n_tasks = shape.get("groups", 1) * shape.get("tasks", 1)
+    runs = [[(point, rank)] for point in FIRST for rank in range(n_tasks)]
+    runs += [[("checkpointed", 0), (point, n_tasks - 1)] for point in AGAIN]
+    runs += [[(one, n_tasks - 1), (two, 0)] for one, two in itertools.product(FIRST, FIRST)]
+    took = []
+    for number, traps in enumerate(runs):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        took += expect_no_trace(folder, traps, calm(**shape), **shape)
+    print(
+        f"\n{shape}: {len(runs)} runs, {len(took)} kills; noted after {np.median(took):.2f} s "
+        f"(worst {max(took):.2f}); load {os.getloadavg()[0]:.1f}", file=sys.stderr,
+    )  # fmt: skip
+
+
+# servers that keep what they were told, and their groups, which start again alone
+
+# (point, rank) each; ranks 0 and 1 are tasks, 2 is a server. Only what ended starts again, so those
+# of two are met together.
+AGAIN_AND_AGAIN = [
+    [("serving", 2), ("coming back", 2)],
+    [("coming back", 2), ("serving", 2)],
+    [("joined", 1), ("compiling", 1)],
+    [("compiling", 0), ("crossing", 0)],
+]
+TOGETHER = [
+    [("crossing", 1), ("serving", 2)],
+    [("connecting", 0), ("coming back", 2)],
+    [("joined", 0), ("compiling", 1)],
+    [("joining", 0), ("crossing", 1), ("serving", 2)],
+]
+CASES_OF_DOWNPOUR = [
+    pytest.param(
+        traps,
+        together,
+        id="_".join(f"{point}_{rank}" for point, rank in traps).replace(" ", "_"),
+        marks=() if n == 0 else pytest.mark.slow,
+    )
+    for together, cases in ((False, AGAIN_AND_AGAIN), (True, TOGETHER))
+    for n, traps in enumerate(cases)
+]
+
+
+@pytest.mark.parametrize("traps, together", CASES_OF_DOWNPOUR)
+def test_servers_and_groups_that_die_in_their_starts_come_back(traps, together, tmp_path):
+    """Under synchronous Downpour: the same bits as if nothing had been."""
+    marks = [tmp_path / f"mark{number}" for number in range(len(traps))]
+    lines = (f"{m}|{point}|{rank}" for m, (point, rank) in zip(marks, traps, strict=True))
+    strategy = Sprung(max_staleness=0, spring=Traps("\n".join(lines), together))
+    watch, how = Watch(), {"groups": 2, "servers": 1}
+    run = horn.train(job(N_ITERATIONS), strategy=strategy, checkpoints=tmp_path / "c",
+                     progress=watch, **how)  # fmt: skip
+    assert all(mark.exists() for mark in marks), watch.notes
+    units = {0: "group 0", 1: "group 1", 2: "server 0"}
+    told = sorted(note.partition(" (")[0] for note in watch.notes)
+    assert told == sorted(f"Restarting {units[rank]}" for _, rank in traps), watch.notes
+    calm = horn.train(job(N_ITERATIONS), strategy=Downpour(max_staleness=0), **how)
+    assert bits(run) == bits(calm)
+
+
+# whoever started it goes, or wants it to end
+
+LOCAL = """
+import horn
+from tests.faults.springs import Stands
+from tests.faults.test_kills import job as given
+
+def job(mark: str, point: str, folder: str = ""):
+    return given(40, optimizer=horn.SGD(Stands(mark, point, 1, folder, 25), momentum=0.9))
+"""
+WAIT_S, ENDS_S = 60.0, 20.0  # for a start; for an end
+
+
+@pytest.mark.parametrize(
+    "number, point, again",
+    [
+        (signal.SIGINT, "compiling", False),
+        (signal.SIGKILL, "crossing", True),
+        *(
+            pytest.param(number, point, again, marks=pytest.mark.slow)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+            for point in ("reading", "joined", "connecting", "compiling", "crossing")
+            for again in (False, True)
+        ),
+    ],
+)
+def test_a_command_that_ends_in_a_start_leaves_nothing(number, point, again, tmp_path):
+    (tmp_path / "held.py").write_text(LOCAL)
+    mark, words = tmp_path / "mark", ["--mark", str(tmp_path / "mark"), "--point", point]
+    words += ["--folder", str(tmp_path)] if again else []
+    with subprocess.Popen(
+        [sys.executable, "-m", "horn", "submit", "held.py", "-n", "2", "--checkpoint-every", "10",
+         "--", *words],
+        cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:  # fmt: skip
+        try:
+            wait_until(Path(f"{mark}.here").exists, WAIT_S)
+            tasks = [int(pid) for pid in below(process.pid)]
+            assert len(tasks) == 2 and Path(f"{mark}.died").exists() == again
+            process.send_signal(number)
+            _, err = process.communicate(timeout=ENDS_S)
+        finally:
+            process.kill()
+    wait_until(lambda: not alive(tasks), ENDS_S)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}.get(number, -number)
+    assert "Traceback" not in err
+    assert not list(tmp_path.rglob("*.tmp")) and not list(tmp_path.glob("*.horn"))
+
+
+def below(pid):
+    """The processes that one has started."""
+    return [word for thread in Path(f"/proc/{pid}/task").iterdir()
+            for word in (thread / "children").read_text().split()]  # fmt: skip
+
+
+# the user's code, in the start of a task
+
+
+@dataclass(frozen=True)
+class Misbegotten:
+    """A schedule that misbehaves as soon as a task makes it; ``at`` its first batch otherwise."""
+
+    how: str
+    initial: float = 0.05
+
+    def __post_init__(self):
+        import tests.faults.springs as springs
+        import tests.faults.test_kills as test_kills
+
+        if springs.my_rank() == 1:
+            test_kills.misbehave(self.how)
+
+    def at(self, iteration):
+        return self.initial
+
+
+@pytest.mark.parametrize(
+    "how, words, n_restarts",
+    [
+        ("exception", "ValueError: the user's mistake", 0),
+        ("exit", "SystemExit: 3", 0),
+        ("_exit", "ended with exit code 3", 1),
+        ("segfault", "was killed by SIGSEGV", 1),
+    ],
+)
+def test_what_the_users_code_does_in_a_start_is_said(how, words, n_restarts):
+    watch = Watch()
+    with pytest.raises(TaskFailed) as caught:
+        horn.train(job(40, optimizer=horn.SGD(Misbegotten(how))), tasks=2, progress=watch,
+                   max_restarts=1)  # fmt: skip
+    assert words in str(caught.value) and "task 1" in str(caught.value)
+    assert sum("Restarting" in note for note in watch.notes) == n_restarts
+
+
+# the disk, at the first checkpoint
+
+
+def test_without_room_for_the_first_checkpoint_a_run_goes_on_and_starts_from_nothing(
+    small_disk, tmp_path, calm, caplog
+):
+    """What could not be saved is said; a task that then dies begins again at the beginning."""
+    fill(small_disk / "full", small_disk, 8192)
+    watch, mark = Watch(), tmp_path / "mark"
+    given = job(N_ITERATIONS, optimizer=horn.SGD(Trap(str(mark), "forward"), momentum=0.9))
+    run = horn.train(given, tasks=2, checkpoints=small_disk / "c", checkpoint_every=EVERY,
+                     progress=watch, pins=PINS)  # fmt: skip
+    assert mark.exists() and bits(run) == bits(calm(tasks=2, pins=PINS))
+    [note] = watch.notes
+    assert note.startswith("Restarting from iteration 0 (attempt 1 of 3)")
+    assert "ENOSPC" in caplog.text and str(small_disk) in caplog.text
+    assert list((small_disk / "c").glob("*")) == []
+
+
+# a cluster: what else may go while a task is at a point of its start
+
+JOB = """
+import job as plain
+import horn
+from tests.faults.springs import Stands
+
+def job(mark: str, point: str, folder: str = ""):
+    schedule = Stands(mark, point, 1, folder, 60)
+    return plain.job(epochs=10).with_settings(optimizer=horn.SGD(schedule))
+"""
+ON_AGENTS = ["reading", "joined", "connecting", "compiling", "crossing"]
+SESSION_S = 3.0  # of agents that are lost
+
+
+@dataclass
+class Stage:
+    """Agents on a ZooKeeper that can go and come back, and a job of two tasks, one of which stands
+    at a point of its start: of its first one, or of the one after its death (``again``).
+    """
+
+    made: Agents
+    server: zk.EmbeddedServer
+    client: Cluster
+    folder: Path
+
+    def begin(self, point: str, again: bool) -> str:
+        target = self.folder / "stands.py"
+        target.write_text(JOB)
+        more = ["--folder", str(self.folder)] if again else []
+        mark = str(self.folder / "mark")
+        job = self.made.submit(
+            self.client, "--mark", mark, "--point", point, *more, tasks=2, checkpoint_every=20,
+            target=target,
+        )  # fmt: skip
+        self.made.wait(Path(f"{mark}.here").exists)
+        assert Path(f"{mark}.died").exists() == again
+        return job
+
+    def go(self) -> None:
+        (self.folder / "mark.go").touch()
+
+    def task(self) -> int:
+        """The process that stands."""
+        [pid] = [
+            pid for name in self.made.processes for pid in self.made.tasks(name)
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "horn-task-1"
+        ]  # fmt: skip
+        return pid
+
+    def host(self) -> str:
+        """The agent that it is of."""
+        [name] = [name for name in self.made.processes if self.task() in self.made.tasks(name)]
+        return name
+
+    def end(self, job: str, state: State = State.SUCCEEDED) -> Status:
+        status = self.made.wait_ended(self.client, job)
+        assert status.state is state, (status.result, self.made.said())
+        return status
+
+
+def kill_the_task(stage: Stage, job: str) -> int:
+    os.kill(stage.task(), signal.SIGKILL)
+    return 1
+
+
+def kill_the_runner(stage: Stage, job: str) -> int:
+    parent = Path(f"/proc/{stage.task()}/stat").read_text().rpartition(")")[2].split()[1]
+    assert int(parent) != stage.made.processes[stage.host()].pid
+    os.kill(int(parent), signal.SIGKILL)
+    return 1
+
+
+def kill_the_agent(stage: Stage, job: str) -> int:
+    name = stage.host()
+    stage.made.kill(name)
+    del stage.made.processes[name]
+    return 1
+
+
+def kill_the_other_agent(stage: Stage, job: str) -> int:
+    """Which may be the one that leads."""
+    [name] = stage.made.processes.keys() - {stage.host()}
+    stage.made.kill(name)
+    del stage.made.processes[name]
+    return 0
+
+
+def freeze_the_host(stage: Stage, job: str) -> int:
+    """It stands still until others have its job, and then finds out."""
+    name, epoch = stage.host(), stage.client.status(job).record.epoch
+    agent = stage.made.processes[name]
+    pids = [agent.pid, *(pid for pid, _ in stage.made.descendants(name))]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    stage.made.wait(lambda: stage.client.status(job).record.epoch > epoch)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    return 1
+
+
+def restart_zookeeper(stage: Stage, job: str) -> int:
+    """Away for less than a session: nobody starts again."""
+    stage.server.stop()
+    stage.server.start()
+    return 0
+
+
+def lose_zookeeper(stage: Stage, job: str) -> int:
+    """Away until the tasks have ended because of it."""
+    task = stage.task()
+    stage.server.stop()
+    stage.made.wait(lambda: not alive([task]))
+    stage.server.start()
+    return 1
+
+
+FAULTS = [kill_the_task, kill_the_runner, kill_the_agent, kill_the_other_agent, freeze_the_host,
+          restart_zookeeper, lose_zookeeper]  # fmt: skip
+IN_GATE = {(kill_the_runner, "compiling", False), (kill_the_agent, "crossing", True)}
+CASES = [
+    pytest.param(
+        *case,
+        id=f"{case[0].__name__}-{case[1]}-{'again' if case[2] else 'first'}",
+        marks=() if case in IN_GATE else pytest.mark.slow,
+    )
+    for case in itertools.product(FAULTS, ON_AGENTS, [False, True])
+]
+
+
+@pytest.fixture
+def stage(tmp_path):
+    server = zk.EmbeddedServer(own_port(), tick_ms=500, data_dir=str(tmp_path / "zk"))
+    server.start()
+    made = Agents(tmp_path, server.hosts)
+    made.session_s = SESSION_S
+    made.environment["PYTHONPATH"] = str(ROOT)
+    children = []
+    try:
+        made.start("a", "b", shared=True)
+        with made.client() as client:
+            made.wait_known(client)
+            yield Stage(made, server, client, tmp_path)
+            children = [pid for name in made.processes for pid, _ in made.descendants(name)]
+    finally:
+        made.stop()
+        server.stop()
+    made.wait(lambda: not alive(children))
+
+
+def digest(parameters):
+    whole = hashlib.sha256()
+    for name in sorted(parameters):
+        whole.update(name.encode() + parameters[name].tobytes())
+    return whole.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def calm_on_agents():
+    scope: dict = {}
+    exec(compile(PLAIN, "job.py", "exec"), scope)
+    given = scope["job"](epochs=10).with_settings(optimizer=horn.SGD(0.05))
+    return digest(horn.train(given, tasks=2).model.parameters)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("fault, point, again", CASES)
+def test_a_cluster_survives_a_fault_in_a_start(stage, fault, point, again, calm_on_agents):
+    job = stage.begin(point, again)
+    n_restarts = fault(stage, job) + again
+    stage.go()
+    status = stage.end(job)
+    assert status.record.n_restarts == n_restarts, (status.record, stage.made.said())
+    assert weights(stage.client, job, stage.folder) == calm_on_agents
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+@pytest.mark.parametrize("point", ON_AGENTS)
+def test_a_job_that_is_stopped_in_a_start_can_be_resumed(stage, point, again, calm_on_agents):
+    job = stage.begin(point, again)
+    stage.client.stop(job, now=False)
+    stage.go()
+    stage.end(job, State.STOPPED)
+    resume(stage.client, job)
+    stage.end(job)
+    assert weights(stage.client, job, stage.folder) == calm_on_agents
+
+
+# a host that is cut off while one of its tasks is at a point of its start
+
+ON_HOSTS = """
+import horn
+from tests.faults.cluster import JOB
+from tests.faults.springs import Stands
+
+scope = {}
+exec(compile(JOB, "plain.py", "exec"), scope)
+
+def job(mark: str = "", point: str = "", folder: str = ""):
+    schedule = Stands(mark, point, 1, folder, 60) if mark else 0.05
+    return scope["job"](hidden=32, epochs=2, samples=6000).with_settings(
+        optimizer=horn.SGD(schedule))
+"""
+SHAPE = "--groups 2 --tasks 2 --max-restarts 1000 --checkpoint-every 20 --- "
+
+
+@pytest.fixture(scope="module")
+def on_hosts(tmp_path_factory):
+    if why_not() or "HORN_DATA" not in os.environ:
+        pytest.skip(why_not() or "HORN_DATA does not say where")
+    with hosts(4) as net:
+        folder = tmp_path_factory.mktemp("cluster")
+        with Hosts(net, net.hosts[:3], folder, slots=3, zk_host=net.hosts[3]) as found:
+            job = found.submit(SHAPE, text=ON_HOSTS)
+            found.wait(job, "SUCCEEDED")
+            yield found, hosts_digest(found, job)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+@pytest.mark.parametrize("point", ["joined", "connecting", "compiling", "crossing"])
+@pytest.mark.parametrize("kind", ["zookeeper", "from zookeeper", "all"])
+def test_a_host_that_is_cut_off_in_a_start_is_done_without(on_hosts, kind, point, again, tmp_path):
+    """What it ran has ended before others have its places."""
+    cluster, calm = on_hosts
+    folder = f"--folder {cluster.folder}" if again else ""
+    mark = tmp_path / "mark"
+    job = cluster.submit(f"{SHAPE}--mark {mark} --point {point} {folder}", text=ON_HOSTS)
+    try:
+        until(Path(f"{mark}.here").exists, 60.0, cluster.told)
+        names = [(n, pid) for n, host in enumerate(cluster.hosts) for pid in host.pids()]
+        [number] = [n for n, pid in names if comm(pid) == "horn-task-1"]
+        pids = [pid for n, pid in names if n == number and comm(pid).startswith("horn-task-")]
+        with cluster.session() as coord:
+            epoch = record(coord, job).epoch
+            cut(cluster, kind, cluster.hosts[number])
+            until(lambda: record(coord, job).epoch > epoch, 30.0, cluster.told)
+            assert not alive(pids), "two epochs overlap"
+        cluster.net.heal()
+        Path(f"{mark}.go").touch()
+        assert cluster.wait(job, "SUCCEEDED", 120.0)["restarts"] == 1 + again
+        assert hosts_digest(cluster, job) == calm
+    finally:
+        Path(f"{mark}.go").touch()
+        cluster.net.heal()
+        cluster.stop_all()
+        cluster.wait_workers(3)
+
+
+def comm(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
