@@ -103,6 +103,6 @@ def _product(a: list[Monomial] | None, b: list[Monomial] | None) -> list[Monomia
     merged: dict[tuple[Node, ...], float] = {}
     for c, f in a:
         for d, g in b:
-            key = tuple(sorted((*f, *g), key=lambda n: n.number))
+            key = tuple(sorted((*f, *g), key=lambda n: n.place))
             merged[key] = merged.get(key, 0.0) + c * d
     return [(c, f) for f, c in merged.items()] if len(merged) <= MAX_TERMS else None

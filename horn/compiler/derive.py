@@ -158,7 +158,7 @@ def gradient(
     wanted = list(wanted)
     adjoint: dict[Node, Node] = {root: seed}
     stop = set(wanted)
-    for node in sorted(ir.walk(root), key=lambda n: n.number, reverse=True):
+    for node in reversed([*ir.walk(root)]):
         a = adjoint.get(node)
         if a is None or not node.args or node in stop:
             continue

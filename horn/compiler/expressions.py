@@ -55,6 +55,13 @@ def instead_of(op: ast.operator) -> str:
     return "+ - * / ** are)" + (f"; {remedy}" if remedy else "")
 
 
+def _is_condition(node: Node) -> bool:
+    """Whether it is true or false, as far as a loop's own variables tell before the loop ends."""
+    is_reduced = node.op is Op.REDUCE and node.value[0] in ("any", "all")
+    is_flag = node.op is Op.CONST and node.value in (0.0, 1.0)
+    return node.op in ir.BOOLEAN or is_reduced or is_flag or ir.contains(node, Op.CARRY)
+
+
 class Expressions:
     """The value of an expression: a node, or one of the things in ``scope``."""
 
@@ -318,23 +325,33 @@ class Expressions:
         return result
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        op = Op.AND if isinstance(node.op, ast.And) else Op.OR
-        result: Node | None = None
-        for part in node.values:
+        """As in Python the value is that of the operand which decides, be it a number: only where
+        all are conditions it is one, too.
+        """
+        is_or = isinstance(node.op, ast.Or)
+        first, *rest = node.values
+        result = self.number(self.expression(first), first)
+        for where, part in zip(node.values, rest, strict=False):
+            if result.op is Op.CONST:
+                if bool(result.value) == is_or:
+                    return result  # the rest is not evaluated
+                result = self.number(self.expression(part), part)
+                continue
             value = self.number(self.expression(part), part)
-            if value.op not in ir.BOOLEAN and value.op is not Op.CONST:
-                word = "and" if op is Op.AND else "or"
-                is_test = value.op is Op.REDUCE and value.value[0] in ("any", "all")
-                if not ir.contains(value, Op.CARRY) and not is_test:
-                    self.fail(
-                        part,
-                        f"{word!r} joins conditions; {ast.unparse(part)!r} is a number: write "
-                        f"{ast.unparse(part)} != 0",
-                    )
-            value = ir.truth(value)
-            result = value if result is None else ir.make(op, result, value)
-            if result.op is Op.CONST and bool(result.value) == (op is Op.OR):
-                return result  # the rest is not evaluated, as in Python
+            if _is_condition(result) and _is_condition(value):
+                op = Op.OR if is_or else Op.AND
+                result = ir.make(op, ir.truth(result), ir.truth(value))
+                continue
+            for x, text in ((result, where), (value, part)):
+                if ir.contains(result, Op.CARRY) or ir.contains(value, Op.CARRY):
+                    if not _is_condition(x):
+                        self.fail(
+                            text,
+                            f"{ast.unparse(node)!r} would keep the first of the messages that "
+                            f"decides, but they come in no order; {ast.unparse(text)!r} is a "
+                            f"number: write {ast.unparse(text)} != 0",
+                        )
+            result = select(result, *((result, value) if is_or else (value, result)))
         return result
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import hashlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -102,12 +103,12 @@ LOWERED = frozenset({*ELEMENTWISE, Op.CONST, Op.SCALAR, Op.LOAD, Op.REDUCE, Op.M
 class Node:
     """One operation. Made by ``make`` and the functions below, never directly."""
 
-    __slots__ = ("op", "args", "axes", "value", "number", "__weakref__")
+    __slots__ = ("op", "args", "axes", "value", "place", "__weakref__")
     op: Op
     args: tuple[Node, ...]
     axes: str
     value: Any
-    number: int  # the order of creation: arguments come before their users
+    place: tuple[int, bytes]  # its height and a digest: one order of nodes in every process
 
     def __repr__(self) -> str:
         inside = [repr(self.value)] if self.value is not None else []
@@ -193,15 +194,19 @@ class Node:
 
 
 _nodes: weakref.WeakValueDictionary[Any, Node] = weakref.WeakValueDictionary()
-_count = iter(range(1 << 62))
 
 
 def _intern(op: Op, args: tuple[Node, ...], axes: str, value: Any) -> Node:
-    key = (op, tuple(map(id, args)), axes, value, type(value))
+    told = repr(value) if isinstance(value, float) else value  # 0.0 is not -0.0
+    key = (op, tuple(map(id, args)), axes, told, type(value))
     node = _nodes.get(key)
     if node is None:
         node = Node.__new__(Node)
-        node.op, node.args, node.axes, node.value, node.number = op, args, axes, value, next(_count)
+        node.op, node.args, node.axes, node.value = op, args, axes, value
+        below = [a.place for a in args]
+        text = f"{op.value} {axes} {value!r} ".encode() + b"".join(digest for _, digest in below)
+        height = 1 + max((height for height, _ in below), default=0)
+        node.place = height, hashlib.blake2b(text, digest_size=16).digest()
         _nodes[key] = node
     return node
 
@@ -294,7 +299,7 @@ def make(op: Op, *args: Node) -> Node:
         chosen = _compare_choice(op, args)
         if chosen is not None:
             return chosen
-    if op in COMMUTATIVE and args[0].number > args[1].number:
+    if op in COMMUTATIVE and args[0].place > args[1].place:
         args = (args[1], args[0])
     return _intern(op, args, union(*(a.axes for a in args)), None)
 

@@ -162,14 +162,14 @@ class Run(Calls):
                     return Unset(f"{what} where {text} is {'true' if holds else 'false'}{remedy}")
             return Unset(f"{what} the same kind of thing on both sides of {text}{remedy}")
 
-        for name in {*yes.names, *no.names}:
+        for name in dict.fromkeys((*yes.names, *no.names)):
             frame.names[name] = both(
                 yes.names.get(name),
                 no.names.get(name),
                 f"{name!r} is not set",
                 "; set it before the if, or on both sides",
             )
-        for name in {*yes.states, *no.states}:
+        for name in dict.fromkeys((*yes.states, *no.states)):
             old = leaf(Op.STATE, "bo", name)
             frame.states[name] = select(c, yes.states.get(name, old), no.states.get(name, old))
         frame.fed = both(yes.fed, no.fed, "self.feedforward(...) is not called")
@@ -178,7 +178,7 @@ class Run(Calls):
         if yes.loop_push is not no.loop_push:  # a path that reads no messages pushes nothing
             sides = (const(0.0) if f.loop_push is None else f.loop_push for f in (yes, no))
             frame.loop_push = select(c, *sides)
-        for name in {*yes.parameters, *no.parameters}:
+        for name in dict.fromkeys((*yes.parameters, *no.parameters)):
             frame.parameters[name] = both(
                 yes.parameters.get(name),
                 no.parameters.get(name),

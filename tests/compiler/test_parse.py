@@ -604,21 +604,16 @@ REFUSED = {
         """,
         "'totl' is not defined here; did you mean 'total'?",
     ),
-    "and of numbers": (
+    "or of messages": (
         """
         def forward(self, messages):
-            total = sum(m.input for m in messages)
-            self.feedforward(1.0 if «total» and total < 1.0 else 0.0)
+            first = 0.0
+            for m in messages:
+                first = first or «m.input»
+            self.feedforward(first)
         """,
-        "'and' joins conditions; 'total' is a number: write total != 0",
-    ),
-    "or of numbers": (
-        """
-        def forward(self, messages):
-            total = 2.0 * sum(m.input for m in messages)
-            self.feedforward(«total» or 1.0)
-        """,
-        "'or' joins conditions; 'total' is a number: write total != 0",
+        "'first or m.input' would keep the first of the messages that decides, but they come in "
+        "no order; 'm.input' is a number: write m.input != 0",
     ),
     "& of conditions": (
         """

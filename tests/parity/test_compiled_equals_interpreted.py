@@ -95,3 +95,30 @@ def engine_or_refusal(network: Any, case: Case, backend: str) -> Any:
     except horn.HornError as error:
         return str(error)
     return engine
+
+
+class Joins(horn.Neuron):
+    """The value of ``and`` and ``or`` is that of the operand which decides."""
+
+    keep = 0.5
+    gain = horn.Parameter(0.3)
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        a = self.keep or 1.0
+        b = self.training and 0.5
+        c = (z > 0.0) or 0.25
+        d = z > 0.1 and z * 2.0
+        e = z and 3.0
+        f = (self.gain > 5.0 or z) and (z < 1.0 or 0.7)
+        g = 0.0 or z or 2.0
+        h = 0.4 < a < 0.6 and b or c
+        self.feedforward(z * a + b + c * self.gain + d + e + f + g + h)
+
+
+def test_and_and_or_are_the_operand_that_decides() -> None:
+    net = horn.Network(seed=1)
+    net.input(5)
+    net.layer(7, neuron=Joins)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.1), 4)
