@@ -7,10 +7,14 @@ import os
 import signal
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import click
 
 from horn.cli import _cluster
+
+END_S = 25.0  # to end in order; Kubernetes kills after 30
+UNREACHABLE = 3  # the exit code
 
 
 @click.command(
@@ -83,7 +87,17 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
 
     def stop(number: int, frame: FrameType | None) -> None:
         agent.stop()
+        if signal.getitimer(signal.ITIMER_REAL)[0] == 0:
+            signal.setitimer(signal.ITIMER_REAL, END_S)
 
+    def give_up(number: int, frame: FrameType | None) -> NoReturn:
+        text = (
+            f"Worker {agent.name} could not end in order within {END_S:g} s; what it started ends"
+        )
+        os.write(2, f"{text} with it. Its place in ZooKeeper goes with its session.\n".encode())
+        os._exit(UNREACHABLE)
+
+    signal.signal(signal.SIGALRM, give_up)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     if not quiet:

@@ -4,14 +4,16 @@ A Coordinator is one session from start to end. When the session is lost it says
 ``Lost`` to subscribers and as SessionLost from every call, and never turns into another session
 behind the caller's back; who wants to go on makes a new one. The blocking calls are in ``nodes``.
 Reads are repeated over a broken connection; a write that may or may not have landed is looked up.
-Subscribers, watches and completions run in the connection's thread: they must be short and must not
-call back in.
+Subscribers, watches and completions run in the connection's thread: they must be short and neither
+wait nor send there. What they want to send, ``soon`` sends from another thread. docs/notes/0098.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import queue
 import select
 import socket
 import ssl
@@ -22,6 +24,7 @@ from typing import Any, NoReturn
 
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
+from kazoo.exceptions import WriterNotClosedException
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
@@ -62,6 +65,7 @@ CLOSED = "closed here"  # the reason of an orderly end
 STILL_S = 0.5  # a wait that ends so late ended while this process, or its machine, stood still
 AWAKE_S = 2.0  # who stood still has so long to learn whether its session is over
 OVERDUE = 1 / 2  # of a session without an answer, and another connection is made
+STOP_S = 10.0  # for a thread of a session to end
 CONNECT_S = 2.0  # at most this long for one TCP connection, so that a dead host costs no session
 
 REASONS = {
@@ -110,6 +114,8 @@ class Coordinator(Nodes):
         self._over = ""  # why the session is over
         self._connected = threading.Event()
         self._timer: threading.Timer | None = None
+        self._later: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._latecomer: threading.Thread | None = None  # runs what is in it, once there is some
         self._handler = _Handler(self, _context(tls) if tls else None)
         self._acl, auth = None, None
         if credential is not None:
@@ -207,11 +213,18 @@ class Coordinator(Nodes):
         """End the session: its ephemeral nodes go at once. Can be called again."""
         self._end(CLOSED)
         self._stop()
+        with self._lock:
+            latecomer = self._latecomer
+        if latecomer is not None and latecomer is not threading.current_thread():
+            latecomer.join(STOP_S)
 
     def _stop(self) -> None:
         with self._handler.stopping:
-            self._client.stop()
-            self._client.close()
+            try:
+                self._client.stop()
+                self._client.close()
+            except WriterNotClosedException:  # its thread hangs, say in a resolver of names
+                logger.warning("a connection to ZooKeeper is left behind hosts=%s", self.hosts)
 
     # Session state
 
@@ -291,6 +304,7 @@ class Coordinator(Nodes):
         self._handler.ended = True  # from here on kazoo cannot open another session
         self._connected.set()  # wakes those who wait for it; check() tells them
         self._cancel_timer()
+        self._later.put(None)
         self._tell(Lost(reason))
         if reason != CLOSED or not was_connected:
             self._handler.hang_up()
@@ -301,6 +315,25 @@ class Coordinator(Nodes):
 
     def is_in_callback(self) -> bool:
         return self._handler.is_connection_thread()
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Do ``work`` in a thread of this session's own, after what was left for it before; never
+        once the session is over. For callbacks, which must not send themselves. Returns at once.
+        """
+        with self._lock:
+            if self._over:
+                return
+            if self._latecomer is None:
+                self._latecomer = threading.Thread(
+                    target=self._do_later, name="horn-zk-soon", daemon=True
+                )
+                self._latecomer.start()
+        self._later.put(work)
+
+    def _do_later(self) -> None:
+        while (work := self._later.get()) is not None:
+            if not self._over:
+                self._handler.completion_queue.put(work)
 
     def wait_connected(self, timeout_s: float) -> None:
         """Until there is a connection; Unreachable if there is none in time."""
@@ -318,6 +351,7 @@ class Coordinator(Nodes):
         "created", "deleted", "changed" or "children", or with "broken" when the watch went with the
         connection.
         """
+        assert not self.is_in_callback(), "a callback must not send: let soon() do it"
         if self._over:
             then(Reply(reason="lost"))
             return
@@ -399,8 +433,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return threading.current_thread() in self._threads
 
     def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
-        thread = threading.Thread(target=func, args=args, kwargs=kwargs, daemon=True)
-        thread.name = "horn-zk"
+        thread = _Thread(target=func, args=args, kwargs=kwargs, daemon=True, name="horn-zk")
         self._threads.append(thread)
         thread.start()
         return thread
@@ -409,9 +442,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.completion_queue.put(lambda: callback.func(*callback.args))
 
     def create_socket_pair(self) -> Any:
-        pair = super().create_socket_pair()
-        self._wake_fds = {s.fileno() for s in pair}
-        return pair
+        wake = _Wake()
+        self._wake_fds = {wake.fileno()}
+        return wake, wake
 
     def create_connection(
         self, address: tuple[str, int], hostname: str, timeout: float, **_: Any
@@ -477,6 +510,43 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             [writers[fd] for fd in found if fd in writers],
             [],
         )
+
+
+class _Wake:
+    """Stands for kazoo's pair of sockets, by which who sends wakes the connection's thread: a byte
+    for each request. A pair of sockets holds 278 of them on Linux, and the next sender waited,
+    holding what the reader needed; a counter is never full.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
+        self._lock = threading.Lock()  # nobody sends to a descriptor that is another's by now
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def send(self, data: bytes) -> int:
+        with self._lock:
+            os.eventfd_write(self._fd, len(data))  # OSError once it is closed
+        return len(data)
+
+    def recv(self, n_bytes: int) -> bytes:
+        os.eventfd_read(self._fd)  # BlockingIOError if there is none, as a socket has it
+        return b"\0"
+
+    def close(self) -> None:
+        """kazoo closes both ends."""
+        with self._lock:
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class _Thread(threading.Thread):
+    """kazoo waits for its end without a deadline; a resolver of names may keep it for long."""
+
+    def join(self, timeout: float | None = None) -> None:
+        super().join(STOP_S if timeout is None else timeout)
 
 
 class _Inline:

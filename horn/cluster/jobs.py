@@ -1,17 +1,21 @@
 """The tree of jobs: what each one is, in which state, and what came of it. DESIGN 7 and 8.
 
 Every change of a state says from which state, and may be fenced by the leadership of the job's
-master, so that two masters, or a master and a stop, cannot overwrite one another.
+master, so that two masters, or a master and a stop, cannot overwrite one another. A job that has
+not ended is listed in ``/active`` as well, by the same transactions: those that have ended, which
+are more and more, are watched by nobody (docs/notes/0098).
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import secrets
 from collections.abc import Callable
 
 from horn.cluster.coord import Coordinator
 from horn.cluster.election import Leadership, commit_as
+from horn.cluster.paths import Paths
 from horn.cluster.records import Create, Delete, Node, Put, Step
 from horn.errors import Conflict, JobError, NotApplied, NotFound, ProtocolError
 
@@ -42,6 +46,13 @@ NEXT: dict[State, frozenset[State]] = {
 ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED})
 
 
+def listing(at: Paths, job: str, old: State, new: State) -> list[Step]:
+    """What a change of the state changes in ``/active``."""
+    if (old in ENDED) == (new in ENDED):
+        return []
+    return [Delete(at.active(job)) if new in ENDED else Create(at.active(job))]
+
+
 class Jobs:
     """Create, read, change and remove jobs.
 
@@ -54,7 +65,7 @@ class Jobs:
 
     def __init__(self, coord: Coordinator) -> None:
         self.coord, self.paths = coord, coord.paths
-        coord.ensure(self.paths.jobs(), self.paths.workers())
+        coord.ensure(self.paths.jobs(), self.paths.workers(), self.paths.all_active())
 
     def create(self, job: str, spec: bytes, guest: str = "") -> None:
         """Enter a job as PENDING, with its whole folder tree, at once or not at all. guest : the id
@@ -82,7 +93,7 @@ class Jobs:
         try:
             spec = sign(node)
         except BaseException:
-            self.coord.remove(self.paths.job(job))
+            self.forget(job)
             raise
         state = Create(self.paths.state(job), State.PENDING.value.encode())
         try:
@@ -102,6 +113,7 @@ class Jobs:
         places = (at.groups(job), at.servers(job), at.crews(job))
         return [
             Create(at.job(job)),
+            Create(at.active(job)),
             Create(at.spec(job), spec),
             *map(Create, folders),
             *(Create(path, guest=guest) for path in places),
@@ -165,6 +177,7 @@ class Jobs:
         steps: list[Step] = [Put(path, new.value.encode(), node.version)]
         if result is not None:
             steps.append(Put(self.paths.result(job), result))
+        steps += listing(self.paths, job, old, new)
         try:
             self._commit(steps, leadership)
         except NotApplied as error:
@@ -183,7 +196,14 @@ class Jobs:
         state = self.state(job)
         if state not in ENDED:
             raise Conflict(f"job {job!r} is {state.value}; stop it first")
-        self.coord.remove(self.paths.job(job))
+        with contextlib.suppress(Conflict):  # who removed it before has ended in between
+            self.coord.create(self.paths.active(job))  # for masters to see what is left of it
+        self.forget(job)
+
+    def forget(self, job: str) -> bool:
+        """Remove all of a job, whatever its state. Whether there was something."""
+        found = self.coord.remove(self.paths.job(job))
+        return self.coord.delete(self.paths.active(job)) or found
 
     def remove_unfinished(self, job: str) -> bool:
         """Remove what has no state: who submitted or removed it ended in between. Of this and a
@@ -198,7 +218,7 @@ class Jobs:
                 self.coord.commit([Delete(path, node.version)])
             except NotApplied:
                 return False
-        return self.coord.remove(self.paths.job(job))
+        return self.forget(job)
 
     def _commit(self, steps: list[Step], leadership: Leadership | None) -> None:
         if leadership is None:

@@ -58,8 +58,8 @@ class Masters:
         self._closing = False
         self._jobs: dict[str, _Job] = {}
         self._wakes_workers = workers.subscribe(lambda change: self._wake.set())
-        coord.ensure(coord.paths.jobs(), coord.paths.all_orders())
-        self._names = View(coord, coord.paths.jobs(), lambda change: self._wake.set())
+        coord.ensure(coord.paths.jobs(), coord.paths.all_active(), coord.paths.all_orders())
+        self._names = View(coord, coord.paths.all_active(), lambda change: self._wake.set())
         self._orders = View(coord, coord.paths.all_orders(), self._touch, self._touch)
         self._thread = threading.Thread(target=self._run, name="horn-masters", daemon=True)
         self._thread.start()
@@ -99,7 +99,8 @@ class Masters:
     def _known(self) -> list[_Job]:
         names = self._names.nodes().keys()
         for gone in self._jobs.keys() - names:
-            self._jobs.pop(gone).close()
+            if self._jobs[gone].retire():
+                del self._jobs[gone]
         for name in sorted(names - self._jobs.keys()):
             try:
                 self._jobs[name] = _Job(self, name)
@@ -156,6 +157,20 @@ class _Job:
         self.leaders = View(self.coord, at.leader(name), touch, is_made=True)
         self.reports = View(self.coord, at.reports(name), touch, touch, is_made=True)
 
+    def retire(self) -> bool:
+        """It has ended: nothing of it is watched any more. False to try again: a candidacy that
+        stays would lead the job, should it go on, with nobody behind it.
+        """
+        try:
+            self._resign()
+        except SessionLost:
+            raise
+        except ClusterError as error:
+            logger.warning("candidacy not given up job=%s reason=%s", self.name, error)
+            return False
+        self.close()
+        return True
+
     def close(self) -> None:
         for view in (self.nodes, self.leaders, self.reports):
             view.close()
@@ -198,6 +213,7 @@ class _Job:
         steps: list[Step] = [
             Put(self.paths.state(self.name), State.FAILED.value.encode(), nodes["state"].version),
             Put(self.paths.result(self.name), _ENCODE(result)),
+            Delete(self.paths.active(self.name)),
         ]
         commit_as(self.coord, Leadership(self.candidate.path, 0), steps)
 
@@ -258,7 +274,7 @@ class _Job:
         if found.state is not None:
             steps.append(Put(at.state(job), found.state.value.encode(), nodes["state"].version))
             if found.state in ENDED:
-                steps.append(Put(at.wish(job), b""))
+                steps += [Put(at.wish(job), b""), Delete(at.active(job))]
         if found.result is not None:
             steps.append(Put(at.result(job), _ENCODE(dict(found.result))))
         if found.record.checkpoint >= 0:

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,8 @@ class View:
 
     Every node has its own watch besides the folder's, so that a node replaced between two looks is
     seen as gone and come. After a broken connection everything is read again: changes in between
-    arrive as one Change, none is missed. ``on_change`` runs in the connection's thread; so does
+    arrive as one Change, none is missed. What is to be read is asked for from ``coord.soon``, as
+    callbacks must not send. ``on_change`` runs in the connection's thread; so does
     ``on_data``, with the name of a node that has other data than before. is_made : the folder is
     not made where it is missing.
     """
@@ -69,13 +70,15 @@ class View:
         self._lock = threading.RLock()
         self._nodes: dict[str, Node] = {}
         self._asked: set[str] = set()  # a get() is on its way, or its watch is set
+        self._round = 0  # of looks at everything; answers of an earlier one count for nothing
         self._pending = 0  # answers that the first full picture waits for
         self._ready = threading.Event()
         self._closed = False
         if not is_made:
             coord.ensure(folder)
         self._unsubscribe = coord.subscribe(self._on_event)
-        self._look()
+        self._plan()
+        self._look(0)
 
     def wait_ready(self, timeout_s: float) -> None:
         """Until the folder has been read once."""
@@ -102,27 +105,50 @@ class View:
         if isinstance(event, Resumed):
             with self._lock:
                 names, self._asked = list(self._nodes), set(self._nodes)
-                self._pending = 0
-            self._look()
-            for name in names:
-                self._read(name)
+                self._round, self._pending = self._round + 1, 0
+            self._look_soon()
+            self._read_soon(names)
         elif isinstance(event, Lost):
             self._ready.set()
 
-    def _look(self) -> None:
+    def _plan(self, n_answers: int = 1) -> int:
+        """So many answers are waited for from here on; returns the round that they belong to."""
         with self._lock:
-            self._pending += 1
-        self.coord.send(self._on_names, "get_children", self.folder, watch=self._on_folder_watch)
+            self._pending += n_answers
+            return self._round
+
+    def _look_soon(self) -> None:
+        round_ = self._plan()
+        self.coord.soon(lambda: self._look(round_))
+
+    def _read_soon(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        round_ = self._plan(len(names))
+
+        def read() -> None:
+            for name in names:
+                self._read(name, round_)
+
+        self.coord.soon(read)
+
+    def _look(self, round_: int) -> None:
+        self.coord.send(
+            lambda reply: self._on_names(reply, round_),
+            "get_children",
+            self.folder,
+            watch=self._on_folder_watch,
+        )
 
     def _on_folder_watch(self, word: str) -> None:
         if not self._closed and word == "children":
-            self._look()
+            self._look_soon()
 
-    def _on_names(self, reply: Reply) -> None:
+    def _on_names(self, reply: Reply, round_: int) -> None:
         if reply.reason:  # broken: Resumed looks again; missing: the folder was removed
             if reply.reason == "missing":
                 self._replace(dict.fromkeys(self.nodes()))
-                self._answered()
+                self._answered(round_)
             return
         names = set(reply.value)
         with self._lock:
@@ -130,17 +156,13 @@ class View:
             self._asked = (self._asked & names) | new
             gone = [name for name in self._nodes if name not in names]
         self._replace(dict.fromkeys(gone))
-        for name in sorted(new):
-            self._read(name)
-        self._answered()
+        self._read_soon(sorted(new))
+        self._answered(round_)
 
-    def _read(self, name: str) -> None:
-        with self._lock:
-            self._pending += 1
-
+    def _read(self, name: str, round_: int) -> None:
         def watch(word: str) -> None:
             if not self._closed and word in ("changed", "deleted"):
-                self._read(name)
+                self._read_soon([name])
 
         def read(reply: Reply) -> None:
             if reply.reason == "missing":
@@ -151,14 +173,16 @@ class View:
                 self._replace({name: reply.value})
             else:
                 return
-            self._answered()
+            self._answered(round_)
 
         self.coord.send(read, "get", f"{self.folder}/{name}", watch=watch)
 
-    def _answered(self) -> None:
+    def _answered(self, round_: int) -> None:
         with self._lock:
+            if round_ != self._round:
+                return
             self._pending -= 1
-            if self._pending <= 0:
+            if self._pending == 0:
                 self._ready.set()
 
     def _replace(self, nodes: Mapping[str, Node | None]) -> None:
@@ -331,6 +355,7 @@ class Membership:
         """
         wanted = frozenset(names)
         deadline = time.monotonic() + timeout_s
+        self._view.wait_ready(timeout_s)  # not below, where what shows it waits for the lock
 
         def present() -> frozenset[str]:
             if accept is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from horn.errors import JobError
 
-LAYOUT = 1  # of the tree below; members write it beside their endpoint
+LAYOUT = 2  # of the tree below; members write it beside their endpoint
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")  # no "/", never "." or ".."
 
@@ -49,6 +49,13 @@ class Paths:
 
     def job(self, job: str) -> str:
         return f"{self.jobs()}/{checked('job', job)}"
+
+    def all_active(self) -> str:
+        return f"{self.root}/active"
+
+    def active(self, job: str) -> str:
+        """There as long as a job has not ended: what masters watch."""
+        return f"{self.all_active()}/{checked('job', job)}"
 
     def spec(self, job: str) -> str:
         return f"{self.job(job)}/spec"

@@ -6,7 +6,7 @@ import msgspec
 
 from horn.cluster.client import Cluster, Status
 from horn.cluster.desk import Checkpointed, Saved
-from horn.cluster.jobs import NEXT, State
+from horn.cluster.jobs import NEXT, State, listing
 from horn.cluster.records import Put, Step
 from horn.errors import ClusterError, Conflict, JobError, NotApplied, NotFound
 
@@ -37,6 +37,7 @@ def resume(cluster: Cluster, job: str, begin: str = "") -> int:
         Put(at.state(job), State.PENDING.value.encode(), nodes[0].version),
         Put(at.record(job), msgspec.json.encode(record), nodes[1].version),
         Put(at.result(job), b""),
+        *listing(at, job, state, State.PENDING),
     ]
     try:
         cluster.coord.commit(steps)

@@ -563,7 +563,7 @@ class Entry:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            self.coord.remove(self.coord.paths.job(self.job_id))
+            self.jobs.forget(self.job_id)
         except ClusterError as error:
             if self.server is None:  # else it goes with the server
                 logger.warning("job not removed job=%s reason=%s", self.job_id, error)

@@ -25,7 +25,7 @@ def test_members_see_one_another_with_endpoint_and_versions(folder, connect):
     epoch = b.join("b", "tcp://h2:6")
     found = a.wait_for(["a", "b"], 10)
     assert found["b"].endpoint == "tcp://h2:6" and found["b"].epoch == epoch
-    assert (found["a"].versions, found["a"].info) == ({"layout": 1, "horn": "0.1"}, {"slots": 4})
+    assert (found["a"].versions, found["a"].info) == ({"layout": 2, "horn": "0.1"}, {"slots": 4})
     assert found["a"].epoch < epoch
     b.leave()
     wait_until(lambda: a.names() == {"a"})
@@ -127,7 +127,7 @@ def test_another_layout_is_named(folder, connect):
     data = b'{"endpoint": "x", "info": {}, "versions": {"layout": 9}}'
     connect().create(f"{folder}/new", data)
     wait_until(lambda: "new" in a.names())
-    with pytest.raises(errors.ProtocolError, match="layout 9, but this horn reads 1"):
+    with pytest.raises(errors.ProtocolError, match="layout 9, but this horn reads 2"):
         a.members()
 
 

@@ -1,0 +1,286 @@
+"""A connection to ZooKeeper that breaks and comes back, again and again, with much to look at.
+
+docs/notes/0098.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import zk
+from horn.cluster.client import Cluster
+from horn.cluster.coord import Coordinator
+from horn.cluster.jobs import Jobs, State
+from horn.cluster.mastering import Masters, Terms
+from horn.cluster.members import Change, Membership, View
+from horn.cluster.records import Create, Resumed
+from horn.cluster.resuming import resume
+from horn.cluster.seating import Need
+from tests.cluster.agents import FOREVER, Agents, alive, own_port
+from tests.cluster.helpers import Call, wait_until
+from tests.cluster.relay import Relay
+
+MANY = 600  # more than the bytes that fit into a pair of Unix sockets, 278 on Linux
+
+
+def make_nodes(coord: Coordinator, folder: str, n: int, data: bytes = b"") -> None:
+    coord.ensure(folder)
+    for start in range(0, n, 100):
+        names = range(start, min(n, start + 100))
+        coord.commit([Create(f"{folder}/m{i}", data) for i in names])
+
+
+def end_jobs(jobs: Jobs, n: int) -> None:
+    """Jobs that have failed, as a cluster has them after a while."""
+    for i in range(n):
+        jobs.create(f"old-{i:04}", b"{}")
+        jobs.change(f"old-{i:04}", State.PENDING, State.FAILED)
+
+
+@pytest.mark.net
+@pytest.mark.timeout(60)
+def test_what_is_sent_without_a_connection_never_blocks_the_sender(zookeeper, connect):
+    with Relay(zookeeper.hosts) as relay:
+        coord, replies = connect(relay.hosts), queue.Queue()
+        relay.cut()
+        wait_until(lambda: not coord.connected)
+
+        def send() -> None:
+            for _ in range(MANY):
+                coord.send(replies.put, "exists", zookeeper.root)
+
+        Call(send).result(20)
+        relay.mend()
+        reasons = {replies.get(timeout=20).reason for _ in range(MANY)}
+        assert reasons <= {"", "broken"}
+        assert Call(coord.get, zookeeper.root).result(20) is not None
+        coord.close()
+
+
+@pytest.mark.net
+@pytest.mark.timeout(60)
+def test_a_view_of_many_nodes_lives_through_broken_connections(zookeeper, connect):
+    folder = f"{zookeeper.root}/many"
+    make_nodes(connect(), folder, MANY)
+    with Relay(zookeeper.hosts) as relay:
+        coord, changes, events = connect(relay.hosts), queue.Queue(), queue.Queue()
+        view = View(coord, folder, changes.put)
+        view.wait_ready(20)
+        coord.subscribe(lambda event: events.put(event) if isinstance(event, Resumed) else None)
+        for i in range(5):
+            relay.cut()
+            connect().create(f"{folder}/new-{i}")
+            relay.mend()
+            events.get(timeout=20)
+            Call(coord.get, folder).result(20)
+            while f"new-{i}" not in changes.get(timeout=20).joined:
+                pass
+        assert len(view.nodes()) == MANY + 5
+        # and every node is watched again
+        connect().delete(f"{folder}/m{MANY - 1}")
+        assert changes.get(timeout=20) == Change(frozenset(), frozenset({f"m{MANY - 1}"}))
+        view.close()
+        coord.close()
+
+
+@pytest.mark.net
+def test_a_callback_must_not_send(embedded, connect_embedded):
+    coord, seen = connect_embedded(), queue.Queue()
+
+    def careless(reply):
+        try:
+            coord.send(seen.put, "exists", embedded.root)
+        except AssertionError as error:
+            seen.put(str(error))
+
+    coord.send(careless, "exists", embedded.root)
+    assert seen.get(timeout=10) == "a callback must not send: let soon() do it"
+
+
+@pytest.mark.net
+def test_what_a_callback_leaves_for_soon_is_done_in_order_and_not_by_the_reader(
+    embedded, connect_embedded
+):
+    coord, seen = connect_embedded(), queue.Queue()
+
+    def later(number):
+        coord.send(lambda reply: seen.put((number, reply.value)), "exists", embedded.root)
+
+    def heard(reply):
+        for number in range(50):
+            coord.soon(lambda number=number: later(number))
+
+    coord.send(heard, "exists", embedded.root)
+    assert [seen.get(timeout=10) for _ in range(50)] == [(n, True) for n in range(50)]
+    coord.close()
+    coord.soon(lambda: seen.put("after the end"))
+    assert seen.empty()
+
+
+@pytest.mark.net
+@pytest.mark.timeout(60)
+def test_who_waits_for_members_before_the_first_picture_keeps_nobody_from_it(
+    zookeeper, connect, monkeypatch
+):
+    """It held the lock that the reader needs to show it."""
+    folder = f"{zookeeper.root}/members"
+    Membership(connect(), folder).join("a", "tcp://h:1")
+    coord, is_waiting = connect(), threading.Event()
+    heard, waits = View._on_names, View.wait_ready
+
+    def hear_late(self, *reply):
+        is_waiting.wait(20)
+        heard(self, *reply)
+
+    def wait(self, timeout_s):
+        is_waiting.set()
+        waits(self, timeout_s)
+
+    monkeypatch.setattr(View, "_on_names", hear_late)
+    monkeypatch.setattr(View, "wait_ready", wait)
+    watcher = Membership(coord, folder)
+    found = Call(watcher.wait_for, ["a"], 8.0, lambda member: True).result(20)
+    assert set(found) == {"a"}
+
+
+@pytest.mark.net
+@pytest.mark.timeout(60)
+def test_masters_watch_no_job_that_has_ended_and_hear_when_one_goes_on(tmp_path):
+    with zk.EmbeddedServer(tick_ms=500) as server:
+        with Coordinator(server.hosts) as coord, Coordinator(server.hosts) as other:
+            jobs, workers = Jobs(other), Membership(coord, coord.paths.workers())
+            end_jobs(jobs, 30)
+            jobs.create("new-0001", b"{}")
+            read = queue.Queue()
+
+            def terms(job, node):
+                read.put(job)
+                return Terms(Need(1, 1, 0, False, "", ""), 0)
+
+            masters = Masters(coord, workers, "here", terms)
+            try:
+                assert read.get(timeout=20) == "new-0001"
+                assert _watched_jobs(server) == {"new-0001"}
+                with Cluster(server.hosts) as cluster:
+                    resume(cluster, "old-0007")
+                while read.get(timeout=20) != "old-0007":
+                    pass
+                assert _watched_jobs(server) == {"new-0001", "old-0007"}
+                # one that ends is let go, with the candidacy
+                jobs.change("old-0007", State.PENDING, State.STOPPED)
+                leader = coord.paths.leader("old-0007")
+                wait_until(lambda: not other.children(leader))
+                wait_until(lambda: set(masters._jobs) == {"new-0001"})
+            finally:
+                masters.close()
+                workers.close()
+
+
+def _watched_jobs(server: zk.EmbeddedServer) -> set[str]:
+    watches = server._server.service.watches
+    paths = [*watches.data, *watches.child]
+    return {path.split("/")[3] for path in paths if path.startswith("/horn/jobs/")}
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("fault", [Relay.cut, Relay.freeze, Relay.deafen], ids=lambda f: f.__name__)
+def test_sigterm_ends_an_agent_whose_zookeeper_is_silent_and_what_it_runs(
+    cluster_of: Agents, client: Cluster, fault
+):
+    cluster_of.session_s = 2.0
+    with Relay(cluster_of.hosts) as relay:
+        direct, cluster_of.hosts = cluster_of.hosts, relay.hosts
+        cluster_of.start("a")
+        cluster_of.hosts = direct
+        job = cluster_of.submit(client, "--epochs", FOREVER, tasks=2)
+        cluster_of.wait_running(client, job)
+        below = [pid for pid, _ in cluster_of.descendants("a")]
+        assert len(below) >= 3
+        fault(relay)
+        cluster_of.kill("a", signal.SIGTERM)
+        assert cluster_of.processes["a"].wait(40) == 0, cluster_of.said()
+        cluster_of.wait(lambda: not alive(below))
+
+
+STUCK = """
+import threading
+from pathlib import Path
+
+import horn.cli.worker
+from horn.cli import main
+from horn.cluster.worker import Agent
+
+def stuck(agent):
+    agent._keep_warm()
+    print(agent._warm.process.pid, flush=True)
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+Agent._session = stuck
+horn.cli.worker.END_S = 0.2
+main(["worker", "--zk", "127.0.0.1:1", "--slots", "1", "--dir", "a"])
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(100)
+def test_sigterm_ends_an_agent_that_hangs_for_good_and_what_it_started(tmp_path: Path):
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as agent:  # fmt: skip
+        assert agent.stdout is not None
+        foreman = int(agent.stdout.readline())
+        agent.terminate()
+        _, errors = agent.communicate(timeout=60)
+    assert agent.returncode == 3
+    assert "could not end in order within 0.2 s" in errors
+    wait_until(lambda: not alive([foreman]))
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(180)
+def test_an_agent_with_500_ended_jobs_comes_back_from_20_kills_of_zookeeper(tmp_path: Path):
+    """As it was found: horn zk is killed and started again on its data."""
+    port = own_port()
+
+    def serve() -> subprocess.Popen[str]:
+        words = ["zk", "--port", str(port), "--data-dir", str(tmp_path / "zk")]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "horn", *words], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None and process.stdout.readline().startswith("127.0.0.1")
+        return process
+
+    server = serve()
+    made = Agents(tmp_path, f"127.0.0.1:{port}")
+    try:
+        with made.client() as cluster:
+            end_jobs(cluster.jobs, 500)
+        made.start("a")
+        out = tmp_path / "a.out"
+        for kill in range(1, 21):
+            server.kill()
+            server.communicate()
+            made.wait(lambda kill=kill: out.read_text().count("event=Suspended()") >= kill)
+            server = serve()
+            made.wait(lambda kill=kill: out.read_text().count("event=Resumed()") >= kill)
+        with made.client() as cluster:
+            made.wait_known(cluster)
+            job = made.submit(cluster, tasks=2)
+            assert made.wait_ended(cluster, job).state is State.SUCCEEDED, made.said()
+        made.kill("a", signal.SIGTERM)
+        assert made.processes["a"].wait(40) == 0, made.said()
+    finally:
+        made.stop()
+        server.kill()
+        server.communicate()
