@@ -92,7 +92,7 @@ class Timeout(HornError):
 
 class Stopped(HornError):
     """A run stopped at a boundary, as it was asked to. ``checkpoint`` is what was saved there, ""
-    if that failed.
+    if that failed, or if there was nothing to save: iteration 0.
     """
 
     exit_code = 130
@@ -102,6 +102,8 @@ class Stopped(HornError):
         super().__init__(iteration, checkpoint)
 
     def __str__(self) -> str:
+        if not self.iteration:
+            return "stopped before the first iteration: there was nothing to save"
         saved = f"saved {self.checkpoint}" if self.checkpoint else "its checkpoint was not saved"
         return f"stopped after iteration {self.iteration}: {saved}"
 

@@ -257,6 +257,11 @@ def stopped(last: tuple[int, Path] | None, iteration: int) -> Stopped:
     return Stopped(iteration, str(last[1]) if last is not None and is_saved else "")
 
 
+def stopped_at(start: Opened | None) -> Stopped:
+    """A run was asked to stop before it did anything that is not in what it starts from."""
+    return Stopped(0, "") if start is None else Stopped(start.iteration, str(start.path))
+
+
 def rows_of(opened: Opened) -> list[dict[str, Any]]:
     """The history until a checkpoint, as people see it."""
     return [dict(row) for row in opened.facts.get("rows", [])]

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 import zk
-from horn.checkpoint import Checkpoints
+from horn.checkpoint import Checkpoints, Opened
 from horn.cluster.coord import Coordinator
 from horn.cluster.jobs import Jobs, State
 from horn.cluster.keys import Credential
@@ -41,7 +41,7 @@ from horn.runtime.hearing import Hearing, Outcome, Record
 from horn.runtime.keeping import Keeper
 from horn.runtime.parcel import Draft, RunSpec
 from horn.runtime.repairs import Repairs
-from horn.saving import Lasting, cursor_of, manifest_facts, rows_of, stopped
+from horn.saving import Lasting, cursor_of, manifest_facts, rows_of, stopped, stopped_at
 from horn.strategies import Topology
 
 logger = logging.getLogger(__name__)
@@ -183,8 +183,14 @@ def launch(
             repairs = attempts.repairs(crew, hearing, placement, draft)
             try:
                 listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs,
-                       look=entry.look)  # fmt: skip
+                       look=entry.look, start=attempts.start)  # fmt: skip
                 break
+            except Stopped:
+                crew.stop()
+                attempts.close()
+                entry.is_running()
+                entry.change(State.STOPPED)
+                raise
             except HornError as error:
                 crew.stop()
                 if repairs is not None:
@@ -238,7 +244,7 @@ def launch_at(
             attempts.keeper.on_commit = site.on_checkpoint
         try:
             listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs,
-                   site.changes)  # fmt: skip
+                   site.changes, start=attempts.start)  # fmt: skip
         except HornError as error:
             may_be = hearing.is_repairable(error) or isinstance(error, MemberLost)
             site.is_repairable = may_be and (repairs is None or not repairs.is_given_up)
@@ -441,9 +447,16 @@ def listen(
     repairs: Repairs | None = None,
     changes: queue.SimpleQueue[Change] | None = None,
     look: Callable[[], None] | None = None,
+    start: Opened | None = None,
 ) -> None:
     """Hear a crew that has all tasks, until all have finished; raises what went wrong first.
-    changes : of the groups that are to be there, as they come. look : called now and then.
+    changes : of the groups that are to be there, as they come. look : called now and then. start :
+    the checkpoint that tasks go on from.
+
+    Raises
+    ------
+    Stopped : that was asked for while all tasks of this host, which are all, were starting: there
+    is no boundary to wait for, and nothing that is not saved.
     """
     record = hearing.record
     look_s = LOOK_S if keeper is None else KEEPER_LOOK_S
@@ -460,6 +473,8 @@ def listen(
             raise overdue(hearing.job, timeout_s, record.iteration, record.epoch)
         if keeper is not None:
             if asked.is_set() and not keeper.is_stopping:
+                if isinstance(crew, Crew) and not hearing.ready:
+                    raise stopped_at(start)
                 record.watcher.note(STOPPING)
                 keeper.stop()
             keeper.look(now, record.iteration)

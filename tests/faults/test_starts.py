@@ -214,9 +214,10 @@ from tests.faults.test_kills import job as given
 def job(mark: str, point: str, folder: str = ""):
     return given(40, optimizer=horn.SGD(Stands(mark, point, 1, folder, 25), momentum=0.9))
 """
-WAIT_S, ENDS_S = 60.0, 20.0  # for a start; for an end
+WAIT_S, ENDS_S = 120.0, 60.0  # for a start; for an end
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "number, point, again",
     [
@@ -252,6 +253,9 @@ def test_a_command_that_ends_in_a_start_leaves_nothing(number, point, again, tmp
     wait_until(lambda: not alive(tasks), ENDS_S)
     assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}.get(number, -number)
     assert "Traceback" not in err
+    if number == signal.SIGINT:
+        said = "Stopped after iteration 2" if again else "Stopped before the first iteration"
+        assert said in err and ("--resume" in err) == again
     assert not list(tmp_path.rglob("*.tmp")) and not list(tmp_path.glob("*.horn"))
 
 
@@ -503,8 +507,8 @@ def test_a_cluster_survives_a_fault_in_a_start(stage, fault, point, again, calm_
 def test_a_job_that_is_stopped_in_a_start_can_be_resumed(stage, point, again, calm_on_agents):
     job = stage.begin(point, again)
     stage.client.stop(job, now=False)
+    stage.end(job, State.STOPPED)  # it need not be waited for
     stage.go()
-    stage.end(job, State.STOPPED)
     resume(stage.client, job)
     stage.end(job)
     assert weights(stage.client, job, stage.folder) == calm_on_agents
