@@ -14,8 +14,10 @@ import ipaddress
 import logging
 import math
 import os
+import resource
 import signal
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -46,6 +48,12 @@ WARN_EVERY_S = 60.0
 # Connections from one address, as Apache's maxClientCnxns; loopback is one address for a whole
 # machine.
 MAX_PER_ADDRESS, MAX_PER_LOOPBACK = 60, 1000
+# Of those, so many that have no session yet, whoever they are of; and descriptors that all
+# connections together leave to the process: without one it can write no snapshot.
+MAX_WITHOUT_SESSION = 256
+RESERVED = 256
+# Accepted in one turn of the loop, before it is seen that they are too many.
+BACKLOG = 100
 
 
 def now_ms() -> int:
@@ -64,20 +72,56 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._is_new = True
         self._is_paused = self._is_held = False
+        self._is_secured = True  # what comes may be looked at
         self.client = Client("")
         self.transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        if self._meet(transport):
+            transport.set_write_buffer_limits(high=1 << 20)
+
+    def _meet(self, transport: asyncio.Transport) -> bool:
+        """Whether there is room for it."""
         self.transport = transport
         peer = transport.get_extra_info("peername")
         self.client = Client(peer[0] if peer else "")
-        transport.set_write_buffer_limits(high=1 << 20)
         if not self._server.admit(self):
             transport.abort()
-            return
+            return False
         self._deadline = self._server.loop.call_later(HANDSHAKE_TIMEOUT_S, self._late)
+        return True
+
+    async def secure(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        """Speak TLS first. It counts from here on: a handshake that does not come costs as much."""
+        self._is_secured = False
+        if not self._meet(transport):
+            self.connection_lost(None)  # its protocol is not this one yet
+            return
+        loop = self._server.loop
+        try:
+            secured = await loop.start_tls(
+                transport, self, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
+            )
+        except (OSError, ssl.SSLError) as error:
+            logger.debug("no TLS address=%s reason=%s", self.client.address, error)
+            secured = None
+        if secured is None:
+            transport.abort()
+            self.connection_lost(None)
+            return
+        if self.transport is None:  # it was lost meanwhile
+            return
+        self.transport, self._is_secured = secured, True
+        secured.set_write_buffer_limits(high=1 << 20)
+        self._go_on_reading()
+
+    def _go_on_reading(self) -> None:
+        """With what came along with the end of the handshake."""
+        data, self._buffer = bytes(self._buffer), bytearray()
+        if data:
+            self.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
@@ -117,6 +161,9 @@ class Connection(asyncio.Protocol):
         if self.client.is_closing:
             return
         buffer = self._buffer
+        if not self._is_secured:
+            buffer += data
+            return
         if not buffer and len(data) >= 4 and not self._is_new:
             # The common case: one whole frame, nothing kept.
             if int.from_bytes(data[:4], "big") == len(data) - 4 <= MAX_FRAME_BYTES:
@@ -176,6 +223,20 @@ class Connection(asyncio.Protocol):
             transport.abort()
 
 
+class Securing(asyncio.Protocol):
+    """A connection until its TLS handshake begins: asyncio itself would tell of none before its
+    end.
+    """
+
+    def __init__(self, server: Server, tls: ssl.SSLContext) -> None:
+        self._server, self._tls = server, tls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()  # until there is somebody to read it
+        self._server.secure(transport, self._tls)
+
+
 class Server:
     """One listening socket and its service. warn_every_s : how often it says that it stood still.
 
@@ -207,6 +268,8 @@ class Server:
         self.loop: asyncio.AbstractEventLoop
         self._connections: dict[Client, Connection] = {}
         self._per_address: dict[str, int] = {}
+        self._without_session: dict[str, set[Client]] = {}
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._listeners: list[asyncio.Server] = []
         self._tick: asyncio.TimerHandle | None = None
         self._is_committing = False
@@ -231,12 +294,10 @@ class Server:
     async def _listen(self, port: int, tls: ssl.SSLContext | None) -> int:
         try:
             listener = await self.loop.create_server(
-                lambda: Connection(self),
+                lambda: Connection(self) if tls is None else Securing(self, tls),
                 self.host,
                 port,
-                ssl=tls,
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if tls is not None else None,
-                backlog=512,
+                backlog=BACKLOG,
             )
         except OSError as error:
             raise _cannot_listen(self.host, port, error) from error
@@ -268,7 +329,7 @@ class Server:
         for connection in list(self._connections.values()):
             if connection.transport is not None:
                 connection.transport.abort()
-        while self._connections:
+        while self._connections or self._handshakes:
             await asyncio.sleep(0)
         for listener in self._listeners:
             await listener.wait_closed()
@@ -278,19 +339,34 @@ class Server:
 
     # Connections.
 
+    def secure(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        """A connection that speaks TLS."""
+        task = self.loop.create_task(Connection(self).secure(transport, tls))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
     def admit(self, connection: Connection) -> bool:
         address = connection.client.address
         count = self._per_address.get(address, 0) + 1
         self._per_address[address] = count
         self._connections[connection.client] = connection
         self.service.n_connections += 1
+        new = self._without_session.setdefault(address, set())
+        new.add(connection.client)
+        if len(new) > MAX_WITHOUT_SESSION:
+            new.difference_update([client for client in new if client.session is not None])
         limit = MAX_PER_LOOPBACK if _is_loopback(address) else MAX_PER_ADDRESS
-        return count <= limit
+        is_room = len(self._connections) <= most_connections()
+        return is_room and count <= limit and len(new) <= MAX_WITHOUT_SESSION
 
     def leave(self, connection: Connection) -> None:
         client = connection.client
         if self._connections.pop(client, None) is None:
             return
+        if (new := self._without_session.get(client.address)) is not None:
+            new.discard(client)
+            if not new:
+                del self._without_session[client.address]
         self.service.n_connections -= 1
         self._per_address[client.address] -= 1
         if not self._per_address[client.address]:
@@ -372,6 +448,12 @@ class Server:
                 "no session ends by that",
                 self._awake.still_ms / 1000,
             )
+
+
+def most_connections() -> int:
+    """Of all addresses together: the other descriptors are the process's own."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else max(soft - RESERVED, soft // 2)
 
 
 def _is_loopback(address: str) -> bool:

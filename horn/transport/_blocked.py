@@ -63,8 +63,12 @@ class Blocked:
     """Of one listening socket, whose descriptor may be closed meanwhile. Times are the caller's."""
 
     def __init__(self, fd: int) -> None:
-        self._listener = socket.socket(fileno=os.dup(fd))
+        self.listener = socket.socket(fileno=os.dup(fd))
         self._until: dict[str, float] = {}
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self._until)
 
     def __contains__(self, address: str) -> bool:
         return address in self._until
@@ -89,13 +93,13 @@ class Blocked:
     def _attach(self) -> None:
         with contextlib.suppress(OSError):  # no such filters here: hanging up is all there is
             if not self._until:
-                self._listener.setsockopt(socket.SOL_SOCKET, DETACH, 0)
+                self.listener.setsockopt(socket.SOL_SOCKET, DETACH, 0)
                 return
             steps = program(self._until)
             packed = b"".join(struct.pack("=HBBI", *step) for step in steps)
             buffer = ctypes.create_string_buffer(packed, len(packed))
             head = struct.pack("@HP", len(steps), ctypes.addressof(buffer))  # struct sock_fprog
-            self._listener.setsockopt(socket.SOL_SOCKET, ATTACH, head)
+            self.listener.setsockopt(socket.SOL_SOCKET, ATTACH, head)
 
     def close(self) -> None:
-        self._listener.close()
+        self.listener.close()

@@ -13,23 +13,20 @@ import msgspec
 
 from horn.errors import HornError, ProtocolError
 from horn.transport import _calls as calls
+from horn.transport._admission import Limits, room
 
 if TYPE_CHECKING:
     from horn.transport._service import Service
 
 
-class Quotas(msgspec.Struct, frozen=True, kw_only=True):
+class Quotas(Limits, frozen=True, kw_only=True):
     """What strangers and peers may take. A peer has at most ``calls_per_peer`` times
     ``WINDOW_BYTES`` in each direction under way.
     """
 
+    connections: int = msgspec.field(default_factory=room)
     calls: int = 64
     calls_per_peer: int = 8
-    connections: int = 1024
-    connections_per_address: int = 128
-    failures_per_s: float = 5.0  # handshakes of an address that come to nothing
-    failures_burst: int = 50
-    block_s: float = 1.0  # for which nothing at all is heard of an address with more of them
     max_timeout_s: float = 600.0
     ban_s: float = 10.0  # for which nothing is heard of a peer that broke the rules
 
@@ -42,8 +39,6 @@ class Counters:
     n_refused: int = 0
     n_malformed: int = 0
     n_late: int = 0
-    n_cut: int = 0
-    n_failed_handshakes: int = 0
 
 
 class Over(Exception):

@@ -11,22 +11,43 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 from collections import OrderedDict
 
 from horn.cluster.audit import Bucket
 
 MAX_ADDRESSES = 4096
+UCRED = struct.Struct("3i")  # pid, uid, gid
 TOO_MANY_FAILED = "too many failed handshakes"
+TOO_MANY_OF_ADDRESS = "too many connections of this address"
+TOO_MANY = "too many connections"
+
+
+def local_name(listener: socket.socket) -> int | str | bytes:
+    """What its connections have in common: a port, or a path."""
+    name = listener.getsockname()
+    return int(name[1]) if isinstance(name, tuple) else name
 
 
 class Connections:
-    """Open connections: descriptor -> address. Used from one thread."""
+    """Open connections: descriptor -> address, which is a uid for those of a path. local : the
+    name of their listener. counts_silent : who ends without having said anything has failed.
+    Used from one thread.
+    """
 
     def __init__(
-        self, port: int, most: int, per_address: int, failures_per_s: float, burst: int
+        self,
+        local: int | str | bytes,
+        most: int,
+        per_address: int,
+        failures_per_s: float,
+        burst: int,
+        *,
+        counts_silent: bool = True,
     ) -> None:
-        self.port, self.most, self.per_address = port, most, per_address
+        self.local, self.most, self.per_address = local, most, per_address
         self.failures_per_s, self.burst = failures_per_s, burst
+        self.counts_silent = counts_silent
         self._open: dict[int, str] = {}
         self._n_of: dict[str, int] = {}
         self._failures: OrderedDict[str, Bucket] = OrderedDict()
@@ -44,8 +65,10 @@ class Connections:
         address = self._peer_of(fd) or "?"
         self._open[fd] = address
         self._n_of[address] = self._n_of.get(address, 0) + 1
-        if self._n_of[address] > self.per_address or len(self._open) > self.most:
-            return "too many connections"
+        if self._n_of[address] > self.per_address:
+            return TOO_MANY_OF_ADDRESS
+        if len(self._open) > self.most:
+            return TOO_MANY
         bucket = self._failures.get(address)
         if bucket is not None and bucket.is_empty(now):
             return TOO_MANY_FAILED
@@ -72,6 +95,8 @@ class Connections:
         if fd in self._spoke:
             self._spoke.discard(fd)
             return ""
+        if not (has_failed or self.counts_silent):
+            return ""
         self.count(address, now)
         return "no CURVE handshake" if has_failed else "hung up without a word"
 
@@ -95,11 +120,15 @@ class Connections:
         return False
 
     def _peer_of(self, fd: int) -> str | None:
-        """The address at the other end; None if it is no connection of this port (any more)."""
+        """Who is at the other end; None if it is no connection of this listener (any more)."""
         try:
             with socket.socket(fileno=os.dup(fd)) as duplicate:
-                if duplicate.getsockname()[1] != self.port:
+                if local_name(duplicate) != self.local:
                     return None
-                return str(duplicate.getpeername()[0])
+                peer = duplicate.getpeername()
+                if isinstance(peer, tuple):
+                    return str(peer[0])
+                found = duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size)
+                return f"uid {UCRED.unpack(found)[1]}"
         except (OSError, IndexError, TypeError):
             return None

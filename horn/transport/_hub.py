@@ -28,6 +28,7 @@ from horn.runtime.messages import (
     encode,
 )
 from horn.transport import Counters, Place
+from horn.transport._admission import Admission, of_a_job
 from horn.transport._linked import EPOCH, LINGER_S, LINK, Context, End, has_frame, received, spin
 
 logger = logging.getLogger(__name__)
@@ -58,10 +59,15 @@ class Hub:
             self._context.guard(self._router)
             bind_to = url if url != "ipc://" else f"ipc://@horn-{secrets.token_hex(16)}"
             self._router.set(zmq.IPV6, int("[" in bind_to))
+            zap, where = self._context.zap, f"server {place.task} of {place.job}"
+            audit = None if zap is None else zap.gate.audit
+            self._admission = Admission(self._context.zmq, self._router, of_a_job(), audit, where)
             try:
                 self._router.bind(bind_to)
             except zmq.ZMQError as error:
                 raise JobError(f"cannot listen on {bind_to}: {error}") from error
+            self._admission.bound()
+            self._admission.start()
         except BaseException:
             self._close_sockets(0)
             raise
@@ -228,6 +234,8 @@ class Hub:
         self._close_sockets(int(LINGER_S * 1000))
 
     def _close_sockets(self, linger_ms: int) -> None:
+        if hasattr(self, "_admission"):
+            self._admission.close()
         if hasattr(self, "_router"):
             self._router.close(linger_ms)
         self._context.close()

@@ -23,9 +23,8 @@ from horn.cluster.audit import Audit
 from horn.cluster.keys import SERVICE_ROLES, Key
 from horn.errors import HornError, JobError, NotAllowed, ProtocolError
 from horn.transport import _calls as calls
-from horn.transport._blocked import Blocked
+from horn.transport._admission import Admission
 from horn.transport._call import Busy, Call, Counters, Late, Op, Over, Quotas, ServiceFailed
-from horn.transport._connections import TOO_MANY_FAILED, Connections
 from horn.transport._zap import ZAP_DOMAIN, Gate, Zap, job_pair, pair_of
 from horn.transport._zeromq import LIMITS, is_loopback
 
@@ -37,14 +36,6 @@ ROLES = (*SERVICE_ROLES, "job", "open")  # "open": anybody, where there is no ke
 STOP_S = 5.0  # for handlers to end
 LOOK_S = 0.5  # how often deadlines are looked at
 AT_ONCE = 64  # frames between two looks at what else there is to do
-EVENTS = (
-    zmq.EVENT_LISTENING
-    | zmq.EVENT_ACCEPTED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
 
 
 class Service:
@@ -89,7 +80,6 @@ class Service:
         self._is_closing = False
         self._thread: threading.Thread | None = None
         self._zap: Zap | None = None
-        self._blocked: Blocked | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.gate = Gate(self.audit, f"service {name}")
@@ -117,22 +107,15 @@ class Service:
             self._router.set(zmq.CURVE_SECRETKEY, secret)
             self._router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
             self._router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        self._router.monitor("inproc://events", EVENTS)
-        self._monitor = self._context.socket(zmq.PAIR)
-        self._monitor.set(zmq.RCVHWM, 0)  # what is dropped could never be counted
-        self._monitor.connect("inproc://events")
+        self.admission = Admission(
+            self._context, self._router, self.quotas, self.audit, self.gate.where
+        )
         try:
             self._router.bind(f"tcp://{host}:{port}")
         except zmq.ZMQError as error:
             raise JobError(f"cannot listen on tcp://{host}:{port}: {error}") from error
         self.endpoint = bytes(self._router.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
-        self._connections = Connections(
-            int(self.endpoint.rpartition(":")[2]),
-            self.quotas.connections,
-            self.quotas.connections_per_address,
-            self.quotas.failures_per_s,
-            self.quotas.failures_burst,
-        )
+        self.admission.bound()
 
     def on(
         self,
@@ -180,11 +163,8 @@ class Service:
             thread.join(max(ends - time.monotonic(), 0.0))
             if thread.is_alive():
                 logger.warning("handler does not end name=%s", thread.name)
-        if self._blocked is not None:
-            self._blocked.close()
-        if hasattr(self, "_monitor"):
-            self._router.disable_monitor()
-            self._monitor.close(0)
+        if hasattr(self, "admission"):
+            self.admission.close()
         if hasattr(self, "_router"):
             self._router.close(0)
         if self._zap is not None:
@@ -203,52 +183,22 @@ class Service:
 
     def _run(self) -> None:
         watched: list[tuple[Any, int]] = [
-            (self._router, zmq.POLLIN), (self._monitor, zmq.POLLIN), (self._wake, zmq.POLLIN),
-        ]  # fmt: skip
+            (self._router, zmq.POLLIN),
+            (self.admission.monitor, zmq.POLLIN),
+            (self._wake, zmq.POLLIN),
+        ]
         while not self._is_closing:
             ready = dict(zmq.zmq_poll(watched, int(LOOK_S * 1000)))
             if self._wake in ready:
                 os.eventfd_read(self._wake)
             now = time.monotonic()
-            if self._monitor in ready:
-                self._hear_of_connections(now)
+            self.admission.look(now)
             if self._router in ready:
                 for _ in range(AT_ONCE):
                     if not self._receive(now):
                         break
             self._send()
             self._end_late(now)
-            if self._blocked is not None:
-                self._blocked.look(now)
-
-    def _hear_of_connections(self, now: float) -> None:
-        while self._monitor.poll(0):
-            event, *_ = self._monitor.recv_multipart()
-            kind = int.from_bytes(event[:2], "little")
-            value = int.from_bytes(event[2:6], "little", signed=True)
-            if kind == zmq.EVENT_LISTENING:
-                self._blocked = Blocked(value)
-            elif kind == zmq.EVENT_ACCEPTED:
-                reason = self._connections.accepted(value, now)
-                if reason:
-                    self._cut(value, reason)
-                if reason == TOO_MANY_FAILED and self._blocked is not None:
-                    address = self._connections.address(value)
-                    self._blocked.add(address, now + self.quotas.block_s)
-            elif kind == zmq.EVENT_DISCONNECTED:
-                address = self._connections.address(value)
-                reason = self._connections.ended(value, now)
-                if reason:
-                    self.counters.n_failed_handshakes += 1
-                    self.audit.line("refused", address=address, reason=reason, at=self.gate.where)
-            else:
-                self._connections.failed()
-
-    def _cut(self, fd: int, reason: str) -> None:
-        address = self._connections.address(fd)
-        if self._connections.cut(fd):
-            self.counters.n_cut += 1
-            self.audit.line("cut", address=address, reason=reason, at=self.gate.where)
 
     def _receive(self, now: float) -> bool:
         """One message, if there is one."""
@@ -262,7 +212,7 @@ class Service:
             if len(parts) < 3:  # three are one too many already
                 parts.append(frame.bytes)
         fd = int(frame.get(zmq.SRCFD))
-        self._connections.spoke(fd)
+        self.admission.connections.spoke(fd)
         if self._banned.get(peer, 0.0) > now:
             return True
         who = str(frame.get("User-Id")) if self._key is not None else "open"
@@ -273,8 +223,8 @@ class Service:
             self.counters.n_malformed += 1
             self.audit.line("malformed", address=address, key=who, reason=str(error))
             self._ban(peer, now)
-            self._connections.count(address, now)
-            self._cut(fd, "malformed frame")
+            self.admission.connections.count(address, now)
+            self.admission.cut(fd, "malformed frame")
         return True
 
     def _hear(

@@ -26,6 +26,7 @@ from horn._kernels import sockets
 from horn.errors import JobError
 from horn.runtime.messages import Buffer
 from horn.transport import Place
+from horn.transport._admission import Admission, of_a_job
 from horn.transport._framed import FramedTransport
 from horn.transport._link import always
 from horn.transport._way import MENDING, Way
@@ -121,10 +122,15 @@ class _Sockets:
                 self.router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
                 self.router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
             self.router.set(zmq.IPV6, int("[" in bind_to))
+            audit = None if self.zap is None else self.zap.gate.audit
+            where = f"task {place.task} of {place.job}"
+            self.admission = Admission(self.context, self.router, of_a_job(), audit, where)
             try:
                 self.router.bind(bind_to)
             except zmq.ZMQError as error:
                 raise JobError(f"cannot listen on {bind_to}: {error}") from error
+            self.admission.bound()
+            self.admission.start()
             self.endpoint = bytes(self.router.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
         except BaseException:
             self.close(0.0)
@@ -225,6 +231,8 @@ class _Sockets:
     def close(self, linger_s: float) -> None:
         for way in self.ways.values():
             way.close(int(linger_s * 1000))
+        if hasattr(self, "admission"):
+            self.admission.close()
         if hasattr(self, "router"):
             self.router.close(0)
         if self.zap is not None:

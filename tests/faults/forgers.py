@@ -100,7 +100,7 @@ def knock(found: Service, echo: Echo, kind: str, n: int, rng: random.Random) -> 
         "another key": lambda: found.gate.n_refused,
         "random key": lambda: found.gate.n_refused,
         "a job that is not here": lambda: found.gate.n_refused,
-    }.get(kind, lambda: found.counters.n_failed_handshakes)
+    }.get(kind, lambda: found.admission.n_failed)
     n_accepted, n_called = 0, len(echo.called)
     for begin in range(0, n, BATCH):
         size = min(BATCH, n - begin)

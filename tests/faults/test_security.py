@@ -96,7 +96,7 @@ def test_those_who_are_in_do_not_notice_the_knocking(record_property):
         alone = statistics.median(without)
         ratio = statistics.median(with_them) / alone
         print(f"{alone:.0f} calls/s alone, ratio {ratio:.3f}, {found.gate.n_refused} refused, "
-              f"{found.counters.n_cut} cut")  # fmt: skip
+              f"{found.admission.n_cut} cut")  # fmt: skip
     assert ratio >= 0.9
 
 

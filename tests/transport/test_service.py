@@ -225,7 +225,7 @@ def seen_first(found: Service) -> Iterator[str]:
     by it. libzmq may close one before anybody could look.
     """
     host, _, port = found.endpoint.removeprefix("tcp://").rpartition(":")
-    accepted, is_seen = found._connections.accepted, threading.Semaphore(0)
+    accepted, is_seen = found.admission.connections.accepted, threading.Semaphore(0)
 
     def noting(fd: int, now: float) -> str:
         reason = accepted(fd, now)
@@ -249,7 +249,7 @@ def seen_first(found: Service) -> Iterator[str]:
                     return
                 other[ready].sendall(data)
 
-    found._connections.accepted = noting
+    found.admission.connections.accepted = noting
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=carry)
     thread.start()
@@ -304,7 +304,7 @@ def test_what_speaks_another_protocol_is_hung_up_on():
 def test_other_mechanisms_are_refused(options):
     with service() as (found, echo):
         dealer = raw(found, None, **options)
-        wait_until(lambda: found.counters.n_failed_handshakes)
+        wait_until(lambda: found.admission.n_failed)
         close(dealer)
         assert echo.called == []
 
@@ -341,7 +341,7 @@ def test_who_breaks_the_rules_is_cut_off_and_the_others_do_not_notice(name, capl
         for parts in frames:
             dealer.send_multipart(parts)
         wait_until(lambda: found.counters.n_malformed)
-        wait_until(lambda: found.counters.n_cut)
+        wait_until(lambda: found.admission.n_cut)
         for number in range(100):
             assert bystander.call("echo", Text(str(number)), Text).text == str(number)
         dealer.send(ask(9))  # it may come back, and is not heard for a while
@@ -365,16 +365,18 @@ def test_a_message_longer_than_any_frame_is_not_read():
 
 
 def test_half_open_connections_are_bounded_per_address():
-    quotas = Quotas(connections_per_address=5, failures_per_s=1e6, failures_burst=10**6)
+    quotas = Quotas(
+        connections_per_address=5, failures_per_s=1e6, failures_burst=10**6, block_s=0.0
+    )
     with service(quotas=quotas) as (found, _), client(found) as bystander:
         bystander.call("echo", Text(), Text)
         host, _, port = found.endpoint.removeprefix("tcp://").rpartition(":")
         sockets = [socket.create_connection((host, int(port))) for _ in range(20)]
-        wait_until(lambda: found.counters.n_cut >= 16)
+        wait_until(lambda: found.admission.n_cut >= 16)
         assert bystander.call("echo", Text("b"), Text) == Text("b")
         for made in sockets:
             made.close()
-        wait_until(lambda: len(found._connections) == 1)
+        wait_until(lambda: len(found.admission.connections) == 1)
 
 
 def test_after_many_failures_an_address_is_hung_up_on_at_once():
@@ -384,15 +386,15 @@ def test_after_many_failures_an_address_is_hung_up_on_at_once():
         host, _, port = found.endpoint.removeprefix("tcp://").rpartition(":")
         for count in range(1, 6):
             with socket.create_connection((host, int(port))):
-                wait_until(lambda: len(found._connections) == 2)
-            wait_until(lambda n=count: found.counters.n_failed_handshakes == n)
+                wait_until(lambda: len(found.admission.connections) == 2)
+            wait_until(lambda n=count: found.admission.n_failed == n)
         with socket.create_connection((host, int(port)), LONG_S / 2) as made:
             with contextlib.suppress(ConnectionError):
                 while made.recv(1000):
                     pass  # it ends by itself, long before the time for handshakes
-        wait_until(lambda: found.counters.n_cut == 1)
+        wait_until(lambda: found.admission.n_cut == 1)
         # and then not heard for a while, while who is in goes on
-        wait_until(lambda: "127.0.0.1" in found._blocked)
+        wait_until(lambda: "127.0.0.1" in found.admission.blocked)
         with socket.socket() as made:
             made.setblocking(False)
             with contextlib.suppress(BlockingIOError):
@@ -405,7 +407,7 @@ def test_who_is_not_heard_is_heard_again_later():
     quotas = Quotas(failures_per_s=5.0, failures_burst=1, block_s=0.05)
     with service(quotas=quotas) as (found, _):
         host, _, port = found.endpoint.removeprefix("tcp://").rpartition(":")
-        while not found.counters.n_cut:
+        while not found.admission.n_cut:
             with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
                 pass
         with client(found) as late:

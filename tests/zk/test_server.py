@@ -7,8 +7,10 @@ import contextlib
 import gc
 import os
 import random
+import resource
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -27,7 +29,14 @@ from tests.zk.test_wire import mutate, seeds
 from zk import wire
 from zk.acl import OPEN
 from zk.errors import ServerError
-from zk.server import MAX_PER_LOOPBACK, Server, check_bind, make_tls
+from zk.server import (
+    MAX_PER_LOOPBACK,
+    RESERVED,
+    Server,
+    check_bind,
+    make_tls,
+    most_connections,
+)
 from zk.service import Service
 from zk.wire import Code, Event, Op
 
@@ -158,6 +167,33 @@ def test_silent_peer_is_closed_after_the_handshake_s_time(
 def test_connections_of_one_address_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_PER_LOOPBACK >= 1000
     monkeypatch.setattr("zk.server.MAX_PER_LOOPBACK", 5)
+    with zk.EmbeddedServer(tick_ms=SLOW_MS) as server, contextlib.ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(RawClient(server.hosts))
+        with pytest.raises((Closed, ConnectionError)):
+            RawClient(server.hosts)
+
+
+def test_who_says_nothing_holds_few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a session so many are held, and the next are hung up on."""
+    monkeypatch.setattr("zk.server.MAX_WITHOUT_SESSION", 5)
+    with zk.EmbeddedServer(tick_ms=SLOW_MS) as server, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server.hosts)) for _ in range(20)]
+        for _ in range(5):
+            stack.enter_context(stray(server.hosts))
+        for _ in range(20):
+            with stray(server.hosts) as one_more:
+                assert is_closed(one_more)
+        for client in clients:  # who has a session does not notice
+            client.call(Op.EXISTS, "/", False)
+
+
+def test_all_connections_together_leave_the_process_its_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert most_connections() == soft - RESERVED
+    monkeypatch.setattr("zk.server.most_connections", lambda: 5)
     with zk.EmbeddedServer(tick_ms=SLOW_MS) as server, contextlib.ExitStack() as stack:
         for _ in range(5):
             stack.enter_context(RawClient(server.hosts))
@@ -372,13 +408,62 @@ def test_command_serves_until_it_is_told_to_end() -> None:
         process.communicate()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate")
-def test_tls_serves_and_refuses_who_speaks_plain(tmp_path: Path) -> None:
+@pytest.fixture
+def tls(tmp_path: Path) -> ssl.SSLContext:
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate")
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     command += ["-nodes", "-subj", "/CN=localhost", "-days", "1"]
     command += ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
     subprocess.run(command, check=True, capture_output=True)
-    tls = make_tls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+    return make_tls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+
+
+def test_who_begins_no_handshake_holds_few_connections(
+    monkeypatch: pytest.MonkeyPatch, tls: ssl.SSLContext
+) -> None:
+    """As without TLS: nobody else hears of a connection before its handshake has ended."""
+    monkeypatch.setattr("zk.server.MAX_WITHOUT_SESSION", 5)
+    monkeypatch.setattr("zk.server.HANDSHAKE_TIMEOUT_S", 120.0)
+    with zk.EmbeddedServer(tick_ms=SLOW_MS, tls=tls) as server, contextlib.ExitStack() as stack:
+        client = KazooClient(server.hosts, use_ssl=True, verify_certs=False, timeout=TIMEOUT_S)
+        stack.callback(client.close)
+        stack.callback(client.stop)
+        client.start(timeout=TIMEOUT_S)
+        for _ in range(5):
+            stack.enter_context(stray(server.hosts))
+        for _ in range(20):
+            with stray(server.hosts) as one_more:
+                assert is_closed(one_more)
+        assert client.create("/a", b"x" * 900_000) == "/a"
+        assert len(client.get("/a")[0]) == 900_000
+
+
+def test_what_comes_with_the_end_of_the_handshake_is_heard(tls: ssl.SSLContext) -> None:
+    context = ssl._create_unverified_context()
+    with zk.EmbeddedServer(tick_ms=SLOW_MS, tls=tls) as server:
+        for _ in range(20):
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            speaker = context.wrap_bio(incoming, outgoing)
+            with stray(server.hosts) as s:
+                while True:
+                    try:
+                        speaker.do_handshake()
+                        break
+                    except ssl.SSLWantReadError:
+                        s.sendall(outgoing.read())
+                        incoming.write(s.recv(65536))
+                speaker.write(b"ruok")
+                s.sendall(outgoing.read())  # the last of the handshake, and a word, at once
+                heard = b""
+                while not heard:
+                    incoming.write(s.recv(65536))
+                    with contextlib.suppress(ssl.SSLWantReadError):
+                        heard = speaker.read(100)
+                assert heard == b"imok"
+
+
+def test_tls_serves_and_refuses_who_speaks_plain(tls: ssl.SSLContext) -> None:
     with zk.EmbeddedServer(tls=tls, tick_ms=SLOW_MS) as server:
         client = KazooClient(server.hosts, use_ssl=True, verify_certs=False, timeout=TIMEOUT_S)
         client.start(timeout=TIMEOUT_S)
