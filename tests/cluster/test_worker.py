@@ -298,7 +298,7 @@ def test_what_a_submitter_left_unfinished_is_no_job_and_is_removed(
 
     with cluster_of.client() as cluster:
         with monkeypatch.context() as patched, pytest.raises(Ended):
-            patched.setattr(cluster.coord, "remove", lambda path: False)  # it has ended
+            patched.setattr(cluster.jobs, "forget", lambda job: False)  # it has ended
             cluster.jobs.create_signed("half-0001", end)
         assert cluster.all_statuses() == [] and cluster.jobs.states() == {}
         monkeypatch.setattr(mastering, "UNFINISHED_S", 0.0)
