@@ -13,6 +13,7 @@ _HOME = {
     "AdaDelta": "optimizers",
     "Adagrad": "optimizers",
     "Adam": "optimizers",
+    "Averaging": "strategies.averaging",
     "CompileError": "errors",
     "Constant": "initializers",
     "Cosine": "schedules",
@@ -22,6 +23,7 @@ _HOME = {
     "Diverged": "errors",
     "Downpour": "strategies.downpour",
     "Dropout": "neurons",
+    "EASGD": "strategies.easgd",
     "EarlyStopping": "job",
     "Exponential": "schedules",
     "Glorot": "initializers",
@@ -97,7 +99,9 @@ if TYPE_CHECKING:
     from horn.schedules import Step as Step
     from horn.schedules import Warmup as Warmup
     from horn.strategies import Strategy as Strategy
+    from horn.strategies.averaging import Averaging as Averaging
     from horn.strategies.downpour import Downpour as Downpour
+    from horn.strategies.easgd import EASGD as EASGD
     from horn.strategies.parallel_dropout import ParallelDropout as ParallelDropout
     from horn.train import Run as Run
     from horn.train import train as train

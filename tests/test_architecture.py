@@ -44,7 +44,7 @@ LAYERS = [
     {"horn.strategies._pieces", "horn.strategies._updates"},
     {"horn.strategies._server", "horn.strategies._asking"},
     {"horn.strategies._lasting"},
-    {"horn.strategies.downpour"},
+    {"horn.strategies.downpour", "horn.strategies.easgd"},
     {"horn.runtime.group", "horn.runtime.exchange"},
     {"horn.runtime.engine", "horn.runtime.merging", "horn.runtime.control", "horn.runtime.parcel",
      "horn.runtime.wire", "horn.runtime.serving", "horn.runtime.lasting"},

@@ -18,7 +18,7 @@ NAMES = {
     "SGD", "Adagrad", "RMSProp", "AdaDelta", "Adam", "Direct",
     "Step", "Exponential", "Cosine", "Warmup",
     # strategies that have settings
-    "ParallelDropout",
+    "ParallelDropout", "Averaging", "EASGD",
     # running and keeping
     "plan", "train", "Run", "Model", "Strategy", "Downpour",
     # errors

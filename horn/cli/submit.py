@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     "--servers",
     type=click.IntRange(min=0),
     show_default=False,
-    help="Parameter servers of downpour: 1 by default, 0 for one in the process of the first task.",
+    help="Servers of downpour and easgd: 1 by default, 0 for one in the process of the first task.",
 )
 @click.option(
     "--strategy",
     default="allreduce",
     metavar="NAME",
-    help="How groups stay together: allreduce, downpour, parallel-dropout, or module:Class of "
-    "yours. Its settings are --set strategy.KEY=VALUE.",
+    help="How groups stay together: allreduce, averaging, downpour, easgd, parallel-dropout, or "
+    "module:Class of yours. Its settings are --set strategy.KEY=VALUE.",
 )
 @click.option(
     "--barrier",

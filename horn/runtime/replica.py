@@ -120,17 +120,22 @@ class Replica(GroupEngine):
 
     def arranged(self, program: Program) -> Program:
         """With marks where parameters are first needed and where gradients are ready."""
-        if self.wire is None or not self.topology.n_servers:
+        if self.wire is None or not self._has_streams:
             return program
         pulls, pushes = self.wire.pulls.values(), self.wire.pushes
         return marked(program, [b.names for b in pulls], [self._pushed(b) for b in pushes])
+
+    @property
+    def _has_streams(self) -> bool:
+        """Whether parameters and gradients travel while a batch computes."""
+        return self.topology.n_servers > 0 and bool(self.strategy.pushed_slot)
 
     def _pushed(self, bundle: Bundle) -> frozenset[str]:
         """The slots that have a bundle's gradients."""
         return frozenset(f"{name}/{self.strategy.pushed_slot}" for name in bundle.names)
 
     def _streamed(self, runner: Runner) -> Stream | None:
-        if self.wire is None or not self.topology.n_servers:
+        if self.wire is None or not self._has_streams:
             return None
         program, needed, ready = runner.program, dict[int, list[int]](), dict[int, list[int]]()
         for bundle in self.wire.pulls.values():
@@ -244,8 +249,8 @@ class Replica(GroupEngine):
                     wire.push(request)
                     if not is_early:
                         wire.give_all()
-                case Pull(is_early=is_early):
-                    wire.pull(request, self.view.parameters)
+                case Pull(is_early=is_early, into=into):
+                    wire.pull(request, self.view.parameters if into is None else into)
                     if not is_early:
                         wire.take_all()
                     if request.final:

@@ -217,47 +217,21 @@ class Wire:
         return message.meta.stop
 
     def mean(self, arrays: Sequence[Array]) -> None:
-        """In place, over the same task of all groups; summed in their order."""
-        number, n_groups = self._n_means, self.topology.n_groups
+        """In place, over the same task of all groups; summed in their order. Each group's task sums
+        its part of the numbers and tells the others, so each sends what the arrays have twice, less
+        its own part, however many groups there are.
+        """
+        number = self._n_means
         self._n_means += 1
-        others = [self.topology.rank(g, self.task) for g in range(n_groups) if g != self.group]
-        flat = [array.reshape(-1) for array in arrays]
         if not all(array.flags.c_contiguous for array in arrays):
             raise ProtocolError("Mean: arrays must be contiguous, since they change in place")
-        size = _values_at_once(flat)
-        for rank in others:
-            for at, array in enumerate(flat):
-                for start in range(0, max(len(array), 1), size):
-                    piece = array[start : start + size].copy()  # it may wait while that changes
-                    self.transport.send(
-                        rank, Values(number=number, at=at), (piece,), self.timeout_s, wait=False
-                    )
-        parts: dict[int, list[Array]] = {rank: [np.empty_like(f) for f in flat] for rank in others}
-        filled = {rank: [0] * len(flat) for rank in others}
-        where = f"task {self.rank}, mean {number}"
-        patience = Patience(self.timeout_s)
-        lengths = [len(f) for f in flat]
-        while late := [rank for rank in others if filled[rank] != lengths]:
-            message = self._next(Values, patience, where, late, are_ranks=True, number=number)
-            meta, [piece] = message.meta, message.arrays
-            assert isinstance(meta, Values)
-            start = filled[message.src][meta.at] if meta.at < len(flat) else 0
-            wanted = flat[meta.at][start:] if meta.at < len(flat) else np.empty(0)
-            if piece.dtype != wanted.dtype or len(piece) > len(wanted):
-                raise ProtocolError(
-                    f"{where}: task {message.src} has {len(piece)} {piece.dtype} of array "
-                    f"{meta.at} from {start}, here are {[(len(f), f.dtype.str) for f in flat]}; "
-                    f"every group must ask for the mean of the same arrays"
-                )
-            parts[message.src][meta.at][start : start + len(piece)] = piece
-            filled[message.src][meta.at] += len(piece)
-        for at, mine in enumerate(flat):
-            total = np.zeros_like(mine)
-            for group in range(n_groups):
-                rank = self.topology.rank(group, self.task)
-                total += mine if rank == self.rank else parts[rank][at]
-            total /= n_groups
-            mine[...] = total
+        means = _Means(self, number)
+        for dtype in dict.fromkeys(array.dtype for array in arrays):
+            mine = [array.reshape(-1) for array in arrays if array.dtype == dtype]
+            found = means.of(np.concatenate(mine))
+            ends = np.cumsum([0, *map(len, mine)])
+            for array, start, stop in zip(mine, ends, ends[1:], strict=False):
+                array[...] = found[start:stop]
 
     def _send(self, server: int, meta: Meta) -> None:
         self.transport.send(self.topology.server(server), meta, (), self.timeout_s)
@@ -316,6 +290,82 @@ class Wire:
             hint += f", and waits for {', '.join(map(self.topology.name, ranks))}"
         absent = tuple(f"task {rank}" for rank in ranks)
         return BarrierTimeout(where, absent, (), self.timeout_s, hint)
+
+
+class _Means:
+    """One mean of a Wire. Arrays of each dtype are one after the other; ``at`` of a message counts
+    what is sent: parts to be summed, sums, parts of the next dtype, ...
+    """
+
+    def __init__(self, wire: Wire, number: int) -> None:
+        self.wire, self.number = wire, number
+        topology = wire.topology
+        self.ranks = [topology.rank(group, wire.task) for group in range(topology.n_groups)]
+        self.others = [rank for rank in self.ranks if rank != wire.rank]
+        self.at = 0
+        self._early: dict[tuple[int, int], list[Array]] = {}
+
+    def of(self, whole: Array) -> Array:
+        """The mean of flat numbers. ``whole`` is not written: it may still be on its way."""
+        n = len(self.ranks)
+        bounds = [len(whole) * k // n for k in range(n + 1)]
+        spans = {rank: slice(*bounds[k : k + 2]) for k, rank in enumerate(self.ranks)}
+        mine = whole[spans[self.wire.rank]]
+        parts = self._swap({rank: whole[spans[rank]] for rank in self.others},
+                           {rank: np.empty_like(mine) for rank in self.others})  # fmt: skip
+        total = np.zeros_like(mine)
+        for rank in self.ranks:
+            total += mine if rank == self.wire.rank else parts[rank]
+        total /= n
+        found = np.empty_like(whole)
+        found[spans[self.wire.rank]] = total
+        self._swap(dict.fromkeys(self.others, total), {r: found[spans[r]] for r in self.others})
+        return found
+
+    def _swap(self, give: Mapping[int, Array], into: dict[int, Array]) -> dict[int, Array]:
+        """Give each other rank something, and get what it gives."""
+        wire, at = self.wire, self.at
+        self.at += 1
+        before = time.monotonic()
+        for rank, array in give.items():
+            wire.spent.sent_bytes += array.nbytes
+            for start in range(0, max(len(array), 1), size := _values_at_once([array])):
+                piece = array[start : start + size]
+                meta = Values(number=self.number, at=at)
+                wire.transport.send(rank, meta, (piece,), wire.timeout_s, wait=False)
+        wire.spent.send_s += time.monotonic() - before
+        filled = dict.fromkeys(into, 0)
+        is_begun = dict.fromkeys(into, False)  # also who has no numbers sends a message
+        patience = Patience(wire.timeout_s)
+        while late := [r for r in into if not is_begun[r] or filled[r] < len(into[r])]:
+            src, piece = self._next(at, late, patience)
+            room = into[src][filled[src] :]
+            if piece.dtype != room.dtype or len(piece) > len(room):
+                raise ProtocolError(
+                    f"task {wire.rank}, mean {self.number}: task {src} has {len(piece)} "
+                    f"{piece.dtype} from {filled[src]}, here are {len(into[src])} {room.dtype}; "
+                    f"every group must ask for the mean of the same arrays"
+                )
+            room[: len(piece)] = piece
+            filled[src] += len(piece)
+            is_begun[src] = True
+        return into
+
+    def _next(self, at: int, late: Sequence[int], patience: Patience) -> tuple[int, Array]:
+        """Who is ahead may send what comes next already."""
+        for rank in late:
+            if waiting := self._early.get((rank, at)):
+                return rank, waiting.pop(0)
+        where = f"task {self.wire.rank}, mean {self.number}"
+        while True:
+            message = self.wire._next(
+                Values, patience, where, late, are_ranks=True, number=self.number
+            )
+            meta, [piece] = message.meta, message.arrays
+            assert isinstance(meta, Values)
+            if meta.at == at and message.src in late:
+                return message.src, piece
+            self._early.setdefault((message.src, meta.at), []).append(piece)
 
 
 def _part(arrays: Mapping[str, Array], piece: Piece) -> Array:

@@ -86,12 +86,14 @@ class Push:
 class Pull:
     """Ask: this task's learned arrays as servers have them. clock : the pushes of this group so
     far. final : when all groups have finished. is_early : do not wait, but take each layer's just
-    before the coming batch needs them.
+    before the coming batch needs them. into : where they go, by name, contiguous; by default the
+    replica has them then, else they are there when the coming batch is over.
     """
 
     clock: int
     final: bool = False
     is_early: bool = False
+    into: Mapping[str, Array] | None = None
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,14 @@ class _Kept:
 
 @dataclass(frozen=True)
 class Policy:
-    """What of a strategy a server has to know; as in Downpour, warm_start in pushes."""
+    """What of a strategy a server has to know; as in Downpour, warm_start in pushes. averages :
+    what is pushed is one group's part, and counts divided by the number of groups.
+    """
 
     max_staleness: int | None = None
     scale_by_staleness: bool = False
     warm_start: int = 0
+    averages: bool = False
 
     @property
     def is_synchronous(self) -> bool:
@@ -68,6 +71,7 @@ class Server:
         dtype: str,
     ) -> None:
         self.number, self.topology, self.policy = number, topology, policy
+        self._n_first = topology.n_groups  # the groups that share the data
         self.optimizer, self.dtype = optimizer, np.dtype(dtype)
         self.pieces = tuple(pieces)
         self.mine = tuple(piece for piece in pieces if piece.server == number)
@@ -219,7 +223,16 @@ class Server:
             self.staleness[late] += 1
             if meta.samples:
                 scale = 1.0 / max(late, 1) if self.policy.scale_by_staleness else 1.0
-                self._update(kept, array, scale)
+                self._update(kept, array, scale * self._weight(group, meta.clock))
+
+    def _weight(self, group: int, clock: int) -> float:
+        """What a group's push counts. Where some have left nobody trains on their part of the data,
+        so the others do not count more; those that came later count as those who began.
+        """
+        is_alone = group == 0 and clock < self.policy.warm_start
+        if not self.policy.averages or is_alone:
+            return 1.0
+        return 1.0 / max(self._n_first, self.topology.n_groups - len(self.left))
 
     def _sum(self, kept: _Kept) -> None:
         """Of a synchronous strategy: the clock's mean over all samples, once all groups are in."""

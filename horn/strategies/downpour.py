@@ -1,25 +1,29 @@
 """Downpour: groups train on their own; servers hold the parameters, and update them with whatever
-gradients come.
+changes or gradients come.
 
-Source: Dean et al. 2012, section 4.1 and algorithm 7.1; max_staleness after Ho et al. 2013 (SSP);
-steps scaled by staleness after Zhang et al. 2016, eq. 5.
+Source: Dean et al. 2012, section 4.1 and algorithm 7.1; changes of several local steps as in Zhang,
+Choromanska & LeCun 2015, algorithm 3, each of which counts as the part of the groups that it is
+from; max_staleness after Ho et al. 2013 (SSP); steps scaled by staleness after Zhang et al. 2016,
+eq. 5. Why changes are the default: docs/notes/0089.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from horn.errors import JobError
 from horn.job import Job
-from horn.optimizers import Adagrad, Direct, Optimizer, Slots
+from horn.optimizers import SGD, Adagrad, Direct, Optimizer, Slots
 from horn.schedules import Schedule
 from horn.strategies import Array, Leave, Pull, Push, Requests, Strategy, Topology, View
 from horn.strategies._pieces import Piece
 from horn.strategies._server import Policy, Server
 
 PUSHED = "pushed"
+AVERAGE, ADAGRAD, JOB = "average", "adagrad", "job"  # what servers may apply
+LOCAL_STEPS = 10  # between pushes of changes
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,38 @@ class Accumulate(Optimizer):
         return (w - lr * g if self.learning_rate else w), {PUSHED: total}
 
 
+@dataclass(frozen=True)
+class Moving(Optimizer):
+    """The steps of ``inner``, and the sum of what they took from the weights: a server that takes
+    the same from its own makes the same change. keep : as in Accumulate.
+    """
+
+    inner: Optimizer = field(default_factory=SGD)
+    keep: bool = True
+
+    @classmethod
+    def of(cls, inner: Optimizer, keep: bool) -> Moving:
+        return cls(inner.learning_rate, inner.weight_decay, inner.clip_value, inner.clip_norm,
+                   inner, keep)  # fmt: skip
+
+    @property
+    def slots(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self._inner_slots, PUSHED)
+
+    @property
+    def _inner_slots(self) -> tuple[str, ...]:
+        is_idle = isinstance(self.inner, SGD) and not self.inner.momentum
+        return () if is_idle else self.inner.slots
+
+    def update(
+        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
+    ) -> tuple[Any, Slots]:
+        known = {name: slots.get(name, 0.0) for name in self.inner.slots}
+        new, found = self.inner.update(w, g, known, lr, t)
+        change = w - new if not self.keep else slots[PUSHED] + (w - new)
+        return new, {name: found[name] for name in self._inner_slots} | {PUSHED: change}
+
+
 @dataclass
 class Memory:
     """Of one task: the clock counts the pushes."""
@@ -51,22 +87,27 @@ class Memory:
 
 @dataclass(frozen=True)
 class Downpour(Strategy):
-    """push_every, pull_every : batches. max_staleness : how many pushes a group may be ahead of the
-    slowest; 0 is synchronous, None unbounded. scale_by_staleness : a push that is s updates late
-    counts 1/s. warm_start : batches that group 0 trains alone before the others begin.
+    """push_every, pull_every : batches; by default 10 where changes are pushed, else 1.
+    max_staleness : how many pushes a group may be ahead of the slowest; 0 is synchronous, None
+    unbounded. scale_by_staleness : a push that is s updates late counts 1/s. warm_start : batches
+    that group 0 trains alone before the others begin.
 
-    server_optimizer : what servers apply: "adagrad", with ``learning_rate``, as in DistBelief, or
-    the "job"'s own. Momentum makes late gradients worse, so the default is adagrad; a synchronous
-    Downpour, which has none, uses the job's. The job's weight decay and clipping hold for both.
+    server_optimizer : what servers apply. "average", the default: groups take the steps of the
+    job's optimizer, each with its part of every batch, and push what these changed; servers add it,
+    divided by the number of groups. Else groups push gradients, of batches of their own: "adagrad"
+    applies ``learning_rate`` (a number, or a schedule of the server's updates) as in DistBelief,
+    "job" the job's own optimizer, and an optimizer itself. Momentum makes late gradients worse; a
+    synchronous Downpour has none, and the job's optimizer by default. The job's weight decay and
+    clipping hold for all but an optimizer that is given.
     """
 
-    push_every: int = 1
-    pull_every: int = 1
+    push_every: int | None = None
+    pull_every: int | None = None
     max_staleness: int | None = None
     scale_by_staleness: bool = False
     warm_start: int = 0
-    server_optimizer: str | None = None
-    learning_rate: float = 0.02
+    server_optimizer: str | Optimizer | None = None
+    learning_rate: float | Schedule = 0.02
 
     name: ClassVar[str] = "downpour"
     is_asynchronous: ClassVar[bool] = True
@@ -77,23 +118,31 @@ class Downpour(Strategy):
         for what, least in (("push_every", 1), ("pull_every", 1), ("warm_start", 0),
                             ("max_staleness", 0)):  # fmt: skip
             value = getattr(self, what)
-            if value is None and what == "max_staleness":
+            if value is None and what != "warm_start":
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise JobError(
                     f"downpour: {what} must be a whole number from {least}, got {value!r}"
                 )
-        if self.server_optimizer not in (None, "adagrad", "job"):
+        known, given = (AVERAGE, ADAGRAD, JOB), self.server_optimizer
+        is_optimizer = isinstance(given, Optimizer) and not isinstance(given, Direct)
+        if given is not None and not is_optimizer and given not in known:
             raise JobError(
-                f'downpour: server_optimizer must be "adagrad" or "job", got '
-                f"{self.server_optimizer!r}"
+                f'downpour: server_optimizer must be "average", "adagrad", "job" or an optimizer '
+                f"such as horn.Adam(0.001), got {given!r}"
+            )
+        if is_optimizer and getattr(given, "clip_norm", None) is not None:
+            raise JobError(
+                f"downpour: server_optimizer={given!r} has a clip_norm, but no server knows the "
+                f"norm of a whole gradient; give it to the job's optimizer"
             )
         if not isinstance(self.scale_by_staleness, bool):
             raise JobError(
                 f"downpour: scale_by_staleness is True or False, got {self.scale_by_staleness!r}"
             )
-        if not isinstance(self.learning_rate, (int, float)) or not self.learning_rate > 0:
-            raise JobError(f"downpour: learning_rate must be above 0, got {self.learning_rate!r}")
+        rate = self.learning_rate
+        if not hasattr(rate, "at") and (not isinstance(rate, (int, float)) or not rate > 0):
+            raise JobError(f"downpour: learning_rate must be above 0, got {rate!r}")
         if self.warm_start and self.max_staleness is not None:
             raise JobError(
                 "downpour: with max_staleness nobody may be ahead, so there is no warm start; give "
@@ -103,55 +152,92 @@ class Downpour(Strategy):
             raise JobError(
                 "downpour: with max_staleness=0 nothing is stale; leave scale_by_staleness out"
             )
+        if self.averages and self.max_staleness == 0:
+            raise JobError(
+                "downpour: with max_staleness=0 servers apply the gradient of all groups; leave "
+                'server_optimizer="average" out, or take strategy="averaging"'
+            )
 
     @property
-    def applies(self) -> str:
-        """What servers apply: "adagrad" or "job"."""
-        return self.server_optimizer or ("job" if self.max_staleness == 0 else "adagrad")
+    def applies(self) -> str | Optimizer:
+        """What servers apply: "average", "adagrad", "job" or an optimizer."""
+        return self.server_optimizer or (JOB if self.max_staleness == 0 else AVERAGE)
+
+    @property
+    def averages(self) -> bool:
+        """Whether changes are pushed; else gradients are."""
+        return self.applies == AVERAGE
+
+    @property
+    def push_batches(self) -> int:
+        return self.push_every or (LOCAL_STEPS if self.averages else 1)
+
+    @property
+    def pull_batches(self) -> int:
+        return self.pull_every or (self.push_batches if self.averages else 1)
 
     def check(self, job: Job, topology: Topology) -> None:
         if isinstance(job.optimizer, Direct):
             raise JobError(
                 "downpour needs gradients, but Direct adds what neurons push; use allreduce"
             )
-        if topology.n_groups * job.batch_size > len(job.data):
+        n = topology.n_groups
+        if self.averages:
+            if n > job.batch_size:
+                raise JobError(
+                    f"downpour: {n} groups share each batch, but it has {job.batch_size} samples; "
+                    f"use fewer groups, a larger batch_size, or "
+                    f'strategy.server_optimizer="adagrad" or "job", with which every group has '
+                    f"batches of its own"
+                )
+        elif n * job.batch_size > len(job.data):
             raise JobError(
-                f"downpour: {topology.n_groups} groups with batches of {job.batch_size} need "
-                f"{topology.n_groups * job.batch_size} samples, but there are {len(job.data)}; use "
-                f"fewer groups or a smaller batch_size"
+                f"downpour: {n} groups with batches of {job.batch_size} need {n * job.batch_size} "
+                f"samples, but there are {len(job.data)}; use fewer groups or a smaller batch_size"
             )
 
     def prepared(self, job: Job, topology: Topology) -> Job:
-        """Every group has batches of its own of the job's size; a batch of each is an iteration. So
-        a job of n iterations, which are updates, takes n / groups of them.
+        """Where gradients are pushed, every group has batches of its own of the job's size; a batch
+        of each is an iteration. So a job of n iterations, which are updates, takes n / groups of
+        them. Where changes are, the groups share the job's batches.
         """
+        if self.averages:
+            return job
         n = topology.n_groups
         changes: dict[str, Any] = {"batch_size": n * job.batch_size}
         if job.iterations is not None:
             changes["iterations"] = -(-job.iterations // n)
-        if self.applies == "adagrad":
-            o = job.optimizer
+        o = job.optimizer
+        if isinstance(self.applies, Optimizer):
+            changes["optimizer"] = self.applies
+        elif self.applies == ADAGRAD:
             changes["optimizer"] = Adagrad(
                 self.learning_rate, o.weight_decay, o.clip_value, o.clip_norm
             )
         return job.with_settings(**changes)
 
     def optimizer(self, job: Job) -> Optimizer:
-        """Weight decay and the bound of each gradient are the servers' business, who have the sum;
-        the norm is that of a group's own gradient.
+        """Of gradients, weight decay and the bound of each are the servers' business, who have the
+        sum; the norm is that of a group's own gradient.
         """
+        keep = self.push_batches > 1
+        if self.averages:
+            return Moving.of(job.optimizer, keep)
         return Accumulate(
-            job.optimizer.learning_rate if self.pull_every > 1 else 0.0,
+            job.optimizer.learning_rate if self.pull_batches > 1 else 0.0,
             clip_norm=job.optimizer.clip_norm,
-            keep=self.push_every > 1,
+            keep=keep,
         )
 
     def server(self, job: Job, number: int, pieces: Sequence[Piece], topology: Topology) -> Server:
         policy = Policy(
-            self.max_staleness, self.scale_by_staleness, -(-self.warm_start // self.push_every)
+            self.max_staleness,
+            self.scale_by_staleness,
+            -(-self.warm_start // self.push_batches),
+            self.averages,
         )
         # The norm is the groups' business: a server cannot know it.
-        optimizer = replace(job.optimizer, clip_norm=None)
+        optimizer = SGD(1.0) if self.averages else replace(job.optimizer, clip_norm=None)
         return Server(number, pieces, optimizer, topology, policy, job.dtype)
 
     def begin(self, view: View) -> Memory:
@@ -160,21 +246,21 @@ class Downpour(Strategy):
     def returns(self, memory: Memory, clock: int) -> int:
         """What had not been pushed is computed again."""
         memory.clock = clock
-        return clock * self.push_every
+        return clock * self.push_batches
 
     def before_batch(self, memory: Memory, view: View) -> Requests:
-        if view.n_batches % self.pull_every == 0:
+        if view.n_batches % self.pull_batches == 0:
             yield Pull(memory.clock, is_early=True)
         memory.unpushed_batches += 1
         memory.unpushed_samples += view.n_samples
-        if memory.unpushed_batches == self.push_every:
+        if memory.unpushed_batches == self.push_batches:
             gradients = _gradients(view)
-            if self.push_every == 1 and not view.n_samples:  # nothing of a short batch
+            if self.push_batches == 1 and not view.n_samples:  # nothing of a short batch
                 _clear(gradients)
             yield Push(memory.clock, memory.unpushed_samples, gradients, is_early=True)
 
     def after_batch(self, memory: Memory, view: View) -> Requests:
-        if memory.unpushed_batches == self.push_every:
+        if memory.unpushed_batches == self.push_batches:
             self._pushed(memory, view)
         yield from ()
 
@@ -191,7 +277,7 @@ class Downpour(Strategy):
             yield Pull(memory.clock, final=True)
 
     def _pushed(self, memory: Memory, view: View) -> None:
-        if self.push_every > 1:
+        if self.push_batches > 1:
             _clear(_gradients(view))
         memory.clock += 1
         memory.unpushed_batches = memory.unpushed_samples = 0

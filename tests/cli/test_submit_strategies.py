@@ -145,7 +145,7 @@ def test_a_strategy_from_the_file_of_the_job(run: Any, folder: Path) -> None:
         ),
         (
             ["--strategy", "downpour", "--set", "strategy.push_every=often"],
-            "strategy.push_every is a whole number, got 'often'",
+            "strategy.push_every is a whole number or none, got 'often'",
         ),
         (
             ["--strategy", "downpour", "--set", "strategy.push_every=0"],
@@ -156,7 +156,24 @@ def test_a_strategy_from_the_file_of_the_job(run: Any, folder: Path) -> None:
             "max_staleness must be a whole number from 0, got -1",
         ),
         (["--strategy", "downpour", "--set", "strategy"], "write --set key=value"),
-        (["-g", "5", "--strategy", "downpour"], "downpour: 5 groups with batches of 10 need 50"),
+        (["-g", "11", "--strategy", "downpour"], "11 groups share each batch, but it has 10"),
+        (
+            ["-g", "5", "--strategy", "downpour", "--set", "strategy.server_optimizer=job"],
+            "downpour: 5 groups with batches of 10 need 50",
+        ),
+        (
+            ["--strategy", "downpour", "--set", "strategy.server_optimizer=sgd"],
+            'server_optimizer must be "average", "adagrad", "job" or an optimizer',
+        ),
+        (
+            ["--strategy", "averaging", "--set", "strategy.every=0"],
+            "averaging: every must be a whole number from 1, got 0",
+        ),
+        (
+            ["--strategy", "easgd", "--set", "strategy.moving_rate=2"],
+            "easgd: moving_rate must be above 0 and up to 1, got 2.0",
+        ),
+        (["--strategy", "averaging", "--servers", "1"], "strategy averaging has no servers"),
     ],
 )
 def test_what_cannot_be_is_said(run: Any, mine: Path, arguments: list[str], words: str) -> None:
@@ -167,6 +184,7 @@ def test_what_cannot_be_is_said(run: Any, mine: Path, arguments: list[str], word
 
 def test_help_says_what_there_is(run: Any) -> None:
     text = " ".join(run("submit", "--help").out.split())
-    for words in ("--strategy NAME", "allreduce, downpour, parallel-dropout", "module:Class",
+    names = "allreduce, averaging, downpour, easgd, parallel-dropout"
+    for words in ("--strategy NAME", names, "module:Class",
                   "--set strategy.KEY=VALUE", "--servers", "-g, --groups"):  # fmt: skip
         assert words in text, words

@@ -121,6 +121,13 @@ def test_groups_go_on_exactly(tmp_path):
     law(tmp_path, job("adam"), ["middle"], groups=2, tasks=2)
 
 
+@pytest.mark.parametrize("every", [1, 5])
+def test_averaged_groups_go_on_exactly(every, tmp_path):
+    """From between two means too: each group has weights and a memory of its own then."""
+    strategy = horn.Averaging(every=every)
+    law(tmp_path, job("adam"), ["middle"], groups=2, tasks=2, strategy=strategy)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

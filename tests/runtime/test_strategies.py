@@ -38,8 +38,9 @@ pytestmark = [pytest.mark.net, pytest.mark.cluster]
 
 @dataclass(frozen=True)
 class Held(Downpour):
-    """All wait before batch ``at`` until there is a file."""
+    """All wait before batch ``at`` until there is a file. Every batch is pushed."""
 
+    server_optimizer: str = "adagrad"
     mark: str = ""
     at: int = 0
 
@@ -300,7 +301,11 @@ def test_more_tasks_than_neurons(strategy):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"groups": 40, "strategy": "downpour"}, "downpour: 40 groups with batches of 16 need"),
+        ({"groups": 40, "strategy": "downpour"}, "downpour: 40 groups share each batch"),
+        (
+            {"groups": 40, "strategy": Downpour(server_optimizer="job")},
+            "downpour: 40 groups with batches of 16 need",
+        ),
         ({"groups": 2, "servers": 2}, "strategy allreduce has no servers, but 2 were asked for"),
         ({"strategy": LocalAverage(), "servers": 1}, "strategy local-average has no servers"),
         ({"strategy": "downpour", "servers": -1}, "servers must be a whole number from 0, got -1"),

@@ -10,10 +10,11 @@ import pytest
 import horn
 from horn.backends import Setup, make
 from horn.compiler.placement import Placement
+from horn.errors import JobError
 from horn.job import Job
 from horn.runtime.replica import Replica
 from horn.strategies import Leave, Pull, Push, Topology, View
-from horn.strategies.downpour import Downpour, Memory
+from horn.strategies.downpour import Accumulate, Downpour, Memory, Moving
 from tests.strategies.together import together
 from tests.transport.groups import good
 
@@ -44,7 +45,7 @@ def batches(size: int) -> list[np.ndarray]:
     return [(np.arange(n) * 7 + step) % N_SAMPLES for step, n in enumerate(sizes)]
 
 
-def whole_batches(job: Job, n_groups: int) -> dict[str, np.ndarray]:
+def whole_batches(job: Job, n_groups: int = 1) -> dict[str, np.ndarray]:
     """What one task has after the same batches."""
     size = n_groups * job.batch_size
     engine = make("kernels", Setup(job.network, job.optimizer, "labels", size, job.dtype, 1))
@@ -76,12 +77,66 @@ def test_synchronous_downpour_is_one_task_with_the_whole_batch(
         lambda replica: trained(replica, size),
     ))  # fmt: skip
     one = whole_batches(job, n_groups)
-    for parameters, places in found[:n_tasks]:  # group 0 has the end
+    same(found[:n_tasks], one)  # group 0 has the end
+
+
+def same(found: list[Any], whole: dict[str, np.ndarray]) -> None:
+    """What tasks have is their share of ``whole``."""
+    for parameters, places in found:
         for name, array in parameters.items():
-            expected = one[name]
+            expected = whole[name]
             for axis, at in enumerate(places[name]):
                 expected = expected[(slice(None),) * axis + (at,)]
             np.testing.assert_allclose(array, expected, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("n_tasks", "push_every"), [(1, None), (2, 1), (2, 7)])
+def test_one_group_whose_changes_are_pushed_is_one_task(optimizer, n_tasks, push_every):
+    """With schedule, decay and clipping of the job; some changes are pushed at the end only."""
+    job = a_job(OPTIMIZERS[optimizer], batch=8)
+    found = good(together(
+        Downpour(push_every=push_every), job, Placement.default(job.network),
+        Topology(1, n_tasks, 2), lambda replica: trained(replica, 8),
+    ))  # fmt: skip
+    same(found[:n_tasks], whole_batches(job))
+
+
+@pytest.mark.parametrize("pull_every", [1, 3])
+def test_changes_of_several_groups_add_up_to_their_mean(pull_every):
+    """Without curvature (no weights are read but in the decay of none) order does not matter: here
+    each group's gradient is the same whatever the weights, so servers come to the mean of all.
+    """
+    net = horn.Network(seed=5)
+    net.input(7)
+    net.output(3, activation="identity", loss=linear)
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(N_SAMPLES, 7)), rng.normal(size=(N_SAMPLES, 3))
+    job = Job(net, (x, y), optimizer=horn.SGD(0.05, momentum=0.9), batch_size=12,
+              iterations=N_STEPS, dtype="float64")  # fmt: skip
+    strategy = Downpour(push_every=3, pull_every=pull_every)
+
+    def body(replica: Replica) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        for k, rows in enumerate(even(12)):
+            replica.step(rows, iteration=k, first_sample=100 * k)
+        replica.conclude()
+        parameters = replica.parameters()
+        return parameters, {name: replica.places(name) for name in parameters}
+
+    found = good(together(strategy, job, Placement.default(net), Topology(3, 1, 2), body))
+    engine = make("kernels", Setup(net, job.optimizer, "labels", 12, job.dtype, 1))
+    engine.bind(job.data)
+    for k, rows in enumerate(even(12)):
+        engine.step(rows, iteration=k, first_sample=100 * k)
+    same(found[:1], engine.parameters())
+
+
+def linear(y, t):
+    return y * t
+
+
+def even(size: int) -> list[np.ndarray]:
+    return [(np.arange(size) * 7 + step) % N_SAMPLES for step in range(N_STEPS)]
 
 
 # the steps alone
@@ -108,8 +163,93 @@ def batch(
     return [r.clock for r in asked if isinstance(r, Pull)], pushed
 
 
+def test_by_default_changes_of_ten_batches_are_pushed():
+    strategy, memory, view = Downpour(), Memory(), a_view()
+    pulls, pushes = [], []
+    for _ in range(21):
+        found = batch(strategy, memory, view, 2.0, 3)
+        pulls += found[0]
+        pushes += found[1]
+    assert (pulls, pushes) == ([0, 1, 2], [(0, 30, [2.0, 2.0]), (1, 30, [2.0, 2.0])])
+    assert strategy.returns(memory, 2) == 20
+
+
+@pytest.mark.parametrize(
+    "settings, cadence, batch_size, iterations",
+    [
+        ({}, (10, 10), 4, 20),
+        ({"push_every": 3}, (3, 3), 4, 20),
+        ({"push_every": 3, "pull_every": 6}, (3, 6), 4, 20),
+        ({"max_staleness": 1}, (10, 10), 4, 20),
+        ({"max_staleness": 0}, (1, 1), 12, 7),
+        ({"server_optimizer": "adagrad"}, (1, 1), 12, 7),
+        ({"server_optimizer": "job", "push_every": 3}, (3, 1), 12, 7),
+        ({"server_optimizer": horn.Adam(0.01)}, (1, 1), 12, 7),
+    ],
+)
+def test_groups_share_batches_where_changes_are_pushed(settings, cadence, batch_size, iterations):
+    strategy, job = Downpour(**settings), a_job(horn.SGD(0.1))
+    prepared = strategy.prepared(job, Topology(3, 1, 1))
+    assert (strategy.push_batches, strategy.pull_batches) == cadence
+    assert (prepared.batch_size, prepared.iterations) == (batch_size, iterations)
+    assert strategy.averages == (batch_size == 4)
+    assert isinstance(strategy.optimizer(job), Moving if strategy.averages else Accumulate)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_what_is_pushed_is_what_the_steps_took(optimizer):
+    inner = OPTIMIZERS[optimizer]
+    for keep in (True, False):
+        own = Moving.of(inner, keep)
+        assert (own.weight_decay, own.clip_value) == (inner.weight_decay, inner.clip_value)
+        assert own.rate(3) == inner.rate(3) and own.slots == (*inner.slots, "pushed")
+        w = other = first = 1.5
+        slots, others = dict.fromkeys(own.slots, 0.0), dict.fromkeys(inner.slots, 0.0)
+        for t in range(1, 5):
+            before = w
+            w, slots = own.update(w, 0.5 / t, slots, own.rate(t), t)
+            other, others = inner.update(other, 0.5 / t, others, inner.rate(t), t)
+            assert w == other and {n: slots[n] for n in others} == others
+            since = first if keep else before
+            assert slots["pushed"] == pytest.approx(since - w, rel=1e-12)
+
+
+def test_a_plain_step_remembers_nothing_but_what_is_pushed():
+    own = Moving.of(horn.SGD(0.5), True)
+    assert own.slots == ("pushed",)
+    assert own.update(1.0, 0.5, {"pushed": 1.0}, 0.5, 1) == (0.75, {"pushed": 1.25})
+
+
+def test_the_rate_of_servers_may_follow_a_schedule():
+    """Of the updates of all groups."""
+    cosine, topology = horn.Cosine(0.5, 10), Topology(2, 1, 1)
+    for strategy, wanted in (
+        (Downpour(server_optimizer="adagrad", learning_rate=cosine), horn.Adagrad(cosine)),
+        (Downpour(server_optimizer=horn.Adam(cosine)), horn.Adam(cosine)),
+        (Downpour(server_optimizer="job"), horn.SGD(cosine)),
+        (Downpour(learning_rate=0.3), horn.SGD(1.0)),
+    ):
+        job = strategy.prepared(a_job(horn.SGD(cosine)), topology)
+        assert strategy.server(job, 0, (), topology).optimizer == wanted
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"server_optimizer": horn.Direct()}, "server_optimizer must be"),
+        ({"server_optimizer": "adam"}, '"average", "adagrad", "job" or an optimizer'),
+        ({"server_optimizer": horn.Adam(clip_norm=1.0)}, "clip_norm"),
+        ({"server_optimizer": "average", "max_staleness": 0}, "with max_staleness=0 servers"),
+        ({"learning_rate": -0.5}, "learning_rate must be above 0, got -0.5"),
+    ],
+)
+def test_what_it_cannot_do_is_said(settings, words):
+    with pytest.raises(JobError, match=words):
+        Downpour(**settings)
+
+
 def test_pushes_count_batches_and_samples():
-    strategy, memory, view = Downpour(push_every=2, pull_every=3), Memory(), a_view()
+    strategy, memory, view = Downpour(2, 3, server_optimizer="job"), Memory(), a_view()
     asked = []
     for number in range(7):
         pulls, found = batch(strategy, memory, view, 1.0 + number, 4)
@@ -125,7 +265,7 @@ def test_pushes_count_batches_and_samples():
 
 
 def test_a_group_without_samples_of_a_batch_pushes_nothing_of_it():
-    strategy, memory, view = Downpour(), Memory(), a_view()
+    strategy, memory, view = Downpour(server_optimizer="job"), Memory(), a_view()
     assert batch(strategy, memory, view, 3.0, 4)[1] == [(0, 4, [3.0, 3.0])]
     assert batch(strategy, memory, view, 3.0, 0)[1] == [
         (1, 0, [0.0, 0.0])
@@ -133,7 +273,7 @@ def test_a_group_without_samples_of_a_batch_pushes_nothing_of_it():
 
 
 def test_a_group_without_samples_of_a_batch_keeps_what_it_has_gathered():
-    strategy, memory, view = Downpour(push_every=2), Memory(), a_view()
+    strategy, memory, view = Downpour(push_every=2, server_optimizer="job"), Memory(), a_view()
     assert batch(strategy, memory, view, 3.0, 4)[1] == []
     assert batch(strategy, memory, view, 3.0, 0)[1] == [(0, 4, [3.0, 3.0])]
 
@@ -147,7 +287,7 @@ def test_only_group_0_pulls_before_it_is_measured():
 def test_replicas_step_on_their_own_between_pulls_only():
     job = a_job(horn.SGD(0.25, momentum=0.9, clip_norm=2.0))
     for pull_every, push_every in ((1, 1), (3, 1), (1, 2), (3, 2)):
-        own = Downpour(push_every=push_every, pull_every=pull_every).optimizer(job)
+        own = Downpour(push_every, pull_every, server_optimizer="job").optimizer(job)
         w, slots = own.update(1.0, 2.0, {"pushed": 10.0}, own.rate(0), 1)
         assert w == (0.5 if pull_every > 1 else 1.0)
         assert slots == {"pushed": 12.0 if push_every > 1 else 2.0}

@@ -351,6 +351,32 @@ def test_a_push_that_is_late_counts_less_where_it_is_asked_for():
         assert server.staleness[0] == 2
 
 
+def test_where_servers_average_a_push_counts_as_one_groups_part():
+    server = a_server(Policy(averages=True), topology=Topology(4, 1, 1))
+    for group in range(4):
+        pull(server, group, 0)
+    push(server, 0, 0, 1.0)
+    assert server.kept[0].w.tolist() == [0.75, 0.75]
+    leave(server, 0)
+    leave(server, 1)  # nobody else has their part of the data now
+    push(server, 2, 0, 1.0)
+    assert server.kept[0].w.tolist() == [0.5, 0.5]
+    server.grow(10)  # six more than began, and two have left
+    push(server, 3, 0, 4.0)
+    assert server.kept[0].w.tolist() == [0.0, 0.0]
+
+
+def test_group_0_counts_whole_while_it_warms_up():
+    server = a_server(Policy(warm_start=2, averages=True))
+    pull(server, 0, 0)
+    pull(server, 1, 0)
+    for clock, wanted in ((0, 0.0), (1, -1.0), (2, -1.5)):
+        push(server, 0, clock, 1.0)
+        assert server.kept[0].w.tolist() == [wanted, wanted]
+    push(server, 1, 0, 1.0)
+    assert server.kept[0].w.tolist() == [-2.0, -2.0]
+
+
 def test_a_push_of_no_samples_is_no_update():
     server = a_server(optimizer=horn.SGD(1.0, momentum=0.5))
     pull(server, 0, 0)

@@ -1,0 +1,63 @@
+"""Model averaging: every so many batches the groups take the mean of their parameters; in between
+each trains on its own, with its part of every batch.
+
+Source: McDonald, Hall & Mann 2010, "Distributed training strategies for the structured perceptron"
+(iterative parameter mixing); with SGD Zhang, De Sa, Mitliagkas & Re 2016 ("Parallel SGD: when does
+averaging help?") and Stich 2019, "Local SGD converges fast and communicates little".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from horn.errors import JobError
+from horn.strategies import Mean, Requests, Strategy, View
+
+
+@dataclass
+class Memory:
+    """Of one task: after which batch the groups were last made equal, -1 for never."""
+
+    averaged_at: int = -1
+
+
+@dataclass(frozen=True)
+class Averaging(Strategy):
+    """every : batches from one mean to the next. There is one at the end of each epoch, too.
+
+    What an optimizer remembers stays with its group. With every=1, a batch that the groups divide
+    evenly and an optimizer whose step is linear in the gradient (SGD, with momentum too) the mean
+    is, up to rounding, what allreduce computes.
+    """
+
+    every: int = 4
+
+    name: ClassVar[str] = "averaging"
+
+    def __post_init__(self) -> None:
+        every = self.every
+        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+            raise JobError(f"averaging: every must be a whole number from 1, got {every!r}")
+
+    def begin(self, view: View) -> Memory:
+        return Memory()
+
+    def after_batch(self, memory: Memory, view: View) -> Requests:
+        if view.n_batches % self.every == 0:
+            yield from self._mean(memory, view)
+
+    def at_epoch_end(self, memory: Memory, view: View) -> Requests:
+        yield from self._mean(memory, view)
+
+    def at_end(self, memory: Memory, view: View) -> Requests:
+        yield from self._mean(memory, view)
+
+    def _mean(self, memory: Memory, view: View) -> Requests:
+        """Unless nothing has changed since the last one; that is so in all groups or in none."""
+        if memory.averaged_at != view.n_batches:
+            memory.averaged_at = view.n_batches
+            yield Mean(list(view.parameters.values()))
+
+
+STRATEGY = Averaging

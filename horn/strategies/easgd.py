@@ -1,0 +1,119 @@
+"""Elastic averaging: every group trains on its own, and now and then it and a centre, which servers
+hold, move towards each other. Nobody waits for another group.
+
+With x a group's weights, c the centre and n groups, every ``every`` batches
+x -= alpha (x - c), c += alpha (x - c), of what both were before; alpha = moving_rate / n.
+
+Source: Zhang, Choromanska & LeCun 2015, "Deep learning with elastic averaging SGD", algorithm 1
+(alpha = eta rho there, and moving_rate is its beta); with momentum algorithm 2, EAMSGD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from horn.errors import JobError
+from horn.job import Job
+from horn.optimizers import SGD
+from horn.strategies import Array, Leave, Pull, Push, Requests, Strategy, Topology, View
+from horn.strategies._pieces import Piece
+from horn.strategies._server import Policy, Server
+
+
+@dataclass
+class Memory:
+    """Of one task: clock counts its exchanges, samples those since the last. centre : room for what
+    servers have. aside : the group's own weights, while those of the centre are measured.
+    """
+
+    clock: int = 0
+    samples: int = 0
+    centre: dict[str, Array] = field(default_factory=dict)
+    aside: dict[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EASGD(Strategy):
+    """every : batches from one exchange of a group with the centre to the next. moving_rate : how
+    far the centre moves towards the groups in one exchange of all of them, above 0 and up to 1.
+
+    Each group trains with the job's optimizer on its part of every batch. What is measured, and
+    the model in the end, is the centre.
+    """
+
+    every: int = 10
+    moving_rate: float = 0.9
+
+    name: ClassVar[str] = "easgd"
+    is_asynchronous: ClassVar[bool] = True
+    default_servers: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        every, rate = self.every, self.moving_rate
+        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+            raise JobError(f"easgd: every must be a whole number from 1, got {every!r}")
+        if not isinstance(rate, (int, float)) or not 0.0 < rate <= 1.0:
+            raise JobError(f"easgd: moving_rate must be above 0 and up to 1, got {rate!r}")
+
+    def server(self, job: Job, number: int, pieces: Sequence[Piece], topology: Topology) -> Server:
+        return Server(number, pieces, SGD(1.0), topology, Policy(averages=True), job.dtype)
+
+    def begin(self, view: View) -> Memory:
+        return Memory(centre={name: np.empty_like(a) for name, a in view.parameters.items()})
+
+    def returns(self, memory: Memory, clock: int) -> int:
+        """A group that comes back goes on from the centre."""
+        memory.clock = clock
+        return clock * self.every
+
+    def before_batch(self, memory: Memory, view: View) -> Requests:
+        _take_back(memory, view)
+        if (view.n_batches + 1) % self.every == 0:  # it comes while the batch is computed
+            yield Pull(memory.clock, is_early=True, into=memory.centre)
+
+    def after_batch(self, memory: Memory, view: View) -> Requests:
+        memory.samples += view.n_samples
+        if view.n_batches % self.every == 0:
+            yield from self._exchange(memory, view)
+
+    def at_epoch_end(self, memory: Memory, view: View) -> Requests:
+        if view.group == 0:
+            memory.aside = {name: array.copy() for name, array in view.parameters.items()}
+            yield Pull(memory.clock)
+
+    def at_end(self, memory: Memory, view: View) -> Requests:
+        _take_back(memory, view)
+        if memory.samples:
+            yield Pull(memory.clock, into=memory.centre)
+            yield from self._exchange(memory, view)
+        yield Leave()
+        if view.group == 0:
+            yield Pull(memory.clock, final=True)
+
+    def _exchange(self, memory: Memory, view: View) -> Requests:
+        """Both move. A server takes away what is pushed, divided by the number of groups."""
+        alpha = self.moving_rate / view.topology.n_groups
+        for name, own in view.parameters.items():
+            apart = memory.centre[name]
+            np.subtract(apart, own, out=apart)
+            own += alpha * apart
+            apart *= self.moving_rate
+        # Where the last batches had nothing for this group it still moves, and so does the centre.
+        yield Push(memory.clock, max(memory.samples, 1), memory.centre)
+        memory.clock += 1
+        memory.samples = 0
+
+
+def _take_back(memory: Memory, view: View) -> None:
+    """The group's own weights, after what servers have was measured."""
+    own: Mapping[str, Array] = memory.aside
+    for name, array in own.items():
+        view.parameters[name][...] = array
+    memory.aside = {}
+
+
+STRATEGY = EASGD
