@@ -128,11 +128,11 @@ def train(
     one. With ``groups`` above 1 there are as many replicas of it, each over its tasks, and
     ``strategy`` says how they stay together: a name, with its defaults, or a ``horn.Strategy``.
     "allreduce": they share every batch and sum their gradients, again the answer of one.
-    "downpour": they train on their own, and ``servers`` hold the parameters (1 by default; 0: one
-    in the process of the first task). "parallel-dropout": each task trains sub-models. See
-    docs/strategies.md. barrier : how tasks pass
-    supersteps, by counting "message"s or through "zookeeper". transport : what carries blocks,
-    "shm", "ipc" or "tcp". pins : where weights live, {"layer1": "receiver", "sender" or
+    "averaging": they train on their own, and now and then take the mean of their weights.
+    "downpour", "easgd": they do not wait for each other, and ``servers`` hold the parameters (1 by
+    default; 0: one in the process of the first task). "parallel-dropout": each task trains
+    sub-models. See docs/strategies.md. barrier : how tasks pass supersteps, by counting "message"s
+    or through "zookeeper". transport : what carries blocks, "shm", "ipc" or "tcp". pins : where weights live, {"layer1": "receiver", "sender" or
     "replicated"}; the rest is chosen. trace : a file for a Chrome trace. superstep_timeout :
     seconds that a task waits for the others before it says who is late.
 
@@ -142,7 +142,7 @@ def train(
     the newest in there, or begins if there is none; else a checkpoint, or another run's folder. The
     numbers of groups and tasks may be others. max_restarts : a group whose task was killed or hangs
     starts again from the last checkpoint, so often without a new one in between. With servers
-    (downpour) they keep every push in the folder, and only what ended starts again.
+    (downpour, easgd) they keep every push in the folder, and only what ended starts again.
 
     Raises
     ------
@@ -427,7 +427,7 @@ def _plan(
         raise JobError(f"checkpoint_seconds must be above 0, got {seconds!r}")
     if n_servers and (every is not None or seconds is not None or not isinstance(resume, bool)):
         raise JobError(
-            "with servers (downpour) every push is kept in the checkpoints folder, and resume is "
+            "with servers (downpour, easgd) every push is kept in the checkpoints folder, and resume is "
             "True or False; leave checkpoint_every and checkpoint_seconds out"
         )
     if folder is None:

@@ -7,7 +7,7 @@ import click
 from horn.cli import _cluster
 
 
-@click.command(short_help="Give a Downpour job more or fewer groups while it trains.")
+@click.command(short_help="Give a job with servers more or fewer groups while it trains.")
 @click.argument("job")
 @click.option("-g", "--groups", required=True, type=int, metavar="N", help="So many from now on.")
 @_cluster.options

@@ -300,10 +300,10 @@ class Cluster:
         if found is None or not found.servers or found.options.get("guests"):
             kind = "a job whose servers are in its tasks' processes (--servers 0)"
             if found is None or not found.servers:
-                kind = f"{found.strategy if found else 'unknown'}, whose groups meet in every batch"
+                kind = f"{found.strategy if found else 'unknown'}, whose groups wait for each other"
             raise JobError(
-                f"job {job!r} is {kind}: only of a Downpour job with servers can groups come and "
-                f"leave. Stop it, and submit it with --groups {n_groups}"
+                f"job {job!r} is {kind}: only of a job with servers (downpour, easgd) can groups "
+                f"come and leave. Stop it, and submit it with --groups {n_groups}"
             )
         seats = status.record.seats
         if len({seat.shared or name for name, seat in seats.items()}) > 1:

@@ -146,7 +146,7 @@ class Strategy:
         if topology.n_servers and not self.default_servers:
             raise JobError(
                 f"strategy {self.name} has no servers, but {topology.n_servers} were asked for; "
-                f"leave servers out, or take strategy=downpour"
+                f"leave servers out, or take strategy=downpour or easgd"
             )
 
     def prepared(self, job: Job, topology: Topology) -> Job:

@@ -31,7 +31,7 @@ class Averaging(Strategy):
     is, up to rounding, what allreduce computes.
     """
 
-    every: int = 4
+    every: int = 10
 
     name: ClassVar[str] = "averaging"
 

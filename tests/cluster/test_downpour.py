@@ -282,7 +282,7 @@ def test_what_cannot_be_scaled_says_why(cluster_of: Agents, client: Cluster):
     for name, n_groups, text in (
         (job, 0, "--groups 0: at least 1, since group 0 measures and decides when to end"),
         (job, 4, "4 groups need 3 slots more than the 1 that are there; free: 0 on a"),
-        (other, 2, "is allreduce, whose groups meet in every batch: only of a Downpour job"),
+        (other, 2, "is allreduce, whose groups wait for each other: only of a job with servers"),
     ):
         asked = horn_says(cluster_of, "scale", name, "--groups", str(n_groups))
         assert asked.returncode == 2 and text in asked.stderr, asked.stderr

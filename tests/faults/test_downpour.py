@@ -1,4 +1,4 @@
-"""A whole Downpour run in which processes are killed: what ended starts again, nothing else."""
+"""A whole run with servers in which processes are killed: what ended starts again, nothing else."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import horn
 from horn.errors import CheckpointError, Conflict, JobError, TaskFailed
 from horn.progress import Progress
 from horn.strategies.downpour import Downpour
+from horn.strategies.easgd import EASGD
 from tests.faults.springs import Holds, Late
 
 pytestmark = pytest.mark.cluster
@@ -34,7 +35,7 @@ def job(epochs: int = 4, **more: Any) -> horn.Job:
 SETTINGS: dict[str, Any] = {"groups": 2, "servers": 1, "strategy": "downpour"}
 
 
-PER_EPOCH = -(-job().iterations_per_epoch // 2)  # of two groups
+PER_EPOCH = job().iterations_per_epoch
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,16 @@ class Sprung(Downpour):
     spring: Any = None
 
 
-def held(spring: Any) -> dict[str, Any]:
+@dataclass(frozen=True)
+class SprungApart(EASGD):
+    """The same of groups that keep weights of their own."""
+
+    spring: Any = None
+
+
+def held(spring: Any, kind: Any = Sprung, **settings: Any) -> dict[str, Any]:
     """The same settings, with a spring."""
-    return SETTINGS | {"strategy": Sprung(spring=spring)}
+    return SETTINGS | {"strategy": kind(spring=spring, **settings)}
 
 
 def pid_of(rank: int) -> int:
@@ -93,11 +101,17 @@ class Killer(Progress):
 
 
 @pytest.mark.parametrize("rank, unit", [(0, "group 0"), (1, "group 1"), (2, "server 0")])
-def test_only_what_ended_starts_again(tmp_path, rank, unit):
+@pytest.mark.parametrize(
+    "kind, settings, n_shared",
+    [(Sprung, {}, 1), (Sprung, {"server_optimizer": "adagrad"}, 2), (SprungApart, {}, 1)],
+)
+def test_only_what_ended_starts_again(tmp_path, rank, unit, kind, settings, n_shared):
+    """n_shared : how many batches of the job are an iteration."""
     killer = Killer({2: [rank]}, tmp_path / "killed")
     # In the middle of epoch 2, in which all are then.
-    spring = Holds(str(killer.mark), PER_EPOCH + PER_EPOCH // 2)
-    run = horn.train(job(), checkpoints=tmp_path / "c", progress=killer, **held(spring))
+    spring = Holds(str(killer.mark), (PER_EPOCH + PER_EPOCH // 2) // n_shared)
+    run = horn.train(job(), checkpoints=tmp_path / "c", progress=killer,
+                     **held(spring, kind, **settings))  # fmt: skip
     assert [note.partition(" (")[0] for note in killer.notes] == [f"Restarting {unit}"]
     assert killer.epochs == [1, 2, 3, 4] == run.history["epoch"]
     assert all(len(pids) <= (2 if other == rank else 1) for other, pids in killer.pids.items())
