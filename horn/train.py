@@ -132,9 +132,10 @@ def train(
     "downpour", "easgd": they do not wait for each other, and ``servers`` hold the parameters (1 by
     default; 0: one in the process of the first task). "parallel-dropout": each task trains
     sub-models. See docs/strategies.md. barrier : how tasks pass supersteps, by counting "message"s
-    or through "zookeeper". transport : what carries blocks, "shm", "ipc" or "tcp". pins : where weights live, {"layer1": "receiver", "sender" or
-    "replicated"}; the rest is chosen. trace : a file for a Chrome trace. superstep_timeout :
-    seconds that a task waits for the others before it says who is late.
+    or through "zookeeper". transport : what carries blocks, "shm", "ipc" or "tcp". pins : where
+    weights live, {"layer1": "receiver", "sender" or "replicated"}; the rest is chosen. trace : a
+    file for a Chrome trace. superstep_timeout : seconds that a task waits for the others before it
+    says who is late.
 
     checkpoints : a folder for what is needed to go on exactly where training stopped, written every
     ``checkpoint_every`` iterations, every ``checkpoint_seconds``, and on Ctrl-C (once: stop at the
@@ -427,8 +428,8 @@ def _plan(
         raise JobError(f"checkpoint_seconds must be above 0, got {seconds!r}")
     if n_servers and (every is not None or seconds is not None or not isinstance(resume, bool)):
         raise JobError(
-            "with servers (downpour, easgd) every push is kept in the checkpoints folder, and resume is "
-            "True or False; leave checkpoint_every and checkpoint_seconds out"
+            "with servers (downpour, easgd) every push is kept in the checkpoints folder, and "
+            "resume is True or False; leave checkpoint_every and checkpoint_seconds out"
         )
     if folder is None:
         asked = every is not None or seconds is not None or resume is True
