@@ -5,7 +5,8 @@ Pure: no memory is made and nothing runs. `engine.Tape` copies a `Plan` into C a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -314,10 +315,16 @@ def _check_output(view: View, axes: Axes, folded: Axis) -> None:
 
 
 def _order(axes: Axes, views: Sequence[View | Iota], folded: Axis, ragged: Sequence[Axis]) -> Order:
-    """The three axes, outermost first: the strip runs where most of the memory is contiguous.
-
-    A ragged axis is the middle one and its rows the first; a reduced one is never the first.
-    """
+    """The three axes, outermost first, of the arrays' own layouts."""
+    lies = [
+        {
+            name: (step, name in view.index)
+            for name, step in zip(view.axes, strides(view.array), strict=True)
+        }
+        for view in views
+        if isinstance(view, View)
+    ]
+    over: Axis | None = None
     if ragged:
         extent = axes[ragged[0]]
         assert isinstance(extent, Ragged)
@@ -329,34 +336,40 @@ def _order(axes: Axes, views: Sequence[View | Iota], folded: Axis, ragged: Seque
             )
         if folded == over:
             raise ValueError("the rows of a ragged axis cannot be reduced in the same loop")
-        rest = [name for name in axes if name not in (ragged[0], over)]
-        return (over, ragged[0], rest[0] if rest else None)
-
+        return ordered(dict.fromkeys(axes, 1), lies, folded, (over, ragged[0]))
     lengths = {name: max(1, maximum_of(extent)) for name, extent in axes.items()}  # type: ignore[arg-type]
-    names = list(axes)
-    score = _contiguity(lengths, views)
+    return ordered(lengths, lies, folded)
+
+
+def ordered(
+    lengths: Mapping[Any, int],
+    lies: Sequence[Mapping[Any, tuple[int, bool]]],
+    folded: Axis | None = None,
+    ragged: tuple[Axis, Axis] | None = None,
+) -> Order:
+    """The three axes, outermost first: the strip runs where most of the memory is contiguous.
+
+    A ragged axis is the middle one and its rows the first; a reduced one is never the first.
+
+    lies : of each array and axis its stride in elements, and whether places are looked up. ragged :
+    the axis of the rows, and the ragged one.
+    """
+    if ragged is not None:
+        rest = [name for name in lengths if name not in ragged]
+        return (*ragged, rest[0] if rest else None)
+
+    def score(name: Axis) -> float:
+        """Numbers that lie side by side along an axis, less those that do not."""
+        total = 0.0
+        for lie in lies:
+            if name in lie:
+                size = math.prod(lengths[axis] for axis in lie)
+                total += size if lie[name] == (1, False) else -size
+        return total
+
+    names = list(lengths)
     inner = max(names, key=lambda name: (lengths[name] > 1, score(name), names.index(name)))
     rest = [name for name in names if name != inner]
     if folded is not None and folded != inner:
         rest = [name for name in rest if name != folded] + [folded]
     return (*[None] * (2 - len(rest)), *rest, inner)
-
-
-def _contiguity(
-    lengths: Mapping[Axis, int], views: Sequence[View | Iota]
-) -> Callable[[Axis], float]:
-    """axis -> numbers that lie side by side along it, less those that do not."""
-
-    def score(name: Axis) -> float:
-        total = 0.0
-        for view in views:
-            if not isinstance(view, View) or name not in view.axes:
-                continue
-            size = 1.0
-            for axis in view.axes:
-                size *= lengths[axis]
-            step = strides(view.array)[view.axes.index(name)]
-            total += size if step == 1 and name not in view.index else -size
-        return total
-
-    return score

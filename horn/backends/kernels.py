@@ -25,8 +25,8 @@ from horn.backends.choices import (
     parts_of_wholes,
 )
 from horn.backends.compiled import CompiledEngine, constant
-from horn.compiler import ir
-from horn.compiler.ir import Node, Op
+from horn.backends.passes import Pass, letters_of, passes
+from horn.compiler.ir import Op
 from horn.compiler.program import (
     Buffer,
     Draw,
@@ -35,14 +35,12 @@ from horn.compiler.program import (
     Live,
     Loop,
     Matmul,
-    Output,
     Pick,
     Program,
     Statement,
     Take,
     Target,
     Update,
-    axis_letter,
     base,
     layer_of,
     letter_axes,
@@ -56,9 +54,6 @@ SCALARS = ("learning_rate", "iteration", "updates", "rows", "inv_rows")
 # Bytes of a cache line and of a vector register. NumPy aligns to 16: then every vector access of a
 # weight update straddles two lines, and the fused update takes 20 % longer (docs/notes/0002).
 LINE = 64
-_OPS: dict[Op, str] = {
-    op: {"maximum": "max", "minimum": "min"}.get(op.value, op.value) for op in ir.ELEMENTWISE
-}
 
 
 @dataclass(frozen=True)
@@ -502,77 +497,40 @@ class Runner:
     # --- loops
 
     def _loop(self, s: Loop) -> None:
-        plain = [o for o in s.outputs if not o.axis]
-        groups = [[o] for o in s.outputs if o.axis]
-        if plain:
-            groups.append(plain)
-        assert len(groups) == 1 or not plain, "a loop either reduces or stores"
-        for outputs in groups:
-            self._pass(s, outputs)
+        for each in passes(s):
+            self._pass(s, each)
 
-    def _pass(self, s: Loop, outputs: list[Output]) -> None:
+    def _pass(self, s: Loop, each: Pass) -> None:
         """One engine loop: elementwise with all its outputs, or one reduction."""
-        frame, first = s.frame, outputs[0]
-        axis, monoid = first.axis, first.monoid
-        domain = ""
-        for o in outputs:
-            domain = ir.union(domain, o.node.axes, o.axis, *self._letters(o.buffer, frame))
+        frame, axis = s.frame, each.axis
+        domain = each.domain(self.network, frame, self.program.buffers)
         edges = None
         if frame.link is not None and "o" in domain and "i" in domain:
             link = self.network.layers[frame.layer].links[frame.link]
             if link.edges is not None:
                 edges = self._edges(frame.layer, frame.link, frame.split)
         place = _Places(self, s, domain, edges, axis)
-
         inputs: list[Any] = []
-        ops: list[tuple[Any, ...]] = []
-        known: dict[Node, tuple[str, int]] = {}  # a node is an input or an operation
-
-        def lower(root: Node) -> tuple[str, int]:
-            for node in ir.walk(root):
-                if node in known:
-                    continue
-                if node.op is Op.LOAD:
-                    known[node] = ("in", len(inputs))
-                    inputs.append(place.view(node.value, node.axes))
-                elif node.op is Op.CONST:
-                    known[node] = ("in", len(inputs))
-                    inputs.append(float(node.value))
-                elif node.op is Op.SCALAR:
-                    known[node] = ("in", len(inputs))
-                    inputs.append(self.scalars[node.value])
-                elif _is_truth(node):
-                    known[node] = known[node.args[0]]
-                else:
-                    known[node] = ("op", len(ops))
-                    ops.append((_OPS[node.op], *(known[a] for a in node.args)))
-            return known[root]
-
-        results = []
-        for o in outputs:
-            value = lower(o.node)
-            if monoid == "argmin":
-                ops.append(("neg", value))
-                value = ("op", len(ops) - 1)
-            if o.accumulate and not axis:
-                inputs.append(place.out(o.buffer))
-                ops.append(("add", ("in", len(inputs) - 1), value))
-                value = ("op", len(ops) - 1)
-            results.append((place.out(o.buffer), value))
+        for given in each.inputs:
+            if isinstance(given, str):
+                inputs.append(place.out(given))
+            elif given.op is Op.LOAD:
+                inputs.append(place.view(given.value, given.axes))
+            elif given.op is Op.CONST:
+                inputs.append(float(given.value))
+            else:
+                inputs.append(self.scalars[given.value])
 
         def number(value: tuple[str, int]) -> int:
             return value[1] + (len(inputs) if value[0] == "op" else 0)
 
+        outputs = zip(each.outputs, each.results, strict=True)
         self.tape.loop(
-            place.axes, inputs, [(name, *map(number, args)) for name, *args in ops],
-            [(view, number(value)) for view, value in results],
-            reduce=("argmax" if monoid == "argmin" else monoid, place.folded) if axis else None,
-            accumulate=bool(axis) and first.accumulate, label=first.buffer,
+            place.axes, inputs, [(name, *map(number, args)) for name, *args in each.ops],
+            [(place.out(o.buffer), number(value)) for o, value in outputs],
+            reduce=(each.monoid, place.folded) if axis else None,
+            accumulate=bool(axis) and each.outputs[0].accumulate, label=each.outputs[0].buffer,
         )  # fmt: skip
-
-    def _letters(self, name: str, frame: Frame) -> list[str]:
-        axes = self.program.buffers[name].axes
-        return [axis_letter(self.network, frame, axis) for axis in axes]
 
 
 class _Places:
@@ -634,7 +592,9 @@ class _Places:
         """An output buffer."""
         runner = self.runner
         array = runner.arrays[name]
-        letters = "".join(runner._letters(name, self.s.frame))
+        letters = "".join(
+            letters_of(name, runner.network, self.s.frame, runner.program.buffers)
+        )
         if self.edges is not None:
             return View(array, letters.replace("oi", "e"))
         if not letters:
@@ -642,13 +602,6 @@ class _Places:
         if self.s.scatter and runner.program.buffers[name].full:
             return runner._live_view(name, letters)
         return View(array, letters)
-
-
-def _is_truth(node: Node) -> bool:
-    """select(condition, 1, 0): the engine's conditions are 1 and 0 already."""
-    if node.op is not Op.SELECT or node.args[0].op not in ir.BOOLEAN:
-        return False
-    return ir.is_const(node.args[1], 1.0) and ir.is_const(node.args[2], 0.0)
 
 
 def _is_aligned(array: Array) -> bool:

@@ -193,6 +193,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     check_writable(path)
     if not quiet:
         _show_plan(job, backend, options)
+        _advise(job, backend, options)
     run, first = _train(job, backend, timeout_s, quiet, options)
     if verbose:
         _screen.say(
@@ -391,6 +392,7 @@ def _dry_run(
     rows = summary.layers(job.network, backend)
     memory = summary.memory_bytes(job)
     plan = _tasks_plan(job, assume, options)
+    advice = [] if assume else _advise(job, backend, options)
     if as_json:
         _screen.print_json(
             {
@@ -405,6 +407,7 @@ def _dry_run(
                 "dtype": job.dtype,
                 "seed": job.network.seed,
                 "group": None if plan is None else plan.as_dict(),
+                "advice": advice,
             }
         )
         return
@@ -438,6 +441,33 @@ def _dry_run(
     for line in plan.lines():
         click.echo(line)
     click.echo("Dry run: nothing was trained or written.")
+
+
+def _advise(job: Job, backend: str, options: dict[str, Any]) -> list[str]:
+    """Say what is better known before a start; returns its lines."""
+    if options["groups"] * options["tasks"] == 1 or backend == "python":
+        return []
+    from horn import strategies
+    from horn.cli import _screen
+    from horn.runtime.planning import advice
+    from horn.topology import Topology
+
+    strategy = strategies.make(options["strategy"])
+    n_servers = options["servers"] or strategy.default_servers
+    topology = Topology(options["groups"], options["tasks"], n_servers)
+    strategy.check(job, topology)
+    found = advice(
+        job,
+        topology,
+        options["pins"],
+        shares_batch=strategy.prepared(job, topology).batch_size == job.batch_size,
+        divides=type(strategy).engine is strategies.Strategy.engine,
+        transport=options["transport"],
+        threads=options["threads"],
+    )
+    for line in found:
+        _screen.say(f"{line}.")
+    return found
 
 
 def _tasks_plan(job: Job, assume: str | None, options: dict[str, Any]) -> Plan | None:

@@ -76,8 +76,9 @@ class Assumption:
 
 def _scaled(here: Machine, factor: float) -> dict[str, Any]:
     """All figures of computing, so many times slower."""
-    names = ("row_s", "weight_s", "edge_s", "stream_s", "element_s", "operation_s", "reduce_s",
-             "space_s", "synapse_s", "synapse_once_s", "draw_s", "input_s")  # fmt: skip
+    names = ("row_s", "weight_s", "edge_s", "stream_s", "operation_s", "left_s", "apply_s",
+             "strip_s", "view_s", "fetch_s", "fetch_row_s", "fold_s", "fold_row_s", "cross_s",
+             "result_s", "synapse_s", "synapse_once_s", "draw_s", "input_s")  # fmt: skip
 
     def times(value: Any) -> Any:
         if isinstance(value, Mapping):

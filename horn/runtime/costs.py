@@ -8,19 +8,22 @@ collect hides waiting, but no copying. See docs/notes/0021-one-network-over-many
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
-from horn.backends.choices import choose_threads
-from horn.compiler import ir
-from horn.compiler.ir import Op
+from horn._kernels.operands import OPS
+from horn._kernels.walks import STRIP_BYTES
+from horn.backends.choices import choose_layout, choose_threads
+from horn.backends.passes import Pass, Shape, passes
 from horn.compiler.program import (
     Buffer,
     Collect,
     Draw,
+    Frame,
     Input,
     Loop,
     Matmul,
@@ -42,6 +45,19 @@ Array = np.ndarray[Any, Any]
 THREAD = 0.8
 # The kinds of products: forward, backward, gradient, and updates without and with momentum.
 PRODUCTS = ("forward", "backward", "gradient", "update", "momentum")
+# What a loop does with an element, as the engine names it, and seconds of what takes longer than
+# an addition, of one element among many.
+OPERATIONS = tuple(OPS)
+_SLOW = {
+    "sqrt": 7e-11, "exp": 1.7e-10, "log": 2.8e-10, "log1p": 3.6e-10, "expm1": 2.3e-10,
+    "tanh": 3.4e-10, "sigmoid": 1.8e-10, "softplus": 1e-9, "sin": 1.3e-9, "cos": 1.3e-9,
+    "pow": 4.4e-9,
+}  # fmt: skip
+# Rows that are shorter are reduced number by number (strips.h).
+LANES = 32
+# An array of so many bytes stays in the nearest cache while a loop comes back to it: 2 ** 15 is
+# the least that processors have had for twenty years.
+NEAR_BYTES = 2**15
 
 
 @dataclass(frozen=True)
@@ -50,14 +66,19 @@ class Machine:
     are those of a 2-core Xeon.
 
     together : how much longer computing takes where every core computes: cores that share what they
-    compute with, or the host with others, are slower then. call_s : an instruction of the engine,
-    whatever it does. product_s : the same of a product, by kind. row_s, weight_s : a weight of a
-    product, for every row of the batch and once; by kind, and for square weights of each of
-    ``sides``. edge_s : an element of the other two arrays. stream_s : an element of a loop over an
-    array as large as those weights. element_s : of one that is small. operation_s : by operation,
-    on top. reduce_s : an element of a reduction, by letter. space_s, synapse_s : a synapse and
-    sample of loops over both, dense and sparse, by the letter that is reduced; synapse_once_s : a
-    synapse, besides its samples. draw_s : a random number, by kind. input_s : a feature of a
+    compute with, or the host with others, are slower then. products : who makes them, as
+    ``Tape.products``. call_s : an instruction of the engine, whatever it does. product_s : the same
+    of a product, by kind. row_s, weight_s : a weight of a product, for every row of the batch and
+    once; by kind, and for square weights of each of ``sides``. edge_s : an element of the other two
+    arrays. stream_s : an element of a loop over an array as large as those weights, read or
+    written. operation_s, left_s : an element of an operation, in a whole vector of ``lanes`` and
+    left over after the last. apply_s, view_s : an operation, an array, for each strip. strip_s : a
+    strip besides. fetch_s : an element that is copied into a strip, by how it lies
+    (``walks.Walk``). fetch_row_s : a row of these. fold_s, cross_s : an element that is reduced,
+    along a strip and across, by monoid. fold_row_s : a row that is reduced along the strip.
+    result_s : a result of a reduction.
+    synapse_s, synapse_once_s : a synapse of a sparse sum of products, by the letter that is
+    reduced, for every sample and once. draw_s : a random number, by kind. input_s : a feature of a
     sample. batch_s, superstep_s, block_s : the Python of a batch, of an exchange, of a block in it.
     pack_bytes_per_s, unpack_bytes_per_s : copies into and out of mailboxes. latency_s,
     bandwidth_bytes_per_s : of a transport, from a post to the other's waking; of one task.
@@ -65,6 +86,8 @@ class Machine:
 
     n_cores: int = 2
     together: float = 1.0
+    products: str = "horn"
+    lanes: int = 16
     call_s: float = 2e-7
     product_s: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(PRODUCTS, 5e-7))
     sides: tuple[float, ...] = (192, 640, 2048)
@@ -75,15 +98,41 @@ class Machine:
         default_factory=lambda: dict.fromkeys(PRODUCTS, (2e-10, 3e-10, 5e-10))
     )
     edge_s: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(PRODUCTS, 1e-10))
-    stream_s: tuple[float, ...] = (1e-10, 3e-10, 8e-10)
-    element_s: float = 1e-10
+    stream_s: tuple[float, ...] = (3e-11, 1e-10, 3e-10)
     operation_s: Mapping[str, float] = field(
-        default_factory=lambda: {"exp": 1e-9, "log": 1e-9, "tanh": 1e-9, "sigmoid": 1e-9}
+        default_factory=lambda: {**dict.fromkeys(OPERATIONS, 3e-11), **_SLOW}
     )
-    reduce_s: Mapping[str, float] = field(default_factory=lambda: {"o": 1e-10, "b": 1e-10})
-    space_s: Mapping[str, float] = field(
-        default_factory=lambda: {"i": 2e-10, "o": 2e-10, "b": 2e-10}
+    left_s: Mapping[str, float] = field(
+        default_factory=lambda: {
+            **dict.fromkeys(OPERATIONS, 1e-10), **{name: 6 * s for name, s in _SLOW.items()}
+        }
+    )  # fmt: skip
+    apply_s: float = 5e-9
+    strip_s: float = 1e-8
+    view_s: float = 3e-9
+    fetch_s: Mapping[str, float] = field(
+        default_factory=lambda: {"copy": 4e-11, "fill": 3e-11, "list": 5e-10, "step": 5e-10}
     )
+    fetch_row_s: float = 4e-9
+    fold_s: Mapping[str, float] = field(
+        default_factory=lambda: {
+            "sum": 5e-11, "prod": 1e-9, "max": 2e-10, "min": 2e-10, "any": 5e-10, "all": 5e-10,
+            "argmax": 4e-10,
+        }
+    )  # fmt: skip
+    fold_row_s: Mapping[str, float] = field(
+        default_factory=lambda: {
+            "sum": 1e-8, "prod": 1e-8, "max": 4e-8, "min": 4e-8, "any": 1e-8, "all": 1e-8,
+            "argmax": 6e-8,
+        }
+    )  # fmt: skip
+    cross_s: Mapping[str, float] = field(
+        default_factory=lambda: {
+            "sum": 1e-10, "prod": 1e-10, "max": 1e-10, "min": 1e-10, "any": 1e-10, "all": 1e-10,
+            "argmax": 3e-10,
+        }
+    )  # fmt: skip
+    result_s: float = 3e-9
     synapse_s: Mapping[str, float] = field(
         default_factory=lambda: {"i": 4e-10, "o": 4e-10, "b": 4e-10}
     )
@@ -124,7 +173,7 @@ class Machine:
 def _like(model: Any, value: Any, name: str) -> Any:
     """A value of the same kind as ``model``: numbers from 0, finite."""
     if isinstance(model, Mapping):
-        if name != "operation_s" and set(value) != set(model):
+        if set(value) != set(model):
             raise ValueError(f"{name} has {sorted(value)}")
         part = next(iter(model.values()))
         return {str(key): _like(part, item, name) for key, item in value.items()}
@@ -132,7 +181,9 @@ def _like(model: Any, value: Any, name: str) -> Any:
         if len(value) != len(model):
             raise ValueError(f"{name} has {len(value)} figures")
         return tuple(_like(0.0, item, name) for item in value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(model, str) and isinstance(value, str):
+        return value
+    if isinstance(model, str) or isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{name} is {value!r}")
     if not 0 <= value < float("inf"):
         raise ValueError(f"{name} is {value!r}")
@@ -182,7 +233,9 @@ class StepCost:
 
 
 class Costs:
-    """The model for one network on a machine, for as many programs as are tried."""
+    """The model for one network on a machine, for as many programs as are tried. n_groups : that
+    compute at the same time on its cores.
+    """
 
     def __init__(
         self,
@@ -193,17 +246,19 @@ class Costs:
         dtype: str = "float32",
         transport: str = "shm",
         threads: int = 1,
+        n_groups: int = 1,
     ) -> None:
         self.network, self.machine, self.n_tasks = network, machine, n_tasks
         self.batch_size, self.transport = batch_size, transport
         self.itemsize = np.dtype(dtype).itemsize
         self.shares = [Share(network, task, n_tasks) for task in range(n_tasks)]
-        self.crowd = max(1.0, n_tasks / machine.n_cores)  # tasks that share a core
-        others = min(n_tasks, machine.n_cores) - 1
+        self.crowd = max(1.0, n_groups * n_tasks / machine.n_cores)  # tasks that share a core
+        others = min(n_groups * n_tasks, machine.n_cores) - 1
         if others > 0:
             self.crowd *= 1.0 + (machine.together - 1.0) * others / (machine.n_cores - 1)
         used = choose_threads(network, batch_size, threads, n_tasks)
         self.slower = self.crowd / (1.0 + THREAD * (used - 1))
+        self.layout = "batch"  # of arrays; ``_begin`` says it
         self._lengths: dict[str, Array] = {}
         self._moves: dict[tuple[tuple[str, ...], tuple[str, ...]], Traffic] = {}
         self._computed: dict[int, tuple[Statement, Array]] = {}  # by id, which they keep
@@ -277,7 +332,7 @@ class Costs:
         each = {Draw: machine.draw_s["uniform"], Input: machine.input_s, Target: machine.input_s}
         if isinstance(statement, Draw):
             return machine.call_s + size * machine.draw_s[statement.kind]
-        return machine.call_s + size * each.get(type(statement), 2 * machine.element_s)
+        return machine.call_s + size * each.get(type(statement), machine.fetch_s["copy"])
 
     def _product_s(self, s: Matmul | Update) -> Array:
         machine = self.machine
@@ -296,41 +351,70 @@ class Costs:
         return np.asarray(np.interp(sides, np.log(self.machine.sides), figures))
 
     def _loop_s(self, s: Loop, buffers: Mapping[str, Buffer]) -> Array:
-        machine, first = self.machine, s.outputs[0]
-        nodes = tuple(o.node for o in s.outputs)
-        letters = ir.union(*(ir.union(o.node.axes, o.axis) for o in s.outputs))
-        axes = letter_axes(self.network, s.frame, letters)
-        elements = self.size(axes)
-        operations = sum(
-            machine.operation_s.get(node.op.value, machine.element_s)
-            for node in ir.walk(*nodes)
-            if node.args
-        )
-        is_sparse = any(axis.startswith("e") for axis in axes)
-        if len(letters) == 3:
-            kinds = machine.synapse_s if is_sparse else machine.space_s
-            each = kinds[first.axis or "b"]
-            operations -= machine.operation_s.get("mul", machine.element_s)
-        elif first.axis:
-            each = machine.reduce_s.get(first.axis, machine.reduce_s["b"])
-        else:
-            each = machine.element_s
-        found = elements * (each + max(operations, 0.0))
-        if len(letters) == 3 and is_sparse:
-            synapses = self.size(letter_axes(self.network, s.frame, "oi"))
-            found = found + synapses * machine.synapse_once_s[first.axis or "b"]
-        # A copy, which was measured, moves three arrays: a written one is read before.
-        read = {node.value for node in ir.walk(*nodes) if node.op is Op.LOAD}
-        n_moved = len(read | {o.buffer for o in s.outputs}) + len(s.outputs)
-        streamed = elements * self._at_size(machine.stream_s, elements) * n_moved / 3
-        if len(letters) < 3:
-            found = np.maximum(found, streamed)
-        return np.asarray(machine.call_s + found)
+        found = np.zeros(self.n_tasks)
+        for each in passes(s):
+            found = found + self._pass_s(s.frame, each, buffers)
+        return found
+
+    def _pass_s(self, frame: Frame, each: Pass, buffers: Mapping[str, Buffer]) -> Array:
+        """Of one loop of the engine; tasks with the same extents are computed once."""
+        shape = Shape.of(each, self.network, frame, buffers, self.layout)
+        one = np.ones(self.n_tasks)
+        lengths = [self.length(axis) if axis else one for axis in shape.axes.values()]
+        kinds, of = np.unique(np.array(lengths, np.int64).T, axis=0, return_inverse=True)
+        seconds = [
+            self._extents_s(shape, dict(zip(shape.axes, kind, strict=True)))
+            for kind in kinds.tolist()
+        ]
+        return np.array(seconds)[of.reshape(-1)]
+
+    def _extents_s(self, shape: Shape, lengths: Mapping[str, int]) -> float:
+        machine, each = self.machine, shape.each
+        if not all(lengths.values()):
+            return machine.call_s
+        if shape.is_sparse and each.is_sum_of_products and "b" in lengths:
+            letter = each.axis or "b"
+            row_s, once_s = machine.synapse_s[letter], machine.synapse_once_s[letter]
+            return machine.call_s + lengths["e"] * (lengths["b"] * row_s + once_s)
+        w = shape.walk(lengths, self.itemsize, machine.lanes)
+        whole = w.elements - w.left
+        n_views = len(shape.seen) - (len(each.outputs) if each.axis else 0)
+        strip_s = machine.strip_s + n_views * machine.view_s + len(each.ops) * machine.apply_s
+        found = w.strips * strip_s
+        for name, *_ in each.ops:
+            found += whole * machine.operation_s[name] + w.left * machine.left_s[name]
+        found += w.fetches * machine.fetch_row_s
+        found += sum(n * machine.fetch_s[kind] for kind, n in w.fetched.items())
+        found += each.n_constants * STRIP_BYTES / self.itemsize * machine.fetch_s["fill"]
+        if each.axis:
+            found += w.folded * machine.fold_s[each.monoid]
+            in_lanes = min(w.folded / (w.folds * LANES), 1.0) if w.folds else 0.0
+            found += w.folds * machine.fold_row_s[each.monoid] * in_lanes
+            found += w.crossed * machine.cross_s[each.monoid] + w.results * machine.result_s
+        return machine.call_s + max(found, self._streamed_s(shape, lengths))
+
+    def _streamed_s(self, shape: Shape, lengths: Mapping[str, int]) -> float:
+        """What bringing the arrays near takes. One that the outermost axis comes back to is brought
+        again every time, if it is larger than what stays near; one that is written is read before.
+        """
+        outermost = next((name for name in shape.order(lengths) if name is not None), "1")
+        found = 0.0
+        for k, array in enumerate(shape.seen):
+            size = math.prod(lengths[name] for name in array.axes)
+            if size * self.itemsize <= NEAR_BYTES:
+                continue
+            once = shape.ragged or outermost in array.axes  # each place has edges of its own
+            times = 1 if once else lengths[outermost]
+            if k >= len(shape.seen) - len(shape.each.outputs):
+                times *= 2
+            found += times * size * float(self._at_size(self.machine.stream_s, np.array(size)))
+        return found
 
     # --- a batch
 
     def seconds(self, program: Program) -> float:
         """How long a batch of a scheduled program takes."""
+        self._begin(program)
         clock = np.full(self.n_tasks, self.machine.batch_s * self.crowd)
         posted: dict[int, Array] = {}
         for statement in program.statements:
@@ -345,6 +429,7 @@ class Costs:
 
     def step(self, program: Program) -> StepCost:
         """A batch of a scheduled program, in detail."""
+        self._begin(program)
         clock = np.full(self.n_tasks, self.machine.batch_s * self.crowd)
         posted: dict[int, Array] = {}
         layers: dict[int, float] = {}
@@ -368,6 +453,10 @@ class Costs:
                 clock = clock + self.compute_s(statement, program.buffers)
                 layers[layer] = layers.get(layer, 0.0) + float((clock - then).max())
         return StepCost(float(clock.max()), layers, tuple(found[n] for n in sorted(found)))
+
+    def _begin(self, program: Program) -> None:
+        """How arrays lie is the same whatever the placement."""
+        self.layout = choose_layout(program, self.machine.products, self.batch_size)
 
     def _pack_s(self, post: Post, buffers: Mapping[str, Buffer]) -> Array:
         machine = self.machine

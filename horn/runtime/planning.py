@@ -26,6 +26,7 @@ from horn.runtime.assume import Assumption
 from horn.runtime.calibration import calibrate
 from horn.runtime.costs import Costs, Machine, StepCost, Superstep
 from horn.runtime.search import Search
+from horn.topology import Topology
 
 if TYPE_CHECKING:
     from horn.train import Run
@@ -255,20 +256,64 @@ def choose(
     machine: Machine | None = None,
     transport: str = "shm",
     threads: int | None = None,
+    n_groups: int = 1,
 ) -> Plan:
     """The plan of a job on ``n_tasks`` tasks.
 
     pins : placements that are given, as ``placement.pinned`` reads them. machine : by default this
-    one, with so many ``threads`` per task.
+    one, with so many ``threads`` per task, and so many groups at the same time.
 
     Raises
     ------
     ModelError : a pin that names nothing. CompileError : a pin that cannot be followed.
     JobError : a network that is interpreted, on several tasks; no such transport.
     """
-    found = search(job, n_tasks, pins, machine=machine, transport=transport, threads=threads)
+    found = search(
+        job, n_tasks, pins, machine=machine, transport=transport, threads=threads, n_groups=n_groups
+    )
     placement, program = found.run()
     return _described(job, placement, program, found.costs)
+
+
+def advice(
+    job: Job,
+    topology: Topology,
+    pins: Mapping[str, str] | None = None,
+    *,
+    shares_batch: bool = True,
+    divides: bool = True,
+    machine: Machine | None = None,
+    transport: str = "shm",
+    threads: int | None = None,
+) -> list[str]:
+    """What is better known before a start, in a line each: that more tasks are no faster than one,
+    that there are more of them than cores. What groups send one another is not counted.
+
+    shares_batch : groups share every batch. divides : tasks of a group divide the network.
+    """
+    n_groups, n_tasks = topology.n_groups, topology.n_tasks
+    n = n_groups * n_tasks + topology.n_servers
+    if n == 1 or any(layer.neuron.interpreted for layer in job.network.layers):
+        return []
+    machine = machine or calibrate(job.dtype)
+    cores = machine.n_cores
+    mine = job.with_settings(batch_size=-(-job.batch_size // n_groups)) if shares_batch else job
+    times = ""
+    is_slower = False
+    if divides and (n_tasks > 1 or shares_batch):
+        alone = choose(job, 1, machine=machine, threads=threads or cores).predicted_s
+        this = choose(
+            mine, n_tasks, pins, machine=machine, transport=transport,
+            threads=threads or max(cores // (n_groups * n_tasks), 1), n_groups=n_groups,
+        ).predicted_s  # fmt: skip
+        is_slower = this >= alone
+        times = f": predicted {duration(this)} per batch, {duration(alone)} on 1 task"
+    if n > cores:
+        which = f"{n} processes on {cores} core{'s' * (cores > 1)} take turns"
+        return [f"{which}{times}. At most {cores} can work at the same time"]
+    if is_slower:
+        return [f"This network is too small to be faster on {n} tasks{times}"]
+    return []
 
 
 def search(
@@ -279,6 +324,7 @@ def search(
     machine: Machine | None = None,
     transport: str = "shm",
     threads: int | None = None,
+    n_groups: int = 1,
 ) -> Search:
     """What ``choose`` looks for its placement with."""
     network = job.network
@@ -294,7 +340,7 @@ def search(
     program = lower.training_program(network, job.optimizer, target, thin=False)
     batch_size = min(job.batch_size, len(job.data))
     each = threads or max(len(os.sched_getaffinity(0)) // n_tasks, 1)
-    costs = Costs(network, machine, n_tasks, batch_size, job.dtype, transport, each)
+    costs = Costs(network, machine, n_tasks, batch_size, job.dtype, transport, each, n_groups)
     return Search(program, costs, fixed, lower.inference_program(network, target))
 
 

@@ -1,13 +1,16 @@
 """What a plan predicts against what is measured, and its choice against the other placements.
 
-    python -m tests.bench.bench_plan [--nets NAME ...] [--placements N] [--seconds S] [--json FILE]
+    python -m tests.bench.bench_plan [--tasks 1 2] [--nets NAME ...] [--rounds N] [--json FILE]
 
-For each network a group of 2 processes with 1 thread each over shared memory trains with the chosen
-placement and with others (the cheapest of those that were tried, and some at random), round by
-round in turn, for each placement the median of its steps. A prediction holds within 25 % of the
-measured time, a choice within 10 % of the best that was measured. The exit code is 1 where one does
-not hold. A machine that others share is not as fast now as a minute ago: so its figures are
-measured anew before every round, and predictions are compared with what that round measured.
+On 2 tasks, for each network, a group of 2 processes with 1 thread each over shared memory trains
+with the chosen placement and with others (the cheapest of those that were tried, and some at
+random), round by round in turn, for each placement the median of its steps. On 1 task the plain
+engine trains with 1 thread; what it computes is compared with the reference backend before.
+
+A prediction holds within 25 % of the measured time, a choice within 10 % of the best that was
+measured. The exit code is 1 where one does not hold. A machine that others share is not as fast now
+as a minute ago: so its figures are measured anew before every round, and predictions are compared
+with what that round measured.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from typing import Any
 import numpy as np
 
 import horn
-from horn.backends import Setup
+from horn import math
+from horn.backends import Setup, make
 from horn.compiler.partition import homes
 from horn.compiler.placement import Placement
 from horn.compiler.share import Share
@@ -66,6 +70,129 @@ def autoencoder() -> horn.Network:
     return net
 
 
+# --- neurons that are no products
+
+
+class Largest(horn.Neuron):
+    """The largest message."""
+
+    def forward(self, messages: Any) -> None:
+        self.feedforward(max(m.input * m.weight for m in messages))
+
+
+class Nearest(horn.Neuron):
+    """The smallest difference: pooling."""
+
+    def forward(self, messages: Any) -> None:
+        self.feedforward(self.activation(min(m.input - m.weight for m in messages)))
+
+
+class Product(horn.Neuron):
+    """Messages multiply."""
+
+    def forward(self, messages: Any) -> None:
+        p = 1.0
+        for m in messages:
+            p *= 1.0 + 0.05 * m.input * m.weight
+        self.feedforward(self.activation(p))
+
+
+class Saturating(horn.Neuron):
+    """Each synapse saturates by itself."""
+
+    def forward(self, messages: Any) -> None:
+        self.feedforward(sum(math.tanh(m.input * m.weight) for m in messages))
+
+
+class Tuned(horn.Neuron):
+    """A sum of Gaussian bumps, one per synapse."""
+
+    def forward(self, messages: Any) -> None:
+        self.feedforward(sum(math.exp(-((m.input - m.weight) ** 2)) for m in messages))
+
+
+class Manhattan(horn.Neuron):
+    """How far the sample is, along the axes."""
+
+    def forward(self, messages: Any) -> None:
+        self.feedforward(math.exp(-0.05 * sum(abs(m.input - m.weight) for m in messages)))
+
+
+class Gated(horn.Neuron):
+    """A synapse opens where its input is above its weight."""
+
+    def forward(self, messages: Any) -> None:
+        total = 0.0
+        for m in messages:
+            if m.input > m.weight:
+                total += m.input * m.weight
+            else:
+                total += 0.1 * m.input
+        self.feedforward(self.activation(total))
+
+
+class LogSum(horn.Neuron):
+    """A soft maximum."""
+
+    def forward(self, messages: Any) -> None:
+        total = sum(math.exp(m.input * m.weight) for m in messages)
+        self.feedforward(math.log(total / len(messages)))
+
+
+class Roots(horn.Neuron):
+    """A norm between the first and none."""
+
+    def forward(self, messages: Any) -> None:
+        total = sum(math.sqrt(abs(m.input * m.weight) + 0.01) for m in messages)
+        self.feedforward(math.sqrt(total))
+
+
+class Noisy(horn.Neuron):
+    """Dropout and noise, drawn for every sample."""
+
+    keep = 0.5
+
+    def forward(self, messages: Any) -> None:
+        mask = self.bernoulli(self.keep) if self.training else self.keep
+        if mask == 0:
+            self.feedforward(0.0)
+        else:
+            total = sum(m.input * m.weight for m in messages)
+            self.feedforward(self.activation(total + self.normal(0.0, 0.1)) * mask)
+
+
+class Radial(horn.Neuron):
+    """A radial basis neuron: three matrix products."""
+
+    sharpness = horn.Parameter(0.05)
+
+    def forward(self, messages: Any) -> None:
+        distance = sum((m.input - m.weight) ** 2 for m in messages)
+        self.feedforward(math.exp(-self.sharpness * distance))
+
+
+def layer_norm(output: Any) -> Any:
+    centred = output - output.mean()
+    return centred / math.sqrt((centred * centred).mean() + 1e-3)
+
+
+def layers(*described: tuple[int, dict[str, Any]]) -> horn.Network:
+    """The input's size comes first; the last one is the output's."""
+    net = horn.Network(seed=3)
+    net.input(described[0][0])
+    for size, how in described[1:-1]:
+        net.layer(size, **how)
+    net.output(described[-1][0], activation="softmax", loss="cross_entropy", **described[-1][1])
+    return net
+
+
+def of(neuron: type[horn.Neuron], *sizes: int, **how: Any) -> horn.Network:
+    how = {"neuron": neuron, "activation": "tanh", **how}
+    return layers((sizes[0], {}), *((n, how) for n in sizes[1:-1]), (sizes[-1], {}))
+
+
+RELU: dict[str, Any] = {"activation": "relu"}
+FEW = horn.Sparse(fan_in=16)
 MOMENTUM = horn.SGD(0.01, momentum=0.9)
 # name: network, batch, target, optimizer
 NETS: dict[str, tuple[Any, int, str, Any]] = {
@@ -79,25 +206,67 @@ NETS: dict[str, tuple[Any, int, str, Any]] = {
     "autoencoder": (autoencoder, 100, "input", horn.Adam(0.001)),
     "two inputs": (two_inputs, 100, "labels", MOMENTUM),
 }  # fmt: skip
+# Nothing, or little, of these is a product of matrices.
+LOOPS: dict[str, tuple[Any, int, str, Any]] = {
+    "largest": (lambda: of(Largest, 256, 128, 10), 64, "labels", MOMENTUM),
+    "nearest": (lambda: of(Nearest, 784, 64, 10), 50, "labels", MOMENTUM),
+    "product": (lambda: of(Product, 100, 300, 10), 40, "labels", MOMENTUM),
+    "saturating": (lambda: of(Saturating, 256, 128, 10), 64, "labels", MOMENTUM),
+    "tuned": (lambda: of(Tuned, 256, 128, 10), 64, "labels", horn.Adam(0.001)),
+    "manhattan": (lambda: of(Manhattan, 784, 100, 10), 50, "labels", MOMENTUM),
+    "gated": (lambda: of(Gated, 256, 128, 10), 64, "labels", MOMENTUM),
+    "log-sum-exp": (lambda: of(LogSum, 256, 128, 10), 64, "labels", MOMENTUM),
+    "roots": (lambda: of(Roots, 64, 512, 10), 100, "labels", MOMENTUM),
+    "sparse tanh": (lambda: of(Saturating, 784, 1024, 10, connect=FEW), 100, "labels", MOMENTUM),
+    "float64": (lambda: of(Saturating, 128, 64, 10), 32, "labels", MOMENTUM),
+}
+# Products and loops.
+MIXED: dict[str, tuple[Any, int, str, Any]] = {
+    "dropped": (
+        lambda: of(Noisy, 784, 512, 512, 10, activation="relu"), 100, "labels", MOMENTUM
+    ),
+    "layer norm": (
+        lambda: chain(784, 512, 512, 10, interlayer=layer_norm), 100, "labels", MOMENTUM
+    ),
+    "relu, max": (
+        lambda: layers((784, {}), (256, RELU), (64, {"neuron": Largest}), (64, RELU), (10, {})),
+        100, "labels", MOMENTUM,
+    ),
+    "relu, manhattan": (
+        lambda: layers((784, {}), (512, RELU), (32, {"neuron": Manhattan}), (10, {})),
+        100, "labels", MOMENTUM,
+    ),
+    "radial, sparse": (
+        lambda: layers((784, {}), (128, {"neuron": Radial}),
+                       (256, {"neuron": Saturating, "connect": FEW}), (10, {})),
+        64, "labels", MOMENTUM,
+    ),
+}  # fmt: skip
+ALL = {**NETS, **LOOPS, **MIXED}
+ON_ONE = [*LOOPS, *MIXED]
+ON_TWO = [*NETS, "largest", "manhattan", "sparse tanh", "layer norm", "relu, max"]
 
 
 def job(name: str) -> horn.Job:
-    make, batch, target, optimizer = NETS[name]
-    net = make()
+    described, batch, target, optimizer = ALL[name]
+    net = described()
+    dtype = "float64" if name == "float64" else "float32"
     rng = np.random.default_rng(0)
     x = rng.random((500, net.n_inputs), np.float32)
     y = rng.integers(0, net.last.size, 500) if target == "labels" else None
     return horn.Job(net, data=(x, y) if y is not None else x, optimizer=optimizer,
-                    batch_size=batch, target=target)  # fmt: skip
+                    batch_size=batch, target=target, dtype=dtype)  # fmt: skip
 
 
-def initial(net: horn.Network, placement: Placement, task: int, n_tasks: int) -> dict[str, Any]:
+def initial(described: horn.Job, placement: Placement, task: int, n_tasks: int) -> dict[str, Any]:
     """This task's share of arrays that need no drawing; no time depends on what is in them."""
+    net = described.network
     share = Share(net, task, n_tasks)
     found = {}
     for name, axes in homes(net, placement).items():
         shape = tuple(share.length(axis, 0) for axis in axes)
-        found[name] = np.random.default_rng(1).random(shape, np.float32) * 0.02 - 0.01
+        drawn = np.random.default_rng(1).random(shape) * 0.02 - 0.01
+        found[name] = drawn.astype(described.dtype)
     return found
 
 
@@ -117,8 +286,8 @@ def worker(task: int, n_tasks: int, group_name: str, pipe: Any) -> None:
             name, placement = rest
             described = job(name)
             setup = Setup(described.network, described.optimizer, described.target,
-                          described.batch_size, "float32", 1)  # fmt: skip
-            given = initial(described.network, placement, task, n_tasks)
+                          described.batch_size, described.dtype, 1)  # fmt: skip
+            given = initial(described, placement, task, n_tasks)
             engine = GroupEngine(setup, placement, group, initial=given)
             engine.bind(described.data)
             engines[key] = engine, described
@@ -241,9 +410,77 @@ def bench(workers: Workers, name: str, args: argparse.Namespace) -> dict[str, An
     }
 
 
+# --- one task
+
+
+def check(name: str, n: int = 3) -> None:
+    """A step computes what the reference says. Raises AssertionError."""
+    described = job(name)
+    found = []
+    for backend in ("reference", "kernels"):
+        setup = Setup(described.network, described.optimizer, described.target, n, "float64", 1)
+        engine = make(backend, setup)
+        engine.bind(described.data)
+        found.append(engine.probe(np.arange(n), iteration=0, first_sample=0))
+    assert set(found[0]) == set(found[1]), name
+    for what, expected in found[0].items():
+        np.testing.assert_allclose(
+            found[1][what], expected, rtol=1e-6, atol=1e-9, err_msg=f"{name}: {what}"
+        )
+
+
+def bench_one(names: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Each on one task, with one thread: the median of its steps in each round, and what is
+    predicted with the figures of that round.
+    """
+    engines = {}
+    for name in names:
+        check(name)
+        described = job(name)
+        setup = Setup(described.network, described.optimizer, described.target,
+                      described.batch_size, described.dtype, 1)  # fmt: skip
+        engines[name] = make("kernels", setup), described
+        engines[name][0].bind(described.data)
+    ratios: dict[str, list[float]] = {name: [] for name in names}
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(args.rounds):
+        machines = {}
+        for name, (engine, described) in engines.items():
+            if described.dtype not in machines:
+                machines[described.dtype] = calibration.measure(described.dtype)
+            machine = machines[described.dtype]
+            search = planning.search(described, 1, machine=machine, threads=1)
+            predicted = search.costs.seconds(search.program)
+            rows = np.arange(described.batch_size) % len(described.data)
+            engine.step(rows, iteration=0, first_sample=0)
+            of_round: list[float] = []
+            while len(of_round) < 5 or sum(of_round) < args.seconds / args.rounds:
+                then = time.perf_counter()
+                engine.step(rows, iteration=0, first_sample=0)
+                of_round.append(time.perf_counter() - then)
+            measured = float(np.quantile(of_round, args.quantile))
+            ratios[name].append(predicted / measured)
+            times[name].append(measured)
+    results = []
+    for name in names:
+        ratio = float(np.median(ratios[name]))
+        results.append(
+            {
+                "net": name,
+                "tasks": 1,
+                "measured_s": float(np.median(times[name])),
+                "ratio": ratio,
+                "ratios": ratios[name],
+                "holds": abs(ratio - 1.0) <= WITHIN,
+            }
+        )
+    return results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nets", nargs="+", default=list(NETS))
+    parser.add_argument("--tasks", nargs="+", type=int, choices=(1, 2), default=[1, 2])
+    parser.add_argument("--nets", nargs="+", choices=list(ALL))
     parser.add_argument("--placements", type=int, default=6, help="besides the chosen one")
     parser.add_argument("--seconds", type=float, default=1.2, help="per placement")
     parser.add_argument("--rounds", type=int, default=5)
@@ -251,26 +488,36 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--json")
     args = parser.parse_args()
-    workers = Workers(N_TASKS)
     results = []
-    for name in args.nets:
-        r = bench(workers, name, args)
-        results.append(r)
-        measured = 1e6 * r["rows"][0]["measured_s"]
-        print(f"{name:18} measured {measured:8.0f} us  predicted, by rounds "
-              f"{100 * r['error']:+5.0f} %  over the best {100 * r['over_best']:4.0f} %  "
-              f"{'holds' if r['holds'] else 'DOES NOT HOLD'}", flush=True)  # fmt: skip
-        for row in r["rows"] if args.verbose else ():
-            each = " ".join(f"{k[:-2]} {1e6 * v:.0f}" for k, v in row["spent"][0].items()
-                            if k != "sent_bytes")  # fmt: skip
-            print(f"    {row['placement']:44} predicted {1e6 * row['predicted_s']:8.0f}  measured "
-                  f"{1e6 * row['measured_s']:8.0f}  {each}",
+    if 1 in args.tasks:
+        for r in bench_one(args.nets or ON_ONE, args):
+            results.append(r)
+            print(f"{r['net']:18} 1 task   measured {1e6 * r['measured_s']:8.0f} us  predicted / "
+                  f"measured {r['ratio']:5.2f}  {'holds' if r['holds'] else 'DOES NOT HOLD'}",
                   flush=True)  # fmt: skip
-    workers.close()
+    if 2 in args.tasks:
+        workers = Workers(N_TASKS)
+        for name in args.nets or ON_TWO:
+            r = bench(workers, name, args)
+            results.append(r)
+            show(r, args.verbose)
+        workers.close()
     if args.json:
         with open(args.json, "w") as file:
             json.dump(results, file, indent=1)
     sys.exit(not all(r["holds"] for r in results))
+
+
+def show(r: dict[str, Any], is_verbose: bool) -> None:
+    measured = 1e6 * r["rows"][0]["measured_s"]
+    print(f"{r['net']:18} 2 tasks  measured {measured:8.0f} us  predicted, by rounds "
+          f"{100 * r['error']:+5.0f} %  over the best {100 * r['over_best']:4.0f} %  "
+          f"{'holds' if r['holds'] else 'DOES NOT HOLD'}", flush=True)  # fmt: skip
+    for row in r["rows"] if is_verbose else ():
+        each = " ".join(f"{k[:-2]} {1e6 * v:.0f}" for k, v in row["spent"][0].items()
+                        if k != "sent_bytes")  # fmt: skip
+        print(f"    {row['placement']:44} predicted {1e6 * row['predicted_s']:8.0f}  measured "
+              f"{1e6 * row['measured_s']:8.0f}  {each}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

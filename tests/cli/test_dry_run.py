@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import numpy as np
 import pytest
+
+import horn
+from horn.runtime import calibration, planning
+from horn.runtime.costs import Machine
+from horn.topology import Topology
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures that are not measured, of a machine with two cores."""
+    monkeypatch.setattr(calibration, "_known", {calibration._key("float32"): Machine(n_cores=2)})
 
 
 def test_tasks_are_shown(run: Any) -> None:
@@ -58,3 +71,46 @@ def test_a_bad_word_is_a_usage_error(run: Any, words: str, said: str) -> None:
 def test_assume_is_for_a_plan(run: Any) -> None:
     done = run("submit", "job.py", "--assume", "tasks=2")
     assert done.code == 2 and "--dry-run" in done.err
+
+# --- what is said before a start
+
+
+def test_more_tasks_than_cores_are_said(run: Any, two_cores: None) -> None:
+    done = run("submit", "job.py", "--dry-run", "--tasks", "3", "--groups", "2")
+    assert done.code == 0
+    (line,) = [row for row in done.err.splitlines() if "take turns" in row]
+    assert re.fullmatch(
+        r"6 processes on 2 cores take turns: predicted [\d.]+ [um]s per batch, [\d.]+ [um]s on 1 "
+        r"task. At most 2 can work at the same time.", line
+    )  # fmt: skip
+
+
+def test_a_small_network_is_said_to_be_slower_on_two_tasks(run: Any, two_cores: None) -> None:
+    done = run("submit", "job.py", "--dry-run", "--tasks", "2", "--json")
+    (line,) = done.json["advice"]
+    assert line.startswith("This network is too small to be faster on 2 tasks: predicted ")
+    assert line + "." in done.err.splitlines()
+    assert run("submit", "job.py", "--dry-run", "--json").json["advice"] == []
+
+
+def test_it_is_said_before_training_starts(run: Any, two_cores: None) -> None:
+    done = run("submit", "job.py", "--tasks", "2", "--set", "epochs=1")
+    assert done.code == 0, done.err
+    lines = done.err.splitlines()
+    said = next(k for k, line in enumerate(lines) if line.startswith("This network is too small"))
+    trained = next(k for k, line in enumerate(lines) if line.startswith("Epoch "))
+    assert said < trained
+    quiet = run("submit", "job.py", "--tasks", "2", "--set", "epochs=1", "--quiet")
+    assert "too small" not in quiet.err
+
+
+def test_nothing_is_said_where_tasks_help(two_cores: None) -> None:
+    net = horn.Network(seed=1)
+    net.input(2000)
+    net.layer(3000, activation="relu")
+    net.output(10, activation="softmax", loss="cross_entropy")
+    x, y = np.zeros((300, 2000), np.float32), np.zeros(300, int)
+    job = horn.Job(net, (x, y), optimizer=horn.SGD(0.1), batch_size=300)
+    assert planning.advice(job, Topology(1, 2), threads=1) == []
+    assert len(planning.advice(job, Topology(1, 3), threads=1)) == 1
+    assert planning.advice(job, Topology(1, 1)) == []

@@ -1,0 +1,239 @@
+"""How a ``Loop`` of a program becomes loops of the engine: which outputs go in one pass, what is
+computed, along which axes. What follows from the program alone; ``kernels`` makes tapes of it, the
+cost model counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from horn._kernels.loops import ordered
+from horn._kernels.walks import Lie, Walk, walk
+from horn.compiler import ir
+from horn.compiler.ir import Node, Op
+from horn.compiler.program import Buffer, Frame, Loop, Output, axis_letter, base, letter_axes
+from horn.network import Network
+
+NAMES: dict[Op, str] = {
+    op: {"maximum": "max", "minimum": "min"}.get(op.value, op.value) for op in ir.ELEMENTWISE
+}
+Value = tuple[str, int]  # "in" or "op", and its place among these
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One loop of the engine: elementwise with all its outputs, or one reduction.
+
+    inputs : nodes (loads, constants, scalars), or the name of an output that is added to. ops : of
+    the engine, each (name, value, ...). results : of each output its value. monoid : the engine's.
+    """
+
+    outputs: tuple[Output, ...]
+    inputs: tuple[Node | str, ...]
+    ops: tuple[tuple[Any, ...], ...]
+    results: tuple[Value, ...]
+    monoid: str
+
+    @property
+    def axis(self) -> str:
+        """The letter that is reduced."""
+        return self.outputs[0].axis
+
+    @property
+    def n_constants(self) -> int:
+        """How many inputs are numbers, not arrays."""
+        return sum(not isinstance(n, str) and n.op is not Op.LOAD for n in self.inputs)
+
+    @property
+    def is_sum_of_products(self) -> bool:
+        """Whether it is a sum of products of two arrays and nothing else."""
+        product = (("mul", ("in", 0), ("in", 1)),)
+        return self.monoid == "sum" and self.ops == product and not self.n_constants
+
+    def domain(self, network: Network, frame: Frame, buffers: Mapping[str, Buffer]) -> str:
+        """The letters that it runs over."""
+        found = ""
+        for o in self.outputs:
+            letters = letters_of(o.buffer, network, frame, buffers)
+            found = ir.union(found, o.node.axes, o.axis, *letters)
+        return found
+
+    def is_direct(self) -> list[bool]:
+        """Whether each output may be written where it lies: nothing reads it, or writes it,
+        afterwards.
+        """
+        last = [-1] * len(self.inputs)
+        for at, (_, *values) in enumerate(self.ops):
+            for kind, place in values:
+                if kind == "in":
+                    last[place] = at
+        names = [node if isinstance(node, str) else node.value for node in self.inputs]
+        found = []
+        for k, (o, (kind, at)) in enumerate(zip(self.outputs, self.results, strict=True)):
+            made = at if kind == "op" else len(self.ops)
+            reads = any(n == o.buffer and last[i] > made for i, n in enumerate(names))
+            found.append(not reads and all(x.buffer != o.buffer for x in self.outputs[:k]))
+        return found
+
+
+def letters_of(
+    name: str, network: Network, frame: Frame, buffers: Mapping[str, Buffer]
+) -> list[str]:
+    """The letters that the axes of a buffer have in a frame."""
+    return [axis_letter(network, frame, axis) for axis in buffers[name].axes]
+
+
+def passes(s: Loop) -> list[Pass]:
+    """The loops that a statement becomes, in order."""
+    plain = [o for o in s.outputs if not o.axis]
+    groups = [[o] for o in s.outputs if o.axis]
+    if plain:
+        groups.append(plain)
+    assert len(groups) == 1 or not plain, "a loop either reduces or stores"
+    return [_pass(outputs) for outputs in groups]
+
+
+def _pass(outputs: list[Output]) -> Pass:
+    axis, monoid = outputs[0].axis, outputs[0].monoid
+    inputs: list[Node | str] = []
+    ops: list[tuple[Any, ...]] = []
+    known: dict[Node, Value] = {}  # a node is an input or an operation
+    results = []
+    for o in outputs:
+        for node in ir.walk(o.node):
+            if node in known:
+                continue
+            if node.op in (Op.LOAD, Op.CONST, Op.SCALAR):
+                known[node] = ("in", len(inputs))
+                inputs.append(node)
+            elif _is_truth(node):
+                known[node] = known[node.args[0]]
+            else:
+                known[node] = ("op", len(ops))
+                ops.append((NAMES[node.op], *(known[a] for a in node.args)))
+        value = known[o.node]
+        if monoid == "argmin":
+            ops.append(("neg", value))
+            value = ("op", len(ops) - 1)
+        if o.accumulate and not axis:
+            inputs.append(o.buffer)
+            ops.append(("add", ("in", len(inputs) - 1), value))
+            value = ("op", len(ops) - 1)
+        results.append(value)
+    monoid = "argmax" if monoid == "argmin" else monoid
+    return Pass(tuple(outputs), tuple(inputs), tuple(ops), tuple(results), monoid)
+
+
+def _is_truth(node: Node) -> bool:
+    """select(condition, 1, 0): the engine's conditions are 1 and 0 already."""
+    if node.op is not Op.SELECT or node.args[0].op not in ir.BOOLEAN:
+        return False
+    return ir.is_const(node.args[1], 1.0) and ir.is_const(node.args[2], 0.0)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An array as a loop sees it. axes : the loop's, in the order of memory, outermost first.
+    is_listed : its axis "e" is looked up, edge by edge.
+    """
+
+    axes: tuple[str, ...]
+    is_listed: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Along what a pass runs, whatever the extents.
+
+    axes : of the loop, letters or "e" for edges, with the program's axis of each ("": one place).
+    ragged : the axis of which each place has edges of its own, where "e" is ragged. seen : the
+    arrays, those that are read and then those that are written.
+    """
+
+    each: Pass
+    axes: dict[str, str]
+    folded: str
+    ragged: str
+    seen: tuple[Seen, ...]
+
+    @classmethod
+    def of(
+        cls, each: Pass, network: Network, frame: Frame, buffers: Mapping[str, Buffer], layout: str
+    ) -> Shape:
+        """layout : as ``choices.choose_layout`` says."""
+        domain = each.domain(network, frame, buffers)
+        link = None if frame.link is None else network.layers[frame.layer].links[frame.link]
+        on_edges = link is not None and link.edges is not None and "o" in domain and "i" in domain
+        names, ragged, folded = domain, "", each.axis
+        if on_edges:
+            ragged = {"i": "o", "o": "i"}.get(each.axis, "")
+            names = ragged + "e" + ("b" if "b" in domain else "")
+            folded = "e" if ragged else each.axis
+        axes = {
+            name: letter_axes(network, frame, "oi" if name == "e" else name)[0] for name in names
+        }
+
+        def seen(name: str, letters: str) -> Seen:
+            has = buffers[name].axes
+            found, is_listed = [], False
+            for letter in letters.replace("oi", "e") if on_edges else letters:
+                is_listed |= letter not in axes or (letter == "e" and each.axis == "o")
+                found.append(letter if letter in axes else "e")
+            if layout == "neuron" and len(has) == 2 and base(has[0]) == "b":
+                found.reverse()
+            return Seen(tuple(found), is_listed)
+
+        arrays = []
+        for given in each.inputs:
+            if isinstance(given, str):
+                arrays.append(seen(given, "".join(letters_of(given, network, frame, buffers))))
+            elif given.op is Op.LOAD:
+                arrays.append(seen(given.value, given.axes))
+        for o in each.outputs:
+            arrays.append(seen(o.buffer, "".join(letters_of(o.buffer, network, frame, buffers))))
+        return cls(each, axes or {"1": ""}, folded, ragged, tuple(arrays))
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it runs along edges."""
+        return "e" in self.axes
+
+    def walk(self, lengths: Mapping[str, int], itemsize: int, lanes: int) -> Walk:
+        """What running it amounts to with these extents (of "e": all edges)."""
+        order = self.order(lengths)
+        extents = [1 if name is None else lengths[name] for name in order]
+        if self.ragged:  # each row the mean
+            extents[1] = round(extents[1] / max(extents[0], 1))
+        lies = []
+        for array in self.seen:
+            steps = self._steps(array, lengths)
+            listed = [name == "e" and array.is_listed for name in order]
+            lies.append(Lie([0 if n is None else steps.get(n, 0) for n in order], listed))
+        axis = order.index(self.folded) if self.each.axis else 0
+        return walk(
+            extents, lies, len(self.seen) - len(self.each.outputs), axis,
+            is_ragged=bool(self.ragged), direct=self.each.is_direct(), itemsize=itemsize,
+            lanes=lanes,
+        )  # fmt: skip
+
+    def order(self, lengths: Mapping[str, int]) -> tuple[Any, ...]:
+        """The three axes as the engine orders them, outermost first; None has one place."""
+        lies = []
+        for array in self.seen:
+            steps = self._steps(array, lengths)
+            lies.append(
+                {name: (step, name == "e" and array.is_listed) for name, step in steps.items()}
+            )
+        ragged = (self.ragged, "e") if self.ragged else None
+        names = {name: lengths[name] for name in self.axes}
+        return ordered(names, lies, self.folded or None, ragged)
+
+    def _steps(self, array: Seen, lengths: Mapping[str, int]) -> dict[str, int]:
+        """From an element of an array to the next along each of its axes."""
+        found, step = {}, 1
+        for name in reversed(array.axes):
+            found[name] = step
+            step *= max(lengths[name], 1)
+        return found
