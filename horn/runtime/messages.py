@@ -21,12 +21,12 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 import numpy as np
 
-from horn._kernels.checksum import crc32
+from horn._kernels.checksum import sum64
 from horn.errors import ProtocolError
 
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 2, 0
 MAGIC = b"HRN" + bytes([MAJOR])
-HEADER = struct.Struct("<4sBBHHHIQQQQIII")  # all but the last field, which guards the others
+HEADER = struct.Struct("<4sBBHHHIIQQQIIQ")  # all but the last field, which guards the others
 HEADER_BYTES = 64
 META_BYTES = 64 * 1024  # msgpack grows 64 times in memory: 4 MB at worst
 MAX_BODIES = 64
@@ -90,7 +90,7 @@ class Kind(enum.IntEnum):
 
 
 # Bits of the header's flags; an unknown one is refused.
-BODY_CRC = 1  # body_crc32 is set: always, unless the connection is encrypted
+BODY_SUM = 1  # body_sum is set: always, unless the connection is encrypted
 FINITE = 2  # the receiver checks that no float is NaN or infinite
 # Bits of a hello's features.
 MENDS = 1  # acknowledges, drops what it has had, and sends again
@@ -327,7 +327,7 @@ class Message(msgspec.Struct, frozen=True):
     seq: int = 0
     step: int = 0
     part: int = 0
-    flags: int = BODY_CRC
+    flags: int = BODY_SUM
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -336,21 +336,21 @@ class Expected(msgspec.Struct, frozen=True):
     src: int | None = None
     epoch: int | None = None
     max_body: int = BODY_BYTES
-    needs_crc: bool = True
+    needs_sum: bool = True
 
 
-def crc_of(bodies: Sequence[Buffer]) -> int:
-    """CRC-32 of all bodies, as if they were one."""
-    crc = 0
+def sum_of(bodies: Sequence[Buffer]) -> int:
+    """The sum of all bodies, each after the last (docs/notes/0092)."""
+    found = 0
     for body in bodies:
-        crc = crc32(body, crc)
-    return crc
+        found = sum64(body, found)
+    return found
 
 
-def encode(message: Message, body_crc: int | None = None, ack: int = 0) -> list[Buffer]:
+def encode(message: Message, body_sum: int | None = None, ack: int = 0) -> list[Buffer]:
     """The parts of a message; bodies are views of its arrays, so do not write them until sent.
 
-    ``body_crc``: of the bodies, if it is known. ``ack``: instead of the meta's.
+    ``body_sum``: of the bodies, if it is known. ``ack``: instead of the meta's.
     """
     arrays = message.arrays
     meta = message.meta
@@ -374,13 +374,14 @@ def encode(message: Message, body_crc: int | None = None, ack: int = 0) -> list[
             f"{len(packed)} bytes of meta, {len(bodies)} bodies of {size} bytes",
             f"at most {META_BYTES}, {MAX_BODIES} and {BODY_BYTES}",
         )
-    crc = 0
-    if message.flags & BODY_CRC:
-        crc = crc_of(bodies) if body_crc is None else body_crc
+    if not message.flags & BODY_SUM:
+        body_sum = 0
+    elif body_sum is None:
+        body_sum = sum_of(bodies)
     number = _TYPE[type(meta)]
     head = HEADER.pack(
         MAGIC, MINOR, meta.kind, number, message.flags, len(bodies), len(packed), size,
-        message.epoch, message.seq, message.step, message.src, message.part, crc,
+        message.epoch, message.seq, message.step, message.src, message.part, body_sum,
     )  # fmt: skip
     guard = zlib.crc32(packed, zlib.crc32(head))
     return [head + guard.to_bytes(4, "little"), packed, *bodies]
@@ -399,7 +400,7 @@ def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> Messa
     if len(head) != HEADER_BYTES:
         raise Damaged("header", f"{len(head)} bytes", HEADER_BYTES)
     (magic, minor, kind, number, flags, nbody, meta_len, body_len, epoch, seq, step, src, part,
-     body_crc) = HEADER.unpack_from(head)  # fmt: skip
+     body_sum) = HEADER.unpack_from(head)  # fmt: skip
     if magic != MAGIC:
         if magic[:3] == MAGIC[:3]:
             raise Refused("header: protocol version", f"major {magic[3]}", f"major {MAJOR}")
@@ -421,15 +422,15 @@ def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> Messa
         raise BadFrame("header: src", f"task {src}", f"task {expected.src}")
     if expected.epoch is not None and epoch != expected.epoch:
         raise BadFrame(f"header: epoch of task {src}", epoch, expected.epoch)
-    if flags > BODY_CRC | FINITE or (expected.needs_crc and not flags & BODY_CRC):
+    if flags > BODY_SUM | FINITE or (expected.needs_sum and not flags & BODY_SUM):
         raise BadFrame("header: flags", f"{flags:#x}", "a body checksum and no unknown bit")
-    if flags & BODY_CRC:
-        crc = crc_of(bodies)
-        if crc != body_crc:
-            wanted = f"{body_crc:#010x}"
-            raise Damaged(f"bodies of task {src}: checksum", f"{crc:#010x}", wanted)
-    elif body_crc:
-        raise BadFrame("header: body checksum", f"{body_crc:#010x}", "0, as its flag is off")
+    if flags & BODY_SUM:
+        found = sum_of(bodies)
+        if found != body_sum:
+            wanted = f"{body_sum:#018x}"
+            raise Damaged(f"bodies of task {src}: checksum", f"{found:#018x}", wanted)
+    elif body_sum:
+        raise BadFrame("header: body checksum", f"{body_sum:#010x}", "0, as its flag is off")
     cls = TYPES.get(number)
     if cls is None:
         raise BadFrame("header: type", number, f"one of {sorted(TYPES)}")

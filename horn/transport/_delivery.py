@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from horn.runtime.messages import (
     BODY_BYTES,
-    BODY_CRC,
+    BODY_SUM,
     MINOR,
     BadFrame,
     Buffer,
@@ -56,7 +56,7 @@ class Outgoing:
     n_bytes: int = 0
     slot: Outlet | None = None
     at: int = 0
-    crc: int | None = None  # of the body, once for all receivers
+    body_sum: int | None = None  # once for all receivers
 
 
 @dataclass
@@ -216,9 +216,9 @@ class Delivery(Transport):
         parts = encode(
             Message(
                 m.meta, m.arrays, self.task, self.place.epoch, stream.n_out + 1, m.step, m.part,
-                BODY_CRC if self.link.needs_crc else 0,
+                BODY_SUM if self.link.needs_sum else 0,
             ),
-            out.crc,
+            out.body_sum,
             stream.n_in,
         )  # fmt: skip
         if out.slot is None:  # its sender may write its arrays again
@@ -319,7 +319,7 @@ class Delivery(Transport):
 
     def _meet(self, sender: bytes, parts: Sequence[Buffer]) -> None:
         """A frame of somebody unknown: if it belongs here, it is welcome."""
-        hello = self._door.meet(sender, parts, self.link.needs_crc, self.link.answer)
+        hello = self._door.meet(sender, parts, self.link.needs_sum, self.link.answer)
         if hello is None:
             return
         peer = self._peers[hello.task]
@@ -331,14 +331,14 @@ class Delivery(Transport):
 
     def _expect(self, task: int, max_body: int) -> None:
         self._max_body = min(self._max_body, max_body)
-        self._expected[task] = Expected(task, self.place.epoch, self._max_body, self.link.needs_crc)
+        self._expected[task] = Expected(task, self.place.epoch, self._max_body, self.link.needs_sum)
 
     def _take_answers(self) -> None:
         """Refusals from endpoints that were given to ``connect``."""
         for task, parts in self.link.answers():
             peer = self._peers[task]
             try:
-                message = decode(parts, Expected(needs_crc=self.link.needs_crc))
+                message = decode(parts, Expected(needs_sum=self.link.needs_sum))
             except BadFrame as error:
                 where = f"answer of {peer.name}: {error.where}"
                 raise Refused(where, error.got, error.expected) from error

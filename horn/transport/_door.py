@@ -43,7 +43,7 @@ class Door:
         self,
         sender: bytes,
         parts: Sequence[Buffer],
-        needs_crc: bool,
+        needs_sum: bool,
         answer: Callable[[bytes, Sequence[Buffer]], None],
     ) -> Hello | None:
         """The hello of one who belongs here."""
@@ -52,7 +52,7 @@ class Door:
         try:
             if n_strikes >= STRIKES:
                 raise BadFrame("stranger", "one frame more", "silence")
-            message = decode(parts, Expected(needs_crc=needs_crc))
+            message = decode(parts, Expected(needs_sum=needs_sum))
             if not isinstance(message.meta, Hello) or message.seq != 1:
                 name = type(message.meta).__name__
                 raise BadFrame("first frame", f"{name} {message.seq}", "Hello 1")

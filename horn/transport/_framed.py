@@ -29,7 +29,7 @@ from horn.runtime.messages import (
     Meta,
     Plan,
     Refused,
-    crc_of,
+    sum_of,
 )
 from horn.transport import Channel, PeerLost, Place, checked, digest
 from horn.transport._delivery import SLICE_S, Delivery, Outgoing, Peer
@@ -128,12 +128,12 @@ class FramedTransport(Delivery):
             at = slot.n_uses & 1
             for meta, array in chunks(slot.buffers[at]):
                 message = Message(meta, (array,), step=superstep, part=channel.part)
-                crc = None
-                if len(channel.dsts) > 1 and self.link.needs_crc and array.nbytes:
-                    crc = crc_of([array.reshape(-1).view(np.uint8).data])
+                known = None
+                if len(channel.dsts) > 1 and self.link.needs_sum and array.nbytes:
+                    known = sum_of([array.reshape(-1).view(np.uint8).data])
                 for task in channel.dsts:
                     slot.n_unsent[at] += 1
-                    self._peers[task].queue.append(Outgoing(message, array.nbytes, slot, at, crc))
+                    self._peers[task].queue.append(Outgoing(message, array.nbytes, slot, at, known))
         for slot in sending:
             for task in slot.channel.dsts:
                 self._flush(task)

@@ -12,7 +12,7 @@ import zmq
 from horn.errors import JobError
 from horn.runtime import messages
 from horn.runtime.messages import (
-    BODY_CRC,
+    BODY_SUM,
     Array,
     BadFrame,
     Buffer,
@@ -119,7 +119,7 @@ class Hub:
             return True
         end = found[1]
         try:
-            while parts := end.frame(place.task, place.epoch, self._context.needs_crc):
+            while parts := end.frame(place.task, place.epoch, self._context.needs_sum):
                 if not self._context.send(self._router, [incarnation, *parts], 3):
                     return False
                 self.counters.n_sent += 1
@@ -174,7 +174,7 @@ class Hub:
             self._refuse(sender, Refused(EPOCH, over[1], "a later one: another has this place"))
             return
         try:
-            message = decode(parts, Expected(needs_crc=self._context.needs_crc))
+            message = decode(parts, Expected(needs_sum=self._context.needs_sum))
             hello = message.meta
             if not isinstance(hello, Hello) or message.seq != 1:
                 raise Refused(LINK, type(hello).__name__, "a hello")
@@ -193,7 +193,7 @@ class Hub:
             self._forget(self._of[rank], "")
         name = f"rank={rank} epoch={message.epoch}"
         max_body = min(messages.BODY_BYTES, hello.max_body)
-        expected = Expected(rank, message.epoch, max_body, self._context.needs_crc)
+        expected = Expected(rank, message.epoch, max_body, self._context.needs_sum)
         end = End(name, expected, n_in=1)
         self._ends[sender], self._of[rank] = (rank, end), sender
         end.queue.append((Welcome(minor=min(messages.MINOR, hello.max_minor)), None))
@@ -219,7 +219,7 @@ class Hub:
 
     def _refuse(self, sender: bytes, error: Refused) -> None:
         refusal = Refusal(where=error.where[:256], got=error.got, expected=error.expected)
-        flags = BODY_CRC if self._context.needs_crc else 0
+        flags = BODY_SUM if self._context.needs_sum else 0
         message = Message(refusal, (), self.place.task, self.place.epoch, flags=flags)
         try:
             self._router.send_multipart([sender, *encode(message)], zmq.DONTWAIT)

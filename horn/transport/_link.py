@@ -11,7 +11,7 @@ from horn.runtime.messages import Buffer
 class Link(Protocol):
     """Moves frames; ``sender`` is what the other end calls itself, its incarnation first."""
 
-    needs_crc: bool
+    needs_sum: bool
 
     @property
     def n_mended(self) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import zmq
 
 from horn.runtime.messages import (
-    BODY_CRC,
+    BODY_SUM,
     Array,
     Buffer,
     Expected,
@@ -46,13 +46,13 @@ class End:
     queue: deque[tuple[Meta, Array | None]] = field(default_factory=deque)
     stuck: list[Buffer] | None = None  # numbered, but there is no room for it
 
-    def frame(self, src: int, epoch: int, needs_crc: bool) -> list[Buffer] | None:
+    def frame(self, src: int, epoch: int, needs_sum: bool) -> list[Buffer] | None:
         """The next frame to send; the same again until ``stuck`` is None."""
         if self.stuck is None and self.queue:
             meta, block = self.queue.popleft()
             self.n_out += 1
             arrays = () if block is None else (block,)
-            flags = BODY_CRC if needs_crc else 0
+            flags = BODY_SUM if needs_sum else 0
             self.stuck = encode(Message(meta, arrays, src, epoch, self.n_out, flags=flags))
         return self.stuck
 
@@ -74,7 +74,7 @@ class Context:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.needs_crc = place.key is None
+        self.needs_sum = place.key is None
         self.pair = keypair(place.key, place.job) if place.key is not None else None
         self.zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.zap: Zap | None = None

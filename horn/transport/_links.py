@@ -206,7 +206,7 @@ class Links:
         name = f"server {server}"
         link.end = End(
             name,
-            Expected(server, found.epoch, messages.BODY_BYTES, self._context.needs_crc),
+            Expected(server, found.epoch, messages.BODY_BYTES, self._context.needs_sum),
         )
         hello = Hello(
             task=self.place.task,
@@ -230,7 +230,7 @@ class Links:
         """Whether nothing is left to send."""
         end, socket, place = link.end, link.socket, self.place
         while end is not None and socket is not None:
-            parts = end.frame(place.task, place.epoch, self._context.needs_crc)
+            parts = end.frame(place.task, place.epoch, self._context.needs_sum)
             if parts is None:
                 break
             if not self._context.send(socket, parts, 2):

@@ -99,7 +99,7 @@ class _Sockets:
 
     def __init__(self, bind_to: str, place: Place) -> None:
         self.place = place
-        self.needs_crc = place.key is None
+        self.needs_sum = place.key is None
         self.incarnation = b""
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.zap: Zap | None = None

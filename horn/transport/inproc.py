@@ -73,7 +73,7 @@ _boxes: dict[str, _Box] = {}
 class _Queues:
     """The link: one box per task."""
 
-    needs_crc = True
+    needs_sum = True
     n_mended = 0  # a queue does not break
 
     def __init__(self, endpoint: str, task: int, faults: Faults) -> None:

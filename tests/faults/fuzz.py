@@ -115,9 +115,9 @@ class Frames(Parser):
         if rng.random() < 0.7 and len(parts) >= 2 and len(parts[0]) == 64:
             head = bytearray(parts[0])
             struct.pack_into("<HI", head, 10, len(parts) - 2, len(parts[1]))
-            struct.pack_into("<Q", head, 16, sum(map(len, parts[2:])))
+            struct.pack_into("<I", head, 16, sum(map(len, parts[2:])))
             if head[8] & 1:
-                struct.pack_into("<I", head, 56, messages.crc_of(parts[2:]))
+                struct.pack_into("<Q", head, 52, messages.sum_of(parts[2:]))
             guard = zlib.crc32(parts[1], zlib.crc32(head[:60]))
             struct.pack_into("<I", head, 60, guard)
             parts[0] = bytes(head)

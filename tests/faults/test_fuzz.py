@@ -51,8 +51,8 @@ BOMBS = {
 def seal(number: int, packed: bytes, *bodies: bytes) -> list[bytes]:
     """A frame whose header and checksums are right, whatever is in it."""
     head = messages.HEADER.pack(
-        messages.MAGIC, messages.MINOR, messages.TYPES[number].kind, number, messages.BODY_CRC,
-        len(bodies), len(packed), sum(map(len, bodies)), 7, 1, 0, 1, 0, messages.crc_of(bodies),
+        messages.MAGIC, messages.MINOR, messages.TYPES[number].kind, number, messages.BODY_SUM,
+        len(bodies), len(packed), sum(map(len, bodies)), 7, 1, 0, 1, 0, messages.sum_of(bodies),
     )  # fmt: skip
     return [head + zlib.crc32(packed, zlib.crc32(head)).to_bytes(4, "little"), packed, *bodies]
 

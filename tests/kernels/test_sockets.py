@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import time
 import weakref
 
@@ -131,3 +133,47 @@ def test_an_error_of_the_library_is_an_error_here(pair):
     router.set(zmq.ROUTER_MANDATORY, 1)
     with pytest.raises(OSError, match="[Uu]nreachable|route"):
         outlet.send([b"nobody", b"x"])
+
+
+FAULTS = """
+import resource, sys
+import zmq
+from horn._kernels import sockets
+from horn.transport._zeromq import _addresses
+
+sockets.use(_addresses())
+block = bytearray(2_000_000)
+
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+with zmq.Context() as context:
+    router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    for made in (router, dealer):
+        made.set(zmq.LINGER, 0)
+    dealer.connect(f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}")
+    inlet, outlet = sockets.Socket(router.underlying), sockets.Socket(dealer.underlying)
+    for turn in range(12):
+        if turn == 4:
+            before = faults()
+        for _ in range(12):
+            outlet.send([block])
+        held = []
+        while len(held) < 12:
+            if inlet.wait(10.0):
+                held.append(inlet.receive())
+        held.clear()  # all of them are given back at once
+    print(faults() - before)
+    outlet.settle()
+    dealer.close(0)
+    router.close(0)
+"""
+
+
+def test_what_is_received_into_is_not_cleared_by_the_system_again_and_again():
+    """96 parts of 2 MB: more than 10,000 faults where the C library gives memory back."""
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+    assert int(done.stdout) < 1000

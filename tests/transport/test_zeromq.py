@@ -191,12 +191,12 @@ def test_another_major_version_is_told_which_is_spoken_here(stranger):
     head, meta = encode(Message(hello, src=1, epoch=7, seq=1))
     with open_transport("tcp://127.0.0.1:0", Place(0, 2, "test", 7)) as t:
         stranger.connect(t.endpoint)
-        stranger.send_multipart([b"HRN\x02" + head[4:], meta])
+        stranger.send_multipart([b"HRN\x01" + head[4:], meta])
         while not t.counters.n_dropped:
             assert t.receive(0.1) is None
         refusal = decode(stranger.recv_multipart()).meta
     assert (refusal.where, refusal.got, refusal.expected) == (
-        "header: protocol version", "major 2", "major 1",
+        "header: protocol version", "major 1", "major 2",
     )  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def test_a_damaged_frame_of_a_member_is_dropped_and_what_is_no_accident_is_its_e
             for step in range(2):
                 t.barrier(step, TIMEOUT_S)
             return t.counters.n_damaged
-        t.sockets.put(0, [b"HRN\x01" + b"\0" * 60, b"\x80"])
+        t.sockets.put(0, [b"HRN\x02" + b"\0" * 60, b"\x80"])
         t.barrier(0, TIMEOUT_S)
         t.sockets.put(
             0,
