@@ -152,9 +152,16 @@ class Calls(Expressions):
     def builtin(self, target: Any, node: ast.Call) -> Any:
         name = target.__name__
         if name == "len":
-            if len(node.args) == 1 and isinstance(self.expression(node.args[0]), Messages):
+            counted = self.expression(node.args[0]) if len(node.args) == 1 else None
+            if isinstance(counted, Messages):
                 return leaf(Op.COUNT, "o")
-            self.fail(node, "len is for messages: len(messages)")
+            size = self.layer_size(counted)
+            if size is not None:
+                return size
+            what = "a layer: len(output)"
+            if self.kind != "interlayer":
+                what = "messages: len(messages)"
+            self.fail(node, f"len here is of {what}")
         first = node.args[0] if node.args else None
         if isinstance(first, (ast.GeneratorExp, ast.ListComp)) and name in (
             "sum",
@@ -364,10 +371,32 @@ class Calls(Expressions):
             return ir.add(values[0], ir.mul(values[1] - values[0], u))
         return ir.add(values[0], ir.mul(values[1], u))
 
+    def layer_size(self, value: Any) -> Node | None:
+        """The number of neurons, of a whole layer's values in an interlayer; else None."""
+        if self.kind == "interlayer" and isinstance(value, Node) and "o" in value.axes:
+            return ir.Scalar("layer_size")
+        return None
+
+    def length(self, value: Any) -> Any:
+        """``len`` as a lambda sees it."""
+        if not isinstance(value, Node):
+            return len(value)
+        size = self.layer_size(value)
+        if size is None:
+            raise CompileError("len of one number; in an interlayer write len(output)")
+        return size
+
     def trace(self, function: Callable[..., Any], args: list[Any], node: ast.AST | None) -> Any:
         """A lambda: its text is hard to find, so it is called with nodes."""
+        called = function
+        if isinstance(function, types.FunctionType) and "len" not in function.__globals__:
+            seen = {**function.__globals__, "len": self.length}  # Python's would want an int
+            called = types.FunctionType(
+                function.__code__, seen, function.__name__, function.__defaults__,
+                function.__closure__,
+            )  # fmt: skip
         try:
-            return self.wrap(function(*args))
+            return self.wrap(called(*args))
         except CompileError as error:
             if node is None or error.file:
                 raise

@@ -616,7 +616,7 @@ def function(f: Callable[..., Any], *args: Node) -> Node:
     """The IR of a plain function: an interlayer (output -> output), a loss (output, target ->
     loss).
     """
-    run = Run(None, "function")
+    run = Run(None, "interlayer" if len(args) == 1 else "loss")
     result = run.call_any(f, list(args), None)
     if not isinstance(result, Node):
         name = getattr(f, "__name__", repr(f))

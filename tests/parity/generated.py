@@ -258,6 +258,10 @@ def centred(output):
 
 def peak(output):
     return output - 0.5 * output.max()
+
+def counted(output):
+    spread = output - output.sum() / len(output)
+    return spread / (1.0 + (spread * spread).sum() / (len(spread) + 1.5))
 """
 
 
@@ -328,7 +332,7 @@ def cases(draw: Any) -> Case:
             )
         )
         activation = draw(st.sampled_from(("tanh", "relu", "sigmoid", "identity", "leaky_relu")))
-        inter = draw(st.sampled_from(("None",) * 4 + ("shrink", "centred", "peak")))
+        inter = draw(st.sampled_from(("None",) * 4 + ("shrink", "centred", "peak", "counted")))
         if "def backward" in classes[k]:
             inter = "None"
         bias = draw(st.sampled_from(("True", "0.1", "False")))
