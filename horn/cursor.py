@@ -44,7 +44,7 @@ class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         """Raises ProtocolError for what is no cursor."""
         try:
             return msgspec.convert(dict(found), cls)
-        except msgspec.ValidationError as error:
+        except (ValueError, TypeError, RecursionError) as error:  # msgspec's error is a ValueError
             raise ProtocolError(f"this is no place to go on from: {error}") from error
 
 

@@ -6,6 +6,7 @@ A Model is arrays and a description. It makes an engine when it is first asked t
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import platform
 from collections.abc import Mapping
@@ -168,26 +169,25 @@ class Model:
         ModelError : the file is damaged or foreign, or its source does not run here.
         """
         manifest, arrays = modelfile.read(path)
-        try:
+        with modelfile.understood(path):
             network = rebuild(manifest, arrays, str(path))
+            if len(network.layers) < 2:
+                raise ValueError(f"{len(network.layers)} layers, but at least 2 were expected")
             names = _shapes(network)
             states = {n: arrays[f"state/{n}"] for n in _state_shapes(network)}
             parameters = {n: arrays[n] for n in names}
-        except (KeyError, TypeError, IndexError) as error:
-            raise ModelError(
-                f"{path}: lacks {error}; it is damaged or from another horn"
-            ) from error
-        return cls(
-            network,
-            parameters,
-            states,
-            dtype=manifest["dtype"],
-            target=manifest["target"],
-            backend=backend,
-            threads=threads,
-            facts=manifest["facts"],
-            code=Description({k: manifest[k] for k in ("network", "sources")}),
-        )
+            _number(manifest["facts"].get("iteration", 0), int, 0, 2**62)
+            return cls(
+                network,
+                parameters,
+                states,
+                dtype=manifest["dtype"],
+                target=manifest["target"],
+                backend=backend,
+                threads=threads,
+                facts=manifest["facts"],
+                code=Description({k: manifest[k] for k in ("network", "sources")}),
+            )
 
     def _dataset(self, data: Any, what: str) -> Dataset:
         found = as_dataset(data, what)
@@ -361,7 +361,12 @@ def _init_to_json(init: Initializer) -> dict[str, Any]:
 
 def _init_from_json(found: Mapping[str, Any]) -> Initializer:
     fields = {k: v for k, v in found.items() if k not in ("name", "was")}
+    if any(isinstance(value, (list, dict)) for value in fields.values()):
+        raise TypeError(f"{found['name']} of {fields!r:.80}")
     init: Initializer = getattr(initializers, found["name"])(**fields)
+    drawn = init.values((2, 2), 2, 2, initializers.generator(0))
+    if not np.all(np.abs(np.asarray(drawn, np.float64)) < 1e30):  # else it fails when it runs
+        raise ValueError(f"{found['name']} draws {drawn!r:.80}")
     return init
 
 
@@ -374,12 +379,13 @@ def rebuild(
         # Class constants are part of what makes two loaded classes differ.
         salt = [layer.get("constants") for layer in described["layers"]]
         code = Code(dict(manifest["sources"]), origin, salt=salt)
-    network = Network(described["seed"])
+    network = Network(_number(described["seed"], int, 0, 2**63))
     for index, found in enumerate(described["layers"]):
         if found["kind"] == "input":
             layer = Layer(
                 index, found["name"], found["size"], "input", InputNeuron,
-                activations.ACTIVATIONS["identity"], "identity", keep=found["keep"],
+                activations.ACTIVATIONS["identity"], "identity",
+                keep=_number(found["keep"], float, 0.0, 1.0),
                 per=found["per"],
             )  # fmt: skip
         else:
@@ -400,13 +406,22 @@ def rebuild(
     return network
 
 
+def _number(found: Any, kind: type[int | float], low: float, high: float) -> Any:
+    """A number of a file, checked: it would be looked at only when the model runs."""
+    if not isinstance(found, (int, kind)) or not low <= float(found) <= high:
+        raise ValueError(f"{found!r:.80} where a number from {low:g} to {high:g} was expected")
+    return found
+
+
 def _neuron_from_json(found: Mapping[str, Any], code: Code, origin: str) -> type[Neuron]:
     reference: Reference = found["neuron"]
     neuron = code.resolve(reference)
     if not isinstance(neuron, type) or not issubclass(neuron, Neuron):
         raise ModelError(f"{origin}: {found['neuron_name']} is no neuron class in the saved source")
     # A job may have set a class constant after the class was defined.
-    changed = {k: v for k, v in found["constants"].items() if getattr(neuron, k, None) != v}
+    constants = {k: _number(v, float, -math.inf, math.inf)
+                 for k, v in found["constants"].items()}  # fmt: skip
+    changed = {k: v for k, v in constants.items() if getattr(neuron, k, None) != v}
     if changed and "horn" in reference:
         return type(neuron.__name__, (neuron,), changed)
     for name, value in changed.items():

@@ -8,15 +8,17 @@ needed to read a manifest.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horn.errors import ModelError, NotFound
+from horn.errors import HornError, ModelError, NotFound
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +39,7 @@ def write(
     ModelError : the folder does not exist, or cannot be written.
     """
     import numpy as np
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     target = Path(path)
@@ -61,10 +64,9 @@ def write(
             os.fsync(folder)
         finally:
             os.close(folder)
-    except OSError as error:
-        raise ModelError(
-            f"{target}: cannot be written ({error.strerror or error}); choose another place"
-        ) from error
+    except (OSError, SafetensorError) as error:  # of a full disk safetensors says the latter
+        why = (isinstance(error, OSError) and error.strerror) or error
+        raise ModelError(f"{target}: cannot be written ({why}); choose another place") from error
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
@@ -89,7 +91,31 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     NotFound : no such file.
     ModelError : the file is damaged, cut short, or no model file.
     """
-    file = Path(path)
+    with understood(path):
+        return _manifest(Path(path))
+
+
+@contextlib.contextmanager
+def understood(path: str | os.PathLike[str]) -> Iterator[None]:
+    """What is done with a description that somebody may have made up: what does not fit is an error
+    of the file.
+    """
+    try:
+        yield
+    except (
+        KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError,
+        RecursionError, MemoryError,
+    ) as error:  # fmt: skip
+        if isinstance(error, HornError):
+            raise
+        said = f"{type(error).__name__}: {error}"[:200]
+        raise ModelError(
+            f"{path}: its description is not one that this horn writes ({said}); the file is "
+            f"damaged, or from another horn; copy or train it again"
+        ) from error
+
+
+def _manifest(file: Path) -> dict[str, Any]:
     header = _header(file)
     metadata = header.get("__metadata__")
     if not isinstance(metadata, dict) or "horn" not in metadata:
@@ -110,14 +136,24 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def shapes(path: str | os.PathLike[str]) -> dict[str, list[int]]:
     """The shape of every array by name, from the header alone. Raises as ``read_manifest``."""
-    header = _header(Path(path))
-    return {name: found["shape"] for name, found in header.items() if name != "__metadata__"}
+    with understood(path):
+        header = _header(Path(path))
+        arrays = {name: found for name, found in header.items() if name != "__metadata__"}
+        return {name: [int(n) for n in found["shape"]] for name, found in arrays.items()}
+
+
+def _no_wait(path: str, flags: int) -> int:
+    """An ``opener`` that waits for nobody at the other end of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _header(file: Path) -> dict[str, Any]:
     try:
-        size = file.stat().st_size
-        with open(file, "rb") as stream:
+        with open(file, "rb", opener=_no_wait) as stream:
+            facts = os.fstat(stream.fileno())
+            if not stat.S_ISREG(facts.st_mode):
+                raise ModelError(f"{file}: is a pipe or a device, not a model file")
+            size = facts.st_size
             length = int.from_bytes(stream.read(8), "little")
             if size < 8 or length < 2 or length > MAX_HEADER_BYTES:
                 raise ModelError(f"{file}: is no model file (horn models are safetensors files)")
@@ -134,7 +170,7 @@ def _header(file: Path) -> dict[str, Any]:
         raise ModelError(f"{file}: is a folder, not a model file") from None
     except OSError as error:
         raise ModelError(f"{file}: cannot be read ({error.strerror or error})") from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         raise ModelError(f"{file}: is damaged or no model file; copy or train it again") from None
     expected = 8 + length + max(ends, default=0)
     if expected != size:

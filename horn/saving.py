@@ -20,7 +20,7 @@ from horn import summary
 from horn.backends import Array
 from horn.checkpoint import Checkpoints, Opened, Piece, Written, write_part
 from horn.cursor import Cursor, plain_row
-from horn.errors import CheckpointError, Conflict, HornError, Stopped
+from horn.errors import CheckpointError, Conflict, HornError, ProtocolError, Stopped
 from horn.job import Job
 from horn.journals import Journals
 from horn.loop import Best, Loop
@@ -77,7 +77,7 @@ def restore(
             raise CheckpointError(str(opened.path), f"has no part of group {group}")
     own = facts.get(part)
     found = own if own is not None else facts[min(facts)]
-    cursor = Cursor.from_json(found["cursor"])
+    cursor = _cursor(opened, found)
     if own is None:  # what this group's own samples cost is not known
         cursor.own_total, cursor.own_samples = 0.0, 0
     engine = loop.engine
@@ -246,9 +246,23 @@ def choose(
 
 
 def cursor_of(opened: Opened) -> Cursor:
-    """Where the first task stood."""
+    """Where the first task stood. Raises CheckpointError."""
     facts = opened.parts()
-    return Cursor.from_json(facts[min(facts)]["cursor"])
+    if not facts:
+        raise CheckpointError(str(opened.path), "has no part; use an older checkpoint")
+    return _cursor(opened, facts[min(facts)])
+
+
+def _cursor(opened: Opened, facts: Mapping[str, Any]) -> Cursor:
+    try:
+        return Cursor.from_json(facts["cursor"])
+    except (ProtocolError, KeyError, TypeError, ValueError) as error:
+        raise _odd(opened, error) from error
+
+
+def _odd(opened: Opened, error: Exception) -> CheckpointError:
+    what = f"is not as this horn writes it ({type(error).__name__}: {error}"[:300]
+    return CheckpointError(str(opened.path), f"{what}); use an older checkpoint")
 
 
 def stopped(last: tuple[int, Path] | None, iteration: int) -> Stopped:
@@ -264,7 +278,10 @@ def stopped_at(start: Opened | None) -> Stopped:
 
 def rows_of(opened: Opened) -> list[dict[str, Any]]:
     """The history until a checkpoint, as people see it."""
-    return [dict(row) for row in opened.facts.get("rows", [])]
+    try:
+        return [dict(row) for row in opened.facts.get("rows", [])]
+    except (TypeError, ValueError) as error:
+        raise _odd(opened, error) from error
 
 
 @dataclass(frozen=True)

@@ -89,9 +89,18 @@ def n_groups(status: Status) -> int | None:
     return len(status.record.groups) or (found.groups if found else None)
 
 
+def reached(status: Status) -> Mapping[str, Any]:
+    """How far it is. The last note of progress is older than the end, of which the result tells."""
+    at, result = status.progress, status.result
+    if status.state.value != "SUCCEEDED":
+        return at
+    ends = {"iteration": result.get("iterations"), "epoch": result.get("epochs")}
+    return {**at, **{name: n for name, n in ends.items() if isinstance(n, int)}}
+
+
 def row(status: Status) -> list[str]:
     """A job's line of horn status and horn list."""
-    found, at = status.submission, status.progress
+    found, at = status.submission, reached(status)
     of = f"/{at['n_epochs']}" if "n_epochs" in at else ""
     return [
         status.job,
@@ -108,7 +117,7 @@ def row(status: Status) -> list[str]:
 
 def as_json(status: Status) -> dict[str, Any]:
     """horn.job/1"""
-    found, at, result = status.submission, status.progress, status.result
+    found, at, result = status.submission, reached(status), status.result
     metrics = {k: at[k] for k in ("loss", "acc", "val_loss", "val_acc") if k in at}
     return {
         "schema": "horn.job/1",
@@ -147,7 +156,10 @@ def failure(job: str, result: Mapping[str, Any]) -> list[str]:
     checkpoint = result.get("checkpoint", -1)
     if isinstance(checkpoint, int) and checkpoint >= 0:
         lines.append(f"Last checkpoint: iteration {checkpoint:,}.")
-    lines.append(f"Full log: horn logs {job}      Continue after a fix: horn resume {job}")
+    lines.append(
+        f"Full log: horn logs {job}      Continue with the files it has: horn resume {job}; "
+        f"after a change of its files, submit it again"
+    )
     return lines
 
 

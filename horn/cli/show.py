@@ -16,6 +16,13 @@ import click
 def command(model: str, source: bool, as_json: bool, verbose: bool) -> None:
     """Print the layers of MODEL, where it comes from and how good it was. Nothing in it is run."""
     from horn import modelfile
+
+    with modelfile.understood(model):
+        _show(model, source, as_json)
+
+
+def _show(model: str, source: bool, as_json: bool) -> None:
+    from horn import modelfile
     from horn.cli import _screen
 
     manifest = modelfile.read_manifest(model)

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 @click.option("--timeout", metavar="TIME", help="Of --wait; exit code 124 after it.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout; a line each with --watch.")
 def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s: str | None,
-            wait_for: str | None, timeout: str | None, as_json: bool) -> None:  # fmt: skip
+            wait_for: str | None, timeout: str | None, as_json: bool) -> int:  # fmt: skip
     """Show the jobs that have not ended and the workers, or one JOB: its id, the beginning of one,
     or @last.
+
+    With --wait the exit code is 0 once the state is there that is waited for, and that of the job
+    if it has ended, or ends, in another.
     """
     from horn.cli import _screen
     from horn.cluster.jobs import ENDED, State
@@ -35,6 +38,7 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
         raise JobError("--wait is for one job: name it")
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = None if job is None else cluster.find(job)
+        code = 0
         if wait_for is not None and name is not None:
             wanted = ENDED
             if wait_for.upper() != "ENDED":
@@ -42,14 +46,17 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
                     known = ", ".join(State.__members__)
                     raise JobError(f"no state is called {wait_for!r}; there are {known}")
                 wanted = frozenset({State(wait_for.upper())})
-            cluster.wait(name, wanted, None if timeout is None else _screen.duration(timeout))
+            limit_s = None if timeout is None else _screen.duration(timeout)
+            state = cluster.wait(name, wanted | ENDED, limit_s)
+            if wanted == ENDED or state not in wanted:
+                code = int(cluster.status(name).result.get("code", 1))
         while True:
             if name is None:
                 _show_cluster(cluster, as_json)
             else:
                 _show_job(cluster.status(name), as_json)
             if watch_s is None:
-                return
+                return code
             time.sleep(_screen.duration(watch_s))
 
 
@@ -74,6 +81,9 @@ def _show_cluster(cluster: Cluster, as_json: bool) -> None:
         )  # fmt: skip
         return
     _cluster.table(_cluster.COLUMNS, [_cluster.row(status) for status in statuses])
+    if len(hosts) > 1:
+        shares = (f"{h.name} {h.free} of {h.slots}" for h in hosts.values())
+        _screen.say(f"Free slots: {', '.join(shares)}")
     line = [
         f"Workers {len(hosts)} of {known} up",
         f"{free} of {slots} slots free",

@@ -406,6 +406,9 @@ def _dry_run(
                 "optimizer": summary.in_words(job.optimizer),
                 "dtype": job.dtype,
                 "seed": job.network.seed,
+                "groups": options["groups"],
+                "tasks": options["tasks"],
+                "strategy": options["strategy"].name,
                 "group": None if plan is None else plan.as_dict(),
                 "advice": advice,
             }
@@ -436,10 +439,14 @@ def _dry_run(
     if plan is None:
         parts = ", ".join(f"{name} {_screen.size(value)}" for name, value in memory.items())
         click.echo(f"Memory about {_screen.size(sum(memory.values()))}: {parts}")
-        click.echo("1 group of 1 task: nothing is sent. Dry run: nothing was trained or written.")
+        click.echo(_groups_plan(job, n_parameters, options) if options["groups"] > 1 else
+                   "1 group of 1 task: nothing is sent.", nl=False)  # fmt: skip
+        click.echo(" Dry run: nothing was trained or written.")
         return
     for line in plan.lines():
         click.echo(line)
+    if options["groups"] > 1:
+        click.echo(_groups_plan(job, n_parameters, options))
     click.echo("Dry run: nothing was trained or written.")
 
 
@@ -468,6 +475,28 @@ def _advise(job: Job, backend: str, options: dict[str, Any]) -> list[str]:
     for line in found:
         _screen.say(f"{line}.")
     return found
+
+
+def _groups_plan(job: Job, n_parameters: int, options: dict[str, Any]) -> str:
+    """How the groups share the work; the tables above are of one group."""
+    from horn.cli import _screen
+    from horn.errors import JobError
+    from horn.strategies import in_words
+
+    groups, tasks, strategy = options["groups"], options["tasks"], options["strategy"]
+    if groups > job.batch_size and not strategy.is_asynchronous:
+        raise JobError(
+            f"{groups} groups share batches of {job.batch_size} samples: each needs one at least; "
+            f"use fewer groups, or a larger batch_size"
+        )
+    size = _screen.size(n_parameters * (8 if job.dtype == "float64" else 4))
+    share = f"they share each batch, at most {-(-job.batch_size // groups)} samples a group"
+    if strategy.is_asynchronous:
+        share = f"each has batches of {job.batch_size} of its own"
+    return (
+        f"{groups} groups of {tasks} task{'s' * (tasks > 1)}, {in_words(strategy)}: {share}; a "
+        f"replica has {size} of parameters. The plan above is of one group."
+    )
 
 
 def _tasks_plan(job: Job, assume: str | None, options: dict[str, Any]) -> Plan | None:

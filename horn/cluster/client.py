@@ -354,15 +354,22 @@ class Cluster:
             time.sleep(0.1)
 
     def remove(self, job: str) -> None:
-        """Forget an ended job and its files. Raises Conflict while it has not ended."""
+        """Forget an ended job and its files; its package too, unless another job that is listed has
+        the same. Raises Conflict while it has not ended.
+        """
         from horn.cluster.desk import Done, Of
 
         state = self.jobs.state(job)
         if state not in ENDED:
             raise Conflict(f"job {job!r} is {state.value}; stop it first")
+        found = self.status(job).submission
+        package = "" if found is None else found.package
+        others = (status for status in self.all_statuses() if status.job != job)
+        if any(one.submission is None or one.submission.package == package for one in others):
+            package = ""
         for name, member in self.workers().items():
             try:
-                self.client(name, member).call("forget", Of(job), Done)
+                self.client(name, member).call("forget", Of(job, package), Done)
             except ClusterError as error:
                 raise ClusterError(f"the files of {job} on {name} are not removed: {error}") from (
                     error

@@ -160,10 +160,15 @@ class Depot:
         found |= {name: self._kept(job) / name for name in (PROGRESS, MODEL)}
         return {name: path for name, path in found.items() if is_plain(path)}
 
-    def forget(self, job: str) -> None:
-        """Remove all of a job but packages, which other jobs may have too."""
+    def forget(self, job: str, digest: str = "") -> None:
+        """Remove all of a job; with its package, if one is named: that no other job has."""
         for folder in (self._job(job), self._kept(job)):
             shutil.rmtree(folder, ignore_errors=True)
+        if digest:
+            with self._lock:
+                shutil.rmtree(self._package(digest), ignore_errors=True)
+                if self.shared is not None:
+                    shutil.rmtree(self.shared / "packages" / digest, ignore_errors=True)
 
     def _job(self, job: str) -> Path:
         return self.folder / "jobs" / paths.checked("job", job)

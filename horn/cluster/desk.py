@@ -43,9 +43,10 @@ class Have(msgspec.Struct, frozen=True):
 
 
 class Of(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """files, forget: a job."""
+    """files, forget: a job. package : of the job to be forgotten, if no other has it."""
 
     job: _Name
+    package: _Name = ""
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -187,7 +188,7 @@ class Desk:
         while job in self.runs():
             if time.monotonic() >= ends or self._closing.wait(LOOK_S):
                 raise Conflict(f"job {job} still runs here")
-        self.depot.forget(job)
+        self.depot.forget(job, call.request.package)
         return Done()
 
 
@@ -204,7 +205,7 @@ def _tail(path: str, lines: int) -> int:
     with open(path, "rb", opener=opened) as file:
         end = at = file.seek(0, os.SEEK_END)
         left = lines + 1  # the file ends with a newline, most of the time
-        while at and end - at < READ_BYTES:
+        while at:  # a log is bounded (LOG_BYTES), and what is answered is sent in portions
             step = min(65536, at)
             at -= step
             file.seek(at)

@@ -50,7 +50,7 @@ from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Failure, Seat
 from horn.cluster.members import Membership
 from horn.cluster.submission import Submission
 from horn.cluster.voices import Pumps, Spare, Told, drop, make_spares, plain
-from horn.errors import HornError, MemberLost, ProtocolError, Stopped
+from horn.errors import HornError, MemberLost, ModelError, ProtocolError, Stopped
 from horn.job import Job
 from horn.runtime import launch, limits
 from horn.runtime.crew import Crew
@@ -134,7 +134,8 @@ class Foreman:
             f"{error}" if self.n_hosts == 1 else f"{error}\n(said by worker {host})",
             error.exit_code,
             is_echo=isinstance(error, MemberLost) and not isinstance(error, CutOff),
-            is_final=not is_repairable,
+            # A model that cannot be written would have to be computed again for nothing.
+            is_final=not is_repairable or isinstance(error, ModelError),
             hosts=self._blamed(error),
             details=str(getattr(error, "details", ""))[:20_000],
         )

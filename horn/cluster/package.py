@@ -21,6 +21,7 @@ from typing import Annotated, NoReturn, Self
 
 import msgspec
 
+from horn.cluster.keys import is_key_text
 from horn.errors import JobError, NotAllowed
 
 FORMAT = 1
@@ -31,6 +32,7 @@ PART_BYTES = 255
 PATH_BYTES = 1024
 MANIFEST_BYTES = 1024 * 1024  # decoded it is at most some 8 MB
 CHUNK_BYTES = 256 * 1024
+HEAD_BYTES = 64  # of a file, by which a key is known
 PARTIAL = ".horn-partial-"  # folders that are being written begin with this
 _DRIVE = re.compile(r"[A-Za-z]:")
 
@@ -189,6 +191,7 @@ class Unpacker:
         self._fd = -1
         self._hash = hashlib.sha256()
         self._n = 0  # bytes that the open file still lacks
+        self._begins = b""  # with which the open file begins
         parent, name = os.path.split(self.folder)
         self._parent = -1
         self._root = -1
@@ -217,6 +220,8 @@ class Unpacker:
             while len(view):
                 part, view = view[: self._n], view[self._n :]
                 self._hash.update(part)
+                if len(self._begins) < HEAD_BYTES:
+                    self._begins += bytes(part[: HEAD_BYTES - len(self._begins)])
                 self._n -= len(part)
                 self.n_left -= len(part)
                 while part:
@@ -278,6 +283,9 @@ class Unpacker:
     def _end_file(self) -> None:
         file, fd = self._file, self._fd
         assert file is not None
+        begins, self._begins = self._begins, b""
+        if is_key_text(begins):  # who packed it with horn would have been refused
+            self._wrong(f"file {file.path!r}", "the key of a cluster", "what a job may have")
         if not hmac.compare_digest(self._hash.digest(), file.sha256):
             self._wrong(f"file {file.path!r}", "other bytes", "those of its SHA-256")
         self._file, self._fd = None, -1  # not synced: after a crash of the host all is fetched anew

@@ -22,7 +22,10 @@ from horn.errors import JobError, NotFound
 
 IGNORED = (".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
            ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",
-           ".hornignore", ".gitignore")  # fmt: skip
+           ".hornignore", ".gitignore",
+           # what holds secrets as a rule; "!.env" in .hornignore sends it all the same
+           ".env", ".env.*", ".netrc", "*.pem", "id_rsa", "id_ed25519",
+           ".ssh/", ".aws/")  # fmt: skip
 IGNORE_FILES = (".hornignore", ".gitignore")  # the first that is there counts
 
 

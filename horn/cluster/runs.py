@@ -188,6 +188,7 @@ class Run:
         self.aim = RUN
         self._deadline: float | None = None
         self._last: Over | None = None
+        self._is_killed = False  # by this agent, which knows why
 
     @property
     def is_over(self) -> bool:
@@ -235,6 +236,8 @@ class Run:
                 self.say(self.report.phase, checkpoint=iteration)
             case Left(group):
                 self.say(self.report.phase, left=(*self.report.left, group))
+            case Over() if self._is_killed:
+                pass  # it tells of its tasks' end, whose cause is known here
             case Over():
                 self._last = word
                 self._deadline = time.monotonic() + LAST_S
@@ -291,8 +294,9 @@ class Run:
     def kill(self, why: str) -> None:
         """End at once, and say why."""
         if self.foreman is not None:
+            if not self._is_killed:
+                self._is_killed, self._last = True, Over(FAILED, Failure(why))
             self.foreman.kill()
-            self._last = Over(FAILED, Failure(why))
         else:
             self.say(FAILED, failure=Failure(why))
 

@@ -7,7 +7,9 @@ import inspect
 import json
 import os
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -267,6 +269,23 @@ def test_a_save_that_fails_leaves_nothing_behind(
         model_of(dense(seed=2)).save(path)
     assert [p.name for p in tmp_path.iterdir()] == ["m.horn"]
     assert path.read_bytes() == before
+
+
+def test_a_disk_that_is_full_while_the_arrays_are_written_is_named_with_the_file(
+    tmp_path: Path,
+) -> None:
+    """safetensors tells of it with an error of its own, which has no path."""
+    model = model_of(dense())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(ModelError, match=r"m\.horn: cannot be written \(.*too large"):
+            model.save(tmp_path / "m.horn")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_saving_into_a_missing_folder_is_said_plainly(tmp_path: Path) -> None:

@@ -80,8 +80,32 @@ def test_a_detached_job_is_named_listed_shown_logged_and_forgotten(cluster: Agen
     assert job in run("list", "--state", "succeeded").out
     assert job not in run("list", "--state", "failed").out
     assert run("logs", job).code == 0
+    assert run("fetch", job).out.strip() == f"{job}.horn"
+    assert run("fetch", job, "-o", "mine.horn").files == {"mine.horn"}
+    assert run("show", "mine.horn").code == 0
+    packages = cluster.folder / "a" / "packages"
+    other = run("submit", "job.py", "--detach").out.strip()
+    assert run("status", other, "--wait", "--timeout", "60s").code == 0
+    assert len(list(packages.iterdir())) == 1  # both have the same
     assert run("rm", job).out.strip() == job
     assert run("status", job).code == 4
+    assert len(list(packages.iterdir())) == 1
+    assert run("rm", other).code == 0
+    assert list(packages.iterdir()) == []
+
+
+def test_who_has_ended_is_shown_at_its_end(
+    cluster: Agents, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    """The last note of progress is of a moment before."""
+    job = run("submit", "job.py", "--detach").out.strip()
+    assert run("status", job, "--wait", "--timeout", "60s").code == 0
+    with cluster.client() as client:
+        at = {**client.status(job).progress, "iteration": 7, "epoch": 2, "n_epochs": 3}
+        client.coord.set(client.paths.progress(job), json.dumps(at).encode())
+    found = run("status", job, "--json").json
+    assert (found["iteration"], found["epoch"]) == (12, 3)
+    assert "3/3" in run("status", job).out and " 12 " in run("list").out
 
 
 def loud(run: Run, folder: Path) -> str:
@@ -112,7 +136,9 @@ def test_status_of_the_cluster_says_what_is_free_and_why_a_job_waits(cluster: Ag
     assert f"{job} waits for 8 slots" in done.err
     found = run("status", "--json").json
     assert found["slots"] == 2 and found["workers"][0]["name"] == "a"
-    assert run("rm", job).code == 6
+    assert run("rm", job).code == 6 and run("fetch", job).code == 6
+    cluster.start("b", slots=3)
+    assert "Free slots: a 2 of 2, b 3 of 3" in run("status").err
     assert run("stop", job).code == 0
     assert run("stop", job).code == 6
     assert run("status", job, "--json").json["exit_code"] == 5
@@ -283,6 +309,11 @@ def test_a_job_that_fails_ends_with_its_cause_and_exit_code(
     )
     done = run("submit", "wild.py", "--set", "optimizer.learning_rate=1e30", "--set", "epochs=50")
     assert done.code == 7, done.err
+    assert "after a change of its files, submit it again" in done.err
+    assert run("status", "@last", "--wait").code == 7
+    assert run("status", "@last", "--wait", "failed").code == 0  # what was waited for is there
+    assert run("status", "@last", "--wait", "succeeded", "--timeout", "60s").code == 7
+    assert run("status", "@last").code == 0
     assert run("submit", "job.py", "--set", "nothing=1").code == 2
     assert run("submit", "none.py").code == 4
 

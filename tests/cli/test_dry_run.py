@@ -32,6 +32,19 @@ def test_tasks_are_shown(run: Any) -> None:
     assert done.files == set()
 
 
+def test_groups_are_shown(run: Any) -> None:
+    done = run("submit", "job.py", "--dry-run", "-g", "5")
+    assert done.code == 0 and "1 group of 1 task" not in done.out
+    said = "5 groups of 1 task, allreduce: they share each batch, at most 2 samples a group"
+    assert said in done.out
+    done = run("submit", "job.py", "--dry-run", "-g", "64")  # as without --dry-run
+    assert done.code == 2 and "use fewer groups, or a larger batch_size" in done.err
+    done = run("submit", "job.py", "--dry-run", "-g", "3", "-n", "2", "--strategy", "downpour")
+    assert "3 groups of 2 tasks, downpour: each has batches of 10 of its own" in done.out
+    plan = run("submit", "job.py", "--dry-run", "-g", "5", "--json").json
+    assert (plan["groups"], plan["tasks"], plan["strategy"]) == (5, 1, "allreduce")
+
+
 def test_json_has_the_group(run: Any) -> None:
     plan = run("submit", "job.py", "--dry-run", "--tasks", "3", "--json").json
     assert plan["schema"] == "horn.plan/1"

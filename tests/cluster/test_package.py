@@ -139,6 +139,17 @@ def test_a_folder_is_sent_but_what_is_ignored(source):
         packing.pack("job.py", source)
 
 
+def test_files_that_hold_secrets_are_not_sent_unless_it_is_said(source):
+    for name in (".env", ".env.local", "pkg/.env", "server.pem", ".ssh/config"):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text("PASSWORD=x\n")
+    sent = {f.path for f in packing.pack("job.py", source).manifest.files}
+    assert not sent & {".env", ".env.local", "pkg/.env", "server.pem", ".ssh/config"}
+    (source / ".hornignore").write_text("!.env\n")
+    sent = {f.path for f in packing.pack("job.py", source).manifest.files}
+    assert {".env", "pkg/.env"} <= sent and ".env.local" not in sent
+
+
 @pytest.mark.parametrize(
     ("pattern", "yes", "no"),
     [
@@ -342,6 +353,22 @@ def test_hostile_bytes_leave_nothing(nest, name):
 def test_another_manifest_than_the_submission_names_is_refused(nest):
     with pytest.raises(BadPackage, match="manifest: got digest"):
         unpack(nest, manifest_of(GOOD), A, B, expected="0" * 64)
+
+
+@pytest.mark.parametrize("portion", [1, 7, 1000])
+def test_a_forged_package_leaves_no_key_file(nest, tmp_path, portion):
+    """``pack`` refuses one; whoever speaks the protocol himself must not be able to store it."""
+    generate(tmp_path / "cluster.key")
+    key = (tmp_path / "cluster.key").read_bytes()
+    (tmp_path / "cluster.key").unlink()
+    manifest = manifest_of([("a.py", A), ("b", key)])
+    with pytest.raises(BadPackage, match="'b': got the key of a cluster"):
+        with Unpacker(nest, manifest) as unpacker:
+            whole = A + key
+            for at in range(0, len(whole), portion):
+                unpacker.feed(whole[at : at + portion])
+            unpacker.finish()
+    assert not nest.exists()
 
 
 def test_leaving_early_and_errors_leave_nothing(nest):
