@@ -57,7 +57,7 @@ def throughput(n_groups: int, every: int | None) -> tuple[float, dict[str, float
     if every is None:
         run = horn.train(a_job(1), threads=1)
         return run.history[0]["samples_per_s"], {}
-    strategy = horn.Downpour(push_every=every, pull_every=every)
+    strategy = horn.Downpour(every, every, server_optimizer="adagrad")
     run = horn.train(a_job(1), groups=n_groups, strategy=strategy, threads=1)
     n_batches = N_SAMPLES / BATCH / n_groups
     worker, server = run.counters[0], run.counters[-1]
