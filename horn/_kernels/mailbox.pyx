@@ -11,7 +11,15 @@ Layout and reasons: docs/notes/0020.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libc.errno cimport errno
 from libc.string cimport memcpy
+from cpython.buffer cimport PyBuffer_FillInfo
+
+cdef extern from "sys/mman.h" nogil:
+    int PROT_READ, PROT_WRITE, MAP_SHARED, MAP_POPULATE
+    void *MAP_FAILED
+    void *mmap(void *, size_t, int, int, int, long)
+    int munmap(void *, size_t)
 
 cdef extern from *:
     """
@@ -95,6 +103,35 @@ cdef enum:
 CONTROL_BYTES = COUNTERS
 LINE_BYTES = LINE
 DONE, MISMATCH = ALL_HERE, WRONG_STEP
+
+
+cdef class Mapping:
+    """Shared memory of a descriptor, which may be closed: mmap.mmap would keep a copy of it, and a
+    task of a group of n has n of them. Read and written; it goes with its last view.
+
+    Raises
+    ------
+    OSError : as mmap(2).
+    """
+
+    cdef char *start
+    cdef Py_ssize_t size
+
+    def __cinit__(self, int fd, Py_ssize_t size):
+        cdef void *found = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0)
+        if found == MAP_FAILED:
+            raise OSError(errno, f"no memory for mailboxes of {size} bytes")
+        self.start, self.size = <char *>found, size
+
+    def __dealloc__(self):
+        if self.start:
+            munmap(self.start, self.size)
+
+    def __len__(self):
+        return self.size
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.start, self.size, 0, flags)
 
 
 cdef class Step:

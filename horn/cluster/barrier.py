@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from horn.cluster import paths
 from horn.cluster.coord import Coordinator
-from horn.cluster.members import Change, Membership
+from horn.cluster.members import Change
 from horn.cluster.records import Create, Delete, Event, Lost, Reply, Resumed, Step
 from horn.errors import (
     BarrierTimeout,
@@ -30,6 +31,15 @@ from horn.patience import Patience
 TURN_S = 1.0  # how often who waits looks at the clock
 LOOK_S = 0.5  # for each question of the last look before an error
 KEPT = 2  # generations whose marks stay: the one that slow tasks may still read, and this one
+
+
+class Members(Protocol):
+    """What a barrier asks of those who keep an eye on a group: a Membership, or a Roster."""
+
+    def check(self) -> None: ...
+    def departures(self) -> Counter[str]: ...
+    def lost(self, names: Iterable[str], since: Counter[str]) -> tuple[str, ...]: ...
+    def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]: ...
 
 
 @dataclass
@@ -69,7 +79,7 @@ class RegionBarrier:
         members: Iterable[str],
         *,
         epoch: int = 0,
-        membership: Membership | None = None,
+        membership: Members | None = None,
     ) -> None:
         self.coord, self.name, self.membership = coord, name, membership
         self.members = frozenset(paths.checked("member", member) for member in members)
@@ -84,8 +94,7 @@ class RegionBarrier:
         self._departed = membership.departures() if membership is not None else Counter()
         self._wake = threading.Event()
         self._crossing: _Crossing | None = None
-        coord.ensure(f"{folder}/{self._region}")
-        self._remove_older(epoch)
+        self._prepare(epoch)
         self._unsubscribe = [coord.subscribe(self._on_event)]
         if membership is not None:
             self._unsubscribe.append(membership.subscribe(self._on_change))
@@ -316,7 +325,11 @@ class RegionBarrier:
             if folder not in kept and name < paths.generation(generation):
                 self.coord.remove(folder)
 
-    def _remove_older(self, epoch: int) -> None:
-        for region in self.coord.children(self.folder):
+    def _prepare(self, epoch: int) -> None:
+        """The region's folder is there, and none of an earlier epoch."""
+        regions = self.coord.children(self.folder)
+        if self._region not in regions:
+            self.coord.ensure(f"{self.folder}/{self._region}")
+        for region in regions:
             if region.partition("-")[0] < f"{epoch:016x}":
                 self.coord.remove(f"{self.folder}/{region}")

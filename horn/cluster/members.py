@@ -223,13 +223,13 @@ class Membership:
     Fenced : this process's place was given to another.
     """
 
-    def __init__(self, coord: Coordinator, folder: str) -> None:
+    def __init__(self, coord: Coordinator, folder: str, *, is_made: bool = False) -> None:
         self.coord, self.folder = coord, folder
         self._mine: _Mine | None = None
         self._departures: Counter[str] = Counter()
         self._callbacks: list[Callable[[Change], None]] = []
         self._changed = threading.Condition()
-        self._view = View(coord, folder, self._on_change)
+        self._view = View(coord, folder, self._on_change, is_made=is_made)
         self._unsubscribe = coord.subscribe(self._on_event)
 
     def close(self) -> None:
@@ -253,14 +253,7 @@ class Membership:
         with ``replace`` it is removed at once, and its holder, should it live, is fenced.
         """
         path = f"{self.folder}/{paths.checked('member', name)}"
-        data = json.dumps(
-            {
-                "endpoint": endpoint,
-                "versions": {"layout": paths.LAYOUT, **(versions or {})},
-                "info": dict(info or {}),
-            },
-            sort_keys=True,
-        ).encode()
+        data = described(endpoint, versions or {}, info or {})
         deadline = time.monotonic() + timeout_s
         self._view.wait_ready(timeout_s)
         while True:
@@ -282,7 +275,7 @@ class Membership:
             if not self._wait_gone(name, deadline):
                 raise Conflict(
                     f"{path} is held by another process, at "
-                    f"{_endpoint_of(old)}; stop it, or wait until its session ends"
+                    f"{endpoint_of(old)}; stop it, or wait until its session ends"
                 )
 
     def _take_over(self, path: str, data: bytes, old: Node) -> Node | None:
@@ -431,7 +424,20 @@ class Membership:
                 self._changed.notify_all()
 
 
-def _endpoint_of(node: Node | None) -> str:
+def described(
+    endpoint: str, versions: Mapping[str, str | int], info: Mapping[str, Any]
+) -> bytes:
+    """What a member's node says."""
+    said = {
+        "endpoint": endpoint,
+        "versions": {"layout": paths.LAYOUT, **versions},
+        "info": dict(info),
+    }
+    return json.dumps(said, sort_keys=True).encode()
+
+
+def endpoint_of(node: Node | None) -> str:
+    """Where a member says that it is, for people."""
     try:
         return str(json.loads(node.data)["endpoint"]) if node is not None else "an unknown place"
     except (ValueError, KeyError, TypeError):

@@ -78,6 +78,10 @@ class Paths:
     def members(self, job: str, group: int) -> str:
         return f"{self.group(job, group)}/members"
 
+    def table(self, job: str, group: int, epoch: int) -> str:
+        """Who its members are; that of group 0 tells of all where all ranks meet."""
+        return f"{self.group(job, group)}/table-{counted('epoch', epoch):016x}"
+
     def barrier(self, job: str, group: int) -> str:
         return f"{self.group(job, group)}/barrier"
 

@@ -56,8 +56,10 @@ def blocks_of(
     dtype: str,
     first_part: int = 0,
     layout: str = "batch",
+    rank: int | None = None,
 ) -> tuple[list[Channel], dict[int, list[Block]]]:
-    """The channels of a move, and for every destination its blocks in task order.
+    """The channels of a move, and for every destination its blocks in task order; with a rank only
+    those that it sends or wants.
 
     ``shares`` of all who take part by rank, ``dtype`` as in a Channel. A block that several of them
     want is one channel.
@@ -66,23 +68,31 @@ def blocks_of(
     want = program.buffers[move.out].axes
     channels: list[Channel] = []
     wanted: dict[int, list[Block]] = {rank: [] for rank in shares}
+    wants = {rank: _of_axes(share, want, batch_size) for rank, share in shares.items()}
+    # Most have, or want, the same places as others: a group of n has n squared pairs.
+    met: dict[tuple[Any, Any], tuple[Index, Index, tuple[int, ...], Any]] = {}
     for source, src in shares.items():
         sent: dict[tuple[Any, ...], int] = {}
         readers: dict[int, list[int]] = {}
         shapes: dict[int, tuple[int, ...]] = {}
-        for reader, dst in shares.items():
-            meets = [_meet(src, a, dst, b, batch_size) for a, b in zip(have, want, strict=True)]
-            taken, put = tuple(m[0] for m in meets), tuple(m[1] for m in meets)
-            shape = tuple(map(count, taken))
+        places, known = _of_axes(src, have, batch_size)
+        for reader, (theirs, their_key) in wants.items():
+            found = met.get((known, their_key))
+            if found is None:
+                meets = [_meet(a, b) for a, b in zip(places, theirs, strict=True)]
+                taken, put = tuple(m[0] for m in meets), tuple(m[1] for m in meets)
+                found = taken, put, tuple(map(count, taken)), tuple(map(_key, taken))
+                met[known, their_key] = found
+            taken, put, shape, key = found
             if 0 in shape:
                 continue
             part = None
             if source != reader:
-                key = tuple(map(_key, taken))
                 part = sent.setdefault(key, first_part + len(channels) + len(sent))
                 readers.setdefault(part, []).append(reader)
                 shapes[part] = shape
-            wanted[reader].append(Block(source, taken, put, shape, part))
+            if rank is None or rank in (source, reader):
+                wanted[reader].append(Block(source, taken, put, shape, part))
         for part, tasks in readers.items():
             label = f"{move.array} to {move.out}"
             turned = is_turned(have, layout)
@@ -103,9 +113,14 @@ def _key(places: Places) -> Any:
     return (places.start, places.stop) if isinstance(places, slice) else places.tobytes()
 
 
-def _meet(src: Share, have: str, dst: Share, want: str, batch_size: int) -> tuple[Places, Places]:
-    """Where what both have lies: along the source's axis, along the destination's."""
-    a, b = _global(src, have, batch_size), _global(dst, want, batch_size)
+def _of_axes(share: Share, axes: Sequence[str], batch_size: int) -> tuple[Index, Any]:
+    """What a share has along axes, and what is equal where that is."""
+    places = tuple(_global(share, axis, batch_size) for axis in axes)
+    return places, tuple(map(_key, places))
+
+
+def _meet(a: Places, b: Places) -> tuple[Places, Places]:
+    """Where what both have lies: along what the source has, along what the destination wants."""
     if isinstance(a, slice) and isinstance(b, slice):
         start = max(a.start, b.start)
         stop = max(min(a.stop, b.stop), start)
@@ -428,6 +443,7 @@ class Exchange:
                     code,
                     next_part,
                     self.runner.layout,
+                    self.rank,
                 )
                 self.channels.extend(channels)
                 if self.rank not in shares:

@@ -17,6 +17,7 @@ from typing import Any
 
 from horn.cluster.keys import Credential
 from horn.errors import JobError
+from horn.runtime import preload
 from horn.runtime.control import Line, Said, Start
 
 STOP_S = 2.0  # from SIGTERM to SIGKILL
@@ -31,15 +32,22 @@ PREAMBLE = (
     "os.getppid() == int(sys.argv[{}]) or os._exit(1); "
     "sys.path[:] = json.loads(os.environ.pop('HORN_TASK_PATH')); "
 )
-PROGRAM = PREAMBLE.format(3) + "from horn.runtime.process import end, main; end(main())"
+PROGRAM = "from horn.runtime.process import end, main; end(main())"
 
 
 class Child:
     """One task process, as its parent sees it. output : a descriptor that it prints to; by default
-    it shares its parent's stderr.
+    it shares its parent's stderr. code : one with what it imports, of runtime/preload.py.
     """
 
-    def __init__(self, task: int, threads: int, job_id: str, output: int | None = None) -> None:
+    def __init__(
+        self,
+        task: int,
+        threads: int,
+        job_id: str,
+        output: int | None = None,
+        code: int | None = None,
+    ) -> None:
         self.task = task
         self.folder = ""  # to be the current one of a task that was started before it was known
         self.code: int | None = None
@@ -50,14 +58,19 @@ class Child:
         env = {**os.environ, **dict.fromkeys(BLAS, str(threads))}
         env["HORN_TASK_PATH"] = json.dumps(paths)
         arguments = [theirs.fileno(), self.stack, os.getpid(), f"{job_id}:{task}"]
+        boot, inherited = "", [theirs.fileno(), self.stack]
+        if code is not None:
+            boot = preload.BOOT.format(code)
+            inherited.append(code)
+        program = PREAMBLE.format(3) + boot + PROGRAM
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM, *map(str, arguments)],
+                [sys.executable, "-P", "-c", program, *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=2 if output is None else output,  # results are the parent's to say
                 stderr=output,
                 env=env,
-                pass_fds=(theirs.fileno(), self.stack),
+                pass_fds=inherited,
                 process_group=0,  # Ctrl-C in a terminal is for the parent alone
             )
         except OSError as error:
@@ -134,15 +147,17 @@ class Family:
         spares: Sequence[Child] = (),
     ) -> None:
         self.children: list[Child] = []
-        waiting = list(spares)
+        waiting, wanted = list(spares), list(ranks)
+        code = preload.memory() if len(wanted) - len(waiting) >= preload.LEAST else None
         try:
-            for task in ranks:
+            for task in wanted:
                 if waiting:
                     child = waiting.pop(0)
                     child.task, child.folder = task, os.getcwd()
                     self.children.append(child)
                 else:
-                    self.children.append(Child(task, threads, job_id, (outputs or {}).get(task)))
+                    output = (outputs or {}).get(task)
+                    self.children.append(Child(task, threads, job_id, output, code))
             for child in waiting:
                 child.process.kill()
                 child.process.wait()
@@ -150,6 +165,9 @@ class Family:
         except BaseException:
             self.stop()
             raise
+        finally:
+            if code is not None:
+                os.close(code)
 
     def renew(self, ranks: Sequence[int], threads: int, job_id: str) -> None:
         """Others in the place of these, which end at once if they have not."""

@@ -13,6 +13,7 @@ import logging
 import os
 import queue
 import re
+import resource
 import secrets
 import threading
 import time
@@ -29,7 +30,7 @@ from horn.cluster.coord import Coordinator
 from horn.cluster.jobs import Jobs, State
 from horn.cluster.keys import Credential
 from horn.compiler.placement import Placement
-from horn.errors import ClusterError, Conflict, HornError, MemberLost, Stopped
+from horn.errors import ClusterError, Conflict, HornError, JobError, MemberLost, Stopped
 from horn.job import Job
 from horn.loop import overdue
 from horn.progress import Progress
@@ -54,6 +55,10 @@ TICK_MS = 1000  # of the embedded ZooKeeper
 # to another, and it ends the process first.
 SILENCE_S = 86_400.0
 STOPPING = "Stopping at the next iteration, with a checkpoint; Ctrl-C again stops at once."
+# Open files: of a task for each other that it meets, of who starts them for each (its line, its
+# stack, its end, its session with an embedded ZooKeeper), and of both for everything else.
+FDS_PER_PEER = {"shm": 1, "ipc": 6, "tcp": 6}
+FDS_PER_TASK, SPARE_FDS = 5, 64
 URLS = {"shm": "shm://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
 
 
@@ -129,6 +134,28 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def check_room(settings: Settings) -> None:
+    """That this process and its tasks may hold the descriptors that they need.
+
+    Raises
+    ------
+    JobError : says how many they are, and how to allow them.
+    """
+    n, topology = settings.n_processes, settings.topology
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # All ranks meet under allreduce or Downpour's messages, else the tasks of a group.
+    n_met = topology.n_ranks if topology.n_groups > 1 else topology.n_tasks
+    each = n_met * FDS_PER_PEER[settings.transport] + SPARE_FDS
+    mine = n * FDS_PER_TASK + SPARE_FDS
+    for who, need in (("this process", mine), ("each of them", each)):
+        if need > allowed:
+            raise JobError(
+                f"{n} tasks over {settings.transport}: {who} needs {need} open files, but "
+                f"{allowed} are allowed; say ulimit -n {max(mine, each)} before, or ask for fewer "
+                f"groups or tasks"
+            )
+
+
 def launch(
     job: Job,
     draft: Draft,
@@ -152,6 +179,7 @@ def launch(
     """
     name = f"{re.sub('[^A-Za-z0-9_.-]', '-', job.name or 'job').strip('-.') or 'job'}"
     job_id = f"{name[:80]}-{secrets.token_hex(4)}"
+    check_room(settings)
     n_processes = settings.n_processes
     threads = settings.threads or max(cores() // settings.topology.n_workers, 1)
     lasting = lasting or Lasting()

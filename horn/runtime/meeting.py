@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 
-from horn.cluster.barrier import RegionBarrier
+from horn.cluster.barrier import Members, RegionBarrier
 from horn.cluster.coord import Coordinator
 from horn.cluster.keys import Credential
-from horn.cluster.members import Member, Membership
+from horn.cluster.members import Membership
+from horn.cluster.roster import Entry, Publication, Registration, Roster, Table
 from horn.runtime.group import Group
 from horn.runtime.parcel import Opened
 from horn.strategies import Topology
@@ -44,13 +45,11 @@ class Meeting:
         )
         stack.enter_context(coord)
         self.coord = coord
-        self.members = [
-            self._membership(coord.paths.members(run.job, group))
-            for group in range(topology.n_groups)
-        ]
-        self.servers = (
-            self._membership(coord.paths.servers(run.job)) if topology.n_servers else None
-        )
+        self._memberships: dict[str, Membership] = {}
+        self.own: Registration | Membership | None = None
+        self._table: Table | None = None
+        # Who finds servers that come and go watches them; else the table says where they are.
+        self.servers = self.membership(coord.paths.servers(run.job)) if run.journals else None
         self._wire: Transport | None = None
         self._guest: Transport | None = None
         if opened.strategy.has_messages and not run.journals:
@@ -59,21 +58,27 @@ class Meeting:
             self._guest = open_transport(run.url, self._place(topology.server(rank)))
         if is_server and run.journals:
             return  # it registers once it has come back: ``runtime/reunion.py``
+        servers = coord.paths.servers(run.job)
         if is_server:
-            assert self._wire is not None and self.servers is not None
-            self._join(self.servers, rank - topology.n_workers, self._wire.endpoint)
+            assert self._wire is not None
+            self.own = self._registration(servers)
+            self.join(self.own, rank - topology.n_workers, self._wire.endpoint)
             return
         n, number, job = topology.n_tasks, self.task, f"{run.job}/group {self.region}"
         if self.is_joined:
             n, number, job = topology.n_workers, rank, run.job
         self._steps = self._open(n, number, job)
         wire = "" if self._wire is None else self._wire.endpoint
-        self._join(self.members[self.region], self.task, self._steps.endpoint, wire=wire)
+        folder = coord.paths.members(run.job, self.region)
+        # Who publishes looks at all folders before the others join: then these are there.
+        self.own = self.membership(folder) if self._publishes else self._registration(folder)
+        self.join(self.own, self.task, self._steps.endpoint, wire=wire)
         if self._guest is not None:
-            assert self.servers is not None
-            self._join(self.servers, rank, self._guest.endpoint)
+            self.join(self._registration(servers), rank, self._guest.endpoint)
 
-    def _join(self, where: Membership, number: int, endpoint: str, **info: str) -> None:
+    def join(
+        self, where: Registration | Membership, number: int, endpoint: str, **info: str
+    ) -> None:
         """Take a place. Whoever held it in an earlier epoch is fenced, if it still lives."""
         epoch = self.run.epoch
         where.join(
@@ -83,20 +88,53 @@ class Meeting:
             replace=epoch > 0,
         )
 
-    def _wait_for(self, where: Membership, n: int) -> list[Member]:
-        """Numbers 0 to n - 1 as they are in this epoch: those of an earlier one may still be
-        listed.
-        """
-        names = [str(number) for number in range(n)]
-        found = where.wait_for(
-            names,
-            self.run.start_timeout_s,
-            lambda member: int(member.info["epoch"]) >= self.run.epoch,
-        )
-        return [found[name] for name in names]
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all ranks of the job meet, not a group's tasks alone."""
+        return not self.run.journals and (self.is_joined or self._wire is not None)
 
-    def _membership(self, folder: str) -> Membership:
-        found = Membership(self.coord, folder)
+    @property
+    def _publishes(self) -> bool:
+        """Whether this rank writes the table that the others read."""
+        return self.rank == (0 if self._is_whole else self.region * self.topology.n_tasks)
+
+    def table(self) -> Table:
+        """Who they all are, once all are there. Of its barrier's members the roster tells."""
+        if self._table is not None:
+            return self._table
+        run, topology, paths = self.run, self.topology, self.coord.paths
+        first = 0 if self._is_whole else self.region
+        groups = range(topology.n_groups) if self._is_whole else [self.region]
+        counts = {paths.members(run.job, group): topology.n_tasks for group in groups}
+        if self._is_whole and topology.n_servers:
+            counts[paths.servers(run.job)] = topology.n_servers
+        path = paths.table(run.job, first, run.epoch)
+        if self._publishes:
+            assert isinstance(self.own, Membership)
+            self.coord.ensure(*counts)
+            members = {folder: self.membership(folder, is_made=True) for folder in counts}
+            publication = Publication(self.coord, path, members, run.epoch)
+            self.stack.callback(publication.close)
+            self._table = publication.publish(counts, run.start_timeout_s)
+            self.roster: Members = self.own
+        else:
+            assert isinstance(self.own, Registration)
+            publisher = paths.members(run.job, first), "0"
+            roster = Roster(self.coord, path, publisher, self.own)
+            self.stack.callback(roster.close)
+            self._table = roster.wait(counts, run.start_timeout_s)
+            self.roster = roster
+        return self._table
+
+    def membership(self, folder: str, *, is_made: bool = False) -> Membership:
+        """Of a folder, all of whose members this rank watches."""
+        if folder not in self._memberships:
+            found = self._memberships[folder] = Membership(self.coord, folder, is_made=is_made)
+            self.stack.callback(found.close)
+        return self._memberships[folder]
+
+    def _registration(self, folder: str) -> Registration:
+        found = Registration(self.coord, folder)
         self.stack.callback(found.close)
         return found
 
@@ -108,17 +146,16 @@ class Meeting:
         place = Place(number, n, job, self.run.epoch, self.key)
         return self.stack.enter_context(open_transport(self.run.url, place))
 
-    def _endpoints(self, group: int) -> list[tuple[str, str]]:
-        """Of a group's tasks: for supersteps, and for messages."""
-        found = self._wait_for(self.members[group], self.topology.n_tasks)
-        return [(member.endpoint, str(member.info["wire"])) for member in found]
+    def _entries(self, group: int) -> list[Entry]:
+        """Of a group's tasks."""
+        return self.table().folders[self.coord.paths.members(self.run.job, group)]
 
     def group(self) -> Group:
         """The connection for supersteps."""
         run = self.run
         regions = range(self.topology.n_groups) if self.is_joined else [self.region]
         self._steps.connect(
-            [steps for region in regions for steps, _ in self._endpoints(region)],
+            [task.endpoint for region in regions for task in self._entries(region)],
             run.start_timeout_s,
         )
         names = [str(task) for task in range(self.topology.n_tasks)]
@@ -128,7 +165,7 @@ class Meeting:
             str(self.task),
             names,
             epoch=run.epoch,
-            membership=self.members[self.region],
+            membership=self.roster,
         )
         self.stack.callback(barrier.close)
         return Group(
@@ -142,9 +179,10 @@ class Meeting:
     def wires(self) -> list[str]:
         """The endpoints of all ranks for messages between batches."""
         groups = range(self.topology.n_groups)
-        found = [wire for group in groups for _, wire in self._endpoints(group)]
-        if self.servers is not None:
-            found += [m.endpoint for m in self._wait_for(self.servers, self.topology.n_servers)]
+        found = [task.wire for group in groups for task in self._entries(group)]
+        if self.topology.n_servers:
+            servers = self.table().folders[self.coord.paths.servers(self.run.job)]
+            found += [server.endpoint for server in servers]
         return found
 
     def wire(self) -> Transport | None:

@@ -58,7 +58,9 @@ class Reunion:
 
     def __init__(self, meeting: Meeting) -> None:
         self.meeting, self.run = meeting, meeting.run
-        self._groups = [Watched(members) for members in meeting.members]
+        self._groups: list[Watched] = []  # a server's: they come and go, too
+        if self._is_server:
+            self._watch(meeting.topology.n_groups)
         assert meeting.servers is not None
         self._servers = Watched(meeting.servers)
         self._looked = time.monotonic()
@@ -82,11 +84,14 @@ class Reunion:
 
     def epoch(self, group: int) -> int:
         """The highest of a group's tasks."""
-        while len(self._groups) <= group:  # it came later
-            folder = self.meeting.coord.paths.members(self.run.job, len(self._groups))
-            self._groups.append(Watched(self.meeting._membership(folder)))
+        self._watch(group + 1)  # it may have come later
         found = self._groups[group].members().values()
         return max((int(member.info["epoch"]) for member in found), default=0)
+
+    def _watch(self, n_groups: int) -> None:
+        while len(self._groups) < n_groups:
+            folder = self.meeting.coord.paths.members(self.run.job, len(self._groups))
+            self._groups.append(Watched(self.meeting.membership(folder)))
 
     def is_anybody_there(self) -> bool:
         """Whether a task of any group is registered."""
@@ -96,10 +101,11 @@ class Reunion:
         """That this process still has its place. After a pause it asks; else it has been told."""
         now, looked = time.monotonic(), self._looked
         self._looked = now
-        mine = self._servers if self._is_server else self._groups[self.meeting.region]
+        mine = self.meeting.servers if self._is_server else self.meeting.own
+        assert mine is not None
         if now - looked > PAUSE_S:
-            mine.membership.confirm()
-        mine.membership.check()
+            mine.confirm()
+        mine.check()
 
     @property
     def _is_server(self) -> bool:
@@ -145,7 +151,7 @@ def served(
     if lasting.expect(groups, run.epoch - run.epoch % EPOCHS):
         journal.save(*lasting.state())
     assert meeting.servers is not None
-    meeting._join(meeting.servers, number, hub.endpoint)
+    meeting.join(meeting.servers, number, hub.endpoint)
     ready()
     spent = serve(lasting, hub, journal, reunion, idle_s)
     return {

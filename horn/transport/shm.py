@@ -24,7 +24,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from horn._kernels.mailbox import CONTROL_BYTES, DONE, LINE_BYTES, MISMATCH, Mailboxes, Step
+from horn._kernels.mailbox import (
+    CONTROL_BYTES,
+    DONE,
+    LINE_BYTES,
+    MISMATCH,
+    Mailboxes,
+    Mapping,
+    Step,
+)
 from horn.errors import BarrierTimeout, JobError
 from horn.patience import Patience
 from horn.runtime.messages import (
@@ -231,12 +239,12 @@ class Shm(Transport):
         mine = digest(channels)
         offsets, sizes = _layout(list(by_part.values()), self.n_tasks)
         size = sizes[self.task]
-        segments: dict[int, mmap.mmap] = {}
+        segments: dict[int, Mapping] = {}
         fd = _segment(size)
         try:
             for task in self._peers:
                 self._send(task, Plan(digest=mine, size=size), (), patience, fd)
-            segments[self.task] = _map(fd, size)
+            segments[self.task] = Mapping(fd, size)
         finally:
             os.close(fd)
         while waiting := [t for t, peer in self._peers.items() if not peer.plans]:
@@ -259,7 +267,7 @@ class Shm(Transport):
                 if not theirs.size == real == sizes[task] or seals & SEALS != SEALS:
                     got = f"{real} bytes, seals {seals:#x}"
                     raise BadFrame(f"segment of {peer.name}", got, f"{sizes[task]}, sealed")
-                segments[task] = _map(their_fd, real)
+                segments[task] = Mapping(their_fd, real)
             finally:
                 os.close(their_fd)
         self._steps.clear()
@@ -633,15 +641,11 @@ def _segment(size: int) -> int:
     return fd
 
 
-def _map(fd: int, size: int) -> mmap.mmap:
-    return mmap.mmap(fd, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
-
-
-def _view(segment: mmap.mmap, channel: Channel, offset: int) -> Array:
+def _view(segment: Mapping, channel: Channel, offset: int) -> Array:
     if not channel.n_bytes:
         return np.empty(channel.shape, channel.dtype)
     count = channel.n_bytes // np.dtype(channel.dtype).itemsize
-    return np.frombuffer(segment, channel.dtype, count, offset).reshape(channel.shape)
+    return np.frombuffer(memoryview(segment), channel.dtype, count, offset).reshape(channel.shape)
 
 
 def _bodies_to_memfd(bodies: Sequence[Buffer]) -> int:

@@ -178,7 +178,7 @@ def set_in_start(phase: str, mark: str, rank: int, iteration: int) -> None:
     if phase == "start" and not os.path.exists(mark):
         from horn.runtime.meeting import Meeting
 
-        after(Meeting, "_join", lambda: die(mark))  # it is listed, and others wait for it
+        after(Meeting, "join", lambda: die(mark))  # it is listed, and others wait for it
     if phase == PUSHING:
         from horn.runtime.lasting import LastingWire
 
@@ -379,7 +379,7 @@ def _at(module: str, name: str, when: Callable[..., None]) -> Callable[[Callable
 POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "reading": lambda kill: kill(),  # its parcel
     "joining": _at("horn.runtime.meeting", "Meeting.__init__", before),
-    "joined": _at("horn.runtime.meeting", "Meeting._join", after),  # it is listed: others wait
+    "joined": _at("horn.runtime.meeting", "Meeting.join", after),  # it is listed: others wait
     "connecting": _at("horn.runtime.meeting", "Meeting.group", before),
     "compiling": _at("horn.runtime.process", "Seat", before),
     "compiled": _at("horn.runtime.process", "Loop", before),

@@ -1,0 +1,151 @@
+"""The table of a group: one writes it, all read it; who goes, comes late or is fenced."""
+
+from __future__ import annotations
+
+import pytest
+
+from horn import errors
+from horn.cluster.members import Membership
+from horn.cluster.roster import Publication, Registration, Roster
+from tests.cluster.helpers import Call, end_session, wait_until
+from tests.cluster.relay import Relay
+
+pytestmark = [pytest.mark.net, pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def folder(zookeeper):
+    return f"{zookeeper.root}/members"
+
+
+class Group:
+    """Members 0 (who publishes) to n - 1, each with a session of its own."""
+
+    def __init__(self, folder, connect, n, epoch=0, **more):
+        self.folder, self.counts = folder, {folder: n}
+        self.path = folder.replace("members", f"table-{epoch}")
+        self.coords = [connect() for _ in range(n)]
+        self.first = Membership(self.coords[0], folder)
+        self.first.join("0", "shm://0", info={"epoch": epoch}, **more)
+        self.publication = Publication(self.coords[0], self.path, {folder: self.first}, epoch)
+        self.others = [Registration(coord, folder) for coord in self.coords[1:]]
+        self.rosters = [
+            Roster(coord, self.path, (folder, "0"), own)
+            for coord, own in zip(self.coords[1:], self.others, strict=True)
+        ]
+        self.epoch, self.more = epoch, more
+
+    def join(self, number):
+        self.others[number - 1].join(
+            str(number), f"shm://{number}", info={"epoch": self.epoch, "wire": "w"}, **self.more
+        )
+
+    def meet(self, timeout_s=10.0):
+        for number in range(1, len(self.coords)):
+            self.join(number)
+        table = self.publication.publish(self.counts, timeout_s)
+        for roster in self.rosters:
+            assert roster.wait(self.counts, timeout_s) == table
+        return table
+
+
+def test_all_read_what_one_has_written(folder, connect):
+    table = Group(folder, connect, 3).meet()
+    assert [e.endpoint for e in table.folders[folder]] == ["shm://0", "shm://1", "shm://2"]
+    assert [e.wire for e in table.folders[folder]] == ["", "w", "w"] and table.gone == []
+
+
+def test_who_goes_is_known_to_all(folder, connect):
+    group = Group(folder, connect, 4)
+    group.meet()
+    roster = group.rosters[0]
+    before, heard = roster.departures(), []
+    roster.subscribe(lambda change: heard.append(change.left))
+    roster.check()
+    assert roster.lost(["0", "1", "2", "3"], before) == ()
+    group.coords[3].close()
+    wait_until(lambda: bool(heard))
+    roster.check()
+    assert roster.lost(["0", "1", "2", "3"], before) == ("3",)
+
+
+def test_the_table_goes_with_its_writer(folder, connect):
+    group = Group(folder, connect, 3)
+    group.meet()
+    roster, heard = group.rosters[1], []
+    before = roster.departures()
+    roster.subscribe(lambda change: heard.append(change.left))
+    group.coords[0].close()
+    wait_until(lambda: bool(heard))
+    roster.check()
+    assert roster.lost(["0", "1"], before) == ("0",)
+
+
+def test_waiting_names_the_absent(folder, connect):
+    group = Group(folder, connect, 4)
+    group.join(1)
+    with pytest.raises(errors.BarrierTimeout, match="registration in .*only 2 of 4") as caught:
+        group.rosters[0].wait(group.counts, 0.2)
+    assert caught.value.absent == ("2", "3")
+    with pytest.raises(errors.BarrierTimeout) as caught:
+        group.publication.publish(group.counts, 0.2)
+    assert caught.value.absent == ("2", "3")
+
+
+def test_a_table_that_was_not_written_names_its_writer(folder, connect):
+    group = Group(folder, connect, 2)
+    group.join(1)
+    with pytest.raises(errors.BarrierTimeout, match="has not said so") as caught:
+        group.rosters[0].wait(group.counts, 0.2)
+    assert caught.value.absent == ("0",)
+
+
+def test_another_epoch_takes_all_places_and_fences_who_had_them(folder, connect):
+    old = Group(folder, connect, 3)
+    old.meet()
+    new = Group(folder, connect, 3, epoch=1, replace=True)
+    assert new.meet().epoch == 1  # the table of before does not count
+    with pytest.raises(errors.Fenced, match="another process took its place"):
+        old.others[1].confirm()
+    wait_until(lambda: old.others[0]._node.is_stale)
+    for _ in range(2):
+        with pytest.raises(errors.Fenced, match="another process took its place"):
+            old.rosters[0].check()
+
+
+def test_a_held_name_is_a_conflict_until_its_session_ends(folder, connect):
+    holder, other = connect(), Registration(connect(), folder)
+    Registration(holder, folder).join("a", "tcp://old")
+    with pytest.raises(errors.Conflict, match="held by another process, at tcp://old"):
+        other.join("a", "tcp://new", timeout_s=0.2)
+    waiting = Call(other.join, "a", "tcp://new")
+    holder.close()
+    assert waiting.result() > 0
+    other.check()
+
+
+def test_what_changed_while_the_connection_was_broken_is_seen(zookeeper, folder, connect):
+    with Relay(zookeeper.hosts) as relay:
+        group = Group(folder, connect, 2)
+        cut = connect(relay.hosts)
+        own = Registration(cut, folder)
+        own.join("2", "shm://2", info={"epoch": 0})
+        group.counts[folder] = 3
+        group.meet()
+        roster = Roster(cut, group.path, (folder, "0"), own)
+        roster.wait(group.counts, 10.0)
+        before = roster.departures()
+        relay.cut()
+        wait_until(lambda: not cut.connected)
+        group.coords[1].close()
+        wait_until(lambda: bool(group.publication._gone))
+        relay.mend()
+        wait_until(lambda: roster.check() is None and roster.lost(["1"], before) == ("1",))
+
+
+def test_a_session_that_ends_is_heard_of(folder, connect):
+    group = Group(folder, connect, 2)
+    group.meet()
+    end_session(group.coords[1])
+    with pytest.raises(errors.SessionLost):
+        wait_until(lambda: group.rosters[0].check())
