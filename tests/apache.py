@@ -25,6 +25,8 @@ from tests.hosts import Host
 JAR = Path("/usr/share/java/zookeeper.jar")
 # With it the server's warnings are in output.log; without it nothing is.
 LOGGER_JAR = Path("/usr/share/java/slf4j-simple.jar")
+# TLS needs it, and the manifest of Debian's zookeeper.jar forgets it.
+CODEC_JAR = Path("/usr/share/java/netty-codec.jar")
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 START_TIMEOUT_S = 60.0
 
@@ -117,7 +119,7 @@ class _Process:
                     *prefix,
                     "java",
                     "-cp",
-                    f"{JAR}:{LOGGER_JAR}",
+                    f"{JAR}:{LOGGER_JAR}:{CODEC_JAR}",
                     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
                     "-Xmx256m",
                     "-Dfile.encoding=UTF-8",

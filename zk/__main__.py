@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import ssl
 import sys
+from collections.abc import Callable
 
 from zk.errors import LogError, ServerError
 from zk.server import make_tls, serve
@@ -29,14 +31,24 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run; the exit code is 0, or what DESIGN 8 says: 2 usage, 3 disk, 6 port or folder in use."""
-    args = parser().parse_args(argv)
+def main(
+    argv: list[str] | None = None,
+    tls_for: Callable[[str], ssl.SSLContext | None] | None = None,
+    epilog: str | None = None,
+) -> int:
+    """Run; the exit code is 0, or what DESIGN 8 says: 2 usage, 3 disk, 6 port or folder in use.
+    ``tls_for`` : of an address that is bound, where no certificate is given. ``epilog`` : of help.
+    """
+    known = parser()
+    known.epilog = epilog
+    args = known.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     try:
         if args.tick_ms < 1 or not 0 <= args.port <= 65535:
             raise ServerError("--tick-ms is at least 1, and --port is from 0 to 65535")
         tls = make_tls(args.tls_cert, args.tls_key, args.tls_ca) if args.tls_cert else None
+        if tls is None and tls_for is not None:
+            tls = tls_for(args.bind)
         serve(
             port=args.port,
             bind=args.bind,

@@ -256,8 +256,9 @@ class Server:
         tls_port: int | None = None,
         super_digest: str | None = None,
         warn_every_s: float = WARN_EVERY_S,
+        is_open: bool = False,
     ) -> None:
-        check_bind(host, has_tls=tls is not None and tls_port is None)
+        check_bind(host, has_tls=is_open or (tls is not None and tls_port is None))
         self.host, self.port, self.tls, self.tls_port = host, port, tls, tls_port
         self.service = Service(tick_ms, os.urandom, super_digest)
         self._awake = Awake(tick_ms, now_ms())
@@ -550,7 +551,7 @@ class EmbeddedServer:
     ``port`` 0 lets the system choose; after ``start`` it is the real one, and a later ``start``
     takes it again. ``data_dir`` None keeps everything in memory: after another ``start`` nothing of
     it is there, and clients of then hear that their sessions are over. ``tick_ms`` is the unit of
-    session expiry.
+    session expiry. ``is_open``: it may be reached from other hosts without TLS.
 
     Raises
     ------
@@ -566,7 +567,9 @@ class EmbeddedServer:
         *,
         tls: ssl.SSLContext | None = None,
         super_digest: str | None = None,
+        is_open: bool = False,
     ) -> None:
+        self._is_open = is_open
         self.host, self.port, self.data_dir, self.tick_ms = host, port, data_dir, tick_ms
         self._tls, self._super_digest = tls, super_digest
         self._server: Server | None = None
@@ -639,6 +642,7 @@ class EmbeddedServer:
             tls=self._tls,
             super_digest=self._super_digest,
             warn_every_s=math.inf,
+            is_open=self._is_open,
         )
         if self._server is not None and self.data_dir is None:
             # What it had is forgotten, but not how far it was: else clients of then, who know a

@@ -27,7 +27,24 @@ def options(function: F) -> F:
         metavar="HOSTS",
         help="ZooKeeper, as host:port[,host:port]. HORN_ZK says it as well.",
     )
-    return zk(key_option(function))
+    return zk(tls_option(key_option(function)))
+
+
+def tls_option(function: F) -> F:
+    """--zk-tls, which is HORN_ZK_TLS of this process."""
+
+    def set_variable(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            os.environ["HORN_ZK_TLS"] = value
+
+    return click.option(
+        "--zk-tls",
+        metavar="auto|key|off|FILES",
+        expose_value=False,
+        callback=set_variable,
+        help="Encrypt what goes to ZooKeeper: off loopback if there is a key (auto), always, "
+        "never, or with the PEM files AUTHORITY[,OWN]. HORN_ZK_TLS says it as well.",
+    )(function)
 
 
 def key_option(function: F) -> F:

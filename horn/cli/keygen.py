@@ -1,18 +1,66 @@
-"""horn keygen: the key of a cluster."""
+"""horn keygen: the key of a cluster, and certificates of it for a ZooKeeper that is not horn's."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import click
+
+from horn.errors import JobError
+
+SETTINGS = """\
+# TLS with the certificates that horn keygen --tls made. Add this to zoo.cfg, take clientPort out,
+# and put the files where it says; who has the cluster's key gets in.
+secureClientPort=2181
+serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
+ssl.clientAuth=need
+ssl.keyStore.location={folder}/zookeeper.pem
+ssl.keyStore.type=PEM
+ssl.trustStore.location={folder}/authority.pem
+ssl.trustStore.type=PEM
+"""
 
 
 @click.command(short_help="Make the key of a cluster.")
 @click.argument("path", type=click.Path(dir_okay=False))
-def command(path: str) -> None:
+@click.option("--tls", "folder", metavar="DIR", type=click.Path(file_okay=False),
+              help="Write certificates of the key for an Apache ZooKeeper into DIR, and what its "
+              "zoo.cfg needs; of the key in PATH, if it is there.")  # fmt: skip
+def command(path: str, folder: str | None) -> None:
     """Make a new key in the file PATH (mode 0600) and print its fingerprint.
 
     Every worker and whoever submits needs a copy: --key FILE, or HORN_KEY=FILE. A key is never
-    overwritten; a new one is a new file.
+    overwritten; a new one is a new file. horn's own ZooKeeper needs no certificates, only the key.
     """
-    from horn.cluster.keys import generate
+    from horn.cluster.keys import Key, generate
 
-    click.echo(generate(path).fingerprint)
+    key = Key.from_file(path) if folder is not None and os.path.lexists(path) else generate(path)
+    if folder is not None:
+        from horn.cluster.certificates import Authority
+
+        own = Authority(key).trust("server")
+        try:
+            os.makedirs(folder, exist_ok=True)
+            _write(folder, "authority.pem", own.authority, 0o644)
+            _write(folder, "zookeeper.pem", own.identity, 0o600)
+            settings = SETTINGS.format(folder=os.path.abspath(folder))
+            _write(folder, "zoo.cfg", settings, 0o644)
+        except OSError as error:
+            raise JobError(f"{error.filename or folder} cannot be written: {error}") from error
+    click.echo(key.fingerprint)
+
+
+def _write(folder: str, name: str, text: str, mode: int) -> None:
+    """A whole file or none."""
+    path = Path(folder, name)
+    temporary = path.with_name(f".{name}-{os.getpid()}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(fd, "w") as file:
+            os.fchmod(fd, mode)
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise

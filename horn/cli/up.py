@@ -18,6 +18,7 @@ from horn.cli import _cluster
 
 if TYPE_CHECKING:
     from horn.cluster.client import Cluster
+    from horn.cluster.keys import Key
     from horn.cluster.worker import Agent
 
 PORT = 4675  # of ZooKeeper, where nodes have to find it
@@ -43,6 +44,7 @@ LEAVE_S = 10.0  # for them to hear that all is over
 @click.option("--dir", "folder", type=click.Path(file_okay=False), metavar="DIR")
 @click.option("--shared", type=click.Path(file_okay=False), metavar="DIR",
               help="A folder that all machines see.")  # fmt: skip
+@_cluster.tls_option
 @_cluster.key_option
 @click.option("--insecure", is_flag=True, help="Accept several nodes without a key.")
 def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | None,
@@ -64,13 +66,13 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
     if is_joined and head is None:
         raise click.UsageError("--join: name the first node with --first HOST")
     logging.basicConfig(level=os.environ.get("HORN_LOG_LEVEL", "WARNING").upper())
-    mine = address or (_cluster.host_name() if is_joined else "127.0.0.1")
+    mine = address or (_own_address() if is_joined else "127.0.0.1")
     key = _cluster.key_of(key_file)
     hosts = f"{head}:{port}" if is_joined else ""
     with ExitStack() as stack:
         if rank == 0:
             hosts = _zookeeper(stack, mine if is_joined else "127.0.0.1",
-                               port if is_joined else 0, hosts)  # fmt: skip
+                               port if is_joined else 0, hosts, key, insecure)  # fmt: skip
         offer = Offer(
             hosts=hosts,
             slots=slots or len(os.sched_getaffinity(0)),
@@ -105,10 +107,48 @@ def first_node(names: str) -> str:
     return found[1] + inside
 
 
-def _zookeeper(stack: ExitStack, address: str, port: int, hosts: str) -> str:
-    import zk
+def _own_address() -> str:
+    """That of this machine's name, by which the others reach it."""
+    import socket
 
-    server = zk.EmbeddedServer(port=port, host=address, tick_ms=500)
+    from horn.cluster.tls import is_loopback
+    from horn.errors import JobError
+
+    name = socket.gethostname()
+    try:
+        found = socket.gethostbyname(name)
+    except OSError as error:
+        raise JobError(
+            f"this machine's name {name} has no address ({error}); give --host ADDRESS, where the "
+            f"other nodes reach it"
+        ) from None
+    if is_loopback(found):
+        raise JobError(
+            f"this machine's name {name} is {found} here, which other nodes do not reach; give "
+            f"--host ADDRESS, where they do"
+        )
+    return found
+
+
+def _zookeeper(
+    stack: ExitStack, address: str, port: int, hosts: str, key: Key | None, is_open: bool
+) -> str:
+    """Off loopback it takes the key, or that it may do without is said."""
+    import zk
+    from horn.cluster.tls import is_loopback, is_wanted
+    from horn.errors import JobError
+
+    tls = None
+    if key is not None and is_wanted(hosts or f"{address}:{port}"):
+        from horn.cluster.certificates import server_context
+
+        tls = server_context(key)
+    elif key is None and not is_open and not is_loopback(address):
+        raise JobError(
+            f"{address} can be reached from other hosts, and there is no key: make one with  "
+            f"horn keygen FILE  and give --key FILE on every node; --insecure does without"
+        )
+    server = zk.EmbeddedServer(port=port, host=address, tick_ms=500, tls=tls, is_open=is_open)
     found = stack.enter_context(server).hosts
     return hosts or found
 

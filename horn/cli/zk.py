@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import ssl
 
 import click
 
+from horn.cli import _cluster
 from horn.errors import JobError
+
+EPILOG = (
+    "With --key FILE (or HORN_KEY), the cluster's key from horn keygen, the server speaks TLS off "
+    "loopback, and lets in who has the key. No certificates are needed."
+)
 
 
 @click.command(
@@ -15,10 +22,28 @@ from horn.errors import JobError
     short_help="Run the embedded ZooKeeper server.",
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )
+@_cluster.key_option
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def command(args: tuple[str, ...]) -> int:
+def command(args: tuple[str, ...], key_file: str | None) -> int:
     """Run the embedded ZooKeeper server until Ctrl-C. See horn zk --help for its own options."""
     if importlib.util.find_spec("zk.__main__") is None:
         raise JobError("the embedded ZooKeeper server is not installed; install horn-bsp again")
-    result = importlib.import_module("zk.__main__").main(list(args))
+
+    def tls_for(address: str) -> ssl.SSLContext | None:
+        from horn.cluster.tls import is_loopback, is_wanted
+
+        key = _cluster.key_of(key_file)
+        if not is_wanted(f"{address}:0") or (key is None and is_loopback(address)):
+            return None
+        if key is None:
+            raise JobError(
+                f"{address} can be reached from other hosts, so the server speaks TLS there, and "
+                f"its certificates are made of the cluster's key: make one with  horn keygen FILE  "
+                f"and give --key FILE, or set HORN_KEY"
+            )
+        from horn.cluster.certificates import server_context
+
+        return server_context(key)
+
+    result = importlib.import_module("zk.__main__").main(list(args), tls_for, EPILOG)
     return result if isinstance(result, int) else 0

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horn.cluster import submission
+from horn.cluster import submission, tls
 from horn.cluster.coord import Coordinator
 from horn.cluster.jobs import ENDED, Jobs, State
 from horn.cluster.keys import Key
@@ -81,7 +81,7 @@ class Cluster:
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Cluster:
-        credential = None if self.key is None else self.key.zookeeper()
+        credential = tls.credential(self.key, self.hosts)
         self.coord = self._stack.enter_context(
             Coordinator(self.hosts, timeout_s=self.timeout_s, credential=credential)
         )

@@ -47,6 +47,7 @@ from horn.cluster.records import (
     Suspended,
     Tls,
 )
+from horn.cluster.tls import context_of
 from horn.errors import (
     AccessDenied,
     JobError,
@@ -61,6 +62,8 @@ _kazoo_logger.addHandler(logging.NullHandler())  # what it says, horn says as an
 # It writes each request at level DEBUG, the password of the digest in clear among them.
 _kazoo_logger.addFilter(lambda record: "auth" not in record.getMessage().lower())
 
+# What comes of a handshake with a server that speaks in clear; ours hangs up.
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING")
 CLOSED = "closed here"  # the reason of an orderly end
 STILL_S = 0.5  # a wait that ends so late ended while this process, or its machine, stood still
 AWAKE_S = 2.0  # who stood still has so long to learn whether its session is over
@@ -116,7 +119,10 @@ class Coordinator(Nodes):
         self._timer: threading.Timer | None = None
         self._later: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._latecomer: threading.Thread | None = None  # runs what is in it, once there is some
-        self._handler = _Handler(self, _context(tls) if tls else None)
+        context = _context(tls) if tls else None
+        if context is None and credential is not None and credential.tls is not None:
+            context = context_of(credential.tls)
+        self._handler = _Handler(self, context)
         self._acl, auth = None, None
         if credential is not None:
             auth = [("digest", credential.text)]
@@ -201,7 +207,11 @@ class Coordinator(Nodes):
             except socket.gaierror:
                 return f"no address for the name {host!r}"
         self._handler.has_tried.wait(CONNECT_S)
-        return self._handler.failure or "it accepts connections but does not answer"
+        if self._handler.failure:
+            return self._handler.failure
+        if self._handler.context is not None:
+            return "it ends encrypted connections: its certificates are of another key, or none"
+        return "it accepts connections but does not answer"
 
     def __enter__(self) -> Coordinator:
         return self
@@ -597,6 +607,11 @@ def _context(tls: Tls) -> ssl.SSLContext:
 def _words(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason in NO_TLS:
+        return (
+            "it speaks no TLS there, or has hung up; Apache's gets certificates of the cluster's "
+            "key from  horn keygen --tls ; --zk-tls off accepts a password in clear"
+        )
     return (error.strerror or str(error) or "no answer").lower()
 
 

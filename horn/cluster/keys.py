@@ -32,16 +32,30 @@ SERVICE_ROLES = ("client", "worker")
 _SALT = b"horn cluster key 1"
 
 
+class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Certificates for one end of TLS to ZooKeeper, in PEM: whose the other end's must be, and this
+    end's own with its private key. checks_names : of the servers, not only who signed.
+    """
+
+    authority: str
+    identity: str = ""
+    checks_names: bool = False
+
+    def __repr__(self) -> str:
+        return "Trust()"
+
+
 class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who one is to ZooKeeper: a name and a password in digest form; the secret itself is not sent.
 
     job : whose tasks it is for; "" for the cluster's own, which reaches everything. owner : the
-    cluster's ``id``, which may reach what the job's tasks make.
+    cluster's ``id``, which may reach what the job's tasks make. tls : the connection is encrypted.
     """
 
     secret: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
     job: str = ""
     owner: str = ""
+    tls: Trust | None = None
 
     @property
     def text(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from horn.cluster import tls
 from horn.cluster.assignment import Assignment
 from horn.cluster.coord import Coordinator
 from horn.cluster.depot import Depot
@@ -67,7 +68,7 @@ class Preparer:
             submission=msgspec.to_builtins(found),
             zookeeper=self.offer.hosts,
             key=None if key is None else key.job(job),
-            credential=None if key is None else key.zookeeper_of(job),
+            credential=tls.credential(key, self.offer.hosts, job),
             threads=self.threads,
             can_save=len(folders) == 1,
             begin=order.begin,

@@ -33,6 +33,7 @@ from horn.cluster.offer import Offer, default_folder, terms
 from horn.cluster.preparing import Preparer
 from horn.cluster.records import Event, Lost, Node, Reply, Suspended
 from horn.cluster.runs import Foreman, Run
+from horn.cluster.tls import credential
 from horn.cluster.versions import versions
 from horn.errors import (
     ClusterError,
@@ -150,7 +151,7 @@ class Agent:
 
     def _session(self) -> None:
         offer = self.offer
-        own = None if offer.key is None else offer.key.zookeeper()
+        own = credential(offer.key, offer.hosts)
         self._beat_at = self._sure_at = time.monotonic()
         with ExitStack() as stack:
             coord = stack.enter_context(

@@ -136,7 +136,8 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        return os.environ | {"PYTHONPATH": str(ROOT)}
+        # ZooKeeper's TLS has tests of its own, tests/cluster/test_recipes.py.
+        return os.environ | {"PYTHONPATH": str(ROOT), "HORN_ZK_TLS": "off"}
 
     def kill(self, number: int, how: int = signal.SIGKILL) -> None:
         self.workers[number].send_signal(how)
