@@ -46,7 +46,7 @@ class Authority:
         if role == "server":
             uses.append(ExtendedKeyUsageOID.SERVER_AUTH)
         own = self._certificate(_name(f"horn {role}"), private.public_key(), uses)
-        secret = private.private_bytes(
+        secret: bytes = private.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
@@ -99,4 +99,5 @@ def _usage(is_authority: bool) -> x509.KeyUsage:
 
 
 def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+    found: bytes = certificate.public_bytes(serialization.Encoding.PEM)
+    return found.decode()
