@@ -14,6 +14,7 @@ from typing import Any
 
 from horn.cursor import plain_row
 from horn.errors import CheckpointError, Conflict
+from horn.identity import check_same
 
 FORMAT = 1
 EPOCHS = 1 << 20  # of each start of the run: so many restarts are told apart
@@ -27,11 +28,13 @@ class Journals:
 
     Raises
     ------
-    Conflict : not to be resumed, but there is a run. CheckpointError : it is another job's, or
-    cannot be read or written.
+    Conflict : not to be resumed, but there is a run. CheckpointError : it is another job's (which
+    ``is_changed`` allows), or cannot be read or written.
     """
 
-    def __init__(self, folder: Path, mine: Mapping[str, Any], resume: bool) -> None:
+    def __init__(
+        self, folder: Path, mine: Mapping[str, Any], resume: bool, is_changed: bool = False
+    ) -> None:
         self.path = folder / "servers"
         self.mine = json.loads(json.dumps(mine))
         self.n_starts, self.rows = 1, list[dict[str, Any]]()
@@ -49,11 +52,7 @@ class Journals:
                 f"another folder"
             )
         if found is not None:
-            theirs = found["identity"]
-            wrong = [k for k in sorted({*theirs, *self.mine}) if theirs.get(k) != self.mine.get(k)]
-            if wrong:
-                what = f"is of another job, which differs in {', '.join(wrong)}"
-                raise CheckpointError(str(file), what)
+            check_same(str(file), found["identity"], self.mine, is_changed)
             self.n_starts, self.rows = found["n_starts"] + 1, found["rows"]
             self.told = found["told"]
         self._write()

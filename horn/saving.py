@@ -16,15 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from horn import summary
 from horn.backends import Array
 from horn.checkpoint import Checkpoints, Opened, Piece, Written, write_part
 from horn.cursor import Cursor, plain_row
 from horn.errors import CheckpointError, Conflict, HornError, ProtocolError, Stopped
+from horn.identity import check_same
 from horn.job import Job
 from horn.journals import Journals
 from horn.loop import Best, Loop
-from horn.network import Network
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +81,13 @@ def restore(
         cursor.own_total, cursor.own_samples = 0.0, 0
     engine = loop.engine
 
+    has_slots = set(opened.names("slot"))
+
     def cut(kind: str, names: Mapping[str, Array]) -> dict[str, Array]:
         return {
-            name: opened.cut(kind, name, engine.places(name), array.dtype, parts)
+            name: array.copy()  # another optimizer's, as it begins: the job was changed knowingly
+            if kind == "slot" and name not in has_slots
+            else opened.cut(kind, name, engine.places(name), array.dtype, parts)
             for name, array in names.items()
         }
 
@@ -137,47 +140,16 @@ class Writer:
             self._thread = None
 
 
-def shapes(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:
-    """Of every learned array and State, by ("parameter" or "state", name)."""
-    found: dict[tuple[str, str], tuple[int, ...]] = {}
-    for layer in network.layers[1:]:
-        for link in layer.links:
-            found["parameter", link.weight] = link.shape(layer.size)
-        if layer.bias is not None:
-            found["parameter", layer.bias_name] = (layer.size,)
-        found |= {("parameter", f"{layer.name}.{n}"): (layer.size,) for n in layer.parameters}
-        found |= {("state", f"{layer.name}.{n}"): (layer.size,) for n in layer.states}
-    return found
-
-
-def identity(job: Job, strategy: str) -> dict[str, Any]:
-    """What of a job must be the same where it goes on. How long it trains may change."""
-    network = job.network
-    return {
-        "layers": [
-            {"name": layer.name, "size": layer.size, "neuron": layer.neuron.__name__,
-             "activation": layer.activation_name}
-            for layer in network.layers
-        ],
-        "shapes": {name: list(shape) for (_, name), shape in shapes(network).items()},
-        "seed": network.seed,
-        "optimizer": summary.in_words(job.optimizer),
-        "batch_size": job.batch_size,
-        "samples": len(job.data),
-        "dtype": job.dtype,
-        "strategy": strategy,
-    }  # fmt: skip
-
-
-def check_fits(opened: Opened, job: Job, mine: Mapping[str, Any]) -> None:
-    """Raises CheckpointError for the checkpoint of another network or job; says what differs."""
+def check_fits(
+    opened: Opened, job: Job, mine: Mapping[str, Any], is_changed: bool = False
+) -> None:
+    """Raises CheckpointError for the checkpoint of another network or job; says what differs.
+    is_changed : another job may go on from it: what differs is logged.
+    """
     theirs = opened.facts.get("identity")
     if not isinstance(theirs, dict):
         raise CheckpointError(str(opened.path), "says nothing of the job that it is of")
-    differences = _differences(theirs, mine)
-    if differences:
-        what = f"is of another job: {'; '.join(differences)}. Resume with the job that wrote it"
-        raise CheckpointError(str(opened.path), what)
+    check_same(str(opened.path), theirs, mine, is_changed)
     if opened.iteration > job.n_iterations:
         raise CheckpointError(
             str(opened.path),
@@ -186,37 +158,14 @@ def check_fits(opened: Opened, job: Job, mine: Mapping[str, Any]) -> None:
         )
 
 
-def _differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
-    found = []
-    was, is_ = theirs.get("layers"), mine["layers"]
-    if was != is_:
-        found.append(f"its layers are {_layers(was)}, here {_layers(is_)}")
-    elif theirs.get("shapes") != mine["shapes"]:
-        old, new = theirs.get("shapes") or {}, mine["shapes"]
-        name = next(n for n in sorted({*old, *new}) if old.get(n) != new.get(n))
-        found.append(f"its {name} has shape {old.get(name)}, here {new.get(name)}")
-    for key in ("seed", "optimizer", "batch_size", "samples", "dtype", "strategy"):
-        if theirs.get(key) != mine[key]:
-            name = {"batch_size": "batch size", "samples": "number of samples"}.get(key, key)
-            found.append(f"its {name} is {theirs.get(key)}, here {mine[key]}")
-    return found
-
-
-def _layers(found: Any) -> str:
-    """784 InputNeuron, 500 Standard relu, ..."""
-    try:
-        return ", ".join(f"{x['size']} {x['neuron']} {x['activation']}" for x in found)
-    except (TypeError, KeyError):
-        return "not known"
-
-
 def choose(
     checkpoints: Checkpoints | None,
     resume: bool | str | os.PathLike[str],
     job: Job,
     mine: Mapping[str, Any],
+    is_changed: bool = False,
 ) -> Opened | None:
-    """The checkpoint to begin from; None to begin anew.
+    """The checkpoint to begin from; None to begin anew. is_changed : it may be another job's.
 
     Raises
     ------
@@ -241,7 +190,7 @@ def choose(
             )
         return None
     if opened is not None:
-        check_fits(opened, job, mine)
+        check_fits(opened, job, mine, is_changed)
     return opened
 
 

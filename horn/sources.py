@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import hashlib
 import importlib
 import importlib.util
@@ -20,7 +21,7 @@ import math
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,9 @@ def is_user_file(file: str) -> bool:
 class Capture:
     """The sources that some classes and functions need.
 
-    ``reference`` names a thing and takes in what it needs.
+    ``reference`` names a thing and takes in what it needs. ``other`` says what to write for a
+    variable of a function around it that is neither number, string nor function; without it that
+    is an error.
 
     Raises
     ------
@@ -60,8 +63,9 @@ class Capture:
     number, string nor function.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, other: Callable[[Any], Any] | None = None) -> None:
         self._modules: dict[str, _Needed] = {}
+        self._other = other
 
     def reference(self, thing: Any) -> Reference:
         """How to find a class or function again: JSON, for ``Code.resolve``."""
@@ -72,7 +76,7 @@ class Capture:
                 f"{thing!r} is neither a function nor a class, so its source cannot be saved; "
                 f"write it as  def"
             )
-        module_name, name = thing.__module__, thing.__qualname__
+        module_name, name = thing.__module__ or "", thing.__qualname__
         if is_horn(module_name):
             if _lookup(importlib.import_module(module_name), name) is thing:
                 return {"horn": f"{module_name}:{name}"}
@@ -90,12 +94,15 @@ class Capture:
                 f"of its file"
             )
         self._need(needed, _names(node))
+        needed.inner[tuple(_at(node))] = node
         free = {}
         for variable, value in _free_variables(thing):
             if isinstance(value, Scalar):
                 free[variable] = {"value": value}
             elif isinstance(value, types.FunctionType) and value is not thing:
                 free[variable] = self.reference(value)
+            elif self._other is not None:
+                free[variable] = self._other(value)
             else:
                 raise ModelError(
                     f"{name} reads {variable!r} of the function around it "
@@ -120,6 +127,18 @@ class Capture:
             }
             for name, needed in self._modules.items()
         }
+
+    def texts(self) -> dict[str, tuple[dict[str, str], dict[str, Any]]]:
+        """Of every module taken in: the statements that are needed, by what they define, without
+        comments, docstrings and layout; and the values of the names that they read and nobody
+        defines there but by a value.
+        """
+        return {name: needed.texts() for name, needed in self._modules.items()}
+
+    def inner_text(self, reference: Reference) -> str:
+        """Such a text of what is no global: of a reference with "at"."""
+        node = self._modules[reference["module"]].inner[tuple(reference["at"])]
+        return ast.unparse(_plain(node))
 
     def _module(self, module_name: str, wanted: str) -> _Needed:
         module = sys.modules.get(module_name)
@@ -194,6 +213,7 @@ class _Needed:
         self.done: set[str] = set()
         self.lines: set[int] = set()
         self.constants: dict[str, Any] = {}
+        self.inner: dict[tuple[int, ...], ast.AST] = {}  # what is needed and no global
         self._bound = [(_bound(statement), statement) for statement in self.tree.body]
         self.bound = {name for names, _ in self._bound for name in names if name != "*"}
 
@@ -202,6 +222,48 @@ class _Needed:
         if not found and not hasattr(builtins, name):
             found = [s for names, s in self._bound if "*" in names]
         return found
+
+    def texts(self) -> tuple[dict[str, str], dict[str, Any]]:
+        """As of ``Capture.texts``."""
+        found: dict[str, str] = {}
+        for statement in self.tree.body:
+            if statement.lineno not in self.lines:
+                continue
+            for key, text in self._parts(statement):
+                while key in found:  # defined twice
+                    key += "'"
+                found[key] = text
+        defined = (*_DEFINITIONS, *_IMPORTS)
+        plain = {n for names, s in self._bound if not isinstance(s, defined) for n in names}
+        values = {n: vars(self.module)[n] for n in self.done & plain if n in vars(self.module)}
+        return found, values
+
+    def _parts(self, statement: ast.stmt) -> Iterator[tuple[str, str]]:
+        """(what it defines, its text); of imports only what is needed."""
+        if not isinstance(statement, _IMPORTS):
+            text = ast.unparse(_plain(statement))
+            yield getattr(statement, "name", text), text
+            return
+        for alias in statement.names:
+            name = (alias.asname or alias.name).split(".")[0]
+            if name == "*" or name in self.done:
+                one = copy.copy(statement)
+                one.names = [alias]
+                yield name, ast.unparse(one)
+
+
+class _Bare(ast.NodeTransformer):
+    """Docstrings taken away."""
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node, _DEFINITIONS) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+        return node
+
+
+def _plain(node: ast.AST) -> ast.AST:
+    return _Bare().visit(copy.deepcopy(node))
 
 
 def _bound(statement: ast.stmt) -> set[str]:

@@ -26,6 +26,7 @@ from horn.backends import BACKENDS, Setup, in_use, make
 from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
 from horn.errors import CompileError, JobError
+from horn.identity import identity
 from horn.job import Job
 from horn.journals import Journals
 from horn.loop import Ending, History, Loop
@@ -38,7 +39,6 @@ from horn.saving import (
     Lasting,
     Plan,
     choose,
-    identity,
     part_name,
     restore,
     rows_of,
@@ -116,6 +116,7 @@ def train(
     checkpoint_seconds: float | None = None,
     keep_checkpoints: int = 3,
     resume: bool | str | os.PathLike[str] = False,
+    changed: bool = False,
     max_restarts: int = 3,
 ) -> Run:
     """Train a job on this machine and return the run: its model, history and metrics.
@@ -159,7 +160,7 @@ def train(
         transport=transport, pins=pins, trace=trace, superstep_timeout=superstep_timeout,
         checkpoints=checkpoints, checkpoint_every=checkpoint_every,
         checkpoint_seconds=checkpoint_seconds, keep_checkpoints=keep_checkpoints, resume=resume,
-        max_restarts=max_restarts,
+        changed=changed, max_restarts=max_restarts,
     )  # fmt: skip
 
 
@@ -185,11 +186,16 @@ def conduct(
     checkpoint_seconds: float | None,
     keep_checkpoints: int,
     resume: bool | str | os.PathLike[str],
+    changed: bool,
     max_restarts: int,
     site: Site | None = None,
 ) -> Run:
     """What ``train`` does; with a site it is one attempt of a job on a cluster."""
     begun = perf_counter()
+    if resume == "changed":
+        resume, changed = True, True
+    if changed and resume is False:
+        raise JobError('changed is for going on; say from where, as in resume="changed"')
     if importing is not None:
         raise JobError(
             f"horn.train ran while horn was importing {importing}; put it under "
@@ -217,7 +223,7 @@ def conduct(
     is_alone = tasks == groups == 1 and isinstance(strategy, AllReduce)
     if is_alone and (site is None or _is_interpreted(job, backend)):
         _check_alone(pins, trace)
-        lasting = _lasting(job, plan, resume, strategy.resumes_as(topology), max_restarts, site)
+        lasting = _lasting(job, plan, resume, changed, strategy, topology, max_restarts, site)
         with interrupts(lasting.asked, plan is not None):
             trained = _train_here(job, backend, threads, watcher, begun, timeout, lasting)
     else:
@@ -228,9 +234,7 @@ def conduct(
         _check_group(job, group, backend)
         job = strategy.prepared(job, topology)
         _check_groups(job, group)
-        lasting = _lasting(
-            job, plan, resume, strategy.resumes_as(topology), max_restarts, site, n_servers
-        )
+        lasting = _lasting(job, plan, resume, changed, strategy, topology, max_restarts, site)
         with interrupts(lasting.asked, lasting.plan is not None):
             trained = _train_in_group(
                 job, group, backend, threads, watcher, begun, timeout, lasting, site
@@ -443,21 +447,23 @@ def _lasting(
     job: Job,
     plan: Plan | None,
     resume: bool | str | os.PathLike[str],
-    strategy: str,
+    changed: bool,
+    strategy: Strategy,
+    topology: Topology,
     max_restarts: int,
     site: Site | None = None,
-    n_servers: int = 0,
 ) -> Lasting:
     """Where the run begins, and how it lasts."""
     asked = threading.Event() if site is None else site.asked
     if plan is None and resume is False:
         return Lasting(asked=asked, max_restarts=max_restarts)
-    mine = identity(job, strategy)
-    if plan is not None and n_servers:
-        journals = Journals(plan.folder, {**mine, "servers": n_servers}, resume is True)
+    mine = identity(job, strategy.resumes_as(topology), strategy)
+    if plan is not None and topology.n_servers:
+        mine["servers"] = topology.n_servers
+        journals = Journals(plan.folder, mine, resume is True, changed)
         return Lasting(asked=asked, max_restarts=max_restarts, journals=journals)
     checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
-    start = choose(checkpoints, resume, job, mine)
+    start = choose(checkpoints, resume, job, mine, changed)
     return Lasting(plan, mine, start, asked, max_restarts)
 
 

@@ -84,6 +84,8 @@ def _describe(wanted: Wanted, target: str, digest: str, stem: str) -> Submission
             raise JobError(f"--{what} is for this machine; a cluster keeps what it needs itself")
     if options.get("resume") is not None:
         raise JobError("--resume is for this machine; on a cluster:  horn resume JOB")
+    if options.get("changed"):
+        raise JobError("--changed is for this machine; on a cluster:  horn resume JOB --changed")
     strategy, servers = str(options["strategy"]), options["servers"]
     if strategy != "allreduce" or any(s.startswith("strategy.") for s in wanted.settings):
         made, _ = settings_.strategy(strategy, wanted.settings)

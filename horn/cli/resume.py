@@ -24,13 +24,20 @@ def _checked(context: click.Context, option: click.Parameter, value: str) -> str
     callback=_checked,
     help="The newest checkpoint, that of the best model, or that of iteration N.",
 )
-def command(job: str, zk_hosts: str | None, key_file: str | None, begin: str) -> None:
+@click.option(
+    "--changed",
+    is_flag=True,
+    help="Go on though the job is no more what wrote the checkpoint, as where its data changed.",
+)
+def command(
+    job: str, zk_hosts: str | None, key_file: str | None, begin: str, changed: bool
+) -> None:
     """Have JOB go on from its last checkpoint, with the files that it was submitted with."""
     from horn.cli import _screen
     from horn.cluster.resuming import resume
 
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)
-        checkpoint = resume(cluster, name, begin)
+        checkpoint = resume(cluster, name, begin, changed)
         where = f"from iteration {checkpoint:,}" if checkpoint >= 0 else "from the beginning"
         _screen.say(f"Job {name} goes on {where}. horn logs -f {name} · horn status {name}")

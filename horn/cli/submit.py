@@ -91,6 +91,11 @@ if TYPE_CHECKING:
     "another run's DIR.",
 )
 @click.option(
+    "--changed",
+    is_flag=True,
+    help="With --resume: go on though the job is not what wrote the checkpoint.",
+)
+@click.option(
     "--max-restarts",
     default=3,
     type=click.IntRange(min=0),
@@ -231,6 +236,8 @@ def _checkpoints(options: dict[str, Any], stem: str) -> None:
         options["checkpoint_every"] = int(every)
     elif every is not None:
         options["checkpoint_seconds"] = _screen.duration(every)
+    if options["changed"] and resume is None:
+        raise click.UsageError("--changed is for going on: add --resume.")
     options["resume"] = False if resume is None else resume or True
     if options["checkpoints"] is None and (every is not None or resume == ""):
         options["checkpoints"] = f"{stem}-checkpoints"

@@ -37,7 +37,7 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
     work : its folder, with the package. keep : where checkpoints and the model go. logs : a folder.
     submission : as msgspec makes builtins of it. zookeeper : hosts. key, credential : the job's.
     can_save : whether all hosts of the epoch see the same ``keep``. threads : per task. begin : the
-    iteration of the checkpoint to go on from, -1 for the newest. groups : as in Order.
+    iteration of the checkpoint to go on from, -1 for the newest. groups, changed : as in Order.
     """
 
     job: str
@@ -56,6 +56,7 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
     log_bytes: int = 0
     begin: int = -1
     groups: tuple[int, ...] = ()
+    changed: bool = False
 
 
 class Stop(Word, frozen=True, tag=True, forbid_unknown_fields=True):

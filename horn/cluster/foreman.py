@@ -279,6 +279,7 @@ class Foreman:
             checkpoint_seconds=seconds if saves else None,
             keep_checkpoints=submission.keep,
             resume=self._begin(),
+            changed=mine.changed and self.lasts,
             max_restarts=submission.max_restarts if submission.servers else 0,
             site=site,
         )

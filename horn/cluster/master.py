@@ -45,7 +45,8 @@ class Seat(Kept, frozen=True, forbid_unknown_fields=True):
 class Order(Kept, frozen=True, forbid_unknown_fields=True):
     """What an agent is to run of a job. ``seats`` : all hosts', its own among them. ``begin`` : the
     iteration of the checkpoint to go on from; -1 for the newest. ``groups`` : by number, those that
-    are to be there; what has a seat and is not among them is to leave.
+    are to be there; what has a seat and is not among them is to leave. ``changed`` : the checkpoint
+    may be of a job that was another.
     """
 
     epoch: _Count
@@ -53,6 +54,7 @@ class Order(Kept, frozen=True, forbid_unknown_fields=True):
     seats: dict[str, Seat]
     begin: int = -1
     groups: tuple[_Count, ...] = ()
+    changed: bool = False
 
 
 class Failure(Kept, frozen=True, forbid_unknown_fields=True):
@@ -93,7 +95,8 @@ class Record(Kept, frozen=True, forbid_unknown_fields=True):
     seats : who has orders; empty when nothing runs. n_failures : since the last checkpoint.
     hosts : where it ran last. blamed : failures of hosts since they had part in a new checkpoint;
     parted : pairs of hosts that lost each other since. reason : why it waits. begin : the iteration
-    that it was resumed from, until there is a checkpoint after that; -1 for the newest.
+    that it was resumed from, until there is a checkpoint after that; -1 for the newest. changed :
+    what it was resumed from may be of another job, likewise.
 
     Of a job that servers hold together: groups : by number, those that are to be there; none for
     those that it was submitted with. leaving : those that have seats, but are to leave. n_ever : as
@@ -113,6 +116,7 @@ class Record(Kept, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
     trouble: str = ""  # the last failure, in words
     begin: int = -1
+    changed: bool = False
     groups: tuple[_Count, ...] = ()
     leaving: tuple[_Count, ...] = ()
     n_ever: _Count = 0
@@ -381,6 +385,7 @@ def _proven(record: Record) -> Record:
         blamed={name: n for name, n in record.blamed.items() if name not in seats},
         parted=tuple(pair for pair in record.parted if not set(pair) <= seats.keys()),
         begin=-1,
+        changed=False,
     )
 
 
@@ -415,7 +420,9 @@ def _settled(record: Record) -> Record:
 
 
 def _orders(record: Record) -> dict[str, Order | None]:
-    order = Order(record.epoch, record.aim, dict(record.seats), record.begin, record.groups)
+    order = Order(
+        record.epoch, record.aim, dict(record.seats), record.begin, record.groups, record.changed
+    )
     return dict.fromkeys(record.seats, order)
 
 

@@ -73,6 +73,7 @@ class Preparer:
             can_save=len(folders) == 1,
             begin=order.begin,
             groups=order.groups,
+            changed=order.changed,
         )
 
     def _fetch(self, workers: Membership, digest: str) -> None:

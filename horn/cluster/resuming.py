@@ -11,9 +11,9 @@ from horn.cluster.records import Put, Step
 from horn.errors import ClusterError, Conflict, JobError, NotApplied, NotFound
 
 
-def resume(cluster: Cluster, job: str, begin: str = "") -> int:
+def resume(cluster: Cluster, job: str, begin: str = "", changed: bool = False) -> int:
     """From where it was, or from "last", "best" or the checkpoint of an iteration; returns the
-    iteration, -1 for the beginning.
+    iteration, -1 for the beginning. changed : even if the job is no more what it was there.
 
     Raises
     ------
@@ -33,6 +33,7 @@ def resume(cluster: Cluster, job: str, begin: str = "") -> int:
         iteration = _chosen(cluster, status, begin)
         of_order = -1 if begin == "last" else iteration
         record = msgspec.structs.replace(record, begin=of_order, checkpoint=iteration)
+    record = msgspec.structs.replace(record, changed=changed)
     steps: list[Step] = [
         Put(at.state(job), State.PENDING.value.encode(), nodes[0].version),
         Put(at.record(job), msgspec.json.encode(record), nodes[1].version),

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from horn.errors import Diverged, HornError, ProtocolError
+from horn.identity import shapes
 from horn.job import Job
 from horn.loop import COLUMNS, Ending, Trouble, divergence
 from horn.patience import Patience
@@ -27,7 +28,6 @@ from horn.runtime.blame import Case, is_repairable, verdict
 from horn.runtime.control import Failed, Finished, Ready, Row, Stepped
 from horn.runtime.messages import Array
 from horn.runtime.parcel import map_private
-from horn.saving import shapes
 from horn.strategies import Topology
 
 GRACE_S = 2.0  # how long the true first failure may take to show after an echo of it

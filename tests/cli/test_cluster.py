@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from horn.cli._remote import Watch
@@ -196,6 +197,51 @@ def test_resume_goes_on_from_the_checkpoint_that_it_is_told(cluster: Agents, run
         assert status.state is State.FAILED
         assert any(folder.name in status.result["cause"] for folder in folders), status.result
     assert last > earlier
+
+
+TABLE = """
+import numpy as np
+import horn
+
+def job(table):
+    net = horn.Network(seed=3)
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x = np.load(table)
+    return horn.Job(net, (x, (x[:, 0] > 0).astype(int)), batch_size=10, epochs=%s)
+"""
+
+
+def test_resume_refuses_data_that_changed_unless_that_is_meant(
+    cluster: Agents, run: Run, folder: Path
+):
+    """The files of a job go with it; data that it reads from elsewhere may be others by then."""
+    table = folder / "table.npy"
+    np.save(table, np.random.default_rng(0).standard_normal((40, 2)))
+    (folder / "job.py").write_text(TABLE % FOREVER)
+    job = run("submit", "job.py", "-d", "--checkpoint-every", "10", "--", "--table", str(table))
+    job = job.out.strip()
+    with cluster.client() as client:
+        cluster.wait_running(client, job, 10)
+        cluster.wait(lambda: client.status(job).record.checkpoint > 0)
+        assert run("stop", job).code == 0
+        np.save(table, np.random.default_rng(1).standard_normal((40, 2)))
+        assert run("resume", job).code == 0
+        status = cluster.wait_ended(client, job)
+        assert status.state is State.FAILED and status.result["code"] == 2
+        assert "is of another job: its data.x is float64 (40, 2)" in status.result["cause"]
+        assert "--changed" in status.result["cause"] and status.record.n_restarts == 0
+        before = status.record.checkpoint
+        assert run("resume", job, "--changed").code == 0
+        cluster.wait(lambda: client.status(job).record.checkpoint > before)
+        assert client.status(job).record.changed is False, "what it saved is of the job as it is"
+        assert run("stop", job).code == 0
+        assert run("resume", job).code == 0
+        before = client.status(job).record.checkpoint
+        cluster.wait(lambda: client.status(job).record.checkpoint > before)
+        assert run("stop", job, "--now").code == 0
+    done = run("submit", "job.py", "--changed", "--", "--table", str(table))
+    assert done.code == 2 and "horn resume JOB --changed" in done.err
 
 
 def test_a_job_with_servers_goes_on_from_what_they_were_told(cluster: Agents, run: Run):

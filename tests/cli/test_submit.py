@@ -131,6 +131,24 @@ def test_a_file_may_import_its_neighbour(run: Any, folder: Path) -> None:
     assert done.json["layers"][1]["units"] == 5
 
 
+def test_resume_refuses_a_changed_job_and_goes_on_with_it_where_that_is_said(
+    run: Any, folder: Path
+) -> None:
+    again = ("submit", "job.py", "--checkpoint-every", "4", "--resume")
+    assert run(*again, "--set", "epochs=1").code == 0
+    (folder / "job.py").write_text(JOB.replace("default_rng(0)", "default_rng(1)"))
+    done = run(*again)
+    assert done.code == 2
+    assert "is of another job: its data.x is float32 (40, 2)" in done.err
+    assert "Resume with the job that wrote it, or go on knowingly with --changed" in done.err
+    done = run(*again, "--changed", "--json")
+    assert done.code == 0 and done.json["iterations"] == 12
+    assert [row["epoch"] for row in done.json["history"]] == [1, 2, 3]
+    assert run(*again).code == 0, "what it saved since is of the job that it is now"
+    done = run("submit", "job.py", "--changed")
+    assert done.code == 2 and "--changed is for going on: add --resume" in done.err
+
+
 def test_timeout_ends_with_124_and_writes_nothing(run: Any) -> None:
     done = run("submit", "job.py", "--set", "epochs=100000", "--timeout", "0.1s")
     assert done.code == 124 and done.files == set()

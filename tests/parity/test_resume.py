@@ -6,7 +6,11 @@ Experiment 30. pytest -m slow tests/parity/test_resume.py is every optimizer on 
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import linecache
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +19,10 @@ import pytest
 import horn
 from horn.checkpoint import Checkpoints
 from horn.data import permutation
-from horn.errors import CheckpointError, Conflict, JobError
+from horn.errors import CheckpointError, Conflict, HornError, JobError
+from horn.identity import identity
 from horn.loop import Loop
+from horn.losses import LOSSES
 from tests.runtime.test_launch import bits
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
@@ -32,6 +38,7 @@ OPTIMIZERS = {
     "adam": horn.Adam(0.01, clip_norm=1.0),
 }
 SHAPES = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]  # groups, tasks
+SQUARED = LOSSES["squared_error"]
 MOMENTS = {"first": 1, "middle": PER_EPOCH + 2, "epoch end": 2 * PER_EPOCH, "last": 3 * PER_EPOCH}
 
 
@@ -286,6 +293,150 @@ def saved(tmp_path_factory):
     return folder
 
 
+TWICE = """
+import horn
+RATE = 0.5
+def twice(z):
+    return z * RATE
+class Own(horn.Neuron):
+    slope = 1.0
+    def forward(self, messages):
+        self.feedforward(self.slope * twice(sum(m.input * m.weight for m in messages)))
+"""
+
+
+@pytest.fixture
+def of_file(tmp_path, monkeypatch):
+    """A job whose neuron is in a file, with some text replaced."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def made(old="", new=""):
+        sys.modules.pop("own_neuron", None)
+        (tmp_path / "own_neuron.py").write_text(TWICE.replace(old, new) if old else TWICE)
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        linecache.clearcache()
+        module = importlib.import_module("own_neuron")
+        changes = {"layer2": {"neuron": module.Own}}
+        return job().with_settings(network=network(True).rebuilt(changes=changes))
+
+    yield made
+    sys.modules.pop("own_neuron", None)
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize(
+    "old, new, words",
+    [
+        ("m.input * m.weight", "m.input + m.weight", "its source of Own (own_neuron) has"),
+        ("RATE = 0.5", "RATE = 0.75", "its RATE (own_neuron) is 0.5, here 0.75"),
+        ("return z * RATE", "return z + RATE", "its source of twice (own_neuron) has"),
+        ("slope = 1.0", "slope = 2.0", "its layer2.neuron.set.slope is 1.0, here 2.0"),
+    ],
+)
+def test_a_neuron_of_the_same_name_with_another_source_is_refused(
+    old, new, words, tasks, of_file, tmp_path
+):
+    folder = tmp_path / "saved"
+    short = of_file().with_settings(epochs=None, iterations=7)
+    horn.train(short, checkpoints=folder, checkpoint_every=7, tasks=tasks)
+    with pytest.raises(CheckpointError) as caught:
+        horn.train(of_file(old, new), resume=folder, tasks=tasks)
+    assert words in str(caught.value) and "--changed" in str(caught.value)
+    run = horn.train(of_file(), resume=folder, tasks=tasks)  # read again, and the same
+    assert bits(run) == bits(horn.train(of_file(), tasks=tasks))
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        (other(data=data(seed=9)), "its data.x is float32 (52, 9)"),
+        (other(data=(data()[0], data(seed=9)[1])), "its data.y is int64 (52,)"),
+        (other(validation=data(20, 7)), "its validation.x is float32 (20, 9)"),
+        (
+            other(network=network().rebuilt(changes={"layer0": {"keep": 0.5}})),
+            "its layer0.keep is 0.9, here 0.5",
+        ),
+        (
+            other(network=network().rebuilt(changes={"layer3": {"loss": SQUARED}})),
+            "its layer3.loss.f is horn.losses:cross_entropy, here horn.losses:squared_error",
+        ),
+        (other(keep_best=False), "its keep_best is True, here False"),
+    ],
+)
+def test_another_job_of_the_same_shape_is_refused_unless_that_is_meant(
+    given, words, saved, tmp_path, caplog
+):
+    with pytest.raises(CheckpointError) as caught:
+        horn.train(given, resume=saved)
+    assert words in str(caught.value) and caught.value.exit_code == 2
+    assert not caplog.text
+    run = horn.train(given, resume=saved, changed=True)
+    assert "going on with a changed job" in caplog.text and words in caplog.text
+    assert run.iterations == given.n_iterations
+    # What it saves is of the job that it is now.
+    shutil.copytree(saved, tmp_path / "c")
+    again = {"checkpoints": tmp_path / "c", "checkpoint_every": 8}
+    with pytest.raises(CheckpointError, match="is of another job"):
+        horn.train(given, resume=True, **again)
+    first = horn.train(given, resume="changed", **again)
+    assert bits(first) == bits(run)
+    caplog.clear()
+    assert bits(horn.train(given, resume=True, **again)) == bits(run) and not caplog.text
+
+
+@pytest.mark.parametrize("groups, tasks", [(1, 1), (2, 1)])
+def test_another_optimizer_begins_without_memory_where_that_is_meant(
+    groups, tasks, saved, tmp_path
+):
+    """It is as if its job had begun with these weights; other shapes are refused all the same."""
+    given, settings = other(optimizer=horn.Adam(0.01)), {"groups": groups, "tasks": tasks}
+    run = horn.train(
+        given, resume=saved, changed=True, checkpoints=tmp_path, checkpoint_every=8, **settings
+    )
+    opened = Checkpoints(tmp_path).open(8)
+    assert any(name.endswith("/mean") for name in opened.names("slot"))
+    assert run.iterations == given.n_iterations
+    wider = other(network=network().rebuilt(changes={"layer1": {"size": 15}}))
+    with pytest.raises(HornError, match=r"values of parameter 'layer1\.weight' that are asked for"):
+        horn.train(wider, resume=saved, changed=True, **settings)
+
+
+def test_what_servers_were_told_is_another_jobs(tmp_path, caplog):
+    settings = {"strategy": "downpour", "groups": 2, "checkpoints": tmp_path}
+    short = job(keep_best=False, epochs=1)
+    horn.train(short, **settings)
+    given = short.with_settings(data=data(seed=9), epochs=2)
+    with pytest.raises(CheckpointError, match=r"its data.x is float32 \(52, 9\)"):
+        horn.train(given, resume=True, **settings)
+    run = horn.train(given, resume="changed", **settings)
+    assert "going on with a changed job" in caplog.text and run.epochs == 2
+    caplog.clear()
+    horn.train(given, resume=True, **settings)
+    assert not caplog.text
+    with pytest.raises(CheckpointError, match="its servers is 1, here 2"):
+        horn.train(given, resume=True, servers=2, **settings)
+
+
+def test_a_checkpoint_of_an_earlier_horn_goes_on_and_says_what_it_cannot_compare(
+    saved, tmp_path, caplog, monkeypatch
+):
+    train = importlib.import_module("horn.train")
+
+    def earlier(job, strategy, settings=None):
+        found = identity(job, strategy, settings)
+        return {key: value for key, value in found.items() if key not in ("job", "sources")}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "identity", earlier)
+        short = job(epochs=None, iterations=7)
+        horn.train(short, checkpoints=tmp_path, checkpoint_every=7)
+    run = horn.train(job(), resume=tmp_path)
+    assert bits(run) == bits(horn.train(job()))
+    assert "not compared with this job: data, sources" in caplog.text
+    with pytest.raises(CheckpointError, match="its batch size is 12, here 13"):
+        horn.train(other(batch_size=13), resume=tmp_path)
+
+
 def test_another_strategy_is_refused(saved):
     given = job(is_dense=True)
     given = given.with_settings(network=plain(given.network))
@@ -308,6 +459,7 @@ def test_a_missing_checkpoint_is_no_start(tmp_path):
         ({"checkpoints": "c", "checkpoint_every": 0}, "checkpoint_every must be a whole number"),
         ({"checkpoints": "c", "keep_checkpoints": 0}, "keep_checkpoints must be a whole number"),
         ({"checkpoints": "c", "checkpoint_seconds": 0}, "checkpoint_seconds must be above 0"),
+        ({"changed": True}, "changed is for going on"),
         ({"max_restarts": -1}, "max_restarts must be a whole number from 0"),
         (
             {"checkpoints": "c", "groups": 2, "strategy": "downpour", "checkpoint_every": 3},
