@@ -227,7 +227,7 @@ def test_what_differs_is_named(change, words):
         ({"layer0": {"per": "batch"}}, "its layer0.per is sample, here batch"),
         ({"layer3": {"loss": losses.LOSSES["squared_error"]}}, "its layer3.loss.f is horn.losses"),
         ({"layer2": {"activation": activations.ACTIVATIONS["relu"]}}, "its layer2.activation.f is"),
-        ({"layer1": {"interlayer": activations.softmax}}, "its layer1.interlayer is None, here hor"),
+        ({"layer1": {"interlayer": activations.softmax}}, "its layer1.interlayer is None, here ho"),
         ({"layer1": {"bias": initializers.Constant(1.0)}}, "its layer1.bias.value is 0.0, here 1"),
     ],
 )
