@@ -30,7 +30,7 @@ DESCRIPTIONS = [
     *(f"horn.strategies.{name.replace('-', '_')}" for name in strategies.names()),
 ]  # fmt: skip
 # Dataclasses in there which are no part of a job's description.
-OTHERS = {"Accumulate", "Memory", "Optimizer"}
+OTHERS = {"Accumulate", "Memory", "Moving", "Optimizer"}
 
 
 class Mine(horn.Neuron):
