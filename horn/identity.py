@@ -141,7 +141,11 @@ def check_same(
     """Raises CheckpointError if what is kept at a place is of another job; says what differs, and
     if ``is_changed`` only logs it. What cannot be compared is logged.
     """
-    found = differences(theirs, mine)
+    try:
+        found, unknown = differences(theirs, mine), uncompared(theirs, mine)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # nothing that horn wrote
+        what = f"says of its job what this horn does not write ({type(error).__name__}: {error})"
+        raise CheckpointError(place, f"{what[:300]}; use an older checkpoint") from error
     if found and not is_changed:
         raise CheckpointError(
             place,
@@ -150,7 +154,7 @@ def check_same(
         )
     if found:
         logger.warning("going on with a changed job: %s: %s", place, _in_words(found))
-    if unknown := uncompared(theirs, mine):
+    if unknown:
         logger.warning("%s: not compared with this job: %s", place, "; ".join(unknown))
 
 

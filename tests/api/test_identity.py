@@ -492,6 +492,20 @@ def test_what_cannot_be_described_is_said(caplog):
     assert "not compared with this job: optimizer.learning_rate.own" in caplog.text
 
 
+@pytest.mark.parametrize("odd", [7, [], {"class": 7, "network": 3}, None, "job"])
+def test_what_horn_did_not_write_is_refused_in_a_sentence(odd):
+    job, strategy = VARIANTS["sparse"]()
+    mine = identity(job, "allreduce", strategy)
+    earlier = {k: v for k, v in mine.items() if k not in ("job", "sources")}
+    sources = dict.fromkeys(mine["sources"], odd)
+    for theirs in (
+        {**mine, "job": odd}, {**mine, "sources": sources}, {**earlier, "shapes": odd},
+        {**earlier, "layers": odd}, {**earlier, "batch_size": odd or "none"},
+    ):  # fmt: skip
+        with pytest.raises(CheckpointError):
+            check_same("there", theirs, mine, False)
+
+
 # digests
 
 
