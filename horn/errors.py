@@ -71,6 +71,8 @@ class CheckpointError(HornError):
     """
 
     def __init__(self, path: str, what: str, exit_code: int = 2, errno: int = 0) -> None:
+        if len(what) > 1000:  # what a file says may be of any length
+            what = f"{what[:900]} ... {what[-90:]}"
         self.path, self.what, self.exit_code, self.errno = path, what, exit_code, errno
         super().__init__(path, what, exit_code, errno)
 

@@ -102,6 +102,10 @@ def understood(path: str | os.PathLike[str]) -> Iterator[None]:
     """
     try:
         yield
+    except ModelError as error:
+        if len(text := str(error)) <= 1000:
+            raise
+        raise ModelError(f"{text[:900]} ... {text[-90:]}") from error  # it quotes the file
     except (
         KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError,
         RecursionError, MemoryError,
@@ -190,7 +194,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]
     try:
         arrays = load_file(path)
     except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise ModelError(f"{path}: is damaged ({error}); copy or train it again") from None
+        said = str(error)[:200]  # which may quote the file
+        raise ModelError(f"{path}: is damaged ({said}); copy or train it again") from None
     if digest(arrays) != manifest.get("arrays_sha256"):
         raise ModelError(
             f"{path}: is damaged (its numbers are not those that were saved); copy or train again"
