@@ -203,6 +203,10 @@ SUBMIT = {
         "key_file = None",
         WORDS + "test_a_cluster_is_asked_where_and_with_the_key_that_is_said",
     ),
+    "zk_tls": guard(
+        'import os; os.environ.pop("HORN_ZK_TLS", None)',
+        WORDS + "test_zookeeper_is_asked_by_tls_where_that_is_said",
+    ),
     "local": guard("local = False", WORDS + "test_local_is_here_whatever_the_environment_says"),
     "detach": guard("detach = False", WORDS + "test_the_name_is_that_of_the_submission"),
     "name": guard("name = None", WORDS + "test_the_name_is_that_of_the_submission"),

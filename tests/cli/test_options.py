@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,6 +180,14 @@ def test_a_cluster_is_asked_where_and_with_the_key_that_is_said(
     assert remotely("--key", str(key)).asked == ("zk1:2181", str(key))
     monkeypatch.setenv("HORN_ZK", "zk2:2181")
     assert remotely(zk=()).asked == ("zk2:2181", None)
+
+
+def test_zookeeper_is_asked_by_tls_where_that_is_said(
+    remotely: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HORN_ZK_TLS", "")
+    remotely("--zk-tls", str(folder))
+    assert os.environ["HORN_ZK_TLS"] == str(folder)
 
 
 def test_the_key_of_a_file_is_that_of_the_cluster(folder: Path) -> None:
