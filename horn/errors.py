@@ -251,7 +251,9 @@ class BarrierTimeout(ClusterError):
 
     def __str__(self) -> str:
         n_expected = len(self.absent) + len(self.arrived)
-        hint = self.hint or "Look in the log of an absent one, or raise the barrier timeout"
+        hint = self.hint or (
+            "Look in the log of an absent one, or raise superstep_timeout (--superstep-timeout)"
+        )
         return (
             f"{self.where}: only {len(self.arrived)} of {n_expected} arrived in "
             f"{self.timeout_s:g} s; absent: {', '.join(self.absent)}. {hint}"

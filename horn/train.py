@@ -111,6 +111,7 @@ def train(
     pins: Mapping[str, str] | None = None,
     trace: str | os.PathLike[str] | None = None,
     superstep_timeout: float = 60.0,
+    start_timeout: float = 60.0,
     checkpoints: str | os.PathLike[str] | None = None,
     checkpoint_every: int | None = None,
     checkpoint_seconds: float | None = None,
@@ -136,7 +137,8 @@ def train(
     or through "zookeeper". transport : what carries blocks, "shm", "ipc" or "tcp". pins : where
     weights live, {"layer1": "receiver", "sender" or "replicated"}; the rest is chosen. trace : a
     file for a Chrome trace. superstep_timeout : seconds that a task waits for the others before it
-    says who is late.
+    says who is late. start_timeout : seconds for each step of the tasks' start
+    (docs/from-network-to-job.md), after which who is late in it is named.
 
     checkpoints : a folder for what is needed to go on exactly where training stopped, written every
     ``checkpoint_every`` iterations, every ``checkpoint_seconds``, and on Ctrl-C (once: stop at the
@@ -158,7 +160,7 @@ def train(
         job, groups=groups, tasks=tasks, servers=servers, strategy=strategy, backend=backend,
         seed=seed, threads=threads, progress=progress, timeout=timeout, barrier=barrier,
         transport=transport, pins=pins, trace=trace, superstep_timeout=superstep_timeout,
-        checkpoints=checkpoints, checkpoint_every=checkpoint_every,
+        start_timeout=start_timeout, checkpoints=checkpoints, checkpoint_every=checkpoint_every,
         checkpoint_seconds=checkpoint_seconds, keep_checkpoints=keep_checkpoints, resume=resume,
         changed=changed, max_restarts=max_restarts,
     )  # fmt: skip
@@ -181,6 +183,7 @@ def conduct(
     pins: Mapping[str, str] | None,
     trace: str | os.PathLike[str] | None,
     superstep_timeout: float,
+    start_timeout: float,
     checkpoints: str | os.PathLike[str] | None,
     checkpoint_every: int | None,
     checkpoint_seconds: float | None,
@@ -228,8 +231,8 @@ def conduct(
             trained = _train_here(job, backend, threads, watcher, begun, timeout, lasting)
     else:
         group = _Group(
-            tasks, barrier, transport, dict(pins or {}), trace, superstep_timeout, groups,
-            n_servers, n_servers > 0 and servers == 0, strategy,
+            tasks, barrier, transport, dict(pins or {}), trace, superstep_timeout,
+            start_timeout, groups, n_servers, n_servers > 0 and servers == 0, strategy,
         )  # fmt: skip
         _check_group(job, group, backend)
         job = strategy.prepared(job, topology)
@@ -339,6 +342,7 @@ class _Group:
     pins: dict[str, str]
     trace: str | os.PathLike[str] | None
     superstep_timeout_s: float
+    start_timeout_s: float
     n_groups: int
     n_servers: int
     guests: bool
@@ -374,6 +378,7 @@ def _train_in_group(
         backend,
         threads,
         group.superstep_timeout_s,
+        group.start_timeout_s,
         group.trace is not None,
         n_groups=group.n_groups,
         n_servers=group.n_servers,
@@ -499,8 +504,12 @@ def _check_group(job: Job, group: _Group, backend: str) -> None:
     ):
         if value not in known:
             raise JobError(f"{what} is {value!r}; choose one of {', '.join(known)}")
-    if not group.superstep_timeout_s > 0:
-        raise JobError(f"superstep_timeout must be above 0, got {group.superstep_timeout_s!r}")
+    for what, seconds in (
+        ("superstep_timeout", group.superstep_timeout_s),
+        ("start_timeout", group.start_timeout_s),
+    ):
+        if not seconds > 0:
+            raise JobError(f"{what} must be above 0, got {seconds!r}")
     if _is_interpreted(job, backend):
         raise JobError(
             f"asked for {group.n_groups * group.n_tasks} tasks, but a network that is interpreted "

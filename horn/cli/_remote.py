@@ -104,6 +104,7 @@ def _describe(wanted: Wanted, target: str, digest: str, stem: str) -> Submission
         "barrier": str(options["barrier"]),
         "transport": str(options["transport"]),
         "superstep_timeout_s": _screen.duration(wanted.superstep_timeout),
+        "start_timeout_s": _screen.duration(str(options["start_timeout"])),
     }
     if options.get("threads"):
         plain["threads"] = int(options["threads"])

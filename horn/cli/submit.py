@@ -71,6 +71,12 @@ if TYPE_CHECKING:
     help="How long a task waits for the others before it says who is late.",
 )
 @click.option(
+    "--start-timeout",
+    metavar="TIME",
+    default="60s",
+    help="How long each step of the tasks' start may take before who is late in it is named.",
+)
+@click.option(
     "--checkpoint-every",
     metavar="N|TIME",
     help="Save what is needed to go on, every so many iterations, or every 30s or 10m.",
@@ -188,6 +194,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     options["pins"] = _pins(pins)
     _checkpoints(options, found.stem)
     options["superstep_timeout"] = _screen.duration(superstep_timeout)
+    options["start_timeout"] = _screen.duration(str(options["start_timeout"]))
     if dry_run:
         job.check_data()
         _dry_run(job, backend, as_json, assume, options)

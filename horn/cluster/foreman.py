@@ -50,7 +50,15 @@ from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Failure, Seat
 from horn.cluster.members import Membership
 from horn.cluster.submission import Submission
 from horn.cluster.voices import Pumps, Spare, Told, drop, make_spares, plain
-from horn.errors import HornError, MemberLost, ModelError, ProtocolError, Stopped
+from horn.errors import (
+    BarrierTimeout,
+    ClusterError,
+    HornError,
+    MemberLost,
+    ModelError,
+    ProtocolError,
+    Stopped,
+)
 from horn.job import Job
 from horn.runtime import launch, limits
 from horn.runtime.crew import Crew
@@ -63,7 +71,6 @@ from horn.transport import CutOff, Place
 
 logger = logging.getLogger(__name__)
 
-MEET_S = 60.0  # for the hosts of a job to find one another
 CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
 LEAVE_S = 1.0  # for what runs to end once it is told to
 REPAIRS = 1000  # epochs of tasks within one of the job: what ended alone starts again alone
@@ -81,6 +88,7 @@ class Foreman:
         self.changes: queue.SimpleQueue[launch.Change] = queue.SimpleQueue()
         self.checkpoint = -1
         self.site: launch.Site | None = None
+        self._is_meeting = False  # other hosts, before anything of the job's own code runs
         self._has_run = threading.Event()
         self._lock = threading.Lock()
 
@@ -102,6 +110,11 @@ class Foreman:
     def saves(self) -> bool:
         """Whether there are checkpoints of this job, by which it can stop."""
         return self.lasts and not self.submission.servers
+
+    @property
+    def start_s(self) -> float:
+        """For each step of a start."""
+        return float(self.submission.options.get("start_timeout_s") or launch.START_S)
 
     def say(self, word: Said) -> None:
         with self._lock:
@@ -129,6 +142,8 @@ class Foreman:
     def _failure(self, error: HornError) -> Failure:
         site = self.site
         is_repairable = site is not None and site.is_repairable
+        if self._is_meeting and isinstance(error, ClusterError):
+            is_repairable = True  # nothing of the job has run: on other hosts it may
         host = self.assignment.host
         return Failure(
             f"{error}" if self.n_hosts == 1 else f"{error}\n(said by worker {host})",
@@ -274,6 +289,7 @@ class Foreman:
             pins=pins or None,
             trace=None,
             superstep_timeout=float(options.get("superstep_timeout_s") or 60.0),
+            start_timeout=self.start_s,
             checkpoints=Path(mine.keep) / CHECKPOINTS if self.lasts else None,
             checkpoint_every=submission.checkpoint_every if saves else None,
             checkpoint_seconds=seconds if saves else None,
@@ -298,14 +314,19 @@ class Foreman:
         mine = self.assignment
         names = sorted(mine.seats, key=lambda name: min(mine.seats[name].ranks))  # rank 0's first
         place = Place(names.index(mine.host), len(names), f"{mine.job}/crews", mine.epoch, mine.key)
+        self._is_meeting = True
         bridge = Bridge(f"tcp://{_host(mine)}:0", place, names)
         stack.callback(bridge.close)
         coord = stack.enter_context(Coordinator(mine.zookeeper, credential=mine.credential))
         here = Membership(coord, coord.paths.crews(mine.job))
         stack.callback(here.close)
         here.join(mine.host, bridge.endpoint, info={"epoch": mine.epoch}, replace=True)
-        found = here.wait_for(names, MEET_S, lambda m: int(m.info["epoch"]) >= mine.epoch)
-        bridge.connect([found[name].endpoint for name in names], MEET_S)
+        try:
+            found = here.wait_for(names, self.start_s, lambda m: int(m.info["epoch"]) >= mine.epoch)
+            bridge.connect([found[name].endpoint for name in names], self.start_s)
+        except BarrierTimeout as error:
+            raise _hosts_late(error, names) from error
+        self._is_meeting = False
         return bridge
 
     def _attend(
@@ -333,6 +354,23 @@ class Foreman:
             lambda: self.say(Running()), mine.key, mine.credential,
         )  # fmt: skip
         return Over(FINISHED if is_done else GONE)
+
+
+def _hosts_late(error: BarrierTimeout, names: Sequence[str]) -> BarrierTimeout:
+    """As workers: in ZooKeeper they go by their names, on the link by their numbers."""
+
+    def called(who: str) -> str:
+        number = who.removeprefix("task ")
+        return f"worker {names[int(number)] if number.isdecimal() and who != number else who}"
+
+    return BarrierTimeout(
+        "meeting of the job's hosts",
+        tuple(map(called, error.absent)),
+        tuple(map(called, error.arrived)),
+        error.timeout_s,
+        "The job goes on elsewhere if there are slots. If they only need longer (a large package, "
+        "a slow disk), raise --start-timeout",
+    )
 
 
 def _hosts(seats: Mapping[str, Seat]) -> dict[int, str]:

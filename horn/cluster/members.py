@@ -366,7 +366,7 @@ class Membership:
                         tuple(sorted(wanted - here)),
                         tuple(sorted(wanted & here)),
                         timeout_s,
-                        "Look in the log of an absent one, or raise the start timeout",
+                        "Look in the log of an absent one, or raise --start-timeout",
                     )
                 self._changed.wait(left)
         found = self.members()

@@ -51,6 +51,7 @@ from horn.cluster.master import (
 )
 from horn.cluster.master import RUNNING as IS_RUNNING
 from horn.errors import JobError, ProtocolError
+from horn.patience import Patience
 from horn.runtime.exits import how_it_ended
 from horn.runtime.family import PREAMBLE
 from horn.runtime.limits import environment
@@ -58,6 +59,7 @@ from horn.runtime.limits import environment
 logger = logging.getLogger(__name__)
 
 END_S = 5.0  # for a foreman to end its tasks once it is told
+LOOK_S = 1.0  # how often it is looked at whether a foreman is stopped
 LAST_S = 5.0  # for it to exit after its last word
 SAVE_S = 120.0  # for it to save and stop
 PROGRAM = PREAMBLE.format(2) + "from horn.cluster.foreman import main; main()"
@@ -94,6 +96,11 @@ class Foreman:
         self.pidfd = os.pidfd_open(self.process.pid)
         self.log: Log | None = None
         self._unlogged = b""
+
+    @property
+    def is_stopped(self) -> bool:
+        """By a signal, or a debugger."""
+        return _state(self.process.pid)[:1] in ([b"T"], [b"t"])
 
     def send(self, word: Said) -> None:
         try:
@@ -163,12 +170,17 @@ def end_session(leader: int) -> None:
 
 def _session(pid: int) -> int:
     """The session that a process is in; 0 if it has ended."""
+    fields = _state(pid)
+    return 0 if not fields or fields[0] in (b"Z", b"X") else int(fields[3])
+
+
+def _state(pid: int) -> list[bytes]:
+    """What the system says of a process, from its state on; nothing if there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+            return file.read().rpartition(b")")[2].split()
     except OSError:
-        return 0
-    return 0 if fields[0] in (b"Z", b"X") else int(fields[3])
+        return []
 
 
 class Run:
@@ -187,6 +199,8 @@ class Run:
         self.used: dict[str, float] = {}
         self.aim = RUN
         self._deadline: float | None = None
+        self._stopped: Patience | None = None  # with a foreman that is stopped
+        self._may_stop_s = 60.0
         self._last: Over | None = None
         self._is_killed = False  # by this agent, which knows why
 
@@ -197,6 +211,8 @@ class Run:
 
     def begin(self, foreman: Foreman, assignment: Assignment) -> None:
         self.foreman = foreman
+        options = assignment.submission.get("options") or {}
+        self._may_stop_s = float(options.get("start_timeout_s") or self._may_stop_s)
         foreman.log_to(Path(assignment.logs) / f"{assignment.host}.log")
         foreman.send(assignment)
         if self.order.groups != assignment.groups:
@@ -262,14 +278,30 @@ class Run:
 
     def tick(self, now: float) -> float | None:
         """What time has come for; when to call again."""
-        if self.foreman is None or self._deadline is None:
+        if self.foreman is None:
             return None
+        self._look_at(self.foreman)
+        if self._deadline is None:
+            return now + LOOK_S
         if now >= self._deadline:
             self._deadline = None
             logger.warning("foreman killed job=%s epoch=%d aim=%s", self.job, self.epoch, self.aim)
             self.foreman.kill()
             return None
         return self._deadline
+
+    def _look_at(self, foreman: Foreman) -> None:
+        """Its tasks may go on for long without it, and nobody would hear of them."""
+        if not foreman.is_stopped:
+            self._stopped = None
+        elif self._stopped is None:
+            self._stopped = Patience(self._may_stop_s)
+        elif self._stopped.left_s() <= 0 and self._last is None:
+            self.kill(
+                f"the job's own process on this host (pid {foreman.process.pid}) was stopped "
+                f"(SIGSTOP, or a debugger) for {self._may_stop_s:g} s; it was ended. "
+                f"--start-timeout is how long it may be"
+            )
 
     def ended(self) -> None:
         """The foreman's process has."""

@@ -26,6 +26,22 @@ MAX_DESCRIPTORS = 64
 INLINE, IN_MEMORY = b"\0", b"\1"
 RECEIVED = (PACKET_BYTES + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
 
+# The steps of a task's start, in their order, each with a deadline of its own; and its end.
+STEPS = (
+    "importing horn",
+    "reading its parcel",
+    "joining its group",
+    "waiting for the others to join",
+    "connecting",
+    "compiling the network",
+    "going on from what was saved",
+    "at the first barrier",
+    "ending",
+)
+(
+    IMPORTING, READING, JOINING, WAITING, CONNECTING, COMPILING, RESUMING, MEETING, ENDING,
+) = range(len(STEPS))  # fmt: skip
+
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Text = Annotated[str, msgspec.Meta(max_length=64_000)]
 
@@ -44,6 +60,16 @@ class Start(Message, frozen=True, tag=True, forbid_unknown_fields=True):
     key: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)] | None = None
     credential: Credential | None = None
     folder: str = ""
+
+
+class Doing(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A task has come to a step of its start, or to its end: an index of STEPS."""
+
+    step: Annotated[int, msgspec.Meta(ge=0, lt=len(STEPS))]
+
+
+class Alive(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A task trains: a sign of life, every few seconds, where nobody else would miss it."""
 
 
 class Ready(Message, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -187,6 +213,8 @@ class Saved(Message, frozen=True, tag=True, forbid_unknown_fields=True):
 
 Said: TypeAlias = (
     Start
+    | Doing
+    | Alive
     | Ready
     | Stepped
     | Row

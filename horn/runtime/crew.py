@@ -98,6 +98,10 @@ class Crew:
         """Where those of these tasks that run here are, in words."""
         return {rank: self._of[rank].where() for rank in ranks if rank in self._of}
 
+    def stopped(self, ranks: Sequence[int]) -> list[int]:
+        """Those whose process is stopped, by a signal or a debugger."""
+        return [rank for rank in ranks if rank in self._of and self._of[rank].is_stopped]
+
     def wait(self, timeout_s: float = STOP_S) -> None:
         """For all to end by themselves."""
         self._family.wait(timeout_s)

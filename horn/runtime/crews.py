@@ -306,6 +306,10 @@ class Crews:
         found = self.crew.stacks(ranks)
         return {rank: found.get(rank, f"task {rank} is on another host") for rank in ranks}
 
+    def stopped(self, ranks: Sequence[int]) -> list[int]:
+        """Of this host; the others' are not known."""
+        return self.crew.stopped(ranks)
+
     def wait(self, timeout_s: float = 2.0) -> None:
         self.bridge.finish()
         self.bridge.tell(DONE)

@@ -75,7 +75,7 @@ class Group:
     ``timeout_s`` bounds every wait for the others, ``agree_timeout_s`` that in ``agree`` and in the
     first ``cross``, before which others may still compile. ``barrier`` is crossed by ``cross``, and
     with ``every_superstep`` also at the end of each. ``on_trace`` hears of every piece of work, in
-    the clock's seconds.
+    the clock's seconds; ``on_run`` is called after each script.
 
     Raises
     ------
@@ -94,10 +94,12 @@ class Group:
         barrier: Barrier | None = None,
         every_superstep: bool = True,
         on_trace: OnTrace | None = None,
+        on_run: Callable[[], None] | None = None,
     ) -> None:
         self.transport, self.clock, self.timeout_s = transport, clock, timeout_s
         self.agree_timeout_s = timeout_s if agree_timeout_s is None else agree_timeout_s
         self.barrier, self.every_superstep, self.on_trace = barrier, every_superstep, on_trace
+        self.on_run = on_run
         self.task, self.n_tasks = transport.task, transport.n_tasks
         self.state = Task(self.task, self.n_tasks)
         self._spent: dict[int, tuple[Script, Spent]] = {}  # by id of the script
@@ -204,6 +206,8 @@ class Group:
         spent.sent_bytes += sent_bytes
         spent.n_received += n_received
         spent.received_bytes += received_bytes
+        if self.on_run is not None:
+            self.on_run()
 
     def cross(self) -> None:
         """Wait for all tasks at the barrier, if there is one; at the start, and between epochs."""

@@ -25,11 +25,13 @@ from horn.patience import Patience
 from horn.progress import Progress
 from horn.runtime import control
 from horn.runtime.blame import Case, is_repairable, verdict
-from horn.runtime.control import Failed, Finished, Ready, Row, Stepped
+from horn.runtime.control import Alive, Doing, Failed, Finished, Ready, Row, Stepped
 from horn.runtime.messages import Array
 from horn.runtime.parcel import map_private
+from horn.runtime.watch import Watch
 from horn.strategies import Topology
 
+NOBODY = -1  # says what this process itself has found
 GRACE_S = 2.0  # how long the true first failure may take to show after an echo of it
 ECHO_S = 0.3  # how long an echo may take, which says where a task was that ended without a word
 
@@ -149,7 +151,7 @@ class Hearing:
     """What the tasks of one attempt have said so far.
 
     pids : of the processes by rank, for messages. record : what it adds rows to. on_ready : called
-    when all tasks have met.
+    when all tasks have met. watch : is told what happens to ranks, and by the owner what they say.
     """
 
     def __init__(
@@ -160,11 +162,14 @@ class Hearing:
         *,
         is_joined: bool = True,
         on_ready: Callable[[], None] | None = None,
+        watch: Watch | None = None,
     ) -> None:
+        self.watch = watch
         self.record, self.job = record, record.job
         self.topology, self.is_joined, self.on_ready = topology, is_joined, on_ready
         n = len(pids)
         names = {rank: topology.name(rank) for rank in pids if rank >= topology.n_workers}
+        names[NOBODY] = "the run"
         self.awaited = set(pids)  # all have finished when these have
         self.case = Case(n, pids, names=names)
         self.ready: set[int] = set()
@@ -192,6 +197,8 @@ class Hearing:
                         self.record.begin()
                         if self.on_ready is not None:
                             self.on_ready()
+                case Doing() | Alive():
+                    pass  # for the watch
                 case Stepped(epoch, iteration, loss, samples_per_s):
                     self.record.step(epoch, iteration, loss, samples_per_s)
                 case Row():
@@ -214,6 +221,8 @@ class Hearing:
     def forget(self, ranks: Sequence[int], pids: Mapping[int, int]) -> None:
         """Others have taken the places of these, and begin anew."""
         self.case.pids = pids
+        if self.watch is not None:
+            self.watch.begin(ranks)
         for rank in ranks:
             for known in (self.case.failures, self.case.exits, self.finished, self.traces):
                 known.pop(rank, None)
@@ -228,6 +237,8 @@ class Hearing:
     def leave(self, group: int) -> None:
         """It has left. What its tasks have said of their work stays."""
         self.record.without(group)
+        if self.watch is not None:
+            self.watch.drop(self.topology.ranks(group))
         self._await(self.awaited - set(self.topology.ranks(group)))
         self.record.put(self.topology.n_groups, self.is_joined)
 

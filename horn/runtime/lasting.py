@@ -216,8 +216,7 @@ class LastingWire:
             self.spent.wait_s += time.monotonic() - now
             if got is not None:
                 self._hear(*got)
-            else:
-                self.check()
+            self.check()
 
     def _check_ways(self, what: str) -> None:
         for server, silent_s in self.links.cut_off().items():

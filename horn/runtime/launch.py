@@ -38,10 +38,12 @@ from horn.runtime import trace
 from horn.runtime.control import Heard, Saved
 from horn.runtime.crew import Crew
 from horn.runtime.crews import Crews
-from horn.runtime.hearing import Hearing, Outcome, Record
+from horn.runtime.hearing import NOBODY, Hearing, Outcome, Record
 from horn.runtime.keeping import Keeper
 from horn.runtime.parcel import Draft, RunSpec
+from horn.runtime.process import sign_s
 from horn.runtime.repairs import Repairs
+from horn.runtime.watch import MARGIN_S, Watch
 from horn.saving import Lasting, cursor_of, manifest_facts, rows_of, stopped, stopped_at
 from horn.strategies import Topology
 
@@ -49,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # how often the clock is looked at,
 KEEPER_LOOK_S = 0.05  # and where there are checkpoints to think of
-START_S = 120.0  # for all tasks to meet
+START_S = 60.0  # for each step of a task's start
 TICK_MS = 1000  # of the embedded ZooKeeper
 # A task whose parent has ZooKeeper waits for it so long: nobody but the parent can give its place
 # to another, and it ends the process first.
@@ -75,6 +77,7 @@ class Settings:
     backend: str = "kernels"
     threads: int | None = None
     superstep_timeout_s: float = 60.0
+    start_timeout_s: float = START_S
     wants_trace: bool = False
     hosts: str | None = None
     n_groups: int = 1
@@ -314,7 +317,7 @@ def _run_spec(
         begun=begun,
         interval_s=watcher.interval_s,
         superstep_timeout_s=settings.superstep_timeout_s,
-        start_timeout_s=START_S,
+        start_timeout_s=settings.start_timeout_s,
         max_trace_events=n_events,
         journals="" if journals is None else str(journals.path.absolute()),
     )
@@ -376,9 +379,31 @@ class Attempts:
                 crew.tell,
                 plan.seconds,
             )
-        return Hearing(
-            record, settings.topology, crew.pids, is_joined=settings.is_joined, on_ready=on_ready
+        timeout_s = settings.superstep_timeout_s
+        watch = Watch(
+            crew.pids,
+            self._unit,
+            settings.start_timeout_s,
+            None if settings.is_joined else timeout_s + sign_s(timeout_s) + MARGIN_S,
+            crew.stopped,
+            lambda: crew.pids,
+            lambda rank: not settings.topology.is_server(rank),
         )
+        return Hearing(
+            record,
+            settings.topology,
+            crew.pids,
+            is_joined=settings.is_joined,
+            on_ready=on_ready,
+            watch=watch,
+        )
+
+    def _unit(self, rank: int) -> str:
+        """What starts together with a rank."""
+        if self.lasting.journals is None:
+            return "run"
+        topology = self.settings.topology
+        return topology.name(rank) if topology.is_server(rank) else f"group {topology.group(rank)}"
 
     def failed(self, hearing: Hearing, error: HornError) -> None:
         """All tasks have ended because of an error; raises what is to be said if that was all."""
@@ -511,10 +536,16 @@ def listen(
                 change = changes.get()
                 repairs.change(change.groups, change.hosts)
             repairs.look(now)
+        for late in () if hearing.watch is None else hearing.watch.look():
+            failed = late.failed(now)
+            if repairs is None or not repairs.hear(late.ranks[0], failed):
+                hearing.hear(NOBODY, failed)
         repair_at = None if repairs is None else repairs.next_at
         ends = [t for t in (verdict_at, deadline, repair_at) if t is not None]
         wait_s = min([t - now for t in ends], default=look_s)
         for rank, said, descriptors in crew.events(min(max(wait_s, 0.001), look_s)):
+            if hearing.watch is not None:
+                hearing.watch.hear(rank, said)
             if isinstance(said, (Saved, Heard)):
                 if keeper is not None:
                     keeper.hear(rank, said)

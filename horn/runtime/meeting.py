@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from horn.cluster.barrier import Members, RegionBarrier
@@ -10,6 +11,7 @@ from horn.cluster.coord import Coordinator
 from horn.cluster.keys import Credential
 from horn.cluster.members import Membership
 from horn.cluster.roster import Entry, Publication, Registration, Roster, Table
+from horn.runtime.control import CONNECTING, STEPS, WAITING
 from horn.runtime.group import Group
 from horn.runtime.parcel import Opened
 from horn.strategies import Topology
@@ -22,7 +24,8 @@ class Meeting:
     """One rank meets the others: registers its endpoints, waits for theirs, connects.
 
     rank : of a task or of a server. key : the job's, for what leaves the host. credential :
-    the job's, for ZooKeeper. What it opens is closed with ``stack``.
+    the job's, for ZooKeeper. What it opens is closed with ``stack``. enter : is told of steps of
+    the start.
     """
 
     def __init__(
@@ -33,8 +36,10 @@ class Meeting:
         stack: ExitStack,
         key: bytes | None = None,
         credential: Credential | None = None,
+        enter: Callable[[int], None] = lambda step: None,
     ) -> None:
         run = opened.run
+        self.enter = enter
         self.key = key
         self.rank, self.run, self.topology, self.stack = rank, run, topology, stack
         self.is_joined = opened.strategy.is_joined
@@ -102,7 +107,9 @@ class Meeting:
         """Who they all are, once all are there. Of its barrier's members the roster tells."""
         if self._table is not None:
             return self._table
+        self.enter(WAITING)
         run, topology, paths = self.run, self.topology, self.coord.paths
+        wait_s = len(STEPS) * run.start_timeout_s  # for all that others do before they join
         first = 0 if self._is_whole else self.region
         groups = range(topology.n_groups) if self._is_whole else [self.region]
         counts = {paths.members(run.job, group): topology.n_tasks for group in groups}
@@ -115,14 +122,14 @@ class Meeting:
             members = {folder: self.membership(folder, is_made=True) for folder in counts}
             publication = Publication(self.coord, path, members, run.epoch)
             self.stack.callback(publication.close)
-            self._table = publication.publish(counts, run.start_timeout_s)
+            self._table = publication.publish(counts, wait_s)
             self.roster: Members = self.own
         else:
             assert isinstance(self.own, Registration)
             publisher = paths.members(run.job, first), "0"
             roster = Roster(self.coord, path, publisher, self.own)
             self.stack.callback(roster.close)
-            self._table = roster.wait(counts, run.start_timeout_s)
+            self._table = roster.wait(counts, wait_s)
             self.roster = roster
         return self._table
 
@@ -154,10 +161,12 @@ class Meeting:
         """The connection for supersteps."""
         run = self.run
         regions = range(self.topology.n_groups) if self.is_joined else [self.region]
-        self._steps.connect(
-            [task.endpoint for region in regions for task in self._entries(region)],
-            run.start_timeout_s,
-        )
+        endpoints = [task.endpoint for region in regions for task in self._entries(region)]
+        wires = [] if self._wire is None else self.wires()
+        self.enter(CONNECTING)
+        self._steps.connect(endpoints, run.start_timeout_s)
+        if self._wire is not None:
+            self._wire.connect(wires, run.start_timeout_s)
         names = [str(task) for task in range(self.topology.n_tasks)]
         barrier = RegionBarrier(
             self.coord,
@@ -186,9 +195,17 @@ class Meeting:
         return found
 
     def wire(self) -> Transport | None:
-        """The connection for messages between batches, if the strategy has some."""
-        if self._wire is not None:
-            self._wire.connect(self.wires(), self.run.start_timeout_s)
+        """The connection for messages between batches, if the strategy has some; connected, for a
+        task, by ``group``.
+        """
+        return self._wire
+
+    def server_wire(self) -> Transport:
+        """That of a server with a process of its own."""
+        assert self._wire is not None
+        endpoints = self.wires()
+        self.enter(CONNECTING)
+        self._wire.connect(endpoints, self.run.start_timeout_s)
         return self._wire
 
     def guest_wire(self) -> Transport | None:

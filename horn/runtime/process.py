@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,7 +31,26 @@ from horn.errors import BarrierTimeout, MemberLost
 from horn.loop import Loop, Own
 from horn.progress import Progress
 from horn.runtime import control
-from horn.runtime.control import Failed, Finished, Leave, Line, Part, Ready, Row, Start, Stepped
+from horn.runtime.control import (
+    COMPILING,
+    ENDING,
+    JOINING,
+    MEETING,
+    READING,
+    RESUMING,
+    STEPS,
+    Alive,
+    Doing,
+    Failed,
+    Finished,
+    Leave,
+    Line,
+    Part,
+    Ready,
+    Row,
+    Start,
+    Stepped,
+)
 from horn.runtime.group import Group, task_name
 from horn.runtime.lasting import LastingWire
 from horn.runtime.meeting import Meeting
@@ -52,6 +71,8 @@ from horn.transport import PeerLost
 
 PR_SET_NAME = 15
 STOP_S = 5.0  # for a guest to end once its last word is said
+SIGNS = 4  # of life, at least, in a superstep's deadline,
+SIGN_S = 5.0  # and so often in longer ones
 IDLE_TIMEOUTS = 10  # a server may hear nothing for so many times what a task waits
 MAX_TEXT = 60_000
 COPIED_AT_ONCE = 1 << 20  # numbers
@@ -104,6 +125,25 @@ class Recorder:
             self.n_left_out += 1
 
 
+class Signs:
+    """Signs of life for the parent, from the thread that trains."""
+
+    def __init__(self, line: Line, superstep_timeout_s: float) -> None:
+        self.line, self.every_s = line, sign_s(superstep_timeout_s)
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self.every_s
+            self.line.send(Alive())
+
+
+def sign_s(superstep_timeout_s: float) -> float:
+    """How often a task that trains gives a sign of life."""
+    return min(superstep_timeout_s / SIGNS, SIGN_S)
+
+
 class Process:
     """One task. ``run`` is its life; what it knows when it fails is in ``failed``."""
 
@@ -116,10 +156,12 @@ class Process:
         self.guest: Guest | None = None
         self.first_of_group = 0  # rank of this group's first task, if its supersteps are its own
         self.leaves = False
-        self.doing = "reading its parcel"
+        self.doing = STEPS[READING]
         self._reporting, self._is_reported = threading.Lock(), False
 
     def run(self) -> None:
+        with suppress(OSError):  # who started it has gone, which the next line hears
+            self.enter(READING)
         found = self.line.receive(None)  # an agent's processes may wait for long
         if found is None:
             raise SystemExit(0)  # the one who started it has gone
@@ -142,12 +184,17 @@ class Process:
                 self.report(guest.error if guest is not None and guest.error else error)
                 raise
 
+    def enter(self, step: int) -> None:
+        """The next step of the start."""
+        self.doing = STEPS[step]
+        self.line.send(Doing(step))
+
     def _train(self, start: Start, opened: Opened, stack: ExitStack) -> None:
         run, job, rank = opened.run, opened.job, start.task
         recorder = Recorder(run.max_trace_events) if run.max_trace_events else None
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
-        self.doing = "joining its group"
-        meeting = Meeting(rank, opened, topology, stack, start.key, start.credential)
+        self.enter(JOINING)
+        meeting = Meeting(rank, opened, topology, stack, start.key, start.credential, self.enter)
         self.guest = guest = self._guest(meeting, topology, opened)
         self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
         reunion = None
@@ -156,8 +203,10 @@ class Process:
             stack.callback(reunion.close)
         group, wire = meeting.group(), meeting.wire()
         group.on_trace = recorder
+        signs = None if opened.strategy.is_joined else Signs(self.line, run.superstep_timeout_s)
+        group.on_run = signs
         self.group = group
-        self.doing = "compiling the network"
+        self.enter(COMPILING)
         region, task = divmod(rank, run.n_tasks)
         seat = Seat(
             job,
@@ -170,7 +219,7 @@ class Process:
             run.threads,
             _Initial(opened, task),
             run.superstep_timeout_s,
-            check=None if guest is None else guest.check,
+            check=_both(signs, None if guest is None else guest.check),
             servers=reunion,
             n_first=run.n_first,
         )
@@ -211,16 +260,18 @@ class Process:
             at_boundary=saver,
         )
         if run.resume:
-            self.doing = "going on from a checkpoint"
+            self.enter(RESUMING)
             self._resume(run, rank, loop, engine, None if opened.strategy.is_joined else region)
         if isinstance(engine, Replica) and engine.first_batch:
             loop.skip_to(engine.first_batch)
         if saver is not None:
             saver.loop = loop
+        self.enter(MEETING)
         group.cross()
         self.doing = ""
         self.line.send(Ready(time.monotonic() - self.began))
         loop.run()
+        self.line.send(Doing(ENDING))
         if saver is not None:
             saver.close()
         if loop.is_halted:
@@ -262,17 +313,17 @@ class Process:
         """A server's life."""
         run, rank = opened.run, start.task
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
-        self.doing = f"joining as {topology.name(rank)}"
-        meeting = Meeting(rank, opened, topology, stack, start.key, start.credential)
+        self.enter(JOINING)
+        meeting = Meeting(rank, opened, topology, stack, start.key, start.credential, self.enter)
         server = _server(opened, topology, rank - topology.n_workers)
         if run.journals:
             self._last(meeting, server)
             return
-        wire = meeting.wire()
-        assert wire is not None
+        wire = meeting.server_wire()
         self.doing = f"serving as {topology.name(rank)}"
         self.line.send(Ready(time.monotonic() - self.began))
-        total = serve(server, wire, IDLE_TIMEOUTS * run.superstep_timeout_s, run.start_timeout_s)
+        others_s = len(STEPS) * run.start_timeout_s  # tasks compile first
+        total = serve(server, wire, IDLE_TIMEOUTS * run.superstep_timeout_s, others_s)
         spent = {**dataclasses.asdict(total), "peak_memory_bytes": peak_memory_bytes()}
         self.line.send(Finished(spent=spent, staleness=dict(server.staleness)))
 
@@ -284,7 +335,7 @@ class Process:
             self.doing = f"serving as {name}"
             self.line.send(Ready(time.monotonic() - self.began))
 
-        self.doing = f"coming back as {name}"
+        self.enter(RESUMING)
         spent = served(
             meeting, LastingServer(server), IDLE_TIMEOUTS * run.superstep_timeout_s, ready
         )
@@ -299,7 +350,7 @@ class Process:
         server = _server(opened, topology, meeting.rank)
         idle_s = IDLE_TIMEOUTS * opened.run.superstep_timeout_s
         guest = Guest(server, wire, idle_s, self.report)
-        guest.start(meeting.wires(), opened.run.start_timeout_s)
+        guest.start(meeting.wires(), len(STEPS) * opened.run.start_timeout_s)
         return guest
 
     def send_share(self) -> None:
@@ -380,6 +431,19 @@ class Process:
             trouble=None if trouble is None else dataclasses.astuple(trouble),
             **more,
         )
+
+
+def _both(
+    first: Callable[[], None] | None, second: Callable[[], None] | None
+) -> Callable[[], None] | None:
+    if first is None or second is None:
+        return first or second
+
+    def both() -> None:
+        first()
+        second()
+
+    return both
 
 
 def _server(opened: Opened, topology: Topology, number: int) -> Server:

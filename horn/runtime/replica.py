@@ -18,6 +18,7 @@ from horn.compiler.placement import Placement
 from horn.compiler.program import Post, Program
 from horn.data import Dataset
 from horn.job import Job
+from horn.runtime.control import STEPS
 from horn.runtime.engine import GroupEngine
 from horn.runtime.exchange import Exchange
 from horn.runtime.group import Group, Spent
@@ -78,8 +79,14 @@ class Replica(GroupEngine):
         if seat.servers is not None:
             cut = all_pieces(job.network, seat.placement, topology, job.dtype)
             found = seat.servers
+
+            def check() -> None:
+                found.check()
+                if seat.check is not None:
+                    seat.check()
+
             self.wire = LastingWire(topology, cut, job.dtype, seat.timeout_s, seat.spent,
-                                    found.place(), found.find, found.check)  # fmt: skip
+                                    found.place(), found.find, check)  # fmt: skip
         elif seat.wire is not None:
             cut = all_pieces(job.network, seat.placement, topology, job.dtype)
             self.wire = Wire(
@@ -164,7 +171,7 @@ class Replica(GroupEngine):
         self._stream = self._streamed(self._training[0])
         clock = 0
         if isinstance(self.wire, LastingWire):
-            clock = self.wire.join(self.agree_timeout_s)
+            clock = self.wire.join(len(STEPS) * self.agree_timeout_s)
             self.first_batch = self.strategy.returns(self.remembered, clock)
             self.view.n_batches = self.first_batch
         if self.wire is not None and self.topology.n_servers and self.own_group == 0:

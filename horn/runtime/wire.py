@@ -267,6 +267,8 @@ class Wire:
                     return found
                 if isinstance(found.meta, Note) and found.meta.topic == WAITS:
                     self._waits[found.src] = [*map(int, str(found.meta.fields["ranks"]).split())]
+                    if self.check is not None:
+                        self.check()
                 else:
                     self._early.append(found)
                 if left_s > 0:

@@ -381,3 +381,46 @@ def test_a_job_leaves_a_host_on_which_every_task_dies_and_finishes_elsewhere(
     assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
     assert poisoned and status.result["host"] == "b"
     assert status.record.n_restarts == 1 and status.record.epoch == 2
+
+
+def stopped_foreman(cluster_of: Agents, name: str) -> int:
+    """That which waits at an agent for its next job, stopped; its pid."""
+
+    def waiting() -> list[int]:
+        return [pid for pid, line in cluster_of.descendants(name) if "cluster.foreman" in line]
+
+    (pid,) = cluster_of.wait(waiting)
+    os.kill(pid, signal.SIGSTOP)
+    cluster_of.wait(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][1] == "T")
+    return int(pid)
+
+
+@pytest.mark.parametrize("late", ["a", "b"])
+def test_a_job_whose_host_does_not_come_is_placed_on_others(
+    late: str, cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    cluster_of.start("a", "b", "c")
+    cluster_of.wait_known(client)
+    pid = stopped_foreman(cluster_of, late)
+    job = cluster_of.submit(client, groups=2, tasks=2, options={"start_timeout_s": 5.0})
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.epoch == status.record.n_restarts + 1 >= 2
+    assert late not in status.record.hosts and not alive([pid])
+    # Either of the two says it first: who waited for the host, or the host's own agent.
+    trouble = status.record.trouble
+    assert f"absent: worker {late}" in trouble or "own process on this host" in trouble
+    assert "--start-timeout" in trouble
+
+
+def test_a_job_on_one_host_whose_foreman_is_stopped_goes_on(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    cluster_of.start("a")
+    cluster_of.wait_known(client)
+    pid = stopped_foreman(cluster_of, "a")
+    job = cluster_of.submit(client, tasks=2, options={"start_timeout_s": 3.0})
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.epoch == 2 and not alive([pid])
+    assert f"own process on this host (pid {pid}) was stopped" in status.record.trouble

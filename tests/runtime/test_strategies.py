@@ -23,6 +23,7 @@ from tests.runtime.test_launch import (
     LATE_S,
     NEVER_S,
     At,
+    Notes,
     children,
     data,
     endless,
@@ -89,7 +90,7 @@ def test_a_killed_worker_of_a_strategy_without_servers_is_the_first_failure():
     assert str(error).startswith(f"First failure: task 3 (pid {error.pid})")
 
 
-@pytest.mark.parametrize("groups, tasks, stopped", [(2, 2, 3), (2, 2, 0)])
+@pytest.mark.parametrize("groups, tasks, stopped", [(2, 2, 3), (2, 2, 0), (2, 1, 1), (2, 1, 0)])
 def test_a_stopped_task_is_named_by_its_rank(groups, tasks, stopped):
     with pytest.raises(BarrierTimeout) as caught:
         horn.train(
@@ -98,6 +99,23 @@ def test_a_stopped_task_is_named_by_its_rank(groups, tasks, stopped):
         )  # fmt: skip
     assert caught.value.absent == (f"task {stopped}",)
     assert f"task {stopped} (pid" in str(caught.value) and "is stopped" in str(caught.value)
+
+
+def test_a_group_of_one_task_that_is_stopped_starts_again(tmp_path):
+    mark = tmp_path / "mark"
+    watcher = Notes(None)
+
+    def act():
+        stop(pid_of(1))
+        mark.touch()
+
+    watcher.act = act
+    horn.train(
+        job(epochs=8), groups=2, strategy=Held(mark=str(mark), at=6), superstep_timeout=LATE_S,
+        checkpoints=tmp_path / "c", progress=watcher,
+    )  # fmt: skip
+    assert len(watcher.notes) == 1 and watcher.notes[0].startswith("Restarting group 1")
+    assert "without a sign of life" in watcher.notes[0]
 
 
 def test_a_stopped_server_is_named():
