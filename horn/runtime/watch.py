@@ -85,7 +85,8 @@ class Watch:
         self._steps: dict[int, int] = {}  # by rank, of those that start
         self._ready: dict[str, set[int]] = {}  # of a unit whose others start
         self._fronts: dict[str, tuple[tuple[int, int, int], Patience]] = {}
-        self._signs: dict[int, Patience] = {}  # by rank, of those that train
+        self._signs: dict[int, Patience] = {}  # by rank, of those that train,
+        self._ends: dict[int, Patience] = {}  # and of those that have trained
         self._looked = clock()
         self.begin(ranks)
 
@@ -100,6 +101,7 @@ class Watch:
         for rank in ranks:
             self._steps.pop(rank, None)
             self._signs.pop(rank, None)
+            self._ends.pop(rank, None)
             self._ready.get(self.unit(rank), set()).discard(rank)
 
     def hear(self, rank: int, said: Any) -> None:
@@ -108,6 +110,7 @@ class Watch:
             self.drop((rank,))
         elif isinstance(said, Doing) and said.step == ENDING:
             self._signs.pop(rank, None)
+            self._ends[rank] = Patience(len(STEPS) * self.start_s, self.clock)
         elif isinstance(said, Doing):
             if rank in self._steps:
                 self._steps[rank] = said.step
@@ -116,8 +119,9 @@ class Watch:
             self._ready.setdefault(self.unit(rank), set()).add(rank)
             if self.silence_s is not None and self.trains(rank):
                 self._signs[rank] = Patience(self.silence_s, self.clock)
-        elif rank in self._signs:
-            self._signs[rank].renew()
+        for known in (self._signs, self._ends):
+            if rank in known:
+                known[rank].renew()
 
     def look(self) -> list[Late]:
         """Who is late now. They are not named again."""
@@ -161,3 +165,6 @@ class Watch:
                 assert self.silence_s is not None
                 others = tuple(sorted(self._signs.keys() - {rank}))
                 yield Late((rank,), others, "training, without a sign of life", self.silence_s)
+        for rank, patience in self._ends.items():
+            if patience.left_s() <= 0:
+                yield Late((rank,), (), "ending", len(STEPS) * self.start_s, HINT)

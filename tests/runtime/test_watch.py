@@ -127,6 +127,7 @@ def test_who_trains_gives_signs_of_life_where_nobody_waits_for_it(clock):
     assert after(watch, clock, 3) == [((1,), (0,), "training, without a sign of life")]
     watch.hear(0, Finished())
     assert after(watch, clock, 30) == []
+    assert after(watch, clock, START_S * len(STEPS)) == [((2,), (), "ending")]
 
 
 def test_where_others_wait_for_it_nobody_asks_for_signs_of_life(clock):
