@@ -48,16 +48,19 @@ START_S = 600.0  # for nobody but on the parent's clock, which jumps once a task
 
 @dataclass(frozen=True)
 class Stops:
-    """A schedule that stops task ``rank`` in a step of its start, if there is no file yet."""
+    """A schedule that stops task ``rank`` in a step of its start, if there is no file yet; once the
+    file ``after`` is there, if that has a name.
+    """
 
     mark: str
     rank: int
     step: int
+    after: str = ""
     initial: float = 0.1
 
     def __post_init__(self):
         from horn.runtime.process import Process
-        from tests.faults.springs import my_rank
+        from tests.faults.springs import my_rank, wait_for
         from tests.runtime.test_starts import halt
 
         if my_rank() != self.rank:
@@ -69,6 +72,8 @@ class Stops:
         def enters(process, step):
             enter(process, step)
             if step == self.step:
+                if self.after:
+                    wait_for(self.after)
                 halt(self.mark)
 
         Process.enter = enters
@@ -104,8 +109,19 @@ def stopped(tmp_path, monkeypatch):
     return mark
 
 
-def stopped_at(mark, rank, step):
-    return horn.SGD(Stops(str(mark), rank, step))
+def stopped_at(mark, rank, step, after=""):
+    return horn.SGD(Stops(str(mark), rank, step, str(after)))
+
+
+class Steps(Notes):
+    """Makes a file once a batch is done."""
+
+    def __init__(self, path):
+        super().__init__(lambda: None)
+        self.path = path
+
+    def step(self, *said):
+        self.path.touch()
 
 
 @pytest.mark.parametrize(
@@ -151,10 +167,10 @@ def test_who_stops_while_it_reads_a_checkpoint_is_named(stopped, tmp_path):
 def test_who_stops_in_a_start_is_started_again(stopped, tmp_path, how):
     """The whole run, or the group alone, where servers last."""
     settings = {"tasks": 2} if how == "run" else {"groups": 2, "strategy": DOWNPOUR}
-    if how == "group":
-        settings["checkpoints"] = tmp_path / "c"
-    watcher = Notes(lambda: None)
-    given = job(optimizer=stopped_at(stopped, 1, COMPILING))
+    watcher, after = Steps(tmp_path / "others"), ""
+    if how == "group":  # time flies when all others have started
+        settings["checkpoints"], after = tmp_path / "c", watcher.path
+    given = job(optimizer=stopped_at(stopped, 1, COMPILING, after))
     found = horn.train(given, start_timeout=START_S, progress=watcher, **settings)
     assert stopped.exists() and len(watcher.notes) == 1
     what = "Restarting from iteration 0" if how == "run" else "Restarting group 1"
