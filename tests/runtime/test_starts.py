@@ -48,19 +48,16 @@ START_S = 600.0  # for nobody but on the parent's clock, which jumps once a task
 
 @dataclass(frozen=True)
 class Stops:
-    """A schedule that stops task ``rank`` in a step of its start, if there is no file yet; once the
-    file ``after`` is there, if that has a name.
-    """
+    """A schedule that stops task ``rank`` in a step of its start, if there is no file yet."""
 
     mark: str
     rank: int
     step: int
-    after: str = ""
     initial: float = 0.1
 
     def __post_init__(self):
         from horn.runtime.process import Process
-        from tests.faults.springs import my_rank, wait_for
+        from tests.faults.springs import my_rank
         from tests.runtime.test_starts import halt
 
         if my_rank() != self.rank:
@@ -72,8 +69,6 @@ class Stops:
         def enters(process, step):
             enter(process, step)
             if step == self.step:
-                if self.after:
-                    wait_for(self.after)
                 halt(self.mark)
 
         Process.enter = enters
@@ -91,37 +86,37 @@ def halt(mark):
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+class Flying(Watch):
+    """For which time flies while the process of the file ``mark`` is stopped, and others are not
+    further behind or in a start of their own.
+    """
+
+    def __init__(self, mark, *arguments):
+        self.mark, self.ahead_s = mark, 0.0
+        super().__init__(*arguments, clock=self.fly)
+
+    def fly(self):
+        with contextlib.suppress(OSError, ValueError, LookupError):  # no such file or process
+            pid = int(self.mark.read_text())
+            rank = {pid: rank for rank, pid in self.pids().items()}[pid]
+            is_alone = {self.unit(other) for other in self._steps} == {self.unit(rank)}
+            is_behind = self._steps[rank] == min(self._steps.values())
+            if is_stopped(pid) and is_alone and is_behind:
+                self.ahead_s += START_S
+        return time.monotonic() + self.ahead_s
+
+
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
-    """Once the process of the file is stopped, the parent's watch sees time fly."""
+    """The file with which a process is stopped."""
     mark = tmp_path / "mark"
-    ahead_s = 0.0
-
-    def clock():
-        nonlocal ahead_s
-        with contextlib.suppress(OSError):  # it is not there, or no more
-            if is_stopped(int(mark.read_text())):
-                ahead_s += START_S
-        return time.monotonic() + ahead_s
-
     monkeypatch.setattr("horn.patience.STRIDE_S", START_S)  # half of a deadline in each look
-    monkeypatch.setattr("horn.runtime.launch.Watch", functools.partial(Watch, clock=clock))
+    monkeypatch.setattr("horn.runtime.launch.Watch", functools.partial(Flying, mark))
     return mark
 
 
-def stopped_at(mark, rank, step, after=""):
-    return horn.SGD(Stops(str(mark), rank, step, str(after)))
-
-
-class Steps(Notes):
-    """Makes a file once a batch is done."""
-
-    def __init__(self, path):
-        super().__init__(lambda: None)
-        self.path = path
-
-    def step(self, *said):
-        self.path.touch()
+def stopped_at(mark, rank, step):
+    return horn.SGD(Stops(str(mark), rank, step))
 
 
 @pytest.mark.parametrize(
@@ -154,9 +149,7 @@ def test_who_stops_while_it_reads_a_checkpoint_is_named(stopped, tmp_path):
     given = job(optimizer=stopped_at(stopped, 1, RESUMING), epochs=4)
     stopped.write_text("0")  # nobody stops
     settings = {"tasks": 2, "checkpoints": tmp_path / "c", "start_timeout": START_S}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{__name__}.is_stopped", lambda pid: False)
-        horn.train(given, **settings, checkpoint_every=4)
+    horn.train(given, **settings, checkpoint_every=4)
     stopped.unlink()
     with pytest.raises(BarrierTimeout) as caught:
         horn.train(given, **settings, resume=True, max_restarts=0)
@@ -167,10 +160,10 @@ def test_who_stops_while_it_reads_a_checkpoint_is_named(stopped, tmp_path):
 def test_who_stops_in_a_start_is_started_again(stopped, tmp_path, how):
     """The whole run, or the group alone, where servers last."""
     settings = {"tasks": 2} if how == "run" else {"groups": 2, "strategy": DOWNPOUR}
-    watcher, after = Steps(tmp_path / "others"), ""
-    if how == "group":  # time flies when all others have started
-        settings["checkpoints"], after = tmp_path / "c", watcher.path
-    given = job(optimizer=stopped_at(stopped, 1, COMPILING, after))
+    watcher = Notes(lambda: None)
+    if how == "group":
+        settings["checkpoints"] = tmp_path / "c"
+    given = job(optimizer=stopped_at(stopped, 1, COMPILING))
     found = horn.train(given, start_timeout=START_S, progress=watcher, **settings)
     assert stopped.exists() and len(watcher.notes) == 1
     what = "Restarting from iteration 0" if how == "run" else "Restarting group 1"
