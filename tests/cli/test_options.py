@@ -35,6 +35,7 @@ WORDS: dict[str, tuple[list[str], str, Any]] = {
     "transport": (["--transport", "ipc"], "transport", "ipc"),
     "pins": (["--pin", "layer1=sender"], "pins", {"layer1": "sender"}),
     "superstep_timeout": (["--superstep-timeout", "7s"], "superstep_timeout", 7.0),
+    "start_timeout": (["--start-timeout", "8s"], "start_timeout", 8.0),
     "checkpoint_every": (["--checkpoint-every", "9"], "checkpoint_every", 9),
     "checkpoint_seconds": (["--checkpoint-every", "9s"], "checkpoint_seconds", 9.0),
     "max_restarts": (["--strategy", "downpour", "--max-restarts", "5"], "max_restarts", 5),
