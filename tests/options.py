@@ -70,6 +70,10 @@ TRAIN = {
     "superstep_timeout": guard(
         "superstep_timeout = 60.0", LAUNCH + "test_a_stopped_task_is_named_with_what_it_owes"
     ),
+    "start_timeout": guard(
+        "start_timeout = 60.0",
+        "tests/runtime/test_starts.py::test_who_never_gets_to_say_a_word_is_named_in_time",
+    ),
     "checkpoints": guard("checkpoints = None", PROCESSES + "test_so_many_checkpoints_are_kept"),
     "checkpoint_every": guard(
         "checkpoint_every = None", PROCESSES + "test_so_many_checkpoints_are_kept"
@@ -179,6 +183,7 @@ SUBMIT = {
     "pins": told("pins", "pins = ()"),
     "trace": guard('options["trace"] = None', f"{HERE}[trace]"),
     "superstep_timeout": told("superstep_timeout", 'superstep_timeout = "60s"'),
+    "start_timeout": told("start_timeout", 'options["start_timeout"] = "60s"'),
     "checkpoint_every": told(
         "checkpoint_every", 'options["checkpoint_every"] = None', f"{HERE}[checkpoint_seconds]",
         f"{THERE}[checkpoint_seconds]",
