@@ -40,6 +40,7 @@ class Relay:
         self._stopped = True
         self._wake_in.send(b"x")
         self._thread.join(10)
+        self._wake_in.close()
 
     def cut(self) -> None:
         self._order(False, False, False)
@@ -73,7 +74,7 @@ class Relay:
                     elif key.fileobj in self._pairs:
                         self._forward(key.fileobj)  # type: ignore[arg-type]
             self._close_all()
-        for s in (self._listener, self._wake_in, self._wake_out):
+        for s in (self._listener, self._wake_out):
             s.close()
 
     def _obey(self) -> None:

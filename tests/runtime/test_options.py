@@ -179,8 +179,8 @@ def test_a_strategy_and_its_settings_are_what_groups_do():
     given = job(network=dense(), epochs=2)
     shared = horn.train(given, groups=2)
     assert shared.staleness == {}
-    often = horn.train(given, groups=2, strategy="downpour")
-    seldom = horn.train(given, groups=2, strategy=horn.Downpour(push_every=2))
+    often = horn.train(given, groups=2, strategy=horn.Downpour(push_every=1))
+    seldom = horn.train(given, groups=2, strategy="downpour")
     assert sum(often.staleness.values()) > sum(seldom.staleness.values()) > 0
     parts = horn.train(given, groups=2, strategy="parallel-dropout")
     assert bits(parts) != bits(shared)
