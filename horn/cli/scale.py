@@ -7,7 +7,7 @@ import click
 from horn.cli import _cluster
 
 
-@click.command(short_help="Give a job with servers more or fewer groups while it trains.")
+@click.command(short_help="Give a job more or fewer groups while it trains.")
 @click.argument("job")
 @click.option("-g", "--groups", required=True, type=int, metavar="N", help="So many from now on.")
 @_cluster.options
@@ -15,8 +15,9 @@ from horn.cli import _cluster
 @click.option("--timeout", default="10m", metavar="TIME", help="Exit code 124 after it.")
 def command(job: str, groups: int, zk_hosts: str | None, key_file: str | None, no_wait: bool,
             timeout: str) -> None:  # fmt: skip
-    """Have N groups train JOB. New ones go on where the slowest is; those that came last leave at
-    the end of their epoch, and their slots come free.
+    """Have N groups train JOB. Under downpour and easgd new ones go on where the slowest is; those
+    that came last leave at the end of their epoch, and their slots come free. Under allreduce all
+    save a checkpoint at the next boundary, and N go on from it, to the same result.
     """
     from horn.cli import _screen
 

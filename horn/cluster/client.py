@@ -283,7 +283,8 @@ class Cluster:
         raise Conflict(f"job {job!r} keeps changing; try again")
 
     def scale(self, job: str, n_groups: int) -> None:
-        """Ask for so many groups, of a job that servers hold together.
+        """Ask for so many groups, of a job that servers hold together, or of allreduce, which goes
+        on with them from a checkpoint.
 
         Raises
         ------
@@ -297,19 +298,22 @@ class Cluster:
             )
         status = self.status(job)
         found = status.submission
-        if found is None or not found.servers or found.options.get("guests"):
+        is_shared = found is not None and found.strategy == "allreduce"
+        if found is None or (not is_shared and not found.servers) or found.options.get("guests"):
             kind = "a job whose servers are in its tasks' processes (--servers 0)"
             if found is None or not found.servers:
-                kind = f"{found.strategy if found else 'unknown'}, whose groups wait for each other"
+                kind = f"{found.strategy if found else 'unknown'}, whose groups are part of it"
             raise JobError(
-                f"job {job!r} is {kind}: only of a job with servers (downpour, easgd) can groups "
-                f"come and leave. Stop it, and submit it with --groups {n_groups}"
+                f"job {job!r} is {kind}: only of allreduce, and of a job with servers (downpour, "
+                f"easgd), can groups come and leave. Stop it, and submit it with --groups "
+                f"{n_groups}"
             )
         seats = status.record.seats
         if len({seat.shared or name for name, seat in seats.items()}) > 1:
+            what = "there are no checkpoints of it" if is_shared else "its servers keep no journal"
             raise JobError(
-                f"job {job!r} runs on hosts that share no folder, so its servers keep no journal, "
-                f"and nobody could join them; start workers with --shared, and submit it again"
+                f"job {job!r} runs on hosts that share no folder, so {what}, and nobody could join "
+                f"it; start workers with --shared, and submit it again"
             )
         self._check_room(found, status.record, n_groups)
         state = self.coord.get(self.paths.state(job))
@@ -334,8 +338,12 @@ class Cluster:
             )
 
     def wait_scaled(self, job: str, n_groups: int, timeout_s: float | None) -> Status:
-        """Until so many have seats, and who is to leave has left. Raises horn's Timeout; Conflict
-        if the job ends before.
+        """Until so many have seats, and who is to leave has left; where all start again, until they
+        have met.
+
+        Raises
+        ------
+        Timeout : horn's. Conflict : the job ends before, or goes on with as many as it had.
         """
         from horn.errors import Timeout
 
@@ -347,7 +355,13 @@ class Cluster:
             if status.state in ENDED:
                 raise Conflict(f"job {job!r} is {status.state.value}; it has {here} groups")
             if record.seats and here == n_groups and not record.leaving:
-                return status
+                # The state that was read before the record may be that of the groups before.
+                again = self.status(job)
+                is_met = again.state is State.RUNNING and again.record.epoch == record.epoch
+                if is_met or (status.submission is not None and status.submission.servers):
+                    return again
+            if record.n_refused == n_groups:
+                raise Conflict(f"job {job!r} goes on with {here} groups: {record.trouble}")
             if ends is not None and time.monotonic() > ends:
                 why = f": it {record.reason}" if record.reason else ""
                 raise Timeout(f"job {job} has {here} groups after {timeout_s:g} s{why}")

@@ -95,7 +95,15 @@ class Foreman:
     @property
     def topology(self) -> Topology:
         found = self.submission
-        return Topology(found.groups, found.tasks, found.servers)
+        return Topology(self.n_groups, found.tasks, found.servers)
+
+    @property
+    def n_groups(self) -> int:
+        """Where servers hold the job together, those that it was submitted with: who comes later
+        is not among its ranks.
+        """
+        mine, found = self.assignment, self.submission
+        return found.groups if found.servers else len(mine.groups) or found.groups
 
     @property
     def n_hosts(self) -> int:
@@ -156,8 +164,7 @@ class Foreman:
         )
 
     def _blamed(self, error: HornError) -> tuple[str, ...]:
-        submission = self.submission
-        topology = Topology(submission.groups, submission.tasks, submission.servers)
+        topology = self.topology
         ranks = {name: seat.ranks for name, seat in self.assignment.seats.items()}
         names = {rank: topology.name(rank) for seated in ranks.values() for rank in seated}
         return blamed(error, self.assignment.host, ranks, names)
@@ -248,7 +255,7 @@ class Foreman:
     def _seated(self) -> tuple[int, ...] | None:
         """The groups that are there, also those that are to leave; None for all."""
         mine = self.assignment
-        if not mine.groups:
+        if not mine.groups or not self.submission.servers:
             return None
         self.changes.put(launch.Change(mine.groups, _hosts(mine.seats)))
         ranks = (rank for seat in mine.seats.values() for rank in seat.ranks)
@@ -275,7 +282,7 @@ class Foreman:
         guests = bool(options.get("guests", False))
         return conduct(
             job,
-            groups=submission.groups,
+            groups=self.n_groups,
             tasks=submission.tasks,
             servers=0 if guests else submission.servers or None,
             strategy=strategy,

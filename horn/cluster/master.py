@@ -98,9 +98,11 @@ class Record(Kept, frozen=True, forbid_unknown_fields=True):
     that it was resumed from, until there is a checkpoint after that; -1 for the newest. changed :
     what it was resumed from may be of another job, likewise.
 
-    Of a job that servers hold together: groups : by number, those that are to be there; none for
-    those that it was submitted with. leaving : those that have seats, but are to leave. n_ever : as
-    many numbers have been given. n_wanted : so many groups are wanted; 0 for no other wish.
+    groups : by number, those that are to be there; none for those that it was submitted with.
+    n_wanted : so many groups are wanted; 0 for no other wish. Of a job that servers hold together:
+    leaving : those that have seats, but are to leave. n_ever : as many numbers have been given. Of
+    one whose groups share every batch: n_before : how many there were, until those that are there
+    now have made a checkpoint; n_refused : so many could not run it.
     """
 
     epoch: _Count = 0
@@ -121,6 +123,8 @@ class Record(Kept, frozen=True, forbid_unknown_fields=True):
     leaving: tuple[_Count, ...] = ()
     n_ever: _Count = 0
     n_wanted: _Count = 0
+    n_before: _Count = 0
+    n_refused: _Count = 0
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,7 @@ def decide(picture: Picture) -> Decision | None:
     if picture.state in ENDED:
         return None
     if picture.wants_groups and picture.wants_groups != picture.record.n_wanted:
-        return Decision(_changed(picture.record, n_wanted=picture.wants_groups))
+        return Decision(_changed(picture.record, n_wanted=picture.wants_groups, n_refused=0))
     if picture.record.seats:
         return _tend(picture)
     if picture.state is State.STOPPING:
@@ -231,8 +235,16 @@ def _tend(picture: Picture) -> Decision | None:
         aim = END
     elif picture.state is State.STOPPING:
         aim = END if picture.wants_now else STOP
-    if aim == record.aim == RUN and not fine and picture.need.topology.n_servers:
-        return _rescale(picture, reports)
+    if aim == record.aim == RUN and not fine:
+        if picture.need.topology.n_servers:
+            return _rescale(picture, reports)
+        if _regrouped(picture) is not record and _all_run(picture, reports):
+            found = _with_other_groups(picture)
+            if isinstance(found, Waits):
+                if found.reason == record.reason:
+                    return None
+                return Decision(_changed(record, reason=found.reason))
+            aim = STOP  # with a checkpoint, from which the others go on: _conclude
     if AIMS.index(aim) <= AIMS.index(record.aim):
         return None
     record = _changed(record, aim=aim)
@@ -271,15 +283,38 @@ def _rescale(picture: Picture, reports: Mapping[str, Report]) -> Decision | None
     return Decision(record, _orders(record))
 
 
+def _all_run(picture: Picture, reports: Mapping[str, Report]) -> bool:
+    phases = [report.phase for report in reports.values()]
+    return phases == [RUNNING] * len(picture.record.seats)
+
+
+def _with_other_groups(picture: Picture) -> dict[str, tuple[int, ...]] | Waits:
+    """Seats for as many groups as are wanted, where the job's checkpoints are."""
+    record = picture.record
+    folders = {seat.shared for seat in record.seats.values()} - {""}
+    near = {
+        name: host
+        for name, host in picture.hosts.items()
+        if name in record.seats or host.shared in folders
+    }
+    return seat(picture.need.of(record.n_wanted), near, record.hosts, record.blamed, record.parted)
+
+
 def _reseated(old: Seat, ranks: Iterable[int]) -> Seat:
     return msgspec.structs.replace(old, ranks=tuple(sorted(ranks)))
 
 
 def _regrouped(picture: Picture) -> Record:
     """The record with as many groups as are wanted: who came last leaves first. Servers count on
-    every group that they know, so none just stays away: it has a seat until it has left.
+    every group that they know, so none just stays away: it has a seat until it has left. Where
+    groups share every batch, others go on from a checkpoint.
     """
     record, topology = picture.record, picture.need.topology
+    if not topology.n_servers and not picture.need.guests:
+        n, here = record.n_wanted, len(record.groups) or topology.n_groups
+        if n in (0, here, record.n_refused):
+            return record
+        return _changed(record, groups=tuple(range(n)), n_before=here)
     groups = [*record.groups] or [*range(topology.n_groups)]
     n_ever = record.n_ever or topology.n_groups
     if not record.n_wanted or not topology.n_servers:
@@ -315,6 +350,15 @@ def _conclude(picture: Picture, reports: Mapping[str, Report]) -> Decision:
                   **(reports[first].result or {})}  # fmt: skip
         return Decision(_settled(free), withdrawn, State.SUCCEEDED, result)
     cause = first_cause(picture, reports)
+    if phases == {STOPPED} and record.aim == STOP and picture.state is not State.STOPPING:
+        return Decision(free, withdrawn, _restarting(picture))  # other groups go on
+    if cause is not None and cause.is_final and record.n_before:
+        text = f"{len(record.groups)} groups cannot run it: {cause.text}"
+        back = _changed(
+            free, groups=tuple(range(record.n_before)), n_before=0, n_refused=len(record.groups),
+            n_restarts=record.n_restarts + 1, trouble=text[:1000],
+        )  # fmt: skip
+        return Decision(back, withdrawn, _restarting(picture))
     if cause is not None and cause.is_final:
         return _failed(free, withdrawn, cause, cause.text)
     if picture.state is State.STOPPING:
@@ -386,6 +430,7 @@ def _proven(record: Record) -> Record:
         parted=tuple(pair for pair in record.parted if not set(pair) <= seats.keys()),
         begin=-1,
         changed=False,
+        n_before=0,
     )
 
 

@@ -276,13 +276,13 @@ def test_who_is_to_leave_before_a_job_begins_leaves_after_an_epoch(
 def test_what_cannot_be_scaled_says_why(cluster_of: Agents, client: Cluster):
     cluster_of.start("a", slots=2)
     job = cluster_of.submit(client, "--epochs", FOREVER, groups=1, servers=1, **DOWNPOUR)
-    other = cluster_of.submit(client, "--epochs", FOREVER)
+    other = cluster_of.submit(client, "--epochs", FOREVER, strategy="averaging")
     for name in (job, other):  # both have their slots
         cluster_of.wait_running(client, name, 1)
     for name, n_groups, text in (
         (job, 0, "--groups 0: at least 1, since group 0 measures and decides when to end"),
         (job, 4, "4 groups need 3 slots more than the 1 that are there; free: 0 on a"),
-        (other, 2, "is allreduce, whose groups wait for each other: only of a job with servers"),
+        (other, 2, "is averaging, whose groups are part of it: only of allreduce, and of a job"),
     ):
         asked = horn_says(cluster_of, "scale", name, "--groups", str(n_groups))
         assert asked.returncode == 2 and text in asked.stderr, asked.stderr

@@ -279,8 +279,10 @@ def test_a_job_that_has_not_begun_begins_with_all_of_its_groups():
     assert found.record.seats["a"].ranks == (0, 1, 2)
 
 
-def test_groups_that_meet_in_every_batch_are_left_as_they_are():
-    picture = wishing(running(), 1)
+def test_groups_whose_servers_are_in_their_processes_are_left_as_they_are():
+    first = Picture(State.PENDING, Need(2, 1, 1, guests=True), Record(), {}, hosts(a=1, b=1))
+    picture = after(first, decide(first))
+    picture = wishing(saying(picture, a=Report(RUNNING), b=Report(RUNNING)), 1)
     assert decide(picture) is None
 
 
@@ -599,3 +601,94 @@ def test_it_goes_on_from_the_checkpoint_it_was_resumed_from_until_there_is_a_new
     assert picture.record.begin == 100, "after a failure, too"
     picture = saying(picture, b=Report(RUNNING, checkpoint=110))
     assert after(picture, decide(picture)).record.begin == -1
+
+
+# groups that share every batch: others go on from a checkpoint
+
+
+def sharing(**slots: int) -> Picture:
+    """Two groups of two tasks without servers, running."""
+    picture = Picture(State.PENDING, Need(2, 2), Record(), {}, hosts(**slots))
+    picture = after(picture, decide(picture))
+    return saying(picture, **dict.fromkeys(picture.record.seats, Report(RUNNING, checkpoint=7)))
+
+
+def regrouped(picture: Picture, n_groups: int) -> Picture:
+    """As many groups have been started as were wished for."""
+    picture = after(picture, decide(picture))  # the checkpoint is noted
+    picture = wishing(picture, n_groups)
+    found = decide(picture)
+    assert found is not None and found.state is None and found.record.aim == STOP
+    assert {order and order.aim for order in found.orders.values()} == {STOP}
+    picture = after(picture, found)
+    assert decide(picture) is None, "they are saving"
+    stopped = dict.fromkeys(picture.record.seats, Report(STOPPED, checkpoint=9))
+    picture = saying(picture, **stopped)
+    picture = after(picture, decide(picture))
+    assert picture.record.checkpoint == 9
+    picture = after(picture, decide(picture))
+    assert picture.state is State.RESTARTING and not picture.record.seats
+    assert (picture.record.n_restarts, picture.record.n_failures) == (0, 0)
+    picture = replace(picture, reports={})
+    found = decide(picture)
+    assert found is not None and found.record.groups == tuple(range(n_groups))
+    assert all(order and order.groups == found.record.groups for order in found.orders.values())
+    return after(picture, found)
+
+
+@pytest.mark.parametrize("n_groups", [1, 3])
+def test_other_groups_go_on_from_a_checkpoint_in_a_new_epoch(n_groups):
+    picture = regrouped(sharing(a=6), n_groups)
+    assert picture.record.epoch == 2 and ranks_of(picture) == {"a": tuple(range(2 * n_groups))}
+    picture = saying(picture, a=Report(RUNNING))
+    assert decide(picture) is None
+    picture = saying(picture, a=Report(RUNNING, checkpoint=12))
+    picture = after(picture, decide(picture))
+    assert (picture.record.checkpoint, picture.record.n_before) == (12, 0)
+    assert decide(picture) is None
+
+
+def test_nothing_is_stopped_before_there_is_room_and_all_run():
+    picture = sharing(a=5, b=5)
+    picture = wishing(after(picture, decide(picture)), 3)
+    found = decide(picture)
+    assert found is not None and not found.orders, "b's folder is another"
+    assert "waits for" in found.record.reason and decide(after(picture, found)) is None
+    wider = replace(picture, hosts=hosts(a=6, b=5))
+    found = decide(wider)
+    assert found is not None and found.record.aim == STOP
+    assert decide(saying(wider, a=Report(STARTING, checkpoint=7))) is None
+
+
+def test_a_job_that_is_to_stop_while_it_changes_its_groups_stops():
+    picture = sharing(a=6)
+    picture = wishing(after(picture, decide(picture)), 3)
+    picture = replace(after(picture, decide(picture)), state=State.STOPPING)
+    assert decide(picture) is None
+    found = decide(saying(picture, a=Report(STOPPED, checkpoint=7)))
+    assert found is not None and found.state is State.STOPPED
+
+
+def test_what_so_many_groups_cannot_run_goes_on_with_those_that_it_had():
+    picture = regrouped(sharing(a=6), 3)
+    refused = Failure("a batch has 2 samples", 2, is_final=True)
+    picture = saying(picture, a=Report(FAILED, failure=refused))
+    picture = after(picture, decide(picture))
+    assert picture.state is State.RESTARTING
+    assert picture.record.trouble == "3 groups cannot run it: a batch has 2 samples"
+    picture = replace(picture, reports={})
+    picture = after(picture, decide(picture))
+    assert ranks_of(picture) == {"a": (0, 1, 2, 3)} and picture.record.n_refused == 3
+    picture = saying(picture, a=Report(RUNNING))
+    assert decide(picture) is None, "it is not tried again"
+    found = decide(saying(picture, a=Report(FAILED, failure=refused)))
+    assert found is not None and found.state is State.FAILED
+
+
+def test_groups_that_fail_after_a_checkpoint_are_no_reason_to_go_back():
+    picture = regrouped(sharing(a=6), 3)
+    picture = saying(picture, a=Report(RUNNING, checkpoint=20))
+    picture = after(picture, decide(picture))
+    refused = Failure("ZeroDivisionError", 1, is_final=True)
+    found = decide(saying(picture, a=Report(FAILED, failure=refused, checkpoint=20)))
+    assert found is not None and found.state is State.FAILED
