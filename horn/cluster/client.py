@@ -24,7 +24,7 @@ from horn.cluster import submission, tls
 from horn.cluster.coord import Coordinator
 from horn.cluster.jobs import ENDED, Jobs, State
 from horn.cluster.keys import Key
-from horn.cluster.master import Record
+from horn.cluster.master import RUNNING, Record, Report
 from horn.cluster.mastering import GROUPS, NOW, allocated, host_of
 from horn.cluster.members import Member, Membership
 from horn.cluster.records import Check, Node, Put, Step
@@ -355,17 +355,21 @@ class Cluster:
             if status.state in ENDED:
                 raise Conflict(f"job {job!r} is {status.state.value}; it has {here} groups")
             if record.seats and here == n_groups and not record.leaving:
-                # The state that was read before the record may be that of the groups before.
-                again = self.status(job)
-                is_met = again.state is State.RUNNING and again.record.epoch == record.epoch
-                if is_met or (status.submission is not None and status.submission.servers):
-                    return again
+                found = status.submission
+                if (found is not None and found.servers) or self._all_run(job, record):
+                    return status
             if record.n_refused == n_groups:
                 raise Conflict(f"job {job!r} goes on with {here} groups: {record.trouble}")
             if ends is not None and time.monotonic() > ends:
                 why = f": it {record.reason}" if record.reason else ""
                 raise Timeout(f"job {job} has {here} groups after {timeout_s:g} s{why}")
             time.sleep(0.1)
+
+    def _all_run(self, job: str, record: Record) -> bool:
+        """Whether all hosts of an epoch say that their tasks have met."""
+        nodes = [self.coord.get(self.paths.report(job, record.epoch, h)) for h in record.seats]
+        said = [msgspec.json.decode(node.data, type=Report) for node in nodes if node is not None]
+        return [report.phase for report in said] == [RUNNING] * len(record.seats)
 
     def remove(self, job: str) -> None:
         """Forget an ended job and its files; its package too, unless another job that is listed has
