@@ -49,7 +49,8 @@ def test_a_model_that_cannot_be_written_is_not_computed_again():
     foreman = Foreman.__new__(Foreman)
     foreman._is_meeting = False
     foreman.site = SimpleNamespace(is_repairable=True)  # type: ignore[assignment]
-    foreman.assignment = SimpleNamespace(host="a", groups=(), seats={"a": Seat(1, "127.0.0.1", (0,))})  # type: ignore[assignment]
+    seats = {"a": Seat(1, "127.0.0.1", (0,))}
+    foreman.assignment = SimpleNamespace(host="a", groups=(), seats=seats)  # type: ignore[assignment]
     foreman.submission = SimpleNamespace(groups=1, tasks=1, servers=0)  # type: ignore[assignment]
     found = foreman._failure(ModelError("model.horn: cannot be written (No space left on device)"))
     assert found.is_final and found.code == 2 and "model.horn" in found.text
