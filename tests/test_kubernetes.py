@@ -44,6 +44,7 @@ CONTAINER = {
 }  # fmt: skip
 VOLUME = {
     "name!": str, "secret": {"secretName!": str, "defaultMode": int},
+    "configMap": {"name!": str},
     "emptyDir": {"medium": {"Memory"}, "sizeLimit": str},
     "persistentVolumeClaim": {"claimName!": str},
 }  # fmt: skip
@@ -57,6 +58,7 @@ POD = {
 }  # fmt: skip
 SPECS: dict[tuple[str, str], Any] = {
     ("v1", "PersistentVolumeClaim"): CLAIM,
+    ("v1", "ConfigMap"): {"data!": {"*": str}},
     ("v1", "Service"): {
         "clusterIP": {"None"}, "publishNotReadyAddresses": bool, "selector!": LABELS,
         "ports": [{"name!": str, "port!": int}],
@@ -102,7 +104,8 @@ def judged(document: Any) -> list[str]:
     kind = (document.get("apiVersion"), document.get("kind"))
     if kind not in SPECS:
         return [f"{kind} is no kind that is known here"]
-    whole = {"apiVersion!": str, "kind!": str, "metadata!": META, "spec!": SPECS[kind]}
+    body = SPECS[kind] if document["kind"] == "ConfigMap" else {"spec!": SPECS[kind]}
+    whole = {"apiVersion!": str, "kind!": str, "metadata!": META, **body}
     return faults(document, whole, "/".join(kind))
 
 
@@ -120,6 +123,8 @@ def test_what_a_manifest_names_is_there(name):
     found = documents(name)
     services = {d["metadata"]["name"] for d in found if d["kind"] == "Service"}
     claims = {d["metadata"]["name"] for d in found if d["kind"] == "PersistentVolumeClaim"}
+    maps = {d["metadata"]["name"] for d in found if d["kind"] == "ConfigMap"}
+    told = (FOLDER / "README.md").read_text()
     for spec in (d["spec"] for d in found if d["kind"] == "StatefulSet"):
         pod = spec["template"]["spec"]
         volumes = {v["name"] for v in pod.get("volumes", [])}
@@ -129,6 +134,9 @@ def test_what_a_manifest_names_is_there(name):
         wanted = [v["persistentVolumeClaim"]["claimName"] for v in pod.get("volumes", [])
                   if "persistentVolumeClaim" in v]  # fmt: skip
         assert set(wanted) <= claims and spec["serviceName"] in services
+        assert {v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v} <= maps
+        for secret in (v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v):
+            assert f"create secret generic {secret} " in told
         labels = spec["template"]["metadata"]["labels"]
         assert spec["selector"]["matchLabels"].items() <= labels.items()
 

@@ -19,6 +19,13 @@ ssl.keyStore.location={folder}/zookeeper.pem
 ssl.keyStore.type=PEM
 ssl.trustStore.location={folder}/authority.pem
 ssl.trustStore.type=PEM
+# The servers of an ensemble among themselves; one alone does not mind.
+sslQuorum=true
+ssl.quorum.hostnameVerification=false
+ssl.quorum.keyStore.location={folder}/zookeeper.pem
+ssl.quorum.keyStore.type=PEM
+ssl.quorum.trustStore.location={folder}/authority.pem
+ssl.quorum.trustStore.type=PEM
 """
 
 

@@ -168,14 +168,10 @@ def test_without_tls_the_capture_sees_the_password(net: Network, key: Key, tmp_p
 
 def test_under_slurm_the_nodes_of_a_step_are_a_cluster(net: Network, key: Key, tmp_path: Path):
     """A fake srun: the same command on each node, with what Slurm says in the environment."""
-    stem = net.hosts[0].namespace.rpartition("-")[0]
     names = "".join(f"{host.address} node{host.number}\n" for host in net.hosts)
-    etc = [Path("/etc/netns") / host.namespace for host in net.hosts]
+    (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
     nodes: list[subprocess.Popen[str]] = []
     try:
-        for folder in etc:  # ip netns exec lays it over /etc
-            folder.mkdir(parents=True)
-            (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
         with captured(net, tmp_path) as wire:
             for host in net.hosts:
                 slurm = {
@@ -184,28 +180,18 @@ def test_under_slurm_the_nodes_of_a_step_are_a_cluster(net: Network, key: Key, t
                 }  # fmt: skip
                 words = ["up", "--join", "--slots", "2", "--shared", str(tmp_path / "s")]
                 job = ["--", "job.py", "--groups", "3", "--tasks", "2", "--output", "m.horn"]
-                line = f'hostname node{host.number} && exec "$@"'
+                of_node = f"mount --bind {tmp_path}/hosts /etc/hosts && hostname node{host.number}"
+                unshare = ["unshare", "--uts", "--mount", "--propagation", "private"]
+                line = ["sh", "-c", f'{of_node} && exec "$@"', "sh", *HORN, *words, *job]
                 nodes.append(
                     host.start(
-                        "unshare",
-                        "--uts",
-                        "sh",
-                        "-c",
-                        line,
-                        "sh",
-                        *HORN,
-                        *words,
-                        *job,
-                        env=environment(tmp_path, **slurm),
-                        cwd=tmp_path,
-                        text=True,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT,
+                        *unshare, *line, env=environment(tmp_path, **slurm), cwd=tmp_path,
+                        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                     )  # fmt: skip
                 )
             texts = [node.communicate(timeout=150)[0] for node in nodes]
         assert [node.returncode for node in nodes] == [0, 0, 0], "\n".join(texts)
-        assert (tmp_path / "m.horn").exists() and stem
+        assert (tmp_path / "m.horn").exists()
         seen = wire.read_bytes()
         assert len(seen) > 50_000
         assert [secret for secret in secrets_of(key, []) if secret in seen] == []
@@ -214,10 +200,6 @@ def test_under_slurm_the_nodes_of_a_step_are_a_cluster(net: Network, key: Key, t
             if node.poll() is None:
                 node.kill()
                 node.communicate()
-        for folder in etc:
-            with contextlib.suppress(FileNotFoundError):
-                (folder / "hosts").unlink()
-                folder.rmdir()
 
 
 def test_up_join_without_a_key_or_a_reachable_name_is_a_sentence(net: Network, tmp_path: Path):
