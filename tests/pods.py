@@ -1,7 +1,7 @@
-"""Pods of Kubernetes' manifests on hosts of ``tests.hosts``: what a manifest says is run as written.
+"""Pods of Kubernetes' manifests on hosts of ``tests.hosts``: what a manifest says is run.
 
-A pod is a process in a network namespace of its own with a root of its own: this machine's folders,
-and the volumes of the manifest where it mounts them. Its images are what is installed here. Pods
+A pod is a process in a network namespace of its own with a root of its own: this machine's folders
+and the volumes of the manifest, where it mounts them. Its images are what is installed here. Pods
 know one another by name, as behind a headless Service. Needs root, as the hosts do.
 """
 
@@ -26,8 +26,8 @@ class Pod:
     """Pod ``number`` of a StatefulSet, on a host.
 
     folder : what its volumes hold is below it. given : the folder of each claim, and the files of
-    each Secret and ConfigMap, by their names. names : addresses by host name. What it says is in ``folder``/NAME/log.out.
-    user : whom it runs as; what the manifest says if None.
+    each Secret and ConfigMap, by their names. names : addresses by host name.
+    user : whom it runs as; what the manifest says if None. Its output is ``folder``/NAME/log.out.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The manifests of examples/kubernetes, run: Apache's servers and workers, each in a pod of its own.
+"""The manifests of examples/kubernetes, run: Apache's servers and workers, each in its own pod.
 
-Their configuration, commands, variables and volumes are those of the manifests, the Secrets those of
-the commands in their README. What is in the images is what is installed here.
+Their configuration, commands, variables and volumes are those of the manifests, the Secrets those
+of the commands in their README. What is in the images is what is installed here.
 """
 
 from __future__ import annotations
