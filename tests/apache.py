@@ -62,12 +62,13 @@ def _address(host: Host | None) -> str:
 
 
 def four_letter_word(
-    port: int, word: bytes, timeout_s: float = 5.0, host: Host | None = None
+    port: int, word: bytes, timeout_s: float = 5.0, host: Host | None = None, address: str = ""
 ) -> bytes:
     """A server's answer to a four-letter word; empty where nobody answers."""
     try:
         with _on(host):
-            s = socket.create_connection((_address(host), port), timeout=timeout_s)
+            where = (address or _address(host), port)
+            s = socket.create_connection(where, timeout=timeout_s)
         with s:
             s.sendall(word)
             parts = []
@@ -89,9 +90,17 @@ class _Process:
         settings: list[str],
         properties: list[str],
         host: Host | None = None,
+        tls: tuple[Path, int] | None = None,
     ) -> None:
         self.folder, self.port, self.host = folder, port, host
         (folder / "data").mkdir(parents=True, exist_ok=True)
+        address = _address(host)
+        if tls is not None:
+            # Clients that come to this port speak TLS, those on loopback, such as ``says``, not.
+            kept = (tls[0] / "zoo.cfg").read_text().replace("=2181\n", f"={port}\n")
+            settings = [*settings, kept, f"secureClientPortAddress={address}"]
+            port, address = tls[1], "127.0.0.1"
+        self.asked = address, port
         self.config = folder / "zoo.cfg"
         self.config.write_text(
             "\n".join(
@@ -99,7 +108,7 @@ class _Process:
                     f"tickTime={tick_ms}",
                     f"dataDir={folder / 'data'}",
                     f"clientPort={port}",
-                    f"clientPortAddress={_address(host)}",
+                    f"clientPortAddress={address}",
                     "maxClientCnxns=0",
                     "admin.enableServer=false",
                     "4lw.commands.whitelist=*",
@@ -134,6 +143,11 @@ class _Process:
                 cwd=self.folder,
             )
 
+    def says(self, word: bytes) -> bytes:
+        """Its answer to a four-letter word; empty where nobody answers."""
+        address, port = self.asked
+        return four_letter_word(port, word, host=self.host, address=address)
+
     def wait_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         pause = threading.Event()
@@ -141,7 +155,7 @@ class _Process:
             assert self.process is not None
             if self.process.poll() is not None:
                 break
-            if b"Mode:" in four_letter_word(self.port, b"srvr", host=self.host):
+            if b"Mode:" in self.says(b"srvr"):
                 return
             pause.wait(0.05)
         tail = (self.folder / "output.log").read_text(errors="replace")[-2000:]
@@ -225,11 +239,14 @@ class ApacheServer:
 class ApacheEnsemble:
     """Three (or ``size``) Apache servers that elect a leader; one on each of ``on``, if given.
 
-    ``kill(i)`` and ``restart(i)`` act on one.
+    ``kill(i)`` and ``restart(i)`` act on one. ``tls`` : what ``horn keygen --tls`` wrote; the
+    servers then speak TLS, to clients and among themselves, as it says.
     """
 
-    def __init__(self, size: int = 3, tick_ms: int = 500, on: Sequence[Host] = ()) -> None:
-        self.size, self.tick_ms = len(on) or size, tick_ms
+    def __init__(
+        self, size: int = 3, tick_ms: int = 500, on: Sequence[Host] = (), tls: Path | None = None
+    ) -> None:
+        self.size, self.tick_ms, self.tls = len(on) or size, tick_ms, tls
         self.places: list[Host | None] = list(on) or [None] * size
         self.ports: list[int] = []
         self._held = contextlib.ExitStack()
@@ -243,23 +260,24 @@ class ApacheEnsemble:
 
     def start(self) -> Self:
         if self.places[0] is None:
-            free = held_ports(3 * self.size, self._held)  # no two equal: they share an address
+            free = held_ports(4 * self.size, self._held)  # no two equal: they share an address
             ports = [free[i :: self.size] for i in range(self.size)]
         else:
-            ports = [held_ports(3, self._held, place) for place in self.places]
-        self.ports = [port for port, _, _ in ports]
+            ports = [held_ports(4, self._held, place) for place in self.places]
+        self.ports = [port for port, *_ in ports]
         self._folder = Path(tempfile.mkdtemp(prefix="apache-zk-"))
         peers = [
             f"server.{i + 1}={_address(place)}:{peer_port}:{vote_port}"
-            for i, (place, (_, peer_port, vote_port)) in enumerate(
+            for i, (place, (_, peer_port, vote_port, _)) in enumerate(
                 zip(self.places, ports, strict=True)
             )
         ]
         try:
-            for i, (place, port) in enumerate(zip(self.places, self.ports, strict=True)):
+            for i, (place, (port, _, _, plain)) in enumerate(zip(self.places, ports, strict=True)):
                 settings = ["initLimit=20", "syncLimit=10", *peers]
                 folder = self._folder / str(i + 1)
-                server = _Process(folder, port, self.tick_ms, settings, [], place)
+                tls = None if self.tls is None else (self.tls, plain)
+                server = _Process(folder, port, self.tick_ms, settings, [], place, tls)
                 (server.folder / "data" / "myid").write_text(str(i + 1))
                 self._servers.append(server)
                 server.start()
@@ -284,8 +302,8 @@ class ApacheEnsemble:
 
     def leader(self) -> int:
         """The index of the server that leads now, or -1."""
-        for i, (place, port) in enumerate(zip(self.places, self.ports, strict=True)):
-            if b"Mode: leader" in four_letter_word(port, b"srvr", host=place):
+        for i, server in enumerate(self._servers):
+            if b"Mode: leader" in server.says(b"srvr"):
                 return i
         return -1
 

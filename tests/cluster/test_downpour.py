@@ -175,7 +175,7 @@ def test_groups_come_and_leave_while_a_job_trains(
     assert client.free(client.workers())["a"].free == 0
     shown = json.loads(horn_says(cluster_of, "status", job, "--json").stdout)
     assert shown["groups"] == 2 and shown["hosts"] == {"a": [0, 1, 2, 3, 4]}
-    its = cluster_of.wait(lambda: _trains(cluster_of, job, 1, 3))
+    its = cluster_of.wait(lambda: trains(cluster_of, job, 1, 3))
     asked = horn_says(cluster_of, "scale", job, "--groups", "1")
     assert asked.returncode == 0, asked.stderr
     assert not alive(its) and client.status(job).record.seats["a"].ranks == (0, 1, 2)
@@ -193,7 +193,7 @@ def test_groups_come_and_leave_while_a_job_trains(
     assert pushes(client, job, tmp_path) == 200 * ones.per_epoch(1) + n_its
 
 
-def _trains(made: Agents, job: str, group: int, rank: int) -> list[int]:
+def trains(made: Agents, job: str, group: int, rank: int) -> list[int]:
     """The pid of a rank that came later, once its group has told of an epoch."""
     rows = (one["row"] for one in told(made, job) if "row" in one)
     if not any(group in (row["groups"] or ()) for row in rows):
@@ -220,7 +220,7 @@ def test_a_group_that_came_to_another_host_starts_again_alone(
     client.scale(job, 2)
     status = client.wait_scaled(job, 2, 60.0)
     assert status.record.groups == (0, 3) and status.record.seats["b"].ranks == (5, 8, 9)
-    (its,) = cluster_of.wait(lambda: _trains(cluster_of, job, 3, 8))
+    (its,) = cluster_of.wait(lambda: trains(cluster_of, job, 3, 8))
     others = ranks(cluster_of, "a")
     os.kill(its, signal.SIGKILL)
     status = ended_well(cluster_of, client, job, 60)
@@ -243,7 +243,7 @@ def test_a_job_that_is_stopped_goes_on_with_the_groups_that_it_had(
     cluster_of.wait_running(client, job, 1)
     client.scale(job, 2)
     client.wait_scaled(job, 2, 60.0)
-    cluster_of.wait(lambda: _trains(cluster_of, job, 1, 2))
+    cluster_of.wait(lambda: trains(cluster_of, job, 1, 2))
     client.stop(job, now=False)
     assert cluster_of.wait_ended(client, job).state is State.STOPPED
     assert "foreman killed" not in cluster_of.said(), "its tasks were started again"

@@ -26,7 +26,6 @@ from horn.cluster.coord import Coordinator
 from horn.cluster.election import leader_of
 from horn.errors import ClusterError, NotFound
 from tests.apache import ApacheEnsemble, free_ports
-from tests.cluster.relay import Relay
 from tests.faults.cluster import SESSION_S, Cluster
 from tests.faults.witness import pids_on, role_of
 from tests.hosts import Host, Network
@@ -66,19 +65,19 @@ def plan(seconds: float, mean_s: float, seed: int) -> list[Fault]:
 
 
 class OwnServer:
-    """An embedded ZooKeeper in a process of its own, which keeps its data in files; a relay stands
-    before it, since off loopback it wants TLS.
+    """An embedded ZooKeeper in a process of its own, as ``horn zk`` starts it, which keeps its data
+    in files.
     """
 
-    def __init__(self, host: Host, folder: str) -> None:
-        self.host, self.folder = host, folder
+    def __init__(self, host: Host, folder: str, key_file: str) -> None:
+        self.host, self.folder, self.key_file = host, folder, key_file
         self.process: subprocess.Popen[bytes] | None = None
         [self.port] = free_ports(1, host)
 
     def restart(self, index: int = 0) -> None:
         self.process = self.host.start(
-            sys.executable, "-m", "zk", "--port", str(self.port), "--data-dir", self.folder,
-            stdout=subprocess.PIPE,
+            sys.executable, "-m", "horn", "zk", "--key", self.key_file, "--bind", self.host.address,
+            "--port", str(self.port), "--data-dir", self.folder, stdout=subprocess.PIPE,
         )  # fmt: skip
         assert self.process.stdout is not None and self.process.stdout.readline()
 
@@ -114,14 +113,12 @@ class Vulnerable(Cluster):
     def _zookeeper(self, stack: contextlib.ExitStack) -> str:
         self.zk_host = self.zk_hosts[0]
         if self.n_servers > 1:
-            self.servers: Any = stack.enter_context(ApacheEnsemble(on=self.zk_hosts))
+            self.servers: Any = stack.enter_context(ApacheEnsemble(on=self.zk_hosts, tls=self.tls))
             return str(self.servers.hosts)
-        self.servers = OwnServer(self.zk_host, str(self.folder / "zk"))
+        self.servers = OwnServer(self.zk_host, str(self.folder / "zk"), str(self.key_file))
         self.servers.restart()
         stack.callback(self.servers.kill)
-        with self.zk_host.inside():
-            relay = Relay(f"127.0.0.1:{self.servers.port}", self.zk_host.address)
-            return stack.enter_context(relay).hosts
+        return f"{self.zk_host.address}:{self.servers.port}"
 
 
 class Asker:

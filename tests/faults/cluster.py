@@ -22,10 +22,11 @@ from typing import Any, Self
 
 import horn
 import zk
+from horn.cluster import tls
+from horn.cluster.certificates import server_context
 from horn.cluster.coord import Coordinator
 from horn.cluster.keys import Key
 from tests.apache import ApacheEnsemble
-from tests.cluster.relay import Relay
 from tests.hosts import ROOT, Host, Network
 
 HORN = [sys.executable, "-m", "horn"]
@@ -82,7 +83,7 @@ class Cluster:
     ) -> None:  # fmt: skip
         self.net, self.hosts, self.folder, self.slots = net, hosts, folder, slots
         self.zk_host = zk_host
-        self.key_file = folder / "cluster.key"
+        self.key_file, self.tls = folder / "cluster.key", folder / "tls"
         self.has_key = has_key
         self.workers: dict[int, subprocess.Popen[Any]] = {}
         self._stack = contextlib.ExitStack()
@@ -92,7 +93,8 @@ class Cluster:
         with contextlib.ExitStack() as stack:
             self.key: Key | None = None
             if self.has_key:
-                done = subprocess.run([*HORN, "keygen", str(self.key_file)], capture_output=True)
+                words = ["keygen", str(self.key_file), "--tls", str(self.tls)]
+                done = subprocess.run([*HORN, *words], capture_output=True)
                 assert done.returncode == 0, done.stderr
                 self.key = Key.from_file(str(self.key_file))
             self.address = self._zookeeper(stack)
@@ -108,12 +110,14 @@ class Cluster:
 
     def _zookeeper(self, stack: contextlib.ExitStack) -> str:
         if self.zk_host is None:
-            self.ensemble = stack.enter_context(ApacheEnsemble(on=self.hosts))
+            self.ensemble = stack.enter_context(ApacheEnsemble(on=self.hosts, tls=self.tls))
             return self.ensemble.hosts
+        context = None if self.key is None else server_context(self.key)
         with self.zk_host.inside():
-            # Off loopback the embedded server wants TLS, which has tests of its own.
-            server = stack.enter_context(zk.EmbeddedServer(tick_ms=500))
-            return stack.enter_context(Relay(server.hosts, self.zk_host.address)).hosts
+            server = zk.EmbeddedServer(
+                host=self.zk_host.address, tick_ms=500, tls=context, is_open=context is None
+            )
+            return stack.enter_context(server).hosts
 
     # workers
 
@@ -136,8 +140,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        # ZooKeeper's TLS has tests of its own, tests/cluster/test_recipes.py.
-        return os.environ | {"PYTHONPATH": str(ROOT), "HORN_ZK_TLS": "off"}
+        return os.environ | {"PYTHONPATH": str(ROOT)}
 
     def kill(self, number: int, how: int = signal.SIGKILL) -> None:
         self.workers[number].send_signal(how)
@@ -159,7 +162,7 @@ class Cluster:
     @contextlib.contextmanager
     def session(self, host: Host | None = None, timeout_s: float = 30.0) -> Iterator[Coordinator]:
         """A session with ZooKeeper, from a host."""
-        own = None if self.key is None else self.key.zookeeper()
+        own = tls.credential(self.key, self.address)
         with (
             (host or self.zk_host or self.hosts[-1]).inside(),
             Coordinator(self.address, credential=own, timeout_s=timeout_s) as coord,
