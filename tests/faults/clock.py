@@ -60,6 +60,15 @@ time_t time(time_t *found) {
 }
 """
 
+WANTED = ("LD_PRELOAD", "HORN_TEST_CLOCK")
+AGAIN = """\
+import os
+import sys
+
+if "HORN_TEST_CLOCK" not in os.environ:
+    os.execve(sys.executable, sys.orig_argv, os.environ | ours)
+"""
+
 
 def why_not() -> str:
     return "" if shutil.which("cc") else "no C compiler here"
@@ -78,6 +87,17 @@ class Clock:
         self.environment = os.environ | {
             "LD_PRELOAD": str(library), "HORN_TEST_CLOCK": str(self.file),
         }  # fmt: skip
+
+    def everywhere(self, path: str = "") -> dict[str, str]:
+        """For processes whose own ones are started without most of their environment, such as an
+        agent's: each starts its interpreter again, with the library. path : more of PYTHONPATH.
+        """
+        folder = self.file.parent / "site"
+        folder.mkdir()
+        ours = {name: self.environment[name] for name in WANTED}
+        text = f"ours = {ours!r}\n{AGAIN}"
+        (folder / "sitecustomize.py").write_text(text)
+        return self.environment | {"PYTHONPATH": f"{folder}{os.pathsep}{path}"}
 
     def jump(self, error_s: int) -> None:
         with self.file.open("r+b" if self.file.exists() else "w+b") as file:

@@ -76,6 +76,57 @@ class Traps:
 
 
 @dataclass(frozen=True)
+class Damages(Traps):
+    """Traps in tasks all of whose frames go out damaged first, from their greetings on.
+    ``damaged``.PID says how many that were when the first batch began.
+    """
+
+    damaged: str = ""
+
+    def __post_init__(self) -> None:
+        import tests.faults.springs as springs
+
+        super().__post_init__()
+        if springs.my_rank() >= 0:
+            springs.damage_frames()
+
+    def at(self, iteration: int) -> float:
+        import tests.faults.springs as springs
+
+        springs.note_damage(self.damaged)
+        return super().at(iteration)
+
+
+@dataclass(frozen=True)
+class Stops:
+    """Task 1 stands at one point after the other, of one start each: ``stops`` has a line
+    "mark|point" for each, as ``Stands``. At "running" it stands in ``iteration``, once there is a
+    checkpoint beside the file. It has to be ended there.
+    """
+
+    stops: str
+    iteration: int = 60
+    initial: float = 0.05
+
+    def __post_init__(self) -> None:
+        import tests.faults.springs as springs
+
+        mark, point = springs.next_stop(self.stops)
+        if mark and point != "running":
+            springs.POINTS[point](lambda: springs.stand(mark))
+
+    def at(self, iteration: int) -> float:
+        if iteration >= self.iteration:
+            import tests.faults.springs as springs
+
+            mark, point = springs.next_stop(self.stops)
+            if point == "running":
+                springs.wait_for_checkpoint(mark)
+                springs.stand(mark)
+        return self.initial
+
+
+@dataclass(frozen=True)
 class Holds:
     """A schedule whose tasks wait before an iteration until the file ``mark`` is there, so that
     they are not through before something was done to them. Who starts when it is there, waits for
@@ -329,6 +380,54 @@ def stand(mark: str) -> None:
     with contextlib.suppress(FileExistsError):
         write(f"{mark}.here")
         wait_for(f"{mark}.go")
+
+
+def next_stop(stops: str) -> tuple[str, str]:
+    """The file and the point of the first where nobody has stood; empty if it is not for us."""
+    for stop in stops.splitlines():
+        mark, point = stop.split("|")
+        if not os.path.exists(f"{mark}.here"):
+            return (mark, point) if my_rank() == 1 else ("", "")
+    return "", ""
+
+
+_noisy: list[Any] = []  # links of this process
+
+
+def damage_frames() -> None:
+    """Of every transport that is opened in this process from now on, once two have greeted: what
+    comes before that is a stranger's, and refused by name.
+    """
+    from horn.runtime.meeting import Meeting
+    from tests.faults.noise import Noisy, flipped
+
+    opened = Meeting._open
+
+    def opens(meeting: Meeting, n: int, number: int, job: str) -> Any:
+        found: Any = opened(meeting, n, number, job)
+        found.link = Noisy(found.link, _behind_greetings(flipped(my_rank())))
+        found.link.is_on = True
+        _noisy.append(found.link)
+        return found
+
+    Meeting._open = opens  # type: ignore[method-assign]
+
+
+def _behind_greetings(wrong: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
+    from horn.runtime.messages import Hello, Welcome, decode
+
+    def behind(parts: Any) -> list[Any]:
+        meta = decode([bytes(part) for part in parts]).meta
+        return [] if isinstance(meta, (Hello, Welcome)) else wrong(parts)
+
+    return behind
+
+
+def note_damage(mark: str) -> None:
+    """Once."""
+    path = Path(f"{mark}.{os.getpid()}")
+    if _noisy and not path.exists():
+        path.write_text(str(sum(link.n_wrong for link in _noisy)))
 
 
 def next_trap(traps: str, together: bool) -> tuple[str, str]:

@@ -7,7 +7,6 @@ accident makes of it has a name. Everything at once: tests/transport/test_faults
 from __future__ import annotations
 
 import contextlib
-import random
 import socket
 import threading
 import time
@@ -18,29 +17,11 @@ import pytest
 from horn.errors import BarrierTimeout
 from horn.runtime.messages import BadFrame, Message, Note, decode, encode
 from horn.transport import PeerLost, Place, open_transport
+from tests.faults.noise import Noisy, flipped
 from tests.transport.groups import TIMEOUT_S, all_to_all, good, run_threads
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(100)]
 N_FRAMES = 10_000
-
-
-class Noisy:
-    """A link of which every frame goes out wrong first, and then as it should be."""
-
-    def __init__(self, link, wrong):
-        self.link, self.wrong, self.is_on = link, wrong, False
-        self.n_wrong = 0
-
-    def put(self, to, parts):
-        if self.is_on:
-            for other in self.wrong(parts):
-                while self.link.put(to, other) is None:
-                    self.link.get(0.001)  # full: wait for room
-                self.n_wrong += 1
-        return self.link.put(to, parts)  # None while it is full: who sends comes again
-
-    def __getattr__(self, name):
-        return getattr(self.link, name)
 
 
 def received(t, n_wanted):
@@ -86,20 +67,6 @@ def talk(scheme, wrong, n_frames=N_FRAMES):
     )
     assert values == [3 * n for n in range(n_frames)]  # each once, in order
     return n_wrong, complaints, counters
-
-
-def flipped(seed):
-    draw = random.Random(seed)
-
-    def wrong(parts):
-        copies = [bytearray(part) for part in parts]
-        part = draw.choice([copy for copy in copies if copy])
-        for _ in range(draw.choice([1, 1, 2, 5])):
-            bit = draw.randrange(8 * len(part))
-            part[bit // 8] ^= 1 << bit % 8
-        return [] if copies == [bytearray(p) for p in parts] else [[bytes(c) for c in copies]]
-
-    return wrong
 
 
 @pytest.mark.parametrize("scheme", ["tcp", pytest.param("ipc", marks=pytest.mark.slow)])

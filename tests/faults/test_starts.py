@@ -13,9 +13,11 @@ import contextlib
 import hashlib
 import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,11 +35,13 @@ from tests.cluster.agents import JOB as PLAIN
 from tests.cluster.agents import ROOT, Agents, alive, own_port
 from tests.cluster.helpers import wait_until
 from tests.cluster.test_worker import weights
+from tests.faults import clock
 from tests.faults.cluster import Cluster as Hosts
 from tests.faults.cluster import digest as hosts_digest
 from tests.faults.cluster import until
-from tests.faults.springs import Trap, Traps
+from tests.faults.springs import HELD_S, Damages, Stands, Trap, Traps
 from tests.faults.test_checkpoint_storage import fill, small_disk
+from tests.faults.test_clock import JUMPS
 from tests.faults.test_downpour import Sprung
 from tests.faults.test_kills import EVERY, LOADED_S, Watch, job, nothing_is_left, same_history
 from tests.faults.test_partitions import cut, record
@@ -157,6 +161,93 @@ def test_a_kill_at_each_point_of_a_start_and_of_a_recovery(shape, tmp_path, calm
         f"\n{shape}: {len(runs)} runs, {len(took)} kills; noted after {np.median(took):.2f} s "
         f"(worst {max(took):.2f}); load {os.getloadavg()[0]:.1f}", file=sys.stderr,
     )  # fmt: skip
+
+
+# clocks that jump
+
+
+@pytest.mark.skipif(bool(clock.why_not()), reason=clock.why_not())
+@pytest.mark.parametrize(
+    "point, again",
+    [
+        ("compiling", True),
+        *(
+            pytest.param(point, again, marks=pytest.mark.slow)
+            for point in ("reading", "joined", "connecting", "compiling", "crossing")
+            for again in (False, True)
+        ),
+    ],
+)
+def test_tasks_whose_clocks_jump_in_a_start_leave_no_trace(
+    point, again, tmp_path, calm, monkeypatch
+):
+    """Those of all tasks, by hours and years, while one of them stands there."""
+    wrong = clock.Clock(tmp_path)
+    for name in clock.WANTED:  # for who is started from now on
+        monkeypatch.setenv(name, wrong.environment[name])
+    mark, watch = tmp_path / "mark", Watch()
+    schedule = Stands(str(mark), point, 1, str(tmp_path) if again else "", 25)
+    given = job(N_ITERATIONS, optimizer=horn.SGD(schedule, momentum=0.9))
+    jumper = threading.Thread(target=jump_and_go, args=(wrong, mark))
+    jumper.start()
+    run = horn.train(given, tasks=2, checkpoints=tmp_path / "c", checkpoint_every=EVERY,
+                     progress=watch)  # fmt: skip
+    jumper.join(HELD_S)
+    assert Path(f"{mark}.jumped").exists() and len(watch.notes) == again, watch.notes
+    assert bits(run) == bits(calm(tasks=2))
+
+
+def jump_and_go(wrong, mark):
+    """As soon as somebody stands there."""
+    until(Path(f"{mark}.here").exists, HELD_S)
+    jump(wrong)
+    Path(f"{mark}.jumped").touch()
+    Path(f"{mark}.go").touch()
+
+
+def jump(wrong):
+    pause = threading.Event()
+    for error_s in JUMPS:
+        wrong.jump(error_s)
+        pause.wait(0.6)  # more than a tick of ZooKeeper's, in which it looks at sessions
+
+
+# frames that are damaged, from the greetings of a start on
+
+
+@pytest.mark.parametrize(
+    "transport, shape, traps",
+    [
+        ("tcp", {"tasks": 2}, [("checkpointed", 1)]),
+        *(
+            pytest.param(transport, shape, traps, marks=pytest.mark.slow)
+            for transport in ("tcp", "ipc")
+            for shape in ({"tasks": 2}, {"groups": 2, "tasks": 2})
+            for traps in (
+                [], *([("checkpointed", 0), (point, 1)] for point in AGAIN)
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_no_damaged_frame_of_a_start_or_a_recovery_is_applied(
+    transport, shape, traps, tmp_path, calm
+):
+    """Every frame goes out damaged before it goes out as it is."""
+    watch = Watch()
+    marks = [(tmp_path / f"mark{n}", *trap) for n, trap in enumerate(traps)]
+    lines = "\n".join(f"{mark}|{point}|{rank}" for mark, point, rank in marks)
+    schedule = Damages(lines, damaged=str(tmp_path / "damaged"))
+    given = job(N_ITERATIONS, optimizer=horn.SGD(schedule, momentum=0.9))
+    run = horn.train(given, checkpoints=tmp_path / "c", checkpoint_every=EVERY, progress=watch,
+                     transport=transport, **shape)  # fmt: skip
+    assert all(mark.exists() for mark, _, _ in marks)
+    notes_name_the_kills(watch, [rank for _, rank in traps])
+    assert bits(run) == bits(calm(**shape, transport=transport))
+    n_tasks = shape.get("groups", 1) * shape.get("tasks", 1)
+    counts = [int(path.read_text()) for path in tmp_path.glob("damaged.*")]
+    n_begun = 1 + any(point == "checkpointed" for point, _ in traps)  # the first, and the last
+    assert len(counts) >= n_begun * n_tasks and all(counts), counts
+    print(f"\n{transport} {shape} {traps}: {counts} damaged before the first batch")
 
 
 # servers that keep what they were told, and their groups, which start again alone
@@ -334,6 +425,14 @@ def job(mark: str, point: str, folder: str = ""):
     schedule = Stands(mark, point, 1, folder, 60)
     return plain.job(epochs=10).with_settings(optimizer=horn.SGD(schedule))
 """
+STOPS = """
+import job as plain
+import horn
+from tests.faults.springs import Stops
+
+def job(stops: str):
+    return plain.job(epochs=10).with_settings(optimizer=horn.SGD(Stops(stops)))
+"""
 ON_AGENTS = ["reading", "joined", "connecting", "compiling", "crossing"]
 SESSION_S = 3.0  # of agents that are lost
 
@@ -348,6 +447,7 @@ class Stage:
     server: zk.EmbeddedServer
     client: Cluster
     folder: Path
+    clock: clock.Clock | None  # of the agents
 
     def begin(self, point: str, again: bool) -> str:
         target = self.folder / "stands.py"
@@ -361,6 +461,18 @@ class Stage:
         self.made.wait(Path(f"{mark}.here").exists)
         assert Path(f"{mark}.died").exists() == again
         return job
+
+    def begin_stops(self, points: list[str]) -> tuple[str, list[Path]]:
+        """A job that stands at each of them, in a start of its own."""
+        target = self.folder / "stops.py"
+        target.write_text(STOPS)
+        marks = [self.folder / f"stop{number}" for number in range(len(points))]
+        lines = "\n".join(f"{mark}|{point}" for mark, point in zip(marks, points, strict=True))
+        job = self.made.submit(
+            self.client, "--stops", lines, tasks=2, checkpoint_every=20, target=target,
+            max_restarts=len(points),
+        )  # fmt: skip
+        return job, marks
 
     def go(self) -> None:
         (self.folder / "mark.go").touch()
@@ -441,9 +553,18 @@ def lose_zookeeper(stage: Stage, job: str) -> int:
     return 1
 
 
+def jump_the_clocks(stage: Stage, job: str) -> int:
+    """Of the agents and all that they have started; not ZooKeeper's."""
+    assert stage.clock is not None
+    assert b"HORN_TEST_CLOCK" in Path(f"/proc/{stage.task()}/environ").read_bytes()
+    jump(stage.clock)
+    return 0
+
+
 FAULTS = [kill_the_task, kill_the_runner, kill_the_agent, kill_the_other_agent, freeze_the_host,
-          restart_zookeeper, lose_zookeeper]  # fmt: skip
-IN_GATE = {(kill_the_runner, "compiling", False), (kill_the_agent, "crossing", True)}
+          restart_zookeeper, lose_zookeeper, jump_the_clocks]  # fmt: skip
+IN_GATE = {(kill_the_runner, "compiling", False), (kill_the_agent, "crossing", True),
+           (jump_the_clocks, "joined", True)}  # fmt: skip
 CASES = [
     pytest.param(
         *case,
@@ -461,12 +582,15 @@ def stage(tmp_path):
     made = Agents(tmp_path, server.hosts)
     made.session_s = SESSION_S
     made.environment["PYTHONPATH"] = str(ROOT)
+    wrong = None if clock.why_not() else clock.Clock(tmp_path)
+    if wrong is not None:
+        made.environment |= wrong.everywhere(str(ROOT))
     children = []
     try:
         made.start("a", "b", shared=True)
         with made.client() as client:
             made.wait_known(client)
-            yield Stage(made, server, client, tmp_path)
+            yield Stage(made, server, client, tmp_path, wrong)
             children = [pid for name in made.processes for pid, _ in made.descendants(name)]
     finally:
         made.stop()
@@ -497,6 +621,38 @@ def test_a_cluster_survives_a_fault_in_a_start(stage, fault, point, again, calm_
     stage.go()
     status = stage.end(job)
     assert status.record.n_restarts == n_restarts, (status.record, stage.made.said())
+    assert weights(stage.client, job, stage.folder) == calm_on_agents
+
+
+N_STOPS = 5
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 11))]
+)
+def test_chaos_that_falls_into_starts_and_recoveries_changes_no_bit(stage, seed, calm_on_agents):
+    """One fault after the other, each drawn for a point that is drawn, of a start or a recovery."""
+    draw = random.Random(seed)
+    points = draw.sample([*ON_AGENTS, "compiled", "beginning", "first checkpoint"], N_STOPS - 1)
+    points.insert(draw.randrange(N_STOPS), "running")  # what comes then meets a recovery
+    job, marks = stage.begin_stops(points)
+    done = []
+    for mark, point in zip(marks, points, strict=True):
+        stage.made.wait(Path(f"{mark}.here").exists)
+        names = set(stage.made.processes)
+        fault = draw.choice([f for f in FAULTS if f is not jump_the_clocks or stage.clock])
+        done.append(f"{fault.__name__} at {point}")
+        if not fault(stage, job):
+            kill_the_task(stage, job)
+        gone = names - stage.made.processes.keys()
+        if gone:
+            stage.made.start(*gone, shared=True)
+            stage.made.wait_known(stage.client)
+        Path(f"{mark}.go").touch()
+    status = stage.end(job)
+    print("\n", seed, done, status.record.n_restarts)
+    assert status.record.n_restarts == N_STOPS, (status.record, done, stage.made.said())
     assert weights(stage.client, job, stage.folder) == calm_on_agents
 
 
