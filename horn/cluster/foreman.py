@@ -60,6 +60,7 @@ from horn.errors import (
     Stopped,
 )
 from horn.job import Job
+from horn.model import Model
 from horn.runtime import launch, limits
 from horn.runtime.crew import Crew
 from horn.runtime.crews import KEEPER, Bridge, Crews, attend
@@ -72,6 +73,7 @@ from horn.transport import CutOff, Place
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
+ROOM_S, ROOM_LOOK_S = 600.0, 0.5  # for somebody to make room for the model
 LEAVE_S = 1.0  # for what runs to end once it is told to
 REPAIRS = 1000  # epochs of tasks within one of the job: what ended alone starts again alone
 
@@ -208,9 +210,32 @@ class Foreman:
             run = self._conduct(site, job, strategy)
             if self.is_over.is_set():
                 return Over(GONE)
-            path = Path(mine.keep) / MODEL
-            run.model.save(path)
+            if not self._keep(run.model, Path(mine.keep) / MODEL):
+                return Over(GONE)
             return Over(FINISHED, result=_result(run), checkpoint=self.checkpoint)
+
+    def _keep(self, model: Model, path: Path) -> bool:
+        """Write the model, as soon as there is room for it: without it all since the last
+        checkpoint would be computed again. False if it is to end meanwhile.
+        """
+        ends = time.monotonic() + ROOM_S
+        is_said = False
+        while True:
+            try:
+                model.save(path)
+                return True
+            except ModelError as error:
+                is_late = self.asked.is_set() or time.monotonic() >= ends
+                if error.__cause__ is None or is_late:  # it is not the disk's fault, or too late
+                    raise
+                if not is_said:
+                    logger.warning(
+                        "model waits to be written, for %g s at most: make room reason=%s",
+                        ROOM_S, error,
+                    )  # fmt: skip
+                is_said = True
+            if self.is_over.wait(ROOM_LOOK_S):
+                return False
 
     def _watch(self, crew: Crew) -> None:
         """End the tasks as soon as it is told to: then everything else here ends, too."""

@@ -6,6 +6,7 @@ Also the tasks that wait for a job: they print to pipes, since nobody knows yet 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import threading
@@ -20,6 +21,8 @@ from horn.cluster.depot import Log
 from horn.job import Job
 from horn.progress import Progress
 from horn.runtime.family import Child
+
+logger = logging.getLogger(__name__)
 
 STEP_S = 0.25  # between two words about how far it is
 
@@ -65,8 +68,21 @@ class Told(Progress):
         self.say(At({**self.facts, **self.latest, "at": time.time()}))
 
     def _write(self, said: dict[str, Any]) -> None:
-        with open(self.file, "a", encoding="utf-8") as file:
-            file.write(json.dumps({**said, "at": time.time()}) + "\n")
+        """A line, whole or not at all: a full disk costs the line, not the job."""
+        line = (json.dumps({**said, "at": time.time()}) + "\n").encode()
+        try:
+            with open(self.file, "ab", buffering=0) as file:
+                size = file.tell()
+                try:
+                    n_written = file.write(line)
+                except OSError:
+                    n_written = 0
+                    raise
+                finally:
+                    if n_written != len(line):
+                        file.truncate(size)
+        except OSError as error:
+            logger.warning("a line of %s is not written reason=%s", self.file, error)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,65 @@
+"""A job whose disk is full at its end: the model is kept until there is room for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.cluster.client import Cluster
+from horn.cluster.jobs import State
+from tests.cluster.agents import Agents
+from tests.cluster.test_strategies import job_of, parameters
+from tests.faults.test_checkpoint_storage import fill, small_disk
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+__all__ = ["small_disk"]  # a fixture
+EPOCHS, PER_EPOCH = 8, 20
+
+
+def begun(made: Agents, client: Cluster, disk: Path, **more: Any) -> str:
+    """A job that is near its end when its disk gets full, behind its last checkpoint."""
+    made.options += ["--shared", str(disk / "s")]
+    made.start("a")
+    since = made.held((EPOCHS - 2) * PER_EPOCH)
+    job = made.submit(client, "--epochs", str(EPOCHS), *since, tasks=2, checkpoint_every=50, **more)
+    made.wait_running(client, job, (EPOCHS - 2) * PER_EPOCH)
+    made.wait(lambda: list(disk.rglob("ckpt-*100-*/MANIFEST.json")))
+    fill(disk / "full", disk, 0)
+    made.let_go()
+    return job
+
+
+def waits(made: Agents) -> bool:
+    """What ``horn logs`` shows."""
+    logs = (path for path in (made.folder / "a").rglob("*") if path.is_file())
+    return any(b"model waits to be written" in path.read_bytes() for path in logs)
+
+
+def test_a_model_waits_for_room_and_nothing_is_computed_again(
+    cluster_of: Agents, client: Cluster, small_disk: Path, tmp_path: Path
+):
+    job = begun(cluster_of, client, small_disk)
+    cluster_of.wait(lambda: waits(cluster_of))
+    assert client.status(job).state is State.RUNNING
+    (small_disk / "full").unlink()
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert (status.record.epoch, status.record.n_restarts) == (1, 0)
+    calm = horn.train(job_of(EPOCHS), tasks=2).model.parameters
+    for name, array in parameters(client, job, tmp_path).items():
+        np.testing.assert_array_equal(array, calm[name], err_msg=name)
+
+
+def test_who_does_not_want_to_wait_for_room_stops_the_job(
+    cluster_of: Agents, client: Cluster, small_disk: Path
+):
+    """Then it has failed for that reason."""
+    job = begun(cluster_of, client, small_disk)
+    cluster_of.wait(lambda: waits(cluster_of))
+    client.stop(job, now=False)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state in (State.FAILED, State.STOPPED), cluster_of.said()
