@@ -12,6 +12,7 @@ from horn.compiler import ir
 from horn.compiler.ir import Node, Op, const, mul, reduce, select
 
 MAX_TERMS = 8  # beyond this many products a fused loop is no slower
+MAX_FACTORS = 32  # v = v * v, again and again, has twice as many each time
 
 Monomial = tuple[float, tuple[Node, ...]]  # coefficient, factors (repeated for powers)
 
@@ -20,9 +21,23 @@ def contract(node: Node, axis: str, count: Node) -> Node | None:
     """Sum over ``axis`` of the node as matrix products, or None if it is not a contraction.
     ``count``: the length of the axis.
     """
-    if node.op is Op.SELECT and axis not in node.args[0].axes:
-        a, b = (contract(x, axis, count) for x in node.args[1:])
-        return None if a is None or b is None else select(node.args[0], a, b)
+    done: dict[Node, Node | None] = {}
+    stack = [node]
+    while stack:
+        n = stack[-1]
+        if n in done:
+            stack.pop()
+        elif n.op is not Op.SELECT or axis in n.args[0].axes:
+            done[n] = _contracted(n, axis, count)
+        elif missing := [x for x in n.args[1:] if x not in done]:
+            stack.extend(missing)
+        else:
+            a, b = (done[x] for x in n.args[1:])
+            done[n] = None if a is None or b is None else select(n.args[0], a, b)
+    return done[node]
+
+
+def _contracted(node: Node, axis: str, count: Node) -> Node | None:
     if axis not in node.axes:
         return mul(node, count)
     terms = monomials(node)
@@ -62,34 +77,60 @@ def _term(coefficient: float, factors: tuple[Node, ...], axis: str, count: Node)
     return mul(outside, count if rest is None else reduce("sum", axis, rest))
 
 
-def monomials(node: Node) -> list[Monomial] | None:
+def monomials(root: Node) -> list[Monomial] | None:
     """The expression as a sum of products of factors that do not vary along all three axes; None if
     it is not one.
     """
+    done: dict[Node, list[Monomial] | None] = {}
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        missing = [x for x in _factored(node) if x not in done]
+        if missing and node not in done:
+            stack.extend(reversed(missing))
+            continue
+        if node not in done:
+            done[node] = _monomials(node, done)
+        stack.pop()
+    return done[root]
+
+
+def _factored(node: Node) -> tuple[Node, ...]:
+    """The arguments whose monomials those of the node are made of."""
+    if node.op in (Op.MUL, Op.NEG):
+        return node.args
+    if len(node.axes) < 3:
+        return ()
+    if node.op in (Op.ADD, Op.SUB):
+        return node.args
+    return node.args[:1] if node.op in (Op.DIV, Op.POW) else ()
+
+
+def _monomials(node: Node, done: dict[Node, list[Monomial] | None]) -> list[Monomial] | None:
+    """``monomials``, where those of the arguments are known."""
     if node.op is Op.CONST:
         return [(float(node.value), ())]
     if node.op is Op.NEG:
-        inner = monomials(node.args[0])
+        inner = done[node.args[0]]
         return None if inner is None else [(-c, f) for c, f in inner]
     full = len(node.axes) == 3
     if node.op is Op.MUL:
-        a, b = (monomials(x) for x in node.args)
-        if not full and (a is None or b is None or len(a) * len(b) > 1):
-            return [(1.0, (node,))]
-        return _product(a, b)
+        a, b = (done[x] for x in node.args)
+        product = None if not full and a and b and len(a) * len(b) > 1 else _product(a, b)
+        return [(1.0, (node,))] if product is None and not full else product
     if not full:
         return [(1.0, (node,))]
     if node.op in (Op.ADD, Op.SUB):
-        a, b = (monomials(x) for x in node.args)
+        a, b = (done[x] for x in node.args)
         if a is None or b is None or len(a) + len(b) > MAX_TERMS:
             return None
         return [*a, *((c if node.op is Op.ADD else -c, f) for c, f in b)]
     if node.op is Op.DIV and len(node.args[1].axes) < 3:
-        a = monomials(node.args[0])
+        a = done[node.args[0]]
         inverse = ir.make(Op.DIV, const(1.0), node.args[1])
         return None if a is None else [(c, (*f, inverse)) for c, f in a]
     if node.op is Op.POW and ir.is_const(node.args[1]) and node.args[1].value in (2.0, 3.0, 4.0):
-        base = monomials(node.args[0])
+        base = done[node.args[0]]
         result = base
         for _ in range(int(node.args[1].value) - 1):
             result = _product(result, base)
@@ -99,6 +140,11 @@ def monomials(node: Node) -> list[Monomial] | None:
 
 def _product(a: list[Monomial] | None, b: list[Monomial] | None) -> list[Monomial] | None:
     if a is None or b is None or len(a) * len(b) > 2 * MAX_TERMS:
+        return None
+    if (
+        max((len(f) for _, f in a), default=0) + max((len(f) for _, f in b), default=0)
+        > MAX_FACTORS
+    ):
         return None
     merged: dict[tuple[Node, ...], float] = {}
     for c, f in a:

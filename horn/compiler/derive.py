@@ -111,15 +111,36 @@ def _rules(n: Node, a: Node) -> list[Node | None]:
     if op is Op.SOFTPLUS:
         return [times(a, make(Op.SIGMOID, x))]
     if op is Op.RELU:
-        return [select(n > 0.0, a, const(0.0))]
+        return [_where(n > 0.0, True, a)]
     if op in (Op.MAXIMUM, Op.MINIMUM):
         second = make(Op.GT if op is Op.MAXIMUM else Op.LT, args[1], x)
-        return [select(second, const(0.0), a), select(second, a, const(0.0))]
+        return [_where(second, False, a), _where(second, True, a)]
     if op is Op.SELECT:
-        return [None, select(x, a, const(0.0)), select(x, const(0.0), a)]
+        return [None, _where(x, True, a), _where(x, False, a)]
     if op is Op.REDUCE:
         return [_reduction(n, a)]
     return [None] * len(args)
+
+
+def _where(c: Node, holds: bool, a: Node) -> Node:
+    """a on one side of a condition, 0 on the other. Of three such conditions around a value two
+    become one: what is multiplied goes inside, and 100 returns would be 100 selects each time.
+    """
+    outer = _gated(a)
+    inner = None if outer is None else _gated(outer[1])
+    if outer is not None and inner is not None:
+        a = select(make(Op.AND, outer[0], inner[0]), inner[1], const(0.0))
+    return select(c, a, const(0.0)) if holds else select(c, const(0.0), a)
+
+
+def _gated(a: Node) -> tuple[Node, Node] | None:
+    """(condition, value) of a value that is 0 elsewhere, or None."""
+    if a.op is not Op.SELECT:
+        return None
+    c, x, y = a.args
+    if ir.is_const(y, 0.0):
+        return c, x
+    return (make(Op.NOT, c), y) if ir.is_const(x, 0.0) else None
 
 
 def _neg(a: Node) -> Node:

@@ -283,15 +283,23 @@ class Expressions:
         return leaf(Op.DELTA, "bi")
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
-        op = BINARY.get(type(node.op))
-        if op is None:
-            self.fail(
-                node,
-                f"the operator in {ast.unparse(node)!r} is not in the neuron language "
-                f"({instead_of(node.op)}",
-            )
-        left = self.number(self.expression(node.left), node.left)
-        return ir.make(op, left, self.number(self.expression(node.right), node.right))
+        chain: list[tuple[Op, ast.BinOp]] = []  # a + b + c + ... leans to the left, however long
+        inner: ast.expr = node
+        while isinstance(inner, ast.BinOp):
+            op = BINARY.get(type(inner.op))
+            if op is None:
+                self.fail(
+                    inner,
+                    f"the operator in {ast.unparse(inner)!r} is not in the neuron language "
+                    f"({instead_of(inner.op)}",
+                )
+            chain.append((op, inner))
+            inner = inner.left
+        value = self.expression(inner)
+        for op, part in reversed(chain):
+            left = self.number(value, part.left)
+            value = ir.make(op, left, self.number(self.expression(part.right), part.right))
+        return value
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
         value = self.number(self.expression(node.operand), node.operand)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import operator
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -103,12 +105,13 @@ LOWERED = frozenset({*ELEMENTWISE, Op.CONST, Op.SCALAR, Op.LOAD, Op.REDUCE, Op.M
 class Node:
     """One operation. Made by ``make`` and the functions below, never directly."""
 
-    __slots__ = ("op", "args", "axes", "value", "place", "__weakref__")
+    __slots__ = ("op", "args", "axes", "value", "place", "tests", "__weakref__")
     op: Op
     args: tuple[Node, ...]
     axes: str
     value: Any
     place: tuple[int, bytes]  # its height and a digest: one order of nodes in every process
+    tests: int  # a bit for every condition in it, one for several: what it is free of shows at once
 
     def __repr__(self) -> str:
         inside = [repr(self.value)] if self.value is not None else []
@@ -194,6 +197,7 @@ class Node:
 
 
 _nodes: weakref.WeakValueDictionary[Any, Node] = weakref.WeakValueDictionary()
+_making = threading.Lock()
 
 
 def _intern(op: Op, args: tuple[Node, ...], axes: str, value: Any) -> Node:
@@ -207,8 +211,17 @@ def _intern(op: Op, args: tuple[Node, ...], axes: str, value: Any) -> Node:
         text = f"{op.value} {axes} {value!r} ".encode() + b"".join(digest for _, digest in below)
         height = 1 + max((height for height, _ in below), default=0)
         node.place = height, hashlib.blake2b(text, digest_size=16).digest()
-        _nodes[key] = node
+        node.tests = _bit(node) if op in BOOLEAN else 0
+        for a in args:
+            node.tests |= a.tests
+        with _making:  # tasks may be threads: equal nodes are one all the same
+            node = _nodes.setdefault(key, node)
     return node
+
+
+def _bit(condition: Node) -> int:
+    """The condition's bit in ``tests``."""
+    return 1 << int.from_bytes(condition.place[1][:2], "big") % 4096
 
 
 @functools.lru_cache(maxsize=4096)
@@ -361,23 +374,56 @@ def select(condition: Node, a: Node, b: Node) -> Node:
     condition = truth(condition)
     if condition.op is Op.NOT:
         return select(condition.args[0], b, a)
-    a, b = assume(a, condition, True), assume(b, condition, False)
+    a = assume(a, condition, True, MOST_COPIED)
+    return _chosen(condition, a, assume(b, condition, False, MOST_COPIED))
+
+
+def _chosen(condition: Node, a: Node, b: Node) -> Node:
+    """``select`` of sides that are simplified already."""
+    if condition.op is Op.CONST:
+        return a if condition.value else b
+    condition = truth(condition)
+    if condition.op is Op.NOT:
+        return _chosen(condition.args[0], b, a)
     return a if a is b else make(Op.SELECT, condition, a, b)
 
 
-def assume(node: Node, condition: Node, holds: bool) -> Node:
-    """The node where the condition is known: selects by the same condition choose their side."""
+# A side of a select is written anew where that is little, as in  act(total) * mask. Each of many
+# ifs that build on one another would copy all that follows, once per path: the nodes double.
+MOST_COPIED = 32
+
+
+def assume(node: Node, condition: Node, holds: bool, most: int | None = None) -> Node:
+    """The node where the condition is known: selects by the same condition choose their side.
+
+    most : the node itself where more nodes than that would be made anew; None: however many.
+    """
     if condition.op is Op.NOT:
         condition, holds = condition.args[0], not holds
-    known = const(float(holds))
-
-    def find(n: Node) -> Node | None:
-        if n is condition:
-            return known
-        # Inside a reduction over messages the same words speak of every message, not of this one.
-        return n if n.op is Op.REDUCE and n.value[1] in condition.axes else None
-
-    return replace(node, find) if any(n is condition for n in walk(node)) else node
+    bit = _bit(condition)
+    if not node.tests & bit:
+        return node
+    above: dict[Node, None] = {}  # what contains the condition, arguments first
+    seen: set[Node] = set()
+    stack: list[Node | tuple[Node]] = [node]
+    while stack:
+        n = stack.pop()
+        if isinstance(n, tuple):
+            if any(a is condition or a in above for a in n[0].args):
+                above[n[0]] = None
+        elif n not in seen and n is not condition and n.tests & bit:
+            seen.add(n)
+            # Inside a reduction over messages the same words speak of every message, not of this
+            # one.
+            if not (n.op is Op.REDUCE and n.value[1] in condition.axes):
+                stack.append((n,))
+                stack.extend(reversed(n.args))
+        if most is not None and (len(above) > most or len(seen) > 4 * most):
+            return node
+    done = {condition: const(float(holds))}
+    for n in above:
+        done[n] = rebuild(n, tuple(done.get(a, a) for a in n.args), _chosen)
+    return done.get(node, node)
 
 
 def add(a: Any, b: Any) -> Node:
@@ -441,10 +487,14 @@ def walk(*roots: Node) -> Iterator[Node]:
                 yield node
 
 
-def rebuild(node: Node, args: tuple[Node, ...]) -> Node:
+def rebuild(
+    node: Node, args: tuple[Node, ...], choose: Callable[[Node, Node, Node], Node] = select
+) -> Node:
     """The node with other arguments, simplified again."""
+    if all(map(operator.is_, args, node.args)):
+        return node
     if node.op is Op.SELECT:
-        return select(*args)
+        return choose(*args)
     if node.op in ELEMENTWISE:
         return make(node.op, *args)
     if node.op is Op.REDUCE:
@@ -461,17 +511,19 @@ def replace(root: Node, known: Mapping[Node, Node] | Callable[[Node], Node | Non
     """The expression with some nodes replaced. A replaced node is not looked into."""
     find = known if callable(known) else known.get
     done: dict[Node, Node] = {}
-
-    def visit(node: Node) -> Node:
-        if node in done:
-            return done[node]
-        new = find(node)
-        if new is None:
-            new = rebuild(node, tuple(map(visit, node.args))) if node.args else node
-        done[node] = new
-        return new
-
-    return visit(root)
+    stack: list[Node | tuple[Node]] = [root]  # in a tuple: its arguments are done
+    while stack:
+        node = stack.pop()
+        if isinstance(node, tuple):
+            done[node[0]] = rebuild(node[0], tuple(done[a] for a in node[0].args))
+        elif node not in done:
+            new = find(node)
+            if new is None and node.args:
+                stack.append((node,))
+                stack.extend(reversed(node.args))
+            else:
+                done[node] = node if new is None else new
+    return done[root]
 
 
 def contains(root: Node, *ops: Op) -> bool:

@@ -22,6 +22,7 @@ from horn.compiler.ir import Node, Op, const, leaf, reduce, select
 from horn.compiler.scope import (
     BackwardIR,
     Context,
+    Exit,
     ForwardIR,
     Frame,
     Message,
@@ -72,8 +73,10 @@ class Run(Calls):
         self.sources.append(source)
         self.frame = outer.copy()
         self.frame.names, self.frame.returned, self.frame.done = names, None, False
+        path = self.path
         self.block(tree.body)
-        inner, self.frame = self.frame, outer
+        self.join()
+        inner, self.frame, self.path = self.frame, outer, path
         result = inner.returned
         for what in ("states", "fed", "delta", "pushed", "loop_push", "parameters", "read"):
             setattr(outer, what, getattr(inner, what))
@@ -100,19 +103,14 @@ class Run(Calls):
     # -- statements
 
     def block(self, body: Sequence[ast.stmt]) -> None:
-        for position, statement in enumerate(body):
+        for statement in body:
             if self.frame.done:
                 return
             if isinstance(statement, ast.If):
                 condition = self.expression(statement.test)
                 c = self.condition(condition, statement.test)
-                # After a branch that returns, the rest belongs to the other one.
-                after = body[position + 1 :] if _leaves(statement) else []
-                then = partial(self.block, [*statement.body, *after])
-                other = partial(self.block, [*statement.orelse, *after])
-                self.branch(c, then, other, statement)
-                if after:
-                    return
+                then = partial(self.block, statement.body)
+                self.branch(c, then, partial(self.block, statement.orelse), statement)
             else:
                 self.statement(statement)
 
@@ -136,13 +134,36 @@ class Run(Calls):
         before, path = self.frame, self.path
         self.frame, self.path = before.copy(), (*path, (c, True))
         a = then()
-        yes = self.frame
+        yes = self.joined()
         self.frame, self.path = before.copy(), (*path, (c, False))
         b = other()
-        no = self.frame
+        no = self.joined()
         self.frame, self.path = before, path
-        self.merge(c, yes, no, node, opposite)
+        # What follows runs once: for the paths that have not returned.
+        if yes.done is not no.done:
+            gone, self.frame = (yes, no) if yes.done else (no, yes)
+            left = [Exit(c, yes.done, gone, node, opposite), *self.frame.exits]
+        else:
+            left = [_within(c, True, x) for x in yes.exits]
+            left += [_within(c, False, x) for x in no.exits]
+            self.merge(c, yes, no, node, opposite)
+        self.frame.exits = [*before.exits, *left]
+        self.path = (*path, *((x.condition, not x.holds) for x in left))
         return a, b
+
+    def joined(self) -> Frame:
+        """The frame; where it has returned it speaks for its other exits too."""
+        if self.frame.done:
+            self.join()
+        return self.frame
+
+    def join(self) -> None:
+        """Merge what the paths that have returned left behind into the frame, the latest first."""
+        exits, self.frame.exits = self.frame.exits, []
+        for x in reversed(exits):
+            live, self.frame = self.frame, self.frame.copy()
+            sides = (x.frame, live) if x.holds else (live, x.frame)
+            self.merge(x.condition, *sides, x.node, x.opposite)
 
     def merge(self, c: Node, yes: Frame, no: Frame, node: ast.AST, opposite: bool) -> None:
         frame = self.frame
@@ -473,12 +494,23 @@ def peel(value: Node, me: Node, monoid: str, lax: bool = False) -> Node | None:
 
     Of equals max and min keep the first, to which the gradient goes; if lax also the last.
     """
-    if value is me:
-        return const(ir.IDENTITY[monoid])
+    found: dict[Node, Node | None] = {}  # of what is carried from message to message
+    for node in ir.walk(value):
+        if node is me:
+            found[node] = const(ir.IDENTITY[monoid])
+        elif node.op is Op.CARRY or any(a in found for a in node.args):
+            found[node] = _peeled(node, me, monoid, lax, found)
+    return found.get(value)
+
+
+def _peeled(
+    value: Node, me: Node, monoid: str, lax: bool, found: dict[Node, Node | None]
+) -> Node | None:
+    """``peel`` of a node, where those of its arguments are known; others are not carried."""
     if value.op is Op.SELECT:
         c, a, b = value.args
-        if not ir.contains(c, Op.CARRY):
-            left, right = (peel(x, me, monoid, lax) for x in (a, b))
+        if c not in found:
+            left, right = found.get(a), found.get(b)
             return None if left is None or right is None else select(c, left, right)
         # if v > best: best = v
         if monoid in ("max", "min"):
@@ -491,37 +523,32 @@ def peel(value: Node, me: Node, monoid: str, lax: bool = False) -> Node | None:
                     return new
         return None
     if monoid == "sum" and value.op is Op.SUB:
-        left = peel(value.args[0], me, "sum")
-        if left is not None and not ir.contains(value.args[1], Op.CARRY):
-            return left - value.args[1]
-        return None
+        left = found.get(value.args[0])
+        return None if left is None or value.args[1] in found else left - value.args[1]
     if monoid == "prod" and value.op is Op.DIV:
-        left = peel(value.args[0], me, "prod")
-        if left is not None and not ir.contains(value.args[1], Op.CARRY):
-            return left / value.args[1]
-        return None
+        left = found.get(value.args[0])
+        return None if left is None or value.args[1] in found else left / value.args[1]
     if monoid == "prod" and value.op is Op.NEG:
-        inner = peel(value.args[0], me, "prod")
+        inner = found[value.args[0]]
         return None if inner is None else -inner
     if monoid in ("any", "all") and value.op is Op.NE:
         for a, b in (value.args, value.args[::-1]):
             if ir.is_const(b, 0.0):
-                return peel(a, me, monoid, lax)
+                return found.get(a)
     if value.op is ir.COMBINE[monoid]:
         a, b = value.args
         first_only = monoid in ("max", "min") and not lax
         for mine, other in ((a, b),) if first_only else ((a, b), (b, a)):
-            if ir.contains(mine, Op.CARRY) and not ir.contains(other, Op.CARRY):
-                inner = peel(mine, me, monoid, lax)
+            if mine in found and other not in found:
+                inner = found[mine]
                 return None if inner is None else ir.combine(monoid, inner, other)
     return None
 
 
-def _leaves(node: ast.If) -> bool:
-    """Whether a branch returns from the function."""
-    return any(
-        isinstance(n, ast.Return) for part in (*node.body, *node.orelse) for n in ast.walk(part)
-    )
+def _within(c: Node, holds: bool, x: Exit) -> Exit:
+    """An exit of one side of a condition, as the other side sees it."""
+    sides = [n if side else ir.make(Op.NOT, n) for n, side in ((c, holds), (x.condition, x.holds))]
+    return Exit(ir.make(Op.AND, *sides), True, x.frame, x.node, x.opposite ^ (not x.holds))
 
 
 def _assigned(body: Sequence[ast.stmt]) -> dict[str, ast.AST]:
@@ -633,20 +660,16 @@ def _sitting_out(output: Node, read: tuple[Path, ...]) -> Node | None:
     with no message read.
     """
     zero: list[Path] = []
-
-    def visit(node: Node, path: Path) -> None:
+    pending: list[tuple[Node, Path]] = [(output, ())]
+    while pending:
+        node, path = pending.pop()
         if ir.is_const(node, 0.0):
             zero.append(path)
-        elif node.op is Op.SELECT:
+        elif node.op is Op.SELECT and node.args[0].axes in ("", "o"):
             c, a, b = node.args
-            visit(a, (*path, (c, True)))
-            visit(b, (*path, (c, False)))
-
-    visit(output, ())
+            pending += [(b, (*path, (c, False))), (a, (*path, (c, True)))]
     found: Node | None = None
     for path in zero:
-        if any(c.axes not in ("", "o") for c, _ in path):
-            continue
         if not any(n.op is Op.DRAW and n.value[2] == "batch" for c, _ in path for n in ir.walk(c)):
             continue
         apart = all(any((c, not side) in way for c, side in path) for way in read)

@@ -4,6 +4,7 @@ has done so far.
 
 from __future__ import annotations
 
+import ast
 import types
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,6 +103,19 @@ class Unset:
     why: str
 
 
+@dataclass(frozen=True)
+class Exit:
+    """A path that has returned: where ``condition`` holds (or not), and what it has left behind.
+    ``opposite``: the condition that ``node`` writes is not this one.
+    """
+
+    condition: Node
+    holds: bool
+    frame: Frame
+    node: ast.AST
+    opposite: bool
+
+
 @dataclass
 class Frame:
     """What one path through the code has done so far."""
@@ -116,6 +130,7 @@ class Frame:
     read: tuple[Path, ...] = ()
     returned: Any = None
     done: bool = False
+    exits: list[Exit] = field(default_factory=list)  # the paths that have returned, earliest first
 
     def copy(self) -> Frame:
         return Frame(

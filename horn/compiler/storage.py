@@ -49,9 +49,11 @@ class Storage:
     def __init__(self, network: Network) -> None:
         self.network = network
         self.buffers: dict[str, Buffer] = {}
+        self.numbers: dict[str, int] = {}  # stem -> the first number that may be free
         self.prologue: list[Statement] = []
         self.statements: list[Statement] = []
         self.stored: dict[tuple[Frame, str, Node], Node] = {}
+        self.parts: set[tuple[Frame, str, Node]] = set()  # of these, what others have in them
         self.values: dict[Node, Node] = {}  # expressions that a buffer holds already
         self.compact: frozenset[int] = frozenset()
 
@@ -72,9 +74,10 @@ class Storage:
     def fresh(self, stem: str) -> str:
         if stem not in self.buffers:
             return stem
-        k = 2
+        k = self.numbers.get(stem, 2)
         while f"{stem}.{k}" in self.buffers:
             k += 1
+        self.numbers[stem] = k  # buffers are never taken away
         return f"{stem}.{k}"
 
     def axes_of(self, frame: Frame, letters: str) -> tuple[str, ...]:
@@ -171,21 +174,68 @@ class Storage:
 
     def lift_out(self, root: Node, frame: Frame, domain: str) -> Node:
         """Store every subexpression that varies along fewer axes than the domain: it is computed
-        once, not once per place.
+        once, not once per place. What several of them have in common is stored, too.
         """
+
+        def place(node: Node) -> Frame | None:
+            if not node.axes and domain:
+                return Frame(0)
+            is_part = len(node.axes) < len(domain) and not self.cheap(node)
+            return frame if is_part else None
 
         def find(node: Node) -> Node | None:
             if not node.args:
                 return node
             if node in self.values:
                 return self.values[node]
-            if not node.axes and domain:
-                return self.store(node, Frame(0), "", "part")
-            if len(node.axes) < len(domain) and not self.cheap(node):
-                return self.store(node, frame, node.axes, "part")
-            return None
+            here = place(node)
+            if here is not None:
+                return self.store(node, here, node.axes, "part")
+            key = (frame, node.axes, node)
+            return self.stored.get(key) if key in self.parts else None
 
+        parts: dict[Node, Frame] = {}
+        seen: set[Node] = set()
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if node in seen or not node.args or node in self.values:
+                continue
+            if (frame, node.axes, node) in self.parts and (frame, node.axes, node) in self.stored:
+                continue
+            seen.add(node)
+            here = place(node)
+            if here is None:
+                stack.extend(reversed(node.args))
+            else:
+                parts[node] = here
+        for node in self.in_common(parts):
+            here = parts.setdefault(node, frame)
+            self.parts.add((here, node.axes, node))
+        for node in sorted(parts, key=lambda n: n.place[0]):  # larger ones load smaller ones
+            self.store(node, parts[node], node.axes, "part")
         return ir.replace(root, find)
+
+    def in_common(self, parts: dict[Node, Frame]) -> list[Node]:
+        """What is worth storing of the expressions that several of these have in them."""
+        found: dict[Node, None] = {}
+        seen: dict[Node, Node] = {}  # in which part first
+        for part in sorted(parts, key=lambda n: n.place[0]):
+            stack = [part]
+            while stack:
+                node = stack.pop()
+                first = seen.get(node)
+                if first is part:
+                    continue
+                if first is not None:
+                    if node.axes == part.axes and parts.get(node, parts[part]) == parts[part]:
+                        if not self.cheap(node):
+                            found[node] = None
+                    continue
+                seen[node] = part
+                if node.args and (node is part or node not in self.values):
+                    stack.extend(reversed(node.args))
+        return list(found)
 
     def lift_scalars(self, root: Node) -> Node:
         def find(node: Node) -> Node | None:
@@ -198,6 +248,8 @@ class Storage:
     @staticmethod
     def cheap(node: Node) -> bool:
         """Not worth a pass of its own: at most two plain operations."""
+        if node.place[0] > 3:  # it is not walked to the ground for each of its nodes
+            return False
         nodes = [n for n in ir.walk(node) if n.args]
         return len(nodes) <= 2 and all(n.op in _CHEAP for n in nodes)
 

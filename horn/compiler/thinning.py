@@ -117,10 +117,11 @@ class Thinning(Messages):
 
 def vanishes(node: Node) -> bool:
     """Whether a message expression of backward is 0 where the receiver's delta is."""
-    if node.op in (Op.DELTA, Op.GRADIENT):
-        return True
-    if node.op is Op.MUL:
-        return any(map(vanishes, node.args))
-    if node.op in (Op.ADD, Op.SUB):
-        return all(map(vanishes, node.args))
-    return node.op is Op.NEG and vanishes(node.args[0])
+    found: set[Node] = set()
+    for n in ir.walk(node):
+        zeros = [a in found for a in n.args]
+        if n.op in (Op.DELTA, Op.GRADIENT) or (n.op is Op.MUL and any(zeros)):
+            found.add(n)
+        elif n.op in (Op.ADD, Op.SUB, Op.NEG) and all(zeros):
+            found.add(n)
+    return node in found

@@ -91,18 +91,16 @@ def probes(kind: str) -> list[Message]:
 
 def is_weighted_sum(calls: Sequence[Call]) -> bool:
     """Whether no path lets a message through by any other way than the one sum."""
-    return all(kind(root) is not BAD for call in calls for root in (call.fed, *call.conditions))
+    return not any(BAD in kinds(call.fed, *call.conditions) for call in calls)
 
 
-def kind(root: Any) -> str:
-    """FREE of messages, FULL (a function of the weighted sum of all messages), or BAD."""
-    if not isinstance(root, Traced):
-        return FREE
-    kinds: dict[int, Any] = {}
-    for node in reversed(below(root)):
-        kinds[node.serial] = _kind(node, kinds)
-    found = kinds[root.serial]
-    return found if found in (FREE, FULL) else BAD
+def kinds(*roots: Any) -> list[str]:
+    """Of each FREE of messages, FULL (a function of the weighted sum of all messages), or BAD."""
+    table: dict[int, Any] = {}
+    for node in reversed(below(*roots)):
+        table[node.serial] = _kind(node, table)
+    found = [table[root.serial] if isinstance(root, Traced) else FREE for root in roots]
+    return [each if each in (FREE, FULL) else BAD for each in found]
 
 
 def _kind(node: Traced, kinds: dict[int, Any]) -> Any:

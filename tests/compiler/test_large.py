@@ -1,0 +1,199 @@
+"""Large neurons: what is compiled grows as the text does, whatever it is made of.
+
+Counted in nodes and statements, not in seconds: from n to 2 n they may double, and a little.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+import horn
+from horn.backends import Setup, make
+from horn.compiler import contract, ir, lower, parse
+from horn.compiler.ir import Op, const, leaf
+from horn.compiler.program import Loop, Program
+from horn.data import Dataset
+from tests.compiler import texts
+
+SUM = "z = sum(m.input * m.weight for m in messages)"
+
+
+def forward(lines: Sequence[str], first: str = SUM) -> str:
+    body = [first, *lines, "self.feedforward(z)"]
+    return "\n".join(("def forward(self, messages):", *(f"    {line}" for line in body)))
+
+
+def dependent_ifs(n: int) -> str:
+    lines = []
+    for k in range(n):
+        lines += [f"if z > {0.01 * k:.2f}:", f"    z = z * 1.0{k % 9 + 1} + 0.1"]
+        lines += ["else:", f"    z = horn.math.tanh(z) - 0.0{k % 9 + 1}"]
+    return forward(lines)
+
+
+def divisions_in_ifs(n: int) -> str:
+    lines = []
+    for k in range(n):
+        lines += [f"if z > {0.01 * k:.2f}:", f"    z = z / (1.{k % 9 + 1} + z * z) + 0.1"]
+    return forward(lines)
+
+
+def ifs_in_the_loop(n: int) -> str:
+    lines = ["y = 0.0", "for m in messages:"]
+    for k in range(n):
+        lines += [f"    if m.input > {0.01 * k:.2f}:", f"        y += m.weight * {0.1 + k:.2f}"]
+    return forward([*lines, "z += y"])
+
+
+def dependent_ifs_in_the_loop(n: int) -> str:
+    lines = ["y = 0.0", "for m in messages:", "    v = m.input * m.weight"]
+    for k in range(n):
+        lines += [f"    if v > {0.01 * k:.2f}:", "        v = v * 1.1 + 0.1"]
+    return forward([*lines, "    y += v", "z += y"])
+
+
+def residual_steps(n: int) -> str:
+    lines = ["y = 0.0", "for m in messages:", "    v = m.input - m.weight"]
+    lines += [f"    v = v + horn.math.tanh(v) * {0.1 + 0.01 * k:.2f}" for k in range(n)]
+    return forward([*lines, "    y += v", "z += y"])
+
+
+def nested_returns(n: int) -> str:
+    lines = []
+    for k in range(n):
+        lines += [f"if z > {0.1 * k:.2f}:", "    z = z * 0.9", f"    if z > {0.1 * k + 0.05:.2f}:"]
+        lines += [f"        self.feedforward(z * {1 + k / 10:.2f})", "        return"]
+    return forward(lines)
+
+
+def returns_of_a_helper(n: int) -> str:
+    lines = ["def bend(self, z):"]
+    for k in range(n):
+        lines += [f"    if z > {0.1 * k:.2f}:", "        z = z * 0.9"]
+        lines += [
+            f"        if z < {0.1 * k + 0.05:.2f}:",
+            f"            return z * {1 + k / 10:.2f}",
+        ]
+    return "\n".join((*lines, "    return z", forward(["z = self.bend(z)"])))
+
+
+def early_returns(n: int) -> str:
+    lines = []
+    for k in range(n):
+        lines += [f"if z > {10 - 0.1 * k:.2f}:", f"    self.feedforward(z * {1 + k / 10:.2f})"]
+        lines += ["    return"]
+    return forward(lines)
+
+
+def elifs(n: int) -> str:
+    lines = ["y = z"]
+    for k in range(n):
+        lines += [f"{'el' * (k > 0)}if z > {10 - 0.1 * k:.2f}:", f"    y = z * {1 + k / 10:.2f}"]
+    return forward([*lines, "z = y"])
+
+
+def operations(n: int) -> str:
+    return forward([f"z = horn.math.tanh(z) * {1 + k / n:.3f}" for k in range(n // 2)])
+
+
+def one_expression(n: int) -> str:
+    return forward(["z = " + " + ".join(f"z * {0.001 * k:.3f}" for k in range(1, n // 2))])
+
+
+GROW = [
+    dependent_ifs, divisions_in_ifs, ifs_in_the_loop, dependent_ifs_in_the_loop, residual_steps,
+    nested_returns, returns_of_a_helper, early_returns, elifs, operations, one_expression,
+]  # fmt: skip
+
+
+def network(cls: type[horn.Neuron]) -> horn.Network:
+    net = horn.Network(seed=1)
+    net.input(6)
+    net.layer(4, neuron=cls, activation="tanh")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def size(program: Program) -> int:
+    """How many nodes the loops compute, and how many statements there are."""
+    loops = [s for s in program.statements if isinstance(s, Loop)]
+    nodes = sum(len([*ir.walk(*(o.node for o in s.outputs))]) for s in loops)
+    return nodes + len(program.statements)
+
+
+@pytest.mark.parametrize("text", GROW)
+def test_a_program_grows_as_its_text(tmp_path, text: Callable[[int], str], monkeypatch):
+    interned: list[int] = []
+    plain = ir._intern
+    monkeypatch.setattr(ir, "_intern", lambda *a: interned.append(1) or plain(*a))
+    sizes, calls = [], []
+    for n in (20, 40):
+        net = network(texts.module(tmp_path, texts.source(text(n))).N)
+        interned.clear()
+        sizes.append(size(lower.training_program(net, horn.SGD(0.1), "label")))
+        calls.append(len(interned))
+    assert sizes[1] < 2.5 * sizes[0], sizes
+    assert calls[1] < 2.8 * calls[0], calls
+
+
+@pytest.mark.parametrize(
+    "text, n", [(one_expression, 1000), (operations, 1000), (dependent_ifs, 100)]
+)
+def test_a_large_neuron_is_compiled_at_once(tmp_path, text: Callable[[int], str], n: int):
+    net = network(texts.module(tmp_path, texts.source(text(n))).N)
+    begin = time.perf_counter()
+    lower.training_program(net, horn.SGD(0.1), "label")
+    assert time.perf_counter() - begin < 20.0  # about 0.3; it was minutes, or a RecursionError
+
+
+def probed(cls: type[horn.Neuron], backend: str) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(3, 6))
+    engine = make(backend, Setup(network(cls), horn.SGD(0.1), "labels", 3, "float64", 1))
+    engine.bind(Dataset(x, np.arange(3)))
+    return engine.probe(np.arange(3), iteration=0, first_sample=0)
+
+
+@pytest.mark.parametrize("text", GROW)
+def test_large_neurons_mean_what_the_interpreter_does(tmp_path, text: Callable[[int], str]):
+    cls = texts.module(tmp_path, texts.source(text(7))).N
+    expected, found = probed(cls, "python"), probed(cls, "kernels")
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-11, err_msg=name)
+
+
+def test_the_interpreter_runs_six_hundred_operations(tmp_path):
+    cls = texts.module(tmp_path, texts.source(one_expression(1200))).N
+    expected, found = probed(cls, "python"), probed(cls, "kernels")
+    np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-9)
+
+
+def test_what_follows_nested_returns_runs_once(tmp_path, monkeypatch):
+    seen: list[str] = []
+    plain = parse.Run.statement
+    monkeypatch.setattr(
+        parse.Run, "statement", lambda self, node: seen.append("x") or plain(self, node)
+    )
+    texts.forward(texts.module(tmp_path, texts.source(nested_returns(12))).N)
+    assert len(seen) == 1 + 3 * 12 + 1  # each statement of the text but the ifs
+
+
+def test_squares_of_squares_are_no_monomial_of_a_million_factors():
+    v = ir.mul(leaf(Op.INPUT, "bi"), leaf(Op.WEIGHT, "oi"))
+    for _ in range(40):
+        v = ir.mul(v, v)
+    assert contract.monomials(v) is None
+
+
+def test_a_side_of_a_select_is_written_anew_only_where_it_is_small():
+    c = leaf(Op.OUTPUT, "bo") > 0.0
+    small = ir.select(c, const(2.0), const(3.0)) * leaf(Op.PARAM, "o", "p")
+    assert ir.select(c, small, const(0.0)).args[1] is 2.0 * leaf(Op.PARAM, "o", "p")
+    large = small
+    for _ in range(2 * ir.MOST_COPIED):
+        large = ir.make(Op.TANH, large)
+    assert ir.select(c, large, const(0.0)).args[1] is large
+    assert not ir.contains(ir.assume(large, c, True), Op.SELECT)  # asked for, it is
