@@ -8,7 +8,7 @@ names every function: a backend that covers ``OPS`` covers the language.
 from __future__ import annotations
 
 import math as _m
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 OPS: dict[str, int] = {  # name -> number of arguments
@@ -26,7 +26,14 @@ OPS: dict[str, int] = {  # name -> number of arguments
     "sigmoid": 1,
     "softplus": 1,
     "relu": 1,
+    "erf": 1,
+    "erfc": 1,
+    "atan": 1,
+    "stop_gradient": 1,
     "pow": 2,
+    "atan2": 2,
+    "floordiv": 2,
+    "mod": 2,
     "maximum": 2,
     "minimum": 2,
     "where": 3,
@@ -59,10 +66,26 @@ _SCALAR: dict[str, Callable[..., float]] = {
     "sigmoid": _sigmoid,
     "softplus": _softplus,
     "relu": lambda z: z if z > 0 else 0.0,
+    "erf": _m.erf,
+    "erfc": _m.erfc,
+    "atan": _m.atan,
+    "stop_gradient": lambda z: z,
     "pow": lambda a, b: a**b,
+    "atan2": _m.atan2,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
     "maximum": lambda a, b: b if b > a else a,
     "minimum": lambda a, b: b if b < a else a,
     "where": lambda c, a, b: a if c else b,
+}
+
+
+_NUMPY_NAMES = {
+    "pow": "power",
+    "atan": "arctan",
+    "atan2": "arctan2",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
 }
 
 
@@ -79,7 +102,12 @@ def _numpy(name: str, args: tuple[Any, ...]) -> Any:
     if name in ("maximum", "minimum"):  # the first wins a tie, as Python's max and min
         a, b = args
         return np.where(np.greater(b, a) if name == "maximum" else np.less(b, a), b, a)
-    return getattr(np, {"pow": "power"}.get(name, name))(*args)
+    if name == "stop_gradient":
+        return args[0]
+    if name in ("erf", "erfc"):  # NumPy has none
+        z = np.asarray(args[0])
+        return np.vectorize(_SCALAR[name], otypes=[float])(z).astype(np.result_type(z, 0.0))
+    return getattr(np, _NUMPY_NAMES.get(name, name))(*args)
 
 
 def apply(name: str, *args: Any) -> Any:
@@ -161,6 +189,84 @@ def softplus(z: Any) -> Any:
 def relu(z: Any) -> Any:
     """z where it is positive, else 0."""
     return apply("relu", z)
+
+
+def erf(z: Any) -> Any:
+    """The error function; GELU is ``0.5 * z * (1 + erf(z / sqrt(2)))``."""
+    return apply("erf", z)
+
+
+def erfc(z: Any) -> Any:
+    """1 - erf(z), exact where that is small."""
+    return apply("erfc", z)
+
+
+def atan(z: Any) -> Any:
+    """The angle whose tangent is z, in radians."""
+    return apply("atan", z)
+
+
+def atan2(y: Any, x: Any) -> Any:
+    """The angle of the point (x, y), in radians, from -pi to pi."""
+    return apply("atan2", y, x)
+
+
+def stop_gradient(z: Any) -> Any:
+    """z itself, as a constant to every gradient: nothing flows back through it."""
+    return apply("stop_gradient", z)
+
+
+def floordiv(a: Any, b: Any) -> Any:
+    """a // b, the largest whole number not above a / b, as a float (the operator works too)."""
+    return apply("floordiv", a, b)
+
+
+def mod(a: Any, b: Any) -> Any:
+    """a % b, with the sign of b (the operator works too)."""
+    return apply("mod", a, b)
+
+
+# What follows is written in the neuron language itself: the compiler reads it as a helper.
+
+
+def ceil(z: Any) -> Any:
+    """The smallest whole number not below z, as a float."""
+    return -floor(-z)
+
+
+def tan(z: Any) -> Any:
+    """Tangent, radians."""
+    return sin(z) / cos(z)
+
+
+def asin(z: Any) -> Any:
+    """The angle whose sine is z, in radians; NaN beyond -1 and 1."""
+    return atan2(z, sqrt((1.0 - z) * (1.0 + z)))
+
+
+def acos(z: Any) -> Any:
+    """The angle whose cosine is z, in radians; NaN beyond -1 and 1."""
+    return atan2(sqrt((1.0 - z) * (1.0 + z)), z)
+
+
+def isfinite(z: Any) -> Any:
+    """Whether z is neither infinite nor NaN."""
+    return abs_(z) < _m.inf
+
+
+def isinf(z: Any) -> Any:
+    """Whether z is infinite."""
+    return abs_(z) == _m.inf
+
+
+def isnan(z: Any) -> Any:
+    """Whether z is no number."""
+    return z != z
+
+
+def prod(values: Iterable[Any], *, start: Any = 1.0) -> Any:
+    """The product: ``prod(1.0 - m.input * m.weight for m in messages)``."""
+    return _m.prod(values, start=start)
 
 
 def pow_(a: Any, b: Any) -> Any:

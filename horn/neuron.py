@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from horn.initializers import Initializer
 
 MESSAGE_FIELDS = {
-    "forward": ("input", "weight", "previous_update"),
+    "forward": ("input", "weight", "index", "previous_update"),
     "backward": ("delta", "weight", "gradient", "previous_update"),
 }
 READABLE = (
@@ -62,6 +62,9 @@ class Synapse:
     """What one synapse delivers to a neuron: ``input`` and ``weight`` in forward, ``delta``,
     ``gradient`` and ``weight`` in backward.
 
+    ``index`` (in forward) is how many of the neuron's messages come before this one: 0 to
+    ``len(messages) - 1``, the links in the order of ``inputs``, within a link the senders that this
+    neuron listens to in ascending order, the bias last.
     ``previous_update`` is the last change of the weight under ``horn.Direct``. ``normal(mean,
     std)`` is a number drawn once for this synapse; it never changes in a run.
     """
@@ -70,6 +73,7 @@ class Synapse:
     weight: float
     delta: float
     gradient: float
+    index: float
     previous_update: float
 
     def normal(self, mean: float = 0.0, std: float = 1.0) -> float:

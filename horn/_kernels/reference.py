@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "relu": lambda x: np.maximum(x, 0),
     "square": np.square,
     "reciprocal": np.reciprocal,
+    "erf": np.vectorize(math.erf, otypes=[float]),
+    "erfc": np.vectorize(math.erfc, otypes=[float]),
+    "atan": np.arctan,
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -41,6 +45,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "min": np.minimum,
     "max": np.maximum,
     "pow": np.power,
+    "atan2": np.arctan2,
+    "floordiv": np.floor_divide,
+    "mod": np.remainder,
     "lt": np.less,
     "le": np.less_equal,
     "gt": np.greater,

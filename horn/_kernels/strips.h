@@ -95,6 +95,12 @@ static inline float K(softplus_)(float x) {
 #define SIN_ sinf
 #define COS_ cosf
 #define POW_ powf
+#define ERF_ erff
+#define ERFC_ erfcf
+#define ATAN_ atanf
+#define ATAN2_ atan2f
+#define FMOD_ fmodf
+#define COPYSIGN_ copysignf
 #else
 static inline double K(exp_)(double x) { return exp(x); }
 static inline double K(log_)(double x) { return log(x); }
@@ -111,7 +117,29 @@ static inline double K(softplus_)(double x) {
 #define SIN_ sin
 #define COS_ cos
 #define POW_ pow
+#define ERF_ erf
+#define ERFC_ erfc
+#define ATAN_ atan
+#define ATAN2_ atan2
+#define FMOD_ fmod
+#define COPYSIGN_ copysign
 #endif
+
+/* Python's x // y and x % y (Objects/floatobject.c has the law; by 0 they are NumPy's). */
+static inline REAL K(floordiv_)(REAL x, REAL y) {
+    if (y == 0) return x / y;
+    REAL rest = FMOD_(x, y), whole = (x - rest) / y;
+    if (rest != 0 && (y < 0) != (rest < 0)) whole -= 1;
+    if (whole == 0) return COPYSIGN_(0, x / y);
+    REAL low = FLOOR_(whole);
+    return whole - low > (REAL)0.5 ? low + 1 : low;
+}
+static inline REAL K(mod_)(REAL x, REAL y) {
+    REAL rest = FMOD_(x, y);
+    if (y == 0) return rest;
+    if (rest == 0) return COPYSIGN_(0, y);
+    return (y < 0) != (rest < 0) ? rest + y : rest;
+}
 
 /* ---- the operations ---- */
 #define UNARY(E) { IVDEP for (int64_t i = 0; i < n; i++) { REAL x = a[i]; d[i] = (REAL)(E); } break; }
@@ -143,6 +171,9 @@ static void K(apply)(int op, REAL *d, const REAL *a, const REAL *b, const REAL *
     case OP_RELU: UNARY(x <= zero ? zero : x)
     case OP_SQUARE: UNARY(x * x)
     case OP_RECIPROCAL: UNARY(one / x)
+    case OP_ERF: UNARY(ERF_(x))
+    case OP_ERFC: UNARY(ERFC_(x))
+    case OP_ATAN: UNARY(ATAN_(x))
     case OP_ADD: BINARY(x + y)
     case OP_SUB: BINARY(x - y)
     case OP_MUL: BINARY(x * y)
@@ -150,6 +181,9 @@ static void K(apply)(int op, REAL *d, const REAL *a, const REAL *b, const REAL *
     case OP_MIN: BINARY(x < y || x != x ? x : y)
     case OP_MAX: BINARY(x > y || x != x ? x : y)
     case OP_POW: BINARY(POW_(x, y))
+    case OP_ATAN2: BINARY(ATAN2_(x, y))
+    case OP_FLOORDIV: BINARY(K(floordiv_)(x, y))
+    case OP_MOD: BINARY(K(mod_)(x, y))
     case OP_LT: BINARY(x < y ? one : zero)
     case OP_LE: BINARY(x <= y ? one : zero)
     case OP_GT: BINARY(x > y ? one : zero)
@@ -942,6 +976,12 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
 #undef SIN_
 #undef COS_
 #undef POW_
+#undef ERF_
+#undef ERFC_
+#undef ATAN_
+#undef ATAN2_
+#undef FMOD_
+#undef COPYSIGN_
 #undef UNARY
 #undef BINARY
 #undef TERNARY

@@ -315,9 +315,25 @@ def constant(
         whole = np.ones(layer.size, dtype)
     elif kind == "index":
         whole = np.arange(layer.size, dtype=dtype)
+    elif kind == "before":
+        whole = _before(layer, value[2]).astype(dtype)
+    elif kind == "place":
+        edges = layer.links[value[2]].edges
+        assert edges is not None
+        counts = np.diff(edges.indptr)
+        first = edges.indptr[:-1] - _before(layer, value[2])
+        whole = (np.arange(len(edges.indices)) - np.repeat(first, counts)).astype(dtype)
     else:
         whole = _fans(kind, layer, network).astype(dtype)
     return np.ascontiguousarray(share.part(whole, axes))
+
+
+def _before(layer: Layer, position: int) -> Array:
+    """How many messages of each neuron come by earlier links."""
+    count = np.zeros(layer.size)
+    for link in layer.links[:position]:
+        count += link.source.size if link.edges is None else np.diff(link.edges.indptr)
+    return count
 
 
 def _fans(kind: str, layer: Layer, network: Network) -> Array:

@@ -16,7 +16,8 @@ from horn.compiler import ir
 from horn.compiler.ir import Node, Op
 
 _OPS: dict[Op, str] = {
-    op: {"maximum": "max", "minimum": "min"}.get(op.value, op.value) for op in ir.ELEMENTWISE
+    op: {"maximum": "max", "minimum": "min", "stop_gradient": "copy"}.get(op.value, op.value)
+    for op in ir.ELEMENTWISE
 }
 _PYTHON: dict[Op, Callable[..., Any]] = {
     Op.ADD: operator.add, Op.SUB: operator.sub, Op.MUL: operator.mul, Op.DIV: operator.truediv,

@@ -17,7 +17,8 @@ from horn.compiler.program import Buffer, Frame, Loop, Output, axis_letter, base
 from horn.network import Network
 
 NAMES: dict[Op, str] = {
-    op: {"maximum": "max", "minimum": "min"}.get(op.value, op.value) for op in ir.ELEMENTWISE
+    op: {"maximum": "max", "minimum": "min", "stop_gradient": "copy"}.get(op.value, op.value)
+    for op in ir.ELEMENTWISE
 }
 Value = tuple[str, int]  # "in" or "op", and its place among these
 

@@ -15,7 +15,7 @@ from horn import math as horn_math
 from horn.activations import Activation
 from horn.compiler import ir
 from horn.compiler.derive import gradient
-from horn.compiler.expressions import Expressions
+from horn.compiler.expressions import LAYER_WORDS, ONE_NUMBER, Expressions
 from horn.compiler.ir import Node, Op, const, leaf, reduce, select
 from horn.compiler.scope import ActivationRef, Aggregate, Messages, Method, SelfRef, Unset, Word
 from horn.compiler.source import suggest
@@ -31,13 +31,25 @@ _FUNCTIONS: dict[Any, str] = {
 _FUNCTIONS |= {horn_math.abs_: "abs", horn_math.pow_: "pow"}
 _FUNCTIONS |= {
     getattr(python_math, name): name
-    for name in ("exp", "log", "sqrt", "tanh", "sin", "cos", "floor", "log1p", "expm1", "pow")
+    for name in (
+        *("exp", "log", "sqrt", "tanh", "sin", "cos", "floor", "log1p", "expm1", "pow", "erf"),
+        *("erfc", "atan", "atan2"),
+    )
 }
 _FUNCTIONS[python_math.fabs] = "abs"
+# Python's functions that horn.math writes in the neuron language.
+_HELPERS: dict[Any, Callable[..., Any]] = {
+    getattr(python_math, name): getattr(horn_math, name)
+    for name in ("ceil", "tan", "asin", "acos", "isfinite", "isinf", "isnan")
+}
+_MONOIDS = {
+    sum: "sum", max: "max", min: "min", any: "any", all: "all",
+    python_math.prod: "prod", horn_math.prod: "prod",
+}  # fmt: skip
+_SEQUENCES = (range, enumerate, zip, reversed, list, tuple)  # of what is known before the run
 _ORDER = "messages have no order: loop over them with for m in messages"
 _INSTEAD: dict[Any, str] = {
     **dict.fromkeys((enumerate, zip, sorted, reversed, list, tuple, iter, next, map), _ORDER),
-    range: "a neuron loops over its messages: for m in messages",
     print: 'leave it out here; a job with backend="python" runs the neuron as it is written',
     round: "write horn.math.floor(x + 0.5)",
     int: "write horn.math.floor(x)",
@@ -60,12 +72,14 @@ class Calls(Expressions):
         target = self.expression(node.func)
         if isinstance(target, Word):
             return self.word(target, node)
-        if (
-            target in (sum, max, min, any, all, len, abs, float, bool, pow)
-            if hashable(target)
-            else False
-        ):
-            return self.builtin(target, node)
+        if hashable(target):
+            target = _HELPERS.get(target, target)
+            if target in _MONOIDS or target in (len, abs, float, bool, pow):
+                return self.builtin(target, node)
+            if target in _SEQUENCES and not node.keywords:
+                found = self.constants(target, node)
+                if found is not None:
+                    return found
         if hashable(target) and target in _INSTEAD:
             name = ast.unparse(node.func)
             self.fail(node.func, f"{name} is not in the neuron language; {_INSTEAD[target]}")
@@ -81,11 +95,9 @@ class Calls(Expressions):
         if isinstance(target, Method):
             return self.call(target.function, [SelfRef(), *args], node)
         if isinstance(target, Aggregate):
-            if args:
+            if args or node.keywords:
                 self.fail(node, f"output.{target.name}() takes no arguments")
-            if target.name == "mean":
-                return reduce("sum", "o", target.node) / ir.Scalar("layer_size")
-            return reduce(target.name, "o", target.node)
+            return self.over_layer(target.name, target.node, node)
         if hashable(target) and target in _FUNCTIONS:
             return self.math(_FUNCTIONS[target], args, node)
         if isinstance(target, types.FunctionType):
@@ -150,44 +162,12 @@ class Calls(Expressions):
         return gradient(y, const(1.0), [z])[z]
 
     def builtin(self, target: Any, node: ast.Call) -> Any:
-        name = target.__name__
+        name = _MONOIDS.get(target, target.__name__)
         if name == "len":
-            counted = self.expression(node.args[0]) if len(node.args) == 1 else None
-            if isinstance(counted, Messages):
-                return leaf(Op.COUNT, "o")
-            size = self.layer_size(counted)
-            if size is not None:
-                return size
-            what = "a layer: len(output)"
-            if self.kind != "interlayer":
-                what = "messages: len(messages)"
-            self.fail(node, f"len here is of {what}")
+            return self.count(node)
         first = node.args[0] if node.args else None
-        if isinstance(first, (ast.GeneratorExp, ast.ListComp)) and name in (
-            "sum",
-            "max",
-            "min",
-            "any",
-            "all",
-        ):
-            default = [k for k in node.keywords if k.arg == "default"]
-            if len(default) != len(node.keywords):
-                self.fail(node, f"{name} over messages takes no other keywords than default")
-            result, empty = self.generator(first, name, ir.IDENTITY[name])
-            if default:
-                value = self.number(self.expression(default[0].value), default[0].value)
-                return select(empty, value, result)
-            if name in ("max", "min") and first.generators[0].ifs:
-                self.fail(
-                    node,
-                    f"the {name} of no message at all is no number; say what it is where the if "
-                    f"lets none through: {name}((... for m in messages if ...), default=0.0)",
-                )
-            if name == "sum" and len(node.args) == 2:
-                return ir.add(self.number(self.expression(node.args[1]), node.args[1]), result)
-            if len(node.args) > 1:
-                self.fail(node, f"{name} takes one generator over messages")
-            return result
+        if target in _MONOIDS and isinstance(first, (ast.GeneratorExp, ast.ListComp)):
+            return self.reduced(name, first, node)
         if node.keywords:
             self.fail(node, "calls in a neuron take plain arguments")
         args = [self.expression(a) for a in node.args]
@@ -197,13 +177,15 @@ class Calls(Expressions):
                 f"{name}(messages): say what of each message: {name}(m.input * m.weight "
                 "for m in messages)",
             )
+        if target in _MONOIDS and len(args) == 1:
+            items = self.sequence(args[0])
+            if items is not None:
+                return self.folded(name, [self.number(x, node) for x in items], node)
+            if self.context is None and isinstance(args[0], Node) and name in LAYER_WORDS:
+                return self.over_layer(name, args[0], node)
         nodes = [self.number(a, n) for a, n in zip(args, node.args, strict=True)]
         if name in ("max", "min") and len(nodes) >= 2:
-            op = Op.MAXIMUM if name == "max" else Op.MINIMUM
-            result = nodes[0]
-            for other in nodes[1:]:
-                result = ir.make(op, result, other)
-            return result
+            return self.folded(name, nodes, node)
         if name == "abs" and len(nodes) == 1:
             return ir.make(Op.ABS, nodes[0])
         if name == "pow" and len(nodes) == 2:
@@ -217,6 +199,82 @@ class Calls(Expressions):
         if name == "bool" and len(nodes) == 1:
             return ir.truth(nodes[0])
         self.fail(node, f"{name} in a neuron is over messages: {name}(... for m in messages)")
+
+    def count(self, node: ast.Call) -> Node:
+        """len(messages), len(output) where a whole layer is seen, len of a tuple of constants."""
+        counted = self.expression(node.args[0]) if len(node.args) == 1 else None
+        if isinstance(counted, Messages):
+            return leaf(Op.COUNT, "o")
+        items = self.sequence(counted)
+        if items is not None:
+            return const(float(len(items)))
+        if self.context is None and isinstance(counted, Node):
+            return ir.Scalar("layer_size")
+        what = "messages: len(messages)"
+        if self.context is None:
+            what = "a layer: len(output)"
+        self.fail(node, f"len here is of {what}")
+
+    def reduced(self, name: str, first: ast.GeneratorExp | ast.ListComp, node: ast.Call) -> Node:
+        """sum, prod, max, min, any or all of a comprehension."""
+        word = {"sum": "start", "prod": "start", "max": "default", "min": "default"}.get(name)
+        given = {k.arg: k.value for k in node.keywords}
+        if not given.keys() <= {word}:
+            takes = f"no other keyword than {word}" if word else "no keywords"
+            self.fail(node, f"{name} over messages takes {takes}")
+        if len(node.args) == 2 and name == "sum" and not given:
+            given["start"] = node.args[1]
+        elif len(node.args) > 1:
+            self.fail(node, f"{name} takes one generator over messages")
+        result, empty = self.generator(first, name, ir.IDENTITY[name])
+        if word in given:
+            other = self.number(self.expression(given[word]), given[word])
+            return (
+                select(empty, other, result)
+                if word == "default"
+                else ir.combine(name, other, result)
+            )
+        may_be_none = not ir.is_const(empty, 0.0) and any(comp.ifs for comp in first.generators)
+        if name in ("max", "min") and (may_be_none or ir.is_const(empty, 1.0)):
+            self.fail(
+                node,
+                f"the {name} of no message at all is no number; say what it is where the if "
+                f"lets none through: {name}((... for m in messages if ...), default=0.0)",
+            )
+        return result
+
+    def folded(self, name: str, nodes: list[Node], node: ast.AST) -> Node:
+        """sum, prod, max, min, any or all of some numbers, in their order."""
+        if name in ("any", "all"):
+            nodes = [ir.truth(x) for x in nodes]
+        elif name in ("max", "min") and not nodes:
+            self.fail(node, f"the {name} of nothing is no number")
+        result: Node = const(ir.IDENTITY[name])
+        for each in nodes:
+            result = ir.combine(name, result, each)
+        return result
+
+    def over_layer(self, name: str, value: Node, node: ast.AST) -> Node:
+        """A word of an interlayer or loss about all neurons of the layer: each asks, or none."""
+        if any("o" in condition.axes for condition, _ in self.path):
+            self.fail(
+                node,
+                f"{ast.unparse(node)!r} is of the whole layer, but stands where only some of its "
+                "neurons come: compute it before the if",
+            )
+        if name == "mean":
+            return reduce("sum", "o", value) / ir.Scalar("layer_size")
+        return reduce(name, "o", value)
+
+    def constants(self, target: Any, node: ast.Call) -> Any:
+        """range, enumerate, zip, ... of what is known before the run; None if it is not."""
+        args = [self.expression(a) for a in node.args]
+        if target is range:
+            return range(*(self.whole(a, n, "range") for a, n in zip(args, node.args, strict=True)))
+        items = [self.sequence(a) for a in args]
+        if not items or any(each is None for each in items):
+            return None
+        return tuple(target(*items))
 
     def word(self, word: Word, node: ast.Call) -> Any:
         if word.name in DRAWS or word.of == "message":
@@ -371,20 +429,13 @@ class Calls(Expressions):
             return ir.add(values[0], ir.mul(values[1] - values[0], u))
         return ir.add(values[0], ir.mul(values[1], u))
 
-    def layer_size(self, value: Any) -> Node | None:
-        """The number of neurons, of a whole layer's values in an interlayer; else None."""
-        if self.kind == "interlayer" and isinstance(value, Node) and "o" in value.axes:
-            return ir.Scalar("layer_size")
-        return None
-
     def length(self, value: Any) -> Any:
         """``len`` as a lambda sees it."""
         if not isinstance(value, Node):
             return len(value)
-        size = self.layer_size(value)
-        if size is None:
+        if self.context is not None:
             raise CompileError("len of one number; in an interlayer write len(output)")
-        return size
+        return ir.Scalar("layer_size")
 
     def trace(self, function: Callable[..., Any], args: list[Any], node: ast.AST | None) -> Any:
         """A lambda: its text is hard to find, so it is called with nodes."""
@@ -396,11 +447,18 @@ class Calls(Expressions):
                 function.__closure__,
             )  # fmt: skip
         try:
-            return self.wrap(called(*args))
+            found = self.wrap(called(*args))
+            if self.context is not None and isinstance(found, Node) and _is_layerwide(found):
+                raise CompileError(ONE_NUMBER)
+            return found
         except CompileError as error:
             if node is None or error.file:
                 raise
             self.fail(node, error.problem)
+
+
+def _is_layerwide(node: Node) -> bool:
+    return any(n.op is Op.REDUCE and n.value[1] == "o" for n in ir.walk(node))
 
 
 def hashable(value: Any) -> bool:

@@ -6,6 +6,7 @@ inside the select.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ from horn.compiler import ir
 from horn.compiler.ir import Node, Op, const, leaf, make, mul, reduce, select
 from horn.compiler.scope import ForwardIR
 
-_MESSAGE = (Op.INPUT, Op.WEIGHT, Op.SYNAPSE_DRAW, Op.PREVIOUS, Op.POSITION)
+_MESSAGE = (Op.INPUT, Op.WEIGHT, Op.SYNAPSE_DRAW, Op.PREVIOUS, Op.POSITION, Op.PLACE)
+_ERF = 2.0 / math.sqrt(math.pi)  # d erf / d z at 0
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,16 @@ def _rules(n: Node, a: Node) -> list[Node | None]:
         return [times(a, make(Op.SIGMOID, x))]
     if op is Op.RELU:
         return [_where(n > 0.0, True, a)]
+    if op in (Op.ERF, Op.ERFC):
+        bell = (_ERF if op is Op.ERF else -_ERF) * make(Op.EXP, -(x * x))
+        return [times(a, bell)]
+    if op is Op.ATAN:
+        return [over(a, 1.0 + x * x)]
+    if op is Op.ATAN2:
+        square = x * x + args[1] * args[1]
+        return [over(times(a, args[1]), square), _neg(over(times(a, x), square))]
+    if op is Op.MOD:  # a - b (a // b), and // has no slope
+        return [a, _neg(times(a, make(Op.FLOORDIV, x, args[1])))]
     if op in (Op.MAXIMUM, Op.MINIMUM):
         second = make(Op.GT if op is Op.MAXIMUM else Op.LT, args[1], x)
         return [_where(second, False, a), _where(second, True, a)]
@@ -177,6 +189,8 @@ def gradient(
     (interlayers, losses) sums over o what reaches a value that all neurons of the layer share.
     """
     wanted = list(wanted)
+    if layerwide and "o" in seed.axes and "o" not in root.axes:  # one number that all neurons send
+        seed = reduce("sum", "o", seed)
     adjoint: dict[Node, Node] = {root: seed}
     stop = set(wanted)
     for node in reversed([*ir.walk(root)]):

@@ -28,7 +28,10 @@ from horn.compiler.scope import (
 from horn.compiler.source import Source, suggest
 from horn.neuron import DRAWS, MESSAGE_FIELDS, READABLE, Parameter, State
 
-BINARY = {ast.Add: Op.ADD, ast.Sub: Op.SUB, ast.Mult: Op.MUL, ast.Div: Op.DIV, ast.Pow: Op.POW}
+BINARY = {
+    ast.Add: Op.ADD, ast.Sub: Op.SUB, ast.Mult: Op.MUL, ast.Div: Op.DIV, ast.Pow: Op.POW,
+    ast.FloorDiv: Op.FLOORDIV, ast.Mod: Op.MOD,
+}  # fmt: skip
 _COMPARE = {
     ast.Lt: Op.LT,
     ast.LtE: Op.LE,
@@ -40,19 +43,24 @@ _COMPARE = {
 
 
 _OPERATORS: dict[type[ast.operator], str] = {
-    ast.FloorDiv: "write horn.math.floor(a / b)",
-    ast.Mod: "write a - b * horn.math.floor(a / b)",
     ast.BitAnd: "write and",
     ast.BitOr: "write or",
     ast.MatMult: "a neuron has no matrices: write sum(m.input * m.weight for m in messages)",
 }
 _MISSING = object()
+ONE_NUMBER = (
+    "a neuron has one number here; sum(), max() and the like over a whole layer are for "
+    "interlayers and losses"
+)
+LAYER_WORDS = ("sum", "max", "min", "mean", "prod")
+#: Rounds of the loops over constants of one method: each becomes operations of its own.
+MAX_ROUNDS = 1000
 
 
 def instead_of(op: ast.operator) -> str:
     """The end of a complaint about an operator: which there are, and what to write."""
     remedy = _OPERATORS.get(type(op))
-    return "+ - * / ** are)" + (f"; {remedy}" if remedy else "")
+    return "+ - * / // % ** are)" + (f"; {remedy}" if remedy else "")
 
 
 def _is_condition(node: Node) -> bool:
@@ -75,6 +83,7 @@ class Expressions:
         self.loop_depth = 0  # how many calls deep the loop over messages stands
         self.uses_delta = False
         self.push_place: ast.AST | None = None
+        self.n_rounds = 0
 
     # -- errors
 
@@ -142,7 +151,7 @@ class Expressions:
             self.fail(
                 node,
                 f"{ast.unparse(node)!r} is not in the neuron language (numbers, + - * / "
-                "**, comparisons, if-else, and the functions of horn.math are)",
+                "// % **, comparisons, if-else, and the functions of horn.math are)",
             )
         return method(node)
 
@@ -193,9 +202,10 @@ class Expressions:
                 f"messages has no {name!r}: loop over it (for m in messages), or ask len(messages)",
             )
         if isinstance(value, Node):
-            if self.context is None and name in ("sum", "max", "min", "mean"):
+            if self.context is None and name in LAYER_WORDS:
                 return Aggregate(value, name)
-            self.fail(node, f"a number has no {name!r}")
+            of = f"; {ONE_NUMBER}" if name in LAYER_WORDS else ""
+            self.fail(node, f"a number has no {name!r}{of}")
         if isinstance(value, (types.ModuleType, type)) or hasattr(value, "__dict__"):
             try:
                 return self.wrap(getattr(value, name))
@@ -277,6 +287,8 @@ class Expressions:
             return leaf(Op.WEIGHT, "oi")
         if name == "previous_update":
             return leaf(Op.PREVIOUS, "oi")
+        if name == "index":
+            return leaf(Op.PLACE, "oi")
         if name == "gradient":
             return leaf(Op.GRADIENT, "boi")
         self.uses_delta = True
@@ -315,7 +327,7 @@ class Expressions:
         result: Node | None = None
         left, where = self.expression(node.left), node.left
         for op, right_node in zip(node.ops, node.comparators, strict=True):
-            right = self.expression(right_node)
+            right = self.later(result, True, right_node)
             if isinstance(left, str) and isinstance(right, str) and type(op) in (ast.Eq, ast.NotEq):
                 test = const(float((left == right) is isinstance(op, ast.Eq)))
             else:
@@ -345,7 +357,7 @@ class Expressions:
                     return result  # the rest is not evaluated
                 result = self.number(self.expression(part), part)
                 continue
-            value = self.number(self.expression(part), part)
+            value = self.number(self.later(result, not is_or, part), part)
             if _is_condition(result) and _is_condition(value):
                 op = Op.OR if is_or else Op.AND
                 result = ir.make(op, ir.truth(result), ir.truth(value))
@@ -362,6 +374,15 @@ class Expressions:
             result = select(result, *((result, value) if is_or else (value, result)))
         return result
 
+    def later(self, c: Node | None, holds: bool, node: ast.expr) -> Any:
+        """An operand that Python looks at only where the ones before it do not decide."""
+        path = self.path
+        if c is not None and c.op is not Op.CONST:
+            self.path = (*path, (c, holds))
+        value = self.expression(node)
+        self.path = path
+        return value
+
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         c = self.condition(self.expression(node.test), node.test)
         if c.op is Op.CONST:
@@ -374,7 +395,48 @@ class Expressions:
     def visit_Tuple(self, node: ast.Tuple) -> Any:
         return tuple(self.expression(e) for e in node.elts)
 
+    def sequence(self, value: Any) -> list[Any] | None:
+        """The elements of what is known when the neuron is compiled: a tuple, a list, a range."""
+        if hasattr(value, "shape") and hasattr(value, "tolist"):
+            value = value.tolist()
+        if not isinstance(value, (tuple, list, range)):
+            return None
+        return [self.wrap(each) for each in value]
+
+    def rounds(self, value: Any, node: ast.AST) -> list[Any] | None:
+        """The elements that a loop over constants goes through; each is a round of its own."""
+        found = self.sequence(value)
+        if found is not None:
+            self.n_rounds += len(found)
+            if self.n_rounds > MAX_ROUNDS:
+                self.fail(
+                    node,
+                    f"loops over constants are written out, round by round, and these are "
+                    f"{self.n_rounds} rounds; a neuron may have {MAX_ROUNDS}",
+                )
+        return found
+
+    def whole(self, value: Any, node: ast.AST, what: str) -> int:
+        """A whole number that is known when the neuron is compiled."""
+        number = self.number(value, node)
+        if number.op is not Op.CONST or number.value != int(number.value):
+            self.fail(
+                node,
+                f"{what} takes whole numbers that are known before the run, not "
+                f"{ast.unparse(node)!r}: write a number, a constant of the class, or len of a "
+                "tuple",
+            )
+        return int(number.value)
+
+    def visit_List(self, node: ast.List) -> Any:
+        return tuple(self.expression(e) for e in node.elts)
+
     def visit_ListComp(self, node: ast.ListComp | ast.GeneratorExp) -> Any:
+        first = node.generators[0]
+        if len(node.generators) == 1 and not first.ifs:
+            items = self.rounds(self.expression(first.iter), first.iter)
+            if items is not None:
+                return tuple(self.bound(first.target, item, node.elt) for item in items)
         self.fail(
             node,
             f"{ast.unparse(node)!r}: a neuron keeps no list of its messages; reduce them at once: "
@@ -382,6 +444,17 @@ class Expressions:
         )
 
     visit_GeneratorExp = visit_ListComp
+
+    def bound(self, target: ast.expr, item: Any, element: ast.expr) -> Any:
+        """An element of a comprehension, for one item."""
+        names = dict(self.frame.names)
+        self.assign(target, item, target)
+        value = self.expression(element)
+        self.frame.names = names
+        return value
+
+    def assign(self, target: ast.expr, value: Any, node: ast.AST) -> None:
+        raise NotImplementedError
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         value = self.expression(node.value)
@@ -391,4 +464,14 @@ class Expressions:
                 "a neuron sees one message at a time and in no fixed order; loop over "
                 "them (for m in messages) instead of indexing",
             )
-        self.fail(node, f"{ast.unparse(node)!r}: indexing is not in the neuron language")
+        items = self.sequence(value)
+        if items is not None and not isinstance(node.slice, ast.Slice):
+            index = self.whole(self.expression(node.slice), node.slice, "an index")
+            if not -len(items) <= index < len(items):
+                self.fail(node, f"{ast.unparse(node)!r}: there are {len(items)}, got {index}")
+            return items[index]
+        self.fail(
+            node,
+            f"{ast.unparse(node)!r}: indexing is not in the neuron language, but of a tuple of "
+            "constants",
+        )

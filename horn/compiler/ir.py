@@ -44,6 +44,7 @@ class Op(enum.Enum):
     INDEX = "index"  # the neuron's place in its layer              "o"
     COUNT = "count"  # how many messages it has                     "o"
     POSITION = "position"  # the place of a message among all             "oi"
+    PLACE = "place"  # its place among the neuron's own: m.index     "oi"
     DRAW = "draw"  # a random number                              "bo" or "o"
     SYNAPSE_DRAW = "synapse_draw"  # a random number of the synapse               "oi"
     UPSTREAM = "upstream"  # d loss / d output, while deriving              "bo"
@@ -81,7 +82,14 @@ class Op(enum.Enum):
     SIGMOID = "sigmoid"
     SOFTPLUS = "softplus"
     RELU = "relu"
+    ERF = "erf"
+    ERFC = "erfc"
+    ATAN = "atan"
+    STOP_GRADIENT = "stop_gradient"  # the argument, as a constant to gradients
     POW = "pow"
+    ATAN2 = "atan2"
+    FLOORDIV = "floordiv"  # Python's // and %
+    MOD = "mod"
     MAXIMUM = "maximum"
     MINIMUM = "minimum"
     # over one axis
@@ -149,6 +157,18 @@ class Node:
     def __rpow__(self, other: Any) -> Node:
         return make(Op.POW, lift(other), self)
 
+    def __floordiv__(self, other: Any) -> Node:
+        return make(Op.FLOORDIV, self, lift(other))
+
+    def __rfloordiv__(self, other: Any) -> Node:
+        return make(Op.FLOORDIV, lift(other), self)
+
+    def __mod__(self, other: Any) -> Node:
+        return make(Op.MOD, self, lift(other))
+
+    def __rmod__(self, other: Any) -> Node:
+        return make(Op.MOD, lift(other), self)
+
     def __neg__(self) -> Node:
         return make(Op.NEG, self)
 
@@ -194,6 +214,9 @@ class Node:
 
     def mean(self) -> Node:
         return reduce("sum", "o", self) / Scalar("layer_size")
+
+    def prod(self) -> Node:
+        return reduce("prod", "o", self)
 
 
 _nodes: weakref.WeakValueDictionary[Any, Node] = weakref.WeakValueDictionary()
@@ -295,6 +318,8 @@ def make(op: Op, *args: Node) -> Node:
         return args[0]
     elif op is Op.NEG and args[0].op is Op.NEG:
         return args[0].args[0]
+    elif op is Op.STOP_GRADIENT and args[0].op is Op.STOP_GRADIENT:
+        return args[0]
     elif op is Op.POW and args[1].op is Op.CONST and args[1].value in (1.0, 2.0, 3.0, 4.0):
         square = make(Op.MUL, args[0], args[0])  # a multiplication costs a tenth of a power
         powers = (args[0], square, make(Op.MUL, square, args[0]), make(Op.MUL, square, square))
@@ -545,6 +570,7 @@ _LEAF_AXES: dict[Op, tuple[str, ...]] = {
     Op.INDEX: ("o",),
     Op.COUNT: ("o",),
     Op.POSITION: ("oi",),
+    Op.PLACE: ("oi",),
     Op.DRAW: ("bo", "o"),
     Op.SYNAPSE_DRAW: ("oi",),
     Op.UPSTREAM: ("bo",),

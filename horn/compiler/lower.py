@@ -269,7 +269,7 @@ class Builder(Updates):
         assert loss is not None
         t = self.target_node()
         y = load(self.output_name(last), "bo")
-        name = self.buffer("loss", ("b",))
+        name, is_whole = self.buffer("loss", ("b",)), False
         if last.interlayer is softmax and loss is losses.LOSSES["cross_entropy"]:
             # log y without taking y: log sum exp. d loss / d raw = y * sum(t) - t; sum(t) is 1 for
             # labels.
@@ -292,14 +292,20 @@ class Builder(Updates):
             adjoint = y - t
         else:
             formula = parse.function(loss.f, OUTPUT, TARGET)
-            per_neuron = ir.replace(formula, {OUTPUT: y, TARGET: t})
+            is_whole = "o" not in formula.axes  # one number for the layer: it is the loss
+            for abstract, here in ((OUTPUT, y), (TARGET, t)):
+                self.known[(last.index, "loss", abstract)] = here
+            per_neuron = self.at_vertex(formula, code, "loss")
             slope = derive.gradient(formula, const(1.0), [OUTPUT], layerwide=True)[OUTPUT]
-            adjoint = ir.replace(slope, {OUTPUT: y, TARGET: t})
+            adjoint = self.at_vertex(slope, code, "loss")
             if last.interlayer is not None:
                 adjoint = self.through_interlayer(code, adjoint)
-        if "o" not in per_neuron.axes:
-            per_neuron = self.spread_o(per_neuron, frame)
-        self.loop(frame, [Output(name, per_neuron, "o", "sum")])
+        if is_whole:
+            self.loop(frame, [Output(name, per_neuron)])
+        else:
+            if "o" not in per_neuron.axes:
+                per_neuron = self.spread_o(per_neuron, frame)
+            self.loop(frame, [Output(name, per_neuron, "o", "sum")])
         if self.masked:
             adjoint = adjoint * load(self.buffer(ROW_WEIGHT, ("b",), "given"), "b")
         if self.training:

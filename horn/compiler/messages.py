@@ -85,11 +85,15 @@ class Messages(Storage):
             if key in self.known:
                 return self.known[key]
             found: Node | None = None
-            if node.op is Op.REDUCE and node.value[1] == "i":
+            if node.op is Op.STOP_GRADIENT:  # gradients are taken by now
+                found = ir.replace(node.args[0], find)
+            elif node.op is Op.REDUCE and node.value[1] == "i":
                 found = self.over_messages(node, code, phase)
             elif node.op is Op.REDUCE:
                 frame = Frame(layer.index)
                 inside = ir.replace(node.args[0], find)
+                if node.value[1] not in inside.axes:  # a target that is one number
+                    inside = mul(inside, self.ones(frame, node.value[1]))
                 found = self.reduction_loop(
                     inside, node.value[1], node.value[0], frame, f"{layer.name}.{node.value[0]}"
                 )
@@ -260,6 +264,8 @@ class Messages(Storage):
         frame = Frame(layer.index, position)
 
         def find(node: Node) -> Node | None:
+            if node.op is Op.STOP_GRADIENT:
+                return ir.replace(node.args[0], find)
             if node.op is Op.INPUT:
                 return load(self.output_name(link.source), "bi")
             if node.op is Op.WEIGHT:
@@ -268,6 +274,8 @@ class Messages(Storage):
                 return self.previous(link.weight, self.axes_of(frame, "oi"), "oi")
             if node.op is Op.POSITION:
                 return self.position(frame)
+            if node.op is Op.PLACE:
+                return self.place(frame)
             if node.op is Op.SYNAPSE_DRAW:
                 return self.synapse_draw(node, layer, position)
             if node.op is Op.UPSTREAM:
@@ -287,11 +295,29 @@ class Messages(Storage):
         self.persistent(name, axes, "constant", ("edge", layer.index, frame.link))
         return load(name, "oi") + float(offset)
 
+    def place(self, frame: Frame) -> Node:
+        """m.index: how many messages of the same neuron come before, links in their order, the
+        sources of each ascending.
+        """
+        layer, link, position = self.network.layers[frame.layer], self.link(frame), frame.link or 0
+        earlier = layer.links[:position]
+        if link.edges is not None:
+            name, axes = f"layer{layer.index}#place{position}", self.axes_of(frame, "oi")
+            self.persistent(name, axes, "constant", ("place", layer.index, position))
+            return load(name, "oi")
+        if all(other.edges is None for other in earlier):
+            return self.index(link.source, "i") + float(sum(x.source.size for x in earlier))
+        name, receivers = f"layer{layer.index}#before{position}", (f"n{layer.index}",)
+        self.persistent(name, receivers, "constant", ("before", layer.index, position))
+        return self.index(link.source, "i") + self.learned(name, receivers, "o")
+
     def at_bias(self, root: Node, code: Code) -> Node:
         """An abstract message expression of the receiver for its bias synapse: an input of 1."""
         layer = code.layer
 
         def find(node: Node) -> Node | None:
+            if node.op is Op.STOP_GRADIENT:
+                return ir.replace(node.args[0], find)
             if node.op is Op.INPUT:
                 return const(1.0)
             if node.op is Op.WEIGHT:
@@ -300,6 +326,8 @@ class Messages(Storage):
                 return self.previous(layer.bias_name, (f"n{layer.index}",), "o")
             if node.op is Op.POSITION:
                 return const(float(self.offsets(layer)[-1]))
+            if node.op is Op.PLACE:  # the last of all
+                return self.fan(layer, "fan_in") - 1.0
             if node.op is Op.SYNAPSE_DRAW:
                 return self.synapse_draw(node, layer, len(layer.links))
             if node.op is Op.UPSTREAM:
@@ -325,6 +353,8 @@ class Messages(Storage):
         receiver = out.receiver
 
         def find(node: Node) -> Node | None:
+            if node.op is Op.STOP_GRADIENT:
+                return ir.replace(node.args[0], find)
             if node.op is Op.DELTA:
                 return receiver.delta if receiver.delta is not None else ZERO
             if node.op is Op.WEIGHT:

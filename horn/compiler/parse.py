@@ -111,8 +111,24 @@ class Run(Calls):
                 c = self.condition(condition, statement.test)
                 then = partial(self.block, statement.body)
                 self.branch(c, then, partial(self.block, statement.orelse), statement)
+            elif isinstance(statement, ast.For):
+                self.for_each(statement)
             else:
                 self.statement(statement)
+
+    def for_each(self, node: ast.For) -> None:
+        """A loop over constants is its rounds, one after the other; another one is over messages."""
+        items = self.rounds(self.expression(node.iter), node.iter)
+        if items is None:
+            self.loop(node)
+            return
+        for item in items:
+            if self.frame.done:
+                return
+            self.assign(node.target, item, node.target)
+            self.block(node.body)
+        if not self.frame.done:
+            self.block(node.orelse)
 
     def branch(
         self,
@@ -245,8 +261,6 @@ class Run(Calls):
                 self.number(self.expression(node.value), node.value),
             )
             self.assign(node.target, value, node)
-        elif isinstance(node, ast.For):
-            self.loop(node)
         elif isinstance(node, ast.Return):
             frame.returned = self.expression(node.value) if node.value is not None else None
             frame.done = True
@@ -260,20 +274,15 @@ class Run(Calls):
             pass
         elif isinstance(node, (ast.Break, ast.Continue)):
             word = "break" if isinstance(node, ast.Break) else "continue"
-            why = (
-                "the result would depend on the order of messages"
-                if word == "break"
-                else "it is not in the neuron language"
-            )
-            self.fail(
-                node,
-                f"{word} in the loop over messages: {why}; put the rest of the loop under an if",
-            )
+            why = "it is not in the neuron language"
+            if word == "break" and self.in_loop:
+                why = "the result would depend on the order of messages"
+            self.fail(node, f"{word} in a loop: {why}; put the rest of the loop under an if")
         elif isinstance(node, ast.While):
             self.fail(
                 node,
                 "while is not in the neuron language: a neuron loops over its messages "
-                "(for m in messages)",
+                "(for m in messages) and over constants (for k in range(3))",
             )
         else:
             word = _STATEMENTS.get(type(node), type(node).__name__.lower())
@@ -298,7 +307,7 @@ class Run(Calls):
             and len(value) == len(target.elts)
         ):
             for t, v in zip(target.elts, value, strict=True):
-                self.assign(t, v, node)
+                self.assign(t, self.wrap(v), node)
         else:
             self.fail(
                 target,
@@ -338,18 +347,18 @@ class Run(Calls):
     # -- the loop over messages
 
     def loop(self, node: ast.For) -> None:
-        if self.in_loop:
+        iterated = self.expression(node.iter)
+        if self.in_loop and isinstance(iterated, Messages):
             self.fail(
                 node,
                 "a loop inside the loop over messages is not in the neuron language: a "
                 "neuron sees one message at a time",
             )
-        iterated = self.expression(node.iter)
         if not isinstance(iterated, Messages):
             self.fail(
                 node.iter,
-                "a neuron loops over its messages (for m in messages), not over "
-                f"{ast.unparse(node.iter)!r}",
+                "a neuron loops over its messages (for m in messages) and over constants (for k in "
+                f"range(3)), not over {ast.unparse(node.iter)!r}",
             )
         if node.orelse:
             self.fail(node.orelse[0], "else after a loop is not in the neuron language")
@@ -359,7 +368,11 @@ class Run(Calls):
         frame = self.frame
         frame.read = (*frame.read, self.path)
         before = dict(frame.names)
-        carried = {name for name in places if isinstance(before.get(name), Node)}
+        carried = {  # the variable of a loop over constants begins anew
+            name
+            for name, place in places.items()
+            if isinstance(before.get(name), Node) and not isinstance(place, ast.For)
+        }
         for name in places:
             if name in carried:
                 # The axes of a carried value are not known yet: it may be anything that the loop
@@ -449,40 +462,70 @@ class Run(Calls):
         self, node: ast.GeneratorExp | ast.ListComp, monoid: str, identity: float
     ) -> tuple[Node, Node]:
         """The reduction of a generator over messages, and whether it meets none."""
-        if len(node.generators) != 1:
-            self.fail(node, "one loop over messages at a time: sum(... for m in messages)")
-        comp = node.generators[0]
+        return self.comprehended(node.generators, node, monoid, identity)
+
+    def comprehended(
+        self,
+        loops: Sequence[ast.comprehension],
+        node: ast.GeneratorExp | ast.ListComp,
+        monoid: str,
+        identity: float,
+    ) -> tuple[Node, Node]:
+        """The same of the loops from one of them on."""
+        if not loops:
+            element = self.number(self.expression(node.elt), node.elt)
+            return ir.truth(element) if monoid in ("any", "all") else element, const(0.0)
+        comp, names = loops[0], dict(self.frame.names)
+        iterated = self.expression(comp.iter)
+        items = self.rounds(iterated, comp.iter)
+
+        def one() -> tuple[Node, Node | None]:
+            """An element, and where there is one: None for everywhere."""
+            keep: Node | None = None
+            for test in comp.ifs:
+                c = self.condition(self.expression(test), test)
+                keep = c if keep is None else ir.make(Op.AND, keep, c)
+            element, empty = self.comprehended(loops[1:], node, monoid, identity)
+            if not ir.is_const(empty, 0.0):
+                some = ir.make(Op.NOT, empty)
+                keep = some if keep is None else ir.make(Op.AND, keep, some)
+            if keep is not None:
+                element = select(keep, element, const(identity))
+            return element, keep
+
+        if items is not None:
+            result, empty = const(identity), const(1.0)
+            for item in items:
+                self.assign(comp.target, item, comp.target)
+                element, keep = one()
+                result = ir.combine(monoid, result, element)
+                no = const(0.0) if keep is None else ir.make(Op.NOT, keep)
+                empty = ir.make(Op.AND, empty, no)
+            self.frame.names = names
+            return result, empty
+        if not isinstance(iterated, Messages):
+            self.fail(
+                comp.iter,
+                "a neuron loops over its messages and over constants (range(3), a tuple), not "
+                f"over {ast.unparse(comp.iter)!r}",
+            )
         if self.in_loop:
             self.fail(
                 node,
                 "a loop inside the loop over messages is not in the neuron language: "
                 "compute it before, in a loop of its own",
             )
-        if not isinstance(self.expression(comp.iter), Messages):
-            self.fail(
-                comp.iter, f"a neuron loops over its messages, not over {ast.unparse(comp.iter)!r}"
-            )
         if not isinstance(comp.target, ast.Name):
             self.fail(comp.target, "the loop variable is one name: for m in messages")
         self.frame.read = (*self.frame.read, self.path)
-        saved = self.frame.names.get(comp.target.id)
         self.frame.names[comp.target.id] = Message()
         self.in_loop, self.loop_depth = True, len(self.sources)
-        keep: Node | None = None
-        for test in comp.ifs:
-            c = self.condition(self.expression(test), test)
-            keep = c if keep is None else ir.make(Op.AND, keep, c)
-        element = self.number(self.expression(node.elt), node.elt)
-        if monoid in ("any", "all"):
-            element = ir.truth(element)
+        element, keep = one()
         self.in_loop = False
-        self.frame.names.pop(comp.target.id)
-        if saved is not None:
-            self.frame.names[comp.target.id] = saved
+        self.frame.names = names
         if keep is None:
             return reduce(monoid, "i", element), ir.make(Op.EQ, leaf(Op.COUNT, "o"), const(0.0))
-        none = ir.make(Op.NOT, reduce("any", "i", keep))
-        return reduce(monoid, "i", select(keep, element, const(identity))), none
+        return reduce(monoid, "i", element), ir.make(Op.NOT, reduce("any", "i", keep))
 
 
 _OR_EQUAL = {Op.GT: Op.GE, Op.LT: Op.LE, Op.GE: Op.GT, Op.LE: Op.LT}
@@ -560,7 +603,7 @@ def _assigned(body: Sequence[ast.stmt]) -> dict[str, ast.AST]:
                 n.targets
                 if isinstance(n, ast.Assign)
                 else [n.target]
-                if isinstance(n, (ast.AugAssign, ast.AnnAssign))
+                if isinstance(n, (ast.AugAssign, ast.AnnAssign, ast.For))
                 else []
             )
             for target in targets:

@@ -84,6 +84,8 @@ def probes(kind: str) -> list[Message]:
             name: Traced(0.25 + 0.5 * i + 0.125 * k, name, (i,), variable=True, varies=True)
             for k, name in enumerate(fields)
         }
+        if kind == "forward":
+            values["index"] = Traced(i, "index")
         values["previous_update"] = Traced(0.0, "previous_update", (i,))
         found.append(Message(kind, values, (0, 0, 0, i)))
     return found
@@ -108,7 +110,7 @@ def _kind(node: Traced, kinds: dict[int, Any]) -> Any:
     messages})."""
     if node.op in ("input", "weight"):
         return node.op, node.args[0]
-    if node.op in ("previous_update", "synapse"):
+    if node.op in ("previous_update", "synapse", "index"):
         return BAD
     args: list[Any] = [kinds[a.serial] if isinstance(a, Traced) else FREE for a in node.args]
     if all(a is FREE for a in args):

@@ -32,7 +32,10 @@ _MATH: dict[Any, Callable[..., Any]] = {
     python_math.fabs: math.abs_,
     **{
         getattr(python_math, name): getattr(math, name)
-        for name in ("exp", "sqrt", "tanh", "sin", "cos", "floor", "log1p", "expm1")
+        for name in (
+            *("exp", "sqrt", "tanh", "sin", "cos", "floor", "log1p", "expm1", "erf", "erfc"),
+            *("atan", "atan2", "ceil", "tan", "asin", "acos", "isfinite", "isinf", "isnan", "prod"),
+        )
     },
 }
 

@@ -221,12 +221,12 @@ def _mentions(cls: type, word: str) -> bool:
 
 
 def forward_message(
-    wire: Wire, value: float, weight: float, previous: float | str
+    wire: Wire, value: float, weight: float, previous: float | str, index: int
 ) -> tuple[Message, Traced, Traced]:
     """The message of a synapse in forward, and its two leaves on the tape."""
     x = Traced(value, "input", (), variable=True, varies=True)
     w = Traced(weight, "weight", (), variable=True)
-    fields: dict[str, Any] = {"input": x, "weight": w}
+    fields: dict[str, Any] = {"input": x, "weight": w, "index": Traced(index, "index")}
     refused = _previous(fields, previous)
     return Message("forward", fields, wire.identity, refused), x, w
 

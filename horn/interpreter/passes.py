@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from horn.errors import ModelError
-from horn.interpreter import places
+from horn.interpreter import layerwise, places
 from horn.interpreter.calls import Call, Moment
 from horn.interpreter.layers import Stage, Wire, backward_message, forward_message
-from horn.interpreter.tape import LayerOutput, Traced, adjoints, below, is_number, number
+from horn.interpreter.tape import Traced, adjoints, below, is_number, number
 
 Numbers = dict[str, list[float]]  # arrays by name, flat
 
@@ -92,12 +92,12 @@ def forward(
 def _fire(stage: Stage, o: int, sample: Sample, memory: Memory) -> Fired:
     """Run one neuron's forward."""
     leaves, messages = [], []
-    for wire in stage.wires[o]:
+    for index, wire in enumerate(stage.wires[o]):
         value = (
             1.0 if wire.source < 0 else sample.sent[wire.source_layer][wire.source]
         )  # the bias always says 1
         message, x, w = forward_message(
-            wire, value, memory.learned[wire.array][wire.place], memory.previous_of(wire)
+            wire, value, memory.learned[wire.array][wire.place], memory.previous_of(wire), index
         )
         messages.append(message)
         leaves.append((wire, x, w))
@@ -141,25 +141,28 @@ def _run(
 def _between(stage: Stage, leaves: list[Traced]) -> list[Any]:
     """What the layer's interlayer function makes of its outputs."""
     function: Any = stage.layer.interlayer
-    made = stage.interlayer(LayerOutput(leaves))
-    if isinstance(made, LayerOutput) and len(made) == len(leaves) and all(map(is_number, made)):
-        return list(made)
+    made, _ = layerwise.run(stage.interlayer, [(leaf,) for leaf in leaves])
+    wrong = [value for value in made if not is_number(value)]
+    if not wrong:
+        return made
     name = getattr(function, "__name__", repr(function))
-    problem = f"{name} must return one number per neuron, made from output; got {made!r}"
+    problem = f"{name} must return one number per neuron, made from output; got {wrong[0]!r}"
     if hasattr(function, "__code__"):
         raise places.error_at(function, problem)
     raise ModelError(f"{stage.name}: {problem}")
 
 
 def judge(loss: Any, sent: Sequence[Any], target: Sequence[float]) -> Any:
-    """The loss of one sample: summed over the output neurons."""
-    total: Any = 0.0
-    for y, t in zip(sent, target, strict=True):
-        value = loss(y if isinstance(y, Traced) else Traced(y), t)
+    """The loss of one sample: summed over the output neurons, if it is not one number for all."""
+    rows = [
+        (y if isinstance(y, Traced) else Traced(y, varies=True), Traced(t, varies=True))
+        for y, t in zip(sent, target, strict=True)
+    ]
+    values, is_whole = layerwise.run(loss, rows)
+    for value in values:
         if not is_number(value):
             raise ModelError(f"the loss must return a number, got {value!r}")
-        total = total + value
-    return total
+    return values[0] if is_whole else sum(values, 0.0)
 
 
 def backward(
@@ -178,7 +181,7 @@ def backward(
     )
     flows = [0.0] * stages[-1].layer.size  # d loss / d output of the last layer
     if loss is not None and target is not None:
-        leaves = [Traced(v, variable=True) for v in sample.sent[-1]]
+        leaves = [Traced(v, variable=True, varies=True) for v in sample.sent[-1]]
         judged = judge(loss, leaves, target)
         back.loss = number(judged)
         table = adjoints([(judged, 1.0)])

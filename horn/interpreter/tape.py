@@ -12,8 +12,9 @@ Source: Griewank & Walther, "Evaluating Derivatives", 2008, section 3.2 (reverse
 from __future__ import annotations
 
 import itertools
+import math as python_math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,29 @@ class Traced:
     def __ne__(self, other: object) -> bool:
         return not is_number(other) or told(self.value != number(other), self, other)
 
+    # What an interlayer or a loss asks of all neurons of the layer.
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_of_layer("iter", self))
+
+    def __len__(self) -> int:
+        return len(_of_layer("len", self))
+
+    def sum(self) -> Any:
+        return _of_layer("sum", self)
+
+    def mean(self) -> Any:
+        return _of_layer("mean", self)
+
+    def prod(self) -> Any:
+        return _of_layer("prod", self)
+
+    def max(self) -> Any:
+        return _of_layer("max", self)
+
+    def min(self) -> Any:
+        return _of_layer("min", self)
+
     def __neg__(self) -> Any:
         return make("neg", self)
 
@@ -142,11 +166,53 @@ class Traced:
     def __rtruediv__(self, other: Any) -> Any:
         return _binary("div", other, self)
 
+    def __floordiv__(self, other: Any) -> Any:
+        return _binary("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _binary("floordiv", other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return _binary("mod", self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return _binary("mod", other, self)
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
     def __pow__(self, other: Any) -> Any:
         return _binary("pow", self, other)
 
     def __rpow__(self, other: Any) -> Any:
         return _binary("pow", other, self)
+
+
+# Who answers what is asked of a whole layer (horn.interpreter.layerwise).
+_layers: list[Callable[[str, Traced], Any]] = []
+
+
+def _of_layer(word: str, value: Traced) -> Any:
+    if not _layers:
+        what = {"iter": "cannot be looped over", "len": "has no len"}.get(word, f"has no {word!r}")
+        raise places.error(
+            f"a number {what}: a neuron has one number here; sum(), max(), len and the like over a "
+            "whole layer are for interlayers and losses"
+        )
+    return _layers[-1](word, value)
+
+
+class answering:
+    """``with answering(f)``: f(word, number) answers what is asked of the whole layer."""
+
+    def __init__(self, answer: Callable[[str, Traced], Any]) -> None:
+        self.answer = answer
+
+    def __enter__(self) -> None:
+        _layers.append(self.answer)
+
+    def __exit__(self, *exception: object) -> None:
+        _layers.pop()
 
 
 def is_number(value: Any) -> bool:
@@ -188,8 +254,6 @@ def make(op: str, *args: Any) -> Any:
         if isinstance(a, Traced):
             values.append(a.value)
             variable, varies, batch = variable or a.variable, varies or a.varies, batch or a.batch
-        elif isinstance(a, LayerOutput):
-            return _each(lambda *xs: math.apply(op, *xs), *args)
         elif op != "where":
             values.append(float(a))
     if op == "where":
@@ -215,6 +279,10 @@ _UFUNCS = {
     "absolute": "abs",
     "fabs": "abs",
     "power": "pow",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "floor_divide": "floordiv",
+    "remainder": "mod",
     "add": "add",
     "subtract": "sub",
     "multiply": "mul",
@@ -248,9 +316,10 @@ def _f(op: str) -> Callable[..., Any]:
     return lambda *args: (make if any(isinstance(a, Traced) for a in args) else compute)(op, *args)
 
 
-_div, _log, _cos, _sin, _sign, _pow, _sigmoid = map(
-    _f, ("div", "log", "cos", "sin", "sign", "pow", "sigmoid")
+_div, _log, _cos, _sin, _sign, _pow, _sigmoid, _exp, _floordiv = map(
+    _f, ("div", "log", "cos", "sin", "sign", "pow", "sigmoid", "exp", "floordiv")
 )
+_ERF = 2.0 / python_math.sqrt(python_math.pi)
 
 # d result / d argument, for every operation and argument. None: the argument was not chosen,
 # nothing flows to it, not even NaN.
@@ -278,6 +347,16 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "sigmoid": (lambda z, y: y * (1.0 - y),),
     "softplus": (lambda z, y: _sigmoid(z),),
     "relu": (lambda z, y: 1.0 if number(z) > 0.0 else None,),
+    "erf": (lambda z, y: _ERF * _exp(-(z * z)),),
+    "erfc": (lambda z, y: -_ERF * _exp(-(z * z)),),
+    "atan": (lambda z, y: _div(1.0, 1.0 + z * z),),
+    "stop_gradient": (lambda z, y: None,),
+    "atan2": (
+        lambda a, b, y: _div(b, a * a + b * b),
+        lambda a, b, y: _div(-a, a * a + b * b),
+    ),
+    "floordiv": (lambda a, b, y: None, lambda a, b, y: None),
+    "mod": (lambda a, b, y: 1.0, lambda a, b, y: -_floordiv(a, b)),
     "maximum": (
         lambda a, b, y: None if number(b) > number(a) else 1.0,
         lambda a, b, y: 1.0 if number(b) > number(a) else None,
@@ -338,60 +417,3 @@ def derivative(f: Callable[[Any], Any], z: Any) -> Any:
     here = make("add", z, Traced(0.0))
     here.variable = True  # even where z is not: this derivative is asked for
     return adjoints([(f(here), 1.0)], stop=[here], traced=True).get(here.serial, 0.0)
-
-
-class LayerOutput:
-    """The outputs of a whole layer for one sample, as an ``interlayer`` function sees them:
-    arithmetic works number by number, and ``sum()``, ``max()``, ``min()`` and ``mean()`` are over
-    the layer."""
-
-    __hash__ = object.__hash__
-
-    def __init__(self, items: Sequence[Any]) -> None:
-        self.items = list(items)
-
-    def __repr__(self) -> str:
-        return repr(self.items)
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.items)
-
-    def __horn_math__(self, name: str, args: tuple[Any, ...]) -> Any:
-        return make(name, *args)
-
-    def sum(self) -> Any:
-        return sum(self.items, 0.0)
-
-    def mean(self) -> Any:
-        return self.sum() / len(self.items)
-
-    def max(self) -> Any:
-        return max(self.items)
-
-    def min(self) -> Any:
-        return min(self.items)
-
-
-def _each(function: Callable[..., Any], *args: Any) -> Any:
-    n = max(len(a) for a in args if isinstance(a, LayerOutput))
-    rows = ([a.items[i] if isinstance(a, LayerOutput) else a for a in args] for i in range(n))
-    return LayerOutput([function(*row) for row in rows])
-
-
-def _operators() -> None:
-    for name in ("add", "sub", "mul", "truediv", "pow"):
-        f = getattr(operator, name)
-        setattr(LayerOutput, f"__{name}__", lambda a, b, f=f: _each(f, a, b))
-        setattr(LayerOutput, f"__r{name}__", lambda a, b, f=f: _each(f, b, a))
-    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
-        f = getattr(operator, name)
-        setattr(LayerOutput, f"__{name}__", lambda a, b, f=f: _each(f, a, b))
-    for name in ("neg", "abs"):
-        f = getattr(operator, name)
-        setattr(LayerOutput, f"__{name}__", lambda a, f=f: _each(f, a))
-
-
-_operators()

@@ -10,7 +10,10 @@ from tests.compiler.values import I, arrays, evaluate, shape
 
 X, Y = load("x", "boi"), load("y", "boi")
 INPUT, WEIGHT = leaf(Op.INPUT, "bi"), leaf(Op.WEIGHT, "oi")
-FLAT = {Op.FLOOR, Op.SIGN, Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE, Op.AND, Op.OR, Op.NOT}
+FLAT = {
+    Op.STOP_GRADIENT, Op.FLOORDIV, Op.FLOOR, Op.SIGN, Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE,
+    Op.AND, Op.OR, Op.NOT,
+}  # fmt: skip
 
 
 def slope(root, env, name, h=1e-6):

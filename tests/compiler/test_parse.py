@@ -239,7 +239,7 @@ REFUSED = {
             self.feedforward(sum(«m.delta» for m in messages))
         """,
         "in forward a message has no 'delta' yet: it comes in backward. Fields: input, weight, "
-        "previous_update",
+        "index, previous_update",
     ),
     "input in backward": (
         SUM
@@ -399,7 +399,7 @@ REFUSED = {
                     «break»
             self.feedforward(total)
         """,
-        "break in the loop over messages: the result would depend on the order of messages; put "
+        "break in a loop: the result would depend on the order of messages; put "
         "the rest of the loop under an if",
     ),
     "continue": (
@@ -458,11 +458,12 @@ REFUSED = {
     "a loop over numbers": (
         """
         def forward(self, messages):
-            for k in «range»(3):
+            for k in range(«len(messages)»):
                 pass
             self.feedforward(1.0)
         """,
-        "range is not in the neuron language; a neuron loops over its messages: for m in messages",
+        "range takes whole numbers that are known before the run, not 'len(messages)': write a "
+        "number, a constant of the class, or len of a tuple",
     ),
     "numbered messages": (
         """
@@ -490,9 +491,9 @@ REFUSED = {
                 total += «math.gamma»(m.input) * m.weight
             self.feedforward(total)
         """,
-        "math.gamma is not in the neuron language (calls allowed: abs, cos, exp, expm1, floor, "
-        "log, log1p, maximum, minimum, pow, relu, sigmoid, sign, sin, softplus, sqrt, tanh, where, "
-        "and your own functions).\nWrite it with those, or pass it as Activation(name, f, df).",
+        "math.gamma is not in the neuron language (calls allowed: abs, atan, atan2, cos, erf, erfc, "
+        "exp, expm1, floor, floordiv, log, log1p, maximum, minimum, mod, pow, relu, sigmoid, sign, "
+        "sin, softplus, sqrt, stop_gradient, tanh, where, and your own functions).\nWrite it with those, or pass it as Activation(name, f, df).",
     ),
     "numpy": (
         """
@@ -622,17 +623,16 @@ REFUSED = {
             self.feedforward(1.0 if «(t > 0.0) & (t < 1.0)» else 0.0)
         """,
         "the operator in '(t > 0.0) & (t < 1.0)' is not in the neuron language "
-        "(+ - * / ** are); write and",
+        "(+ - * / // % ** are); write and",
     ),
-    "whole division": (
+    "an index that is not known": (
         """
+        taps = (1.0, 2.0)
         def forward(self, messages):
-            t = 1.0
-            «t //= 2.0»
-            self.feedforward(t)
+            t = sum(m.input for m in messages)
+            self.feedforward(self.taps[«t»])
         """,
-        "'t //= 2.0': this operator is not in the neuron language (+ - * / ** are); write "
-        "horn.math.floor(a / b)",
+        "an index takes whole numbers that are known before the run, not 't'",
     ),
     "in": (
         """
@@ -647,7 +647,8 @@ REFUSED = {
         def forward(self, messages):
             self.feedforward(sum(«m» for m in messages))
         """,
-        "a message is not a number; read one of its fields: input, weight, previous_update",
+        "a message is not a number; read one of its fields: input, weight, index, "
+        "previous_update",
     ),
     "messages as a number": (
         """
@@ -668,7 +669,7 @@ REFUSED = {
         def forward(self, messages):
             self.feedforward(«max((m.input for m in messages), key=abs)»)
         """,
-        "max over messages takes no other keywords than default",
+        "max over messages takes no other keyword than default",
     ),
     "max that may meet no message": (
         """

@@ -386,7 +386,7 @@ def test_elementwise_results_do_not_depend_on_the_threads(dtype, kernel_rng):
 FUNCTIONS = {
     "exp": (-80, 80), "log": (1e-6, 1e6), "log1p": (-0.99, 1e3), "expm1": (-20, 20),
     "tanh": (-12, 12), "sigmoid": (-80, 80), "softplus": (-80, 80), "sin": (-100, 100),
-    "cos": (-100, 100), "sqrt": (0, 1e6),
+    "cos": (-100, 100), "sqrt": (0, 1e6), "erf": (-5, 5), "erfc": (-5, 5), "atan": (-50, 50),
 }  # fmt: skip
 
 
@@ -437,6 +437,26 @@ def test_special_values_come_out_as_in_numpy(name, dtype):
     with np.errstate(all="ignore"):
         expected = reference.OPERATIONS[name](x.astype(np.float64)).astype(dtype)
     np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-43 if name != "sigmoid" else 1e-38)
+
+
+@pytest.mark.parametrize("name", ["floordiv", "mod", "atan2"])
+def test_division_with_rest_is_pythons(name, dtype, kernel_rng):
+    numbers = [0.0, -0.0, 0.3, -0.3, 0.1, 7.0, -7.0, 2.0, -2.0, 1e30, -1e-30, np.inf, -np.inf,
+               np.nan, *kernel_rng.uniform(-5, 5, 30)]  # fmt: skip
+    x, y = (a.astype(dtype).ravel() for a in np.meshgrid(numbers, numbers))
+    z = np.empty_like(x)
+    tape = Tape(dtype)
+    tape.loop({"i": x.size}, [View(x, "i"), View(y, "i")], [(name, 0, 1)], [(View(z, "i"), 2)])
+    tape.run()
+    with np.errstate(all="ignore"):
+        expected = reference.OPERATIONS[name](x, y)
+    np.testing.assert_allclose(z, expected, rtol=3e-7 if dtype is np.float32 else 1e-15)
+    assert np.array_equal(np.signbit(z), np.signbit(expected)) or name == "atan2"
+    if dtype is np.float64 and name != "atan2":
+        for a, b, c in zip(x.tolist(), y.tolist(), z.tolist(), strict=True):
+            if b != 0:
+                of_python = a // b if name == "floordiv" else a % b
+                assert c == of_python or (c != c and of_python != of_python), (a, b)
 
 
 def test_float32_sums_do_not_drift():

@@ -10,7 +10,6 @@ from horn import math
 from horn.backends import Setup, make
 from horn.compiler.placement import LAYER_SPLITS, Placement
 from horn.data import Dataset
-from horn.errors import CompileError
 from tests.parity.test_tasks import compare, of_group, of_one
 
 ROWS = 6
@@ -75,19 +74,3 @@ def test_the_length_of_a_divided_layer_is_of_the_whole(n_tasks, work):
     one = of_one("kernels", setup(net), data(), batches)
     group = of_group("kernels", setup(net), data(), batches, placement, n_tasks)
     compare(group, one, f"{n_tasks} tasks, {work}")
-
-
-def test_what_has_no_length_is_refused_at_its_line():
-    def of_a_number(output):
-        return output / len(output.sum())  # here
-
-    with pytest.raises(CompileError, match=r"len here is of a layer: len\(output\)"):
-        make("kernels", setup(network(of_a_number))).bind(data())
-
-
-def test_a_loss_has_no_layer_to_count():
-    net = horn.Network(seed=4)
-    net.input(4)
-    net.output(3, loss=lambda output, target: (output - target) ** 2 / len(output))
-    with pytest.raises(CompileError, match="len"):
-        make("kernels", setup(net)).bind(data())

@@ -1,0 +1,279 @@
+"""The words of the language mean the same compiled, interpreted and in Python."""
+
+import math
+
+import numpy as np
+import pytest
+
+import horn
+from horn import math as hm
+from horn.backends import Setup, make
+from horn.errors import CompileError
+from horn.interpreter import layerwise
+from horn.interpreter.tape import Traced
+from tests.parity.test_compiled_equals_interpreted import compare, samples
+
+
+def second(messages):
+    best = 0.0
+    for m in messages:
+        if m.index == 1:
+            best += m.input * m.weight
+    return best
+
+
+class Words(horn.Neuron):
+    taps = (0.5, -0.25, 0.125)
+    pairs = ((1.0, 0.3), (2.0, -0.4))
+    steps = 3
+    gain = horn.Parameter(0.7)
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        a = hm.erf(z) + math.erfc(0.3 * z) + math.atan(z) + hm.atan2(z, 0.5 + z * z)
+        a += z // 0.3 + (z * 3) % 0.7 + (-z) % -0.4 + 7 // 2 * z + z % (0.5 + self.gain)
+        a //= 0.4 + self.gain
+        bounded = 0.9 * hm.tanh(z)
+        b = math.ceil(z) + hm.tan(0.3 * z) + math.asin(bounded) + math.acos(bounded)
+        c = 1.0 if math.isfinite(z) and not math.isnan(z) and not hm.isinf(z) else 0.0
+        d = math.prod(1.0 + 0.1 * m.input * m.weight for m in messages)
+        d *= hm.prod((m.input + 2.0 for m in messages), start=0.5)
+        e = sum(self.taps) * max(self.taps) + len(self.taps)
+        for k in range(self.steps):
+            e += self.taps[k] * z**k
+        for t in self.taps:
+            e += hm.tanh(t * z)
+        for k, (p, q) in enumerate(self.pairs):
+            e += p * q * z * k
+        f = 0.0
+        for m in messages:
+            for k in range(3):
+                f += m.input * hm.tanh(k * m.weight)
+            f += (m.index % 3) * 0.1 * m.input
+        g = sum(m.input * m.weight * k for m in messages for k in range(2))
+        g += sum(k * z for k in (1, 2)) + max(hm.sin(k * z) for k in range(1, 4))
+        h = max(m.index * m.input for m in messages) + second(messages)
+        h += sum(hm.stop_gradient(m.input) * m.weight for m in messages)
+        soft = hm.sigmoid(z)
+        s = soft + hm.stop_gradient((1.0 if z > 0 else 0.0) - soft)
+        self.feedforward(hm.tanh(0.1 * (a + b + c + d + e + f + g + h + s + self.early(z))))
+
+    def early(self, z):
+        for k in range(4):
+            if z > 1.0 - 0.5 * k:
+                return z * k
+        return -z
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    "connect", [None, horn.Sparse(fan_in=2), horn.Sparse(sources=lambda o: [0, 4][: 1 + o % 2])]
+)
+def test_words_are_the_interpreters(connect, bias):
+    net = horn.Network(seed=1)
+    x = net.input(5)
+    a = net.layer(6, activation="tanh")
+    net.layer(6, neuron=Words, inputs=[x, a], connect=connect, bias=bias)
+    net.layer(3, neuron=Words, bias=bias)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.1), 4)
+
+
+class Places(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(sum(10.0**m.index * m.input for m in messages))
+
+
+@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
+def test_the_index_of_a_message_is_its_place_among_the_neurons_own(backend):
+    net = horn.Network(seed=1)
+    x = net.input(3)
+    some = horn.Sparse(sources=lambda o: [1, 2] if o else [2])
+    net.output(2, neuron=Places, inputs=[x], connect=some, loss="squared_error")
+    engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 1, "float64", 1))
+    found = engine.outputs(np.array([[1.0, 2.0, 3.0]]))
+    # neuron 0: input 2 and the bias; neuron 1: inputs 1 and 2 and the bias
+    np.testing.assert_allclose(found, [[3 + 10, 2 + 30 + 100]])
+
+
+class Straight(horn.Neuron):
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.feedforward(z + hm.stop_gradient(3.0 * z))
+
+
+@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
+def test_nothing_flows_back_through_stop_gradient(backend):
+    found = []
+    for neuron in (Straight, horn.neurons.Standard):
+        net = horn.Network(seed=1)
+        net.input(4)
+        net.output(2, neuron=neuron, loss=lambda output, target: output * (1.0 + target))
+        engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 3, "float64", 1))
+        engine.bind(samples(net))
+        probe = engine.probe(np.arange(3), iteration=0, first_sample=0)
+        found.append((probe["layer1.output"], probe["layer1.weight.gradient"]))
+    np.testing.assert_allclose(found[0][0], 4.0 * found[1][0])
+    np.testing.assert_allclose(found[0][1], found[1][1])
+
+
+# --- interlayers and losses: one grammar
+
+
+def whole(output, target):
+    return ((output - target) ** 2).sum()
+
+
+def mean_and_peak(output, target):
+    return ((output - target) ** 2).mean() + 0.1 * output.max()
+
+
+def divided(output, target):
+    return (output / (1.0 + (output * output).sum()) - target) ** 2
+
+
+def branches(output, target):
+    if output > 0.0:
+        return (output - target) ** 2
+    return abs(output - target) * len_of(target)
+
+
+def len_of(target):
+    return 3.0
+
+
+def with_len(output, target):
+    n = len(output)
+    return (output - target) ** 2 / n if output > target else abs(output) * n
+
+
+def by_builtins(output, target):
+    share = abs(output) / sum(abs(output))
+    return -target * hm.log(0.1 + share) + max(output) - min(output) * 0.3
+
+
+def rounds(output, target):
+    total = 0.0
+    for k in range(3):
+        total += (output - target) ** (k + 1) / (k + 1)
+    return total * math.prod(1.0 + 0.1 * output)
+
+
+def of_targets(output, target):
+    return (output - output.min()) * target.sum() - output * target.mean()
+
+
+LOSSES = [whole, mean_and_peak, divided, branches, with_len, by_builtins, rounds, of_targets,
+          lambda output, target: (output - target) ** 2 / (output * output).sum()]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [3, 1])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_losses_that_ask_the_layer(loss, size):
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.layer(5, activation="tanh")
+    net.output(size, activation="tanh", loss=loss)
+    compare(net, horn.SGD(0.1), 4)
+
+
+def test_one_number_for_the_layer_is_the_loss():
+    found = []
+    for loss in (whole, lambda output, target: (output - target) ** 2):
+        net = horn.Network(seed=1)
+        net.input(4)
+        net.output(3, activation="tanh", loss=loss)
+        engine = make("kernels", Setup(net, horn.SGD(0.1), "labels", 4, "float64", 1))
+        engine.bind(samples(net))
+        found.append(engine.probe(np.arange(4), iteration=0, first_sample=0))
+    for name in found[0]:
+        np.testing.assert_allclose(found[0][name], found[1][name])
+
+
+def louder(output):
+    if output > output.mean():
+        return output * 2.0
+    return output / len(output)
+
+
+def loudest(output):
+    return output.max()
+
+
+def leaky(output):
+    return output if output > 0 else 0.1 * output
+
+
+def bounded(output):
+    return output / max(1.0, sum(abs(output)))
+
+
+def stepped(output):
+    return output % 0.5 + (output // 0.3) * output.sum() + hm.stop_gradient(output.mean())
+
+
+def product(output):
+    return output * (output * 0.5).prod()
+
+
+@pytest.mark.parametrize("f", [louder, loudest, leaky, bounded, stepped, product])
+def test_interlayers_of_the_same_grammar(f):
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.layer(5, activation="tanh", interlayer=f)
+    net.output(3, activation="tanh", loss="squared_error", interlayer=f)
+    compare(net, horn.SGD(0.1), 4)
+
+
+def partly(output):
+    return output / output.sum() if output > 0 else output
+
+
+def partly_by_and(output):
+    return (output > 0) and output.sum()
+
+
+def of_one_number(z):
+    return z / z.sum()
+
+
+@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
+@pytest.mark.parametrize(
+    "words, problem",
+    [
+        ({"interlayer": partly}, "is of the whole layer, but stands where only some"),
+        ({"interlayer": partly_by_and}, "is of the whole layer, but stands where only some"),
+        ({"activation": horn.Activation("a", of_one_number)}, "a number has no 'sum'"),
+        ({"activation": horn.Activation("a", lambda z: z / z.sum())}, "a neuron has one number"),
+    ],
+)
+def test_what_is_of_the_layer_is_asked_by_all(backend, words, problem):
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.output(3, **{"loss": "squared_error", **words})
+    with pytest.raises(CompileError, match=problem):
+        engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 4, "float64", 1))
+        engine.bind(samples(net))
+        engine.probe(np.arange(4), iteration=0, first_sample=0)
+
+
+def test_neurons_that_ask_hear_the_same_answer():
+    rows = [(Traced(float(k), varies=True),) for k in range(4)]
+    found, is_whole = layerwise.run(lambda y: y.sum() - y.mean() * len(y) + y.max(), rows)
+    assert is_whole and [x.value for x in found] == [3.0] * 4
+
+
+class Many(horn.Neuron):
+    def forward(self, messages):
+        total = 0.0
+        for k in range(2000):
+            total += k
+        self.feedforward(total * sum(m.input * m.weight for m in messages))
+
+
+def test_too_many_rounds_are_refused():
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.output(3, neuron=Many, loss="squared_error")
+    with pytest.raises(CompileError, match="2000 rounds; a neuron may have 1000"):
+        make("kernels", Setup(net, horn.SGD(0.1), "labels", 4, "float64", 1)).bind(samples(net))
