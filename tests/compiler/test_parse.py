@@ -491,9 +491,10 @@ REFUSED = {
                 total += «math.gamma»(m.input) * m.weight
             self.feedforward(total)
         """,
-        "math.gamma is not in the neuron language (calls allowed: abs, atan, atan2, cos, erf, erfc, "
-        "exp, expm1, floor, floordiv, log, log1p, maximum, minimum, mod, pow, relu, sigmoid, sign, "
-        "sin, softplus, sqrt, stop_gradient, tanh, where, and your own functions).\nWrite it with those, or pass it as Activation(name, f, df).",
+        "math.gamma is not in the neuron language (calls allowed: abs, atan, atan2, cos, erf, "
+        "erfc, exp, expm1, floor, floordiv, log, log1p, maximum, minimum, mod, pow, relu, sigmoid, "
+        "sign, sin, softplus, sqrt, stop_gradient, tanh, where, and your own functions).\n"
+        "Write it with those, or pass it as Activation(name, f, df).",
     ),
     "numpy": (
         """
