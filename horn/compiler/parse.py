@@ -117,7 +117,7 @@ class Run(Calls):
                 self.statement(statement)
 
     def for_each(self, node: ast.For) -> None:
-        """A loop over constants is its rounds, one after the other; another one is over messages."""
+        """A loop over constants is its rounds, in order; any other is over messages."""
         items = self.rounds(self.expression(node.iter), node.iter)
         if items is None:
             self.loop(node)
