@@ -1,0 +1,24 @@
+"""Programs of the whole grammar: compiled, interpreted and in plain Python they compute the same,
+and each compiles within two seconds.
+"""
+
+import pytest
+
+from tests.parity.programs import agree
+
+IN_THE_GATE, ALL, TOGETHER = 60, 2000, 10
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(0, IN_THE_GATE, TOGETHER))
+def test_programs_mean_the_same(first, tmp_path):
+    for seed in range(first, first + TOGETHER):
+        agree(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(IN_THE_GATE, ALL, 10 * TOGETHER))
+def test_many_programs_mean_the_same(first, tmp_path):
+    for seed in range(first, min(first + 10 * TOGETHER, ALL)):
+        agree(seed, tmp_path)
