@@ -1,0 +1,48 @@
+"""ZooKeeper is away for longer than a session: tasks are ended by their agents, and who says why
+says that, not which signal it was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zk
+from horn.cluster.jobs import State
+from tests.cluster.agents import Agents, alive, own_port
+from tests.cluster.test_downpour import DOWNPOUR, PER_EPOCH
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+SESSION_S = 3.0
+
+
+@pytest.mark.parametrize("kind", ["downpour", "allreduce"])
+@pytest.mark.parametrize("names", ["a", "ab"], ids=["one_host", "two_hosts"])
+def test_after_an_outage_no_job_blames_a_signal(tmp_path: Path, kind: str, names: str):
+    how: dict[str, Any] = {"checkpoint_every": 20}
+    if kind == "downpour":
+        how = DOWNPOUR | {"servers": 1}
+    server = zk.EmbeddedServer(own_port(), tick_ms=500, data_dir=str(tmp_path / "zk"))
+    server.start()
+    made = Agents(tmp_path, server.hosts)
+    made.session_s = SESSION_S
+    try:
+        made.start(*names, slots=2 // len(names), shared=True)
+        with made.client() as client:
+            made.wait_known(client)
+            job = made.submit(client, "--epochs", "60", *made.held(2 * PER_EPOCH), groups=2,
+                              max_restarts=0, **how)  # fmt: skip
+            made.wait_running(client, job, 2 * PER_EPOCH)
+            tasks = [pid for name in names for pid in made.tasks(name)]
+            server.stop()
+            made.wait(lambda: not alive(tasks))
+            server.start()
+            status = made.wait_ended(client, job)
+        assert status.state is State.FAILED, (status.result, made.said())
+        cause = status.result["cause"]
+        assert "SIGKILL" not in cause and "ZooKeeper" in cause, (cause, made.said())
+    finally:
+        made.stop()
+        server.stop()
