@@ -84,8 +84,10 @@ cdef enum:
     NEWS = 68         # u32, rung for another reason than a counter
     SLEEPING = 128    # u32
     ARRIVED = 192     # u64, barriers entered; then the supersteps of the last two
-    STATE = 256       # u64, 0 here, else why it left
-    COUNTERS = 512    # u64 per channel: published if it is its own, else released
+    STATE = 256       # u64, 0 or LEFT, 2 if it was seen to have ended; u64, by what that is told
+    DIGESTS = 320     # 32 bytes each, of this plan and of the next
+    REASON = 384      # u32, how many bytes; then why it left
+    COUNTERS = 4096   # u64 per channel: published if it is its own, else released
     LINE = 64
 
 # Two tasks on two cores meet within 2 us; two that were put on one core lose whatever they spin
@@ -101,6 +103,8 @@ cdef enum:
     WRONG_STEP = -2
 
 CONTROL_BYTES = COUNTERS
+REASON_BYTES = COUNTERS - REASON - 4
+LEFT = 1
 LINE_BYTES = LINE
 DONE, MISMATCH = ALL_HERE, WRONG_STEP
 
@@ -413,21 +417,52 @@ cdef class Mailboxes:
 
     # coming and going
 
-    def leave(self, uint64_t why):
-        """Say that nothing more comes from here, and wake everybody."""
-        horn_release(<uint64_t *>(self.base[self.task] + STATE), why)
-        self.call_all()
+    def enter(self, int task, uint64_t handle):
+        """For the hub: a task, and by which handle its end is told."""
+        (<uint64_t *>(self.base[task] + STATE))[1] = handle
 
-    def call_all(self):
-        """Wake everybody although no counter has moved."""
+    def handle(self, int task):
+        return (<uint64_t *>(self.base[task] + STATE))[1]
+
+    def leave(self, bytes why):
+        """Say that nothing more comes from here, and wake everybody. why : as many bytes as there
+        is room for.
+        """
+        cdef char *text = why
+        cdef uint32_t size = len(why)
         cdef int task
+        (<uint32_t *>(self.base[self.task] + REASON))[0] = size
+        memcpy(self.base[self.task] + REASON + 4, text, size)
+        horn_release(<uint64_t *>(self.base[self.task] + STATE), 1)
         for task in range(self.n_tasks):
             if task != self.task:
-                horn_add(<uint32_t *>(self.base[task] + NEWS))
+                self._call(task)
+
+    def has_ended(self, int task):
+        """Say of another that it has ended without a word."""
+        horn_release(<uint64_t *>(self.base[task] + STATE), 2)
+
+    def reason(self, int task):
+        """Why it left."""
+        cdef uint32_t size = (<uint32_t *>(self.base[task] + REASON))[0]
+        return self.base[task][REASON + 4 : REASON + 4 + min(size, COUNTERS - REASON - 4)]
+
+    def say_digest(self, int at, bytes digest):
+        """Of plan ``at``; read by the others after the next barrier."""
+        cdef char *text = digest
+        memcpy(self.base[self.task] + DIGESTS + 32 * (at & 1), text, 32)
+
+    def digest(self, int at, int task):
+        return self.base[task][DIGESTS + 32 * (at & 1) : DIGESTS + 32 * (at & 1) + 32]
+
+    def call(self, int task):
+        """Wake a task although no counter has moved."""
+        self._call(task)
+
+    cdef void _call(self, int task) noexcept nogil:
+        horn_add(<uint32_t *>(self.base[task] + NEWS))
         horn_fence()
-        for task in range(self.n_tasks):
-            if task != self.task:
-                self._ring(task)
+        self._ring(task)
 
     def state(self, int task):
         return horn_acquire(<uint64_t *>(self.base[task] + STATE))

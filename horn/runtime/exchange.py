@@ -68,15 +68,18 @@ def blocks_of(
     want = program.buffers[move.out].axes
     channels: list[Channel] = []
     wanted: dict[int, list[Block]] = {rank: [] for rank in shares}
-    wants = {rank: _of_axes(share, want, batch_size) for rank, share in shares.items()}
-    # Most have, or want, the same places as others: a group of n has n squared pairs.
+    # Most want the same places as others: a group of n has n squared pairs.
+    wants: dict[Any, tuple[Index, list[int]]] = {}
+    for reader, share in shares.items():
+        places, known = _of_axes(share, want, batch_size)
+        wants.setdefault(known, (places, []))[1].append(reader)
     met: dict[tuple[Any, Any], tuple[Index, Index, tuple[int, ...], Any]] = {}
     for source, src in shares.items():
         sent: dict[tuple[Any, ...], int] = {}
         readers: dict[int, list[int]] = {}
         shapes: dict[int, tuple[int, ...]] = {}
         places, known = _of_axes(src, have, batch_size)
-        for reader, (theirs, their_key) in wants.items():
+        for their_key, (theirs, who) in wants.items():
             found = met.get((known, their_key))
             if found is None:
                 meets = [_meet(a, b) for a, b in zip(places, theirs, strict=True)]
@@ -86,13 +89,15 @@ def blocks_of(
             taken, put, shape, key = found
             if 0 in shape:
                 continue
+            others = [reader for reader in who if reader != source]
             part = None
-            if source != reader:
+            if others:
                 part = sent.setdefault(key, first_part + len(channels) + len(sent))
-                readers.setdefault(part, []).append(reader)
+                readers.setdefault(part, []).extend(others)
                 shapes[part] = shape
-            if rank is None or rank in (source, reader):
-                wanted[reader].append(Block(source, taken, put, shape, part))
+            for reader in who if rank in (None, source) else (rank,) if rank in who else ():
+                at = None if reader == source else part
+                wanted[reader].append(Block(source, taken, put, shape, at))
         for part, tasks in readers.items():
             label = f"{move.array} to {move.out}"
             turned = is_turned(have, layout)
@@ -100,7 +105,8 @@ def blocks_of(
             order = (
                 "turned" if turned else ""
             )  # another BLAS may choose otherwise: then agree fails
-            channels.append(Channel(part, source, tuple(tasks), dtype, shape, label, order))
+            to = tuple(sorted(tasks))
+            channels.append(Channel(part, source, to, dtype, shape, label, order))
     return channels, wanted
 
 
@@ -325,7 +331,7 @@ class Exchange:
         code = np.dtype(dtype).newbyteorder("<").str
         self.common: dict[str, int] = {}  # learned array -> the part that groups have in common
         self._can_share = can_share
-        self._pairs: list[set[tuple[int, int]]] = []  # superstep -> who sends to whom
+        self._moved: list[list[Channel]] = []  # by superstep, those of its blocks
         self._signals: list[tuple[list[int], list[int]]] = []  # superstep -> outboxes, inboxes
         self._bundles: list[list[Bundle]] = []  # by superstep
         self._own: list[list[tuple[str, Index, int]]] = []  # superstep -> array, places, part
@@ -466,12 +472,12 @@ class Exchange:
             self._own.append([])
             self._wanted.append([])
             self._signals.append(([], []))
-            self._pairs.append(set())
+            self._moved.append([])
         self._own[post.superstep], self._wanted[post.superstep] = own, wanted
         self._signals[post.superstep] = signals
         self._bundles[post.superstep] = bundles
         sent = [channel for channel in self.channels[begun:] if not channel.common]
-        self._pairs[post.superstep] = {(c.src, dst) for c in sent for dst in c.dsts}
+        self._moved[post.superstep] = sent
         return tuple(channel.part for channel in sent)
 
     def _circles(
@@ -576,7 +582,8 @@ class Exchange:
             return False
         everybody = {(a, b) for shares in across for a in shares for b in shares if a != b}
         return move.out in roots(program, (move.array,)) and any(
-            everybody <= self._pairs[step] for step in rendezvous(program, move.out)
+            everybody <= {(c.src, dst) for c in self._moved[step] for dst in c.dsts}
+            for step in rendezvous(program, move.out)
         )
 
     def _share(

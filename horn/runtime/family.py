@@ -32,6 +32,8 @@ PREAMBLE = (
     "os.getppid() == int(sys.argv[{}]) or os._exit(1); "
     "sys.path[:] = json.loads(os.environ.pop('HORN_TASK_PATH')); "
 )
+# Collecting garbage while 300 modules are imported finds none, and takes a tenth of that time.
+QUICKLY = "import gc; gc.disable(); "
 PROGRAM = "from horn.runtime.process import end, main; end(main())"
 
 
@@ -62,7 +64,7 @@ class Child:
         if code is not None:
             boot = preload.BOOT.format(code)
             inherited.append(code)
-        program = PREAMBLE.format(3) + boot + PROGRAM
+        program = PREAMBLE.format(3) + QUICKLY + boot + PROGRAM
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", program, *map(str, arguments)],

@@ -52,6 +52,8 @@ class LastingWire:
     another has this task's place.
     """
 
+    goes_by_ranks = True  # in what it says of others
+
     def __init__(
         self,
         topology: Topology,

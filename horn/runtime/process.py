@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import faulthandler
+import gc
 import os
 import re
 import signal
@@ -20,7 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -52,22 +53,21 @@ from horn.runtime.control import (
     Stepped,
 )
 from horn.runtime.group import Group, task_name
-from horn.runtime.lasting import LastingWire
 from horn.runtime.meeting import Meeting
 from horn.runtime.messages import Array
 from horn.runtime.parcel import Memory, Opened, RunSpec, open_parcel
 from horn.runtime.replica import Replica, Seat
-from horn.runtime.reunion import Reunion, served
 from horn.runtime.saver import Saver
-from horn.runtime.serving import Guest, serve
 from horn.runtime.wire import Wire
 from horn.saving import part_name, restore
 from horn.sources import line_of
 from horn.strategies import Member, Topology
-from horn.strategies._lasting import LastingServer
 from horn.strategies._pieces import pieces
 from horn.strategies._server import Server
 from horn.transport import PeerLost
+
+if TYPE_CHECKING:  # each task would spend a tenth of its start on what few need
+    from horn.runtime.serving import Guest
 
 PR_SET_NAME = 15
 STOP_S = 5.0  # for a guest to end once its last word is said
@@ -199,6 +199,8 @@ class Process:
         self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
         reunion = None
         if run.journals:
+            from horn.runtime.reunion import Reunion
+
             reunion = Reunion(meeting)
             stack.callback(reunion.close)
         group, wire = meeting.group(), meeting.wire()
@@ -224,7 +226,8 @@ class Process:
             n_first=run.n_first,
         )
         self.engine = engine = opened.strategy.engine(seat) or Replica(opened.strategy, seat)
-        if isinstance(engine, Replica) and isinstance(engine.wire, LastingWire):
+        if run.journals and isinstance(engine, Replica):
+            assert engine.wire is not None and not isinstance(engine.wire, Wire)
             stack.callback(engine.wire.close)
         engine.bind(job.data)
         opened.forget()
@@ -311,6 +314,8 @@ class Process:
 
     def _serve(self, start: Start, opened: Opened, stack: ExitStack) -> None:
         """A server's life."""
+        from horn.runtime.serving import serve
+
         run, rank = opened.run, start.task
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.enter(JOINING)
@@ -329,6 +334,9 @@ class Process:
 
     def _last(self, meeting: Meeting, server: Server) -> None:
         """The life of a server that lasts."""
+        from horn.runtime.reunion import served
+        from horn.strategies._lasting import LastingServer
+
         run, name = meeting.run, meeting.topology.name(meeting.rank)
 
         def ready() -> None:
@@ -347,6 +355,8 @@ class Process:
         wire = meeting.guest_wire()
         if wire is None:
             return None
+        from horn.runtime.serving import Guest
+
         server = _server(opened, topology, meeting.rank)
         idle_s = IDLE_TIMEOUTS * opened.run.superstep_timeout_s
         guest = Guest(server, wire, idle_s, self.report)
@@ -490,7 +500,7 @@ def _is_of_wire(error: BaseException) -> bool:
     met: BaseException | None = error
     while met is not None:
         frames = traceback.walk_tb(met.__traceback__)
-        if any(isinstance(frame.f_locals.get("self"), (Wire, LastingWire)) for frame, _ in frames):
+        if any(getattr(frame.f_locals.get("self"), "goes_by_ranks", False) for frame, _ in frames):
             return True
         met = met.__cause__
     return False
@@ -508,6 +518,8 @@ def _be_called(name: str) -> None:
 
 def main() -> int:
     """Run one task; 0 if it went well, else 1, with the reason sent to the parent."""
+    gc.freeze()  # what was imported stays; collecting it was put off until here (family.py)
+    gc.enable()
     control, stack_file = map(int, sys.argv[1:3])
     for fd in (control, stack_file):
         os.set_inheritable(fd, False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from horn.backends import Setup
 from horn.backends.compiled import Runner
@@ -22,14 +22,16 @@ from horn.runtime.control import STEPS
 from horn.runtime.engine import GroupEngine
 from horn.runtime.exchange import Exchange
 from horn.runtime.group import Group, Spent
-from horn.runtime.lasting import LastingWire
 from horn.runtime.messages import Array
 from horn.runtime.wire import Wire
 from horn.strategies import Leave, Mean, Pull, Push, Requests, Strategy, Topology, View
 from horn.strategies._pieces import Bundle
 from horn.strategies._pieces import pieces as all_pieces
 from horn.transport import Place, Transport
-from horn.transport._links import Found
+
+if TYPE_CHECKING:  # most tasks never need them, nor ZeroMQ
+    from horn.runtime.lasting import LastingWire
+    from horn.transport._links import Found
 
 
 class Finds(Protocol):
@@ -76,7 +78,10 @@ class Replica(GroupEngine):
         self.wire: Wire | LastingWire | None = None
         self.first_batch = 0  # where this group goes on, if it has come back or came later
         self.agree_timeout_s = seat.group.agree_timeout_s or seat.timeout_s
+        self._lasts = seat.servers is not None
         if seat.servers is not None:
+            from horn.runtime.lasting import LastingWire
+
             cut = all_pieces(job.network, seat.placement, topology, job.dtype)
             found = seat.servers
 
@@ -170,7 +175,8 @@ class Replica(GroupEngine):
             self._own_total = made_from[self._own_total]
         self._stream = self._streamed(self._training[0])
         clock = 0
-        if isinstance(self.wire, LastingWire):
+        if self._lasts:
+            assert self.wire is not None and not isinstance(self.wire, Wire)
             clock = self.wire.join(len(STEPS) * self.agree_timeout_s)
             self.first_batch = self.strategy.returns(self.remembered, clock)
             self.view.n_batches = self.first_batch

@@ -45,6 +45,8 @@ class Wire:
     BarrierTimeout : an answer is late. ProtocolError : it is not what was asked for.
     """
 
+    goes_by_ranks = True  # in what it says of others
+
     def __init__(
         self,
         transport: Transport,

@@ -211,7 +211,7 @@ def checked(channels: Iterable[Channel], n_tasks: int) -> dict[int, Channel]:
             raise BadFrame(where, channel.part, "a part number used once, below 2**32")
         if not channel.dsts or len(set(channel.dsts)) != len(channel.dsts):
             raise BadFrame(where, f"receivers {channel.dsts}", "at least one, each once")
-        for task in (channel.src, *channel.dsts):
+        for task in (channel.src, min(channel.dsts), max(channel.dsts)):
             if not 0 <= task < n_tasks:
                 raise BadFrame(where, f"task {task}", f"0 to {n_tasks - 1}")
         if channel.src in channel.dsts:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import array
 import fcntl
-import mmap
+import itertools
+import logging
 import os
 import secrets
 import select
@@ -27,8 +28,10 @@ import numpy as np
 from horn._kernels.mailbox import (
     CONTROL_BYTES,
     DONE,
+    LEFT,
     LINE_BYTES,
     MISMATCH,
+    REASON_BYTES,
     Mailboxes,
     Mapping,
     Step,
@@ -36,9 +39,7 @@ from horn._kernels.mailbox import (
 from horn.errors import BarrierTimeout, JobError
 from horn.patience import Patience
 from horn.runtime.messages import (
-    BODY_BYTES,
     HEADER_BYTES,
-    MAX_BODIES,
     Array,
     BadFrame,
     Buffer,
@@ -55,6 +56,15 @@ from horn.runtime.messages import (
     encode,
 )
 from horn.transport import Channel, PeerLost, Place, Transport, checked, digest
+from horn.transport._memfds import (
+    SEALS,
+    bodies_from_memfd,
+    bodies_from_packet,
+    bodies_to_memfd,
+    new_segment,
+)
+
+logger = logging.getLogger(__name__)
 
 PAGE_BYTES = 4096
 PACKET_BYTES = 76 * 1024  # a header, the largest meta, and bodies
@@ -62,7 +72,9 @@ PACKET_BYTES = 76 * 1024  # a header, the largest meta, and bodies
 INLINE_BYTES = 8 * 1024
 SLICE_S = 0.02  # how often a waiting task looks for the dead
 ACCEPT_S = 1.0  # how often who waits for connections looks at the clock
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+HUB = 0
+ENDED = "its process ended: killed or crashed"
+PLANNING = 1 << 62  # and more: supersteps of the barriers at which all have a plan
 
 
 @dataclass
@@ -73,6 +85,7 @@ class _Peer:
     window: Window
     sock: socket.socket | None = None
     n_out: int = 0
+    is_met: bool = False  # its hello has come
     plans: deque[tuple[Plan, int]] = field(default_factory=deque)  # with the memfd
     gone: str | None = None
 
@@ -113,14 +126,23 @@ class Shm(Transport):
         self._by_index: list[_Slot] = []
         self._steps: dict[tuple[int, ...], tuple[Step, list[_Slot], list[_Slot]]] = {}
         self._boxes: Mailboxes | None = None
-        self._is_closed = False
+        # Each task has the end of a pipe that it alone can write to. Whose has ended is seen by all
+        # in an epoll that they have in common, as long as anybody holds the other end of the pipe:
+        # the hub, and the task before it.
+        self._ends: select.epoll | None = None
+        self._held: list[int] = []
+        self._handles: list[int] = []
+        self._n_plans = 0
+        self._is_meeting = self._is_closed = False
         self._poll = select.poll()
-        self._task_of: dict[int, int] = {}  # by file descriptor
+        self._sockets: dict[int, tuple[socket.socket, int | None]] = {}  # by descriptor; its task
         name = f"horn-{secrets.token_hex(16)}"
         self.endpoint = f"shm://{name}"
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._endpoints: Sequence[str] = ()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self._listener.bind(f"\0{name}")
         self._listener.listen(place.n_tasks)
+        self._poll.register(self._listener, select.POLLIN)
 
     # meeting
 
@@ -128,64 +150,110 @@ class Shm(Transport):
         if len(peers) != self.n_tasks:
             raise Refused("endpoints", len(peers), f"{self.n_tasks}, one per task")
         patience = Patience(timeout_s)
-        for task in range(self.task):
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            sock.settimeout(max(patience.left_s(), 0.001))
-            try:
-                sock.connect("\0" + peers[task].removeprefix("shm://"))
-                self._hello(sock)
-                hello = self._read_hello(sock, task)
-            except (TimeoutError, BlockingIOError):
-                sock.close()
-                raise self._absent(timeout_s) from None
-            except OSError as error:
-                sock.close()
-                reason = f"{peers[task]}: {error.strerror}"
-                raise PeerLost("connecting", (f"task {task}",), reason) from error
-            except BaseException:
-                sock.close()
-                raise
-            self._join(hello.task, sock)
-        while any(peer.sock is None for peer in self._peers.values()):
-            left_s = patience.left_s()
-            self._listener.settimeout(max(min(left_s, ACCEPT_S), 0.001))
-            try:
-                sock, _ = self._listener.accept()
-            except TimeoutError:
-                if left_s > 0:
-                    continue
-                raise self._absent(timeout_s) from None
-            sock.settimeout(max(left_s, 0.001))
-            try:
-                hello = self._read_hello(sock, None)
-                self._hello(sock)
-            except TimeoutError:
-                sock.close()
-                raise self._absent(timeout_s) from None
-            except (BadFrame, OSError) as error:
-                if isinstance(error, BadFrame):
-                    self._refuse(sock, error)
-                sock.close()
-                raise
-            self._join(hello.task, sock)
-        self._listener.close()
-        self.plan((), max(patience.left_s(), 0.001))
+        self._endpoints = peers
+        self._is_meeting = True
+        where, mine = "connecting", digest(())
+        if self.task == HUB:
+            while absent := [t for t, peer in self._peers.items() if not peer.is_met]:
+                left_s = patience.left_s()
+                if left_s <= 0:
+                    here = tuple(f"task {t}" for t in range(self.n_tasks) if t not in absent)
+                    names = tuple(f"task {t}" for t in absent)
+                    raise BarrierTimeout(where, names, here, timeout_s)
+                self._poll.poll(max(min(left_s, ACCEPT_S), 0.001) * 1000)
+                self._read_all()
+        else:
+            self._dial(HUB, patience, where)
+            while not self._peers[HUB].is_met:
+                self._wait_for(HUB, patience, where, "its hello")
+        self._lay_out([], mine, patience, where)
+        self._cross(PLANNING, timeout_s, where, "its arrival")
+        self._is_meeting = False
 
-    def _hello(self, sock: socket.socket) -> None:
+    def _dial(self, task: int, patience: Patience, where: str) -> None:
+        """A connection to a task, with a hello on its way."""
+        peer, endpoint = self._peers[task], self._endpoints[task]
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            while True:
+                try:
+                    sock.connect("\0" + endpoint.removeprefix("shm://"))
+                    break
+                except BlockingIOError:  # many wait there already
+                    self._wait_for(task, patience, where, "an answer", poll=False)
+            _check_user(sock)
+            sock.send(self._hello())
+        except OSError as error:
+            sock.close()
+            raise PeerLost(where, (peer.name,), f"{endpoint}: {error.strerror}") from error
+        except BaseException:
+            sock.close()
+            raise
+        peer.sock, peer.n_out = sock, 1
+        self._listen_to(sock, task)
+
+    def _hello(self) -> bytes:
         hello = Hello(
             task=self.task, n_tasks=self.n_tasks, job=self.place.job, incarnation=self.incarnation
         )
-        message = Message(hello, src=self.task, epoch=self.place.epoch, seq=1)
-        sock.send(b"".join(encode(message)))
+        return b"".join(encode(Message(hello, src=self.task, epoch=self.place.epoch, seq=1)))
 
-    def _read_hello(self, sock: socket.socket, task: int | None) -> Hello:
-        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        uid = struct.unpack("3i", credentials)[1]
-        if uid != os.getuid():
-            raise Refused("connection", f"user {uid}", f"user {os.getuid()}")
-        packet = sock.recv(PACKET_BYTES)
-        if not packet:
-            raise ConnectionResetError(104, "it hung up")
+    def _listen_to(self, sock: socket.socket, task: int | None) -> None:
+        self._sockets[sock.fileno()] = sock, task
+        self._poll.register(sock, select.POLLIN)
+
+    def _hang_up(self, sock: socket.socket, task: int | None = None) -> None:
+        self._poll.unregister(sock)
+        del self._sockets[sock.fileno()]
+        if task is not None:
+            peer = self._peers[task]
+            if not self._find_gone([task]):
+                peer.gone = ENDED
+            if peer.sock is sock:
+                peer.sock = None
+        sock.close()
+
+    def _accept(self) -> None:
+        """Take a connection; who it is from will be in its hello."""
+        try:
+            sock, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        try:
+            _check_user(sock)
+        except Refused as error:
+            sock.close()
+            if self._is_meeting:
+                raise
+            logger.warning("connection refused task=%d error=%s", self.task, error)
+            return
+        sock.setblocking(False)
+        self._listen_to(sock, None)
+
+    def _greet(self, sock: socket.socket, packet: bytes) -> None:
+        """The first packet of a connection that somebody else has made."""
+        try:
+            hello = self._checked(packet)
+        except BadFrame as error:
+            self._refuse(sock, error)
+            self._hang_up(sock)
+            if self._is_meeting:
+                raise
+            logger.warning("connection refused task=%d error=%s", self.task, error)
+            return
+        peer = self._peers[hello.task]
+        peer.is_met = True
+        peer.window.admit(1)
+        self._sockets[sock.fileno()] = sock, hello.task
+        if peer.sock is None:  # else both have made one, and each sends on its own
+            peer.sock, peer.n_out = sock, 1
+            try:
+                sock.send(self._hello())
+            except OSError:
+                pass  # it has gone again, which is seen at the other end of the queue
+
+    def _checked(self, packet: bytes, task: int | None = None) -> Hello:
+        """The hello in a packet, of a task that it fits."""
         message = decode((packet[:HEADER_BYTES], packet[HEADER_BYTES:]))
         hello = message.meta
         if isinstance(hello, Refusal):
@@ -193,7 +261,6 @@ class Shm(Transport):
         if not isinstance(hello, Hello):
             raise BadFrame("first frame", type(hello).__name__, "Hello")
         where = f"hello of task {hello.task}"
-        free = {t for t, peer in self._peers.items() if peer.sock is None}
         for what, got, wanted in [
             ("job", hello.job, self.place.job),
             ("tasks", hello.n_tasks, self.n_tasks),
@@ -203,7 +270,7 @@ class Shm(Transport):
         ]:
             if got != wanted:
                 raise Refused(f"{where}: {what}", got, wanted)
-        if hello.task not in free:
+        if hello.task not in self._peers or self._peers[hello.task].is_met:
             raise Refused(where, "a place that is taken", "each task once")
         return hello
 
@@ -217,68 +284,55 @@ class Shm(Transport):
         except OSError:
             pass  # it has gone already: then it needs no reason
 
-    def _join(self, task: int, sock: socket.socket) -> None:
-        peer = self._peers[task]
-        sock.setblocking(False)
-        peer.sock, peer.n_out = sock, 1
-        peer.window.admit(1)
-        self._task_of[sock.fileno()] = task
-        self._poll.register(sock, select.POLLIN)
-
-    def _absent(self, timeout_s: float) -> BarrierTimeout:
-        here = tuple(f"task {t}" for t in range(self.n_tasks)
-                     if t == self.task or self._peers[t].sock is not None)  # fmt: skip
-        absent = tuple(p.name for p in self._peers.values() if p.sock is None)
-        return BarrierTimeout("connecting", absent, here, timeout_s)
+    def _wait_for(
+        self, task: int, patience: Patience, where: str, what: str, poll: bool = True
+    ) -> None:
+        """A slice of waiting for one task."""
+        if poll:
+            self._poll.poll(SLICE_S * 1000)
+        else:
+            time.sleep(SLICE_S)
+        self._read_all()
+        self._look(where, [task], lambda task: what)
+        if patience.left_s() <= 0:
+            raise self._overdue(where, [task], lambda task: what, patience.timeout_s)
 
     # the plan
 
     def plan(self, channels: Sequence[Channel], timeout_s: float) -> None:
         patience = Patience(timeout_s)
         by_part = checked(channels, self.n_tasks)
-        mine = digest(channels)
-        offsets, sizes = _layout(list(by_part.values()), self.n_tasks)
-        size = sizes[self.task]
-        segments: dict[int, Mapping] = {}
-        fd = _segment(size)
-        try:
-            for task in self._peers:
-                self._send(task, Plan(digest=mine, size=size), (), patience, fd)
-            segments[self.task] = Mapping(fd, size)
-        finally:
-            os.close(fd)
-        while waiting := [t for t, peer in self._peers.items() if not peer.plans]:
-            self._look("agreeing on the plan", waiting, lambda task: "its plan")
-            left_s = patience.left_s()
-            if left_s <= 0:
-                raise self._overdue(
-                    "agreeing on the plan", waiting, lambda task: "its plan", timeout_s
-                )
-            self._poll.poll(min(left_s, SLICE_S) * 1000)
-            self._read_all()
+        where, mine = "agreeing on the plan", digest(channels)
+        self._n_plans += 1
+        self._mail.say_digest(self._n_plans, mine)
+        self._cross(PLANNING + self._n_plans, timeout_s, where, "its plan")
         for task, peer in self._peers.items():
-            theirs, their_fd = peer.plans.popleft()
-            try:
-                if theirs.digest != mine:
-                    got, wanted = theirs.digest.hex()[:12], mine.hex()[:12]
-                    raise Refused(f"plan of {peer.name}", got, wanted)
-                real = os.fstat(their_fd).st_size
-                seals = fcntl.fcntl(their_fd, fcntl.F_GET_SEALS)
-                if not theirs.size == real == sizes[task] or seals & SEALS != SEALS:
-                    got = f"{real} bytes, seals {seals:#x}"
-                    raise BadFrame(f"segment of {peer.name}", got, f"{sizes[task]}, sealed")
-                segments[task] = Mapping(their_fd, real)
-            finally:
-                os.close(their_fd)
-        self._steps.clear()
-        self._slots = {}
-        self._by_index = []
-        table = []
-        for index, channel in enumerate(by_part.values()):
-            stride = _stride(channel)
-            table.append((channel.src, offsets[index], stride))
-            slot = _Slot(index, channel)
-            if self.task == channel.src or self.task in channel.dsts:
+            theirs = self._mail.digest(self._n_plans, task)
+            if theirs != mine:
+                raise Refused(f"plan of {peer.name}", theirs.hex()[:12], mine.hex()[:12])
+        self._lay_out(list(by_part.values()), mine, patience, where)
+
+    def _lay_out(
+        self, channels: list[Channel], mine: bytes, patience: Patience, where: str
+    ) -> None:
+        """Channels in memory of all tasks, which the hub makes and gives out."""
+        offsets, sizes = _layout(channels, self.n_tasks)
+        size, is_hub = sum(sizes), self.task == HUB
+        fd = new_segment(size) if is_hub else self._given(mine, size, patience, where)
+        try:
+            whole = memoryview(Mapping(fd, size))
+            ends = list(itertools.accumulate(sizes))
+            segments = [whole[end - n : end] for end, n in zip(ends, sizes, strict=True)]
+            self._steps.clear()
+            self._slots, self._by_index = {}, []
+            table = []
+            for index, channel in enumerate(channels):
+                stride = _stride(channel)
+                table.append((channel.src, offsets[index], stride))
+                slot = self._slots[channel.part] = _Slot(index, channel)
+                self._by_index.append(slot)
+                if self.task != channel.src and self.task not in channel.dsts:
+                    continue
                 first, second = (
                     _view(segments[channel.src], channel, offsets[index] + at * stride + LINE_BYTES)
                     for at in ((0, 0) if channel.common else (0, 1))
@@ -286,11 +340,55 @@ class Shm(Transport):
                 for view in (first, second):
                     view.flags.writeable = channel.common or channel.src == self.task
                 slot.buffers = (first, second)
-            self._slots[channel.part] = slot
-            self._by_index.append(slot)
-        may_spin = self.n_tasks <= len(os.sched_getaffinity(0))
-        in_order = [segments[task] for task in range(self.n_tasks)]
-        self._boxes = Mailboxes(self.task, in_order, table, may_spin)
+            may_spin = self.n_tasks <= len(os.sched_getaffinity(0))
+            boxes = Mailboxes(self.task, segments, table, may_spin)
+            if is_hub:
+                self._give(boxes, Plan(digest=mine, size=size), fd, patience)
+            self._boxes = boxes
+        finally:
+            os.close(fd)
+
+    def _give(self, boxes: Mailboxes, plan: Plan, fd: int, patience: Patience) -> None:
+        """The hub's memory to all; with the first, by what they see who has ended."""
+        n, given = self.n_tasks, list[list[int]]()
+        try:
+            if self._ends is None:
+                self._ends = select.epoll()
+                given = [list(os.pipe2(os.O_CLOEXEC)) for _ in range(n)]
+                self._handles = [read for read, _ in given]
+                for read in self._handles:
+                    self._ends.register(read, 0)  # a hang-up is always told
+                self._held = [*self._handles, given[HUB].pop()]
+            for task, handle in enumerate(self._handles):
+                boxes.enter(task, handle)
+            for task in self._peers:
+                more: list[int] = []
+                if given:
+                    more = [self._ends.fileno(), given[task][1], self._handles[(task + 1) % n]]
+                self._send(task, plan, (), patience, [fd, *more])
+        finally:
+            for pair in given:
+                for write in pair[1:]:
+                    os.close(write)
+
+    def _given(self, mine: bytes, size: int, patience: Patience, where: str) -> int:
+        """The descriptor of what the hub gives."""
+        peer = self._peers[HUB]
+        while not peer.plans:
+            self._wait_for(HUB, patience, where, "memory for all")
+        plan, fd = peer.plans.popleft()
+        try:
+            if plan.digest != mine:
+                got, wanted = plan.digest.hex()[:12], mine.hex()[:12]
+                raise Refused(f"plan of {peer.name}", got, wanted)
+            real, seals = os.fstat(fd).st_size, fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+            if not plan.size == real == size or seals & SEALS != SEALS:
+                got = f"{real} bytes, seals {seals:#x}"
+                raise BadFrame(f"segment of {peer.name}", got, f"{size}, sealed")
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
     def _step(self, parts: Sequence[int]) -> tuple[Step, list[_Slot], list[_Slot]]:
         key = tuple(parts)
@@ -411,6 +509,9 @@ class Shm(Transport):
         return slot.buffers[0]
 
     def barrier(self, superstep: int, timeout_s: float) -> None:
+        self._cross(superstep, timeout_s, f"superstep {superstep}, barrier", "its arrival")
+
+    def _cross(self, superstep: int, timeout_s: float, where: str, what: str) -> None:
         boxes = self._mail
         began = time.monotonic()
         code = boxes.barrier(superstep, min(timeout_s, SLICE_S))
@@ -418,15 +519,14 @@ class Shm(Transport):
             code = self._wait(
                 lambda wait_s: boxes.barrier(superstep, wait_s, False),
                 timeout_s,
-                f"superstep {superstep}, barrier",
+                where,
                 lambda: [t for t in self._peers if not boxes.has_arrived(t)],
-                lambda task: "its arrival",
+                lambda task: what,
             )
         self.counters.wait_s += time.monotonic() - began
         if code == MISMATCH:
             where = f"barrier with task {boxes.bad}"
-            got, wanted = f"superstep {boxes.bad_got}", f"superstep {boxes.bad_expected}"
-            raise BadFrame(where, got, wanted)
+            raise BadFrame(where, _named(boxes.bad_got), _named(boxes.bad_expected))
 
     # waiting
 
@@ -448,16 +548,33 @@ class Shm(Transport):
             self._read_all()
             absent = missing()
             # What a peer published before its end counts, so look at its counters last.
-            if absent and any(self._peers[task].gone for task in absent):
+            if absent and self._find_gone(absent):
                 self._look(where, missing(), owes)
             elif absent and left_s <= 0:
                 raise self._overdue(where, absent, owes, timeout_s)
 
     def _look(self, where: str, absent: list[int], owes: Callable[[int], str]) -> None:
-        for task in absent:
+        for task in self._find_gone(absent):
             peer = self._peers[task]
-            if peer.gone is not None:
-                raise PeerLost(where, (peer.name,), f"{peer.gone}; it owes {owes(task)}")
+            raise PeerLost(where, (peer.name,), f"{peer.gone}; it owes {owes(task)}")
+
+    def _find_gone(self, tasks: Sequence[int]) -> list[int]:
+        """Which of these have left or ended; ``gone`` says how."""
+        boxes = self._boxes
+        if boxes is not None:
+            # Before their last words: these come first.
+            ended = {fd for fd, _ in self._ends.poll(0)} if self._ends is not None else set()
+            for task in tasks:
+                peer = self._peers[task]
+                if peer.gone is not None:
+                    continue
+                state = boxes.state(task)
+                if state == LEFT:
+                    peer.gone = f"it left: {boxes.reason(task).decode(errors='replace')}"
+                elif state or (ended and boxes.handle(task) in ended):
+                    peer.gone = ENDED
+                    boxes.has_ended(task)  # who holds its pipe may end next
+        return [task for task in tasks if self._peers[task].gone is not None]
 
     def _overdue(
         self, where: str, absent: list[int], owes: Callable[[int], str], timeout_s: float
@@ -473,8 +590,8 @@ class Shm(Transport):
     ) -> None:
         if to not in self._peers:
             raise BadFrame("receiver", f"task {to}", f"another task below {self.n_tasks}")
-        self._send(to, meta, arrays, Patience(timeout_s), None)
-        self._mail.call_all()
+        self._send(to, meta, arrays, Patience(timeout_s))
+        self._mail.call(to)
 
     def receive(self, timeout_s: float) -> Message | None:
         ends = time.monotonic() + timeout_s
@@ -482,30 +599,33 @@ class Shm(Transport):
             left_s = ends - time.monotonic()
             self._poll.poll(max(left_s, 0.0) * 1000)
             self._read_all()
-            if not self._loose and (left_s <= 0 or not self._task_of):
+            if not self._loose and left_s <= 0:
                 return None
         return self._loose.popleft()
 
     def _send(
-        self, to: int, meta: Meta, arrays: Sequence[Array], patience: Patience, fd: int | None
+        self,
+        to: int,
+        meta: Meta,
+        arrays: Sequence[Array],
+        patience: Patience,
+        fds: Sequence[int] = (),
     ) -> None:
         peer = self._peers[to]
         where = f"sending {type(meta).__name__} to {peer.name}"
+        if peer.sock is None and self._endpoints and not self._find_gone([to]):
+            self._dial(to, patience, where)
         parts = encode(Message(meta, tuple(arrays), self.task, self.place.epoch, peer.n_out + 1))
         bodies = parts[2:]
         own_fd, inline = None, []
         lengths = [len(body) for body in bodies]
-        if bodies and fd is None and sum(lengths) <= INLINE_BYTES:
+        if bodies and sum(lengths) <= INLINE_BYTES:
             inline = [struct.pack(f"<{len(lengths)}Q", *lengths), *bodies]
         elif bodies:
-            own_fd = _bodies_to_memfd(bodies)
+            own_fd = bodies_to_memfd(bodies)
         try:
-            carried = fd if own_fd is None else own_fd
-            ancillary = (
-                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [carried]))]
-                if carried is not None
-                else []
-            )
+            carried = array.array("i", fds if own_fd is None else [own_fd])
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, carried)] if carried else []
             while True:
                 if peer.sock is None or peer.gone is not None:
                     raise PeerLost(where, (peer.name,), peer.gone or "it was never here")
@@ -523,7 +643,8 @@ class Shm(Transport):
                     self._read_all()
                 except OSError as error:
                     self._read_all()
-                    peer.gone = peer.gone or f"its process ended: {error.strerror}"
+                    if not self._find_gone([to]):
+                        peer.gone = f"its process ended: {error.strerror}"
         finally:
             if own_fd is not None:
                 os.close(own_fd)
@@ -532,11 +653,13 @@ class Shm(Transport):
     def _read_all(self) -> None:
         """Take what the sockets have, without waiting."""
         for fd, _ in self._poll.poll(0):
-            peer = self._peers[self._task_of[fd]]
-            while peer.sock is not None and self._read(self._task_of[fd], peer, peer.sock):
+            if fd == self._listener.fileno():
+                self._accept()
+                continue
+            while (found := self._sockets.get(fd)) is not None and self._read(*found):
                 pass
 
-    def _read(self, task: int, peer: _Peer, sock: socket.socket) -> bool:
+    def _read(self, sock: socket.socket, task: int | None) -> bool:
         try:
             packet, fds, _, _ = socket.recv_fds(sock, PACKET_BYTES, 4)
         except BlockingIOError:
@@ -546,21 +669,26 @@ class Shm(Transport):
         except OSError:
             packet, fds = b"", []
         if not packet:
-            peer.gone = peer.gone or "its process ended: killed or crashed"
-            self._poll.unregister(sock)
-            del self._task_of[sock.fileno()]
-            sock.close()
-            peer.sock = None
+            self._hang_up(sock, task)
             return False
-        kept = -1
+        if task is None:
+            self._greet(sock, packet)
+            return True
+        peer = self._peers[task]
+        if not peer.is_met:
+            self._checked(packet, task)
+            peer.is_met = True
+            peer.window.admit(1)
+            return True
+        kept: list[int] = []
         try:
             head, packed = packet[:HEADER_BYTES], packet[HEADER_BYTES:]
             is_plan = len(head) == HEADER_BYTES and head[6] == 4
             bodies: list[Buffer] = []
             if fds and not is_plan:
-                bodies = _bodies_from_memfd(fds[0])
+                bodies = bodies_from_memfd(fds[0])
             elif not fds and len(head) == HEADER_BYTES:
-                packed, bodies = _bodies_from_packet(head, packed)
+                packed, bodies = bodies_from_packet(head, packed)
             try:
                 message = decode((head, packed, *bodies), Expected(task, self.place.epoch))
                 peer.window.admit(message.seq)
@@ -569,10 +697,14 @@ class Shm(Transport):
                 raise BadFrame(where, error.got, error.expected) from error
             match message.meta:
                 case Plan() as plan:
-                    if len(fds) != 1:
-                        raise BadFrame(f"plan of {peer.name}", f"{len(fds)} segments", 1)
-                    kept = fds[0]
-                    peer.plans.append((plan, kept))
+                    n_wanted = 4 if self._ends is None else 1
+                    if len(fds) != n_wanted or task != HUB:
+                        got = f"{len(fds)} descriptors"
+                        raise BadFrame(f"plan of {peer.name}", got, f"{n_wanted}, of task {HUB}")
+                    kept = fds
+                    if self._ends is None:
+                        self._ends, self._held = select.epoll.fromfd(fds[1]), fds[2:]
+                    peer.plans.append((plan, fds[0]))
                 case Bye(reason=reason):
                     peer.gone = f"it left: {reason}"
                 case Hello():
@@ -581,7 +713,7 @@ class Shm(Transport):
                     self._loose.append(message)
         finally:
             for fd in fds:
-                if fd != kept:
+                if fd not in kept:
                     os.close(fd)
         return True
 
@@ -589,25 +721,41 @@ class Shm(Transport):
         if self._is_closed:
             return
         self._is_closed = True
+        if self._boxes is not None:
+            self._boxes.leave(reason.encode(errors="replace")[:REASON_BYTES])
         for task, peer in self._peers.items():
-            if peer.sock is not None:
+            if peer.sock is not None:  # it may not have the memory in which that was said
                 try:
-                    self._send(task, Bye(reason=reason[:4000]), (), Patience(0.0), None)
+                    self._send(task, Bye(reason=reason[:4000]), (), Patience(0.0))
                 except (PeerLost, BarrierTimeout):
                     pass  # it has gone, or does not read: the hang-up tells it as well
-        if self._boxes is not None:
-            self._boxes.leave(1)
         for peer in self._peers.values():
-            if peer.sock is not None:
-                peer.sock.close()
-                peer.sock = None
+            peer.sock = None
             for _, fd in peer.plans:
                 os.close(fd)
             peer.plans.clear()
-        self._listener.close()
+        for sock in [self._listener, *(sock for sock, _ in self._sockets.values())]:
+            sock.close()
+        for fd in self._held:
+            os.close(fd)
+        self._sockets, self._held = {}, []
+        if self._ends is not None:
+            self._ends.close()
         self._boxes = None  # the memory goes with the last view of it
         self._slots, self._by_index = {}, []
         self._steps.clear()
+
+
+def _check_user(sock: socket.socket) -> None:
+    """That the other end is the same user's."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    uid = struct.unpack("3i", credentials)[1]
+    if uid != os.getuid():
+        raise Refused("connection", f"user {uid}", f"user {os.getuid()}")
+
+
+def _named(superstep: int) -> str:
+    return f"superstep {superstep}" if superstep < PLANNING else "a plan"
 
 
 def _round_up(n_bytes: int, unit: int) -> int:
@@ -629,79 +777,11 @@ def _layout(channels: list[Channel], n_tasks: int) -> tuple[list[int], list[int]
     return offsets, [_round_up(end, PAGE_BYTES) for end in ends]
 
 
-def _segment(size: int) -> int:
-    """A memfd of zeros that nobody can resize."""
-    fd = os.memfd_create("horn-mailboxes", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.posix_fallocate(fd, 0, size)  # an error now, not SIGBUS later
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
-    except OSError as error:
-        os.close(fd)
-        raise JobError(f"no room for mailboxes of {size} bytes: {error.strerror}") from error
-    return fd
-
-
-def _view(segment: Mapping, channel: Channel, offset: int) -> Array:
+def _view(segment: memoryview, channel: Channel, offset: int) -> Array:
     if not channel.n_bytes:
         return np.empty(channel.shape, channel.dtype)
     count = channel.n_bytes // np.dtype(channel.dtype).itemsize
-    return np.frombuffer(memoryview(segment), channel.dtype, count, offset).reshape(channel.shape)
-
-
-def _bodies_to_memfd(bodies: Sequence[Buffer]) -> int:
-    """Bodies of a message in a memfd: how many, their lengths, themselves."""
-    fd = os.memfd_create("horn-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        lengths = [len(body) for body in bodies]
-        head = struct.pack(f"<{len(bodies) + 1}Q", len(bodies), *lengths)
-        for part in (head, *bodies):
-            left = memoryview(part)
-            while left:
-                left = left[os.write(fd, left) :]
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _bodies_from_packet(head: bytes, rest: bytes) -> tuple[bytes, list[Buffer]]:
-    """The meta, and the bodies behind it after their lengths; ``decode`` looks closer."""
-    n_bodies, meta_bytes = struct.unpack_from("<HI", head, 10)
-    at = meta_bytes + 8 * n_bodies
-    if not n_bodies or n_bodies > MAX_BODIES or at > len(rest):
-        return rest, []
-    whole = memoryview(rest)
-    bodies: list[Buffer] = []
-    for length in struct.unpack_from(f"<{n_bodies}Q", rest, meta_bytes):
-        bodies.append(whole[at : at + length])
-        at += length
-    if at != len(rest):
-        raise BadFrame("bodies in a packet", f"{len(rest)} bytes", at)
-    return rest[:meta_bytes], bodies
-
-
-def _bodies_from_memfd(fd: int) -> list[Buffer]:
-    where = "bodies in shared memory"
-    size = os.fstat(fd).st_size
-    wanted = SEALS | fcntl.F_SEAL_WRITE
-    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted != wanted:
-        raise BadFrame(where, "a segment that may still change", "a sealed one")
-    if not 8 <= size <= BODY_BYTES + 8 * (MAX_BODIES + 1):
-        raise BadFrame(where, f"{size} bytes", f"8 to {BODY_BYTES}")
-    whole = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
-    (n_bodies,) = struct.unpack_from("<Q", whole)
-    at = 8 * (n_bodies + 1)
-    if n_bodies > MAX_BODIES or at > size:
-        raise BadFrame(where, f"{n_bodies} bodies", f"at most {MAX_BODIES}")
-    lengths = struct.unpack_from(f"<{n_bodies}Q", whole, 8)
-    if at + sum(lengths) != size:
-        raise BadFrame(where, f"{size} bytes", at + sum(lengths))
-    bodies: list[Buffer] = []
-    for length in lengths:
-        bodies.append(whole[at : at + length])
-        at += length
-    return bodies
+    return np.frombuffer(segment, channel.dtype, count, offset).reshape(channel.shape)
 
 
 TRANSPORT = Shm

@@ -126,9 +126,10 @@ def test_news_end_a_wait_before_its_time():
     thread.start()
     while not first.n_sleeps:
         pass
-    second.leave(1)
+    second.leave(b"no more")
     thread.join(20)
-    assert codes == [0] and first.state(1) == 1
+    assert codes == [0] and first.state(1) == mailbox.LEFT
+    assert first.reason(1) == b"no more"
 
 
 def test_another_superstep_is_a_mismatch():

@@ -1,0 +1,82 @@
+"""What ``shm`` does with memfds: segments that all tasks of a group map, and bodies of messages."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+
+from horn.errors import JobError
+from horn.runtime.messages import BODY_BYTES, MAX_BODIES, BadFrame, Buffer
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+def new_segment(size: int) -> int:
+    """A memfd of zeros that nobody can resize."""
+    fd = os.memfd_create("horn-mailboxes", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(fd, 0, size)  # an error now, not SIGBUS later
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
+    except OSError as error:
+        os.close(fd)
+        raise JobError(f"no room for mailboxes of {size} bytes: {error.strerror}") from error
+    return fd
+
+
+def bodies_to_memfd(bodies: Sequence[Buffer]) -> int:
+    """Bodies of a message in a memfd: how many, their lengths, themselves."""
+    fd = os.memfd_create("horn-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        lengths = [len(body) for body in bodies]
+        head = struct.pack(f"<{len(bodies) + 1}Q", len(bodies), *lengths)
+        for part in (head, *bodies):
+            left = memoryview(part)
+            while left:
+                left = left[os.write(fd, left) :]
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def bodies_from_packet(head: bytes, rest: bytes) -> tuple[bytes, list[Buffer]]:
+    """The meta, and the bodies behind it after their lengths; ``decode`` looks closer."""
+    n_bodies, meta_bytes = struct.unpack_from("<HI", head, 10)
+    at = meta_bytes + 8 * n_bodies
+    if not n_bodies or n_bodies > MAX_BODIES or at > len(rest):
+        return rest, []
+    whole = memoryview(rest)
+    bodies: list[Buffer] = []
+    for length in struct.unpack_from(f"<{n_bodies}Q", rest, meta_bytes):
+        bodies.append(whole[at : at + length])
+        at += length
+    if at != len(rest):
+        raise BadFrame("bodies in a packet", f"{len(rest)} bytes", at)
+    return rest[:meta_bytes], bodies
+
+
+def bodies_from_memfd(fd: int) -> list[Buffer]:
+    where = "bodies in shared memory"
+    size = os.fstat(fd).st_size
+    wanted = SEALS | fcntl.F_SEAL_WRITE
+    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted != wanted:
+        raise BadFrame(where, "a segment that may still change", "a sealed one")
+    if not 8 <= size <= BODY_BYTES + 8 * (MAX_BODIES + 1):
+        raise BadFrame(where, f"{size} bytes", f"8 to {BODY_BYTES}")
+    whole = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
+    (n_bodies,) = struct.unpack_from("<Q", whole)
+    at = 8 * (n_bodies + 1)
+    if n_bodies > MAX_BODIES or at > size:
+        raise BadFrame(where, f"{n_bodies} bodies", f"at most {MAX_BODIES}")
+    lengths = struct.unpack_from(f"<{n_bodies}Q", whole, 8)
+    if at + sum(lengths) != size:
+        raise BadFrame(where, f"{size} bytes", at + sum(lengths))
+    bodies: list[Buffer] = []
+    for length in lengths:
+        bodies.append(whole[at : at + length])
+        at += length
+    return bodies
