@@ -45,9 +45,9 @@ MAX_UNSENT_BYTES = 64 << 20
 MAX_AHEAD_BYTES = 1 << 20
 # Who watches a server is told of its standstills so often at most, with their sum.
 WARN_EVERY_S = 60.0
-# Connections from one address, as Apache's maxClientCnxns; loopback is one address for a whole
-# machine.
-MAX_PER_ADDRESS, MAX_PER_LOOPBACK = 60, 1000
+# Connections from one address (Apache's maxClientCnxns is 60, fewer than a host may have tasks);
+# loopback is one address for a whole machine.
+MAX_PER_ADDRESS, MAX_PER_LOOPBACK = 250, 1000
 # Of those, so many that have no session yet, whoever they are of; and descriptors that all
 # connections together leave to the process: without one it can write no snapshot.
 MAX_WITHOUT_SESSION = 256

@@ -28,7 +28,7 @@ from horn.cluster.master import RUNNING, Record, Report
 from horn.cluster.mastering import GROUPS, NOW, allocated, host_of
 from horn.cluster.members import Member, Membership
 from horn.cluster.records import Check, Node, Put, Step
-from horn.cluster.seating import Host
+from horn.cluster.seating import Host, check_files
 from horn.cluster.submission import Origin, Submission
 from horn.errors import (
     ClusterError,
@@ -38,6 +38,7 @@ from horn.errors import (
     NotApplied,
     NotFound,
 )
+from horn.topology import Topology
 
 if TYPE_CHECKING:
     from horn.cluster.packing import Package
@@ -120,6 +121,8 @@ class Cluster:
 
     def submit(self, wanted: Submission, package: Package) -> str:
         """Hand a job in and return its id. ``wanted.job`` is the id's first part if it is no id."""
+        topology = Topology(wanted.groups, wanted.tasks, wanted.servers)
+        check_files(topology, [host_of(member, 0) for member in self.workers().values()])
         self.upload(package)
         for _ in range(10):
             job = new_id(wanted.name or wanted.job)

@@ -359,5 +359,5 @@ def host_of(member: Member, used: int) -> Host:
     return Host(
         member.name, str(info.get("address", "")), slots, slots - used,
         str(versions.get("horn", "")), str(versions.get("python", "")),
-        str(info.get("shared", "")), member.epoch,
+        str(info.get("shared", "")), member.epoch, int(info.get("files", 0)),
     )  # fmt: skip

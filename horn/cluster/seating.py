@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from horn.errors import JobError
 from horn.topology import Topology
 
 
@@ -20,7 +21,7 @@ from horn.topology import Topology
 class Host:
     """A worker, as it registered. ``free`` : slots that no order has taken. ``shared`` : what the
     folder that it shares with others is known by, "" without one. ``member`` : the epoch of its
-    registration.
+    registration. ``files`` : how many a process of a job may have open there, 0 if it is not known.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Host:
     python: str = ""
     shared: str = ""
     member: int = 0
+    files: int = 0
 
 
 @dataclass(frozen=True)
@@ -227,6 +229,26 @@ def _short(need: Need, hosts: Mapping[str, Host], fitting: Mapping[str, Host]) -
             f"horn doctor --cluster lists differences"
         )
     return text
+
+
+def check_files(topology: Topology, hosts: Collection[Host]) -> None:
+    """That the tasks of a job may have as many open files as they need, where there are slots.
+
+    Raises
+    ------
+    JobError : not, and nothing that ends would help.
+    """
+    n = topology.n_workers
+    is_one = any(host.slots >= n for host in hosts)  # then in shared memory
+    need = topology.descriptors("shm" if is_one else "tcp")
+    few = {host.name: host.files for host in hosts if 0 < host.files < need}
+    slots = sum(host.slots for host in hosts)
+    if n <= slots and sum(host.slots for host in hosts if host.name not in few) < n:
+        allowed = ", ".join(f"{files} on {name}" for name, files in sorted(few.items()))
+        raise JobError(
+            f"{n} tasks: each needs up to {need} open files, but a process of a job may have "
+            f"{allowed}. Ask for fewer groups or tasks, or for no more than one host has slots"
+        )
 
 
 def _count(n: int, what: str) -> str:

@@ -191,7 +191,7 @@ class Agent:
         offer = self.offer
         info = {
             "slots": offer.slots, "address": offer.address, "pid": os.getpid(),
-            "id": self.depot.id, "shared": self.depot.shared_id,
+            "id": self.depot.id, "shared": self.depot.shared_id, "files": offer.limits.n_files,
         }  # fmt: skip
         old = self.workers.members().get(self.name)
         return self.workers.join(

@@ -46,6 +46,7 @@ from horn.runtime.repairs import Repairs
 from horn.runtime.watch import MARGIN_S, Watch
 from horn.saving import Lasting, cursor_of, manifest_facts, rows_of, stopped, stopped_at
 from horn.strategies import Topology
+from horn.topology import SPARE_FDS
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +58,9 @@ TICK_MS = 1000  # of the embedded ZooKeeper
 # to another, and it ends the process first.
 SILENCE_S = 86_400.0
 STOPPING = "Stopping at the next iteration, with a checkpoint; Ctrl-C again stops at once."
-# Open files: of a task for each other that it meets, of who starts them for each (its line, its
-# stack, its end, its session with an embedded ZooKeeper), and of both for everything else.
-FDS_PER_PEER = {"shm": 1, "ipc": 6, "tcp": 6}
-FDS_PER_TASK, SPARE_FDS = 5, 64
+# Open files of who starts tasks, for each: its line, its stack, its end, its session with an
+# embedded ZooKeeper.
+FDS_PER_TASK = 5
 URLS = {"shm": "shm://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
 
 
@@ -146,9 +146,7 @@ def check_room(settings: Settings) -> None:
     """
     n, topology = settings.n_processes, settings.topology
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # All ranks meet under allreduce or Downpour's messages, else the tasks of a group.
-    n_met = topology.n_ranks if topology.n_groups > 1 else topology.n_tasks
-    each = n_met * FDS_PER_PEER[settings.transport] + SPARE_FDS
+    each = topology.descriptors(settings.transport)
     mine = n * FDS_PER_TASK + SPARE_FDS
     for who, need in (("this process", mine), ("each of them", each)):
         if need > allowed:

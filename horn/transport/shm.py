@@ -126,9 +126,9 @@ class Shm(Transport):
         self._by_index: list[_Slot] = []
         self._steps: dict[tuple[int, ...], tuple[Step, list[_Slot], list[_Slot]]] = {}
         self._boxes: Mailboxes | None = None
-        # Each task has the end of a pipe that it alone can write to. Whose has ended is seen by all
-        # in an epoll that they have in common, as long as anybody holds the other end of the pipe:
-        # the hub, and the task before it.
+        # Each task has the end of a pipe that it alone can write to, and the other end of that of
+        # the next. Whose has ended is seen by all in an epoll that they have in common, as long as
+        # anybody holds the other end.
         self._ends: select.epoll | None = None
         self._held: list[int] = []
         self._handles: list[int] = []
@@ -209,6 +209,8 @@ class Shm(Transport):
             peer = self._peers[task]
             if not self._find_gone([task]):
                 peer.gone = ENDED
+                if self._boxes is not None:
+                    self._boxes.has_ended(task)
             if peer.sock is sock:
                 peer.sock = None
         sock.close()
@@ -350,26 +352,25 @@ class Shm(Transport):
 
     def _give(self, boxes: Mailboxes, plan: Plan, fd: int, patience: Patience) -> None:
         """The hub's memory to all; with the first, by what they see who has ended."""
-        n, given = self.n_tasks, list[list[int]]()
+        n, given = self.n_tasks, list[tuple[int, int]]()
         try:
             if self._ends is None:
                 self._ends = select.epoll()
-                given = [list(os.pipe2(os.O_CLOEXEC)) for _ in range(n)]
+                given = [os.pipe2(os.O_CLOEXEC) for _ in range(n)]
                 self._handles = [read for read, _ in given]
                 for read in self._handles:
                     self._ends.register(read, 0)  # a hang-up is always told
-                self._held = [*self._handles, given[HUB].pop()]
             for task, handle in enumerate(self._handles):
                 boxes.enter(task, handle)
             for task in self._peers:
-                more: list[int] = []
-                if given:
-                    more = [self._ends.fileno(), given[task][1], self._handles[(task + 1) % n]]
+                more = [self._ends.fileno(), *_kept(given, task)] if given else []
                 self._send(task, plan, (), patience, [fd, *more])
+            if given:
+                self._held = _kept(given, HUB)
         finally:
-            for pair in given:
-                for write in pair[1:]:
-                    os.close(write)
+            for end in itertools.chain(*given):
+                if end not in self._held:
+                    os.close(end)
 
     def _given(self, mine: bytes, size: int, patience: Patience, where: str) -> int:
         """The descriptor of what the hub gives."""
@@ -752,6 +753,11 @@ def _check_user(sock: socket.socket) -> None:
     uid = struct.unpack("3i", credentials)[1]
     if uid != os.getuid():
         raise Refused("connection", f"user {uid}", f"user {os.getuid()}")
+
+
+def _kept(pipes: Sequence[tuple[int, int]], task: int) -> list[int]:
+    """Of a pipe for each task, the ends that a task holds."""
+    return [pipes[task][1], pipes[(task + 1) % len(pipes)][0]]
 
 
 def _named(superstep: int) -> str:

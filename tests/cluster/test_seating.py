@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horn.cluster.seating import Host, Need, Waits, seat
+from horn.cluster.seating import Host, Need, Waits, check_files, seat
+from horn.errors import JobError
+from horn.topology import Topology
+
+
+def test_too_few_open_files_are_said_before_a_start():
+    there = [Host(name, "h", 100, 100, files=1024) for name in ("a", "b")]
+    check_files(Topology(1, 100), there)  # on one host
+    with pytest.raises(JobError, match="200 tasks: each needs up to 1264 open files.* 1024 on a"):
+        check_files(Topology(2, 100), there)
+    check_files(Topology(200, 1), [replace(host, files=0) for host in there])  # not known
+    check_files(Topology(1000, 1), there)  # it waits for more
 
 
 def hosts(*free: int, slots: int = 0) -> dict[str, Host]:
