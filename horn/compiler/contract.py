@@ -4,6 +4,10 @@ A sum over one axis of an expression over (b, o, i) is a *contraction* if the ex
 polynomial whose factors each vary along at most one axis besides the summed one: then it is a sum
 of matrix products. (input - weight)^2 summed over the synapses is sum(input^2) - 2 input @ weight'
 + sum(weight^2).
+
+Where both are close that sum loses digits, and may be less than 0. It matters to whoever asks how
+small it is, as sqrt, log, 1 / x do, and not to exp(-x): ``exact_sums`` are those that matter, and
+are summed as they are written.
 """
 
 from __future__ import annotations
@@ -50,6 +54,54 @@ def _contracted(node: Node, axis: str, count: Node) -> Node | None:
             return None
         total = ir.add(total, term)
     return total
+
+
+# A number that is added to a sum before its root is taken: less is there against 0 alone.
+MIN_OFFSET = 1e-3
+_ASKING = {Op.SQRT: 0, Op.LOG: 0, Op.POW: 0, Op.DIV: 1}  # which argument's relative error counts
+_COMPARING = (Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE)
+_THROUGH = frozenset({
+    Op.MUL, Op.NEG, Op.ADD, Op.ABS, Op.SQRT, Op.SELECT, Op.MAXIMUM, Op.MINIMUM, Op.RELU, Op.POW,
+    Op.DIV,
+})  # fmt: skip
+
+
+def exact_sums(*roots: Node) -> frozenset[Node]:
+    """The sums of squared differences over messages that are needed with all their digits, however
+    small they are: what is taken the root or logarithm of, divided by, or compared with 0.
+    """
+    asked: list[Node] = []
+    for node in ir.walk(*roots):
+        if node.op in _ASKING:
+            asked.append(node.args[_ASKING[node.op]])
+        elif node.op in _COMPARING and any(ir.is_const(a, 0.0) for a in node.args):
+            asked.extend(node.args)
+    found, seen = set(), set()
+    while asked:
+        node = asked.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op is Op.REDUCE:
+            if node.value == ("sum", "i") and _squares_a_sum(node.args[0]):
+                found.add(node)
+        elif node.op in _THROUGH and not _is_offset(node):
+            asked.extend(node.args)
+    return frozenset(found)
+
+
+def _is_offset(node: Node) -> bool:
+    return node.op is Op.ADD and any(ir.is_const(a) and a.value >= MIN_OFFSET for a in node.args)
+
+
+def _squares_a_sum(node: Node) -> bool:
+    """Whether its matrix products would be more, and of both signs, than what is summed."""
+    for n in ir.walk(node):
+        if n.op is Op.MUL and n.args[0] is n.args[1] and len(n.axes) == 3:
+            terms = monomials(n.args[0])
+            if terms is not None and len(terms) > 1:
+                return True
+    return False
 
 
 def _term(coefficient: float, factors: tuple[Node, ...], axis: str, count: Node) -> Node | None:

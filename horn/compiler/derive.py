@@ -1,7 +1,8 @@
 """Backward from forward: reverse-mode differentiation of IR.
 
 A value that a select does not choose contributes nothing, not even NaN: derivatives are multiplied
-inside the select.
+inside the select. At the edge of a domain a derivative is a limit that can be gone on with: that of
+sqrt(x), and of x ** p, is 0 at x = 0 where its formula says infinity, as that of abs(x) is.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ def _rules(n: Node, a: Node) -> list[Node | None]:
     """The adjoints of a node's arguments, from the node's adjoint a; None where there is none."""
     op, args = n.op, n.args
     x = args[0]
+    if op in _FACTORS and (somewhere := _alive(a)) is not None:
+        a = select(somewhere, a, const(0.0))
     if op is Op.ADD:
         return [a, a]
     if op is Op.SUB:
@@ -87,15 +90,21 @@ def _rules(n: Node, a: Node) -> list[Node | None]:
     if op is Op.DIV:
         return [over(a, args[1]), _neg(over(times(a, n), args[1]))]
     if op is Op.POW:
-        power = args[1]
-        base = times(a, power * make(Op.POW, x, power - 1.0))
-        return [base, times(a, n * make(Op.LOG, x)) if power.op is not Op.CONST else None]
+        power, inside = args[1], make(Op.NE, x, const(0.0))
+        base = power * make(Op.POW, x, power - 1.0)
+        if power.op is not Op.CONST or power.value < 1.0:
+            base = select(make(Op.OR, inside, power >= 1.0), base, const(0.0))
+        if power.op is Op.CONST:
+            return [times(a, base), None]
+        grown = select(inside, n * make(Op.LOG, x), const(0.0))
+        return [times(a, base), times(a, grown)]
     if op is Op.EXP:
         return [times(a, n)]
     if op is Op.LOG:
         return [over(a, x)]
     if op is Op.SQRT:
-        return [over(times(a, const(0.5)), n)]
+        # A factor, not a select around a: what it is multiplied with may be matrix products.
+        return [over(times(a, const(0.5)), select(make(Op.NE, n, const(0.0)), n, const(_INF)))]
     if op is Op.TANH:
         return [times(a, 1.0 - n * n)]
     if op is Op.SIN:
@@ -153,6 +162,32 @@ def _gated(a: Node) -> tuple[Node, Node] | None:
     if ir.is_const(y, 0.0):
         return c, x
     return (make(Op.NOT, c), y) if ir.is_const(x, 0.0) else None
+
+
+_INF = float("inf")
+# What multiplies an adjoint: by infinity, perhaps, where nothing reaches.
+_FACTORS = frozenset({Op.MUL, Op.DIV, Op.POW, Op.LOG, Op.LOG1P, Op.SQRT, Op.EXP, Op.EXPM1})
+
+
+def _alive(a: Node, depth: int = 3) -> Node | None:
+    """Where an adjoint that several selects have added to is not 0 for lack of any; None if that is
+    everywhere, or the adjoint is a select itself.
+    """
+    if a.op is Op.REDUCE and a.value[0] == "sum":
+        gate = _gated(a.args[0])
+        there = gate[0] if gate is not None else _alive(a.args[0], depth - 1) if depth else None
+        if there is None or a.value[1] not in there.axes:
+            return there
+        return ir.truth(reduce("any", a.value[1], there))
+    if a.op is not Op.ADD or not depth:
+        return None
+    gates = [_gated(x) for x in a.args]
+    sides = [
+        _alive(x, depth - 1) if g is None else g[0] for x, g in zip(a.args, gates, strict=True)
+    ]
+    if sides[0] is None or sides[1] is None:
+        return None
+    return make(Op.OR, sides[0], sides[1])
 
 
 def _neg(a: Node) -> Node:

@@ -34,6 +34,8 @@ def runs_as(network: Network) -> dict[str, str]:
         if loops:
             sparse = all(link.edges is not None for link in layer.links)
             parts.append("loop over edges" if sparse else "fused loop")
+            if layer.index in program.exact and not sparse:
+                parts[-1] += " (differences as written)"
         way = " + ".join(parts) or "elementwise"
         if layer.index in program.compact:
             way += ", live neurons only"

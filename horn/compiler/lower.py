@@ -9,6 +9,7 @@ from __future__ import annotations
 from horn import losses
 from horn.activations import softmax
 from horn.compiler import derive, ir, parse
+from horn.compiler.contract import exact_sums
 from horn.compiler.ir import Node, Op, const, leaf, load, make, mul, select
 from horn.compiler.messages import OUTPUT, TARGET, UPSTREAM, ZERO, Code, Outgoing, swap
 from horn.compiler.program import Frame, Input, Output, Program, Take, Target, verify
@@ -124,6 +125,7 @@ class Builder(Updates):
             loss,
             self.compact,
             self.probes,
+            frozenset(layer.index for layer in net.layers[1:] if self.codes[layer.index].exact),
         )
         verify(program)
         return program
@@ -142,8 +144,9 @@ class Builder(Updates):
             else ForwardIR(forward.output.args[0], forward.states, forward.push, None)
         )
         return Code(
-            layer, forward, backward, derive.derive(root, layer.parameters), interlayer, stable
-        )
+            layer, forward, backward, derive.derive(root, layer.parameters), interlayer, stable,
+            exact_sums(forward.output, *forward.states.values()),
+        )  # fmt: skip
 
     def check_messages(self) -> None:
         """A written backward and its receivers must mean the same by delta and push."""

@@ -37,6 +37,7 @@ class Code:
     stable: bool = (
         False  # derived starts from the summed input of a sigmoid with binary cross-entropy
     )
+    exact: frozenset[Node] = frozenset()  # sums that are no matrix products (contract.exact_sums)
     upstream: Node | None = None  # d loss / d output, when known
     delta: Node | None = None
 
@@ -180,7 +181,9 @@ class Messages(Storage):
         if phase == "forward":
             for position, _ in enumerate(layer.links):
                 frame = Frame(layer.index, position)
-                part = self.reduced(self.at_link(arg, code, position), "i", monoid, frame, stem)
+                here = self.at_link(arg, code, position)
+                exact = node in code.exact
+                part = self.reduced(here, "i", monoid, frame, stem, exact)
                 total = ir.combine(monoid, total, part)
             if layer.bias is not None:
                 total = ir.combine(monoid, total, self.at_bias(arg, code))

@@ -304,7 +304,8 @@ class Program:
 
     ``prologue`` runs once (synapse draws, per="run" draws); ``statements`` per batch. ``outputs``
     is the buffer (b, n) that the last layer sends, ``loss`` the buffer (b,) of each sample's loss
-    or None. ``probes`` maps the names of ``Engine.probe`` to buffers.
+    or None. ``probes`` maps the names of ``Engine.probe`` to buffers. ``exact``: layers that sum
+    squared differences as they are written, not by matrix products.
     """
 
     network: Network
@@ -315,6 +316,7 @@ class Program:
     loss: str | None
     compact: frozenset[int] = frozenset()
     probes: dict[str, str] = field(default_factory=dict)
+    exact: frozenset[int] = frozenset()
 
 
 def segments(program: Program) -> list[tuple[Statement, ...]]:

@@ -255,12 +255,14 @@ class Storage:
 
     # --- reductions over a link
 
-    def reduced(self, node: Node, axis: str, monoid: str, frame: Frame, stem: str) -> Node:
+    def reduced(
+        self, node: Node, axis: str, monoid: str, frame: Frame, stem: str, exact: bool = False
+    ) -> Node:
         """The reduction of a link expression over one of its axes, as an expression over what is
-        left.
+        left. exact : not by products in which digits are lost.
         """
         link = self.link(frame)
-        if monoid == "sum" and link.edges is None:
+        if monoid == "sum" and link.edges is None and not exact:
             found = contract(node, axis, self.count(frame, axis))
             if found is not None:
                 return self.resolve(found, frame, stem)

@@ -330,12 +330,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "div": (lambda a, b, y: _div(1.0, b), lambda a, b, y: -_div(y, b)),
     "neg": (lambda z, y: -1.0,),
     "pow": (
-        lambda a, b, y: b * _pow(a, b - 1.0) if number(b) != 0.0 else 0.0,
-        lambda a, b, y: y * _log(a),
+        # At the edge of their domains as in horn.compiler.derive.
+        lambda a, b, y: b * _pow(a, b - 1.0) if number(a) != 0.0 or number(b) >= 1.0 else 0.0,
+        lambda a, b, y: y * _log(a) if number(a) != 0.0 else 0.0,
     ),
     "exp": (lambda z, y: y,),
     "log": (lambda z, y: _div(1.0, z),),
-    "sqrt": (lambda z, y: _div(0.5, y),),
+    "sqrt": (lambda z, y: _div(0.5, y) if number(y) != 0.0 else 0.0,),
     "tanh": (lambda z, y: 1.0 - y * y,),
     "sin": (lambda z, y: _cos(z),),
     "cos": (lambda z, y: -_sin(z),),
