@@ -48,12 +48,24 @@ _MONOIDS = {
 }  # fmt: skip
 _SEQUENCES = (range, enumerate, zip, reversed, list, tuple)  # of what is known before the run
 _ORDER = "messages have no order: loop over them with for m in messages"
+_REAL = "a neuron computes with real numbers: keep the two parts in two variables"
 _INSTEAD: dict[Any, str] = {
     **dict.fromkeys((enumerate, zip, sorted, reversed, list, tuple, iter, next, map), _ORDER),
+    sorted: f"{_ORDER}, or put @horn.interpreted on the class, which runs it with all of Python",
+    complex: _REAL,
     print: 'leave it out here; a job with backend="python" runs the neuron as it is written',
     round: "write horn.math.floor(x + 0.5)",
     int: "write horn.math.floor(x)",
     super: "call the base class by its name: Base.forward(self, messages)",
+}
+_DRAWS = "draw with self.uniform(), self.normal() or self.bernoulli(p), which a run repeats"
+_INSTEAD_OF_MODULES = {
+    "random": _DRAWS,
+    "secrets": _DRAWS,
+    "time": "a neuron has no clock; self.iteration is the number of the batch",
+    "datetime": "a neuron has no clock; self.iteration is the number of the batch",
+    "numpy": "a neuron computes with numbers, not with arrays: take its functions from horn.math",
+    "cmath": _REAL,
 }
 
 
@@ -107,12 +119,29 @@ class Calls(Expressions):
         twin = getattr(target, "__name__", "")
         if twin in horn_math.OPS and hasattr(horn_math, twin):
             self.fail(node.func, f"{name} is not in the neuron language; write horn.math.{twin}")
+        instead = _INSTEAD_OF_MODULES.get(self.module_of(target, node.func))
+        if instead is not None:
+            if name.startswith(("np.random.", "numpy.random.")):
+                instead = _DRAWS
+            self.fail(node.func, f"{name} is not in the neuron language; {instead}")
         self.fail(
             node.func,
             f"{name} is not in the neuron language (calls allowed: {known}, and your"
             " own functions).\nWrite it with those, or pass it as Activation(name, "
             "f, df).",
         )
+
+    def module_of(self, target: Any, text: ast.expr) -> str:
+        """The package that a function is of, by the name that the text has for it, or its own."""
+        while isinstance(text, ast.Attribute):
+            text = text.value
+        module = self.expression(text) if isinstance(text, ast.Name) else None
+        if isinstance(module, types.ModuleType):
+            return module.__name__.partition(".")[0]
+        owner = (
+            getattr(target, "__module__", None) or type(getattr(target, "__self__", 0)).__module__
+        )
+        return str(owner).partition(".")[0]
 
     def call_any(self, function: Callable[..., Any], args: list[Any], node: ast.AST | None) -> Any:
         """Call a built-in function of horn.math, a user's function, or anything callable with

@@ -156,6 +156,12 @@ class Expressions:
         return method(node)
 
     def visit_Constant(self, node: ast.Constant) -> Any:
+        if isinstance(node.value, complex):
+            self.fail(
+                node,
+                f"{ast.unparse(node)} is no number of the neuron language: a neuron computes with "
+                "real numbers; keep the two parts in two variables",
+            )
         return self.wrap(node.value)
 
     def visit_Name(self, node: ast.Name) -> Any:

@@ -286,15 +286,23 @@ class Run(Calls):
             )
         else:
             word = _STATEMENTS.get(type(node), type(node).__name__.lower())
+            remedy = "; write it at the top of the file" if word == "import" else ""
             self.fail(
                 node,
                 f"{word} is not in the neuron language "
-                "(assignments, if, for m in messages and calls are)",
+                f"(assignments, if, for m in messages and calls are){remedy}",
             )
 
     def assign(self, target: ast.expr, value: Any, node: ast.AST) -> None:
         if isinstance(target, ast.Name):
             if value is None:
+                given = getattr(node, "value", None)
+                if isinstance(given, ast.Constant) and given.value is None:
+                    self.fail(
+                        given,
+                        f"None is no number; start {target.id!r} with one: 0.0 for a sum, "
+                        "-math.inf for the largest, math.inf for the smallest",
+                    )
                 self.fail(node, "this call returns nothing")
             self.frame.names[target.id] = value
         elif isinstance(target, ast.Attribute) and isinstance(
@@ -406,16 +414,18 @@ class Run(Calls):
             "the loop"
         )
         for name, place in places.items():
-            if name not in carried:
+            value = after.get(name)
+            if name in carried and not isinstance(value, Node):
+                self.fail(place, f"{name!r} is not a number after the loop")
+            # A temporary of the loop, perhaps with the name of something before it.
+            me = leaf(Op.CARRY, "boi", name)
+            if not isinstance(value, Node) or name not in carried or not _has(value, me):
                 frame.names[name] = Unset(
                     f"{name!r} holds what the last message left, which depends on the order "
-                    "of messages; "
-                    f"start it before the loop and add to it, or use it inside the loop only"
+                    "of messages; start it before the loop and add to it, or use it inside the "
+                    "loop only, and give what you need after the loop another name"
                 )
                 continue
-            value = after[name]
-            if not isinstance(value, Node):
-                self.fail(place, f"{name!r} is not a number after the loop")
             frame.names[name] = self.carried(name, before[name], value, place)
 
     def carried(self, name: str, start: Node, value: Node, place: ast.AST) -> Node:
@@ -586,6 +596,10 @@ def _peeled(
                 inner = found[mine]
                 return None if inner is None else ir.combine(monoid, inner, other)
     return None
+
+
+def _has(root: Node, node: Node) -> bool:
+    return any(n is node for n in ir.walk(root))
 
 
 def _within(c: Node, holds: bool, x: Exit) -> Exit:

@@ -1,0 +1,67 @@
+"""What a complaint says to write instead is in the language, and is what was meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from horn.compiler.ir import Op, leaf, reduce
+from horn.errors import CompileError
+from tests.compiler import texts
+
+
+def forward(*lines: str) -> str:
+    return "\n".join(("def forward(self, messages):", *(f"    {line}" for line in lines)))
+
+
+REFUSED = [
+    (
+        ["best = None", "for m in messages:", "    if best is None or m.input > best:",
+         "        best = m.input", "self.feedforward(best)"],
+        "None is no number; start 'best' with one: 0.0 for a sum, -math.inf for the largest",
+    ),
+    (["z = 0j", "self.feedforward(abs(z))"], "keep the two parts in two variables"),
+    (["self.feedforward(abs(complex(0, 1)))"], "keep the two parts in two variables"),
+    (
+        ["v = sorted(m.input for m in messages)", "self.feedforward(v[0])"],
+        "or put @horn.interpreted on the class, which runs it with all of Python",
+    ),
+    (["self.feedforward(random.gauss(0, 1))"], "self.normal()"),
+    (["self.feedforward(random.random())"], "self.uniform()"),
+    (["self.feedforward(np.random.normal())"], "self.normal()"),
+    (["self.feedforward(time.time())"], "self.iteration is the number of the batch"),
+    (["self.feedforward(np.clip(sum(m.input for m in messages), 0, 1))"], "horn.math"),
+    (["import random", "self.feedforward(0.5)"], "write it at the top of the file"),
+    (
+        ["v = total = 0.0", "for m in messages:", "    v = m.input", "    total += v",
+         "self.feedforward(total + v)"],
+        "'v' holds what the last message left",
+    ),
+    (
+        ["v = total = 0.0", "for m in messages:", "    total += v", "    v = m.input",
+         "self.feedforward(total)"],
+        "'total' depends on the order of messages (it also uses 'v'",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lines, said", REFUSED)
+def test_a_complaint_says_what_there_is_instead(tmp_path, lines: list[str], said: str):
+    made = texts.module(tmp_path, texts.source(forward(*lines), "import random\nimport time"))
+    with pytest.raises(CompileError) as caught:
+        texts.forward(made.N)
+    assert said in str(caught.value)
+
+
+def test_a_largest_message_starts_at_minus_infinity_as_the_complaint_says(tmp_path):
+    lines = ["best = -math.inf", "for m in messages:", "    if m.input > best:"]
+    lines += ["        best = m.input", "self.feedforward(best)"]
+    found = texts.forward(texts.module(tmp_path, texts.source(forward(*lines))).N)
+    assert found.output is reduce("max", "i", leaf(Op.INPUT, "bi"))
+
+
+def test_a_temporary_of_the_loop_may_have_the_name_of_something_before_it(tmp_path):
+    lines = ["v = 0.5", "total = v", "for m in messages:", "    v = m.input * m.weight"]
+    lines += ["    total += v * v", "self.feedforward(total)"]
+    found = texts.forward(texts.module(tmp_path, texts.source(forward(*lines))).N)
+    v = leaf(Op.INPUT, "bi") * leaf(Op.WEIGHT, "oi")
+    assert found.output is 0.5 + reduce("sum", "i", v * v)
