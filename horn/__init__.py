@@ -13,6 +13,7 @@ _HOME = {
     "AdaDelta": "optimizers",
     "Adagrad": "optimizers",
     "Adam": "optimizers",
+    "Aggregate": "aggregates",
     "Averaging": "strategies.averaging",
     "CompileError": "errors",
     "Constant": "initializers",
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from horn import data as data
     from horn import math as math
     from horn.activations import Activation as Activation
+    from horn.aggregates import Aggregate as Aggregate
     from horn.connections.dense import Dense as Dense
     from horn.connections.sparse import Sparse as Sparse
     from horn.errors import CompileError as CompileError

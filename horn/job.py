@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from horn.aggregates import Aggregate, check_name
 from horn.data import Dataset, as_dataset
 from horn.errors import DataError, JobError, ModelError
-from horn.network import Network
+from horn.network import Layer, Network
 from horn.optimizers import SGD, Optimizer
 
 
@@ -50,6 +52,8 @@ class Job:
     early_stopping : stop and keep the best by the validation data. Without it ``keep_best`` alone
     keeps the best.
     test : data that are evaluated once, after training.
+    aggregates : what else is measured after each epoch: by name, the column's in ``run.history``, a
+    ``horn.Aggregate``. On the samples that acc is measured on, in inference; it changes no weight.
     """
 
     network: Network
@@ -66,6 +70,7 @@ class Job:
     early_stopping: EarlyStopping | None = None
     keep_best: bool = False
     name: str = ""
+    aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, Network):
@@ -108,6 +113,7 @@ class Job:
                 "Job: early stopping and keep_best need validation data; add "
                 "validation=0.1 to hold out a tenth"
             )
+        set_(self, "aggregates", _aggregates(self.aggregates, self.network))
         if self.epochs is None and self.iterations is None:
             set_(self, "epochs", 10)
 
@@ -169,6 +175,40 @@ class Job:
             return replace(self, **changes)
         except TypeError as error:
             raise JobError(f"Job: {error}") from None
+
+
+def _aggregates(given: Any, network: Network) -> dict[str, Aggregate]:
+    """By name; their layers by name."""
+    if not isinstance(given, Mapping):
+        raise ModelError(
+            "Job: aggregates is a dict from a column's name to a horn.Aggregate, got "
+            f'{given!r}; write aggregates={{"active": horn.Aggregate("layer1", active)}}'
+        )
+    found = {}
+    for name, aggregate in given.items():
+        check_name(name)
+        where = f"Job: aggregates: {name!r}"
+        if not isinstance(aggregate, Aggregate):
+            raise ModelError(
+                f"{where} must be a horn.Aggregate, got {aggregate!r}; write "
+                f'horn.Aggregate("layer1", function)'
+            )
+        layer = aggregate.layer
+        if isinstance(layer, Layer) and any(layer is own for own in network.layers):
+            layer = layer.name
+        known = [own.name for own in network.layers]
+        if isinstance(layer, Layer):
+            raise ModelError(
+                f"{where} is of {layer!r} of another network; pass what net.layer of this one "
+                f"returned, or a name ({', '.join(known)})"
+            )
+        if layer not in known:
+            raise ModelError(
+                f"{where} is of layer {layer!r}, which the network does not have; its layers are "
+                f"{', '.join(known)}"
+            )
+        found[name] = replace(aggregate, layer=layer)
+    return found
 
 
 def integer_targets(data: Dataset) -> bool:

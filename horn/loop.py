@@ -16,6 +16,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from horn.aggregates import COLUMNS, named
 from horn.backends import Engine
 from horn.cursor import Cursor, plain, plain_row
 from horn.data import Dataset, permutation
@@ -27,19 +28,6 @@ from horn.progress import Progress
 
 CHECKED_AT_ONCE = 1 << 20  # numbers that are looked at together for NaN and infinity
 DEALS_APART = 1_000_003  # between the seeds of orders that are not the same
-COLUMNS = (
-    "epoch",
-    "iteration",
-    "loss",
-    "acc",
-    "val_loss",
-    "val_acc",
-    "learning_rate",
-    "seconds",
-    "samples_per_s",
-    "group_loss",
-    "groups",
-)
 
 
 class History:
@@ -50,13 +38,17 @@ class History:
     may be partial), iteration (updates so far), loss (of the training samples, as they were learned
     from), acc (of a sample of them, a twentieth, after the epoch), val_loss, val_acc,
     learning_rate (of the last update), seconds (since the start), samples_per_s, group_loss (of
-    each group's own samples; None with one group), groups (whose these are, by number).
+    each group's own samples; None with one group), groups (whose these are, by number), then those
+    of the job's aggregates.
     """
-
-    columns = COLUMNS
 
     def __init__(self, rows: Sequence[Mapping[str, Any]] = ()) -> None:
         self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Their names. A job that went on from a checkpoint may have had others before."""
+        return (*COLUMNS, *dict.fromkeys(name for row in self.rows for name in named(row)))
 
     @overload
     def __getitem__(self, key: str) -> list[Any]: ...
@@ -66,14 +58,14 @@ class History:
     def __getitem__(self, key: slice) -> list[dict[str, Any]]: ...
     def __getitem__(self, key: str | int | slice) -> Any:
         if isinstance(key, str):
-            if key not in COLUMNS:
-                raise KeyError(f"{key!r}; columns: {', '.join(COLUMNS)}")
+            if key not in self.columns:
+                raise KeyError(f"{key!r}; columns: {', '.join(self.columns)}")
             return [row.get(key) for row in self.rows]  # an earlier horn's have fewer
         return self.rows[key]
 
     def keys(self) -> tuple[str, ...]:
         """The columns: ``dict(history)`` is a dict of lists."""
-        return COLUMNS
+        return self.columns
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -190,7 +182,8 @@ class Loop:
         self.best: Best | None = None
         self.stopped_early = False
         self.trouble: Trouble | None = None
-        self.sample = _sample(job) if has_labels(job.network, job.data, job.target) else None
+        self.has_labels = has_labels(job.network, job.data, job.target)
+        self.sample = _sample(job) if self.has_labels or job.aggregates else None
 
     def cursor(self) -> Cursor:
         """Where it stands, at the boundary after an update."""
@@ -263,7 +256,13 @@ class Loop:
     def _watch(self, row: dict[str, Any]) -> None:
         """Measure the model, into the row."""
         job = self.job
-        if self.sample is not None:
+        if self.sample is not None and job.aggregates:
+            _, right, combined = self.engine.watch(self.sample)
+            n = len(self.sample)
+            row["acc"] = int(right) / n if self.has_labels else None
+            for (name, aggregate), value in zip(job.aggregates.items(), combined, strict=True):
+                row[name] = aggregate.of(float(value), n)
+        elif self.sample is not None:
             row["acc"] = _measure(self.engine, job, self.sample)["acc"]
         if job.validation is not None and job.network.loss is not None:
             found = _measure(self.engine, job, job.validation)
@@ -337,6 +336,7 @@ class Loop:
             "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
             "group_loss": None,
             "groups": None,
+            **dict.fromkeys(job.aggregates),
         }
 
     def _expect(self, rows: Array) -> None:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from horn.aggregates import named
+
 if TYPE_CHECKING:
     from horn.job import Job
 
@@ -58,6 +60,7 @@ def line(row: Mapping[str, Any], n_epochs: int | None = None) -> str:
         for name in ("loss", "acc", "val_loss", "val_acc")
         if row.get(name) is not None
     ]
+    parts += [f"{name} {value:#.4g}" for name, value in named(row).items() if value is not None]
     if row.get("group_loss"):
         parts.append(f"by group {_losses(row['group_loss'])}")
     parts.append(f"{count(row['samples_per_s'])} samples/s")

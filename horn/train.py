@@ -24,6 +24,7 @@ import numpy as np
 from horn import strategies, summary
 from horn.backends import BACKENDS, Setup, in_use, make
 from horn.checkpoint import Checkpoints
+from horn.compiler.lower import read_aggregate
 from horn.compiler.placement import Placement
 from horn.errors import CompileError, JobError
 from horn.identity import identity
@@ -214,6 +215,7 @@ def conduct(
         job = job.with_settings(network=job.network.rebuilt(seed=seed))
     job.check_data()
     _check_monitor(job)
+    _check_aggregates(job, backend)
     n_servers = servers or strategy.default_servers
     topology = Topology(groups, tasks, n_servers)
     strategy.check(job, topology)
@@ -304,6 +306,7 @@ def _train_here(
         min(job.batch_size, len(job.data)),
         job.dtype,
         threads,
+        tuple(job.aggregates.values()),
     )
     engine = make(backend, setup)
     if job.check:
@@ -554,6 +557,13 @@ def _check_monitor(job: Job) -> None:
             "early stopping watches val_acc, but accuracy needs class labels and two or more "
             'outputs; watch "val_loss"'
         )
+
+
+def _check_aggregates(job: Job, backend: str) -> None:
+    """They can be compiled: said before anything starts, not after the first epoch."""
+    if job.aggregates and in_use(backend, job.network) != "python":
+        for aggregate in job.aggregates.values():
+            read_aggregate(aggregate)
 
 
 def _check_backwards(job: Job, backend: str) -> None:

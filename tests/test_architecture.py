@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # other, homes of one layer may not. A new module needs a place: that is the point.
 LAYERS = [
     {"horn.errors", "horn.patience", "zk"},
-    {"horn.topology"},
+    {"horn.topology", "horn.aggregates"},
     {"horn._kernels", "horn.random", "horn.math", "horn.registry", "horn.cluster",
      "horn.checkpoint"},
     {"horn.data", "horn.activations", "horn.losses", "horn.initializers", "horn.schedules",

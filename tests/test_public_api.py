@@ -13,7 +13,7 @@ NAMES = {
     # what a user subclasses, and the neurons that are there
     "Neuron", "Synapse", "Parameter", "State", "interpreted", "Standard", "Dropout",
     # networks and jobs
-    "Network", "Job", "EarlyStopping", "Dense", "Sparse", "Activation", "Loss",
+    "Network", "Job", "Aggregate", "EarlyStopping", "Dense", "Sparse", "Activation", "Loss",
     "Constant", "Uniform", "Normal", "Glorot", "He", "LeCun",
     "SGD", "Adagrad", "RMSProp", "AdaDelta", "Adam", "Direct",
     "Step", "Exponential", "Cosine", "Warmup",

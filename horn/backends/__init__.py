@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from horn.aggregates import Aggregate
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
 from horn.network import Network
@@ -34,7 +35,8 @@ class Setup:
     """What an engine is made from. ``optimizer`` is None for an engine that only predicts.
 
     target : "labels", "input" or None, as in Job. batch_size : the largest batch of ``step``.
-    threads : at most so many; None means the cores of the machine.
+    threads : at most so many; None means the cores of the machine. aggregates : what ``watch``
+    measures, their layers by name.
     """
 
     network: Network
@@ -43,6 +45,7 @@ class Setup:
     batch_size: int = 32
     dtype: str = "float32"
     threads: int | None = None
+    aggregates: tuple[Aggregate, ...] = ()
 
 
 class Engine(Protocol):
@@ -75,6 +78,11 @@ class Engine(Protocol):
     def losses(self, data: Dataset) -> tuple[float, int]:
         """In inference over a whole data set: the sum of the losses, and how many labels are the
         largest output (0 without labels).
+        """
+
+    def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
+        """As ``losses``, and what each aggregate's numbers of all samples are combined to: their
+        sum (for a mean too), minimum or maximum.
         """
 
     def probe(self, rows: Array, *, iteration: int, first_sample: int) -> dict[str, Array]:
@@ -137,6 +145,14 @@ def fitting(
                 raise ModelError(f"{kind} {name}: {got}, expected {array.shape}")
             found.append((array, new))
     return iter(found)
+
+
+def combined(aggregate: Aggregate, before: float, numbers: Array) -> float:
+    """An aggregate of the samples so far and of some more, whose numbers (n,) these are."""
+    if aggregate.monoid == "sum":
+        return before + float(numbers.sum(dtype=np.float64))
+    largest = np.max if aggregate.monoid == "max" else np.min
+    return float(largest(numbers, initial=before))
 
 
 def make(backend: str, setup: Setup) -> Engine:

@@ -5,12 +5,13 @@ A backend is a Runner: it takes a Program, the persistent arrays and the data, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from horn.backends import Array, Memory, Places, Setup, fitting
+from horn.aggregates import Aggregate
+from horn.backends import Array, Memory, Places, Setup, combined, fitting
 from horn.compiler import lower
 from horn.compiler.program import Program
 from horn.compiler.share import Share
@@ -126,10 +127,12 @@ class CompiledEngine:
         return self._runners[key]
 
     def make_runner(self, kind: str, target: str | None) -> Runner:
-        """The runner of a program: "train", "infer" or "probe"."""
+        """The runner of a program: "train", "infer", "watch" (which also has the aggregates), or
+        "probe".
+        """
         optimizer = self.setup.optimizer
-        if kind == "infer":
-            program = lower.inference_program(self.network, target)
+        if kind in ("infer", "watch"):
+            program = self.inference(kind, target)
         elif optimizer is None:
             raise ModelError("this engine was made to predict: it has no optimizer")
         else:
@@ -137,8 +140,12 @@ class CompiledEngine:
                 self.network, optimizer, target, fuse=kind == "train", masked=self.masked
             )
         self.allocate(program)
-        size = self.predict_rows if kind == "infer" else self.setup.batch_size
+        size = self.predict_rows if kind in ("infer", "watch") else self.setup.batch_size
         return self.runner(program, self.arrays, self.setup, size)
+
+    def inference(self, kind: str, target: str | None) -> Program:
+        aggregates = self.setup.aggregates if kind == "watch" else ()
+        return lower.inference_program(self.network, target, aggregates)
 
     def allocate(self, program: Program) -> None:
         for name, buffer in program.buffers.items():
@@ -200,10 +207,20 @@ class CompiledEngine:
         ]
 
     def losses(self, data: Dataset) -> tuple[float, int]:
+        total, correct, _ = self._measured("infer", data, ())
+        return total, correct
+
+    def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
+        return self._measured("watch", data, self.setup.aggregates)
+
+    def _measured(
+        self, kind: str, data: Dataset, aggregates: Sequence[Aggregate]
+    ) -> tuple[float, int, list[float]]:
         target = self.target_kind(data)
-        runner = self._bound(self._runner("infer", target), data)
+        runner = self._bound(self._runner(kind, target), data)
         labels = data.y if target == "label" else None
         total, correct = 0.0, 0
+        found = [aggregate.empty for aggregate in aggregates]
         for start, rows in self._batches(len(data)):
             self._run(runner, rows, self._inference_scalars(len(rows)), start)
             if runner.program.loss is not None:
@@ -211,7 +228,10 @@ class CompiledEngine:
             if labels is not None:
                 output = runner.value(runner.program.outputs)
                 correct += int((output.argmax(axis=1) == labels[rows]).sum())
-        return total, correct
+            for k, aggregate in enumerate(aggregates):
+                numbers = runner.value(runner.program.aggregates[k])
+                found[k] = combined(aggregate, found[k], numbers)
+        return total, correct, found
 
     def probe(self, rows: Array, *, iteration: int, first_sample: int) -> dict[str, Array]:
         data = self._data

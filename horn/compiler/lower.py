@@ -6,8 +6,11 @@ neuron reads), thinning (who sits out), updates, and here the order of things.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from horn import losses
 from horn.activations import softmax
+from horn.aggregates import Aggregate
 from horn.compiler import derive, ir, parse
 from horn.compiler.contract import exact_sums
 from horn.compiler.ir import Node, Op, const, leaf, load, make, mul, select
@@ -40,6 +43,25 @@ def read_layer(
         _check_written(layer, forward, backward)
     interlayer = parse.function(layer.interlayer, OUTPUT) if layer.interlayer is not None else None
     return forward, backward, interlayer
+
+
+def read_aggregate(aggregate: Aggregate) -> Node:
+    """What an aggregate's function makes of a layer's outputs: one number per sample.
+
+    Raises
+    ------
+    CompileError : it is not in the language of interlayers, or makes a number per neuron.
+    """
+    function = aggregate.of_layer
+    node = parse.function(function, OUTPUT)
+    if "o" not in node.axes:
+        return node
+    name = getattr(function, "__name__", repr(function))
+    problem = (
+        f"{name} makes one number per neuron, but an aggregate is one number of the whole layer; "
+        "return output.mean(), output.sum(), output.max() or output.min() of it"
+    )
+    raise parse.error_of(function, problem)
 
 
 def _check_written(layer: Layer, forward: ForwardIR, backward: BackwardIR) -> None:
@@ -80,9 +102,11 @@ class Builder(Updates):
         thin: bool = True,
         written: frozenset[int] | None = None,
         masked: frozenset[int] = frozenset(),
+        aggregates: Sequence[Aggregate] = (),
     ) -> None:
         super().__init__(network, optimizer, fuse=fuse)
         self.target, self.thin, self.written, self.masked = target, thin, written, masked
+        self.aggregates = aggregates
 
     def build(self) -> Program:
         net = self.network
@@ -107,6 +131,7 @@ class Builder(Updates):
         for layer in net.layers[1:]:
             self.forward(self.codes[layer.index])
         loss = self.loss() if self.target is not None and net.loss is not None else None
+        aggregates = tuple(self.aggregate(k, each) for k, each in enumerate(self.aggregates))
         if self.training:
             for layer in reversed(net.layers):
                 self.backward(layer)
@@ -126,6 +151,7 @@ class Builder(Updates):
             self.compact,
             self.probes,
             frozenset(layer.index for layer in net.layers[1:] if self.codes[layer.index].exact),
+            aggregates,
         )
         verify(program)
         return program
@@ -196,14 +222,7 @@ class Builder(Updates):
         elif first.per == "batch":
             value = select(make(Op.NE, self.masks[0], ZERO), x, ZERO)
         else:
-            code = Code(
-                first,
-                ForwardIR(ZERO, {}, None, None),
-                None,
-                derive.derive(ForwardIR(ZERO, {}, None, None), ()),
-                None,
-            )
-            u = self.draw(leaf(Op.DRAW, "bo", ("uniform", 0, "sample")), code.layer)
+            u = self.draw(leaf(Op.DRAW, "bo", ("uniform", 0, "sample")), first)
             value = select(make(Op.LT, u, const(first.keep)), x, ZERO)
         self.buffer(output, axes)
         self.loop(Frame(0), [Output(output, value)])
@@ -243,6 +262,20 @@ class Builder(Updates):
     def where_member(self, layer: Layer, value: Node) -> Node:
         """A value of the neurons that a row has, 0 elsewhere; for a masked layer."""
         return select(make(Op.NE, load(members_of(layer), "bo"), ZERO), value, ZERO)
+
+    # -- aggregates
+
+    def aggregate(self, number: int, aggregate: Aggregate) -> str:
+        """Each sample's number (b,), of what a layer sent."""
+        layer = next(one for one in self.network.layers if one.name == aggregate.layer)
+        silent = ForwardIR(ZERO, {}, None, None)
+        code = self.codes.get(layer.index) or Code(
+            layer, silent, None, derive.derive(silent, ()), None
+        )
+        value = self.at_vertex(read_aggregate(aggregate), code, "aggregate")
+        name = self.buffer(f"aggregate.{number}", ("b",))
+        self.loop(Frame(layer.index), [Output(name, value)])
+        return name
 
     # -- loss
 
@@ -436,6 +469,8 @@ def training_program(
     ).build()
 
 
-def inference_program(network: Network, target: str | None) -> Program:
-    """Outputs, and with a target the loss of each sample."""
-    return Builder(network, None, target, fuse=True).build()
+def inference_program(
+    network: Network, target: str | None, aggregates: Sequence[Aggregate] = ()
+) -> Program:
+    """Outputs, with a target the loss of each sample, and its number of each aggregate."""
+    return Builder(network, None, target, fuse=True, aggregates=aggregates).build()

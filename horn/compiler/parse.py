@@ -708,6 +708,14 @@ def function(f: Callable[..., Any], *args: Node) -> Node:
     return result
 
 
+def error_of(f: Callable[..., Any], problem: str) -> CompileError:
+    """A complaint about a whole function, at its line if it has one."""
+    if not isinstance(f, types.FunctionType) or f.__name__ == "<lambda>":
+        return CompileError(problem)
+    source = source_of(f)
+    return source.error(source.tree, problem)
+
+
 def _roots(*nodes: Node | None) -> list[Node]:
     return [n for n in nodes if n is not None]
 

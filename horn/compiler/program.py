@@ -305,7 +305,8 @@ class Program:
     ``prologue`` runs once (synapse draws, per="run" draws); ``statements`` per batch. ``outputs``
     is the buffer (b, n) that the last layer sends, ``loss`` the buffer (b,) of each sample's loss
     or None. ``probes`` maps the names of ``Engine.probe`` to buffers. ``exact``: layers that sum
-    squared differences as they are written, not by matrix products.
+    squared differences as they are written, not by matrix products. ``aggregates`` are buffers
+    (b,): each sample's number of each aggregate.
     """
 
     network: Network
@@ -317,6 +318,7 @@ class Program:
     compact: frozenset[int] = frozenset()
     probes: dict[str, str] = field(default_factory=dict)
     exact: frozenset[int] = frozenset()
+    aggregates: tuple[str, ...] = ()
 
 
 def segments(program: Program) -> list[tuple[Statement, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,11 @@ class Engine:
             stage.check()
         loss = self.network.loss if setup.target is not None else None
         self._loss = translator.value(loss.f) if loss is not None else None
+        names = {stage.name: stage.index for stage in self.stages}
+        self._aggregates = [
+            (aggregate, names[aggregate.layer], translator.value(aggregate.of_layer))
+            for aggregate in setup.aggregates
+        ]
         self._arrays: dict[str, Array] = self.network.initial_parameters(self.dtype)
         self._states: dict[str, Array] = self.network.initial_states(self.dtype)
         self._learning = self._find_learning()
@@ -108,19 +113,39 @@ class Engine:
         return found | {f"{name}.gradient": gradient for name, gradient in batch.gradients.items()}
 
     def outputs(self, x: Array) -> Array:
-        found = list(self._predict(row.tolist() for row in np.asarray(x, np.float64)))
+        rows = (row.tolist() for row in np.asarray(x, np.float64))
+        found = [layers[-1] for layers in self._predict(rows)]
         return np.array(found, self.dtype).reshape(len(found), self.network.last.size)
 
     def losses(self, data: Dataset) -> tuple[float, int]:
+        return self._judged(data, lambda sent: None)
+
+    def _judged(
+        self, data: Dataset, look: Callable[[list[list[float]]], None]
+    ) -> tuple[float, int]:
+        """The sum of the losses and the right answers; ``look`` sees what all layers sent."""
         total, right = 0.0, 0
         samples = (self._read(data, row)[0] for row in range(len(data)))
-        for row, sent in enumerate(self._predict(samples)):
+        for row, layers in enumerate(self._predict(samples)):
+            look(layers)
+            sent = layers[-1]
             _, target, label = self._read(data, row)
             if self._loss is not None and target is not None:
                 total += number(passes.judge(self._loss, sent, target))
             if label is not None:
                 right += sent.index(max(sent)) == label
         return total, right
+
+    def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
+        found = [aggregate.empty for aggregate, _, _ in self._aggregates]
+
+        def look(sent: list[list[float]]) -> None:
+            for k, (aggregate, layer, function) in enumerate(self._aggregates):
+                value = passes.one_number(aggregate.of_layer, function, sent[layer])
+                found[k] = backends.combined(aggregate, found[k], np.array([value]))
+
+        total, right = self._judged(data, look)
+        return total, right, found
 
     def parameters(self) -> dict[str, Array]:
         return {name: array.copy() for name, array in self._arrays.items()}
@@ -213,14 +238,14 @@ class Engine:
         drawn = random.uniform(key, 0, range(layer.size), [sample], moment.iteration)[0]
         return [float(u < layer.keep) for u in drawn]
 
-    def _predict(self, samples: Iterable[Sequence[float]]) -> Iterator[list[float]]:
-        """What the last layer sends for each sample in turn, in inference."""
+    def _predict(self, samples: Iterable[Sequence[float]]) -> Iterator[list[list[float]]]:
+        """What all layers send for each sample in turn, in inference."""
         memory, states = self._memory(training=False), _flat(self._states)
         keep = self.network.layers[0].keep
         for k, x in enumerate(samples):
             moment = Moment(self.network.seed, False, self._updates, k, 0.0)
             sample = passes.forward(self.stages, [v * keep for v in x], moment, memory, states)
-            yield sample.sent[-1]
+            yield sample.sent
 
     # --- a batch
 

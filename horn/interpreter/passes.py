@@ -152,6 +152,21 @@ def _between(stage: Stage, leaves: list[Traced]) -> list[Any]:
     raise ModelError(f"{stage.name}: {problem}")
 
 
+def one_number(function: Any, translated: Any, layer: Sequence[float]) -> float:
+    """What an aggregate's function makes of a layer's outputs."""
+    made = translated(LayerOutput([Traced(v) for v in layer]))
+    if is_number(made):
+        return number(made)
+    name = getattr(function, "__name__", repr(function))
+    problem = (
+        f"{name} must return one number of the whole layer, as output.mean(), output.sum(), "
+        f"output.max() or output.min(); got {made!r}"
+    )
+    if hasattr(function, "__code__"):
+        raise places.error_at(function, problem)
+    raise ModelError(problem)
+
+
 def judge(loss: Any, sent: Sequence[Any], target: Sequence[float]) -> Any:
     """The loss of one sample: summed over the output neurons, if it is not one number for all."""
     rows = [

@@ -120,8 +120,9 @@ class GroupEngine(CompiledEngine):
 
     def make_runner(self, kind: str, target: str | None) -> Runner:
         optimizer = self.setup.optimizer
-        if kind == "infer":
-            program = lower.inference_program(self.network, target)
+        infers = kind in ("infer", "watch")
+        if infers:
+            program = self.inference(kind, target)
         elif optimizer is None:
             raise ModelError("this engine was made to predict: it has no optimizer")
         elif kind == "train":
@@ -129,14 +130,14 @@ class GroupEngine(CompiledEngine):
         else:
             raise JobError("a group of tasks has no probes; use one task")
         results = [] if program.loss is None else [program.loss]
-        if kind == "infer":
-            results.append(program.outputs)
-        n_groups = 1 if kind == "infer" else self.n_groups
+        if infers:
+            results += [program.outputs, *program.aggregates]
+        n_groups = 1 if infers else self.n_groups
         local = partition(program, self.placement, results, n_groups)
         if kind == "train":
             local = self.arranged(local)
         self.allocate(local)
-        size = self.predict_rows if kind == "infer" else -(-self.setup.batch_size // n_groups)
+        size = self.predict_rows if infers else -(-self.setup.batch_size // n_groups)
         runner = self.runner(local, self.arrays, self.setup, size, self.share)
         exchange = Exchange(
             runner,

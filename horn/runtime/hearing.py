@@ -17,10 +17,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from horn.aggregates import COLUMNS
 from horn.errors import Diverged, HornError, ProtocolError
 from horn.identity import shapes
 from horn.job import Job
-from horn.loop import COLUMNS, Ending, Trouble, divergence
+from horn.loop import Ending, Trouble, divergence
 from horn.patience import Patience
 from horn.progress import Progress
 from horn.runtime import control
@@ -144,7 +145,8 @@ class Record:
     def _unknown(self, epoch: int) -> dict[str, Any]:
         """The row of an epoch that group 0 told of to somebody who has gone."""
         iteration = min(epoch * self.job.iterations_per_epoch, self.job.n_iterations)
-        return {**dict.fromkeys(COLUMNS), "epoch": epoch, "iteration": iteration}
+        columns = (*COLUMNS, *self.job.aggregates)
+        return {**dict.fromkeys(columns), "epoch": epoch, "iteration": iteration}
 
 
 class Hearing:

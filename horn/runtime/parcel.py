@@ -21,6 +21,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 
+from horn.aggregates import Aggregate
 from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.data import Dataset
 from horn.errors import JobError, ModelError, ProtocolError
@@ -72,6 +73,14 @@ class StoppingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_delta: float
 
 
+class AggregateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An Aggregate. ``of_layer`` is a reference to the function."""
+
+    layer: str
+    of_layer: dict[str, Any]
+    of_samples: str
+
+
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a Job. ``optimizer`` is a thing as ``_thing_to_json`` writes it."""
 
@@ -87,6 +96,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: DataSpec
     validation: DataSpec | None
     test: DataSpec | None
+    aggregates: dict[str, AggregateSpec] = {}
 
 
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -240,6 +250,7 @@ class Draft:
     sources: dict[str, Any]
     optimizer: dict[str, Any]
     strategy: dict[str, Any]
+    aggregates: dict[str, AggregateSpec]
 
 
 def draft(job: Job, strategy: Strategy | None = None) -> Draft:
@@ -254,8 +265,14 @@ def draft(job: Job, strategy: Strategy | None = None) -> Draft:
         network = network_to_json(job.network, capture)
         optimizer = _thing_to_json(job.optimizer, "optimizer", capture)
         plan = _thing_to_json(strategy or AllReduce(), "strategy", capture)
-        found = Draft(network, capture.sources(whole_paths=True), optimizer, plan)
+        aggregates = {
+            name: AggregateSpec(a.layer, capture.reference(a.of_layer), a.of_samples)
+            for name, a in job.aggregates.items()
+        }
+        sources = capture.sources(whole_paths=True)
+        found = Draft(network, sources, optimizer, plan, aggregates)
         json.dumps([found.network, found.sources, found.optimizer, found.strategy])
+        json.dumps(msgspec.to_builtins(aggregates))
     except (ModelError, TypeError, ValueError) as error:
         raise JobError(
             f"this job cannot be given to other processes: {error}. With one task it need not be"
@@ -297,6 +314,7 @@ def pack(draft: Draft, job: Job, run: RunSpec, placement: Placement) -> Parcel:
             memory.add_data(job.data),
             None if job.validation is None else memory.add_data(job.validation),
             None if job.test is None else memory.add_data(job.test),
+            draft.aggregates,
         )
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         layers = sorted(placement.layers.items())
@@ -438,6 +456,10 @@ def _job(
     try:
         edges = {n.removeprefix("edges/"): a for n, a in arrays.items() if n[:6] == "edges/"}
         network = rebuild({"network": text.network}, edges, "the job", code)
+        aggregates = {
+            name: Aggregate(a.layer, code.resolve(a.of_layer), a.of_samples)
+            for name, a in spec.aggregates.items()
+        }
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise ProtocolError(f"parcel: {type(error).__name__}: {error}") from error
     optimizer = _thing_from_json(spec.optimizer, code, Optimizer)
@@ -457,6 +479,7 @@ def _job(
         None if stopping is None else EarlyStopping(**msgspec.structs.asdict(stopping)),
         spec.keep_best,
         spec.name,
+        aggregates,
     )
 
 

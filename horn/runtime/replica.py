@@ -110,8 +110,9 @@ class Replica(GroupEngine):
         if not strategy.is_joined:
             size = -(-size // self.n_parts)
         setup = Setup(
-            job.network, strategy.optimizer(job), job.target, size, job.dtype, seat.threads
-        )
+            job.network, strategy.optimizer(job), job.target, size, job.dtype, seat.threads,
+            tuple(job.aggregates.values()),
+        )  # fmt: skip
         super().__init__(
             setup,
             seat.placement,

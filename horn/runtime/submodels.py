@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn.backends import Array, Memory, Setup, fitting, make
+from horn.backends import Array, Memory, Setup, combined, fitting, make
 from horn.backends.compiled import CompiledEngine
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
@@ -62,7 +62,11 @@ class SubModels:
             for link in layer.links
         }
         # What people get, and what measures. It draws the initial numbers.
-        setup = Setup(self.network, None, job.target, dtype=job.dtype, threads=seat.threads)
+        self.aggregates = tuple(job.aggregates.values())
+        setup = Setup(
+            self.network, None, job.target, dtype=job.dtype, threads=seat.threads,
+            aggregates=self.aggregates,
+        )  # fmt: skip
         self.inference = make("kernels", setup)
         assert isinstance(self.inference, CompiledEngine)
         whole = {**self.inference.parameters(), **self.inference.states()}
@@ -87,7 +91,8 @@ class SubModels:
         self.losses_of = np.zeros(n)
         self.blocks: list[Array] = []  # by rank: gradients and States of its sub-models
         self.parts: list[tuple[dict[str, Array], dict[str, Array]]] = []  # the same by sub-model
-        self.pairs = np.zeros((self.n_ranks, 2))  # in ``losses``: sums and counts
+        # In ``losses`` and ``watch``, by rank: the sum, the count, and aggregates' numbers.
+        self.found = np.zeros((self.n_ranks, 2 + len(self.aggregates)))
         self.batch: tuple[Array, int, int] = (np.empty(0, np.int64), 0, 0)
         self.bounds = [0] * (n + 1)
         self.scripts: tuple[Script, Script] = ((), ())
@@ -158,7 +163,8 @@ class SubModels:
                     Channel(3 * rank, rank, to, "<f8", (len(mine),), "losses of sub-models"),
                     Channel(3 * rank + 1, rank, to, code, block.shape, "gradients of sub-models"),
                 ]
-            channels.append(Channel(3 * rank + 2, rank, to, "<f8", (2,), "sums of losses"))
+            shape = self.found.shape[1:]
+            channels.append(Channel(3 * rank + 2, rank, to, "<f8", shape, "sums of losses"))
         self.group.agree(channels)
         learned = tuple(c.part for c in channels if c.part % 3 < 2)
         measured = tuple(c.part for c in channels if c.part % 3 == 2)
@@ -315,20 +321,36 @@ class SubModels:
         self._scale()
         if self.n_ranks == 1:
             return self.inference.losses(data)
-        self.measured = data
-        self.group.run(self.scripts[1], self.work[1])
-        total, correct = self.pairs.sum(axis=0)
+        self._measure_together(data, False)
+        total, correct = self.found[:, :2].sum(axis=0)
         return float(total), int(correct)
+
+    def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
+        """As Engine.watch, in the same way."""
+        self._scale()
+        if self.n_ranks == 1:
+            return self.inference.watch(data)
+        self._measure_together(data, True)
+        total, correct = self.found[:, :2].sum(axis=0)
+        numbers = zip(self.aggregates, self.found[:, 2:].T, strict=True)
+        return float(total), int(correct), [combined(a, a.empty, some) for a, some in numbers]
+
+    def _measure_together(self, data: Dataset, is_watched: bool) -> None:
+        self.measured, self.is_watched = data, is_watched
+        self.group.run(self.scripts[1], self.work[1])
 
     def measure(self) -> None:
         """This task's part of the rows."""
-        data, n = self.measured, len(self.measured)
+        data, n, found = self.measured, len(self.measured), self.found[self.rank]
         start, stop = (n * r // self.n_ranks for r in (self.rank, self.rank + 1))
-        self.pairs[self.rank] = 0.0
+        found[...] = [0.0, 0.0, *(aggregate.empty for aggregate in self.aggregates)]
         if start < stop:
             y = None if data.y is None else data.y[start:stop]
             part = Dataset(data.x[start:stop], y, data.scale, data.name)
-            self.pairs[self.rank] = self.inference.losses(part)
+            if self.is_watched:
+                found[0], found[1], found[2:] = self.inference.watch(part)
+            else:
+                found[:2] = self.inference.losses(part)
 
     def probe(self, rows: Array, *, iteration: int, first_sample: int) -> dict[str, Array]:
         raise JobError("sub-models have no probes; use one task without a strategy")
@@ -435,7 +457,7 @@ class _Batch:
 
 
 class _Measuring:
-    """What the script of ``losses`` means."""
+    """What the script of ``losses`` and ``watch`` means."""
 
     def __init__(self, engine: SubModels) -> None:
         self.engine = engine
@@ -445,9 +467,9 @@ class _Measuring:
 
     def pack(self, index: int, outbox: Callable[[int], Array]) -> None:
         rank = self.engine.rank
-        outbox(3 * rank + 2)[...] = self.engine.pairs[rank]
+        outbox(3 * rank + 2)[...] = self.engine.found[rank]
 
     def unpack(self, index: int, inbox: Callable[[int], Array]) -> None:
         for rank in range(self.engine.n_ranks):
             if rank != self.engine.rank:
-                self.engine.pairs[rank] = inbox(3 * rank + 2)
+                self.engine.found[rank] = inbox(3 * rank + 2)

@@ -13,10 +13,10 @@ import pytest
 
 import horn
 from horn import strategies
+from horn.aggregates import COLUMNS
 from horn.compiler.placement import Placement
 from horn.data import digits, permutation
 from horn.errors import JobError
-from horn.loop import COLUMNS
 from horn.strategies import Mean, Requests, Strategy, Topology, View
 from horn.strategies.downpour import Downpour
 from tests.runtime.test_launch import nothing_is_left  # noqa: F401 (a fixture)

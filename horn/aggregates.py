@@ -1,0 +1,89 @@
+"""Numbers that a user names and sees while a job trains: of a layer's outputs, over samples.
+
+Pure; a command may import it without NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from horn.errors import ModelError
+
+# The columns of a history, before those that a user names.
+COLUMNS = (
+    "epoch",
+    "iteration",
+    "loss",
+    "acc",
+    "val_loss",
+    "val_acc",
+    "learning_rate",
+    "seconds",
+    "samples_per_s",
+    "group_loss",
+    "groups",
+)
+# What is told beside them of how far a job is.
+FACTS = ("n_epochs", "n_iterations", "per_epoch", "at")
+OF_SAMPLES = {"mean": "sum", "sum": "sum", "min": "min", "max": "max"}  # how parts are combined
+EMPTY = {"sum": 0.0, "min": float("inf"), "max": -float("inf")}
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One number of a layer's outputs, measured after every epoch.
+
+    layer : the layer, as ``net.layer`` returned it, or its name. of_layer : a function of the
+    layer's outputs for one sample, in the language of ``interlayer``, that returns one number, as
+    ``def active(output): return (output > 0).mean()``. of_samples : "mean", "sum", "min" or "max"
+    of these numbers over the samples.
+    """
+
+    layer: Any
+    of_layer: Callable[[Any], Any]
+    of_samples: str = "mean"
+
+    def __post_init__(self) -> None:
+        if not callable(self.of_layer):
+            raise ModelError(
+                f"Aggregate: of_layer is a function of a layer's outputs, got {self.of_layer!r}; "
+                "write  def active(output): return (output > 0).mean()  and pass active"
+            )
+        if self.of_samples not in OF_SAMPLES:
+            known = ", ".join(f'"{name}"' for name in OF_SAMPLES)
+            raise ModelError(f"Aggregate: of_samples is one of {known}; got {self.of_samples!r}")
+
+    @property
+    def monoid(self) -> str:
+        """How the numbers of some samples and of some others become those of both."""
+        return OF_SAMPLES[self.of_samples]
+
+    @property
+    def empty(self) -> float:
+        """What no samples have."""
+        return EMPTY[self.monoid]
+
+    def of(self, combined: float, n_samples: int) -> float:
+        """The aggregate, of what all samples' numbers are combined to."""
+        return combined / n_samples if self.of_samples == "mean" else combined
+
+
+def check_name(name: Any) -> None:
+    """Raises ModelError for what cannot be the name of a column."""
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ModelError(
+            f"Job: aggregates: {name!r} cannot be the name of a column; use letters, digits and _, "
+            'as in aggregates={"active": horn.Aggregate("layer1", active)}'
+        )
+    if name in COLUMNS or name in FACTS:
+        raise ModelError(
+            f"Job: aggregates: {name!r} is what horn measures itself; choose another name "
+            f"(taken: {', '.join((*COLUMNS, *FACTS))})"
+        )
+
+
+def named(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a row of the history, or of a note of progress, a user has named."""
+    return {k: v for k, v in row.items() if k not in COLUMNS and k not in FACTS}
