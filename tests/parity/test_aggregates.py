@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 import horn
 from horn import math
+from horn.aggregates import named
 from horn.backends import Setup, make
+from horn.cluster.voices import Told
 from horn.compiler import lower
 from horn.compiler.partition import partition
 from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS
@@ -277,6 +279,16 @@ def test_the_line_of_an_epoch_says_them():
     assert f"acc {row['acc']:.4f}  active {row['active']:#.4g}  spread" in stream.getvalue()
     assert "seen 85.00  " in stream.getvalue()
     assert json.loads(json.dumps(list(run.history)))[0]["seen"] == 85.0
+
+
+def test_a_cluster_tells_them_apart_from_what_else_it_tells(tmp_path, alone):
+    said = []
+    told = Told(said.append, 1, tmp_path / "progress")
+    told.begin(job())
+    told.step(1, 3, 0.5, 100.0)
+    assert named(said[-1].progress) == {}  # nothing but horn's own so far
+    told.epoch(alone.history[0])
+    assert tuple(named(said[-1].progress)) == NAMES
 
 
 # refused
