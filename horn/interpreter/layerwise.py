@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math as python_math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from horn.interpreter import places
 from horn.interpreter.tape import Traced, answering, listening, make
@@ -24,6 +24,30 @@ PARTLY = (
 _FOLDS: dict[str, Callable[[list[Any]], Any]] = {
     "sum": lambda values: sum(values, 0.0), "prod": python_math.prod, "max": max, "min": min,
 }  # fmt: skip
+
+
+class _Truth(int):
+    """What a comparison says of one neuron; the layer can be asked of it, as in
+    ``(output > 0).mean()``.
+    """
+
+    def _number(self) -> Traced:
+        return Traced(float(self), varies=True)
+
+    def sum(self) -> Any:
+        return self._number().sum()
+
+    def mean(self) -> Any:
+        return self._number().mean()
+
+    def prod(self) -> Any:
+        return self._number().prod()
+
+    def max(self) -> Any:
+        return self._number().max()
+
+    def min(self) -> Any:
+        return self._number().min()
 
 
 class _Asked(BaseException):
@@ -74,7 +98,7 @@ def run(f: Callable[..., Any], rows: Sequence[tuple[Any, ...]]) -> tuple[list[An
     def compare(outcome: bool, operands: tuple[Any, ...]) -> bool:
         nonlocal compared
         compared = compared or any(isinstance(x, Traced) and x.varies for x in operands)
-        return outcome
+        return cast(bool, _Truth(outcome))
 
     with answering(layer.ask), listening(compare):
         while True:

@@ -154,13 +154,18 @@ def _between(stage: Stage, leaves: list[Traced]) -> list[Any]:
 
 def one_number(function: Any, translated: Any, layer: Sequence[float]) -> float:
     """What an aggregate's function makes of a layer's outputs."""
-    made = translated(LayerOutput([Traced(v) for v in layer]))
-    if is_number(made):
-        return number(made)
+    leaves = [Traced(v, variable=True, varies=True) for v in layer]
+    made, _ = layerwise.run(translated, [(leaf,) for leaf in leaves])
+    wrong = [value for value in made if not is_number(value)]
+    varies = any(isinstance(value, Traced) and value.varies for value in made)
+    if not wrong and not varies and len({repr(number(value)) for value in made}) == 1:
+        return number(made[0])
     name = getattr(function, "__name__", repr(function))
     problem = (
         f"{name} must return one number of the whole layer, as output.mean(), output.sum(), "
-        f"output.max() or output.min(); got {made!r}"
+        f"output.max() or output.min(); got {wrong[0]!r}" if wrong else
+        f"{name} makes one number per neuron, but an aggregate is one number of the whole layer; "
+        "return output.mean(), output.sum(), output.max() or output.min() of it"
     )
     if hasattr(function, "__code__"):
         raise places.error_at(function, problem)
