@@ -114,6 +114,7 @@ class Partition:
             before.loss if before.loss is None else whole.get(before.loss, before.loss),
             frozenset(),
             {},
+            before.exact,
             tuple(whole.get(name, name) for name in before.aggregates),
         )
 
