@@ -5,6 +5,7 @@ The steps are in ``horn/loop.py``; here is what comes before and after them.
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import signal
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
 
 # The file that horn is importing a job from, while it does; ``train`` must not run then.
 importing: str | None = None
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -567,7 +571,15 @@ def _check_aggregates(job: Job, backend: str) -> None:
 
 
 def _check_backwards(job: Job, backend: str) -> None:
-    """Compare written backward methods with finite differences."""
+    """Compare written backward methods with finite differences, and warn of what never learns."""
+    from horn.compiler import explain
+
+    try:
+        for sentence in explain.never_learn(job.network):
+            logger.warning("%s", sentence)
+    except CompileError:
+        if backend != "python":
+            raise
     if not any(has_backward(layer.neuron) for layer in job.network.layers[1:-1]):
         return
     from horn.check import check_job

@@ -32,6 +32,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
     from horn import target as _target
     from horn.check import check_network, describe
     from horn.cli import _screen
+    from horn.compiler import explain
 
     job = _settings.apply(_target.load(target, args).job, settings)
     if seed is not None:
@@ -40,12 +41,14 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
     rows = check_network(job)
     # check=False is how a job says that a backward means to differ.
     wrong = [row for row in rows if not row.ok and job.check]
+    silent = explain.never_learn(job.network)
     if as_json:
         _screen.print_json(
             {
                 "schema": "horn.check/1",
                 "ok": not wrong,
                 "layers": [_row_as_json(row) for row in rows],
+                "never_learn": silent,
             }
         )
         return 1 if wrong else 0
@@ -54,6 +57,8 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
         [[r.layer, r.neuron, r.kind, r.runs_as, r.backward, _verdict(r, job.check)] for r in rows],
         err=False,
     )
+    for sentence in silent:
+        click.echo(f"\nwarning: {sentence}")
     layers = {layer.name: layer for layer in job.network.layers}
     for row in wrong:
         assert row.worst is not None

@@ -59,3 +59,58 @@ def kind(layer: Layer) -> str:
     if forward.push is not None:
         return "local rule"
     return "weighted sum" if derive.weighted_sum(forward.output)[0] else "other"
+
+
+def never_learn(network: Network) -> list[str]:
+    """A sentence for each layer with weights or Parameters that no gradient and no push reaches.
+    Raises CompileError if a neuron cannot be compiled.
+    """
+    layers = network.layers[1:]
+    if network.loss is None or any(layer.neuron.interpreted for layer in layers):
+        return []
+    read = {layer.index: lower.read_layer(layer, True) for layer in layers}
+    derived = {k.index: derive.derive(read[k.index][0], k.parameters) for k in layers}
+    reached = {network.last.index}
+    found = []
+    for layer in reversed(layers):
+        forward, backward, _ = read[layer.index]
+        own = derived[layer.index]
+        of_input, of_weight = (own.delta,) * 2 if own.is_weighted_sum else (own.input, own.weight)
+        here = layer.index in reached and forward.push is None
+        if backward is not None:
+            of_input = of_weight = backward.delta
+            here = True
+        senders = [read[k.source.index][1] for k in layer.links if k.source.index]
+        pushed = forward.push is not None or any(b and b.push is not None for b in senders)
+        if here and _flows(of_input):
+            reached.update(link.source.index for link in layer.links)
+        silent = []
+        if not pushed and not (here and _flows(of_weight)):
+            silent += [link.weight for link in layer.links]
+            silent += [layer.bias_name] if layer.bias is not None else []
+        of_parameters = own.parameters if backward is None else backward.parameters
+        silent += [
+            f"{layer.name}.{name}"
+            for name in layer.parameters
+            if not (here and _flows(of_parameters[name]))
+        ]
+        meant = ir.contains(forward.output, ir.Op.STOP_GRADIENT)
+        if silent and not meant:
+            found.append(_unreached(layer, silent, layer.index in reached))
+    return found[::-1]
+
+
+def _flows(gradient: ir.Node | None) -> bool:
+    return gradient is not None and not ir.is_const(gradient, 0.0)
+
+
+def _unreached(layer: Layer, silent: list[str], reached: bool) -> str:
+    name = layer.neuron.__name__
+    why = f"{name}.forward has no derivative by them: floor, sign and comparisons pass none"
+    if not reached:
+        why = "no gradient comes back to the layer from those that listen to it"
+    return (
+        f"layer {layer.index} {layer.name!r}: {', '.join(silent)} will never learn: {why}. Let "
+        "one through, as z + horn.math.stop_gradient(horn.math.sign(z) - z) does, write "
+        "backward, or push in forward"
+    )

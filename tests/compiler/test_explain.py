@@ -3,6 +3,7 @@
 import pytest
 
 import horn
+from horn import math
 from horn.compiler import explain
 from horn.neurons import BatchDropout, Dropout, Standard
 
@@ -78,3 +79,52 @@ def test_one_interpreted_layer_slows_them_all():
 )
 def test_kind(neuron, kind):
     assert explain.kind(network(neuron).layers[1]) == kind
+
+
+class Step(horn.Neuron):
+    """No gradient passes."""
+
+    def forward(self, messages):
+        self.feedforward(math.sign(sum(m.input * m.weight for m in messages)))
+
+
+class StraightThrough(horn.Neuron):
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.feedforward(z + math.stop_gradient(math.sign(z) - z))
+
+
+class Rounded(horn.Neuron):
+    """Its messages learn, its Parameter does not."""
+
+    size = horn.Parameter(1.0)
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(total * math.floor(self.size))
+
+
+def test_layers_below_a_step_never_learn():
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.layer(3, neuron=Standard)
+    net.layer(3, neuron=Step)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    below, step = explain.never_learn(net)
+    assert "layer 1 'layer1': layer1.weight, layer1.bias will never learn" in below
+    assert "no gradient comes back" in below
+    assert "layer 2 'layer2': layer2.weight, layer2.bias will never learn" in step
+    assert "Step.forward" in step and "stop_gradient" in step
+
+
+def test_a_parameter_that_no_gradient_reaches_never_learns():
+    (said,) = explain.never_learn(network(Rounded))
+    assert "layer1.size will never learn" in said and "weight" not in said.partition(" will")[0]
+
+
+@pytest.mark.parametrize(
+    "neuron",
+    [Standard, StraightThrough, Radial, Momentum, Saturating, BatchDropout, Hebb, Slow],
+)
+def test_what_learns_is_not_complained_of(neuron):
+    assert explain.never_learn(network(neuron)) == []
