@@ -87,7 +87,7 @@ class Traced:
         return getattr(operator, name)(*plain) if hasattr(operator, name) else make(name, *plain)
 
     def __bool__(self) -> bool:
-        return told(self.value != 0.0, self)
+        return bool(told(self.value != 0.0, self))  # Python takes nothing else here
 
     def __lt__(self, other: Any) -> bool:
         return told(self.value < number(other), self, other)
