@@ -10,6 +10,7 @@ Layout and reasons: docs/notes/0020.
 from __future__ import annotations
 
 import array
+import errno
 import fcntl
 import itertools
 import logging
@@ -164,8 +165,8 @@ class Shm(Transport):
                 self._read_all()
         else:
             self._dial(HUB, patience, where)
-            while not self._peers[HUB].is_met:
-                self._wait_for(HUB, patience, where, "its hello")
+            hub = self._peers[HUB]
+            self._wait_for(HUB, lambda: hub.is_met, patience, where, "its hello")
         self._lay_out([], mine, patience, where)
         self._cross(PLANNING, timeout_s, where, "its arrival")
         self._is_meeting = False
@@ -175,12 +176,17 @@ class Shm(Transport):
         peer, endpoint = self._peers[task], self._endpoints[task]
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
-            while True:
-                try:
-                    sock.connect("\0" + endpoint.removeprefix("shm://"))
-                    break
-                except BlockingIOError:  # many wait there already
-                    self._wait_for(task, patience, where, "an answer", poll=False)
+            name = "\0" + endpoint.removeprefix("shm://")
+            while code := sock.connect_ex(name):
+                if code != errno.EAGAIN:
+                    raise OSError(code, os.strerror(code))
+                time.sleep(SLICE_S)  # many wait there already
+                self._read_all()
+                if peer.sock is not None:  # it has made one meanwhile
+                    sock.close()
+                    return
+                if patience.left_s() <= 0:
+                    raise self._overdue(where, [task], lambda task: "room", patience.timeout_s)
             _check_user(sock)
             sock.send(self._hello())
         except OSError as error:
@@ -287,17 +293,17 @@ class Shm(Transport):
             pass  # it has gone already: then it needs no reason
 
     def _wait_for(
-        self, task: int, patience: Patience, where: str, what: str, poll: bool = True
+        self, task: int, is_there: Callable[[], bool], patience: Patience, where: str, what: str
     ) -> None:
-        """A slice of waiting for one task."""
-        if poll:
+        """Until what one task owes is there; what it gave before its end counts."""
+        while not is_there():
             self._poll.poll(SLICE_S * 1000)
-        else:
-            time.sleep(SLICE_S)
-        self._read_all()
-        self._look(where, [task], lambda task: what)
-        if patience.left_s() <= 0:
-            raise self._overdue(where, [task], lambda task: what, patience.timeout_s)
+            self._read_all()
+            if is_there():
+                return
+            self._look(where, [task], lambda task: what)
+            if patience.left_s() <= 0:
+                raise self._overdue(where, [task], lambda task: what, patience.timeout_s)
 
     # the plan
 
@@ -375,8 +381,7 @@ class Shm(Transport):
     def _given(self, mine: bytes, size: int, patience: Patience, where: str) -> int:
         """The descriptor of what the hub gives."""
         peer = self._peers[HUB]
-        while not peer.plans:
-            self._wait_for(HUB, patience, where, "memory for all")
+        self._wait_for(HUB, lambda: bool(peer.plans), patience, where, "memory for all")
         plan, fd = peer.plans.popleft()
         try:
             if plan.digest != mine:

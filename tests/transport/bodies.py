@@ -87,3 +87,16 @@ def short(t, pipe):
         t.exchange(step, range(t.n_tasks), TIMEOUT_S)
         t.barrier(step, TIMEOUT_S)
     return float(np.sum(t.inbox((t.task + 1) % t.n_tasks)))
+
+
+def wait_without_the_hub(t, pipe):
+    """Task 0 leaves, in order; then task 1 waits for task 2 alone."""
+    t.plan([Channel(1, 2, (1,), "<f4", (4,))], TIMEOUT_S)
+    if t.task == 0:
+        return "left"
+    if t.task == 2:
+        pipe.send("here")
+        signal.pause()
+    pipe.send("here")
+    pipe.recv()  # the first has gone
+    t.exchange(0, (1,), TIMEOUT_S)

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
 from horn.runtime.messages import Note
-from tests.transport.groups import TIMEOUT_S, all_to_all, good, run_steps, run_threads
+from horn.transport import PeerLost
+from tests.transport.groups import (
+    TIMEOUT_S,
+    Processes,
+    all_to_all,
+    good,
+    run_steps,
+    run_threads,
+)
 
 pytestmark = pytest.mark.net
 
@@ -51,3 +60,16 @@ def test_who_has_something_to_say_connects_and_both_may_at_once():
 
     for heard in good(run_threads("shm", 3, body)):
         assert all(found == [*range(20)] for found in heard.values()), heard
+
+
+@pytest.mark.cluster
+def test_a_death_is_seen_when_the_hub_has_left():
+    with Processes("shm", 4, "tests.transport.bodies:wait_without_the_hub") as group:
+        assert [group.read(task) for task in (1, 2)] == ["here"] * 2
+        assert group.result(0) == "left"
+        group.processes[0].join(60)
+        group.pipes[1].send("go on")
+        os.kill(group.processes[2].pid, signal.SIGKILL)
+        error = group.result(1)
+    assert isinstance(error, PeerLost) and error.lost == ("task 2",), error
+    assert "killed" in str(error)
