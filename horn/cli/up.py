@@ -135,13 +135,11 @@ def _zookeeper(
 ) -> str:
     """Off loopback it takes the key, or that it may do without is said."""
     import zk
-    from horn.cluster.tls import is_loopback, is_wanted
+    from horn.cluster.tls import is_loopback, is_wanted, server_context
     from horn.errors import JobError
 
     tls = None
     if key is not None and is_wanted(hosts or f"{address}:{port}"):
-        from horn.cluster.certificates import server_context
-
         tls = server_context(key)
     elif key is None and not is_open and not is_loopback(address):
         raise JobError(

@@ -30,7 +30,7 @@ def command(args: tuple[str, ...], key_file: str | None) -> int:
         raise JobError("the embedded ZooKeeper server is not installed; install horn-bsp again")
 
     def tls_for(address: str) -> ssl.SSLContext | None:
-        from horn.cluster.tls import is_loopback, is_wanted
+        from horn.cluster.tls import is_loopback, is_wanted, server_context
 
         key = _cluster.key_of(key_file)
         if not is_wanted(f"{address}:0") or (key is None and is_loopback(address)):
@@ -41,8 +41,6 @@ def command(args: tuple[str, ...], key_file: str | None) -> int:
                 f"its certificates are made of the cluster's key: make one with  horn keygen FILE  "
                 f"and give --key FILE, or set HORN_KEY"
             )
-        from horn.cluster.certificates import server_context
-
         return server_context(key)
 
     result = importlib.import_module("zk.__main__").main(list(args), tls_for, EPILOG)

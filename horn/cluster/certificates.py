@@ -8,7 +8,6 @@ what ends them is another key of the cluster. Names are not checked: the key is 
 from __future__ import annotations
 
 import datetime
-import ssl
 from collections.abc import Sequence
 
 from cryptography import x509
@@ -17,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from horn.cluster.keys import Key, Trust
-from horn.cluster.tls import context_of
 
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256 (FIPS 186)
 # Clocks of hosts do not matter. The end is RFC 5280's for "no well-defined expiration date".
@@ -79,11 +77,6 @@ class Authority:
         if uses:
             made = made.add_extension(x509.ExtendedKeyUsage(uses), critical=True)
         return made.sign(self._private, hashes.SHA256())
-
-
-def server_context(key: Key) -> ssl.SSLContext:
-    """For a server that only holders of the key, and the tasks of their jobs, can speak to."""
-    return context_of(Authority(key).trust("server"), is_server=True)
 
 
 def _name(text: str) -> x509.Name:

@@ -106,6 +106,13 @@ def context_of(trust: Trust, *, is_server: bool = False) -> ssl.SSLContext:
     return context
 
 
+def server_context(key: Key) -> ssl.SSLContext:
+    """For a server that only holders of the key, and the tasks of their jobs, can speak to."""
+    from horn.cluster.certificates import Authority
+
+    return context_of(Authority(key).trust("server"), is_server=True)
+
+
 def _load(context: ssl.SSLContext, identity: str) -> None:
     """The ssl module reads a key only from a file: from one in memory, which nobody else sees."""
     fd = os.memfd_create("horn-tls", os.MFD_CLOEXEC)

@@ -20,9 +20,10 @@ from horn.strategies import Pull, Push, Topology
 from horn.strategies._asking import Asking
 from horn.strategies._lasting import LastingServer
 from horn.strategies._pieces import Bundle, Piece, bundles
+from horn.strategies._seat import Found
 from horn.transport import CutOff, Place
 from horn.transport._hub import Hub
-from horn.transport._links import Found, Links
+from horn.transport._links import Links
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,10 +28,18 @@ from horn.runtime.costs import Costs, Machine, StepCost, Superstep
 from horn.runtime.search import Search
 from horn.topology import Topology
 
-if TYPE_CHECKING:
-    from horn.train import Run
-
 MAX_SHOWN = 4  # tasks whose shares are named one by one
+
+
+class Ran(Protocol):
+    """What a run says of itself: rows of the history, and the counters of each task."""
+
+    @property
+    def history(self) -> Sequence[Mapping[str, Any]]: ...
+    @property
+    def counters(self) -> Sequence[Mapping[str, Any]]: ...
+    @property
+    def iterations(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -116,7 +124,7 @@ class Plan:
         """How many messages all tasks send in a batch."""
         return sum(s.n_messages for s in self.supersteps)
 
-    def after(self, run: Run) -> Plan:
+    def after(self, run: Ran) -> Plan:
         """The same with what a run of it took."""
         rates = [row["samples_per_s"] for row in run.history if row["samples_per_s"] > 0]
         if not rates:

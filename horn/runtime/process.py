@@ -56,13 +56,14 @@ from horn.runtime.group import Group, task_name
 from horn.runtime.meeting import Meeting
 from horn.runtime.messages import Array
 from horn.runtime.parcel import Memory, Opened, RunSpec, open_parcel
-from horn.runtime.replica import Replica, Seat
+from horn.runtime.replica import Replica
 from horn.runtime.saver import Saver
 from horn.runtime.wire import Wire
 from horn.saving import part_name, restore
 from horn.sources import line_of
 from horn.strategies import Member, Topology
 from horn.strategies._pieces import pieces
+from horn.strategies._seat import Seat
 from horn.strategies._server import Server
 from horn.transport import PeerLost
 
@@ -224,6 +225,7 @@ class Process:
             check=_both(signs, None if guest is None else guest.check),
             servers=reunion,
             n_first=run.n_first,
+            start_s=len(STEPS) * run.start_timeout_s,
         )
         self.engine = engine = opened.strategy.engine(seat) or Replica(opened.strategy, seat)
         if run.journals and isinstance(engine, Replica):

@@ -7,66 +7,25 @@ The strategy says what is to be sent and waited for; here it is done. Every wait
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from horn.backends import Setup
 from horn.backends.compiled import Runner
 from horn.compiler.marks import first_needed, last_made, marked
-from horn.compiler.placement import Placement
 from horn.compiler.program import Post, Program
 from horn.data import Dataset
-from horn.job import Job
-from horn.runtime.control import STEPS
 from horn.runtime.engine import GroupEngine
 from horn.runtime.exchange import Exchange
-from horn.runtime.group import Group, Spent
 from horn.runtime.messages import Array
 from horn.runtime.wire import Wire
-from horn.strategies import Leave, Mean, Pull, Push, Requests, Strategy, Topology, View
+from horn.strategies import Leave, Mean, Pull, Push, Requests, Strategy, View
 from horn.strategies._pieces import Bundle
 from horn.strategies._pieces import pieces as all_pieces
-from horn.transport import Place, Transport
+from horn.strategies._seat import Seat
 
-if TYPE_CHECKING:  # most tasks never need them, nor ZeroMQ
+if TYPE_CHECKING:  # most tasks never need it, nor ZeroMQ
     from horn.runtime.lasting import LastingWire
-    from horn.transport._links import Found
-
-
-class Finds(Protocol):
-    """Where servers that last are found: ``runtime/reunion.py``."""
-
-    def place(self) -> Place: ...
-    def find(self, server: int) -> Found | None: ...
-    def check(self) -> None: ...
-
-
-@dataclass
-class Seat:
-    """A task's place in the run: what a strategy makes its engine from.
-
-    job : as the groups run it. group : the connection for supersteps, of all tasks if the strategy
-    is joined, else of this group's. wire : the connection for messages between batches, of all
-    ranks. initial : as in GroupEngine. spent : time and bytes of what goes between batches. check :
-    called now and then by who waits; raises what has happened beside it. servers : where they last,
-    how they are found. n_first : the groups that the job began with, if this one came later.
-    """
-
-    job: Job
-    topology: Topology
-    rank: int
-    placement: Placement
-    group: Group
-    wire: Transport | None = None
-    backend: str = "kernels"
-    threads: int | None = None
-    initial: Mapping[str, Array] | None = None
-    timeout_s: float = 60.0
-    spent: Spent = field(default_factory=Spent)
-    check: Callable[[], None] | None = None
-    servers: Finds | None = None
-    n_first: int = 0
 
 
 class Replica(GroupEngine):
@@ -77,7 +36,7 @@ class Replica(GroupEngine):
         self.strategy = strategy
         self.wire: Wire | LastingWire | None = None
         self.first_batch = 0  # where this group goes on, if it has come back or came later
-        self.agree_timeout_s = seat.group.agree_timeout_s or seat.timeout_s
+        self.start_s = seat.start_s
         self._lasts = seat.servers is not None
         if seat.servers is not None:
             from horn.runtime.lasting import LastingWire
@@ -178,7 +137,7 @@ class Replica(GroupEngine):
         clock = 0
         if self._lasts:
             assert self.wire is not None and not isinstance(self.wire, Wire)
-            clock = self.wire.join(len(STEPS) * self.agree_timeout_s)
+            clock = self.wire.join(self.start_s)
             self.first_batch = self.strategy.returns(self.remembered, clock)
             self.view.n_batches = self.first_batch
         if self.wire is not None and self.topology.n_servers and self.own_group == 0:

@@ -18,9 +18,10 @@ from horn.runtime.journal import Journal
 from horn.runtime.lasting import serve
 from horn.runtime.meeting import Meeting
 from horn.strategies._lasting import LastingServer
+from horn.strategies._seat import Found
 from horn.transport import Place
 from horn.transport._hub import Hub
-from horn.transport._links import URLS, Found
+from horn.transport._links import URLS
 
 PAUSE_S = 2.0  # who did nothing for so long asks ZooKeeper whose place it is
 

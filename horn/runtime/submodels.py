@@ -10,7 +10,7 @@ and, compact, their gradients and States. Then all merge the same, in the order 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,15 +18,33 @@ from horn.backends import Array, Memory, Setup, combined, fitting, make
 from horn.backends.compiled import CompiledEngine
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
+from horn.job import Job
+from horn.network import Layer, Link, Network
 from horn.runtime.masked import Masked, can_mask, is_faster
 from horn.runtime.merging import Parent
 from horn.runtime.small import Small
 from horn.runtime.task import Collect, Compute, Post, Script
+from horn.strategies._seat import Seat
+from horn.topology import Topology
 from horn.transport import Channel
 
-if TYPE_CHECKING:
-    from horn.runtime.replica import Seat
-    from horn.strategies.parallel_dropout import ParallelDropout
+
+class Cut(Protocol):
+    """How the network is cut into sub-models: what this engine needs of ``ParallelDropout``."""
+
+    @property
+    def keep(self) -> float | None: ...
+    @property
+    def redraw(self) -> int: ...
+    @property
+    def dropconnect(self) -> float: ...
+    def check(self, job: Job, topology: Topology) -> None: ...
+    def n_sub_models(self, topology: Topology) -> int: ...
+    def sizes(self, size: int, n_sub_models: int) -> list[int]: ...
+    def members(
+        self, network: Network, layer: Layer, n_sub_models: int, draw: int
+    ) -> list[Array]: ...
+    def rate(self, link: Link, n_sub_models: int) -> float: ...
 
 
 class SubModels:
@@ -39,7 +57,7 @@ class SubModels:
     alone trains them in one pass (``masked``).
     """
 
-    def __init__(self, strategy: ParallelDropout, seat: Seat) -> None:
+    def __init__(self, strategy: Cut, seat: Seat) -> None:
         job, topology = seat.job, seat.topology
         if seat.backend != "kernels":
             raise JobError(

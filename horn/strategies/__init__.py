@@ -3,7 +3,7 @@
 Each file here is one, its name (with - for _) what ``strategy=`` takes, its last line ``STRATEGY``;
 files with an underscore are what they share. A strategy is a frozen dataclass of settings. What it
 does between batches is written as generators that yield requests (``Mean``, ``Push``, ``Pull``) and
-touch no socket; ``horn/runtime/replica.py`` does what they ask for. See docs/notes/0031.
+touch no socket; ``_replica.py`` does what they ask for. See docs/notes/0031.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from horn.optimizers import Optimizer
 from horn.topology import Topology as Topology
 
 if TYPE_CHECKING:
-    from horn.runtime.replica import Seat
     from horn.strategies._pieces import Piece
+    from horn.strategies._seat import Seat
     from horn.strategies._server import Server
 
 Array = np.ndarray[Any, Any]
@@ -160,7 +160,7 @@ class Strategy:
         return job.optimizer
 
     def engine(self, seat: Seat) -> Member | None:
-        """What a task runs; None for a replica as ``horn/runtime/replica.py`` makes it."""
+        """What a task runs; None for a replica as ``_replica.py`` makes it."""
         return None
 
     def server(self, job: Job, number: int, pieces: Sequence[Piece], topology: Topology) -> Server:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from horn.backends import Array
 from horn.errors import ProtocolError
 from horn.runtime.messages import (
     Applied,
@@ -25,7 +26,6 @@ from horn.runtime.messages import (
     Wanted,
     Welcomed,
 )
-from horn.strategies import Array
 from horn.strategies._pieces import Bundle, bundles
 from horn.strategies._server import Server, _Kept
 

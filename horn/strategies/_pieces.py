@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from horn.backends import Array
 from horn.compiler.partition import homes
 from horn.compiler.placement import Placement
 from horn.compiler.share import Share
 from horn.network import Network
-from horn.strategies import Array, Topology
+from horn.topology import Topology
 from horn.transport import Channel
 
 PIECE_BYTES = 4 * 1024 * 1024

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from horn.backends import Array
 from horn.errors import ProtocolError
 from horn.optimizers import Optimizer
 from horn.runtime.messages import Ask, Gradients, Left, Meta, Parameters, Verdict, Wanted
-from horn.strategies import Array, Topology
 from horn.strategies._pieces import Piece, bundles
 from horn.strategies._updates import Update
+from horn.topology import Topology
 
 Answer = tuple[int, Meta, tuple[Array, ...]]
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
 from horn.errors import HornError, ProtocolError
 from horn.transport import _calls as calls
 from horn.transport._admission import Limits, room
-
-if TYPE_CHECKING:
-    from horn.transport._service import Service
 
 
 class Quotas(Limits, frozen=True, kw_only=True):
@@ -41,6 +38,15 @@ class Counters:
     n_late: int = 0
 
 
+class Sender(Protocol):
+    """What a call needs of its service."""
+
+    quotas: Quotas
+
+    def put(self, peer: bytes, parts: Sequence[bytes | memoryview]) -> None:
+        """Send parts to a peer; from any thread."""
+
+
 class Over(Exception):
     """Nobody waits for this call any more; a handler lets it pass."""
 
@@ -51,7 +57,7 @@ class Call:
     """
 
     def __init__(
-        self, service: Service, peer: bytes, ask: calls.Ask, request: Any, who: str, address: str
+        self, service: Sender, peer: bytes, ask: calls.Ask, request: Any, who: str, address: str
     ) -> None:
         self.request, self.address = request, address
         self.role, _, self.job = who.partition(":")
@@ -88,7 +94,7 @@ class Call:
         """Send. Raises Over."""
         if self._over:
             raise Over(self._over)
-        self._service._put(self._peer, [calls.encode(frame), *raw])
+        self._service.put(self._peer, [calls.encode(frame), *raw])
 
     def send(self, body: Iterable[bytes | memoryview]) -> None:
         """Send a body, as fast as it is read."""

@@ -33,6 +33,7 @@ from horn.runtime.messages import (
     Refused,
     Welcome,
 )
+from horn.strategies._seat import Found
 from horn.transport import Counters, Place
 from horn.transport._knock import Answer, Knock
 from horn.transport._linked import EPOCH, LINGER_S, LINK, Context, End, has_frame, received, spin
@@ -53,14 +54,6 @@ NOTICES = {
     zmq.TCP_KEEPALIVE_CNT: 3,
 }
 NOT_YET = "it has not registered"
-
-
-@dataclass(frozen=True)
-class Found:
-    """Where a server is, and since which epoch."""
-
-    endpoint: str
-    epoch: int
 
 
 @dataclass

@@ -302,14 +302,14 @@ class Service:
                 call.end("deadline")
                 self._problem(peer, number, Late(f"{self.name} did not answer in time"))
 
-    def _put(self, peer: bytes, parts: Sequence[bytes | memoryview]) -> None:
+    def put(self, peer: bytes, parts: Sequence[bytes | memoryview]) -> None:
         self._out.append((peer, parts))
         if self._wake >= 0:
             os.eventfd_write(self._wake, 1)
 
     def _problem(self, peer: bytes, number: int, error: HornError) -> None:
         problem = calls.Problem(number, type(error).__name__, str(error)[:4000])
-        self._put(peer, [calls.encode(problem)])
+        self.put(peer, [calls.encode(problem)])
 
     # the thread of a call
 

@@ -27,9 +27,9 @@ from horn.backends import Setup, make
 from horn.compiler.placement import Placement
 from horn.job import Job
 from horn.runtime.group import Group
-from horn.runtime.replica import Seat
 from horn.runtime.submodels import SubModels
 from horn.strategies import Topology
+from horn.strategies._seat import Seat
 from horn.strategies.parallel_dropout import ParallelDropout
 from horn.transport import Place, open_transport
 from tests.bench.contenders import dataset

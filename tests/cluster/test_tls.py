@@ -13,9 +13,10 @@ import pytest
 
 import zk
 from horn.cluster import tls
-from horn.cluster.certificates import Authority, server_context
+from horn.cluster.certificates import Authority
 from horn.cluster.coord import Coordinator
 from horn.cluster.keys import Credential, Key
+from horn.cluster.tls import server_context
 from horn.errors import JobError, NotFound, Unreachable
 from tests.apache import ApacheServer, free_ports, is_available
 from tests.cluster.agents import ROOT

@@ -1,0 +1,62 @@
+"""A task's place in a run: what a strategy makes its engine from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from horn.compiler.placement import Placement
+from horn.job import Job
+from horn.runtime.group import Group, Spent
+from horn.topology import Topology
+from horn.transport import Place, Transport
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where a server is, and since which epoch."""
+
+    endpoint: str
+    epoch: int
+
+
+class Finds(Protocol):
+    """Where servers that last are found: ``runtime/reunion.py``."""
+
+    def place(self) -> Place: ...
+    def find(self, server: int) -> Found | None: ...
+    def check(self) -> None: ...
+
+
+@dataclass
+class Seat:
+    """A task's place in the run: what a strategy makes its engine from.
+
+    job : as the groups run it. group : the connection for supersteps, of all tasks if the strategy
+    is joined, else of this group's. wire : the connection for messages between batches, of all
+    ranks. initial : as in GroupEngine. spent : time and bytes of what goes between batches. check :
+    called now and then by who waits; raises what has happened beside it. servers : where they last,
+    how they are found. n_first : the groups that the job began with, if this one came later.
+    start_s : how long tasks that start may take until they are there.
+    """
+
+    job: Job
+    topology: Topology
+    rank: int
+    placement: Placement
+    group: Group
+    wire: Transport | None = None
+    backend: str = "kernels"
+    threads: int | None = None
+    initial: Mapping[str, Array] | None = None
+    timeout_s: float = 60.0
+    spent: Spent = field(default_factory=Spent)
+    check: Callable[[], None] | None = None
+    servers: Finds | None = None
+    n_first: int = 0
+    start_s: float = 60.0
