@@ -35,7 +35,7 @@ LAYERS = [
     {"horn.runtime.messages", "horn.runtime"},
     {"horn.runtime.costs"},
     {"horn.runtime.assume", "horn.runtime.search"},
-    {"horn.runtime.blocks", "horn.runtime.journal", "horn.transport"},
+    {"horn.runtime.journal", "horn.transport"},
     {"horn.transport._framed"},
     {"horn.transport._zeromq"},
     {"horn.transport.inproc", "horn.transport.ipc", "horn.transport.tcp", "horn.transport.shm",

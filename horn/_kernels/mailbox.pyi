@@ -1,20 +1,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
 CONTROL_BYTES: int
 LINE_BYTES: int
 REASON_BYTES: int
 LEFT: int
 DONE: int
 MISMATCH: int
-SUM: int
-PRODUCT: int
-MAX: int
-MIN: int
 
 class Step:
     def __init__(
@@ -58,8 +50,3 @@ class Mailboxes:
     def digest(self, at: int, task: int) -> bytes: ...
     def call(self, task: int) -> None: ...
     def state(self, task: int) -> int: ...
-
-def gather(x: Array, columns: Array, block_out: Array) -> None: ...
-def scatter(block: Array, columns: Array, x_out: Array) -> None: ...
-def combine(blocks: list[Array], out: Array, op: int) -> None: ...
-def combine_at(block: Array, columns: Array, x_out: Array, op: int) -> None: ...

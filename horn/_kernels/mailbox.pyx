@@ -1,4 +1,4 @@
-"""Mailboxes in memory that the tasks of one host share, and kernels that fill and empty them.
+"""Mailboxes in memory that the tasks of one host share.
 
 Each task owns a segment and alone writes its counters and slots; only a doorbell is rung by others.
 A counter is published with a release store after what it counts, and read with an acquire load, so
@@ -12,7 +12,6 @@ Layout and reasons: docs/notes/0020.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.errno cimport errno
-from libc.string cimport memcpy
 from cpython.buffer cimport PyBuffer_FillInfo
 
 cdef extern from "sys/mman.h" nogil:
@@ -96,7 +95,6 @@ cdef enum:
 cdef enum:
     SPIN_NS = 2_000
     YIELD_NS = 1_000_000
-    SLAB = 2048       # elements: what stays in the first cache while all blocks are combined
 
 cdef enum:
     ALL_HERE = -1
@@ -466,103 +464,3 @@ cdef class Mailboxes:
 
     def state(self, int task):
         return horn_acquire(<uint64_t *>(self.base[task] + STATE))
-
-
-# Kernels between arrays and blocks. Neurons are the columns of a (batch, n) array.
-
-ctypedef fused number:
-    float
-    double
-    int64_t
-
-SUM, PRODUCT, MAX, MIN = 0, 1, 2, 3
-
-
-def gather(
-    const number[:, ::1] x,          # IN   (batch, n)
-    const int64_t[::1] columns,      # IN   (k,)
-    number[:, ::1] block_out,        # OUT  (batch, k)
-):
-    cdef Py_ssize_t row, j
-    with nogil:
-        for row in range(x.shape[0]):
-            for j in range(columns.shape[0]):
-                block_out[row, j] = x[row, columns[j]]
-
-
-def scatter(
-    const number[:, ::1] block,      # IN   (batch, k)
-    const int64_t[::1] columns,      # IN   (k,) each once
-    number[:, ::1] x_out,            # OUT  (batch, n), other columns are left alone
-):
-    cdef Py_ssize_t row, j
-    with nogil:
-        for row in range(block.shape[0]):
-            for j in range(columns.shape[0]):
-                x_out[row, columns[j]] = block[row, j]
-
-
-cdef inline void _fold(number *out, const number *block, Py_ssize_t n, int op) noexcept nogil:
-    cdef Py_ssize_t i
-    if op == 0:
-        for i in range(n):
-            out[i] = out[i] + block[i]
-    elif op == 1:
-        for i in range(n):
-            out[i] = out[i] * block[i]
-    elif op == 2:                    # NaN wins, as in NumPy
-        for i in range(n):
-            out[i] = out[i] if out[i] > block[i] or out[i] != out[i] else block[i]
-    else:
-        for i in range(n):
-            out[i] = out[i] if out[i] < block[i] or out[i] != out[i] else block[i]
-
-
-def combine(
-    list blocks,                     # IN   each (n,), at most 1,024, in the order of the tasks
-    number[::1] out,                 # OUT  (n,) may be the first block, no other
-    int op,
-):
-    """((block 0 op block 1) op block 2) ...: the same on every machine, whoever came first."""
-    cdef const number *from_[1024]
-    cdef const number[::1] view
-    cdef Py_ssize_t start, n, size = out.shape[0]
-    cdef int b, n_blocks = len(blocks)
-    if size == 0:
-        return
-    for b in range(n_blocks):
-        view = blocks[b]
-        from_[b] = &view[0]
-    with nogil:
-        start = 0
-        while start < size:
-            n = min(<Py_ssize_t>SLAB, size - start)
-            if from_[0] != &out[0]:
-                memcpy(&out[start], from_[0] + start, n * sizeof(number))
-            for b in range(1, n_blocks):
-                _fold(&out[start], from_[b] + start, n, op)
-            start += n
-
-
-def combine_at(
-    const number[:, ::1] block,      # IN   (batch, k)
-    const int64_t[::1] columns,      # IN   (k,) each once
-    number[:, ::1] x_out,            # INOUT (batch, n): x[:, columns] op= block
-    int op,
-):
-    cdef Py_ssize_t row, j
-    cdef number a, b
-    with nogil:
-        for row in range(block.shape[0]):
-            for j in range(columns.shape[0]):
-                a = x_out[row, columns[j]]
-                b = block[row, j]
-                if op == 0:
-                    a = a + b
-                elif op == 1:
-                    a = a * b
-                elif op == 2:
-                    a = a if a > b or a != a else b
-                else:
-                    a = a if a < b or a != a else b
-                x_out[row, columns[j]] = a

@@ -185,12 +185,6 @@ class Jobs:
                 raise Conflict(f"job {job!r} left {old.value} in the meantime") from None
             raise
 
-    def note_checkpoint(
-        self, job: str, description: bytes, leadership: Leadership | None = None
-    ) -> None:
-        """Record the last complete checkpoint."""
-        self._commit([Put(self.paths.checkpoints(job), description)], leadership)
-
     def remove(self, job: str) -> None:
         """Remove an ended job; Conflict while it is not."""
         state = self.state(job)

@@ -56,7 +56,7 @@ def test_a_job_from_entry_to_removal(zookeeper, connect):
     assert (jobs.result("j"), jobs.checkpoint("j")) == (b"", b"")
     master = Candidate(coord, coord.paths.leader("j")).wait_elected(10)
     jobs.change("j", State.PENDING, State.RUNNING, leadership=master)
-    jobs.note_checkpoint("j", b"ckpt-100", leadership=master)
+    coord.set(coord.paths.checkpoints("j"), b"ckpt-100")
     assert jobs.checkpoint("j") == b"ckpt-100"
     with pytest.raises(errors.Conflict, match="RUNNING; stop it first"):
         jobs.remove("j")

@@ -1,73 +1,13 @@
-"""Blocks packed, unpacked and combined as NumPy does it; the barrier and the mailboxes by hand."""
+"""The barrier and the mailboxes by hand."""
 
 from __future__ import annotations
 
-import functools
 import mmap
 import threading
 
-import numpy as np
 import pytest
 
-from horn._kernels import mailbox
 from horn._kernels.mailbox import DONE, MISMATCH, Mailboxes, Step
-
-DTYPES = [np.float32, np.float64, np.int64]
-OPS = {
-    mailbox.SUM: np.add,
-    mailbox.PRODUCT: np.multiply,
-    mailbox.MAX: np.maximum,
-    mailbox.MIN: np.minimum,
-}
-
-
-def numbers(rng, shape, dtype):
-    return (rng.standard_normal(shape) * 10).astype(dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("batch, n, k", [(1, 1, 1), (3, 5, 2), (0, 4, 2), (4, 6, 0), (17, 64, 33)])
-def test_gather_and_scatter_are_indexing(dtype, batch, n, k, rng):
-    x, block = numbers(rng, (batch, n), dtype), np.zeros((batch, k), dtype)
-    columns = rng.permutation(n)[:k]
-    x.flags.writeable = columns.flags.writeable = False
-
-    mailbox.gather(x, columns, block)
-    np.testing.assert_array_equal(block, x[:, columns])
-
-    out = numbers(rng, (batch, n), dtype)
-    expected = out.copy()
-    expected[:, columns] = block
-    mailbox.scatter(block, columns, out)
-    np.testing.assert_array_equal(out, expected)
-
-
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n_blocks, n", [(1, 5), (2, 0), (2, 1), (3, 2048), (5, 5003)])
-def test_combine_is_the_fold_in_task_order_bit_for_bit(op, dtype, n_blocks, n, rng):
-    blocks = [numbers(rng, n, dtype) for _ in range(n_blocks)]
-    if dtype != np.int64 and n > 1:
-        blocks[0][0] = blocks[-1][1] = np.nan
-    expected = functools.reduce(OPS[op], blocks)
-    out = np.empty(n, dtype)
-
-    mailbox.combine(blocks, out, op)
-    np.testing.assert_array_equal(out, expected)
-
-    mailbox.combine(blocks, blocks[0], op)  # into the first of them
-    np.testing.assert_array_equal(blocks[0], expected)
-
-
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_combine_at_touches_its_columns_only(op, dtype, rng):
-    x, block = numbers(rng, (7, 20), dtype), numbers(rng, (7, 6), dtype)
-    columns = rng.permutation(20)[:6]
-    expected = x.copy()
-    expected[:, columns] = OPS[op](x[:, columns], block)
-    mailbox.combine_at(block, columns, x, op)
-    np.testing.assert_array_equal(x, expected)
 
 
 def boxes_of(n_tasks, channels=(), may_spin=False):
