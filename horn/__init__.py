@@ -52,7 +52,7 @@ _HOME = {
     "Uniform": "initializers",
     "Warmup": "schedules",
     "interpreted": "neuron",
-    "plan": "runtime.planning",
+    "plan": "planner.plan",
     "train": "train",
 }
 _MODULES = ("data", "math")
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from horn.optimizers import Adam as Adam
     from horn.optimizers import Direct as Direct
     from horn.optimizers import RMSProp as RMSProp
-    from horn.runtime.planning import plan as plan
+    from horn.planner.plan import plan as plan
     from horn.schedules import Cosine as Cosine
     from horn.schedules import Exponential as Exponential
     from horn.schedules import Step as Step

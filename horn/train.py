@@ -1,6 +1,6 @@
 """Train a job on this machine: in this process, or in a group of task processes.
 
-The steps are in ``horn/loop.py``; here is what comes before and after them.
+The steps are in ``horn/training/loop.py``; here is what comes before and after them.
 """
 
 from __future__ import annotations
@@ -28,15 +28,13 @@ from horn.checkpoint import Checkpoints
 from horn.compiler.lower import read_aggregate
 from horn.compiler.placement import Placement
 from horn.errors import CompileError, JobError
-from horn.identity import identity
 from horn.job import Job
-from horn.journals import Journals
-from horn.loop import Ending, History, Loop
 from horn.model import Array, Description, Model, has_labels
 from horn.modelfile import check_writable
 from horn.neuron import has_backward
-from horn.progress import Lines, Progress
-from horn.saving import (
+from horn.strategies import Strategy, Topology
+from horn.strategies.allreduce import AllReduce
+from horn.training.checkpointing import (
     Alone,
     Lasting,
     Plan,
@@ -46,11 +44,13 @@ from horn.saving import (
     rows_of,
     stopped,
 )
-from horn.strategies import Strategy, Topology
-from horn.strategies.allreduce import AllReduce
+from horn.training.identity import identity
+from horn.training.journals import Journals
+from horn.training.loop import Ending, History, Loop
+from horn.training.progress import Lines, Progress
 
 if TYPE_CHECKING:
-    from horn.runtime.launch import Site
+    from horn.executor.launch import Site
 
 # The file that horn is importing a job from, while it does; ``train`` must not run then.
 importing: str | None = None
@@ -129,7 +129,7 @@ def train(
 
     seed : replaces the network's seed. threads : at most so many per task (by default the cores,
     divided by the tasks). progress : True for a line per epoch on stderr, or a
-    ``horn.progress.Progress``. timeout : seconds, after which training ends with Timeout.
+    ``horn.training.progress.Progress``. timeout : seconds, after which training ends with Timeout.
 
     With ``tasks`` above 1 the network is divided among so many processes, which give the answer of
     one. With ``groups`` above 1 there are as many replicas of it, each over its tasks, and
@@ -368,10 +368,10 @@ def _train_in_group(
     site: Site | None = None,
 ) -> _Trained:
     """All steps in processes of their own; what speaks against it is said before they start."""
-    from horn.runtime import trace
-    from horn.runtime.calibration import calibrate
-    from horn.runtime.launch import Settings, launch, launch_at
-    from horn.runtime.parcel import draft
+    from horn.executor import trace
+    from horn.executor.launch import Settings, launch, launch_at
+    from horn.planner.calibration import calibrate
+    from horn.process.job_spec import draft
 
     text = draft(job, group.strategy)
     if job.check:
@@ -415,7 +415,7 @@ def _train_in_group(
 
 def _placement(job: Job, group: _Group) -> Placement:
     """Where weights live and who computes what."""
-    from horn.runtime.planning import choose
+    from horn.planner.plan import choose
 
     mine = job.with_settings(batch_size=-(-job.batch_size // group.n_groups))
     return choose(mine, group.n_tasks, group.pins, transport=group.transport).placement

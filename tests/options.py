@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PROCESSES = "tests/runtime/test_options.py::"
-LAUNCH = "tests/runtime/test_launch.py::"
+PROCESSES = "tests/executor/test_options.py::"
+LAUNCH = "tests/executor/test_launch.py::"
 TRAINING = "tests/api/test_train.py::"
 RESUME = "tests/parity/test_resume.py::"
 COMMAND = "tests/cli/test_submit.py::"
@@ -46,7 +46,7 @@ TRAIN = {
     "tasks": guard("tasks = 1", PROCESSES + "test_groups_tasks_and_servers_are_processes[1-2-0]"),
     "servers": guard(
         "servers = None", PROCESSES + "test_groups_tasks_and_servers_are_processes[2-1-2]",
-        "tests/runtime/test_strategies.py::test_a_server_may_be_a_guest[2-1]",
+        "tests/executor/test_strategies.py::test_a_server_may_be_a_guest[2-1]",
     ),
     "strategy": guard(
         'strategy = "allreduce"', PROCESSES + "test_a_strategy_and_its_settings_are_what_groups_do"
@@ -72,7 +72,7 @@ TRAIN = {
     ),
     "start_timeout": guard(
         "start_timeout = 60.0",
-        "tests/runtime/test_starts.py::test_who_never_gets_to_say_a_word_is_named_in_time",
+        "tests/executor/test_starts.py::test_who_never_gets_to_say_a_word_is_named_in_time",
     ),
     "checkpoints": guard("checkpoints = None", PROCESSES + "test_so_many_checkpoints_are_kept"),
     "checkpoint_every": guard(
@@ -98,19 +98,20 @@ TRAIN = {
 # One that is "groups = 1" above is ignored for the whole run; these are deeper.
 DEEPER = {
     "barrier, in a task": (
-        "horn/runtime/meeting.py", 'every_superstep=run.barrier == "zookeeper"',
+        "horn/process/rendezvous.py", 'every_superstep=run.barrier == "zookeeper"',
         "every_superstep=False", TRAIN["barrier"].tests,
     ),
     "transport, in a run": (
-        "horn/runtime/launch.py", "url = URLS[settings.transport]", 'url = URLS["shm"]',
+        "horn/executor/launch.py", "url = URLS[settings.transport]", 'url = URLS["shm"]',
         TRAIN["transport"].tests,
     ),
     "threads, in a process": (
-        "horn/runtime/family.py", "dict.fromkeys(BLAS, str(threads))", 'dict.fromkeys(BLAS, "2")',
+        "horn/executor/processes.py", "dict.fromkeys(BLAS, str(threads))",
+        'dict.fromkeys(BLAS, "2")',
         TRAIN["threads"].tests,
     ),
     "backend, in a task": (
-        "horn/runtime/launch.py", "backend=settings.backend", 'backend="kernels"',
+        "horn/executor/launch.py", "backend=settings.backend", 'backend="kernels"',
         TRAIN["backend"].tests[:1],
     ),
 }  # fmt: skip

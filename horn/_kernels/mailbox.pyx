@@ -12,6 +12,7 @@ Layout and reasons: docs/notes/0020.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.errno cimport errno
+from libc.string cimport memcpy
 from cpython.buffer cimport PyBuffer_FillInfo
 
 cdef extern from "sys/mman.h" nogil:

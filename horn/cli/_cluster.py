@@ -14,7 +14,7 @@ from horn.errors import JobError
 
 if TYPE_CHECKING:
     from horn.cluster.client import Cluster, Status
-    from horn.cluster.keys import Key
+    from horn.security.keys import Key
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,7 +60,7 @@ def key_option(function: F) -> F:
 
 def key_of(path: str | None) -> Key | None:
     """The cluster's key, of --key or HORN_KEY."""
-    from horn.cluster.keys import Key
+    from horn.security.keys import Key
 
     return Key.from_environment() if path is None else Key.from_file(path)
 

@@ -19,7 +19,7 @@ from horn.errors import ClusterError, JobError, NotFound
 if TYPE_CHECKING:
     from horn.cluster.client import Cluster, Status
     from horn.cluster.submission import Submission
-    from horn.progress import Progress
+    from horn.training.progress import Progress
 
 LOOK_S = 0.1  # between two looks at the job
 AGAIN_S = 60.0  # for which ZooKeeper may be gone while a job is watched
@@ -181,7 +181,7 @@ class Watch:
 
     def look(self, cluster: Cluster) -> bool:
         """Show what is new, in this session; whether the job has ended."""
-        from horn.cluster.jobs import ENDED
+        from horn.coordination.jobs import ENDED
 
         self.cluster = cluster
         status = cluster.status(self.job)
@@ -215,7 +215,7 @@ class Watch:
         self._told = text or self._told
 
     def _rows(self, host: str) -> None:
-        from horn.cluster.depot import PROGRESS
+        from horn.cluster.store import PROGRESS
 
         while True:
             offset = self._offsets.get(host, 0)
@@ -250,7 +250,7 @@ class Watch:
 
 def attach(cluster: Cluster, job: str, path: Path, *, as_json: bool, quiet: bool) -> int:
     """Show a job until it ends, fetch its model; the exit code."""
-    from horn.progress import Lines, Progress
+    from horn.training.progress import Lines, Progress
 
     progress = Progress() if quiet else _screen.Bar() if sys.stderr.isatty() else Lines()
     watch = Watch(cluster, job, progress, quiet)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from horn.errors import JobError
-from horn.progress import Progress, count, line
+from horn.training.progress import Progress, count, line
 
 if TYPE_CHECKING:
     from horn.job import Job

@@ -166,7 +166,7 @@ def _there(zk_hosts: str | None, key_file: str | None) -> Iterator[Finding]:
 
 
 def _call(cluster: Any, name: str, member: Any) -> str:
-    from horn.cluster.desk import Have, Package
+    from horn.cluster.file_service import Have, Package
 
     begun = time.perf_counter()
     cluster.client(name, member).call("have", Package("0" * 64), Have, timeout_s=5.0)

@@ -17,7 +17,7 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, output: str | 
     """Save the model of JOB, which has SUCCEEDED, and print the file's name. For what was submitted
     with --detach, or whose submit has ended before it.
     """
-    from horn.cluster.jobs import State
+    from horn.coordination.jobs import State
     from horn.errors import Conflict
     from horn.modelfile import check_writable
 

@@ -40,11 +40,11 @@ def command(path: str, folder: str | None) -> None:
     Every worker and whoever submits needs a copy: --key FILE, or HORN_KEY=FILE. A key is never
     overwritten; a new one is a new file. horn's own ZooKeeper needs no certificates, only the key.
     """
-    from horn.cluster.keys import Key, generate
+    from horn.security.keys import Key, generate
 
     key = Key.from_file(path) if folder is not None and os.path.lexists(path) else generate(path)
     if folder is not None:
-        from horn.cluster.certificates import Authority
+        from horn.security.certificates import Authority
 
         own = Authority(key).trust("server")
         try:

@@ -17,7 +17,7 @@ def command(zk_hosts: str | None, key_file: str | None, state: str | None, user:
             limit: int, as_json: bool) -> None:  # fmt: skip
     """List jobs, newest first."""
     from horn.cli import _screen
-    from horn.cluster.jobs import State
+    from horn.coordination.jobs import State
     from horn.errors import JobError
 
     if state is not None and state.upper() not in State.__members__:

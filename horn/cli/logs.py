@@ -102,7 +102,7 @@ class _Reader:
 
     def follow(self, cluster: Cluster) -> bool:
         """Look for more, in this session; whether it is over: nothing is written after the end."""
-        from horn.cluster.jobs import ENDED
+        from horn.coordination.jobs import ENDED
 
         self.cluster = cluster
         self.look()

@@ -34,7 +34,7 @@ def command(
 ) -> None:
     """Have JOB go on from its last checkpoint, with the files that it was submitted with."""
     from horn.cli import _screen
-    from horn.cluster.resuming import resume
+    from horn.cluster.resume import resume
 
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)

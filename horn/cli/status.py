@@ -31,7 +31,7 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
     if it has ended, or ends, in another.
     """
     from horn.cli import _screen
-    from horn.cluster.jobs import ENDED, State
+    from horn.coordination.jobs import ENDED, State
     from horn.errors import JobError
 
     if wait_for is not None and job is None:
@@ -62,7 +62,7 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
 
 def _show_cluster(cluster: Cluster, as_json: bool) -> None:
     from horn.cli import _screen
-    from horn.cluster.jobs import ENDED
+    from horn.coordination.jobs import ENDED
 
     statuses = [s for s in cluster.all_statuses() if s.state not in ENDED]
     hosts = cluster.free(cluster.workers())

@@ -17,7 +17,7 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
             no_wait: bool, timeout: str) -> None:  # fmt: skip
     """Have JOBS save a checkpoint at the next boundary and stop."""
     from horn.cli import _screen
-    from horn.cluster.jobs import ENDED
+    from horn.coordination.jobs import ENDED
 
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         names = [cluster.find(job) for job in jobs]

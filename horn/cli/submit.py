@@ -13,7 +13,7 @@ from horn.errors import HornError
 if TYPE_CHECKING:
     from horn.cli._screen import FirstStep
     from horn.job import Job
-    from horn.runtime.planning import Plan
+    from horn.planner.plan import Plan
     from horn.train import Run
 
 
@@ -255,8 +255,8 @@ def _train(
 ) -> tuple[Run, FirstStep]:
     from horn.cli import _screen
     from horn.errors import Stopped
-    from horn.progress import Lines, Progress
     from horn.train import train
+    from horn.training.progress import Lines, Progress
 
     inner = Progress() if quiet else _screen.Bar() if sys.stderr.isatty() else Lines()
     progress = _screen.FirstStep(inner)
@@ -470,7 +470,7 @@ def _advise(job: Job, backend: str, options: dict[str, Any]) -> list[str]:
         return []
     from horn import strategies
     from horn.cli import _screen
-    from horn.runtime.planning import advice
+    from horn.planner.plan import advice
     from horn.topology import Topology
 
     strategy = strategies.make(options["strategy"])
@@ -517,8 +517,8 @@ def _tasks_plan(job: Job, assume: str | None, options: dict[str, Any]) -> Plan |
     """The plan of several tasks, or on another machine; None for one task here."""
     if options["tasks"] == 1 and assume is None:
         return None
-    from horn.runtime.assume import Assumption
-    from horn.runtime.planning import plan
+    from horn.planner.assumptions import Assumption
+    from horn.planner.plan import plan
 
     if assume is not None:
         try:

@@ -17,9 +17,9 @@ import click
 from horn.cli import _cluster
 
 if TYPE_CHECKING:
+    from horn.cluster.agent import Agent
     from horn.cluster.client import Cluster
-    from horn.cluster.keys import Key
-    from horn.cluster.worker import Agent
+    from horn.security.keys import Key
 
 PORT = 4675  # of ZooKeeper, where nodes have to find it
 START_S = 60.0  # for the nodes to find one another
@@ -54,7 +54,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
     """Start ZooKeeper and a worker here, and submit TARGET to them, with the options of horn
     submit; end with its exit code. Without TARGET, run until Ctrl-C.
     """
-    from horn.cluster.offer import Offer
+    from horn.cluster.capacity import Offer
 
     place = slurm(os.environ)
     if rank is None:
@@ -111,8 +111,8 @@ def _own_address() -> str:
     """That of this machine's name, by which the others reach it."""
     import socket
 
-    from horn.cluster.tls import is_loopback
     from horn.errors import JobError
+    from horn.security.tls import is_loopback
 
     name = socket.gethostname()
     try:
@@ -135,8 +135,8 @@ def _zookeeper(
 ) -> str:
     """Off loopback it takes the key, or that it may do without is said."""
     import zk
-    from horn.cluster.tls import is_loopback, is_wanted, server_context
     from horn.errors import JobError
+    from horn.security.tls import is_loopback, is_wanted, server_context
 
     tls = None
     if key is not None and is_wanted(hosts or f"{address}:{port}"):
@@ -160,7 +160,7 @@ def _folder(stack: ExitStack) -> Path:
 
 def _agent(stack: ExitStack, offer: Any) -> Agent:
     """The agent, in a thread."""
-    from horn.cluster.worker import Agent
+    from horn.cluster.agent import Agent
 
     agent = Agent(offer)
     thread = threading.Thread(target=agent.run, name="horn-agent", daemon=True)

@@ -50,11 +50,11 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
     machine, and give --key FILE.
     """
     from horn.cli import _screen
-    from horn.cluster.offer import Offer
+    from horn.cluster.agent import Agent
+    from horn.cluster.capacity import Offer
     from horn.cluster.user import User
-    from horn.cluster.worker import Agent
     from horn.errors import JobError
-    from horn.runtime.limits import Limits, guard
+    from horn.process.limits import Limits, guard
 
     if not zk_hosts:
         raise JobError("horn worker needs a ZooKeeper: --zk host:port[,host:port], or HORN_ZK")

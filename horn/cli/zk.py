@@ -30,7 +30,7 @@ def command(args: tuple[str, ...], key_file: str | None) -> int:
         raise JobError("the embedded ZooKeeper server is not installed; install horn-bsp again")
 
     def tls_for(address: str) -> ssl.SSLContext | None:
-        from horn.cluster.tls import is_loopback, is_wanted, server_context
+        from horn.security.tls import is_loopback, is_wanted, server_context
 
         key = _cluster.key_of(key_file)
         if not is_wanted(f"{address}:0") or (key is None and is_loopback(address)):

@@ -20,16 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horn.cluster import submission, tls
-from horn.cluster.coord import Coordinator
-from horn.cluster.jobs import ENDED, Jobs, State
-from horn.cluster.keys import Key
+from horn.cluster import submission
+from horn.cluster.job_controller import GROUPS, NOW, allocated, host_of
 from horn.cluster.master import RUNNING, Record, Report
-from horn.cluster.mastering import GROUPS, NOW, allocated, host_of
-from horn.cluster.members import Member, Membership
-from horn.cluster.records import Check, Node, Put, Step
-from horn.cluster.seating import Host, check_files
+from horn.cluster.scheduler import Host, check_files
 from horn.cluster.submission import Origin, Submission
+from horn.coordination.jobs import ENDED, Jobs, State
+from horn.coordination.membership import Member, Membership
+from horn.coordination.records import Check, Node, Put, Step
+from horn.coordination.session import Coordinator
 from horn.errors import (
     ClusterError,
     Conflict,
@@ -38,11 +37,13 @@ from horn.errors import (
     NotApplied,
     NotFound,
 )
+from horn.security import tls
+from horn.security.keys import Key
 from horn.topology import Topology
 
 if TYPE_CHECKING:
     from horn.cluster.packing import Package
-    from horn.transport._client import Client
+    from horn.rpc.client import Client
 
 COPIES = 2  # agents that a package is given to, so that the loss of one loses no job
 LAST = "@last"
@@ -154,8 +155,8 @@ class Cluster:
 
     def upload(self, package: Package) -> None:
         """Give a package to agents. Raises ClusterError if none takes it."""
-        from horn.cluster.desk import Done, Have
-        from horn.cluster.desk import Package as Named
+        from horn.cluster.file_service import Done, Have
+        from horn.cluster.file_service import Package as Named
 
         members = self.workers()
         if not members:
@@ -187,7 +188,7 @@ class Cluster:
 
     def client(self, name: str, member: Member) -> Client:
         """The service of a worker."""
-        from horn.transport._client import Access, Client
+        from horn.rpc.client import Access, Client
 
         known = f"{name} {member.endpoint}"
         if known not in self._clients:
@@ -378,7 +379,7 @@ class Cluster:
         """Forget an ended job and its files; its package too, unless another job that is listed has
         the same. Raises Conflict while it has not ended.
         """
-        from horn.cluster.desk import Done, Of
+        from horn.cluster.file_service import Done, Of
 
         state = self.jobs.state(job)
         if state not in ENDED:
@@ -416,7 +417,7 @@ class Cluster:
 
     def files(self, job: str) -> dict[str, dict[str, int]]:
         """What there is of a job: by worker, the sizes of its files."""
-        from horn.cluster.desk import Files, Of
+        from horn.cluster.file_service import Files, Of
 
         found = {}
         for name, member in self.workers().items():
@@ -439,7 +440,7 @@ class Cluster:
         """From ``offset`` (or so many lines from the end, or what is not older): where it begins,
         and what there is.
         """
-        from horn.cluster.desk import READ_BYTES, Got, Read
+        from horn.cluster.file_service import READ_BYTES, Got, Read
 
         member = self.workers().get(host)
         if member is None:
@@ -452,8 +453,8 @@ class Cluster:
 
     def fetch_model(self, job: str, path: Path) -> None:
         """The model of a job that succeeded, into a file."""
-        from horn.cluster.depot import MODEL
-        from horn.cluster.desk import Got, Read
+        from horn.cluster.file_service import Got, Read
+        from horn.cluster.store import MODEL
 
         members = self.workers()
         holders = [host for host, sizes in self.files(job).items() if MODEL in sizes]

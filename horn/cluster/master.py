@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from horn.cluster.jobs import ENDED, State
-from horn.cluster.seating import Host, Need, Waits, grown, seat
+from horn.cluster.scheduler import Host, Need, Waits, grown, seat
+from horn.coordination.jobs import ENDED, State
 
 RUN, STOP, END = "run", "stop", "end"  # aims of an order, in the order in which they can follow
 AIMS = (RUN, STOP, END)

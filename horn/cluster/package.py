@@ -21,8 +21,8 @@ from typing import Annotated, NoReturn, Self
 
 import msgspec
 
-from horn.cluster.keys import is_key_text
 from horn.errors import JobError, NotAllowed
+from horn.security.keys import is_key_text
 
 FORMAT = 1
 MAX_FILES = 4096

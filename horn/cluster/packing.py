@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horn.cluster import package
-from horn.cluster.keys import is_key_text
 from horn.cluster.package import CHUNK_BYTES, MAX_BYTES, MAX_FILES, BadPackage, File, Manifest
 from horn.errors import JobError, NotFound
+from horn.security.keys import is_key_text
 
 IGNORED = (".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
            ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from horn.cluster.keys import Key
-from horn.cluster.records import Node
+from horn.coordination.records import Node
 from horn.errors import JobError, NotAllowed
+from horn.security.keys import Key
 
 FORMAT = 2
 SPEC_BYTES = 256 * 1024

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 from typing import Protocol
 
 from horn.errors import BarrierTimeout, MemberLost
-from horn.runtime.messages import Array
 from horn.runtime.task import COMPUTE, POST, Script, Task
 from horn.transport import Channel, PeerLost, Transport
+from horn.wire.frames import Array
 
 
 class Work(Protocol):
@@ -35,7 +35,7 @@ class Work(Protocol):
 
 
 class Barrier(Protocol):
-    """What a superstep may have to pass besides its messages; cluster/barrier.py is one."""
+    """What a superstep may have to pass besides its messages; coordination/barrier.py is one."""
 
     def cross(self, generation: int, timeout_s: float) -> None: ...
 

@@ -1,9 +1,10 @@
 """Strategies: how groups, each a replica of the network over its tasks, stay together.
 
 Each file here is one, its name (with - for _) what ``strategy=`` takes, its last line ``STRATEGY``;
-files with an underscore are what they share. A strategy is a frozen dataclass of settings. What it
-does between batches is written as generators that yield requests (``Mean``, ``Push``, ``Pull``) and
-touch no socket; ``_replica.py`` does what they ask for. See docs/notes/0031.
+files with an underscore and packages are what they share. A strategy is a frozen dataclass of
+settings. What it does between batches is written as generators that yield requests (``Mean``,
+``Push``, ``Pull``) and touch no socket;
+``_replica`` does what they ask for. See docs/notes/0031.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from horn.optimizers import Optimizer
 from horn.topology import Topology as Topology
 
 if TYPE_CHECKING:
-    from horn.strategies._pieces import Piece
     from horn.strategies._seat import Seat
-    from horn.strategies._server import Server
+    from horn.strategies.parameter_server.pieces import Piece
+    from horn.strategies.parameter_server.server import Server
 
 Array = np.ndarray[Any, Any]
 
@@ -208,8 +209,8 @@ class Strategy:
 
 def names() -> list[str]:
     """The strategies there are."""
-    found = (m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
-    return sorted(name.replace("_", "-") for name in found)
+    found = (m for m in pkgutil.iter_modules(__path__) if not m.ispkg and m.name[0] != "_")
+    return sorted(m.name.replace("_", "-") for m in found)
 
 
 def load(name: str) -> type[Strategy]:

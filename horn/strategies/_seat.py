@@ -26,7 +26,7 @@ class Found:
 
 
 class Finds(Protocol):
-    """Where servers that last are found: ``runtime/reunion.py``."""
+    """Where servers that last are found: ``process/server_discovery.py``."""
 
     def place(self) -> Place: ...
     def find(self, server: int) -> Found | None: ...

@@ -18,8 +18,8 @@ from horn.job import Job
 from horn.optimizers import SGD, Adagrad, Direct, Optimizer, Slots
 from horn.schedules import Schedule
 from horn.strategies import Array, Leave, Pull, Push, Requests, Strategy, Topology, View
-from horn.strategies._pieces import Piece
-from horn.strategies._server import Policy, Server
+from horn.strategies.parameter_server.pieces import Piece
+from horn.strategies.parameter_server.server import Policy, Server
 
 PUSHED = "pushed"
 AVERAGE, ADAGRAD, JOB = "average", "adagrad", "job"  # what servers may apply

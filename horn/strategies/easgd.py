@@ -20,8 +20,8 @@ from horn.errors import JobError
 from horn.job import Job
 from horn.optimizers import SGD
 from horn.strategies import Array, Leave, Pull, Push, Requests, Strategy, Topology, View
-from horn.strategies._pieces import Piece
-from horn.strategies._server import Policy, Server
+from horn.strategies.parameter_server.pieces import Piece
+from horn.strategies.parameter_server.server import Policy, Server
 
 
 @dataclass

@@ -106,7 +106,7 @@ class ParallelDropout(Strategy):
         return f"{in_words(self)}, {self.n_sub_models(topology)} sub-models"
 
     def engine(self, seat: Any) -> Member:
-        from horn.runtime.submodels import SubModels
+        from horn.strategies.sub_models.engine import SubModels
 
         return SubModels(self, seat)
 

@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from horn.errors import JobError, MemberLost
-from horn.runtime.messages import DTYPES, Array, BadFrame, Message, Meta
+from horn.wire.frames import DTYPES, Array, BadFrame, Message, Meta
 
 
 @dataclass(frozen=True)

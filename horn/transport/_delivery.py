@@ -13,7 +13,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from horn.runtime.messages import (
+from horn.transport import Place, Transport
+from horn.transport._channel import Outlet
+from horn.transport._handshake import INCARNATION_BYTES, Door, refused
+from horn.transport._link import Link, always
+from horn.transport._stream import Frame, Stream
+from horn.wire.frames import (
     BODY_BYTES,
     BODY_SUM,
     MINOR,
@@ -32,11 +37,6 @@ from horn.runtime.messages import (
     decode,
     encode,
 )
-from horn.transport import Place, Transport
-from horn.transport._door import INCARNATION_BYTES, Door, refused
-from horn.transport._link import Link, always
-from horn.transport._slots import Outlet
-from horn.transport._stream import Frame, Stream
 
 # What may be under way to one peer before it says that it has used some: two chunks more than the
 # receiver waits before it says so, so that a stream of chunks never stops for want of a word.

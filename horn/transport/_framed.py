@@ -17,7 +17,10 @@ import numpy as np
 
 from horn.errors import BarrierTimeout
 from horn.patience import Patience
-from horn.runtime.messages import (
+from horn.transport import Channel, PeerLost, Place, checked, digest
+from horn.transport._channel import AHEAD, Inlet, Outlet, chunks
+from horn.transport._delivery import SLICE_S, Delivery, Outgoing, Peer
+from horn.wire.frames import (
     MENDS,
     Array,
     Arrived,
@@ -31,9 +34,6 @@ from horn.runtime.messages import (
     Refused,
     sum_of,
 )
-from horn.transport import Channel, PeerLost, Place, checked, digest
-from horn.transport._delivery import SLICE_S, Delivery, Outgoing, Peer
-from horn.transport._slots import AHEAD, Inlet, Outlet, chunks
 
 logger = logging.getLogger(__name__)
 

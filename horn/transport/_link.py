@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from horn.runtime.messages import Buffer
+from horn.wire.frames import Buffer
 
 
 class Link(Protocol):

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 
 from horn.errors import JobError
-from horn.runtime.messages import BODY_BYTES, MAX_BODIES, BadFrame, Buffer
+from horn.wire.frames import BODY_BYTES, MAX_BODIES, BadFrame, Buffer
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 

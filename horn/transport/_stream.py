@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from horn.runtime.messages import BadFrame, Buffer
+from horn.wire.frames import BadFrame, Buffer
 
 ACK_FRAMES = 64  # so many may have come before the peer is told so in a message of its own
 ASK_FRAMES = 64  # so many may come too early before the peer is asked again for those before them

@@ -24,13 +24,13 @@ from zmq.backend.cython import _zmq
 
 from horn._kernels import sockets
 from horn.errors import JobError
-from horn.runtime.messages import Buffer
 from horn.transport import Place
-from horn.transport._admission import Admission, of_a_job
 from horn.transport._framed import FramedTransport
 from horn.transport._link import always
-from horn.transport._way import MENDING, Way
-from horn.transport._zap import ZAP_DOMAIN, Gate, Zap, pair_of
+from horn.wire.admission import Admission, of_a_job
+from horn.wire.connection import MENDING, Way
+from horn.wire.frames import Buffer
+from horn.wire.zap import ZAP_DOMAIN, Gate, Zap, pair_of
 
 LIMITS = {
     zmq.MAXMSGSIZE: 8 * 1024 * 1024,  # [no limit]

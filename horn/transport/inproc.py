@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from horn.errors import JobError
-from horn.runtime.messages import HEADER, Buffer
 from horn.transport import Place
 from horn.transport._framed import FramedTransport
 from horn.transport._link import always
+from horn.wire.frames import HEADER, Buffer
 
 HIGH_WATER = 16  # frames that one task may have under way to another, as in ZeroMQ
 FULL_S = 0.001  # how often a sender looks whether there is room again

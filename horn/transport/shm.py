@@ -39,7 +39,15 @@ from horn._kernels.mailbox import (
 )
 from horn.errors import BarrierTimeout, JobError
 from horn.patience import Patience
-from horn.runtime.messages import (
+from horn.transport import Channel, PeerLost, Place, Transport, checked, digest
+from horn.transport._memfds import (
+    SEALS,
+    bodies_from_memfd,
+    bodies_from_packet,
+    bodies_to_memfd,
+    new_segment,
+)
+from horn.wire.frames import (
     HEADER_BYTES,
     Array,
     BadFrame,
@@ -55,14 +63,6 @@ from horn.runtime.messages import (
     Window,
     decode,
     encode,
-)
-from horn.transport import Channel, PeerLost, Place, Transport, checked, digest
-from horn.transport._memfds import (
-    SEALS,
-    bodies_from_memfd,
-    bodies_from_packet,
-    bodies_to_memfd,
-    new_segment,
 )
 
 logger = logging.getLogger(__name__)

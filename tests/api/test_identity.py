@@ -20,9 +20,16 @@ import pytest
 
 import horn
 from horn import activations, initializers, losses, optimizers, schedules, strategies
-from horn.digest import digest
 from horn.errors import CheckpointError
-from horn.identity import LEFT_OUT, Describer, check_same, differences, identity, uncompared
+from horn.training.digest import digest
+from horn.training.identity import (
+    LEFT_OUT,
+    Describer,
+    check_same,
+    differences,
+    identity,
+    uncompared,
+)
 
 DESCRIPTIONS = [
     "horn.job", "horn.network", "horn.data.dataset", "horn.optimizers", "horn.schedules",
@@ -449,7 +456,7 @@ def test_two_processes_find_the_same(tmp_path):
         (folder / "mine.py").write_text(FILE)
         (folder / "helpers.py").write_text(HELPERS)
         code = (
-            "import json, mine, horn; from horn.identity import identity; "
+            "import json, mine, horn; from horn.training.identity import identity; "
             "print(json.dumps(identity(mine.job(), 'allreduce', horn.Downpour())))"
         )
         done = subprocess.run(

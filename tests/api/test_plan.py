@@ -10,8 +10,8 @@ import pytest
 
 import horn
 from horn.errors import HornError, JobError, ModelError
-from horn.runtime import calibration
-from horn.runtime.costs import Machine
+from horn.planner import calibration
+from horn.planner.cost_model import Machine
 
 
 @pytest.fixture(autouse=True)

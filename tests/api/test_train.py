@@ -12,7 +12,7 @@ import pytest
 import horn
 from horn.data import permutation
 from horn.errors import DataError, Diverged, JobError, ModelError, Timeout
-from horn.progress import Progress, line
+from horn.training.progress import Progress, line
 from tests.api.fake import Scripted
 
 training: Any = importlib.import_module("horn.train")  # the attribute of horn is the function

@@ -29,8 +29,8 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 import zk
-from horn.cluster.barrier import RegionBarrier
-from horn.cluster.coord import Coordinator
+from horn.coordination.barrier import RegionBarrier
+from horn.coordination.session import Coordinator
 from tests.apache import ApacheServer, is_available
 
 METHODS = ("crossing", "strict", "kazoo")

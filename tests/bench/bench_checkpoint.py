@@ -24,9 +24,9 @@ import numpy as np
 import horn
 from horn.backends import Setup, make
 from horn.checkpoint import Checkpoints
-from horn.loop import Loop
-from horn.progress import Progress
-from horn.saving import Alone, Plan, choose, identity, part_name, restore
+from horn.training.checkpointing import Alone, Plan, choose, identity, part_name, restore
+from horn.training.loop import Loop
+from horn.training.progress import Progress
 
 SIZES = (2500, 2000, 1500, 1000, 500)
 EVERY_S = 30.0

@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 import horn
-from horn.progress import Progress
-from horn.runtime.calibration import calibrate
+from horn.planner.calibration import calibrate
+from horn.training.progress import Progress
 
 N_SAMPLES, BATCH, SIZES = 40_000, 100, (784, 512, 10)
 EVERY = (1, 4)  # push and pull every so many batches
@@ -109,7 +109,7 @@ def tasks_of(pid: int) -> dict[int, int]:
                 words = file.read().split(b"\0")
         except OSError:
             continue
-        if parent == pid and b"horn.runtime.process" in b" ".join(words):
+        if parent == pid and b"horn.process.main" in b" ".join(words):
             found[int(words[-2].rpartition(b":")[2])] = int(child)
     return found
 

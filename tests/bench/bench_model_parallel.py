@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.runtime.calibration import calibrate
+from horn.planner.calibration import calibrate
 from tests.bench.contenders import Contender, horn_side, told
 
 # steps in a block: not timed, timed

@@ -27,10 +27,10 @@ from horn.backends import Setup, make
 from horn.compiler.placement import Placement
 from horn.job import Job
 from horn.runtime.group import Group
-from horn.runtime.submodels import SubModels
 from horn.strategies import Topology
 from horn.strategies._seat import Seat
 from horn.strategies.parallel_dropout import ParallelDropout
+from horn.strategies.sub_models.engine import SubModels
 from horn.transport import Place, open_transport
 from tests.bench.contenders import dataset
 

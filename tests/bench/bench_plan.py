@@ -32,7 +32,7 @@ from horn.backends import Setup, make
 from horn.compiler.partition import homes
 from horn.compiler.placement import Placement
 from horn.compiler.share import Share
-from horn.runtime import calibration, planning
+from horn.planner import calibration, plan
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.transport import Place, open_transport
@@ -352,7 +352,7 @@ def candidates(described: horn.Job, n: int) -> list[tuple[Placement, float, Any]
     """The chosen placement first, then the next cheapest, then some at random; with their costs
     and the search's own names for them.
     """
-    search = planning.search(described, N_TASKS)
+    search = plan.search(described, N_TASKS)
     chosen, _ = search.run()
     tried = sorted(
         (choice for choice in search.known if search.seconds(choice) < float("inf")),
@@ -381,7 +381,7 @@ def bench(workers: Workers, name: str, args: argparse.Namespace) -> dict[str, An
     times: list[list[float]] = [[] for _ in found]
     spent: list[Any] = [None] * len(found)
     for _ in range(args.rounds):
-        now = planning.search(described, N_TASKS, machine=calibration.measure(described.dtype))
+        now = plan.search(described, N_TASKS, machine=calibration.measure(described.dtype))
         for key in range(len(found)):
             n = int(args.seconds / args.rounds / found[key][1])
             answers = workers("run", key, min(max(n, 4), 500))
@@ -449,7 +449,7 @@ def bench_one(names: list[str], args: argparse.Namespace) -> list[dict[str, Any]
             if described.dtype not in machines:
                 machines[described.dtype] = calibration.measure(described.dtype)
             machine = machines[described.dtype]
-            search = planning.search(described, 1, machine=machine, threads=1)
+            search = plan.search(described, 1, machine=machine, threads=1)
             predicted = search.costs.seconds(search.program)
             rows = np.arange(described.batch_size) % len(described.data)
             engine.step(rows, iteration=0, first_sample=0)

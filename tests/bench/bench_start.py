@@ -4,7 +4,7 @@
 
 A tiny job, two iterations: nearly all of it is starting. Packets are those that ZooKeeper's server
 received, by its own count; descriptors those of the task that has most, while all train.
-tests/runtime/test_growth.py holds the counts.
+tests/executor/test_growth.py holds the counts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import numpy as np
 
 import horn
 import zk
-from horn.progress import Progress
-from horn.runtime.launch import Settings, launch
-from horn.runtime.parcel import draft
-from horn.runtime.planning import choose
+from horn.executor.launch import Settings, launch
+from horn.planner.plan import choose
+from horn.process.job_spec import draft
 from horn.strategies.allreduce import AllReduce
-from tests.runtime.test_launch import children
+from horn.training.progress import Progress
+from tests.executor.test_launch import children
 
 HIDDEN = 256
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from horn._kernels import blas
-from horn.runtime.calibration import calibrate
+from horn.planner.calibration import calibrate
 from tests.bench.calm import interleaved
 from tests.bench.contenders import (
     MOMENTUM,

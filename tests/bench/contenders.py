@@ -51,12 +51,12 @@ def placement(sizes: str, n_tasks: int, batch: int) -> Placement:
     if chosen:
         links, layers = (part.split(",") for part in chosen.split(":"))
         return Placement({(k + 1, 0): w for k, w in enumerate(links)}, dict(enumerate(layers)))
-    from horn.runtime import planning
+    from horn.planner import plan
 
     data = dataset(sizes)
     job = horn.Job(network(sizes), data=(data.x, data.y),
                    optimizer=horn.SGD(RATE, momentum=MOMENTUM), batch_size=batch)  # fmt: skip
-    return planning.choose(job, n_tasks, transport="shm").placement
+    return plan.choose(job, n_tasks, transport="shm").placement
 
 
 def horn_side(pipe: Any, rank: int, n_ranks: int, job: str, sizes: str, batch: int, threads: int,

@@ -18,9 +18,9 @@ from horn.cli._remote import Watch
 from horn.cli.logs import _Reader
 from horn.cli.up import first_node, slurm
 from horn.cluster.client import Cluster
-from horn.cluster.depot import MARK
-from horn.cluster.jobs import State
-from horn.cluster.resuming import saved
+from horn.cluster.resume import saved
+from horn.cluster.store import MARK
+from horn.coordination.jobs import State
 from tests.cli.conftest import Result
 from tests.cluster.agents import FOREVER, ROOT, Agents, agents, alive, own_port
 from tests.cluster.helpers import end_session

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import horn
-from horn.runtime import calibration, planning
-from horn.runtime.costs import Machine
+from horn.planner import calibration
+from horn.planner import plan as planning
+from horn.planner.cost_model import Machine
 from horn.topology import Topology
 
 

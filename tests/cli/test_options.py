@@ -1,6 +1,6 @@
 """What is said to ``horn submit`` arrives: at ``horn.train`` on this machine, and on a cluster in
 the submission and from there at what a worker trains with. What ``train`` does with it is looked at
-in tests/runtime/test_options.py; tests/options.py has the list.
+in tests/executor/test_options.py; tests/options.py has the list.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import pytest
 
 import horn
 from horn.cli import _cluster
-from horn.cluster import foreman
-from horn.cluster.assignment import Assignment
-from horn.cluster.keys import generate
+from horn.cluster import job_runner
 from horn.cluster.master import Seat
+from horn.cluster.runner_protocol import Assignment
 from horn.errors import JobError
+from horn.security.keys import generate
 
 # Words of the command, and what train is told by them: a name and a value of ``heard``.
 WORDS: dict[str, tuple[list[str], str, Any]] = {
@@ -141,7 +141,9 @@ def remotely(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """What a foreman trains with, of a submission."""
     told: list[dict[str, Any]] = []
-    monkeypatch.setattr(foreman, "conduct", lambda job, **options: told.append(heard(job, options)))
+    monkeypatch.setattr(
+        job_runner, "conduct", lambda job, **options: told.append(heard(job, options))
+    )
 
     def found(submission: Any) -> dict[str, Any]:
         given = Assignment(
@@ -150,7 +152,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
             submission=msgspec.to_builtins(submission), zookeeper="zk1:2181", can_save=True,
             threads=2,
         )  # fmt: skip
-        boss = foreman.Foreman(None, given)  # type: ignore[arg-type]
+        boss = job_runner.Foreman(None, given)  # type: ignore[arg-type]
         threads = int(boss.submission.options.get("threads") or given.threads)
         boss._conduct(types.SimpleNamespace(threads=threads), *boss._load())  # type: ignore[arg-type]
         return told[-1]

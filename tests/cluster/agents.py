@@ -17,10 +17,10 @@ import horn
 import zk
 from horn.cluster import packing
 from horn.cluster.client import Cluster, Status
-from horn.cluster.jobs import ENDED, State
-from horn.cluster.keys import Key, generate
 from horn.cluster.submission import Submission
 from horn.cluster.versions import versions
+from horn.coordination.jobs import ENDED, State
+from horn.security.keys import Key, generate
 
 ROOT = Path(horn.__file__).parents[1]
 DEADLINE_S = 90.0

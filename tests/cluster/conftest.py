@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 import zk
-from horn.cluster.coord import Coordinator
+from horn.coordination.session import Coordinator
 from tests.apache import ApacheEnsemble, ApacheServer, is_available
 
 java = [

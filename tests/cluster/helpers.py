@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
 
-from horn.cluster.barrier import RegionBarrier
-from horn.cluster.coord import Coordinator
-from horn.cluster.members import Membership
+from horn.coordination.barrier import RegionBarrier
+from horn.coordination.membership import Membership
+from horn.coordination.session import Coordinator
 
 DEADLINE_S = 30.0
 

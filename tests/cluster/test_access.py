@@ -8,13 +8,13 @@ import pytest
 from kazoo.exceptions import NoAuthError
 
 from horn import errors
-from horn.cluster.barrier import RegionBarrier
-from horn.cluster.coord import Coordinator
-from horn.cluster.jobs import Jobs, State
-from horn.cluster.keys import Key
-from horn.cluster.members import Membership
-from horn.cluster.paths import Paths
-from horn.cluster.records import Check, Create, Delete, Put
+from horn.coordination.barrier import RegionBarrier
+from horn.coordination.jobs import Jobs, State
+from horn.coordination.membership import Membership
+from horn.coordination.paths import Paths
+from horn.coordination.records import Check, Create, Delete, Put
+from horn.coordination.session import Coordinator
+from horn.security.keys import Key
 from tests.cluster.conftest import Connect, Zookeeper
 from tests.cluster.helpers import Call
 

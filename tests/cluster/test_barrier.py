@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from horn.cluster import barrier, paths
-from horn.cluster.barrier import RegionBarrier
-from horn.cluster.members import Membership
+from horn.coordination import barrier, paths
+from horn.coordination.barrier import RegionBarrier
+from horn.coordination.membership import Membership
 from horn.errors import (
     BarrierTimeout,
     Conflict,

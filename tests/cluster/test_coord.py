@@ -19,9 +19,7 @@ from kazoo.protocol.states import KazooState
 
 import zk
 from horn import errors
-from horn.cluster.coord import AWAKE_S, OVERDUE, Coordinator, _Handler
-from horn.cluster.keys import Credential
-from horn.cluster.records import (
+from horn.coordination.records import (
     Check,
     Create,
     Delete,
@@ -32,6 +30,8 @@ from horn.cluster.records import (
     Suspended,
     Tls,
 )
+from horn.coordination.session import AWAKE_S, OVERDUE, Coordinator, _Handler
+from horn.security.keys import Credential
 from tests.cluster.conftest import TICK_MS
 from tests.cluster.helpers import Call, end_session, wait_until
 from tests.cluster.relay import Relay
@@ -206,7 +206,7 @@ def test_who_asks_often_knows_of_silence_after_half_a_session_and_goes_on(
             return not events.empty()
 
         with monkeypatch.context() as patch:  # most of the session is left to go on
-            patch.setattr("horn.cluster.coord.OVERDUE", OVERDUE / 6)
+            patch.setattr("horn.coordination.session.OVERDUE", OVERDUE / 6)
             wait_until(is_told)
         assert events.get() == Suspended()
         assert silent_s[0] >= coord.session_s * OVERDUE / 6
@@ -351,8 +351,8 @@ class _Clock:
 def _handler(monkeypatch, clock, session_s=10.0):
     coordinator = SimpleNamespace(session_s=session_s)
     handler = _Handler(coordinator, None)
-    monkeypatch.setattr("horn.cluster.coord.time", clock)
-    monkeypatch.setattr("horn.cluster.coord.select", clock)
+    monkeypatch.setattr("horn.coordination.session.time", clock)
+    monkeypatch.setattr("horn.coordination.session.select", clock)
     return handler
 
 

@@ -17,8 +17,8 @@ import pytest
 
 import horn
 from horn.cluster.client import Cluster, Status
-from horn.cluster.jobs import ENDED, State
-from horn.cluster.resuming import resume
+from horn.cluster.resume import resume
+from horn.coordination.jobs import ENDED, State
 from tests.cluster import ones
 from tests.cluster.agents import DEADLINE_S, FOREVER, ROOT, Agents, alive
 

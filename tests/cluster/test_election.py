@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from horn import errors
-from horn.cluster.election import Candidate, commit_as, leader_of
-from horn.cluster.records import Put
+from horn.coordination.election import Candidate, commit_as, leader_of
+from horn.coordination.records import Put
 from tests.cluster.helpers import Call, end_session, wait_until
 from tests.cluster.relay import Relay
 

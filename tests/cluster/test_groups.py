@@ -9,7 +9,7 @@ import pytest
 
 import horn
 from horn.cluster.client import Cluster
-from horn.cluster.jobs import State
+from horn.coordination.jobs import State
 from horn.errors import Conflict
 from tests.cluster.agents import DEADLINE_S, Agents
 

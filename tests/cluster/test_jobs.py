@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from horn import errors
-from horn.cluster import paths
-from horn.cluster.election import Candidate
-from horn.cluster.jobs import NEXT, Jobs, State
+from horn.coordination import paths
+from horn.coordination.election import Candidate
+from horn.coordination.jobs import NEXT, Jobs, State
 
 pytestmark = pytest.mark.timeout(60)
 

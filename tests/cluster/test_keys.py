@@ -12,8 +12,8 @@ import stat
 
 import pytest
 
-from horn.cluster.keys import Key, generate, is_key_text
 from horn.errors import JobError, NotFound
+from horn.security.keys import Key, generate, is_key_text
 
 SECRET = bytes(range(100, 132))
 KEY = Key(SECRET)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horn.cluster.blaming import blamed
-from horn.cluster.jobs import ENDED, NEXT, State
+from horn.cluster.host_failures import blamed
 from horn.cluster.master import (
     END,
     FAILED,
@@ -31,7 +30,8 @@ from horn.cluster.master import (
     Report,
     decide,
 )
-from horn.cluster.seating import Host, Need
+from horn.cluster.scheduler import Host, Need
+from horn.coordination.jobs import ENDED, NEXT, State
 from horn.errors import BarrierTimeout, HornError, MemberLost, ProtocolError, TaskFailed
 from horn.transport import PeerLost
 
@@ -299,7 +299,7 @@ def test_an_agent_that_was_told_to_leave_is_no_failure():
 
 @dataclass
 class Agent:
-    """An agent as horn/cluster/worker.py behaves: it does what its order says, and when its session
+    """An agent as horn/cluster/agent.py behaves: it does what its order says, and when its session
     ends its tasks have ended before."""
 
     name: str

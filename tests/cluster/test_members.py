@@ -7,7 +7,7 @@ import queue
 import pytest
 
 from horn import errors
-from horn.cluster.members import Change, Membership
+from horn.coordination.membership import Change, Membership
 from tests.cluster.helpers import Call, end_session, wait_until
 from tests.cluster.relay import Relay
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import zk
-from horn.cluster.jobs import State
+from horn.coordination.jobs import State
 from tests.cluster.agents import Agents, alive, own_port
 from tests.cluster.test_downpour import DOWNPOUR, PER_EPOCH
 

@@ -16,7 +16,6 @@ import msgspec
 import pytest
 
 from horn.cluster import package, packing
-from horn.cluster.keys import generate
 from horn.cluster.package import (
     CHUNK_BYTES,
     FORMAT,
@@ -29,6 +28,7 @@ from horn.cluster.package import (
     Unpacker,
 )
 from horn.errors import JobError, NotFound
+from horn.security.keys import generate
 
 
 def sha(content):

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from horn.cluster.client import Cluster
-from horn.cluster.keys import Key
+from horn.security.keys import Key
 from tests.cluster.agents import JOB, ROOT
 from tests.cluster.helpers import wait_until
 from tests.hosts import Host, Network, hosts, why_not

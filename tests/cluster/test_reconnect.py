@@ -16,13 +16,13 @@ import pytest
 
 import zk
 from horn.cluster.client import Cluster
-from horn.cluster.coord import Coordinator
-from horn.cluster.jobs import Jobs, State
-from horn.cluster.mastering import Masters, Terms
-from horn.cluster.members import Change, Membership, View
-from horn.cluster.records import Create, Resumed
-from horn.cluster.resuming import resume
-from horn.cluster.seating import Need
+from horn.cluster.job_controller import Masters, Terms
+from horn.cluster.resume import resume
+from horn.cluster.scheduler import Need
+from horn.coordination.jobs import Jobs, State
+from horn.coordination.membership import Change, Membership, View
+from horn.coordination.records import Create, Resumed
+from horn.coordination.session import Coordinator
 from tests.cluster.agents import FOREVER, Agents, alive, own_port
 from tests.cluster.helpers import Call, wait_until
 from tests.cluster.relay import Relay
@@ -216,7 +216,7 @@ from pathlib import Path
 
 import horn.cli.worker
 from horn.cli import main
-from horn.cluster.worker import Agent
+from horn.cluster.agent import Agent
 
 def stuck(agent):
     agent._keep_warm()

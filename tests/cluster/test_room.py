@@ -10,7 +10,7 @@ import pytest
 
 import horn
 from horn.cluster.client import Cluster
-from horn.cluster.jobs import State
+from horn.coordination.jobs import State
 from tests.cluster.agents import Agents
 from tests.cluster.test_strategies import job_of, parameters
 from tests.faults.test_checkpoint_storage import fill, small_disk

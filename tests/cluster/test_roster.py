@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from horn import errors
-from horn.cluster.members import Membership
-from horn.cluster.roster import Publication, Registration, Roster
+from horn.coordination.membership import Membership
+from horn.coordination.roster import Publication, Registration, Roster
 from tests.cluster.helpers import Call, end_session, wait_until
 from tests.cluster.relay import Relay
 

@@ -16,7 +16,7 @@ import pytest
 
 import horn
 from horn.cluster.client import Cluster
-from horn.cluster.jobs import State
+from horn.coordination.jobs import State
 from tests.cluster.agents import JOB, Agents, alive
 from tests.cluster.test_downpour import ended_well, horn_says, notes, ranks, trains
 

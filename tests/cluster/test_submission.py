@@ -8,9 +8,9 @@ import random
 import msgspec
 import pytest
 
-from horn.cluster.keys import Key
 from horn.cluster.submission import SPEC_BYTES, Origin, Submission, as_json, sign, verify
 from horn.errors import JobError, NotAllowed
+from horn.security.keys import Key
 
 SEED = int(os.environ.get("HORN_SEED", "0"))
 KEY, OTHER = Key(bytes(range(32))), Key(bytes(range(1, 33)))

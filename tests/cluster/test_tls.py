@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 import zk
-from horn.cluster import tls
-from horn.cluster.certificates import Authority
-from horn.cluster.coord import Coordinator
-from horn.cluster.keys import Credential, Key
-from horn.cluster.tls import server_context
+from horn.coordination.session import Coordinator
 from horn.errors import JobError, NotFound, Unreachable
+from horn.security import tls
+from horn.security.certificates import Authority
+from horn.security.keys import Credential, Key
+from horn.security.tls import server_context
 from tests.apache import ApacheServer, free_ports, is_available
 from tests.cluster.agents import ROOT
 
@@ -45,7 +45,7 @@ def test_whoever_has_the_key_gets_in_and_a_job_s_tasks_too(key: Key, server: zk.
     with Coordinator(server.hosts, credential=own) as coord:
         coord.create("/horn/a", b"x" * 300_000)
         coord.ensure(coord.paths.jobs())
-        from horn.cluster.jobs import Jobs
+        from horn.coordination.jobs import Jobs
 
         Jobs(coord).create("j", b"", key.zookeeper_of("j").id)
     # as it travels to a task

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from horn.cluster.client import Cluster
-from horn.cluster.depot import Depot, Log
-from horn.cluster.desk import Desk, Read
-from horn.cluster.jobs import State
-from horn.cluster.resuming import resume
+from horn.cluster.file_service import Desk, Read
+from horn.cluster.resume import resume
+from horn.cluster.store import Depot, Log
 from horn.cluster.user import User, opened
+from horn.coordination.jobs import State
 from horn.errors import JobError, NotFound
-from horn.runtime.limits import environment
+from horn.process.limits import environment
 from tests.cluster.agents import FOREVER, Agents, agents
 from tests.passable import can_be_another_user, open_folder, passable
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from horn.errors import BarrierTimeout, JobError, ProtocolError
-from horn.runtime.messages import BadFrame, Failure, Note, Refused
 from horn.transport import Channel, PeerLost, Place, Transport, load, open_transport
+from horn.wire.frames import BadFrame, Failure, Note, Refused
 from tests.transport.groups import (
     SCHEMES,
     TIMEOUT_S,

@@ -17,9 +17,10 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # Whatever reads what others send, or what was saved.
 GUARDED = tuple(
     ROOT + name.replace("/", os.sep)
-    for name in ("horn/transport/", "horn/cluster/", "horn/checkpoint", "horn/modelfile.py",
-                 "horn/model.py", "horn/saving.py", "horn/journals.py", "horn/runtime/",
-                 "horn/strategies/", "zk/")
+    for name in ("horn/wire/", "horn/transport/", "horn/rpc/", "horn/security/",
+                 "horn/coordination/", "horn/cluster/", "horn/checkpoint", "horn/modelfile.py",
+                 "horn/model.py", "horn/training/", "horn/runtime/", "horn/process/",
+                 "horn/executor/", "horn/strategies/", "zk/")
 )  # fmt: skip
 # Where the user's code is run, on purpose: as source, and never from bytes that came unasked.
 USERS = (ROOT + "horn/sources.py",)

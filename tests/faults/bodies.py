@@ -21,13 +21,13 @@ import numpy as np
 
 from horn.errors import ClusterError
 from horn.optimizers import SGD
+from horn.process.rendezvous import Meeting
+from horn.process.server_discovery import Reunion, served
 from horn.runtime.group import Spent
-from horn.runtime.lasting import LastingWire
-from horn.runtime.meeting import Meeting
-from horn.runtime.reunion import Reunion, served
 from horn.strategies import Pull, Push, Topology
-from horn.strategies._lasting import LastingServer
-from horn.strategies._server import Policy, Server
+from horn.strategies.parameter_server.durable import LastingWire
+from horn.strategies.parameter_server.durable_server import LastingServer
+from horn.strategies.parameter_server.server import Policy, Server
 from tests.strategies.bodies import N_NUMBERS, dealt
 
 WAIT_S = 60.0

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from horn.cluster.coord import Coordinator
-from horn.cluster.election import leader_of
+from horn.coordination.election import leader_of
+from horn.coordination.session import Coordinator
 from horn.errors import ClusterError, NotFound
 from tests.apache import ApacheEnsemble, free_ports
 from tests.faults.cluster import SESSION_S, Cluster

@@ -22,10 +22,10 @@ from typing import Any, Self
 
 import horn
 import zk
-from horn.cluster import tls
-from horn.cluster.certificates import server_context
-from horn.cluster.coord import Coordinator
-from horn.cluster.keys import Key
+from horn.coordination.session import Coordinator
+from horn.security import tls
+from horn.security.certificates import server_context
+from horn.security.keys import Key
 from tests.apache import ApacheEnsemble
 from tests.hosts import ROOT, Host, Network
 

@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterator
 import msgspec
 import zmq
 
-from horn.cluster.keys import Key
 from horn.cluster.submission import Origin, Submission, sign, verify
 from horn.errors import NotAllowed
-from horn.transport import _calls as calls
-from horn.transport._client import Access, Client
-from horn.transport._service import Service
-from horn.transport._zap import job_pair, pair_of
+from horn.rpc import protocol as calls
+from horn.rpc.client import Access, Client
+from horn.rpc.server import Service
+from horn.security.keys import Key
+from horn.wire.zap import job_pair, pair_of
 from tests.cluster.helpers import wait_until
-from tests.transport.services import KEY, OTHER, Echo, Text
+from tests.rpc.services import KEY, OTHER, Echo, Text
 
 BATCH = 40
 # What means nothing and is not protected: ZMTP's greeting, and padding in CURVE's first command;

@@ -25,11 +25,12 @@ import numpy as np
 from zmq.utils import z85
 
 from horn.cluster import package, submission
-from horn.cluster.keys import Key
 from horn.errors import HornError
-from horn.runtime import control, messages
-from horn.transport import _calls as calls
-from horn.transport._zap import ZAP_DOMAIN, Gate, pair_of
+from horn.process import control
+from horn.rpc import protocol as calls
+from horn.security.keys import Key
+from horn.wire import frames as messages
+from horn.wire.zap import ZAP_DOMAIN, Gate, pair_of
 
 KEY, NODE = Key(bytes(range(32))), submission.Origin(41, 1000.25)
 SLOW_S = 0.001
@@ -72,7 +73,7 @@ def mutant(rng: random.Random, good: bytes, others: list[bytes]) -> bytes:
 
 def frames() -> list[list[bytes]]:
     """One good frame of each kind that tasks say."""
-    from tests.runtime.test_messages import EXAMPLES, raw
+    from tests.wire.test_frames import EXAMPLES, raw
 
     return [raw(message) for message in EXAMPLES.values()]
 
@@ -133,7 +134,7 @@ class Lines(Parser):
     """``control.Line``: real packets over a real socket."""
 
     def __init__(self) -> None:
-        from tests.runtime.test_control import MESSAGES
+        from tests.process.test_control import MESSAGES
 
         self.ours, self.theirs = control.Line.pair()
         self.good = [msgspec.msgpack.encode(message) for message in MESSAGES]

@@ -15,17 +15,17 @@ import subprocess
 import sys
 
 import zk
-from horn.cluster.coord import Coordinator
-from horn.cluster.jobs import Jobs, State
-from horn.cluster.keys import Key
 from horn.cluster.packing import pack
 from horn.cluster.submission import Origin, Submission, sign, verify
+from horn.coordination.jobs import Jobs, State
+from horn.coordination.session import Coordinator
 from horn.errors import HornError
-from horn.runtime.limits import environment, guard
+from horn.process.limits import environment, guard
+from horn.rpc.client import Access, Client
+from horn.rpc.server import Service
+from horn.security.keys import Key
 from horn.transport import Place, open_transport
-from horn.transport._client import Access, Client
-from horn.transport._service import Service
-from tests.transport.services import Echo, Text, register
+from tests.rpc.services import Echo, Text, register
 
 TASK = "import sys; print('task', flush=True); sys.stdin.read()"
 

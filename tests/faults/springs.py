@@ -180,7 +180,7 @@ def hold_before(iteration: int, mark: str) -> None:
     """In this process no batch of that iteration begins until the file is there. Not every strategy
     asks a task's schedule before it.
     """
-    from horn.loop import Loop
+    from horn.training.loop import Loop
 
     expect = Loop._expect
 
@@ -227,11 +227,11 @@ def set_in_start(phase: str, mark: str, rank: int, iteration: int) -> None:
     if my_rank() != rank:
         return
     if phase == "start" and not os.path.exists(mark):
-        from horn.runtime.meeting import Meeting
+        from horn.process.rendezvous import Meeting
 
         after(Meeting, "join", lambda: die(mark))  # it is listed, and others wait for it
     if phase == PUSHING:
-        from horn.runtime.lasting import LastingWire
+        from horn.strategies.parameter_server.durable import LastingWire
 
         give = LastingWire.give
 
@@ -340,7 +340,7 @@ def _in_checkpoint(kill: Callable[[], None]) -> None:
 
 def _in_cleanup(kill: Callable[[], None]) -> None:
     """All is trained; what it has is to be handed over."""
-    before(sys.modules["horn.runtime.process"].Process, "send_share", kill)  # type: ignore[attr-defined]
+    before(sys.modules["horn.process.main"].Process, "send_share", kill)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -398,7 +398,7 @@ def damage_frames() -> None:
     """Of every transport that is opened in this process from now on, once two have greeted: what
     comes before that is a stranger's, and refused by name.
     """
-    from horn.runtime.meeting import Meeting
+    from horn.process.rendezvous import Meeting
     from tests.faults.noise import Noisy, flipped
 
     opened = Meeting._open
@@ -414,7 +414,7 @@ def damage_frames() -> None:
 
 
 def _behind_greetings(wrong: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
-    from horn.runtime.messages import Hello, Welcome, decode
+    from horn.wire.frames import Hello, Welcome, decode
 
     def behind(parts: Any) -> list[Any]:
         meta = decode([bytes(part) for part in parts]).meta
@@ -477,19 +477,21 @@ def _at(module: str, name: str, when: Callable[..., None]) -> Callable[[Callable
 
 POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "reading": lambda kill: kill(),  # its parcel
-    "joining": _at("horn.runtime.meeting", "Meeting.__init__", before),
-    "joined": _at("horn.runtime.meeting", "Meeting.join", after),  # it is listed: others wait
-    "connecting": _at("horn.runtime.meeting", "Meeting.group", before),
-    "compiling": _at("horn.runtime.process", "Seat", before),
-    "compiled": _at("horn.runtime.process", "Loop", before),
-    "going on": _at("horn.runtime.process", "Process._resume", after),
+    "joining": _at("horn.process.rendezvous", "Meeting.__init__", before),
+    "joined": _at("horn.process.rendezvous", "Meeting.join", after),  # it is listed: others wait
+    "connecting": _at("horn.process.rendezvous", "Meeting.group", before),
+    "compiling": _at("horn.process.main", "Seat", before),
+    "compiled": _at("horn.process.main", "Loop", before),
+    "going on": _at("horn.process.main", "Process._resume", after),
     "crossing": _at("horn.runtime.group", "Group.cross", before),  # all are to begin together
-    "beginning": _at("horn.loop", "Loop.run", before),
+    "beginning": _at("horn.training.loop", "Loop.run", before),
     "checkpointed": lambda kill: None,  # ``Traps.at``
     "first checkpoint": _at("os", "fsync", before),  # its part is written, and not on the disk
     # of a server that keeps what it was told
-    "serving": _at("horn.runtime.process", "Process._last", before),
-    "coming back": _at("horn.strategies._lasting", "LastingServer.__init__", after),
+    "serving": _at("horn.process.main", "Process._last", before),
+    "coming back": _at(
+        "horn.strategies.parameter_server.durable_server", "LastingServer.__init__", after
+    ),
 }
 SET: dict[str, Callable[[Callable[[], None]], None]] = {
     "forward": _in_superstep("layer1.output"),

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from horn.cluster.coord import Coordinator
-from horn.cluster.records import Lost, Suspended
+from horn.coordination.records import Lost, Suspended
+from horn.coordination.session import Coordinator
 from tests.faults import clock
 from tests.faults.network_task import Spec, Tasks
 from tests.hosts import ROOT, hosts, why_not
@@ -23,7 +23,7 @@ JUMPS = [HOUR_S, -HOUR_S, YEAR_S, -YEAR_S]
 # Dates, ages, when a line of a log was written, and the skew that ``horn doctor`` looks for.
 ALLOWED = {
     "horn/model.py": 1, "horn/train.py": 1, "zk/server.py": 1, "horn/cli/doctor.py": 2,
-    "horn/cluster/client.py": 1, "horn/cluster/voices.py": 2, "horn/cluster/depot.py": 2,
+    "horn/cluster/client.py": 1, "horn/cluster/relay.py": 2, "horn/cluster/store.py": 2,
     "horn/cli/logs.py": 2,
 }  # fmt: skip
 WALL = re.compile(
@@ -85,8 +85,8 @@ def test_a_task_whose_clock_jumps_trains_as_ever(wrong):
 
 CLIENT = """
 import json, sys, threading
-from horn.cluster.coord import Coordinator
-from horn.cluster.members import Membership
+from horn.coordination.session import Coordinator
+from horn.coordination.membership import Membership
 events = []
 with Coordinator(sys.argv[1], session_s=10.0) as coord:
     coord.subscribe(lambda event: events.append(type(event).__name__))

@@ -21,9 +21,9 @@ import msgspec
 import pytest
 
 import horn
-from horn.cluster.coord import Coordinator
-from horn.cluster.election import leader_of
 from horn.cluster.master import Record
+from horn.coordination.election import leader_of
+from horn.coordination.session import Coordinator
 from horn.errors import NotFound, Unreachable
 from tests.apache import is_available
 from tests.faults.cluster import HORN, JOB, SESSION_S, Cluster, digest, until

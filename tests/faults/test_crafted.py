@@ -24,7 +24,7 @@ import horn
 from horn.checkpoint import Checkpoints
 from horn.cli._end import ending
 from horn.errors import HornError
-from horn.saving import cursor_of
+from horn.training.checkpointing import cursor_of
 
 SEED = int(os.environ.get("HORN_SEED", "0"))
 FEW_S = 1.0  # of this thread's own time

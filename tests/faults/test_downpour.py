@@ -15,9 +15,9 @@ import pytest
 
 import horn
 from horn.errors import CheckpointError, Conflict, JobError, TaskFailed
-from horn.progress import Progress
 from horn.strategies.downpour import Downpour
 from horn.strategies.easgd import EASGD
+from horn.training.progress import Progress
 from tests.faults.springs import Holds, Late
 
 pytestmark = pytest.mark.cluster

@@ -11,7 +11,7 @@
 | the limit of restarts            | test_worker.py: a job whose tasks always die                |
 | a failure while it recovers      | test_a_second_failure_while_it_recovers                     |
 
-A host on which it always fails is the business of seating (tests/cluster/test_seating.py).
+A host on which it always fails is the business of seating (tests/cluster/test_scheduler.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pathlib import Path
 import pytest
 
 from horn.cluster.client import Cluster
-from horn.cluster.jobs import State
+from horn.coordination.jobs import State
 from tests.cluster.agents import Agents
-from tests.cluster.test_worker import weights
+from tests.cluster.test_agent import weights
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 EPOCHS = "300"

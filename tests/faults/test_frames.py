@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from horn.errors import BarrierTimeout
-from horn.runtime.messages import BadFrame, Message, Note, decode, encode
 from horn.transport import PeerLost, Place, open_transport
+from horn.wire.frames import BadFrame, Message, Note, decode, encode
 from tests.faults.noise import Noisy, flipped
 from tests.transport.groups import TIMEOUT_S, all_to_all, good, run_threads
 

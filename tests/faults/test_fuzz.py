@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from horn.cluster import package, submission
 from horn.errors import HornError
-from horn.runtime import control, messages
-from horn.transport import _calls as calls
+from horn.process import control
+from horn.rpc import protocol as calls
+from horn.wire import frames
 from tests.faults.fuzz import KEY, NODE, TARGETS, fuzz
 
 SEED = int(os.environ.get("HORN_SEED", "0"))
@@ -50,9 +51,9 @@ BOMBS = {
 
 def seal(number: int, packed: bytes, *bodies: bytes) -> list[bytes]:
     """A frame whose header and checksums are right, whatever is in it."""
-    head = messages.HEADER.pack(
-        messages.MAGIC, messages.MINOR, messages.TYPES[number].kind, number, messages.BODY_SUM,
-        len(bodies), len(packed), sum(map(len, bodies)), 7, 1, 0, 1, 0, messages.sum_of(bodies),
+    head = frames.HEADER.pack(
+        frames.MAGIC, frames.MINOR, frames.TYPES[number].kind, number, frames.BODY_SUM,
+        len(bodies), len(packed), sum(map(len, bodies)), 7, 1, 0, 1, 0, frames.sum_of(bodies),
     )  # fmt: skip
     return [head + zlib.crc32(packed, zlib.crc32(head)).to_bytes(4, "little"), packed, *bodies]
 
@@ -67,8 +68,8 @@ def test_a_bomb_is_refused_cheaply(reader, bomb):
         "submission": lambda: submission.verify(KEY, packed, job="a", origin=NODE),
     }
     if reader == "frame":
-        for number in messages.TYPES:
-            check(lambda n=number: messages.decode(seal(n, packed)))
+        for number in frames.TYPES:
+            check(lambda n=number: frames.decode(seal(n, packed)))
     else:
         check(readers[reader])
 
@@ -120,12 +121,12 @@ anything = st.recursive(
 
 
 @settings(max_examples=200, deadline=None)
-@given(value=anything, number=st.sampled_from(sorted(messages.TYPES)), data=st.binary(max_size=80))
+@given(value=anything, number=st.sampled_from(sorted(frames.TYPES)), data=st.binary(max_size=80))
 def test_any_msgpack_and_any_bytes_are_an_error_of_horn_or_good(value, number, data):
     packed = msgspec.msgpack.encode(value)
     for read in (
-        lambda: messages.decode(seal(number, packed)),
-        lambda: messages.decode([data, packed]),
+        lambda: frames.decode(seal(number, packed)),
+        lambda: frames.decode([data, packed]),
         lambda: calls.decode([packed]),
         lambda: calls.decode([data]),
         lambda: package.decode(packed),

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from horn.cluster.jobs import State
-from horn.cluster.resuming import saved
+from horn.cluster.resume import saved
+from horn.coordination.jobs import State
 from tests.cluster.agents import Agents
 from tests.faults.half_open import strangers
 

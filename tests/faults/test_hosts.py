@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from horn.cluster.coord import Coordinator
+from horn.coordination.session import Coordinator
 from tests.apache import ApacheEnsemble, is_available
 from tests.cluster.helpers import wait_until
 from tests.hosts import ROOT, STEM, hosts, sweep, why_not

@@ -19,15 +19,15 @@ import pytest
 import horn
 import zk
 from horn.checkpoint import Checkpoints
-from horn.cluster.coord import Coordinator
+from horn.coordination.session import Coordinator
 from horn.errors import BarrierTimeout, TaskFailed
-from horn.progress import Progress
-from horn.runtime.launch import Settings, launch
-from horn.runtime.parcel import draft
-from horn.runtime.planning import choose
-from horn.saving import Lasting
+from horn.executor.launch import Settings, launch
+from horn.planner.plan import choose
+from horn.process.job_spec import draft
+from horn.training.checkpointing import Lasting
+from horn.training.progress import Progress
+from tests.executor.test_launch import bits, children, nothing_is_left, pid_of, stop
 from tests.faults.springs import Holds
-from tests.runtime.test_launch import bits, children, nothing_is_left, pid_of, stop
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 __all__ = ["nothing_is_left"]  # a fixture

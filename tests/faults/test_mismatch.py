@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from horn.errors import BarrierTimeout, HornError, ProtocolError
-from horn.runtime.messages import Note, Refused
 from horn.transport import Channel, PeerLost
+from horn.wire.frames import Note, Refused
 from tests.transport.groups import SCHEMES, all_to_all, run_threads
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(100)]

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import horn
-from horn.runtime.family import Family
+from horn.executor.processes import Family
 from horn.strategies.downpour import Downpour
+from tests.executor.test_launch import bits
 from tests.faults.springs import PUSHING, SET, Trap
 from tests.faults.test_kills import EVERY, LOADED_S, Watch, job, nothing_is_left, same_history
-from tests.runtime.test_launch import bits
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 __all__ = ["nothing_is_left"]  # a fixture

@@ -19,15 +19,15 @@ from pathlib import Path
 import pytest
 from zmq.utils import z85
 
-from horn.cluster.coord import Coordinator
-from horn.cluster.keys import Key, generate
-from horn.transport._service import Quotas
-from horn.transport._zap import job_pair, pair_of
+from horn.coordination.session import Coordinator
+from horn.rpc.server import Quotas
+from horn.security.keys import Key, generate
 from horn.transport._zeromq import keypair
+from horn.wire.zap import job_pair, pair_of
 from tests import hosts
 from tests.cluster.helpers import wait_until
 from tests.faults import audit, forgers
-from tests.transport.services import Text, client, service
+from tests.rpc.services import Text, client, service
 
 SEED = int(os.environ.get("HORN_SEED", "0"))
 pytestmark = [pytest.mark.net, pytest.mark.timeout(600)]
@@ -124,7 +124,7 @@ for port in map(int, sys.argv[2:]) if sys.argv[2:] else range(1, 65536):
 print(found)
 """
 SERVE = """
-from tests.transport.services import service
+from tests.rpc.services import service
 import sys
 with service(None) as (found, echo):
     print(found.endpoint, flush=True)
@@ -187,8 +187,8 @@ def test_nothing_is_reachable_from_another_host_by_default(tmp_path, ports):
 def test_nothing_is_executed_on_paths_that_others_write_to():
     """Those of messages, transports, services, packages, submissions and models, in the gate."""
     watched(
-        "tests/runtime/test_messages.py", "tests/runtime/test_control.py",
-        "tests/transport/test_service.py", "tests/cluster/test_submission.py",
+        "tests/wire/test_frames.py", "tests/process/test_control.py",
+        "tests/rpc/test_server.py", "tests/cluster/test_submission.py",
         "tests/cluster/test_package.py", "-k", "not largest and not golden and not bomb",
     )  # fmt: skip
 
@@ -198,7 +198,7 @@ def test_nothing_is_executed_on_paths_that_others_write_to():
 def test_nothing_is_executed_in_what_runs_in_processes_either():
     watched(
         "tests/contracts/test_transport.py", "tests/api/test_model.py", "tests/cluster",
-        "tests/runtime/test_parcel.py", "tests/strategies",
+        "tests/process/test_job_spec.py", "tests/strategies",
         "tests/faults/test_checkpoint_storage.py", "-k", "not apache and not ensemble",
     )  # fmt: skip
 

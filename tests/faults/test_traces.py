@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from horn.cluster.client import Cluster
-from horn.cluster.jobs import State
-from horn.cluster.resuming import resume
+from horn.cluster.resume import resume
+from horn.coordination.jobs import State
 from horn.errors import NotFound
 from tests.cluster.agents import FOREVER, Agents, agents
 from tests.faults import watch
@@ -66,7 +66,7 @@ def _run(made: Agents, cluster: Cluster) -> Traces:
             for name in FILES:
                 places[f"/proc/{pid}/{name}"] = Path(f"/proc/{pid}/{name}").read_bytes()
     lines = {pid: places.get(f"/proc/{pid}/cmdline", b"") for pid in everyone}
-    foremen = [pid for pid, line in lines.items() if b"horn.cluster.foreman" in line]
+    foremen = [pid for pid, line in lines.items() if b"horn.cluster.job_runner" in line]
     _read_tree(made, cluster, job, places)
     cluster.stop(job, now=False)
     assert made.wait_ended(cluster, job).state is State.STOPPED, made.said()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from horn.cluster.client import Cluster
-from horn.cluster.jobs import ENDED, State
+from horn.coordination.jobs import ENDED, State
 from tests.cluster.agents import Agents, agents, alive
 from tests.passable import can_be_another_user, open_folder, passable
 

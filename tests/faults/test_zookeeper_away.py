@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import pytest
 
 import zk
-from horn.cluster.barrier import RegionBarrier
-from horn.cluster.coord import Coordinator
-from horn.cluster.election import Candidate, commit_as
-from horn.cluster.members import Membership
-from horn.cluster.records import Create, Lost, Tls
+from horn.coordination.barrier import RegionBarrier
+from horn.coordination.election import Candidate, commit_as
+from horn.coordination.membership import Membership
+from horn.coordination.records import Create, Lost, Tls
+from horn.coordination.session import Coordinator
 from horn.errors import ClusterError, HornError, Timeout
 from tests.cluster.helpers import Call, wait_until
 from tests.hosts import hosts, why_not

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.faults import audit
 
-ROLES = {"horn.cluster.foreman": "foreman", "horn.runtime.process": "task", "worker": "agent"}
+ROLES = {"horn.cluster.job_runner": "foreman", "horn.process.main": "task", "worker": "agent"}
 WRITING = os.O_WRONLY | os.O_RDWR
 CUSTOM = "from tests.faults import watch\nwatch.begin({folder!r})\n"
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from horn.cluster.worker import MAX_WAITING
+from horn.cluster.agent import MAX_WAITING
 from tests.faults.cluster import Cluster
 from tests.hosts import Host
 
@@ -32,9 +32,9 @@ def role_of(pid: int) -> str:
         return ""
     if b"-m horn worker " in line:
         return "agent"
-    if b"horn.cluster.foreman" in line:
+    if b"horn.cluster.job_runner" in line:
         return "foreman"
-    return "waiting task" if b"horn.runtime.process" in line else ""
+    return "waiting task" if b"horn.process.main" in line else ""
 
 
 def pids_on(hosts: list[Host]) -> dict[Host, list[int]]:

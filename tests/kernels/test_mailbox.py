@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from horn._kernels import mailbox
 from horn._kernels.mailbox import DONE, MISMATCH, Mailboxes, Step
 
 

@@ -16,18 +16,18 @@ import horn
 from horn import math
 from horn.aggregates import named
 from horn.backends import Setup, make
-from horn.cluster.voices import Told
+from horn.cluster.relay import Told
 from horn.compiler import lower
 from horn.compiler.partition import partition
 from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS
 from horn.compiler.program import Post, base
 from horn.errors import CompileError, ModelError
-from horn.progress import Lines, Progress
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
+from horn.training.progress import Lines, Progress
+from tests.executor.test_launch import bits
 from tests.parity.generated import Case, cases
 from tests.parity.test_tasks import BACKENDS, labelled, place
-from tests.runtime.test_launch import bits
 from tests.transport.groups import good, run_threads
 
 NAMES = ("active", "spread", "widest", "least", "total", "seen")

@@ -20,10 +20,10 @@ import horn
 from horn.checkpoint import Checkpoints
 from horn.data import permutation
 from horn.errors import CheckpointError, Conflict, HornError, JobError
-from horn.identity import identity
-from horn.loop import Loop
 from horn.losses import LOSSES
-from tests.runtime.test_launch import bits
+from horn.training.identity import identity
+from horn.training.loop import Loop
+from tests.executor.test_launch import bits
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 N, BATCH, EPOCHS = 52, 12, 3  # the last batch of an epoch is smaller

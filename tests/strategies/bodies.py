@@ -8,11 +8,11 @@ import numpy as np
 
 from horn.optimizers import SGD
 from horn.runtime.group import Spent
-from horn.runtime.serving import serve
-from horn.runtime.wire import Wire
 from horn.strategies import Pull, Push, Topology
-from horn.strategies._pieces import Piece
-from horn.strategies._server import Policy, Server
+from horn.strategies.parameter_server.client import Wire
+from horn.strategies.parameter_server.pieces import Piece
+from horn.strategies.parameter_server.server import Policy, Server
+from horn.strategies.parameter_server.serving import serve
 from horn.transport import Transport
 
 N_NUMBERS, N_PIECES = 60, 6

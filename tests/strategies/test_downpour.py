@@ -12,8 +12,8 @@ from horn.backends import Setup, make
 from horn.compiler.placement import Placement
 from horn.errors import JobError
 from horn.job import Job
-from horn.runtime.replica import Replica
 from horn.strategies import Leave, Pull, Push, Topology, View
+from horn.strategies._replica import Replica
 from horn.strategies.downpour import Accumulate, Downpour, Memory, Moving
 from tests.strategies.together import together
 from tests.transport.groups import good

@@ -11,8 +11,8 @@ import horn
 from horn.backends import Setup, make
 from horn.compiler.placement import Placement
 from horn.job import Job
-from horn.runtime.replica import Replica
 from horn.strategies import Leave, Pull, Push, Topology, View
+from horn.strategies._replica import Replica
 from horn.strategies.easgd import EASGD
 from tests.strategies.together import together
 from tests.transport.groups import good

@@ -18,7 +18,12 @@ from hypothesis import strategies as st
 
 import horn
 from horn.errors import ProtocolError
-from horn.runtime.messages import (
+from horn.strategies import Pull, Push, Topology
+from horn.strategies.parameter_server.durable_server import LastingServer
+from horn.strategies.parameter_server.pieces import Piece, bundles
+from horn.strategies.parameter_server.requests import Asking
+from horn.strategies.parameter_server.server import Policy, Server
+from horn.wire.frames import (
     Applied,
     Ask,
     Credit,
@@ -30,11 +35,6 @@ from horn.runtime.messages import (
     Wanted,
     Welcomed,
 )
-from horn.strategies import Pull, Push, Topology
-from horn.strategies._asking import Asking
-from horn.strategies._lasting import LastingServer
-from horn.strategies._pieces import Piece, bundles
-from horn.strategies._server import Policy, Server
 from tests.strategies.test_server import dealings
 
 PLAIN = horn.SGD(1.0)  # what is pushed is taken away

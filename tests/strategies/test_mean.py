@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from horn.errors import ProtocolError
-from horn.runtime import wire as wire_module
 from horn.runtime.group import Spent
-from horn.runtime.wire import Wire
 from horn.strategies import Topology
+from horn.strategies.parameter_server import client as wire_module
+from horn.strategies.parameter_server.client import Wire
 from horn.transport import Place, open_transport
 from tests.transport.groups import good, url_of
 

@@ -17,11 +17,11 @@ from horn.compiler.placement import Placement
 from horn.errors import JobError
 from horn.job import Job
 from horn.runtime.group import Group
-from horn.runtime.replica import Seat
-from horn.runtime.small import CONNECTIONS, Keep
-from horn.runtime.submodels import SubModels
 from horn.strategies import Topology, load
+from horn.strategies._replica import Seat
 from horn.strategies.parallel_dropout import ParallelDropout
+from horn.strategies.sub_models.engine import SubModels
+from horn.strategies.sub_models.small import CONNECTIONS, Keep
 from horn.transport import Transport
 from tests.transport.groups import good, run_threads
 
@@ -271,7 +271,7 @@ def trained_with(masks: bool, strategy: ParallelDropout, job: Job, expects: bool
         return trained(engine, 5)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("horn.runtime.submodels.is_faster", lambda *_: masks)
+        patch.setattr("horn.strategies.sub_models.engine.is_faster", lambda *_: masks)
         return alone(strategy, job, body)
 
 

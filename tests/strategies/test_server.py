@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 
 import horn
 from horn.errors import ProtocolError
-from horn.runtime.messages import (
+from horn.strategies import Topology
+from horn.strategies.parameter_server.pieces import Piece
+from horn.strategies.parameter_server.server import Policy, Server
+from horn.wire.frames import (
     Ask,
     Credit,
     Gradients,
@@ -24,9 +27,6 @@ from horn.runtime.messages import (
     Verdict,
     Wanted,
 )
-from horn.strategies import Topology
-from horn.strategies._pieces import Piece
-from horn.strategies._server import Policy, Server
 
 PLAIN = horn.SGD(1.0)  # what is pushed is taken away
 

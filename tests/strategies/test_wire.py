@@ -10,10 +10,10 @@ import pytest
 
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.runtime.group import Spent
-from horn.runtime.messages import WAITS, Message, Meta, Note, Parameters
-from horn.runtime.wire import Wire
 from horn.strategies import Pull, Topology
-from horn.strategies._pieces import Piece
+from horn.strategies.parameter_server.client import Wire
+from horn.strategies.parameter_server.pieces import Piece
+from horn.wire.frames import WAITS, Message, Meta, Note, Parameters
 
 PIECES = [Piece(0, "w", 0, 2, 0, (0,), 0, False)]
 PART = 3  # of what the server sends to task 1

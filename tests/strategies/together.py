@@ -9,11 +9,11 @@ from typing import Any
 from horn.compiler.placement import Placement
 from horn.job import Job
 from horn.runtime.group import Group
-from horn.runtime.replica import Replica, Seat
-from horn.runtime.serving import serve
 from horn.strategies import Strategy, Topology
-from horn.strategies._pieces import pieces
-from horn.strategies._server import Server
+from horn.strategies._replica import Replica, Seat
+from horn.strategies.parameter_server.pieces import pieces
+from horn.strategies.parameter_server.server import Server
+from horn.strategies.parameter_server.serving import serve
 from horn.transport import Place, Transport, open_transport
 from tests.transport.groups import url_of
 

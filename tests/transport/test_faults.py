@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horn.errors import BarrierTimeout
-from horn.runtime.messages import BadFrame, Note
 from horn.transport import Place
 from horn.transport.inproc import Corrupt, Delay, Double, InProc, Lose
+from horn.wire.frames import BadFrame, Note
 from tests.transport.groups import (
     TIMEOUT_S,
     all_to_all,

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from horn.runtime.messages import Note
 from horn.transport import PeerLost
+from horn.wire.frames import Note
 from tests.transport.groups import (
     TIMEOUT_S,
     Processes,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horn.runtime.messages import BadFrame
 from horn.transport._stream import ACK_FRAMES, ASK_FRAMES, Stream
+from horn.wire.frames import BadFrame
 
 FINE, LOST, DOUBLED, LATE, DAMAGED, BROKEN = "fine", "lost", "doubled", "late", "damaged", "broken"
 

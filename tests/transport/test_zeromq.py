@@ -12,9 +12,9 @@ import pytest
 import zmq
 
 from horn.errors import JobError
-from horn.runtime.messages import BadFrame, Hello, Message, decode, encode
 from horn.transport import PeerLost, Place, open_transport
 from horn.transport._zeromq import LIMITS, keypair
+from horn.wire.frames import BadFrame, Hello, Message, decode, encode
 from tests.cluster.helpers import wait_until
 from tests.transport.groups import (
     TIMEOUT_S,

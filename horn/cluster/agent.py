@@ -1,0 +1,473 @@
+"""The agent of a host: offers slots, runs what it is ordered to, and offers masters.
+
+It runs no user code: a foreman does, one process per job. What is to run is in ``/orders/<host>``;
+the agent compares, starts and ends. When it goes, however it does, what it started goes. When
+ZooKeeper has not answered for five sixths of the session time, its tasks are ended before anybody
+can have been given their places; then it registers again. docs/notes/0060.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import queue
+import select
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+
+from horn.cluster.capacity import Offer, default_folder, terms
+from horn.cluster.file_service import Desk
+from horn.cluster.job_controller import Masters, Terms
+from horn.cluster.master import GONE, LAST, RUN, STARTING, Order
+from horn.cluster.preparation import Preparer
+from horn.cluster.runner_protocol import Assignment, Waits
+from horn.cluster.runners import Foreman, Run
+from horn.cluster.store import Depot
+from horn.cluster.versions import versions
+from horn.coordination.membership import Membership, View
+from horn.coordination.records import Event, Lost, Node, Reply, Suspended
+from horn.coordination.session import Coordinator
+from horn.errors import (
+    ClusterError,
+    Conflict,
+    HornError,
+    JobError,
+    NotFound,
+    SessionLost,
+    Unreachable,
+)
+from horn.process.limits import environment
+from horn.rpc.server import Service
+from horn.security.audit import Audit
+from horn.security.tls import credential
+from horn.transport._zeromq import is_loopback
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # how often everything is looked at
+AGAIN_S = 1.0  # between attempts to reach ZooKeeper
+PROGRESS_S = 0.5  # between two notes of how far a job is
+# In sessions: how often ZooKeeper is asked, and after how much without an answer what runs here is
+# ended. A silent connection is given up after half a session (coord.py), and there is another soon
+# after: half a session without ZooKeeper costs nothing.
+BEAT, FENCE = 1 / 12, 5 / 6
+MAX_WAITING = 8  # tasks that wait for a job, of 50 MB each
+
+
+class Agent:
+    """The agent. ``run`` is its life; ``stop`` ends it, from any thread or a signal handler.
+
+    Raises
+    ------
+    JobError : it would be open to other hosts. Conflict : another agent has its folder or name.
+    """
+
+    def __init__(self, offer: Offer) -> None:
+        if offer.key is None and not offer.is_insecure and not is_loopback(offer.address):
+            raise JobError(
+                f"{offer.address} can be reached from other hosts, and there is no key: whoever "
+                f"reaches it could run code here. Make a key with horn keygen and give --key FILE, "
+                f"or leave --host out; --insecure accepts it"
+            )
+        self.offer = offer
+        self.name = offer.name or f"{platform.node().split('.')[0] or 'host'}"
+        threads = max(len(os.sched_getaffinity(0)) // offer.slots, 1)
+        limits, self.user_environment = offer.limits, dict[str, str]()
+        if offer.user is not None:
+            limits = msgspec.structs.replace(limits, uid=offer.user.uid, gid=offer.user.gid)
+            self.user_environment = offer.user.environment
+        self.waits = Waits(min(offer.slots, MAX_WAITING), threads, limits)
+        self.runs: dict[str, Run] = {}
+        self.is_registered = threading.Event()
+        self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._stopping = False
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._warm: Foreman | None = None
+        self._leaving: dict[str, list[Run]] = {}  # earlier epochs that have not ended yet
+        self._written: dict[str, float] = {}  # when progress was
+        self._progress: dict[str, dict[str, Any]] = {}  # and what is to be
+        self._suspended = False
+        self._beat_at = 0.0  # when ZooKeeper was asked last ...
+        self._sure_at = 0.0  # ... and when last of what it answered: the session is no older
+        self._stack = ExitStack()
+        try:
+            folder = offer.folder or default_folder(self.name)
+            self.depot = Depot(folder, offer.shared, offer.user)
+            self._stack.callback(self.depot.close)
+            if offer.user is not None:
+                offer.user.check(folder / "jobs", environment(self.user_environment))
+            self.preparer = Preparer(offer, self.name, self.depot, threads)
+            self.service = Service(
+                f"tcp://{_bracketed(offer.address)}:0", self.name, offer.key, audit=Audit()
+            )
+            self._stack.callback(self.service.close)
+            self.desk = Desk(self.depot, self.service, self.runs.keys)
+            self._stack.callback(self.desk.close)
+            self.service.start()
+        except BaseException:
+            self._stack.close()
+            os.close(self._wake)
+            raise
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._poke()
+
+    def _poke(self, what: object = None) -> None:
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        """In the agent's thread, soon."""
+        self._todo.put(work)
+        self._poke()
+
+    def run(self) -> None:
+        """Serve until ``stop``. Ends with nothing left of what it started."""
+        try:
+            while not self._stopping:
+                try:
+                    self._session()
+                except (SessionLost, Unreachable) as error:
+                    logger.warning("agent without ZooKeeper host=%s reason=%s", self.name, error)
+                    self._kill_all("its agent lost the connection to ZooKeeper")
+                    self._turn(time.monotonic() + AGAIN_S)
+        finally:
+            self._kill_all("its agent ended")
+            if self._warm is not None:
+                self._warm.kill()
+                self._warm.reap()
+            self._stack.close()
+            wake, self._wake = self._wake, -1
+            os.close(wake)
+
+    # a session with ZooKeeper
+
+    def _session(self) -> None:
+        offer = self.offer
+        own = credential(offer.key, offer.hosts)
+        self._beat_at = self._sure_at = time.monotonic()
+        with ExitStack() as stack:
+            coord = stack.enter_context(
+                Coordinator(offer.hosts, session_s=offer.session_s, credential=own, root=offer.root)
+            )
+            self.coord = coord
+            self._suspended = False
+            stack.callback(coord.subscribe(self._on_event))
+            coord.ensure(coord.paths.jobs(), coord.paths.orders(self.name))
+            self.workers = Membership(coord, coord.paths.workers())
+            stack.callback(self.workers.close)
+            self.member = self._register()
+            orders = View(coord, coord.paths.orders(self.name), self._poke, self._poke)
+            stack.callback(orders.close)
+            orders.wait_ready(offer.session_s)
+            masters = Masters(coord, self.workers, self.name, self._terms)
+            stack.callback(masters.close)
+            logger.info("agent registered host=%s slots=%d endpoint=%s member=%d", self.name,
+                        offer.slots, self.service.endpoint, self.member)  # fmt: skip
+            self.is_registered.set()
+            try:
+                while not self._stopping:
+                    self.workers.check()
+                    self._beat()
+                    self._reconcile(orders.nodes())
+                    self._tell()
+                    self._keep_warm()
+                    self._turn(time.monotonic() + self._patience())
+                self._leave()
+            finally:
+                self.is_registered.clear()
+
+    def _register(self) -> int:
+        """Take the host's place. A node of this folder's agent is that of one that has ended: only
+        one at a time can have the folder.
+        """
+        offer = self.offer
+        info = {
+            "slots": offer.slots, "address": offer.address, "pid": os.getpid(),
+            "id": self.depot.id, "shared": self.depot.shared_id, "files": offer.limits.n_files,
+        }  # fmt: skip
+        old = self.workers.members().get(self.name)
+        return self.workers.join(
+            self.name,
+            self.service.endpoint,
+            versions=versions(),
+            info=info,
+            replace=old is not None and old.info.get("id") == self.depot.id,
+            timeout_s=2 * offer.session_s,
+        )
+
+    def _terms(self, job: str, node: Node) -> Terms:
+        return terms(self.preparer.submission(job, node))
+
+    def _on_event(self, event: Event) -> None:
+        self._suspended = isinstance(event, Suspended)
+        if self._suspended:
+            threading.Thread(target=self._fence, name="horn-fence", daemon=True).start()
+        if isinstance(event, (Suspended, Lost)):
+            self._poke()
+
+    def _fence(self) -> None:
+        """End what runs once the agent is cut off, in a thread: the agent's own may be waiting for
+        an answer of ZooKeeper, until the session is over and others have the places.
+        """
+        pause = threading.Event()
+        while self._suspended and not self._stopping:
+            if self._is_cut_off():
+                for run in list(self.runs.values()):
+                    if run.foreman is not None:
+                        run.kill(self._ended(run, "its agent was cut off from ZooKeeper"))
+                return
+            pause.wait(0.05)
+
+    def _patience(self) -> float:
+        """Seconds until something has to be looked at."""
+        if self._suspended:
+            return 0.1
+        return min(PROGRESS_S if self._progress else LOOK_S, self.coord.session_s * BEAT)
+
+    # orders
+
+    def _reconcile(self, nodes: dict[str, Node]) -> None:
+        """Start and end what the orders say."""
+        if self._is_cut_off():
+            self._kill_all("its agent was cut off from ZooKeeper")
+            return
+        orders: dict[str, Order] = {}
+        for job, node in nodes.items():
+            try:
+                orders[job] = msgspec.json.decode(node.data, type=Order)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                logger.error("order not understood job=%s reason=%s", job, error)
+        for job, order in orders.items():
+            seat = order.seats.get(self.name)
+            if seat is None or seat.member != self.member:
+                continue  # it was for an agent before this one
+            run = self.runs.get(job)
+            if run is not None and run.epoch < order.epoch:
+                run.aim_at("end")
+                if not run.is_over:
+                    continue
+                run = None
+            if run is None:
+                run = self.runs[job] = Run(job, order, self.member)
+                if order.aim == RUN:
+                    self._prepare(run)
+                else:
+                    run.say(GONE)
+            if run.epoch == order.epoch:
+                run.follow(order)
+            run.aim_at(order.aim)
+        for job, run in list(self.runs.items()):
+            found = orders.get(job)
+            if found is None or found.epoch > run.epoch:
+                run.aim_at("end")
+                if run.is_over and (found is None or run.is_told):
+                    del self.runs[job]
+                    self._progress.pop(job, None)
+
+    def _beat(self) -> None:
+        """Ask ZooKeeper something, so that it is known how long the session is sure to last: what
+        asks only every third of a session would have to give it up that much earlier.
+        """
+        now = time.monotonic()
+        if self._suspended or now - self._beat_at < self.coord.session_s * BEAT:
+            return
+        self._beat_at = now
+
+        def answered(reply: Reply) -> None:
+            if not reply.reason:
+                self._sure_at = max(self._sure_at, now)
+
+        self.coord.send(answered, "exists", self.coord.paths.root)
+
+    def _is_cut_off(self) -> bool:
+        return self._suspended and time.monotonic() - self._sure_at > self.coord.session_s * FENCE
+
+    def _prepare(self, run: Run) -> None:
+        """Fetch what it needs, in a thread; then begin it."""
+        job, order = run.job, run.order
+
+        def prepare() -> None:
+            try:
+                assignment = self.preparer.assignment(self.coord, self.workers, job, order)
+            except HornError as error:
+                text = f"First failure: worker {self.name} cannot begin: {error}"
+                self._do(lambda: self._refuse(run, text))
+            except Exception as error:  # the top of this thread
+                logger.exception("prepare failed job=%s", job)
+                text = f"First failure: worker {self.name} cannot begin: {error!r}"
+                self._do(lambda: self._refuse(run, text))
+            else:
+                self._do(lambda: self._begin(run, assignment))
+
+        threading.Thread(target=prepare, name="horn-prepare", daemon=True).start()
+
+    def _refuse(self, run: Run, text: str) -> None:
+        run.kill(text)
+
+    def _begin(self, run: Run, assignment: Assignment) -> None:
+        if run.report.phase in LAST:
+            self.depot.drop_work(run.job, run.epoch)
+            return
+        foreman, self._warm = self._warm, None
+        if foreman is not None and foreman.process.poll() is not None:
+            foreman.reap()
+            foreman = None
+        try:
+            run.begin(foreman or self._foreman(), assignment)
+        except HornError as error:
+            self._refuse(run, f"First failure: worker {self.name} cannot begin: {error}")
+
+    def _keep_warm(self) -> None:
+        """A foreman and tasks that have imported what they need, for the next job; not while one
+        begins, which they would only slow down.
+        """
+        if any(run.report.phase == STARTING for run in self.runs.values()):
+            return
+        if self._warm is None and not self._suspended and not self._stopping:
+            self._warm = self._foreman()
+
+    def _foreman(self) -> Foreman:
+        return Foreman(self.name, self.waits, self.user_environment)
+
+    def _tell(self) -> None:
+        """Reports and progress, into ZooKeeper."""
+        if not self.coord.connected:
+            return
+        paths = self.coord.paths
+        for run in list(self.runs.values()):
+            if run.is_told or (run.report.phase in LAST and not run.is_over):
+                continue  # the last word is told once nothing runs any more
+            run.is_told = True
+            path = paths.report(run.job, run.epoch, self.name)
+            try:
+                self._put(path, msgspec.json.encode(run.report))
+            except NotFound:
+                logger.info("job is gone job=%s", run.job)
+                run.aim_at("end")
+            except BaseException:
+                run.is_told = False
+                raise
+        now = time.monotonic()
+        for job, said in list(self._progress.items()):
+            if now - self._written.get(job, 0.0) < PROGRESS_S:
+                continue
+            self._written[job] = now
+            del self._progress[job]
+            try:
+                self.coord.set(paths.progress(job), msgspec.json.encode(said))
+            except NotFound:
+                continue
+
+    def _put(self, path: str, data: bytes) -> None:
+        try:
+            self.coord.set(path, data)
+        except NotFound:
+            try:
+                self.coord.create(path, data)
+            except Conflict:
+                self.coord.set(path, data)
+
+    # the loop
+
+    def _turn(self, until: float) -> None:
+        """Wait for something to happen, or the time; and deal with it."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        watched: dict[int, tuple[Run | None, Foreman]] = {}
+        foremen = [(run, run.foreman) for run in self.runs.values() if run.foreman is not None]
+        everyone: list[tuple[Run | None, Foreman]] = [*foremen]
+        if self._warm is not None:
+            everyone.append((None, self._warm))
+        for run, foreman in everyone:
+            for fd in (foreman.pidfd, foreman.output, foreman.line.fileno()):
+                if fd is not None and (fd != foreman.line.fileno() or foreman.is_open):
+                    watched[fd] = (run, foreman)
+                    poll.register(fd, select.POLLIN)
+        now = time.monotonic()
+        for run in self.runs.values():
+            at = run.tick(now)
+            until = until if at is None else min(until, at)
+        for fd, _ in poll.poll(max(until - now, 0.0) * 1000):
+            if fd == self._wake:
+                os.eventfd_read(self._wake)
+                continue
+            self._hear(fd, *watched[fd])
+        while not self._todo.empty():
+            self._todo.get()()
+
+    def _hear(self, fd: int, run: Run | None, foreman: Foreman) -> None:
+        if foreman is not (self._warm if run is None else run.foreman):
+            return  # it has just ended
+        if fd == foreman.output:
+            foreman.read_output()
+        elif fd == foreman.pidfd:
+            if run is not None:
+                run.ended()
+                self.depot.drop_work(run.job, run.epoch)
+                logger.info("foreman ended job=%s epoch=%d phase=%s used=%s", run.job, run.epoch,
+                            run.report.phase, run.used)  # fmt: skip
+            else:
+                foreman.reap()
+                self._warm = None
+                logger.error("the warm foreman ended: %s", foreman._unlogged[-2000:].decode())
+        elif foreman.is_open:
+            words = foreman.line.read()
+            if words is None:
+                foreman.is_open = False
+            for word in words or ():
+                if run is None:
+                    foreman.is_warm = True
+                else:
+                    run.hear(word)
+            if run is not None and run.progress is not None:
+                self._progress[run.job], run.progress = run.progress, None
+
+    def _kill_all(self, why: str) -> None:
+        """End everything that runs, now."""
+        for run in self.runs.values():
+            run.kill(self._ended(run, why))
+        for run in self.runs.values():
+            if run.foreman is not None:
+                select_until(run.foreman.pidfd)
+                run.ended()
+                self.depot.drop_work(run.job, run.epoch)
+
+    def _ended(self, run: Run, why: str) -> str:
+        n_ranks = len(run.order.seats[self.name].ranks)
+        return f"First failure: {n_ranks} tasks on worker {self.name} were ended: {why}"
+
+    def _leave(self) -> None:
+        """In order: take no more, end what runs, say so, give the place back."""
+        try:
+            self.workers.tell(slots=0)  # or what ends here would be given back at once
+        except ClusterError as error:
+            logger.warning("agent leaves, slots kept host=%s reason=%s", self.name, error)
+        for run in self.runs.values():
+            run.aim_at("end")
+        ends = time.monotonic() + 10.0
+        while time.monotonic() < ends and not all(r.is_over for r in self.runs.values()):
+            self._turn(time.monotonic() + 0.2)
+        try:
+            self._tell()
+            self.workers.leave()
+        except ClusterError as error:
+            logger.warning("agent leaves without a word host=%s reason=%s", self.name, error)
+
+
+def select_until(pidfd: int, timeout_s: float = 10.0) -> None:
+    """Until a process that was killed has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.poll(timeout_s * 1000)
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address and not address.startswith("[") else address

@@ -1,0 +1,220 @@
+"""What an agent does for others: takes packages, gives packages, logs, progress and models.
+
+Each request is a struct below; what is long goes in the body. A file is read from an offset, and
+whoever waits for more of it asks with ``wait_s``: the answer comes when there is some.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated
+
+import msgspec
+
+from horn.cluster.package import MANIFEST_BYTES, MAX_BYTES
+from horn.cluster.store import Depot, written_since
+from horn.cluster.user import opened
+from horn.errors import Conflict, NotFound
+from horn.rpc.server import Call, Service
+
+READ_BYTES = 1024 * 1024  # of a log at once
+WAIT_S = 20.0  # at most so long for more of a file
+LOOK_S = 0.05
+GONE_S = 5.0  # for the runs of a job that has ended to be put away
+CLIENTS = ("client", "worker", "open")
+
+_Name = Annotated[str, msgspec.Meta(max_length=200)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """have, get: a package. put: with its manifest, of so many bytes, and its files as the body."""
+
+    digest: _Name
+    n_manifest: Annotated[int, msgspec.Meta(ge=0, le=MANIFEST_BYTES)] = 0
+
+
+class Have(msgspec.Struct, frozen=True):
+    is_here: bool
+    n_manifest: int = 0
+
+
+class Of(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """files, forget: a job. package : of the job to be forgotten, if no other has it."""
+
+    job: _Name
+    package: _Name = ""
+
+
+class Files(msgspec.Struct, frozen=True):
+    """By name, with their sizes in bytes."""
+
+    sizes: dict[str, int]
+
+
+class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """saved: the checkpoints of a job. wants_best : also which is the best so far, which takes
+    reading the newest.
+    """
+
+    job: _Name
+    wants_best: bool = False
+
+
+class Checkpointed(msgspec.Struct, frozen=True):
+    """Iterations, the newest last. best : the iteration of the model that is kept as the best; -1
+    if none is.
+    """
+
+    iterations: list[int]
+    best: int = -1
+
+
+class Read(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """read: a file of a job, from an offset; of a model all of it. tail : so many of the last lines
+    instead. age_s : what a log got so many seconds ago or later instead. With both, what is less.
+    """
+
+    job: _Name
+    name: _Name
+    offset: _Count = 0
+    wait_s: Annotated[float, msgspec.Meta(ge=0, le=WAIT_S)] = 0.0
+    tail: _Count | None = None
+    age_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
+
+
+class Got(msgspec.Struct, frozen=True):
+    """From ``offset``, so many bytes."""
+
+    offset: int
+    size: int
+
+
+class Done(msgspec.Struct, frozen=True):
+    """Nothing more to say."""
+
+
+class Desk:
+    """Answers for a depot. runs : the jobs that run here now."""
+
+    def __init__(self, depot: Depot, service: Service, runs: Callable[[], Iterable[str]]) -> None:
+        self.depot, self.runs = depot, runs
+        self._closing = threading.Event()
+        service.on("have", Package, self.have, CLIENTS)
+        service.on("put", Package, self.put, CLIENTS, max_body=MANIFEST_BYTES + MAX_BYTES,
+                   is_audited=True)  # fmt: skip
+        service.on("get", Package, self.get, CLIENTS)
+        service.on("files", Of, self.files, CLIENTS)
+        service.on("read", Read, self.read, CLIENTS)
+        service.on("saved", Saved, self.saved, CLIENTS)
+        service.on("forget", Of, self.forget, CLIENTS, is_audited=True)
+
+    def close(self) -> None:
+        """Whoever waits is answered."""
+        self._closing.set()
+
+    def have(self, call: Call) -> Have:
+        return Have(self.depot.has(call.request.digest))
+
+    def put(self, call: Call) -> Done:
+        request: Package = call.request
+        portions = call.read()
+        packed = b""
+        while len(packed) < request.n_manifest:
+            packed += next(portions)
+        first = packed[request.n_manifest :]
+
+        def rest() -> Iterator[bytes | memoryview]:
+            if first:
+                yield first
+            yield from portions
+
+        self.depot.put(request.digest, packed[: request.n_manifest], rest())
+        return Done()
+
+    def get(self, call: Call) -> tuple[Have, Iterator[bytes]]:
+        packed, portions = self.depot.get(call.request.digest)
+
+        def body() -> Iterator[bytes]:
+            yield packed
+            yield from portions
+
+        return Have(True, len(packed)), body()
+
+    def files(self, call: Call) -> Files:
+        found = self.depot.files(call.request.job)
+        return Files({name: path.lstat().st_size for name, path in found.items()})
+
+    def read(self, call: Call) -> tuple[Got, Iterator[bytes]]:
+        request: Read = call.request
+        ends = time.monotonic() + request.wait_s
+        while True:
+            path = self.depot.files(request.job).get(request.name)
+            size = path.lstat().st_size if path is not None else 0
+            if size > request.offset or time.monotonic() >= ends or call.is_over:
+                break
+            if self._closing.wait(LOOK_S):
+                break
+        if path is None:
+            raise NotFound(f"job {request.job}: there is no {request.name} here")
+        start = request.offset
+        if request.tail is not None:
+            start = _tail(str(path), request.tail)
+        if request.age_s is not None:
+            since = written_since(path, request.age_s)
+            start = since if request.tail is None else max(start, since)
+        n = max(size - start, 0)
+        if not request.name.endswith(".horn"):
+            n = min(n, READ_BYTES)
+        return Got(start, n), _portions(str(path), start, n)
+
+    def saved(self, call: Call) -> Checkpointed:
+        from horn.checkpoint import Checkpoints  # here, for commands that only ask load this file
+        from horn.training.checkpointing import cursor_of
+
+        checkpoints = Checkpoints(self.depot.checkpoints(call.request.job))
+        iterations, best = checkpoints.iterations(), -1
+        newest = checkpoints.latest() if call.request.wants_best else None
+        if newest is not None and (kept := cursor_of(newest).best) is not None:
+            best = kept[2]
+        return Checkpointed(iterations, best)
+
+    def forget(self, call: Call) -> Done:
+        """A job that has ended may be among the runs until its order is seen to be withdrawn."""
+        job, ends = call.request.job, time.monotonic() + GONE_S
+        while job in self.runs():
+            if time.monotonic() >= ends or self._closing.wait(LOOK_S):
+                raise Conflict(f"job {job} still runs here")
+        self.depot.forget(job, call.request.package)
+        return Done()
+
+
+def _portions(path: str, start: int, n: int) -> Iterator[bytes]:
+    with open(path, "rb", opener=opened) as file:
+        file.seek(start)
+        while n and (data := file.read(min(n, 256 * 1024))):
+            n -= len(data)
+            yield data
+
+
+def _tail(path: str, lines: int) -> int:
+    """Where the last lines of a file begin."""
+    with open(path, "rb", opener=opened) as file:
+        end = at = file.seek(0, os.SEEK_END)
+        left = lines + 1  # the file ends with a newline, most of the time
+        while at:  # a log is bounded (LOG_BYTES), and what is answered is sent in portions
+            step = min(65536, at)
+            at -= step
+            file.seek(at)
+            block = file.read(step)
+            if at + step == end and not block.endswith(b"\n"):
+                left -= 1
+            while left and (found := block.rfind(b"\n")) >= 0:
+                left -= 1
+                if not left:
+                    return at + found + 1
+                block = block[:found]
+        return at

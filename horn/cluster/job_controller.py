@@ -1,0 +1,363 @@
+"""The masters that this host offers: for every job one candidate, and for those that it leads the
+decisions of ``master``, written down. One thread for all jobs.
+
+It only looks when something in ZooKeeper has changed. What it writes is one transaction that begins
+with its leadership and says which version of the record it is about: a master that was overtaken
+writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from horn.cluster.master import Decision, Order, Picture, Record, Report, decide
+from horn.cluster.scheduler import Host, Need
+from horn.coordination.election import Candidate, Leadership, commit_as
+from horn.coordination.jobs import ENDED, Jobs, State
+from horn.coordination.membership import Member, Membership, View
+from horn.coordination.records import Create, Delete, Node, Put, Step
+from horn.coordination.session import Coordinator
+from horn.errors import ClusterError, Conflict, Fenced, HornError, NotFound, SessionLost
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 2.0  # how often everything is looked at, should a change have gone by unseen
+AGAIN_S = 0.2  # after a refused transaction
+UNFINISHED_S = 60.0  # for what has no state to get one, or to be gone
+WATCHED = ("state", "wish", "record")
+NOW = b"now"  # a wish: stop without saving
+GROUPS = b"groups="  # a wish: so many groups
+
+
+class Terms:
+    """What a job asks of its master, from its description."""
+
+    def __init__(self, need: Need, max_restarts: int) -> None:
+        self.need, self.max_restarts = need, max_restarts
+
+
+Read = Callable[[str, Node], Terms]  # of a job's spec; raises HornError if it may not be run
+
+
+class Masters:
+    """Runs until the session ends or ``close``.
+
+    read : says what a job's description asks for. who : this host, for people.
+    """
+
+    def __init__(self, coord: Coordinator, workers: Membership, who: str, read: Read) -> None:
+        self.coord, self.workers, self.who, self.read = coord, workers, who, read
+        self._wake = threading.Event()
+        self._closing = False
+        self._jobs: dict[str, _Job] = {}
+        self._wakes_workers = workers.subscribe(lambda change: self._wake.set())
+        coord.ensure(coord.paths.jobs(), coord.paths.all_active(), coord.paths.all_orders())
+        self._names = View(coord, coord.paths.all_active(), lambda change: self._wake.set())
+        self._orders = View(coord, coord.paths.all_orders(), self._touch, self._touch)
+        self._thread = threading.Thread(target=self._run, name="horn-masters", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop leading; the candidacies go with the session."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+
+    def _touch(self, what: object) -> None:
+        self._wake.set()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._wake.clear()
+                wait_s = LOOK_S
+                for job in self._known():
+                    if self._closing:
+                        return
+                    if not self._look(job):
+                        wait_s = AGAIN_S
+                self._wake.wait(wait_s)
+        except SessionLost:
+            logger.info("masters end host=%s reason=session over", self.who)
+        except Exception:  # top of the thread: the jobs go to another host's masters
+            logger.exception("masters of %s failed", self.who)
+            self.coord.close()
+        finally:
+            self._wakes_workers()
+            self._names.close()
+            self._orders.close()
+            for job in self._jobs.values():
+                job.close()
+
+    def _known(self) -> list[_Job]:
+        names = self._names.nodes().keys()
+        for gone in self._jobs.keys() - names:
+            if self._jobs[gone].retire():
+                del self._jobs[gone]
+        for name in sorted(names - self._jobs.keys()):
+            try:
+                self._jobs[name] = _Job(self, name)
+            except HornError as error:
+                self.coord.check()
+                logger.warning("job not watched job=%s reason=%s", name, error)
+        return list(self._jobs.values())
+
+    def _look(self, job: _Job) -> bool:
+        """Decide as long as there is something to decide; False to look again soon."""
+        try:
+            while job.step():
+                pass
+            return True
+        except SessionLost:
+            raise
+        except Fenced:
+            job.candidate = None  # it stands again
+        except (Conflict, NotFound) as error:  # what was read is not what is there any more
+            logger.debug("overtaken job=%s reason=%s", job.name, error)
+        except ClusterError as error:
+            self.coord.check()
+            logger.warning("master waits job=%s reason=%s", job.name, error)
+        return False
+
+    def hosts(self, but: str) -> tuple[dict[str, Host], Mapping[str, Node]]:
+        """The workers with what is free on them, a job's own share counted as free; and what says
+        so.
+        """
+        taken = self._orders.nodes()
+        found = {}
+        for name, member in self.workers.members().items():
+            used = sum(n for job, n in allocated(taken.get(name)).items() if job != but)
+            found[name] = host_of(member, used)
+        return found, taken
+
+    def wake(self, what: object = None) -> None:
+        self._wake.set()
+
+
+class _Job:
+    """One job, as its master or as one who would be."""
+
+    def __init__(self, masters: Masters, name: str) -> None:
+        self.masters, self.name = masters, name
+        self.coord, self.paths = masters.coord, masters.coord.paths
+        self.candidate: Candidate | None = None
+        self.refused = ""
+        self.known_s = time.monotonic()
+        at = self.paths
+        touch = masters.wake
+        # Made with the job; one that is being removed must not come back.
+        self.nodes = View(self.coord, at.job(name), touch, self._on_data, is_made=True)
+        self.leaders = View(self.coord, at.leader(name), touch, is_made=True)
+        self.reports = View(self.coord, at.reports(name), touch, touch, is_made=True)
+
+    def retire(self) -> bool:
+        """It has ended: nothing of it is watched any more. False to try again: a candidacy that
+        stays would lead the job, should it go on, with nobody behind it.
+        """
+        try:
+            self._resign()
+        except SessionLost:
+            raise
+        except ClusterError as error:
+            logger.warning("candidacy not given up job=%s reason=%s", self.name, error)
+            return False
+        self.close()
+        return True
+
+    def close(self) -> None:
+        for view in (self.nodes, self.leaders, self.reports):
+            view.close()
+
+    def _on_data(self, name: str) -> None:
+        if name in WATCHED:
+            self.masters.wake()
+
+    def step(self) -> bool:
+        """One decision, if this is the master and there is one; whether there was."""
+        nodes = self.nodes.nodes()
+        state = _state(nodes.get("state"))
+        if "state" not in nodes and time.monotonic() - self.known_s > UNFINISHED_S:
+            if Jobs(self.coord).remove_unfinished(self.name):
+                logger.warning("unfinished job removed job=%s", self.name)
+            return False
+        if state is None or state in ENDED or self.refused or "spec" not in nodes:
+            self._resign()
+            return False
+        if self.candidate is None:
+            self.candidate = Candidate(
+                self.coord, self.paths.leader(self.name), self.masters.who.encode()
+            )
+        order = sorted(self.leaders.nodes(), key=lambda n: n.rpartition("-")[2])
+        if not order or not self.candidate.path.endswith(order[0]):
+            return False
+        try:
+            terms = self.masters.read(self.name, nodes["spec"])
+        except HornError as error:
+            self.refused = str(error)
+            logger.error("job refused job=%s reason=%s", self.name, error)
+            self._refuse(nodes, str(error))
+            return False
+        return self._decide(nodes, state, terms, Leadership(self.candidate.path, 0))
+
+    def _refuse(self, nodes: Mapping[str, Node], reason: str) -> None:
+        """It may not be run: say so where its submitter looks."""
+        assert self.candidate is not None
+        result = {"state": State.FAILED.value, "code": 3, "cause": f"refused: {reason}"}
+        steps: list[Step] = [
+            Put(self.paths.state(self.name), State.FAILED.value.encode(), nodes["state"].version),
+            Put(self.paths.result(self.name), _ENCODE(result)),
+            Delete(self.paths.active(self.name)),
+        ]
+        commit_as(self.coord, Leadership(self.candidate.path, 0), steps)
+
+    def _resign(self) -> None:
+        if self.candidate is not None:
+            self.candidate.resign()
+            self.candidate = None
+
+    def _decide(
+        self, nodes: Mapping[str, Node], state: State, terms: Terms, leadership: Leadership
+    ) -> bool:
+        record = _decoded(nodes["record"], Record) or Record()
+        hosts, taken = self.masters.hosts(self.name)
+        reports = {}
+        for name, node in self.reports.nodes().items():
+            epoch, _, host = name.partition("-")
+            report = _decoded(node, Report) if epoch == str(record.epoch) else None
+            if report is not None and report.failure is not None:
+                failure = msgspec.structs.replace(report.failure, when=node.changed)
+                report = msgspec.structs.replace(report, failure=failure)
+            if report is not None:
+                reports[host] = report
+        wish = nodes["wish"].data if "wish" in nodes else b""
+        picture = Picture(
+            state, terms.need, record, reports, hosts, terms.max_restarts,
+            wish == NOW, groups_wished(wish),
+        )  # fmt: skip
+        found = decide(picture)
+        if found is None:
+            return False
+        steps = self._steps(nodes, found, taken, terms.need)
+        commit_as(self.coord, leadership, steps)
+        logger.info(
+            "decided job=%s epoch=%d state=%s aim=%s seats=%s reason=%s",
+            self.name, found.record.epoch, (found.state or state).value, found.record.aim,
+            ",".join(found.record.seats), found.record.reason or found.record.trouble,
+        )  # fmt: skip
+        self._wait_seen(found)
+        return True
+
+    def _wait_seen(self, found: Decision) -> None:
+        """Read what was written: the views hear of it a little later."""
+        record = self.coord.get(self.paths.record(self.name))
+        state = self.coord.get(self.paths.state(self.name))
+        for name, node in (("record", record), ("state", state)):
+            if node is not None:
+                self.nodes.learn(name, node)
+        for host in found.orders:
+            node = self.coord.get(self.paths.orders(host))
+            if node is not None:
+                self.masters._orders.learn(host, node)
+
+    def _steps(
+        self, nodes: Mapping[str, Node], found: Decision, taken: Mapping[str, Node], need: Need
+    ) -> list[Step]:
+        at, job = self.paths, self.name
+        steps: list[Step] = [Put(at.record(job), _ENCODE(found.record), nodes["record"].version)]
+        if found.state is not None:
+            steps.append(Put(at.state(job), found.state.value.encode(), nodes["state"].version))
+            if found.state in ENDED:
+                steps += [Put(at.wish(job), b""), Delete(at.active(job))]
+        if found.result is not None:
+            steps.append(Put(at.result(job), _ENCODE(dict(found.result))))
+        if found.record.checkpoint >= 0:
+            note = {"iteration": found.record.checkpoint}
+            steps.append(Put(at.checkpoints(job), _ENCODE(note)))
+        for host, order in found.orders.items():
+            steps += self._order(host, order, taken, need)
+        if any(order is None for order in found.orders.values()):
+            steps += (Delete(f"{at.reports(job)}/{name}") for name in self.reports.nodes())
+        return steps
+
+    def _order(
+        self, host: str, order: Order | None, taken: Mapping[str, Node], need: Need
+    ) -> list[Step]:
+        """Its node, and the slots that it takes or gives back."""
+        path = self.paths.order(host, self.name)
+        used = allocated(taken.get(host))
+        node = taken.get(host)
+        if node is None:
+            raise NotFound(f"{self.paths.orders(host)} has not been seen yet")
+        if order is None:
+            used.pop(self.name, None)
+            return [
+                Put(self.paths.orders(host), _ENCODE(used), node.version),
+                Delete(path),
+            ]
+        topology, before = need.topology, used.get(self.name)
+        used[self.name] = sum(not topology.is_server(rank) for rank in order.seats[host].ranks)
+        if before is not None:
+            steps: list[Step] = [Put(path, _ENCODE(order))]
+            if before != used[self.name]:
+                steps.append(Put(self.paths.orders(host), _ENCODE(used), node.version))
+            return steps
+        return [
+            Put(self.paths.orders(host), _ENCODE(used), node.version),
+            Create(path, _ENCODE(order)),
+        ]
+
+
+_ENCODE = msgspec.json.Encoder(order="deterministic").encode
+
+
+def _decoded(node: Node | None, kind: Any) -> Any:
+    """What horn wrote there; None if there is nothing yet, or something else."""
+    if node is None or not node.data:
+        return None
+    try:
+        return msgspec.json.decode(node.data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        logger.warning("not understood: %s: %s", kind.__name__, error)
+        return None
+
+
+def _state(node: Node | None) -> State | None:
+    try:
+        return None if node is None else State(node.data.decode())
+    except ValueError:
+        return None
+
+
+def groups_wished(wish: bytes) -> int:
+    """0 if nobody wishes for any."""
+    number = wish.removeprefix(GROUPS)
+    return int(number) if wish.startswith(GROUPS) and number.isdigit() else 0
+
+
+def allocated(node: Node | None) -> dict[str, int]:
+    """Slots by job that the orders of a host have taken."""
+    if node is None or not node.data:
+        return {}
+    try:
+        found = json.loads(node.data)
+    except ValueError:
+        return {}
+    return {str(job): int(n) for job, n in found.items()} if isinstance(found, dict) else {}
+
+
+def host_of(member: Member, used: int) -> Host:
+    """A worker as it registered, less the slots in use."""
+    info, versions = member.info, member.versions
+    slots = int(info.get("slots", 0))
+    return Host(
+        member.name, str(info.get("address", "")), slots, slots - used,
+        str(versions.get("horn", "")), str(versions.get("python", "")),
+        str(info.get("shared", "")), member.epoch, int(info.get("files", 0)),
+    )  # fmt: skip

@@ -1,0 +1,495 @@
+"""A job's foreman on one host: the process that loads its file and starts its tasks there.
+
+``main`` is run by an agent (``runs.Foreman``) with the arguments LINE PARENT NAME WAITS: an
+inherited descriptor, the pid of the agent, with which it ends, a name to be listed by, and what it
+does until it is told its job. What it needs is
+imported before it is told what it is: the next job begins so much sooner. It is the first process
+that user code runs in: limits are set before, and no key of the cluster is ever in it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import horn.train  # noqa: F401  what follows needs it, and it takes long
+from horn import settings as settings_
+from horn import target as targets
+from horn.checkpoint import Checkpoints
+from horn.cluster.host_failures import blamed
+from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Failure, Seat
+from horn.cluster.relay import Pumps, Spare, Told, drop, make_spares, plain
+from horn.cluster.runner_protocol import (
+    Assignment,
+    End,
+    Groups,
+    Left,
+    Line,
+    Over,
+    Running,
+    Said,
+    Saved,
+    Stop,
+    Waits,
+    Warm,
+)
+from horn.cluster.store import CHECKPOINTS, LOG_BYTES, MODEL, PROGRESS
+from horn.cluster.submission import Submission
+from horn.coordination.membership import Membership
+from horn.coordination.session import Coordinator
+from horn.errors import (
+    BarrierTimeout,
+    ClusterError,
+    HornError,
+    MemberLost,
+    ModelError,
+    ProtocolError,
+    Stopped,
+)
+from horn.executor import launch
+from horn.executor.remote_pool import KEEPER, Bridge, Crews, attend
+from horn.executor.task_pool import Crew
+from horn.job import Job
+from horn.model import Model
+from horn.process import limits
+from horn.process.job_spec import RunSpec, draft
+from horn.sources import line_of
+from horn.strategies import Strategy, Topology
+from horn.train import Run, conduct
+from horn.transport import CutOff, Place
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
+ROOM_S, ROOM_LOOK_S = 600.0, 0.5  # for somebody to make room for the model
+LEAVE_S = 1.0  # for what runs to end once it is told to
+REPAIRS = 1000  # epochs of tasks within one of the job: what ended alone starts again alone
+
+
+class Foreman:
+    """One assignment."""
+
+    def __init__(self, line: Line, assignment: Assignment, spares: Sequence[Spare] = ()) -> None:
+        self.line, self.assignment = line, assignment
+        self.spares = spares
+        self.submission = msgspec.convert(assignment.submission, Submission)
+        self.is_over = threading.Event()  # end now
+        self.asked = threading.Event()  # save, then end
+        self.changes: queue.SimpleQueue[launch.Change] = queue.SimpleQueue()
+        self.checkpoint = -1
+        self.site: launch.Site | None = None
+        self._is_meeting = False  # other hosts, before anything of the job's own code runs
+        self._has_run = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def topology(self) -> Topology:
+        found = self.submission
+        return Topology(self.n_groups, found.tasks, found.servers)
+
+    @property
+    def n_groups(self) -> int:
+        """Where servers hold the job together, those that it was submitted with: who comes later
+        is not among its ranks.
+        """
+        mine, found = self.assignment, self.submission
+        return found.groups if found.servers else len(mine.groups) or found.groups
+
+    @property
+    def n_hosts(self) -> int:
+        return len(self.assignment.seats)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether what is needed to go on is kept: checkpoints, or the servers' journals."""
+        return self.assignment.can_save and not self.submission.options.get("guests")
+
+    @property
+    def saves(self) -> bool:
+        """Whether there are checkpoints of this job, by which it can stop."""
+        return self.lasts and not self.submission.servers
+
+    @property
+    def start_s(self) -> float:
+        """For each step of a start."""
+        return float(self.submission.options.get("start_timeout_s") or launch.START_S)
+
+    def say(self, word: Said) -> None:
+        with self._lock:
+            try:
+                self.line.send(word)
+            except OSError:
+                os._exit(1)  # the agent has gone, and PDEATHSIG is on its way
+
+    def run(self) -> Over:
+        """Its life, up to its last word."""
+        try:
+            return self._run()
+        except Stopped as error:
+            return Over(STOPPED, checkpoint=self.checkpoint, result={"iteration": error.iteration})
+        except HornError as error:
+            return Over(FAILED, self._failure(error), checkpoint=self.checkpoint)
+        except MemoryError:
+            text = "out of memory; use a smaller batch_size, fewer neurons, or dtype float32"
+            return Over(FAILED, Failure(text, is_final=True))
+        except BaseException as error:  # the top of this process: from the user's file, or a bug
+            return Over(FAILED, self._unexpected(error), checkpoint=self.checkpoint)
+        finally:
+            self._has_run.set()
+
+    def _failure(self, error: HornError) -> Failure:
+        site = self.site
+        is_repairable = site is not None and site.is_repairable
+        if self._is_meeting and isinstance(error, ClusterError):
+            is_repairable = True  # nothing of the job has run: on other hosts it may
+        host = self.assignment.host
+        return Failure(
+            f"{error}" if self.n_hosts == 1 else f"{error}\n(said by worker {host})",
+            error.exit_code,
+            is_echo=isinstance(error, MemberLost) and not isinstance(error, CutOff),
+            # A model that cannot be written would have to be computed again for nothing.
+            is_final=not is_repairable or isinstance(error, ModelError),
+            hosts=self._blamed(error),
+            details=str(getattr(error, "details", ""))[:20_000],
+        )
+
+    def _blamed(self, error: HornError) -> tuple[str, ...]:
+        topology = self.topology
+        ranks = {name: seat.ranks for name, seat in self.assignment.seats.items()}
+        names = {rank: topology.name(rank) for seated in ranks.values() for rank in seated}
+        return blamed(error, self.assignment.host, ranks, names)
+
+    def _unexpected(self, error: BaseException) -> Failure:
+        import traceback
+
+        text = "".join(traceback.format_exception(error))
+        sys.stderr.write(text)
+        found = line_of(error)
+        kind = f"{type(error).__name__}: {error}"
+        if found is None:
+            code = 1 if isinstance(error, SystemExit) else 70
+            return Failure(kind, code, is_final=True, details=text[-20_000:])
+        file, number, line = found
+        short = file.removeprefix(self.assignment.work + "/")
+        return Failure(f"{short}:{number}  {line}\n{kind}", is_final=True)
+
+    def _run(self) -> Over:
+        mine, submission = self.assignment, self.submission
+        with ExitStack() as stack:
+            seat = mine.seats[mine.host]
+            topology = self.topology
+            names = {rank: topology.short_name(rank) for rank in seat.ranks}
+            threads = int(submission.options.get("threads") or mine.threads)
+            spares = [s for s in self.spares if s.child.process.poll() is None]
+            if threads != mine.threads or len(spares) < len(self.spares):
+                spares = drop(self.spares)
+            pumps = Pumps(Path(mine.logs), names, mine.log_bytes or LOG_BYTES, spares)
+            stack.callback(pumps.wait)
+            children = [spare.child for spare in spares]
+            crew = Crew(seat.ranks, threads, mine.job, pumps.outputs, children)
+            stack.callback(crew.stop)
+            pumps.release()
+            threading.Thread(target=self._watch, args=(crew,), name="horn-end", daemon=True).start()
+            bridge = None if self.n_hosts == 1 else self._bridge(stack)
+            job, strategy = self._load()
+            if bridge is not None and bridge.number != KEEPER:
+                return self._attend(crew, bridge, job, strategy, threads)
+            self.site = site = self._site(crew, bridge, threads)
+            run = self._conduct(site, job, strategy)
+            if self.is_over.is_set():
+                return Over(GONE)
+            if not self._keep(run.model, Path(mine.keep) / MODEL):
+                return Over(GONE)
+            return Over(FINISHED, result=_result(run), checkpoint=self.checkpoint)
+
+    def _keep(self, model: Model, path: Path) -> bool:
+        """Write the model, as soon as there is room for it: without it all since the last
+        checkpoint would be computed again. False if it is to end meanwhile.
+        """
+        ends = time.monotonic() + ROOM_S
+        is_said = False
+        while True:
+            try:
+                model.save(path)
+                return True
+            except ModelError as error:
+                is_late = self.asked.is_set() or time.monotonic() >= ends
+                if error.__cause__ is None or is_late:  # it is not the disk's fault, or too late
+                    raise
+                if not is_said:
+                    logger.warning(
+                        "model waits to be written, for %g s at most: make room reason=%s",
+                        ROOM_S, error,
+                    )  # fmt: skip
+                is_said = True
+            if self.is_over.wait(ROOM_LOOK_S):
+                return False
+
+    def _watch(self, crew: Crew) -> None:
+        """End the tasks as soon as it is told to: then everything else here ends, too."""
+        self.is_over.wait()
+        crew.kill()
+        if not self._has_run.wait(LEAVE_S):  # tasks of Downpour that were killed are started again
+            self.say(self.told_to_end())
+            os._exit(0)
+
+    def told_to_end(self) -> Over:
+        """The last word of who ends because the agent said so."""
+        return Over(STOPPED if self.asked.is_set() else GONE, checkpoint=self.checkpoint)
+
+    def _load(self) -> tuple[Job, Strategy]:
+        submission = self.submission
+        found = targets.load(submission.target, submission.arguments)
+        pairs = tuple(f"{key}={value}" for key, value in submission.settings)
+        strategy, others = settings_.strategy(submission.strategy, pairs)
+        job = settings_.apply(found.job, others)
+        if submission.seed is not None:
+            job = job.with_settings(network=job.network.rebuilt(seed=submission.seed))
+        if not job.name:
+            job = job.with_settings(name=submission.name)
+        return job, strategy
+
+    def _site(self, crew: Crew, bridge: Bridge | None, threads: int) -> launch.Site:
+        mine = self.assignment
+        crews: Crew | Crews = crew
+        if bridge is not None:
+            elsewhere = {
+                number: mine.seats[name].ranks
+                for number, name in enumerate(bridge.names)
+                if number != KEEPER
+            }
+            crews = Crews(crew, bridge, elsewhere)
+        return launch.Site(
+            mine.zookeeper, mine.job, mine.epoch * REPAIRS, crews, self._url(), threads, mine.key,
+            mine.credential, self.asked, self.is_over, self._saved, groups=self._seated(),
+            changes=self.changes, on_left=lambda group: self.say(Left(group)),
+        )  # fmt: skip
+
+    def _seated(self) -> tuple[int, ...] | None:
+        """The groups that are there, also those that are to leave; None for all."""
+        mine = self.assignment
+        if not mine.groups or not self.submission.servers:
+            return None
+        self.changes.put(launch.Change(mine.groups, _hosts(mine.seats)))
+        ranks = (rank for seat in mine.seats.values() for rank in seat.ranks)
+        topology = self.topology
+        return tuple(sorted({topology.group(r) for r in ranks if not topology.is_server(r)}))
+
+    def _url(self) -> str:
+        if self.n_hosts > 1:
+            return f"tcp://{_host(self.assignment)}:0"
+        return launch.URLS[str(self.submission.options.get("transport", "shm"))]
+
+    def _saved(self, iteration: int) -> None:
+        self.checkpoint = iteration
+        self.say(Saved(iteration))
+
+    def _conduct(self, site: launch.Site, job: Job, strategy: Strategy) -> Run:
+        mine, submission = self.assignment, self.submission
+        options = submission.options
+        pins = {k[4:]: str(v) for k, v in options.items() if k.startswith("pin.")}
+        saves = self.saves
+        seconds = submission.checkpoint_s
+        if seconds is None and submission.checkpoint_every is None:
+            seconds = CHECKPOINT_S
+        guests = bool(options.get("guests", False))
+        return conduct(
+            job,
+            groups=self.n_groups,
+            tasks=submission.tasks,
+            servers=0 if guests else submission.servers or None,
+            strategy=strategy,
+            backend=str(options.get("backend", "kernels")),
+            seed=None,
+            threads=site.threads,
+            progress=Told(self.say, mine.epoch, Path(mine.keep) / PROGRESS),
+            timeout=submission.timeout_s,
+            barrier=str(options.get("barrier", "message")),
+            transport="tcp" if self.n_hosts > 1 else str(options.get("transport", "shm")),
+            pins=pins or None,
+            trace=None,
+            superstep_timeout=float(options.get("superstep_timeout_s") or 60.0),
+            start_timeout=self.start_s,
+            checkpoints=Path(mine.keep) / CHECKPOINTS if self.lasts else None,
+            checkpoint_every=submission.checkpoint_every if saves else None,
+            checkpoint_seconds=seconds if saves else None,
+            keep_checkpoints=submission.keep,
+            resume=self._begin(),
+            changed=mine.changed and self.lasts,
+            max_restarts=submission.max_restarts if submission.servers else 0,
+            site=site,
+        )
+
+    def _begin(self) -> bool | Path:
+        """Whether to go on from what is kept, or the checkpoint that was asked for."""
+        at = self.assignment.begin
+        if at < 0 or not self.saves:
+            return self.lasts
+        return Checkpoints(Path(self.assignment.keep) / CHECKPOINTS).open(at, verify=False).path
+
+    # several hosts
+
+    def _bridge(self, stack: ExitStack) -> Bridge:
+        """The link to the other hosts' foremen, who are found through ZooKeeper."""
+        mine = self.assignment
+        names = sorted(mine.seats, key=lambda name: min(mine.seats[name].ranks))  # rank 0's first
+        place = Place(names.index(mine.host), len(names), f"{mine.job}/crews", mine.epoch, mine.key)
+        self._is_meeting = True
+        bridge = Bridge(f"tcp://{_host(mine)}:0", place, names)
+        stack.callback(bridge.close)
+        coord = stack.enter_context(Coordinator(mine.zookeeper, credential=mine.credential))
+        here = Membership(coord, coord.paths.crews(mine.job))
+        stack.callback(here.close)
+        here.join(mine.host, bridge.endpoint, info={"epoch": mine.epoch}, replace=True)
+        try:
+            found = here.wait_for(names, self.start_s, lambda m: int(m.info["epoch"]) >= mine.epoch)
+            bridge.connect([found[name].endpoint for name in names], self.start_s)
+        except BarrierTimeout as error:
+            raise _hosts_late(error, names) from error
+        self._is_meeting = False
+        return bridge
+
+    def _attend(
+        self, crew: Crew, bridge: Bridge, job: Job, strategy: Strategy, threads: int
+    ) -> Over:
+        mine = self.assignment
+        job = strategy.prepared(job, self.topology)
+        folder = str((Path(mine.keep) / CHECKPOINTS).absolute())
+
+        def change(run: RunSpec) -> RunSpec:
+            here = Path(folder) / Path(run.resume).name
+            return msgspec.structs.replace(
+                run,
+                url=self._url(),
+                threads=threads,
+                begun=time.monotonic(),
+                checkpoints=folder if run.checkpoints else "",
+                resume=str(here) if run.resume else "",
+                journals=str(Path(folder) / Path(run.journals).name) if run.journals else "",
+            )
+
+        self.site = launch.Site("", "", 0, crew, "", 1, is_repairable=True)
+        is_done = attend(
+            crew, bridge, job, draft(job, strategy), change, self.is_over,
+            lambda: self.say(Running()), mine.key, mine.credential,
+        )  # fmt: skip
+        return Over(FINISHED if is_done else GONE)
+
+
+def _hosts_late(error: BarrierTimeout, names: Sequence[str]) -> BarrierTimeout:
+    """As workers: in ZooKeeper they go by their names, on the link by their numbers."""
+
+    def called(who: str) -> str:
+        number = who.removeprefix("task ")
+        return f"worker {names[int(number)] if number.isdecimal() and who != number else who}"
+
+    return BarrierTimeout(
+        "meeting of the job's hosts",
+        tuple(map(called, error.absent)),
+        tuple(map(called, error.arrived)),
+        error.timeout_s,
+        "The job goes on elsewhere if there are slots. If they only need longer (a large package, "
+        "a slow disk), raise --start-timeout",
+    )
+
+
+def _hosts(seats: Mapping[str, Seat]) -> dict[int, str]:
+    """By rank."""
+    return {rank: name for name, seat in seats.items() for rank in seat.ranks}
+
+
+def _host(assignment: Assignment) -> str:
+    address = assignment.seats[assignment.host].address
+    return f"[{address}]" if ":" in address else address
+
+
+def _result(run: Run) -> dict[str, Any]:
+    """What is told of a run that succeeded; the model is a file."""
+    return {
+        "metrics": {where: plain(values) for where, values in run.metrics.items()},
+        "epochs": run.epochs,
+        "iterations": run.iterations,
+        "stopped_early": run.stopped_early,
+        "best_epoch": run.best_epoch,
+        "seconds": round(run.seconds, 3),
+        "history": [plain(row) for row in run.history[-1000:]],
+        "counters": plain(run.counters),
+        "staleness": {str(late): n for late, n in sorted(run.staleness.items())},
+    }
+
+
+def main() -> None:
+    """One foreman: wait for an assignment, do it, say what came of it."""
+    fd, parent = map(int, sys.argv[1:3])
+    waits = msgspec.json.decode(sys.argv[4], type=Waits)
+    limits.apply(waits.limits, keep=[fd], parent=parent)  # also of the tasks that wait
+    os.set_inheritable(fd, False)
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = Line(socket.socket(fileno=fd))
+    spares = make_spares(waits.n_tasks, waits.threads)
+    line.send(Warm())
+    assignment: Assignment | None = None
+    waiting: list[Said] = []
+    while assignment is None:
+        words = line.read()
+        if words is None:
+            os._exit(0)
+        for word in words:
+            if isinstance(word, Assignment):
+                assignment = word
+            else:
+                waiting.append(word)
+    logging.basicConfig(
+        level=os.environ.get("HORN_LOG_LEVEL", "WARNING").upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    os.chdir(assignment.work)
+    sys.path.insert(0, assignment.work)
+    os.environ["HORN_JOB_ID"] = assignment.job
+    foreman = Foreman(line, assignment, spares)
+    threading.Thread(target=_listen, args=(line, foreman, waiting), daemon=True).start()
+    over = foreman.run()
+    if foreman.is_over.is_set() and over.phase in (FAILED, GONE) and not _is_own(over):
+        over = foreman.told_to_end()
+    foreman.say(over)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _is_own(over: Over) -> bool:
+    """Whether it failed by itself, and not because it was told to end."""
+    return over.failure is not None and over.failure.is_final and not over.failure.is_echo
+
+
+def _listen(line: Line, foreman: Foreman, first: Sequence[Said]) -> None:
+    """What the agent says while the job runs."""
+    words: Sequence[Said] | None = first
+    while words is not None:
+        for word in words:
+            if isinstance(word, End):
+                foreman.is_over.set()
+            elif isinstance(word, Groups):
+                foreman.changes.put(launch.Change(word.groups, _hosts(word.seats)))
+            elif isinstance(word, Stop):
+                foreman.asked.set()
+                if not foreman.saves:  # then there is nothing to wait for
+                    foreman.is_over.set()
+            else:
+                raise ProtocolError(f"the agent says {type(word).__name__}")
+        words = line.read()
+    os._exit(1)

@@ -1,0 +1,110 @@
+"""From an order to what a foreman is told: the job's description is checked, its package fetched.
+
+Called from threads of the agent's: it waits for ZooKeeper and for other hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from horn.cluster.capacity import Offer, read_spec
+from horn.cluster.file_service import Have, Package
+from horn.cluster.master import Order
+from horn.cluster.runner_protocol import Assignment
+from horn.cluster.store import Depot
+from horn.cluster.submission import Submission
+from horn.coordination.membership import Membership
+from horn.coordination.records import Node
+from horn.coordination.session import Coordinator
+from horn.errors import HornError, NotFound
+from horn.rpc.client import Access, Client
+from horn.security import tls
+
+FETCH_S = 120.0  # for a package to come from another host
+
+
+class Preparer:
+    """For the agent of one host. threads : per task.
+
+    Raises
+    ------
+    NotAllowed, ProtocolError : the job may not be run. NotFound : it, or its package, is gone.
+    """
+
+    def __init__(self, offer: Offer, name: str, depot: Depot, threads: int) -> None:
+        self.offer, self.name, self.depot, self.threads = offer, name, depot, threads
+        self._read: dict[tuple[str, int], Submission] = {}
+
+    def submission(self, job: str, node: Node) -> Submission:
+        """A job's description, once it has been checked."""
+        known = self._read.get((job, node.changed))
+        if known is None:
+            known = read_spec(self.offer.key, job, node)
+            self._read[job, node.changed] = known
+        return known
+
+    def assignment(
+        self, coord: Coordinator, workers: Membership, job: str, order: Order
+    ) -> Assignment:
+        """What its foreman is told; all that it needs is here then."""
+        node = coord.get(coord.paths.spec(job))
+        if node is None:
+            raise NotFound(f"no job {job!r}")
+        key = self.offer.key
+        found = self.submission(job, node)
+        if not self.depot.has(found.package):
+            self._fetch(workers, found.package)
+        folders = {seat.shared or name for name, seat in order.seats.items()}
+        return Assignment(
+            job=job,
+            epoch=order.epoch,
+            host=self.name,
+            seats=order.seats,
+            work=str(self.depot.work(job, order.epoch, found.package)),
+            keep=str(self.depot.kept(job)),
+            logs=str(self.depot.logs(job)),
+            submission=msgspec.to_builtins(found),
+            zookeeper=self.offer.hosts,
+            key=None if key is None else key.job(job),
+            credential=tls.credential(key, self.offer.hosts, job),
+            threads=self.threads,
+            can_save=len(folders) == 1,
+            begin=order.begin,
+            groups=order.groups,
+            changed=order.changed,
+        )
+
+    def _fetch(self, workers: Membership, digest: str) -> None:
+        """A package from another host that has it."""
+        reasons = []
+        for name, member in workers.members().items():
+            if name == self.name:
+                continue
+            access = None
+            if self.offer.key is not None:
+                access = Access.of(self.offer.key, "worker", name)
+            try:
+                with Client(member.endpoint, access) as client:
+                    if not client.call("have", Package(digest), Have).is_here:
+                        continue
+                    got, portions = client.download(
+                        "get", Package(digest), Have, max_bytes=2**27, timeout_s=FETCH_S
+                    )
+                    packed = b""
+                    while len(packed) < got.n_manifest:
+                        packed += next(portions)
+                    first = packed[got.n_manifest :]
+                    self.depot.put(digest, packed[: got.n_manifest], _chained(first, portions))
+                    return
+            except HornError as error:
+                reasons.append(f"{name}: {error}")
+        why = f" ({'; '.join(reasons)})" if reasons else ""
+        raise NotFound(f"package {digest[:16]} is on no worker that is up{why}; submit again")
+
+
+def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    if first:
+        yield first
+    yield from rest

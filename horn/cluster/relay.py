@@ -1,0 +1,171 @@
+"""What a foreman passes on: how far the job is, and what its tasks print.
+
+Also the tasks that wait for a job: they print to pipes, since nobody knows yet what they will be.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from horn.cluster.runner_protocol import At, Running, Said
+from horn.cluster.store import Log
+from horn.executor.processes import Child
+from horn.job import Job
+from horn.training.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+STEP_S = 0.25  # between two words about how far it is
+
+
+class Told(Progress):
+    """Progress for the agent, and for who asks it later: a line of JSON each in ``file``."""
+
+    interval_s = STEP_S
+
+    def __init__(self, say: Callable[[Said], None], attempt: int, file: Path) -> None:
+        self.say, self.attempt, self.file = say, attempt, file
+        self.facts: dict[str, Any] = {}
+        self.latest: dict[str, Any] = {}
+        self.n_begun = 0
+
+    def begin(self, job: Job) -> None:
+        per_epoch = job.iterations_per_epoch
+        self.facts = {
+            "n_epochs": -(-job.n_iterations // per_epoch),
+            "n_iterations": job.n_iterations,
+            "per_epoch": per_epoch,
+        }
+        self.say(Running())
+        self._write({"begin": {**self.facts, "attempt": self.attempt}})
+        self._tell({"epoch": 1, "iteration": 0})
+
+    def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
+        self._tell(
+            {"epoch": epoch, "iteration": iteration, "loss": loss, "samples_per_s": samples_per_s}
+        )
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        found = {key: plain(value) for key, value in row.items()}
+        self._write({"row": found})
+        self._tell(found)
+
+    def note(self, text: str) -> None:
+        self._write({"note": text})
+
+    def _tell(self, said: dict[str, Any]) -> None:
+        known = {k: v for k, v in said.items() if not isinstance(v, float) or v == v}
+        self.latest.update({k: v for k, v in known.items() if v is not None})
+        self.say(At({**self.facts, **self.latest, "at": time.time()}))
+
+    def _write(self, said: dict[str, Any]) -> None:
+        """A line, whole or not at all: a full disk costs the line, not the job."""
+        line = (json.dumps({**said, "at": time.time()}) + "\n").encode()
+        try:
+            with open(self.file, "ab", buffering=0) as file:
+                size = file.tell()
+                try:
+                    n_written = file.write(line)
+                except OSError:
+                    n_written = 0
+                    raise
+                finally:
+                    if n_written != len(line):
+                        file.truncate(size)
+        except OSError as error:
+            logger.warning("a line of %s is not written reason=%s", self.file, error)
+
+
+@dataclass(frozen=True)
+class Spare:
+    """A task's process that waits for its task, and where to read what it prints."""
+
+    child: Child
+    output: int
+
+
+def make_spares(n: int, threads: int) -> list[Spare]:
+    found = []
+    for number in range(n):
+        ours, theirs = os.pipe2(os.O_CLOEXEC)
+        found.append(Spare(Child(number, threads, "waits", theirs), ours))
+        os.close(theirs)
+    return found
+
+
+def drop(spares: Sequence[Spare]) -> list[Spare]:
+    """They are not what is needed."""
+    for spare in spares:
+        spare.child.process.kill()
+        spare.child.process.wait()
+        spare.child.close()
+        os.close(spare.output)
+    return []
+
+
+class Pumps:
+    """Pipes that tasks print to, and their logs, which have a limit. A thread reads."""
+
+    def __init__(
+        self, folder: Path, names: Mapping[int, str], limit: int, spares: Sequence[Spare]
+    ) -> None:
+        self.outputs: dict[int, int] = {}
+        self._logs: dict[int, Log] = {}
+        waiting = [spare.output for spare in spares]
+        for rank, name in names.items():
+            if waiting:
+                ours = waiting.pop(0)
+            else:
+                ours, self.outputs[rank] = os.pipe2(os.O_CLOEXEC)
+            self._logs[ours] = Log(folder / f"{name}.log", limit)
+        for ours in waiting:
+            os.close(ours)
+        self._thread = threading.Thread(target=self._run, name="horn-logs", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        poll = select.poll()
+        for fd in self._logs:
+            poll.register(fd, select.POLLIN)
+        left = set(self._logs)
+        while left:
+            for fd, _ in poll.poll():
+                data = os.read(fd, 65536)
+                self._logs[fd].write(data)
+                if not data:
+                    poll.unregister(fd)
+                    os.close(fd)
+                    self._logs[fd].close()
+                    left.discard(fd)
+
+    def release(self) -> None:
+        """The tasks have their ends: this process's are closed."""
+        for fd in self.outputs.values():
+            os.close(fd)
+        self.outputs = {}
+
+    def wait(self) -> None:
+        """Until all is written; the tasks have ended."""
+        self._thread.join(2.0)
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it: NaN and infinity are null."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
+        return None
+    return value

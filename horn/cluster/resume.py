@@ -1,0 +1,90 @@
+"""horn resume: where a job that failed or was stopped goes on from, and that it does."""
+
+from __future__ import annotations
+
+import msgspec
+
+from horn.cluster.client import Cluster, Status
+from horn.cluster.file_service import Checkpointed, Saved
+from horn.coordination.jobs import NEXT, State, listing
+from horn.coordination.records import Put, Step
+from horn.errors import ClusterError, Conflict, JobError, NotApplied, NotFound
+
+
+def resume(cluster: Cluster, job: str, begin: str = "", changed: bool = False) -> int:
+    """From where it was, or from "last", "best" or the checkpoint of an iteration; returns the
+    iteration, -1 for the beginning. changed : even if the job is no more what it was there.
+
+    Raises
+    ------
+    Conflict : it runs, or succeeded. NotFound : there is no such checkpoint. JobError : it has
+    no checkpoints to choose from.
+    """
+    state = cluster.jobs.state(job)
+    if State.PENDING not in NEXT[state]:
+        raise Conflict(f"job {job!r} is {state.value}; what FAILED or was STOPPED is resumed")
+    at = cluster.paths
+    nodes = [cluster.coord.get(path) for path in (at.state(job), at.record(job))]
+    if nodes[0] is None or nodes[1] is None:
+        raise NotFound(f"no job {job!r}")
+    status = cluster.status(job)
+    record = status.record
+    if begin:
+        iteration = _chosen(cluster, status, begin)
+        of_order = -1 if begin == "last" else iteration
+        record = msgspec.structs.replace(record, begin=of_order, checkpoint=iteration)
+    record = msgspec.structs.replace(record, changed=changed)
+    steps: list[Step] = [
+        Put(at.state(job), State.PENDING.value.encode(), nodes[0].version),
+        Put(at.record(job), msgspec.json.encode(record), nodes[1].version),
+        Put(at.result(job), b""),
+        *listing(at, job, state, State.PENDING),
+    ]
+    try:
+        cluster.coord.commit(steps)
+    except NotApplied as error:
+        raise Conflict(f"job {job!r} left {state.value} in the meantime") from error
+    return record.checkpoint
+
+
+def _chosen(cluster: Cluster, status: Status, begin: str) -> int:
+    """The iteration that "last", "best" or a number means."""
+    job = status.job
+    if status.submission is not None and status.submission.servers:
+        raise JobError(
+            f"job {job} has parameter servers, and goes on from what they were told last; "
+            f"leave out --from"
+        )
+    iterations, best = saved(cluster, job, wants_best=begin == "best")
+    if not iterations:
+        raise NotFound(
+            f"no worker that is up has a checkpoint of job {job}; without --from it begins "
+            f"anew if there is none"
+        )
+    there = "there are " + ", ".join(str(n) for n in sorted(set(iterations)))
+    if begin == "last":
+        return iterations[-1]
+    if begin == "best" and best < 0:
+        raise NotFound(
+            f"job {job} keeps no best model: that takes validation data, and early_stopping or "
+            f"keep_best in its Job. Give --from an iteration: {there}"
+        )
+    iteration = best if begin == "best" else int(begin)
+    if iteration not in iterations:
+        what = "its best model, " if begin == "best" else ""
+        raise NotFound(f"job {job} has no checkpoint of {what}iteration {iteration}; {there}")
+    return iteration
+
+
+def saved(cluster: Cluster, job: str, wants_best: bool = False) -> tuple[list[int], int]:
+    """Iterations of its checkpoints, the newest last, and that of its best model or -1."""
+    found = Checkpointed([])
+    for name, member in cluster.workers().items():
+        request = Saved(job, wants_best)
+        try:
+            here = cluster.client(name, member).call("saved", request, Checkpointed)
+        except ClusterError:
+            continue  # it has just gone; with a shared folder others see the same
+        if len(here.iterations) > len(found.iterations):
+            found = here
+    return found.iterations, found.best

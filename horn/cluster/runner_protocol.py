@@ -1,0 +1,159 @@
+"""What an agent and a foreman say to one another: a line of JSON each, over a socket of their own.
+
+Pure but for the socket. The keys of a job go this way and no other: arguments and environments can
+be read by others.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, TypeAlias
+
+import msgspec
+
+from horn.cluster.master import Failure, Seat
+from horn.errors import ProtocolError
+from horn.process.limits import Limits
+from horn.security.keys import Credential
+
+MAX_BYTES = 4 * 1024 * 1024  # of one line
+
+
+class Word(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """One line."""
+
+
+class Waits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A foreman that waits: with so many tasks that wait too, of so many threads each."""
+
+    n_tasks: int
+    threads: int
+    limits: Limits
+
+
+class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
+    """To a foreman: be the one of this job, on this host, for this epoch.
+
+    work : its folder, with the package. keep : where checkpoints and the model go. logs : a folder.
+    submission : as msgspec makes builtins of it. zookeeper : hosts. key, credential : the job's.
+    can_save : whether all hosts of the epoch see the same ``keep``. threads : per task. begin : the
+    iteration of the checkpoint to go on from, -1 for the newest. groups, changed : as in Order.
+    """
+
+    job: str
+    epoch: int
+    host: str
+    seats: dict[str, Seat]
+    work: str
+    keep: str
+    logs: str
+    submission: dict[str, Any]
+    zookeeper: str
+    key: bytes | None = None
+    credential: Credential | None = None
+    can_save: bool = False
+    threads: int = 1
+    log_bytes: int = 0
+    begin: int = -1
+    groups: tuple[int, ...] = ()
+    changed: bool = False
+
+
+class Stop(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To a foreman: save, then end."""
+
+
+class Groups(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To a foreman: other groups are to be there than were. ``seats`` : all hosts'."""
+
+    groups: tuple[int, ...]
+    seats: dict[str, Seat]
+
+
+class Left(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Of the foreman with rank 0: a group has left."""
+
+    group: int
+
+
+class End(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To a foreman: end now."""
+
+
+class Warm(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Of a foreman: ready for its assignment."""
+
+
+class Running(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Of a foreman: the tasks train."""
+
+
+class At(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Of the foreman with rank 0: how far the job is; what ``progress`` says."""
+
+    progress: dict[str, Any]
+
+
+class Saved(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Of a foreman: a checkpoint is complete."""
+
+    iteration: int
+
+
+class Over(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The last word of a foreman. phase : one of master.LAST."""
+
+    phase: str
+    failure: Failure | None = None
+    result: dict[str, Any] | None = None
+    checkpoint: int = -1
+
+
+Said: TypeAlias = Assignment | Stop | Groups | End | Warm | Running | At | Saved | Left | Over
+_ENCODE = msgspec.json.Encoder()
+_DECODE = msgspec.json.Decoder(Said)
+
+
+class Line:
+    """One end.
+
+    Raises
+    ------
+    ProtocolError : what came is none of the above. OSError : the other end has gone.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._buffer = bytearray()
+
+    @classmethod
+    def pair(cls) -> tuple[Line, Line]:
+        ours, theirs = socket.socketpair()
+        return cls(ours), cls(theirs)
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def send(self, word: Said) -> None:
+        self.sock.sendall(_ENCODE.encode(word) + b"\n")
+
+    def read(self) -> list[Said] | None:
+        """What has come, after waiting for something; None when the other end has gone."""
+        try:
+            data = self.sock.recv(65536)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            return None
+        self._buffer += data
+        if len(self._buffer) > MAX_BYTES:
+            raise ProtocolError(f"a line of more than {MAX_BYTES} bytes between agent and foreman")
+        *lines, rest = bytes(self._buffer).split(b"\n")
+        self._buffer = bytearray(rest)
+        try:
+            return [_DECODE.decode(line) for line in lines]
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"between agent and foreman: {error}") from error
+
+    def close(self) -> None:
+        self.sock.close()

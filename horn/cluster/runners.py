@@ -1,0 +1,338 @@
+"""What an agent runs: a foreman per job, which has the job's tasks of this host.
+
+A ``Run`` is the agent's side of one epoch of one job. All calls come from the agent's own thread:
+the foreman's life hangs on the thread that started it (PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from horn.cluster.master import (
+    END,
+    FAILED,
+    GONE,
+    LAST,
+    RUN,
+    STARTING,
+    STOP,
+    STOPPED,
+    Failure,
+    Order,
+    Report,
+)
+from horn.cluster.master import RUNNING as IS_RUNNING
+from horn.cluster.runner_protocol import (
+    Assignment,
+    At,
+    End,
+    Groups,
+    Left,
+    Line,
+    Over,
+    Running,
+    Said,
+    Saved,
+    Stop,
+    Waits,
+    Warm,
+)
+from horn.cluster.store import Log
+from horn.errors import JobError, ProtocolError
+from horn.executor.processes import PREAMBLE
+from horn.patience import Patience
+from horn.process.exits import how_it_ended
+from horn.process.limits import environment
+
+logger = logging.getLogger(__name__)
+
+END_S = 5.0  # for a foreman to end its tasks once it is told
+LOOK_S = 1.0  # how often it is looked at whether a foreman is stopped
+LAST_S = 5.0  # for it to exit after its last word
+SAVE_S = 120.0  # for it to save and stop
+PROGRAM = PREAMBLE.format(2) + "from horn.cluster.job_runner import main; main()"
+
+
+class Foreman:
+    """A foreman's process: its line, its output, its end. more : for its environment."""
+
+    def __init__(self, name: str, waits: Waits, more: Mapping[str, str]) -> None:
+        self.line, theirs = Line.pair()
+        self.is_open, self.is_warm = True, False
+        paths = [entry or os.getcwd() for entry in sys.path]
+        own = {"HORN_TASK_PATH": json.dumps(paths), "PYTHONUNBUFFERED": "1"}
+        env = environment({**more, **own})
+        words = [str(theirs.fileno()), str(os.getpid()), name, msgspec.json.encode(waits).decode()]
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=env,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.line.close()
+            raise JobError(f"no process can be started: {error}") from error
+        finally:
+            theirs.sock.close()
+        assert self.process.stdout is not None
+        self.output: int | None = self.process.stdout.fileno()
+        os.set_blocking(self.output, False)
+        self.pidfd = os.pidfd_open(self.process.pid)
+        self.log: Log | None = None
+        self._unlogged = b""
+
+    @property
+    def is_stopped(self) -> bool:
+        """By a signal, or a debugger."""
+        return _state(self.process.pid)[:1] in ([b"T"], [b"t"])
+
+    def send(self, word: Said) -> None:
+        try:
+            self.line.send(word)
+        except OSError:
+            pass  # it has ended: its exit is heard of
+
+    def log_to(self, path: Path) -> None:
+        self.log = Log(path)
+        self.log.write(self._unlogged)
+        self._unlogged = b""
+
+    def read_output(self) -> None:
+        """What it printed; it is closed when that ends."""
+        while self.output is not None:
+            try:
+                data = os.read(self.output, 65536)
+            except BlockingIOError:
+                return
+            if not data:
+                self.output = None
+            elif self.log is not None:
+                self.log.write(data)
+            else:
+                self._unlogged = (self._unlogged + data)[-65536:]
+
+    def kill(self) -> None:
+        """It, its tasks and whatever they started in its session."""
+        end_session(self.process.pid)
+
+    def reap(self) -> tuple[int, dict[str, float]]:
+        """Its exit code and what it and its children used; it has ended."""
+        self.kill()  # what it left behind; its pid cannot be another's before it is waited for
+        self.read_output()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        code = self.process.wait()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = {
+            "user_s": round(after.ru_utime - before.ru_utime, 3),
+            "system_s": round(after.ru_stime - before.ru_stime, 3),
+            "peak_memory_bytes": after.ru_maxrss * 1024,
+        }
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.line.close()
+        os.close(self.pidfd)
+        if self.log is not None:
+            self.log.close()
+        return code, used
+
+
+def end_session(leader: int) -> None:
+    """Kill every process of a session."""
+    for _ in range(20):  # who is killed while it forks leaves one more
+        found = [
+            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            if _session(pid) == leader
+        ]  # fmt: skip
+        if not found:
+            return
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+
+def _session(pid: int) -> int:
+    """The session that a process is in; 0 if it has ended."""
+    fields = _state(pid)
+    return 0 if not fields or fields[0] in (b"Z", b"X") else int(fields[3])
+
+
+def _state(pid: int) -> list[bytes]:
+    """What the system says of a process, from its state on; nothing if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+class Run:
+    """One epoch of a job on this host.
+
+    ``report`` is what is to be told of it; ``is_told`` whether it has been. ``progress`` is the
+    latest to be written down, if there is any.
+    """
+
+    def __init__(self, job: str, order: Order, member: int) -> None:
+        self.job, self.order, self.epoch = job, order, order.epoch
+        self.report = Report(STARTING, member=member)
+        self.is_told = False
+        self.progress: dict[str, Any] | None = None
+        self.foreman: Foreman | None = None
+        self.used: dict[str, float] = {}
+        self.aim = RUN
+        self._deadline: float | None = None
+        self._stopped: Patience | None = None  # with a foreman that is stopped
+        self._may_stop_s = 60.0
+        self._last: Over | None = None
+        self._is_killed = False  # by this agent, which knows why
+
+    @property
+    def is_over(self) -> bool:
+        """Its last report is made, and nothing of it runs any more."""
+        return self.report.phase in LAST and self.foreman is None
+
+    def begin(self, foreman: Foreman, assignment: Assignment) -> None:
+        self.foreman = foreman
+        options = assignment.submission.get("options") or {}
+        self._may_stop_s = float(options.get("start_timeout_s") or self._may_stop_s)
+        foreman.log_to(Path(assignment.logs) / f"{assignment.host}.log")
+        foreman.send(assignment)
+        if self.order.groups != assignment.groups:
+            self._regroup()
+
+    def follow(self, order: Order) -> None:
+        """The order as it is now, of the same epoch."""
+        before, self.order = self.order, order
+        if order.groups != before.groups and self.foreman is not None:
+            self._regroup()
+
+    def _regroup(self) -> None:
+        assert self.foreman is not None
+        self.foreman.send(Groups(self.order.groups, self.order.seats))
+
+    def aim_at(self, aim: str) -> None:
+        """Stop or end, if it is not done yet."""
+        if self.is_over or self.aim == aim or self.aim == END:
+            return
+        self.aim = aim
+        if self.foreman is None:  # still being prepared
+            self.say(GONE if aim == END else STOPPED)
+            return
+        self.foreman.send(Stop() if aim == STOP else End())
+        self._deadline = time.monotonic() + (SAVE_S if aim == STOP else END_S)
+
+    def hear(self, word: Said) -> None:
+        match word:
+            case Warm():
+                if self.foreman is not None:
+                    self.foreman.is_warm = True
+            case Running():
+                self.say(IS_RUNNING)
+            case At(progress):
+                self.progress = progress
+            case Saved(iteration):
+                self.say(self.report.phase, checkpoint=iteration)
+            case Left(group):
+                self.say(self.report.phase, left=(*self.report.left, group))
+            case Over() if self._is_killed:
+                pass  # it tells of its tasks' end, whose cause is known here
+            case Over():
+                self._last = word
+                self._deadline = time.monotonic() + LAST_S
+            case _:
+                raise ProtocolError(f"a foreman says {type(word).__name__}")
+
+    def say(
+        self,
+        phase: str,
+        *,
+        checkpoint: int = -1,
+        failure: Failure | None = None,
+        result: dict[str, Any] | None = None,
+        left: tuple[int, ...] = (),
+    ) -> None:
+        old = self.report
+        if old.phase in LAST:
+            return
+        checkpoint = max(checkpoint, old.checkpoint)
+        self.report = Report(phase, old.member, checkpoint, failure, result, left or old.left)
+        self.is_told = False
+
+    def tick(self, now: float) -> float | None:
+        """What time has come for; when to call again."""
+        if self.foreman is None:
+            return None
+        self._look_at(self.foreman)
+        if self._deadline is None:
+            return now + LOOK_S
+        if now >= self._deadline:
+            self._deadline = None
+            logger.warning("foreman killed job=%s epoch=%d aim=%s", self.job, self.epoch, self.aim)
+            self.foreman.kill()
+            return None
+        return self._deadline
+
+    def _look_at(self, foreman: Foreman) -> None:
+        """Its tasks may go on for long without it, and nobody would hear of them."""
+        if not foreman.is_stopped:
+            self._stopped = None
+        elif self._stopped is None:
+            self._stopped = Patience(self._may_stop_s)
+        elif self._stopped.left_s() <= 0 and self._last is None:
+            self.kill(
+                f"the job's own process on this host (pid {foreman.process.pid}) was stopped "
+                f"(SIGSTOP, or a debugger) for {self._may_stop_s:g} s; it was ended. "
+                f"--start-timeout is how long it may be"
+            )
+
+    def ended(self) -> None:
+        """The foreman's process has."""
+        foreman, self.foreman = self.foreman, None
+        assert foreman is not None
+        while foreman.is_open:
+            words = foreman.line.read()
+            foreman.is_open = words is not None
+            for word in words or ():
+                self.hear(word)
+        code, self.used = foreman.reap()
+        last = self._last
+        if last is not None:
+            self.say(
+                last.phase, checkpoint=last.checkpoint, failure=last.failure, result=last.result
+            )
+        elif self.aim == END:
+            self.say(GONE)
+        else:
+            self.say(FAILED, failure=Failure(_died(code)))
+
+    def kill(self, why: str) -> None:
+        """End at once, and say why."""
+        if self.foreman is not None:
+            if not self._is_killed:
+                self._is_killed, self._last = True, Over(FAILED, Failure(why))
+            self.foreman.kill()
+        else:
+            self.say(FAILED, failure=Failure(why))
+
+
+def _died(code: int) -> str:
+    how, hint = how_it_ended(code)
+    return f"First failure: the job's own process, which loads its file, {how}. {hint}".rstrip()

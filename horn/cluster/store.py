@@ -1,0 +1,286 @@
+"""The files of an agent: packages, and for each job its work, its logs and what it leaves.
+
+    id, lock                       who has this folder; one agent at a time
+    packages/<digest>/             as it came: ``manifest`` and ``files``
+    jobs/<job>/work-<epoch>/       a copy of the package, the current folder of the job's processes
+    jobs/<job>/logs/               a file per process
+    jobs/<job>/kept/               progress.jsonl, checkpoints, model.horn
+
+In a folder that all hosts share what is kept is in jobs/<job>, and packages are once more, for
+hosts that come later. Where jobs run as another user, work-*, logs and kept are that user's: what
+is in them is opened with ``opened``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from horn.cluster import package
+from horn.cluster.package import Unpacker
+from horn.cluster.user import User, is_plain, opened
+from horn.coordination import paths
+from horn.errors import Conflict, JobError, NotFound
+
+MODEL, PROGRESS, CHECKPOINTS = "model.horn", "progress.jsonl", "checkpoints"
+TIMES = ".times"
+MARK = struct.Struct("<qd")  # an offset, and when it was written: seconds since 1970
+MARK_S = 1.0  # between two of them
+LOG_BYTES = 8 * 1024 * 1024  # of one process; what comes after is dropped, and the log says so
+
+
+class Depot:
+    """One agent's folder; made where it is missing, for its owner alone. user : whom jobs run as,
+    if not as this process.
+
+    Raises
+    ------
+    Conflict : another agent has it. JobError : it cannot be used.
+    """
+
+    def __init__(self, folder: Path, shared: Path | None = None, user: User | None = None) -> None:
+        self.folder, self.shared, self.user = folder, shared, user
+        self._lock = threading.Lock()
+        try:
+            for base in (folder,) if shared is None else (folder, shared):
+                for path in (base, base / "packages", base / "jobs"):
+                    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._let_through(base)
+                self._let_through(base / "jobs")
+            self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise JobError(f"{error.filename} cannot be used: {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise Conflict(
+                f"another horn worker uses {folder}; give this one another --dir"
+            ) from None
+        self.id = _id(folder)
+        self.shared_id = "" if shared is None else _id(shared)
+        package.sweep(folder / "packages")
+        for work in folder.glob("jobs/*/work-*"):  # of an agent that was killed
+            shutil.rmtree(work, ignore_errors=True)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    # packages
+
+    def has(self, digest: str) -> bool:
+        """Whether it is here; it is taken from the shared folder if it is there."""
+        if (self._package(digest) / "files").is_dir():
+            return True
+        if self.shared is None:
+            return False
+        theirs = self.shared / "packages" / digest
+        if not (theirs / "files").is_dir():
+            return False
+        packed = (theirs / "manifest").read_bytes()
+        self.put(digest, packed, package.read(theirs / "files", package.decode(packed)))
+        return True
+
+    def put(self, digest: str, packed: bytes, portions: Iterator[bytes | memoryview]) -> None:
+        """Take a package in, unless it is here already. Raises BadPackage."""
+        folder = self._package(digest)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with self._lock:
+            if (folder / "files").is_dir():
+                for _ in portions:
+                    pass
+                return
+            with Unpacker(folder / "files", packed, digest) as unpacker:
+                for portion in portions:
+                    unpacker.feed(portion)
+                temporary = folder / f"manifest-{secrets.token_hex(4)}"
+                _write(temporary, packed)
+                temporary.rename(folder / "manifest")
+                unpacker.finish()
+            self._share(digest)
+
+    def _share(self, digest: str) -> None:
+        """Where all hosts find it."""
+        if self.shared is None or (self.shared / "packages" / digest).exists():
+            return
+        temporary = self.shared / "packages" / f"{digest[:16]}-{secrets.token_hex(8)}"
+        shutil.copytree(self._package(digest), temporary)
+        try:
+            temporary.rename(self.shared / "packages" / digest)
+        except OSError:  # another host was faster
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def get(self, digest: str) -> tuple[bytes, Iterator[bytes]]:
+        """A package's manifest and its files' bytes. Raises NotFound."""
+        if not self.has(digest):
+            raise NotFound(f"package {digest[:16]} is not here")
+        packed = (self._package(digest) / "manifest").read_bytes()
+        return packed, package.read(self._package(digest) / "files", package.decode(packed))
+
+    def _package(self, digest: str) -> Path:
+        return self.folder / "packages" / paths.checked("package", digest)
+
+    # jobs
+
+    def work(self, job: str, epoch: int, digest: str) -> Path:
+        """A fresh copy of the package for an epoch."""
+        folder = self._made(job) / f"work-{epoch}"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self._package(digest) / "files", folder)
+        return self._given(folder)
+
+    def drop_work(self, job: str, epoch: int) -> None:
+        shutil.rmtree(self._job(job) / f"work-{epoch}", ignore_errors=True)
+
+    def logs(self, job: str) -> Path:
+        folder = self._made(job) / "logs"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return self._given(folder)
+
+    def kept(self, job: str) -> Path:
+        self._made(job)
+        folder = self._kept(job)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return self._given(folder)
+
+    def checkpoints(self, job: str) -> Path:
+        return self._kept(job) / CHECKPOINTS
+
+    def files(self, job: str) -> dict[str, Path]:
+        """What can be read of a job from here, by the name that it has for others."""
+        found = {p.name.removesuffix(".log"): p for p in sorted(self._job(job).glob("logs/*.log"))}
+        found |= {name: self._kept(job) / name for name in (PROGRESS, MODEL)}
+        return {name: path for name, path in found.items() if is_plain(path)}
+
+    def forget(self, job: str, digest: str = "") -> None:
+        """Remove all of a job; with its package, if one is named: that no other job has."""
+        for folder in (self._job(job), self._kept(job)):
+            shutil.rmtree(folder, ignore_errors=True)
+        if digest:
+            with self._lock:
+                shutil.rmtree(self._package(digest), ignore_errors=True)
+                if self.shared is not None:
+                    shutil.rmtree(self.shared / "packages" / digest, ignore_errors=True)
+
+    def _job(self, job: str) -> Path:
+        return self.folder / "jobs" / paths.checked("job", job)
+
+    def _kept(self, job: str) -> Path:
+        if self.shared is None:
+            return self._job(job) / "kept"
+        return self.shared / "jobs" / paths.checked("job", job)
+
+    def _made(self, job: str) -> Path:
+        folder = self._job(job)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._let_through(folder)
+        return folder
+
+    def _let_through(self, folder: Path) -> None:
+        """The user jobs run as may enter, and see nothing of what is there."""
+        if self.user is not None:
+            self.user.let_through(folder)
+
+    def _given(self, folder: Path) -> Path:
+        if self.user is not None:
+            self.user.give(folder)
+        return folder
+
+
+def _write(path: Path, data: bytes) -> None:
+    """A new file, for its owner alone."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+
+
+def _id(folder: Path) -> str:
+    """A random name that a folder keeps."""
+    path = folder / "id"
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        for _ in range(100):  # its maker may be about to write it
+            text = path.read_text().strip()
+            if text:
+                return text
+            threading.Event().wait(0.01)
+        raise JobError(f"{path} is empty; remove it") from None
+    with os.fdopen(fd, "w") as file:
+        name = secrets.token_hex(8)
+        file.write(name + "\n")
+    return name
+
+
+class Log:
+    """A log file with a limit, written by whoever reads the process's output. Beside it is when
+    what was written: ``written_since`` reads it.
+    """
+
+    def __init__(self, path: Path, limit: int = LOG_BYTES) -> None:
+        self.path, self.limit = path, limit
+        self._times = opened(path.with_suffix(TIMES), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._marked_s = 0.0
+        self._fd = opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._n = os.fstat(self._fd).st_size
+        self._is_full = self._n >= limit
+
+    def write(self, data: bytes) -> None:
+        room = self.limit - self._n
+        now_s = time.time()
+        if room > 0 and not 0 <= now_s - self._marked_s < MARK_S:
+            self._marked_s = now_s
+            os.write(self._times, MARK.pack(self._n, now_s))
+        self._n += len(data)
+        if room > 0:
+            os.write(self._fd, data[:room])
+        if self._n > self.limit and not self._is_full:
+            self._is_full = True
+            notice = f"\nhorn: the log ends here: {self.limit:,} bytes are kept, the rest is not\n"
+            os.write(self._fd, notice.encode())
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            os.close(self._times)
+            self._fd = -1
+
+
+def written_since(path: Path, age_s: float) -> int:
+    """Where in a log that begins which was written so many seconds ago or later, by this host's
+    clock; at most MARK_S too early, and never within a line.
+    """
+    since_s = time.time() - age_s
+    try:
+        with open(path.with_suffix(TIMES), "rb", opener=opened) as file:
+            marks = file.read()
+    except NotFound:
+        return 0
+    whole = len(marks) - len(marks) % MARK.size
+    at = path.lstat().st_size
+    for offset, made_s in reversed(list(MARK.iter_unpack(marks[:whole]))):
+        if made_s + MARK_S < since_s:
+            break
+        at = offset
+    return _line_start(path, at)
+
+
+def _line_start(path: Path, at: int) -> int:
+    """Of the line that holds this place."""
+    with open(path, "rb", opener=opened) as file:
+        while at > 0:
+            step = min(65536, at)
+            file.seek(at - step)
+            if (found := file.read(step).rfind(b"\n")) >= 0:
+                return at - step + found + 1
+            at -= step
+    return 0

@@ -1,0 +1,233 @@
+"""The tree of jobs: what each one is, in which state, and what came of it. DESIGN 7 and 8.
+
+Every change of a state says from which state, and may be fenced by the leadership of the job's
+master, so that two masters, or a master and a stop, cannot overwrite one another. A job that has
+not ended is listed in ``/active`` as well, by the same transactions: those that have ended, which
+are more and more, are watched by nobody (docs/notes/0098).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import secrets
+from collections.abc import Callable
+
+from horn.coordination.election import Leadership, commit_as
+from horn.coordination.paths import Paths
+from horn.coordination.records import Create, Delete, Node, Put, Step
+from horn.coordination.session import Coordinator
+from horn.errors import Conflict, JobError, NotApplied, NotFound, ProtocolError
+
+MAX_SPEC_BYTES = 900_000  # one transaction carries it, and ZooKeeper's frame is 1,048,575
+
+
+class State(enum.Enum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    STOPPING = "STOPPING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+
+
+NEXT: dict[State, frozenset[State]] = {
+    State.PENDING: frozenset({State.RUNNING, State.STOPPING, State.STOPPED, State.FAILED}),
+    State.RUNNING: frozenset(
+        {State.RESTARTING, State.STOPPING, State.SUCCEEDED, State.FAILED, State.STOPPED}
+    ),
+    State.RESTARTING: frozenset({State.RUNNING, State.STOPPING, State.FAILED, State.STOPPED}),
+    State.STOPPING: frozenset({State.STOPPED, State.SUCCEEDED, State.FAILED}),
+    State.SUCCEEDED: frozenset(),
+    State.FAILED: frozenset({State.PENDING}),  # horn resume
+    State.STOPPED: frozenset({State.PENDING}),
+}
+ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED})
+
+
+def listing(at: Paths, job: str, old: State, new: State) -> list[Step]:
+    """What a change of the state changes in ``/active``."""
+    if (old in ENDED) == (new in ENDED):
+        return []
+    return [Delete(at.active(job)) if new in ENDED else Create(at.active(job))]
+
+
+class Jobs:
+    """Create, read, change and remove jobs.
+
+    Raises
+    ------
+    NotFound : no such job.
+    Conflict : the name is taken, or the job is in another state than the change expects.
+    Fenced : the given leadership has ended.
+    """
+
+    def __init__(self, coord: Coordinator) -> None:
+        self.coord, self.paths = coord, coord.paths
+        coord.ensure(self.paths.jobs(), self.paths.workers(), self.paths.all_active())
+
+    def create(self, job: str, spec: bytes, guest: str = "") -> None:
+        """Enter a job as PENDING, with its whole folder tree, at once or not at all. guest : the id
+        of the credential of its tasks, who may use nothing but where they meet.
+        """
+        if len(spec) > MAX_SPEC_BYTES:
+            raise JobError(
+                f"job {job!r}: its description has {len(spec)} bytes, but at most "
+                f"{MAX_SPEC_BYTES} fit into ZooKeeper"
+            )
+        state = Create(self.paths.state(job), State.PENDING.value.encode())
+        self._enter(job, [*self._folders(job, spec, guest), state], spec)
+
+    def create_signed(self, job: str, sign: Callable[[Node], bytes], guest: str = "") -> None:
+        """As ``create``, with a description that is signed for the node that it is written to:
+        ``sign`` is given that node. Without a state there is no job yet; should this process end
+        in between, masters remove what is there.
+        """
+        draft = secrets.token_bytes(16)
+        self._enter(job, self._folders(job, draft, guest), draft)
+        path = self.paths.spec(job)
+        node = self.coord.get(path)
+        if node is None or node.data != draft:
+            raise Conflict(f"job {job!r} was removed while it was submitted; submit it again")
+        try:
+            spec = sign(node)
+        except BaseException:
+            self.forget(job)
+            raise
+        state = Create(self.paths.state(job), State.PENDING.value.encode())
+        try:
+            self._enter(job, [Put(path, spec, node.version), state], spec)
+        except NotApplied as error:
+            raise Conflict(
+                f"job {job!r} was changed while it was submitted ({error}); submit it again"
+            ) from error
+
+    def _folders(self, job: str, spec: bytes, guest: str) -> list[Step]:
+        """All of a job but its state."""
+        at = self.paths
+        folders = (
+            at.result(job), at.leader(job), at.checkpoints(job), at.wish(job), at.record(job),
+            at.progress(job), at.reports(job),
+        )  # fmt: skip
+        places = (at.groups(job), at.servers(job), at.crews(job))
+        return [
+            Create(at.job(job)),
+            Create(at.active(job)),
+            Create(at.spec(job), spec),
+            *map(Create, folders),
+            *(Create(path, guest=guest) for path in places),
+        ]
+
+    def _enter(self, job: str, steps: list[Step], spec: bytes) -> None:
+        """All steps, after which ``spec`` is the job's description."""
+
+        def landed() -> bool:
+            node = self.coord.get(self.paths.spec(job))
+            return node is not None and node.data == spec
+
+        try:
+            self.coord.commit(steps, landed)
+        except NotApplied as error:
+            if error.reason == "exists":
+                raise Conflict(f"there is a job {job!r} already; choose another name") from None
+            raise
+
+    def states(self) -> dict[str, State]:
+        """All jobs and their states."""
+        found = {}
+        for job in self.coord.children(self.paths.jobs()):
+            node = self.coord.get(self.paths.state(job))
+            if node is not None:  # else it is being removed
+                found[job] = self._parse(job, node.data)
+        return found
+
+    def spec(self, job: str) -> bytes:
+        return self._read(job, self.paths.spec(job))
+
+    def state(self, job: str) -> State:
+        return self._parse(job, self._read(job, self.paths.state(job)))
+
+    def result(self, job: str) -> bytes:
+        """What came of it; empty until it has ended."""
+        return self._read(job, self.paths.result(job))
+
+    def checkpoint(self, job: str) -> bytes:
+        """What the master wrote about the last complete checkpoint; empty if there is none."""
+        return self._read(job, self.paths.checkpoints(job))
+
+    def change(
+        self,
+        job: str,
+        old: State,
+        new: State,
+        *,
+        result: bytes | None = None,
+        leadership: Leadership | None = None,
+    ) -> None:
+        """From ``old`` to ``new``, with the result if given; Conflict if it is not in ``old``."""
+        if new not in NEXT[old]:
+            raise Conflict(f"job {job!r}: {old.value} does not lead to {new.value}")
+        path = self.paths.state(job)
+        node = self.coord.get(path)
+        if node is None:
+            raise NotFound(f"no job {job!r}")
+        if node.data != old.value.encode():
+            raise Conflict(f"job {job!r} is {self._parse(job, node.data).value}, not {old.value}")
+        steps: list[Step] = [Put(path, new.value.encode(), node.version)]
+        if result is not None:
+            steps.append(Put(self.paths.result(job), result))
+        steps += listing(self.paths, job, old, new)
+        try:
+            self._commit(steps, leadership)
+        except NotApplied as error:
+            if error.reason == "version":
+                raise Conflict(f"job {job!r} left {old.value} in the meantime") from None
+            raise
+
+    def remove(self, job: str) -> None:
+        """Remove an ended job; Conflict while it is not."""
+        state = self.state(job)
+        if state not in ENDED:
+            raise Conflict(f"job {job!r} is {state.value}; stop it first")
+        with contextlib.suppress(Conflict):  # who removed it before has ended in between
+            self.coord.create(self.paths.active(job))  # for masters to see what is left of it
+        self.forget(job)
+
+    def forget(self, job: str) -> bool:
+        """Remove all of a job, whatever its state. Whether there was something."""
+        found = self.coord.remove(self.paths.job(job))
+        return self.coord.delete(self.paths.active(job)) or found
+
+    def remove_unfinished(self, job: str) -> bool:
+        """Remove what has no state: who submitted or removed it ended in between. Of this and a
+        submitter that is only slow, one fails. Whether it was removed.
+        """
+        path = self.paths.spec(job)
+        node = self.coord.get(path)
+        if self.coord.get(self.paths.state(job)) is not None:
+            return False
+        if node is not None and node.version == 0:  # it never had a state
+            try:
+                self.coord.commit([Delete(path, node.version)])
+            except NotApplied:
+                return False
+        return self.forget(job)
+
+    def _commit(self, steps: list[Step], leadership: Leadership | None) -> None:
+        if leadership is None:
+            self.coord.commit(steps)
+        else:
+            commit_as(self.coord, leadership, steps)
+
+    def _read(self, job: str, path: str) -> bytes:
+        node = self.coord.get(path)
+        if node is None:
+            raise NotFound(f"no job {job!r}")
+        return node.data
+
+    def _parse(self, job: str, data: bytes) -> State:
+        try:
+            return State(data.decode())
+        except ValueError:
+            raise ProtocolError(f"job {job!r} has the unknown state {data[:40]!r}") from None

@@ -1,0 +1,463 @@
+"""Who is there: ephemeral nodes with an endpoint and versions, and a view of them that stays true.
+
+The same for workers of a cluster, tasks of a group and servers of a job; only the folder differs. A
+member that comes back as another process is told from the old one by its epoch, the zxid of its
+node's creation.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from horn.coordination import paths
+from horn.coordination.nodes import ANSWER_S
+from horn.coordination.records import Create, Delete, Event, Lost, Node, Reply, Resumed, Step
+from horn.coordination.session import Coordinator
+from horn.errors import BarrierTimeout, Conflict, Fenced, NotApplied, ProtocolError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Member:
+    """``epoch`` grows with every new holder of a name; ``session`` is its ZooKeeper session."""
+
+    name: str
+    endpoint: str
+    versions: Mapping[str, str | int]
+    info: Mapping[str, Any]
+    epoch: int
+    session: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """Members came or went. A name that is in both has another holder now."""
+
+    joined: frozenset[str]
+    left: frozenset[str]
+
+
+class View:
+    """The nodes of one folder, kept up to date: name -> Node.
+
+    Every node has its own watch besides the folder's, so that a node replaced between two looks is
+    seen as gone and come. After a broken connection everything is read again: changes in between
+    arrive as one Change, none is missed. What is to be read is asked for from ``coord.soon``, as
+    callbacks must not send. ``on_change`` runs in the connection's thread; so does
+    ``on_data``, with the name of a node that has other data than before. is_made : the folder is
+    not made where it is missing.
+    """
+
+    def __init__(
+        self,
+        coord: Coordinator,
+        folder: str,
+        on_change: Callable[[Change], None],
+        on_data: Callable[[str], None] | None = None,
+        *,
+        is_made: bool = False,
+    ) -> None:
+        self.coord, self.folder, self.on_change = coord, folder, on_change
+        self.on_data = on_data
+        self._lock = threading.RLock()
+        self._nodes: dict[str, Node] = {}
+        self._asked: set[str] = set()  # a get() is on its way, or its watch is set
+        self._round = 0  # of looks at everything; answers of an earlier one count for nothing
+        self._pending = 0  # answers that the first full picture waits for
+        self._ready = threading.Event()
+        self._closed = False
+        if not is_made:
+            coord.ensure(folder)
+        self._unsubscribe = coord.subscribe(self._on_event)
+        self._plan()
+        self._look(0)
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Until the folder has been read once."""
+        if not self._ready.wait(timeout_s):
+            raise BarrierTimeout(self.folder, ("ZooKeeper",), (), timeout_s, "It does not answer")
+        self.coord.check()
+
+    def nodes(self) -> dict[str, Node]:
+        with self._lock:
+            return dict(self._nodes)
+
+    def learn(self, name: str, node: Node) -> None:
+        """Take over what the caller has just read, unless something newer has been heard."""
+        with self._lock:
+            known = self._nodes.get(name)
+            if known is not None and node.changed > known.changed:
+                self._nodes[name] = node
+
+    def close(self) -> None:
+        self._closed = True
+        self._unsubscribe()
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Resumed):
+            with self._lock:
+                names, self._asked = list(self._nodes), set(self._nodes)
+                self._round, self._pending = self._round + 1, 0
+            self._look_soon()
+            self._read_soon(names)
+        elif isinstance(event, Lost):
+            self._ready.set()
+
+    def _plan(self, n_answers: int = 1) -> int:
+        """So many answers are waited for from here on; returns the round that they belong to."""
+        with self._lock:
+            self._pending += n_answers
+            return self._round
+
+    def _look_soon(self) -> None:
+        round_ = self._plan()
+        self.coord.soon(lambda: self._look(round_))
+
+    def _read_soon(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        round_ = self._plan(len(names))
+
+        def read() -> None:
+            for name in names:
+                self._read(name, round_)
+
+        self.coord.soon(read)
+
+    def _look(self, round_: int) -> None:
+        self.coord.send(
+            lambda reply: self._on_names(reply, round_),
+            "get_children",
+            self.folder,
+            watch=self._on_folder_watch,
+        )
+
+    def _on_folder_watch(self, word: str) -> None:
+        if not self._closed and word == "children":
+            self._look_soon()
+
+    def _on_names(self, reply: Reply, round_: int) -> None:
+        if reply.reason:  # broken: Resumed looks again; missing: the folder was removed
+            if reply.reason == "missing":
+                self._replace(dict.fromkeys(self.nodes()))
+                self._answered(round_)
+            return
+        names = set(reply.value)
+        with self._lock:
+            new = names - self._asked
+            self._asked = (self._asked & names) | new
+            gone = [name for name in self._nodes if name not in names]
+        self._replace(dict.fromkeys(gone))
+        self._read_soon(sorted(new))
+        self._answered(round_)
+
+    def _read(self, name: str, round_: int) -> None:
+        def watch(word: str) -> None:
+            if not self._closed and word in ("changed", "deleted"):
+                self._read_soon([name])
+
+        def read(reply: Reply) -> None:
+            if reply.reason == "missing":
+                with self._lock:
+                    self._asked.discard(name)
+                self._replace({name: None})
+            elif not reply.reason:
+                self._replace({name: reply.value})
+            else:
+                return
+            self._answered(round_)
+
+        self.coord.send(read, "get", f"{self.folder}/{name}", watch=watch)
+
+    def _answered(self, round_: int) -> None:
+        with self._lock:
+            if round_ != self._round:
+                return
+            self._pending -= 1
+            if self._pending == 0:
+                self._ready.set()
+
+    def _replace(self, nodes: Mapping[str, Node | None]) -> None:
+        joined, left, rewritten = set(), set(), set()
+        with self._lock:
+            for name, node in nodes.items():
+                old = self._nodes.pop(name, None)
+                if node is not None:
+                    self._nodes[name] = node
+                if old is not None and (node is None or node.created != old.created):
+                    left.add(name)
+                if node is not None and (old is None or node.created != old.created):
+                    joined.add(name)
+                elif node is not None and old is not None and node.changed != old.changed:
+                    rewritten.add(name)
+        if (joined or left) and not self._closed:
+            self.on_change(Change(frozenset(joined), frozenset(left)))
+        if self.on_data is not None and not self._closed:
+            for name in sorted(rewritten):
+                self.on_data(name)
+
+
+@dataclass
+class _Mine:
+    """This process's own place."""
+
+    name: str
+    epoch: int
+    evicted: str = ""
+
+
+class Membership:
+    """One folder of members: join it, see who else is there, wait for them.
+
+    Raises
+    ------
+    Conflict : the name is held by a living process.
+    Fenced : this process's place was given to another.
+    """
+
+    def __init__(self, coord: Coordinator, folder: str, *, is_made: bool = False) -> None:
+        self.coord, self.folder = coord, folder
+        self._mine: _Mine | None = None
+        self._departures: Counter[str] = Counter()
+        self._callbacks: list[Callable[[Change], None]] = []
+        self._changed = threading.Condition()
+        self._view = View(coord, folder, self._on_change, is_made=is_made)
+        self._unsubscribe = coord.subscribe(self._on_event)
+
+    def close(self) -> None:
+        """Stop watching; the own node stays until the session ends."""
+        self._view.close()
+        self._unsubscribe()
+
+    def join(
+        self,
+        name: str,
+        endpoint: str,
+        *,
+        versions: Mapping[str, str | int] | None = None,
+        info: Mapping[str, Any] | None = None,
+        replace: bool = False,
+        timeout_s: float = 10.0,
+    ) -> int:
+        """Take the place ``name`` and return its epoch.
+
+        A dead predecessor's node is waited for until ``timeout_s`` (it goes when its session ends);
+        with ``replace`` it is removed at once, and its holder, should it live, is fenced.
+        """
+        path = f"{self.folder}/{paths.checked('member', name)}"
+        data = described(endpoint, versions or {}, info or {})
+        deadline = time.monotonic() + timeout_s
+        self._view.wait_ready(timeout_s)
+        while True:
+            old = self.coord.get(path)
+            session = self.coord.session
+            if old is not None and (old.owner == session or replace):
+                node = self._take_over(path, data, old)
+            elif old is None:
+                try:
+                    node = self.coord.create(path, data, ephemeral=True)
+                except Conflict:
+                    node = None
+            else:
+                node = None
+            if node is not None:
+                self._mine = _Mine(name, node.created)
+                self._wait_seen(name, node.created)
+                return node.created
+            if not self._wait_gone(name, deadline):
+                raise Conflict(
+                    f"{path} is held by another process, at "
+                    f"{endpoint_of(old)}; stop it, or wait until its session ends"
+                )
+
+    def _take_over(self, path: str, data: bytes, old: Node) -> Node | None:
+        steps: list[Step] = [Delete(path, old.version), Create(path, data, ephemeral=True)]
+        try:
+            self.coord.commit(steps, landed=lambda: self._is_mine(path, data))
+        except NotApplied:
+            return None
+        return self.coord.get(path)
+
+    def _is_mine(self, path: str, data: bytes) -> bool:
+        node = self.coord.get(path)
+        return node is not None and (node.owner, node.data) == (self.coord.session, data)
+
+    def _wait_seen(self, name: str, epoch: int) -> None:
+        """Until the own view has caught up, so that members() shows what join() did."""
+
+        def is_seen() -> bool:
+            node = self._view.nodes().get(name)
+            return node is not None and node.created >= epoch
+
+        with self._changed:
+            self._changed.wait_for(lambda: is_seen() or not self.coord.connected, ANSWER_S)
+
+    def _wait_gone(self, name: str, deadline: float) -> bool:
+        with self._changed:
+            while name in self._view.nodes():
+                self.coord.check()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+        return time.monotonic() < deadline
+
+    def tell(self, **info: Any) -> None:
+        """Change what the own node says of itself; the place stays."""
+        mine = self._mine
+        path = "" if mine is None else f"{self.folder}/{mine.name}"
+        node = self.coord.get(path) if path else None
+        if mine is not None and node is not None and node.created == mine.epoch:
+            said = json.loads(node.data)
+            said["info"] = said.get("info", {}) | info
+            self.coord.set(path, json.dumps(said, sort_keys=True).encode(), node.version)
+
+    def leave(self) -> None:
+        """Give the place back. Nothing happens if there is none."""
+        mine, self._mine = self._mine, None
+        if mine is not None:
+            node = self.coord.get(f"{self.folder}/{mine.name}")
+            if node is not None and node.created == mine.epoch:
+                self.coord.delete(f"{self.folder}/{mine.name}")
+
+    def members(self) -> dict[str, Member]:
+        """Who is there now, as far as this process has heard."""
+        self._view.wait_ready(10.0)
+        nodes = self._view.nodes()
+        return {name: _member(self.folder, name, node) for name, node in sorted(nodes.items())}
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._view.nodes())
+
+    def wait_for(
+        self,
+        names: Iterable[str],
+        timeout_s: float,
+        accept: Callable[[Member], bool] | None = None,
+    ) -> dict[str, Member]:
+        """Until all ``names`` are there at once; BarrierTimeout says who is absent. accept : says
+        whether a member counts.
+        """
+        wanted = frozenset(names)
+        deadline = time.monotonic() + timeout_s
+        self._view.wait_ready(timeout_s)  # not below, where what shows it waits for the lock
+
+        def present() -> frozenset[str]:
+            if accept is None:
+                return self.names()
+            return frozenset(n for n, m in self.members().items() if n in wanted and accept(m))
+
+        with self._changed:
+            while not wanted <= present():
+                self.check()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    here = present()
+                    raise BarrierTimeout(
+                        f"registration in {self.folder}",
+                        tuple(sorted(wanted - here)),
+                        tuple(sorted(wanted & here)),
+                        timeout_s,
+                        "Look in the log of an absent one, or raise --start-timeout",
+                    )
+                self._changed.wait(left)
+        found = self.members()
+        return {name: found[name] for name in sorted(wanted & found.keys())}
+
+    def departures(self) -> Counter[str]:
+        """How often each name was given up so far. A holder that was replaced has departed too."""
+        with self._changed:
+            return self._departures.copy()
+
+    def lost(self, names: Iterable[str], since: Counter[str]) -> tuple[str, ...]:
+        """Which of ``names`` departed after departures() gave ``since``, sorted."""
+        with self._changed:
+            return tuple(sorted(n for n in names if self._departures[n] > since[n]))
+
+    def check(self) -> None:
+        """Raise SessionLost or Fenced if this process is no longer the member it joined as."""
+        self.coord.check()
+        if self._mine is not None and self._mine.evicted:
+            raise Fenced(f"{self.folder}/{self._mine.name}", self._mine.evicted)
+
+    def confirm(self) -> None:
+        """Ask ZooKeeper whether the place is still this process's. Raises as ``check`` does."""
+        mine = self._mine
+        self.coord.check()
+        if mine is None:
+            return
+        node = self.coord.get(f"{self.folder}/{mine.name}")
+        if node is None or node.created != mine.epoch:
+            mine.evicted = mine.evicted or "its node was removed, or is another's now"
+        self.check()
+
+    def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
+        """Call ``callback`` with each Change, in the connection's thread."""
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+    def _on_change(self, change: Change) -> None:
+        with self._changed:
+            self._departures.update(change.left)
+            mine = self._mine
+            if mine is not None and mine.name in change.left | change.joined:
+                node = self._view.nodes().get(mine.name)
+                if node is None:
+                    mine.evicted = "its node was removed"
+                elif node.created > mine.epoch:
+                    mine.evicted = f"another process took its place, with epoch {node.created}"
+            self._changed.notify_all()
+        for callback in list(self._callbacks):
+            callback(change)
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Lost):
+            with self._changed:
+                self._changed.notify_all()
+
+
+def described(
+    endpoint: str, versions: Mapping[str, str | int], info: Mapping[str, Any]
+) -> bytes:
+    """What a member's node says."""
+    said = {
+        "endpoint": endpoint,
+        "versions": {"layout": paths.LAYOUT, **versions},
+        "info": dict(info),
+    }
+    return json.dumps(said, sort_keys=True).encode()
+
+
+def endpoint_of(node: Node | None) -> str:
+    """Where a member says that it is, for people."""
+    try:
+        return str(json.loads(node.data)["endpoint"]) if node is not None else "an unknown place"
+    except (ValueError, KeyError, TypeError):
+        return "an unknown place"
+
+
+def _member(folder: str, name: str, node: Node) -> Member:
+    try:
+        written = json.loads(node.data)
+        endpoint, versions, info = written["endpoint"], written["versions"], written["info"]
+        if not (
+            isinstance(endpoint, str) and isinstance(versions, dict) and isinstance(info, dict)
+        ):
+            raise TypeError("a field has another type")
+        layout = versions["layout"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProtocolError(f"{folder}/{name} is not a member that horn wrote: {error}") from error
+    if layout != paths.LAYOUT:
+        raise ProtocolError(
+            f"{folder}/{name} writes layout {layout}, but this horn reads {paths.LAYOUT}; "
+            f"use one version of horn everywhere"
+        )
+    return Member(name, endpoint, versions, info, node.created, node.owner)

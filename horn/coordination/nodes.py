@@ -1,0 +1,258 @@
+"""The nodes of ZooKeeper as blocking calls: get, create, set, delete, commit and what follows.
+
+Every call has a deadline. Reads are repeated over a broken connection; a write that may or may not
+have landed is looked up before it is repeated. Written over one asynchronous ``send``, which
+``coord`` provides with kazoo.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from horn.coordination.records import Node, Reply, Step
+from horn.errors import (
+    AccessDenied,
+    ClusterError,
+    Conflict,
+    JobError,
+    NotApplied,
+    NotFound,
+    Unreachable,
+)
+
+MAX_DATA_BYTES = 1_000_000  # ZooKeeper's own limit is 1,048,575 for the whole frame
+ANSWER_S = 10.0  # how long a call waits for its answer unless told otherwise
+
+
+class Nodes(ABC):
+    """Blocking calls over ``send``.
+
+    Raises
+    ------
+    SessionLost, AccessDenied, Unreachable : from every call; the last when no answer comes in time.
+    """
+
+    hosts: str
+
+    @abstractmethod
+    def send(
+        self, then: Callable[[Reply], None], request: str, path: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Send now, and call ``then`` in the connection's thread."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise SessionLost if the session is over."""
+
+    @property
+    @abstractmethod
+    def session(self) -> int:
+        """The session's id."""
+
+    @abstractmethod
+    def wait_connected(self, timeout_s: float) -> None:
+        """Until there is a connection; Unreachable if there is none in time."""
+
+    @abstractmethod
+    def is_in_callback(self) -> bool:
+        """Whether this is the connection's thread, which must not wait for itself."""
+
+    # One question, one answer
+
+    def _reply(self, request: str, path: str, *args: Any, deadline: float, **kwargs: Any) -> Reply:
+        """The reply to one request; its reason is "" or something that the caller must judge."""
+        return self._replies(request, [path], *args, deadline=deadline, **kwargs)[0]
+
+    def _replies(
+        self, request: str, paths: Sequence[str], *args: Any, deadline: float, **kwargs: Any
+    ) -> list[Reply]:
+        """The replies to the same request for several paths; AccessDenied if one is that."""
+        replies = self._sent(request, paths, *args, deadline=deadline, **kwargs)
+        for path, reply in zip(paths, replies, strict=True):
+            if reply.reason == "access":
+                self._deny(path)
+        return replies
+
+    def _sent(
+        self, request: str, paths: Sequence[str], *args: Any, deadline: float, **kwargs: Any
+    ) -> list[Reply]:
+        """The same request for several paths, sent together; what came of each."""
+        assert not self.is_in_callback(), "a callback must not wait for ZooKeeper"
+        self.check()
+        replies: list[Reply] = []
+        done = threading.Event()
+
+        def then(reply: Reply) -> None:
+            replies.append(reply)  # the connection answers in the order of the questions
+            if len(replies) == len(paths):
+                done.set()
+
+        asked = time.monotonic()
+        for path in paths:
+            self.send(then, request, path, *args, **kwargs)
+        if not done.wait(max(0.0, deadline - asked)):
+            self.check()
+            raise Unreachable(self.hosts, "no answer", time.monotonic() - asked)
+        if any(reply.reason in ("lost", "broken") for reply in replies):
+            self.check()
+        return replies
+
+    def _deny(self, path: str) -> NoReturn:
+        raise AccessDenied(self.hosts, path, "the key is another one, or missing")
+
+    def _ask(self, request: str, path: str, *args: Any, timeout_s: float, **kwargs: Any) -> Reply:
+        """The reply to an idempotent request, repeated over broken connections."""
+        deadline = time.monotonic() + timeout_s
+        while (reply := self._reply(request, path, *args, deadline=deadline, **kwargs)).reason:
+            if reply.reason != "broken":
+                break
+            self.wait_connected(deadline - time.monotonic())
+        return reply
+
+    def _refuse(self, path: str, reply: Reply) -> NoReturn:
+        raise ClusterError(f"{path}: ZooKeeper at {self.hosts} answers {reply.reason!r}")
+
+    # The calls
+
+    def get(self, path: str, timeout_s: float = ANSWER_S) -> Node | None:
+        """The node, or None if it is not there."""
+        reply = self._ask("get", path, timeout_s=timeout_s)
+        if reply.reason not in ("", "missing"):
+            self._refuse(path, reply)
+        node: Node | None = reply.value
+        return node
+
+    def children(self, path: str, timeout_s: float = ANSWER_S) -> list[str]:
+        """The names below ``path``, sorted; none if it is not there."""
+        reply = self._ask("get_children", path, timeout_s=timeout_s)
+        if reply.reason not in ("", "missing"):
+            self._refuse(path, reply)
+        return sorted(reply.value or [])
+
+    def sync(self, path: str, timeout_s: float = ANSWER_S) -> None:
+        """Let this server catch up with its leader, so that later reads are no older than now."""
+        reply = self._ask("sync", path, timeout_s=timeout_s)
+        if reply.reason:
+            self._refuse(path, reply)
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Node:
+        """Make a node; Conflict if the name is taken, NotFound if its folder is missing."""
+        if len(data) > MAX_DATA_BYTES:
+            raise JobError(f"{path}: {len(data)} bytes, but at most {MAX_DATA_BYTES} fit")
+        reply, repeated = self._write("create", path, data, ephemeral=ephemeral)
+        if reply.reason == "missing":
+            raise NotFound(f"{path}: its folder is not there")
+        if reply.reason == "exists":
+            node = self.get(path)
+            owner = self.session if ephemeral else 0
+            if repeated and node and (node.data, node.owner) == (data, owner):
+                return node  # it had landed
+            raise Conflict(f"{path} is there already")
+        if reply.reason:
+            self._refuse(path, reply)
+        made: Node = reply.value
+        return dataclasses.replace(made, data=data)
+
+    def set(self, path: str, data: bytes, version: int = -1) -> int:
+        """Replace the data and return the zxid of the change; NotFound, Conflict on a version."""
+        reply, repeated = self._write("set", path, data, version)
+        if reply.reason == "missing":
+            raise NotFound(f"{path} is not there")
+        if reply.reason == "version":
+            node = self.get(path)
+            if repeated and node and (node.data, node.version) == (data, version + 1):
+                return node.changed  # it had landed
+            raise Conflict(f"{path} was changed by another since it was read")
+        if reply.reason:
+            self._refuse(path, reply)
+        return int(reply.value)
+
+    def delete(self, path: str) -> bool:
+        """Remove a node without children; False if it was not there."""
+        reply, repeated = self._write("delete", path)
+        if reply.reason == "children":
+            raise Conflict(f"{path} is not empty")
+        if reply.reason not in ("", "missing"):
+            self._refuse(path, reply)
+        return not reply.reason or repeated
+
+    def _write(self, request: str, *args: Any, **kwargs: Any) -> tuple[Reply, bool]:
+        """The reply, and whether the request was sent more than once, so that the reply may be
+        about its own effect."""
+        deadline = time.monotonic() + ANSWER_S
+        repeated = False
+        while (reply := self._reply(request, *args, deadline=deadline, **kwargs)).reason:
+            if reply.reason != "broken":
+                break
+            repeated = True
+            self.wait_connected(deadline - time.monotonic())
+        return reply, repeated
+
+    def ensure(self, *paths: str) -> None:
+        """Make folders that are missing, with those above them, in one round trip. Those above may
+        be somebody else's, if they are there.
+        """
+        wanted: dict[str, None] = {}
+        for path in paths:
+            parts = path.strip("/").split("/")
+            above = ("/" + "/".join(parts[:n]) for n in range(1, len(parts) + 1))
+            wanted.update(dict.fromkeys(above))
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            replies = self._sent("create", list(wanted), deadline=deadline)
+            reasons = {reply.reason for reply in replies}
+            if "broken" not in reasons:
+                break
+            self.wait_connected(deadline - time.monotonic())
+        refused = dict(zip(wanted, replies, strict=True))
+        for path in paths:
+            reason = refused[path].reason
+            # Who may not write above it is not told whether it is there.
+            if reason == "access" and not self._ask("exists", path, timeout_s=ANSWER_S).value:
+                self._deny(path)
+            if reason not in ("", "exists", "access"):
+                self._refuse(path, refused[path])
+
+    def commit(self, steps: Sequence[Step], landed: Callable[[], bool] | None = None) -> list[Any]:
+        """All steps or none; NotApplied says which one was refused.
+
+        When the connection breaks in between, ``landed`` is asked whether the change is there (then
+        the answer is empty); without it that is a ClusterError, because nobody knows.
+        """
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            reply = self._sent("commit", [steps[0].path], steps, deadline=deadline)[0]
+            if reply.reason == "access":
+                self._deny(steps[reply.step].path)
+            if reply.reason == "broken":
+                self.wait_connected(deadline - time.monotonic())
+                if landed is None:
+                    raise ClusterError(
+                        f"the connection to ZooKeeper at {self.hosts} broke during a change of "
+                        f"{steps[0].path}; read it to see whether it was made"
+                    )
+                if landed():
+                    return []
+            elif reply.reason:
+                raise NotApplied(reply.step, steps[reply.step].path, reply.reason)
+            else:
+                return list(reply.value)
+
+    def remove(self, path: str) -> bool:
+        """Remove a node and all below it; False if it was not there."""
+        found = False
+        while True:
+            below = [path]
+            for folder in below:  # grows while it is read: parents before children
+                below += [f"{folder}/{name}" for name in self.children(folder)]
+            try:
+                for at in reversed(below):
+                    found = self.delete(at) or found
+                return found
+            except Conflict:
+                continue  # somebody created below it in the meantime

@@ -1,0 +1,367 @@
+"""Who belongs together, written once by one and read by all: members watch one node, not each
+other. docs/notes/0096 says what that costs and saves.
+
+Each member has its own ephemeral node (a Registration), and nobody but the publisher looks at the
+folders of these. When all are there it writes the table, an ephemeral node of its own; who goes
+later is added to it. So a group of N costs ZooKeeper some 30 N packets instead of N squared.
+Callbacks only note that something is to be read; it is read by who asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from horn.coordination import paths
+from horn.coordination.membership import Change, Membership, described, endpoint_of
+from horn.coordination.records import Create, Delete, Event, Lost, Node, Reply, Resumed, Step
+from horn.coordination.session import Coordinator
+from horn.errors import (
+    BarrierTimeout,
+    ClusterError,
+    Conflict,
+    Fenced,
+    NotApplied,
+    NotFound,
+    ProtocolError,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A member: where it listens for supersteps and for messages, if it does."""
+
+    endpoint: str
+    wire: str = ""
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All members by folder, in the order of their names. gone : folder and name of who went."""
+
+    epoch: int
+    folders: dict[str, list[Entry]]
+    gone: list[tuple[str, str]] = []
+    layout: int = paths.LAYOUT
+
+
+class Watched:
+    """One node, and whether it may be another by now than when it was last read.
+
+    on_stale : is called once when it may be, in the connection's thread.
+    """
+
+    def __init__(self, coord: Coordinator, path: str, on_stale: Callable[[], None]) -> None:
+        self.coord, self.path, self.on_stale = coord, path, on_stale
+        self.is_stale = True
+        self._unsubscribe = coord.subscribe(self._on_event)
+
+    def read(self, timeout_s: float = 10.0) -> Node | None:
+        """What is there now; from here on ``is_stale`` tells of the next change."""
+        self.is_stale = False
+
+        def looked(reply: Reply) -> None:
+            if reply.reason:
+                self._note()
+
+        self.coord.send(looked, "exists", self.path, watch=lambda word: self._note())
+        return self.coord.get(self.path, timeout_s)
+
+    def close(self) -> None:
+        self._unsubscribe()
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, (Resumed, Lost)):
+            self._note()
+
+    def _note(self) -> None:
+        self.is_stale = True
+        self.on_stale()
+
+
+class Registration:
+    """This process's own place in a folder of members; it watches no other.
+
+    Raises
+    ------
+    Conflict : the name is held by a living process. Fenced : this process's place was given to
+    another.
+    """
+
+    def __init__(self, coord: Coordinator, folder: str) -> None:
+        self.coord, self.folder = coord, folder
+        self._changed = threading.Event()
+        self._node: Watched | None = None
+        self._epoch, self._evicted = 0, ""
+
+    def join(
+        self,
+        name: str,
+        endpoint: str,
+        *,
+        info: Mapping[str, Any] | None = None,
+        replace: bool = False,
+        timeout_s: float = 10.0,
+    ) -> int:
+        """As Membership.join."""
+        path = f"{self.folder}/{paths.checked('member', name)}"
+        data = described(endpoint, {}, info or {})
+        deadline = time.monotonic() + timeout_s
+        watched = self._node = Watched(self.coord, path, self._changed.set)
+        while True:
+            old: Node | None = None
+            try:
+                node: Node | None = self.coord.create(path, data, ephemeral=True)
+            except NotFound:
+                self.coord.ensure(self.folder)
+                continue
+            except Conflict:
+                self._changed.clear()
+                old, node = watched.read(), None
+                if old is None:
+                    continue
+                if old.owner == self.coord.session or replace:
+                    node = _taken_over(self.coord, path, data, old)
+            if node is not None:
+                self._epoch = node.created
+                self.confirm()  # and hear of it from now on
+                return node.created
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._changed.wait(left):
+                raise Conflict(
+                    f"{path} is held by another process, at "
+                    f"{endpoint_of(old)}; stop it, or wait until its session ends"
+                )
+
+    def check(self) -> None:
+        """Raise SessionLost or Fenced if this process is no longer the member it joined as."""
+        self.coord.check()
+        if self._node is None:
+            return
+        if self._evicted:
+            raise Fenced(self._node.path, self._evicted)
+        if self._node.is_stale and self.coord.connected:
+            self.confirm()
+
+    def confirm(self) -> None:
+        """Ask ZooKeeper whether the place is still this process's. Raises as ``check`` does."""
+        self.coord.check()
+        if self._node is None or not self._epoch:
+            return
+        node = self._node.read()
+        if node is None:
+            self._evicted = self._evicted or "its node was removed"
+        elif node.created != self._epoch:
+            self._evicted = f"another process took its place, with epoch {node.created}"
+        if self._evicted:
+            raise Fenced(self._node.path, self._evicted)
+
+    def close(self) -> None:
+        """Stop watching; the node stays until the session ends."""
+        if self._node is not None:
+            self._node.close()
+
+
+class Publication:
+    """The table of an epoch, for who writes it: once all members are there, and again when one
+    goes.
+
+    members : of each folder, which has as many as ``counts`` says, numbered from 0.
+    """
+
+    def __init__(
+        self, coord: Coordinator, path: str, members: Mapping[str, Membership], epoch: int
+    ) -> None:
+        self.coord, self.path, self.members, self.epoch = coord, path, members, epoch
+        self._table: Table | None = None
+        self._lock = threading.Lock()
+        self._gone: list[tuple[str, str]] = []
+        self._unsubscribe: list[Callable[[], None]] = []
+
+    def publish(self, counts: Mapping[str, int], timeout_s: float) -> Table:
+        """Wait for all, of this epoch or a later one, and write the table."""
+        deadline = time.monotonic() + timeout_s
+        folders: dict[str, list[Entry]] = {}
+        for folder, n in counts.items():
+            names = [str(number) for number in range(n)]
+            self.members[folder].members()  # waits until the folder has been read
+            found = self.members[folder].wait_for(
+                names,
+                max(deadline - time.monotonic(), 0.001),
+                lambda member: int(member.info["epoch"]) >= self.epoch,
+            )
+            folders[folder] = [
+                Entry(found[name].endpoint, str(found[name].info.get("wire", ""))) for name in names
+            ]
+        table = Table(self.epoch, folders)
+        try:
+            self.coord.create(self.path, msgspec.json.encode(table), ephemeral=True)
+        except Conflict as error:
+            raise Fenced(self.path, "another process has written it") from error
+        with self._lock:
+            self._table = table
+        for folder, membership in self.members.items():
+            self._watch(folder, membership)
+        return table
+
+    def close(self) -> None:
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
+        self._unsubscribe = []
+
+    def _watch(self, folder: str, membership: Membership) -> None:
+        def on_change(change: Change) -> None:
+            with self._lock:
+                self._gone += [(folder, name) for name in sorted(change.left)]
+            if change.left:  # a callback must not wait for ZooKeeper itself
+                threading.Thread(target=self._tell, name="horn-table", daemon=True).start()
+
+        self._unsubscribe.append(membership.subscribe(on_change))
+
+    def _tell(self) -> None:
+        with self._lock:
+            assert self._table is not None
+            table = msgspec.structs.replace(self._table, gone=[*self._gone])
+            if table == self._table or not self._unsubscribe:
+                return
+            self._table = table
+            try:
+                self.coord.set(self.path, msgspec.json.encode(table))
+            except ClusterError as error:  # then its session ends, and the table with it
+                logger.info("table not written path=%s reason=%s", self.path, error)
+
+
+class Roster:
+    """The table, for who reads it: who the members are, and which have gone since.
+
+    folder : of those whose going counts.
+
+    Raises
+    ------
+    BarrierTimeout : the table is not there in time; says who has not registered.
+    """
+
+    def __init__(
+        self, coord: Coordinator, path: str, publisher: tuple[str, str], own: Registration
+    ) -> None:
+        self.coord, self.path, self.publisher, self.own = coord, path, publisher, own
+        self._callbacks: list[Callable[[Change], None]] = []
+        self._changed = threading.Event()
+        self._table: Table | None = None
+        self._gone: Counter[str] = Counter()
+        self._node = Watched(coord, path, self._on_stale)
+
+    def wait(self, counts: Mapping[str, int], timeout_s: float) -> Table:
+        """The table, once it is there. counts : as in Publication.publish."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._changed.clear()
+            node = self._node.read()
+            if node is not None:
+                self._table = _table_of(self.path, node)
+                return self._table
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._changed.wait(left):
+                raise self._late(counts, timeout_s)
+            self.own.check()
+
+    def _late(self, counts: Mapping[str, int], timeout_s: float) -> BarrierTimeout:
+        absent: list[str] = []
+        here: list[str] = []
+        where = next(iter(counts))
+        for folder, n in counts.items():
+            names = {str(number) for number in range(n)}
+            found = set(self.coord.children(folder))
+            if names - found:
+                where, absent = folder, sorted(names - found)
+                here = sorted(names & found)
+                break
+        folder, name = self.publisher
+        return BarrierTimeout(
+            f"registration in {where}", tuple(absent or [name]), tuple(here), timeout_s,
+            "Look in the log of an absent one, or raise the start timeout"
+            if absent
+            else f"All are registered, but the first of them ({folder}/{name}) has not said so",
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self._node.close()
+
+    def _on_stale(self) -> None:
+        self._changed.set()
+        if self._table is not None:
+            names = frozenset(name for folder, name in self._everybody() if folder == self.folder)
+            for callback in [*self._callbacks]:
+                callback(Change(frozenset(), names))
+
+    def _everybody(self) -> list[tuple[str, str]]:
+        folders = {} if self._table is None else self._table.folders
+        return [(folder, str(k)) for folder, some in folders.items() for k in range(len(some))]
+
+    # what a barrier asks for; as Membership has it
+
+    @property
+    def folder(self) -> str:
+        """Of this process's own group."""
+        return self.own.folder
+
+    def departures(self) -> Counter[str]:
+        """How often each name of the own folder was given up so far."""
+        return self._gone.copy()
+
+    def lost(self, names: Iterable[str], since: Counter[str]) -> tuple[str, ...]:
+        """Which of ``names`` departed after departures() gave ``since``, sorted."""
+        return tuple(sorted(n for n in names if self._gone[n] > since[n]))
+
+    def check(self) -> None:
+        """Raise SessionLost or Fenced if this process is no longer the member it joined as."""
+        self.own.check()
+        if self._table is None or not self._node.is_stale or not self.coord.connected:
+            return
+        node = self._node.read()
+        if node is None:
+            gone = {self.publisher}  # the table goes with its writer
+        else:
+            gone = {*_table_of(self.path, node).gone}
+        self._gone = Counter(name for folder, name in gone if folder == self.folder)
+
+    def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
+        """Call ``callback`` when somebody may have gone: with all who may have, in the
+        connection's thread.
+        """
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+
+def _taken_over(coord: Coordinator, path: str, data: bytes, old: Node) -> Node | None:
+    """The node as this session's own, with this data; None if it has become another's."""
+
+    def is_mine() -> bool:
+        node = coord.get(path)
+        return node is not None and (node.owner, node.data) == (coord.session, data)
+
+    steps: list[Step] = [Delete(path, old.version), Create(path, data, ephemeral=True)]
+    try:
+        coord.commit(steps, landed=is_mine)
+    except NotApplied:
+        return None
+    return coord.get(path)
+
+
+def _table_of(path: str, node: Node) -> Table:
+    try:
+        table = msgspec.json.decode(node.data, type=Table)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"{path} is not a table that horn wrote: {error}") from error
+    if table.layout != paths.LAYOUT:
+        raise ProtocolError(
+            f"{path} writes layout {table.layout}, but this horn reads {paths.LAYOUT}; "
+            f"use one version of horn everywhere"
+        )
+    return table

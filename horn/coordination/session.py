@@ -1,0 +1,658 @@
+"""One session with ZooKeeper: the only file that imports kazoo.
+
+A Coordinator is one session from start to end. When the session is lost it says so once, as
+``Lost`` to subscribers and as SessionLost from every call, and never turns into another session
+behind the caller's back; who wants to go on makes a new one. The blocking calls are in ``nodes``.
+Reads are repeated over a broken connection; a write that may or may not have landed is looked up.
+Subscribers, watches and completions run in the connection's thread: they must be short and neither
+wait nor send there. What they want to send, ``soon`` sends from another thread. docs/notes/0098.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from kazoo import exceptions as zk
+from kazoo.client import KazooClient
+from kazoo.exceptions import WriterNotClosedException
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import EventType, KazooState
+from kazoo.retry import KazooRetry
+from kazoo.security import ACL, Id, Permissions
+
+from horn.coordination.nodes import ANSWER_S, Nodes
+from horn.coordination.paths import Paths
+from horn.coordination.records import (
+    Check,
+    Create,
+    Delete,
+    Event,
+    Lost,
+    Node,
+    Put,
+    Reply,
+    Resumed,
+    Step,
+    Suspended,
+    Tls,
+)
+from horn.errors import (
+    AccessDenied,
+    JobError,
+    NotFound,
+    SessionLost,
+    Unreachable,
+)
+from horn.security.keys import Credential
+from horn.security.tls import context_of
+
+logger = logging.getLogger(__name__)
+_kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_logger.addHandler(logging.NullHandler())  # what it says, horn says as an error or an event
+# It writes each request at level DEBUG, the password of the digest in clear among them.
+_kazoo_logger.addFilter(lambda record: "auth" not in record.getMessage().lower())
+
+# What comes of a handshake with a server that speaks in clear; ours hangs up.
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING")
+CLOSED = "closed here"  # the reason of an orderly end
+STILL_S = 0.5  # a wait that ends so late ended while this process, or its machine, stood still
+AWAKE_S = 2.0  # who stood still has so long to learn whether its session is over
+OVERDUE = 1 / 2  # of a session without an answer, and another connection is made
+STOP_S = 10.0  # for a thread of a session to end
+CONNECT_S = 2.0  # at most this long for one TCP connection, so that a dead host costs no session
+
+REASONS = {
+    zk.NoNodeError: "missing",
+    zk.NodeExistsError: "exists",
+    zk.BadVersionError: "version",
+    zk.NotEmptyError: "children",
+    zk.NoAuthError: "access",
+    zk.AuthFailedError: "access",
+}
+
+
+class Coordinator(Nodes):
+    """A session, its primitives and its events.
+
+    Times in seconds. ``session_s`` is the time after which ZooKeeper gives up a silent client: the
+    time it takes to notice a killed one; the attribute says what the server granted. With a
+    ``credential`` nodes have a digest ACL: what it makes is for it, and for its owner if it is a
+    job's, alone. After ``session_s`` without an answer the session counts as over, since another
+    may have this process's place; after ``silence_s``, where that is more and nobody takes a place
+    before its process has ended.
+
+    Raises
+    ------
+    JobError : the hosts cannot be parsed.
+    Unreachable, AccessDenied : at the start.
+    SessionLost : from any call once the session is over.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        timeout_s: float = ANSWER_S,
+        session_s: float = 10.0,
+        credential: Credential | None = None,
+        root: str = "/horn",
+        tls: Tls | None = None,
+        silence_s: float = 0.0,
+    ) -> None:
+        self.silence_s = silence_s
+        self.hosts, self.session_s, self.paths = hosts, session_s, Paths(root)
+        self._lock = threading.Lock()
+        self._subscribers: list[Callable[[Event], None]] = []
+        self._session = 0
+        self._over = ""  # why the session is over
+        self._connected = threading.Event()
+        self._timer: threading.Timer | None = None
+        self._later: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._latecomer: threading.Thread | None = None  # runs what is in it, once there is some
+        context = _context(tls) if tls else None
+        if context is None and credential is not None and credential.tls is not None:
+            context = context_of(credential.tls)
+        self._handler = _Handler(self, context)
+        self._acl, auth = None, None
+        if credential is not None:
+            auth = [("digest", credential.text)]
+            self._acl = [_everything(credential.owner or credential.id)]
+            if credential.job:
+                self._acl.append(_use(credential.id))
+        try:
+            self._client = KazooClient(
+                hosts,
+                timeout=session_s,
+                handler=self._handler,
+                default_acl=self._acl,
+                auth_data=auth,
+                connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=0.5),
+                logger=_kazoo_logger,
+            )
+        except ValueError as error:
+            raise JobError(
+                f"ZooKeeper hosts {hosts!r}: {error}; write host:port[,host:port][/folder]"
+            ) from error
+        self._handler.connect_s = min(session_s / 3 / len(self._client.hosts), CONNECT_S)
+        self._client.add_listener(self._on_state)
+        self._learn_session_time()
+        self._start(timeout_s, credential)
+
+    def _start(self, timeout_s: float, credential: Credential | None) -> None:
+        started = time.monotonic()
+        try:
+            live = self._client.start_async()
+            if not (live.wait(timeout_s) and self._connected.wait(timeout_s)):
+                raise Unreachable(self.hosts, self._why_unreachable(), time.monotonic() - started)
+            if credential is not None and credential.job:
+                self._check_job(credential.job, timeout_s)
+                return
+            self.ensure(self.paths.root)
+            if self._acl is not None and self._acl_of(self.paths.root, timeout_s) != self._acl:
+                self._refuse_open(self.paths.root)
+            self.children(self.paths.root)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_job(self, job: str, timeout_s: float) -> None:
+        """That a job's own folder is there, and for it. What is above it is not."""
+        home = self.paths.groups(job)
+        self.sync(home, timeout_s)  # this server may not have heard of the job yet
+        acl = self._acl_of(home, timeout_s)
+        if acl is None:
+            raise NotFound(f"no job {job!r}")
+        if any(entry.id.scheme != "digest" for entry in acl):
+            self._refuse_open(home)
+
+    def _acl_of(self, path: str, timeout_s: float) -> Any:
+        """None if it is not there."""
+        reply = self._ask("get_acls", path, timeout_s=timeout_s)
+        return None if reply.reason else reply.value[0]
+
+    def _refuse_open(self, path: str) -> NoReturn:
+        raise AccessDenied(
+            self.hosts,
+            path,
+            "it was made without this key, so others can write there; remove it, or "
+            "leave out the key",
+        )
+
+    def _learn_session_time(self) -> None:
+        """Take over the time that the server grants: kazoo uses it, but keeps it to itself."""
+        connection = self._client._connection
+        connect = connection._connect
+
+        def connect_and_learn(*args: Any) -> tuple[float, float]:
+            read_ms, connect_ms = connect(*args)
+            self.session_s = read_ms * 1.5 / 1000  # it waits 2/3 of the time for an answer
+            return read_ms, connect_ms
+
+        connection._connect = connect_and_learn
+
+    def _why_unreachable(self) -> str:
+        for host, port in self._client.hosts:
+            try:
+                socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except socket.gaierror:
+                return f"no address for the name {host!r}"
+        self._handler.has_tried.wait(CONNECT_S)
+        if self._handler.failure:
+            return self._handler.failure
+        if self._handler.context is not None:
+            return "it ends encrypted connections: its certificates are of another key, or none"
+        return "it accepts connections but does not answer"
+
+    def __enter__(self) -> Coordinator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session: its ephemeral nodes go at once. Can be called again."""
+        self._end(CLOSED)
+        self._stop()
+        with self._lock:
+            latecomer = self._latecomer
+        if latecomer is not None and latecomer is not threading.current_thread():
+            latecomer.join(STOP_S)
+
+    def _stop(self) -> None:
+        with self._handler.stopping:
+            try:
+                self._client.stop()
+                self._client.close()
+            except WriterNotClosedException:  # its thread hangs, say in a resolver of names
+                logger.warning("a connection to ZooKeeper is left behind hosts=%s", self.hosts)
+
+    # Session state
+
+    @property
+    def connected(self) -> bool:
+        return self._connected.is_set()
+
+    @property
+    def session(self) -> int:
+        """The session's id; it is the ``owner`` of this process's ephemeral nodes."""
+        self.check()
+        return self._session
+
+    def check(self) -> None:
+        """Raise SessionLost if the session is over."""
+        if self._over:
+            raise SessionLost(self.hosts, self._over)
+
+    def subscribe(self, subscriber: Callable[[Event], None]) -> Callable[[], None]:
+        """Call ``subscriber`` with each session event; returns the function that ends it."""
+        with self._lock:
+            self._subscribers.append(subscriber)
+            over = self._over
+        if over:
+            subscriber(Lost(over))
+
+        def unsubscribe() -> None:
+            with self._lock:
+                if subscriber in self._subscribers:
+                    self._subscribers.remove(subscriber)
+
+        return unsubscribe
+
+    def _tell(self, event: Event) -> None:
+        level = logging.DEBUG if self._over == CLOSED else logging.INFO
+        logger.log(level, "zookeeper session event=%s hosts=%s", event, self.hosts)
+        with self._lock:
+            subscribers = list(self._subscribers)
+        for subscriber in subscribers:
+            subscriber(event)
+
+    def _on_state(self, state: str) -> None:
+        if self._over:
+            return
+        if state == KazooState.CONNECTED:
+            self._cancel_timer()
+            first = not self._handler.was_connected
+            self._handler.was_connected = True
+            self._session = int(self._client.client_id[0])  # kazoo says it only while connected
+            self._connected.set()
+            if not first:
+                self._tell(Resumed())
+        elif state == KazooState.SUSPENDED:
+            self._connected.clear()
+            # The server counts from what it heard last; from then on, another may take over.
+            silence_s = max(self.session_s, self.silence_s)
+            ends = max(self._handler.heard_at + silence_s, self._handler.woke_at + AWAKE_S)
+            left = max(0.0, ends - time.monotonic())
+            self._timer = threading.Timer(left, self._end, (f"no answer for {silence_s:g} s",))
+            self._timer.daemon = True
+            self._timer.start()
+            self._tell(Suspended())
+        else:
+            self._end("ZooKeeper ended it")
+
+    def _cancel_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _end(self, reason: str) -> None:
+        with self._lock:
+            if self._over:
+                return
+            self._over = reason
+        was_connected = self._connected.is_set()
+        self._handler.ended = True  # from here on kazoo cannot open another session
+        self._connected.set()  # wakes those who wait for it; check() tells them
+        self._cancel_timer()
+        self._later.put(None)
+        self._tell(Lost(reason))
+        if reason != CLOSED or not was_connected:
+            self._handler.hang_up()
+        if reason != CLOSED:
+            threading.Thread(target=self._stop, name="horn-zk-stop", daemon=True).start()
+
+    # Requests
+
+    def is_in_callback(self) -> bool:
+        return self._handler.is_connection_thread()
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Do ``work`` in a thread of this session's own, after what was left for it before; never
+        once the session is over. For callbacks, which must not send themselves. Returns at once.
+        """
+        with self._lock:
+            if self._over:
+                return
+            if self._latecomer is None:
+                self._latecomer = threading.Thread(
+                    target=self._do_later, name="horn-zk-soon", daemon=True
+                )
+                self._latecomer.start()
+        self._later.put(work)
+
+    def _do_later(self) -> None:
+        while (work := self._later.get()) is not None:
+            if not self._over:
+                self._handler.completion_queue.put(work)
+
+    def wait_connected(self, timeout_s: float) -> None:
+        """Until there is a connection; Unreachable if there is none in time."""
+        if not self._connected.wait(max(0.0, timeout_s)):
+            raise Unreachable(self.hosts, self._handler.failure or "no answer", timeout_s)
+        self.check()
+
+    def send(
+        self, then: Callable[[Reply], None], request: str, path: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Send one of REQUESTS now, and call ``then`` in the connection's thread, in the order of
+        answers and events. Only a failure may be told at once, in the caller's thread.
+
+        With ``watch=``, for "exists", "get" and "get_children", that function is called once with
+        "created", "deleted", "changed" or "children", or with "broken" when the watch went with the
+        connection.
+        """
+        assert not self.is_in_callback(), "a callback must not send: let soon() do it"
+        if self._over:
+            then(Reply(reason="lost"))
+            return
+        if "watch" in kwargs:
+            kwargs["watch"] = _word(kwargs["watch"])
+        convert = REQUESTS[request]
+
+        def completed(result: Any) -> None:
+            try:
+                value = result.get_nowait()
+            except zk.ConnectionLoss:
+                then(Reply(reason="lost" if self._over else "broken"))
+            except (zk.SessionExpiredError, zk.ConnectionClosedError):
+                self._end("ZooKeeper ended it")
+                then(Reply(reason="lost"))
+            except zk.KazooException as error:
+                then(Reply(reason=_reason(error)))
+            else:
+                then(convert(value))
+
+        with self._handler.order:  # else the answer could be told here, out of its order
+            if request == "commit":
+                result = self._transaction(*args).commit_async()
+            elif request == "create":
+                result = self._client.create_async(path, *args, include_data=True, **kwargs)
+            else:
+                result = getattr(self._client, f"{request}_async")(path, *args, **kwargs)
+            result.rawlink(completed)
+
+    def _transaction(self, steps: Sequence[Step]) -> Any:
+        transaction = self._client.transaction()
+        for step in steps:
+            match step:
+                case Create(path, data, ephemeral, sequence, guest):
+                    acl = [*self._acl, _use(guest)] if self._acl and guest else None
+                    transaction.create(path, data, acl, ephemeral, sequence)
+                case Put(path, data, version):
+                    transaction.set_data(path, data, version)
+                case Delete(path, version):
+                    transaction.delete(path, version)
+                case Check(path, version):
+                    transaction.check(path, version)
+        return transaction
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads, less two of three: callbacks run where the reply is read.
+
+    Also: waits by poll(2) instead of a fresh epoll per wait, notes when the server was last heard,
+    gives up a connection on which an answer is overdue (to kazoo requests are as good as pings, so
+    who asks often would never know), and refuses to connect once the session is over, so that kazoo
+    cannot start another.
+    """
+
+    def __init__(self, coordinator: Coordinator, context: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self.context = context
+        self.coordinator = coordinator
+        self.completion_queue = _Inline(coordinator)
+        self.stopping = threading.Lock()
+        self.order = threading.RLock()
+        self.connect_s = 1.0
+        self.heard_at, self.woke_at = time.monotonic(), 0.0
+        self._asked_at: float | None = None  # what has no answer yet
+        self.failure = ""
+        self.has_tried = threading.Event()
+        self.ended = self.was_connected = False
+        self._wake_fds: set[int] = set()
+        self._connection: Any = None
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def is_connection_thread(self) -> bool:
+        return threading.current_thread() in self._threads
+
+    def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
+        thread = _Thread(target=func, args=args, kwargs=kwargs, daemon=True, name="horn-zk")
+        self._threads.append(thread)
+        thread.start()
+        return thread
+
+    def dispatch_callback(self, callback: Any) -> None:
+        self.completion_queue.put(lambda: callback.func(*callback.args))
+
+    def create_socket_pair(self) -> Any:
+        wake = _Wake()
+        self._wake_fds = {wake.fileno()}
+        return wake, wake
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str, timeout: float, **_: Any
+    ) -> socket.socket:
+        """Connect, and shake hands where TLS is asked for; kazoo's own leaves a failed one open."""
+        if self.ended:
+            raise ConnectionRefusedError("the session is over")
+        try:
+            connection = socket.create_connection(address, min(timeout, self.connect_s))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.context is not None:
+                with contextlib.closing(connection):  # wrapping takes its descriptor away
+                    connection = self.context.wrap_socket(connection, server_hostname=hostname)
+        except OSError as error:
+            self.failure = _words(error)
+            self.has_tried.set()
+            raise
+        self.has_tried.set()
+        self.failure, self._connection, self._asked_at = "", connection, None
+        return connection
+
+    def hang_up(self) -> None:
+        """End the connection from this side, so that nobody waits for its answer."""
+        if self._connection is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                self._connection.shutdown(socket.SHUT_RDWR)
+
+    def select(
+        self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        poll = select.poll()
+        readers, writers = {s.fileno(): s for s in rlist}, {s.fileno(): s for s in wlist}
+        for fd in readers:
+            poll.register(fd, select.POLLIN)
+        for fd in writers:
+            poll.register(fd, select.POLLOUT)
+        # What came with the frame before lies in the TLS layer, where poll does not see it.
+        held = {fd for fd, s in readers.items() if isinstance(s, ssl.SSLSocket) and s.pending()}
+        while True:
+            now = time.monotonic()
+            if writers and self._asked_at is None:
+                self._asked_at = now
+            overdue_at, wait_s = None, timeout
+            if self._asked_at is not None and self._connection in rlist:
+                overdue_at = self._asked_at + self.coordinator.session_s * OVERDUE
+                left = max(0.0, overdue_at - now)
+                wait_s = left if wait_s is None else min(wait_s, left)
+            ready = poll.poll(0 if held else None if wait_s is None else wait_s * 1000)
+            if ready or held or wait_s is None or time.monotonic() - now - wait_s < STILL_S:
+                break
+            # This process stood still, maybe the server with it: neither is late by that.
+            self.woke_at = time.monotonic()
+            if self._asked_at is not None:
+                self._asked_at = self.woke_at
+        with self.order:  # whoever is sending has said where the answer goes
+            found = sorted(held.union(fd for fd, _ in ready))
+        if any(fd in readers and fd not in self._wake_fds for fd in found):
+            self.heard_at, self._asked_at = time.monotonic(), None
+        elif overdue_at is not None and time.monotonic() >= overdue_at:
+            raise TimeoutError("no answer")
+        return (
+            [readers[fd] for fd in found if fd in readers],
+            [writers[fd] for fd in found if fd in writers],
+            [],
+        )
+
+
+class _Wake:
+    """Stands for kazoo's pair of sockets, by which who sends wakes the connection's thread: a byte
+    for each request. A pair of sockets holds 278 of them on Linux, and the next sender waited,
+    holding what the reader needed; a counter is never full.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
+        self._lock = threading.Lock()  # nobody sends to a descriptor that is another's by now
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def send(self, data: bytes) -> int:
+        with self._lock:
+            os.eventfd_write(self._fd, len(data))  # OSError once it is closed
+        return len(data)
+
+    def recv(self, n_bytes: int) -> bytes:
+        os.eventfd_read(self._fd)  # BlockingIOError if there is none, as a socket has it
+        return b"\0"
+
+    def close(self) -> None:
+        """kazoo closes both ends."""
+        with self._lock:
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class _Thread(threading.Thread):
+    """kazoo waits for its end without a deadline; a resolver of names may keep it for long."""
+
+    def join(self, timeout: float | None = None) -> None:
+        super().join(STOP_S if timeout is None else timeout)
+
+
+class _Inline:
+    """Stands for kazoo's completion queue: runs what is put, at once."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+
+    def put(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # top of kazoo's thread: a bug here must not go unseen
+            logger.exception("a callback failed")
+            self.coordinator._end(f"a callback failed: {error!r}")
+
+
+_WORDS = {
+    EventType.CREATED: "created",
+    EventType.DELETED: "deleted",
+    EventType.CHANGED: "changed",
+    EventType.CHILD: "children",
+    EventType.NONE: "broken",
+}
+
+
+def _everything(who: str) -> ACL:
+    return ACL(Permissions.ALL, Id("digest", who))
+
+
+def _use(who: str) -> ACL:
+    """All but to say who else may."""
+    return ACL(Permissions.ALL & ~Permissions.ADMIN, Id("digest", who))
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.check_hostname = tls.check_names
+        context.load_verify_locations(tls.authority)
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key)
+    except OSError as error:
+        files = ", ".join(filter(None, (tls.authority, tls.certificate, tls.key)))
+        raise JobError(f"the TLS files {files} cannot be read: {error}") from error
+    return context
+
+
+def _words(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason in NO_TLS:
+        return (
+            "it speaks no TLS there, or has hung up; Apache's gets certificates of the cluster's "
+            "key from  horn keygen --tls ; --zk-tls off accepts a password in clear"
+        )
+    return (error.strerror or str(error) or "no answer").lower()
+
+
+def _word(watch: Callable[[str], None]) -> Callable[[Any], None]:
+    return lambda event: watch(_WORDS[event.type])
+
+
+def _node(answer: tuple[bytes, Any]) -> Node:
+    data, stat = answer
+    return Node(
+        data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.numChildren,
+        stat.ctime / 1000,
+    )  # fmt: skip
+
+
+def _reason(error: Exception) -> str:
+    return REASONS.get(type(error), type(error).__name__)
+
+
+def _judge(answers: list[Any]) -> Reply:
+    """A transaction's answers as a Reply: kazoo returns errors, it does not raise them."""
+    rolled_back = (zk.RolledBackError, zk.RuntimeInconsistency)
+    for step, answer in enumerate(answers):
+        if isinstance(answer, Exception) and not isinstance(answer, rolled_back):
+            return Reply(reason=_reason(answer), step=step)
+    return Reply(answers)
+
+
+def _created(answer: tuple[str, Any]) -> Reply:
+    return Reply(_node((b"", answer[1])))
+
+
+# The requests of Coordinator.send, and what becomes of their answers.
+REQUESTS: dict[str, Callable[[Any], Reply]] = {
+    "exists": lambda stat: Reply(stat is not None),
+    "get": lambda answer: Reply(_node(answer)),
+    "get_children": Reply,
+    "get_acls": Reply,
+    "sync": Reply,
+    "create": _created,
+    "set": lambda stat: Reply(stat.mzxid),
+    "delete": Reply,
+    "commit": _judge,
+}

@@ -1,0 +1,151 @@
+"""Who hears all tasks of a job makes checkpoints of their parts, and tells them when to stop.
+
+By iterations tasks save by themselves. By time, and to stop, they are told an iteration that none
+has reached; if one had, all go on and another is chosen, further ahead.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from horn.checkpoint import Checkpoints, Written
+from horn.errors import HornError
+from horn.process.control import Due, Heard, Said, Saved, Settle
+from horn.training.checkpointing import part_name
+
+logger = logging.getLogger(__name__)
+
+AHEAD_S = 0.3  # how far ahead a boundary is chosen, at the speed of as long a time before
+LEAST_AHEAD = 2  # iterations
+HOLD_S = 2.0  # how long a task waits at a boundary that another has not heard of
+
+
+class Keeper:
+    """The checkpoints of one attempt. Its clock is given to it.
+
+    n_parts : how many tasks save. facts : of the manifest, given the training's epoch. tell : says
+    something to all tasks. seconds : between checkpoints by time, None for none. last : the newest
+    that was committed, and its iteration.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        epoch: int,
+        n_parts: int,
+        facts: Callable[[int], Mapping[str, Any]],
+        tell: Callable[[Said], None],
+        seconds: float | None = None,
+    ) -> None:
+        self.checkpoints, self.epoch, self.n_parts = checkpoints, epoch, n_parts
+        self.facts, self.tell, self.seconds = facts, tell, seconds
+        self.last: tuple[int, Path] | None = None
+        self.is_stopping = self.is_settled = False
+        self.on_commit: Callable[[int], None] | None = None  # is told the iteration
+        self._due: Due | None = None
+        self._answers: dict[int, Heard] = {}  # by rank
+        self._held_at = math.inf  # when the first task said that it waits
+        self._parts: dict[int, dict[int, Saved]] = {}  # iteration, rank
+        self._next_at: float | None = None
+        self._seen = (0.0, 0)  # when, which iteration
+        self._speed = 0.0  # iterations per second
+        self._factor = 1
+
+    def stop(self) -> None:
+        """Have all tasks stop at a boundary, with a checkpoint."""
+        if not self.is_stopping:
+            self.is_stopping = True
+            self._give_up()
+
+    def hear(self, rank: int, said: Saved | Heard) -> None:
+        """What a task says."""
+        if isinstance(said, Heard):
+            if self._due is not None and said.at == self._due.at:
+                self._answers[rank] = said
+            return
+        parts = self._parts.setdefault(said.iteration, {})
+        parts[rank] = said
+        if len(parts) == self.n_parts:
+            del self._parts[said.iteration]
+            self._commit(said.iteration, parts)
+            if self._due is not None and self._due.at == said.iteration and not self._due.stop:
+                self._due = None
+
+    def look(self, now: float, iteration: int) -> None:
+        """To be called a few times a second, with the iteration that tasks were in lately."""
+        before, last = self._seen
+        if not last:
+            self._seen = now, iteration
+        elif iteration > last and now - before >= AHEAD_S:
+            # Over less, steps that are told all at once would look like a speed that none has, and
+            # the boundary would lie where nobody comes to for minutes.
+            self._speed = (iteration - last) / (now - before)
+            self._seen = now, iteration
+        if self._next_at is None:
+            self._next_at = math.inf if self.seconds is None else now + self.seconds
+        due = self._due
+        if due is None:
+            if iteration and (self.is_stopping or now >= self._next_at):
+                self._ask(now, iteration)
+            return
+        answers = self._answers.values()
+        if any(answer.is_waiting for answer in answers) and self._held_at == math.inf:
+            self._held_at = now
+        is_whole = len(answers) == self.n_parts
+        if any(answer.is_late for answer in answers) or (
+            not is_whole and now > self._held_at + HOLD_S
+        ):
+            self._factor *= 2
+            reached = max(answer.iteration for answer in answers)
+            self._give_up()
+            self._ask(now, max(iteration, reached))
+        elif due.stop and is_whole and not self.is_settled:
+            self.is_settled = True
+            self.tell(Settle(due.at, go_on=False))
+
+    def _ask(self, now: float, iteration: int) -> None:
+        ahead = max(LEAST_AHEAD, math.ceil(self._speed * AHEAD_S)) * self._factor
+        self._due = Due(iteration + ahead, self.is_stopping)
+        self._answers, self._held_at = {}, math.inf
+        if self.seconds is not None:
+            self._next_at = now + self.seconds
+        self.tell(self._due)
+
+    def _give_up(self) -> None:
+        """What was asked for, if anything was."""
+        due, self._due = self._due, None
+        if due is None:
+            return
+        if due.stop:
+            self.tell(Settle(due.at, go_on=True))
+
+    def close(self) -> None:
+        """All tasks have ended: what is not whole will not become so."""
+        for iteration in self._parts:
+            self.checkpoints.discard(self.checkpoints.temporary(iteration, self.epoch))
+        self._parts.clear()
+
+    def _commit(self, iteration: int, parts: Mapping[int, Saved]) -> None:
+        temporary = self.checkpoints.temporary(iteration, self.epoch)
+        failed = [rank for rank in sorted(parts) if parts[rank].error]
+        if failed:
+            self.checkpoints.discard(temporary)
+            what = f"task {failed[0]}: {parts[failed[0]].error}"
+            logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, what)
+            return
+        written = [
+            Written(part_name(rank), part.n_bytes, part.sha256)
+            for rank, part in sorted(parts.items())
+        ]
+        facts = self.facts(parts[min(parts)].epoch)
+        try:
+            self.last = iteration, self.checkpoints.commit(temporary, iteration, facts, written)
+        except HornError as error:
+            logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, error)
+            return
+        if self.on_commit is not None:
+            self.on_commit(iteration)

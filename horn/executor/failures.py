@@ -1,0 +1,186 @@
+"""Which failure was the first, when several tasks of a group report one. Pure.
+
+A task that lost a peer, or waited for one in vain, tells of somebody else's failure: that one is
+the cause, if it is known. Of several causes the earliest is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from horn import errors
+from horn.errors import BarrierTimeout, HornError, MemberLost, TaskFailed
+from horn.network import Network
+from horn.process.control import Failed
+from horn.process.exits import how_it_ended
+from horn.transport import CutOff, PeerLost
+
+# Failures of the machines, which need not come again.
+REPAIRABLE = {"SessionLost", "Unreachable", "Fenced"}
+# These mean the same with one task and with many: the task's number would not help.
+PLAIN = ("ModelError", "CompileError", "JobError")
+
+
+@dataclass
+class Case:
+    """What is known of a group in trouble, by task. ``exits`` are exit codes, negative for
+    signals; those of tasks that reported nothing count as failures. ``names`` are of those that are
+    not called by their number.
+    """
+
+    n_tasks: int
+    pids: Mapping[int, int]
+    failures: dict[int, Failed] = field(default_factory=dict)
+    exits: dict[int, int] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    def name(self, task: int) -> str:
+        return self.names.get(task, f"task {task}")
+
+    def called(self, tasks: Sequence[str]) -> tuple[str, ...]:
+        """task 2 -> server 0, if it is one."""
+        known = {f"task {task}": name for task, name in self.names.items()}
+        return tuple(known.get(task, task) for task in tasks)
+
+    @property
+    def silent(self) -> dict[int, int]:
+        """Exit codes of the tasks that ended without a word."""
+        spoke = self.failures.keys() | self.finished
+        return {task: code for task, code in self.exits.items() if task not in spoke}
+
+    @property
+    def has_trouble(self) -> bool:
+        return bool(self.failures or self.silent)
+
+    @property
+    def causes(self) -> list[int]:
+        """Tasks whose own failure it may have been, the earliest first; the dead come before."""
+        own = [task for task, failed in self.failures.items() if not is_echo(failed)]
+        return [*sorted(self.silent), *sorted(own, key=lambda task: self.failures[task].when)]
+
+    @property
+    def late(self) -> list[int]:
+        """Tasks that others waited for in vain, and that say nothing."""
+        named = {t for f in self.failures.values() for t in numbers(f.absent)}
+        return sorted(named - self.failures.keys() - self.exits.keys() - self.finished)
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing more can change the verdict."""
+        if self.causes:
+            return True
+        heard = self.failures.keys() | self.exits.keys() | self.finished | set(self.late)
+        return len(heard) >= self.n_tasks  # of groups that have left, too
+
+
+def is_echo(failed: Failed) -> bool:
+    """Whether a failure is about another task's."""
+    if "CutOff" in failed.kinds:
+        return False
+    return "MemberLost" in failed.kinds or "BarrierTimeout" in failed.kinds
+
+
+def is_repairable(case: Case) -> bool:
+    """Whether another attempt may do better: the first failure was that a task ended without a
+    word, hangs, or lost its connections; not what its code or the settings did.
+    """
+    causes = case.causes
+    if not causes:  # where all wait for another and nobody hangs, they disagree about what comes
+        lost = any("MemberLost" in failed.kinds for failed in case.failures.values())
+        return lost or bool(case.late)
+    if causes[0] in case.silent:
+        return True
+    return bool({*REPAIRABLE, "CutOff"} & set(case.failures[causes[0]].kinds))
+
+
+def numbers(names: Sequence[str]) -> list[int]:
+    """task 3 -> 3"""
+    return [int(n[5:]) for n in names if n.startswith("task ") and n[5:].isdecimal()]
+
+
+def verdict(
+    case: Case, network: Network, stacks: Mapping[int, str], progress: str = ""
+) -> HornError:
+    """The exception that says what happened first. ``stacks`` say where late tasks are;
+    ``progress`` says how far the group was, for a task that ended without a word.
+    """
+    causes = case.causes
+    if causes and causes[0] in case.silent:
+        return _died(case, causes[0], progress)
+    if causes:
+        return _failed(case, causes[0], network)
+    late = set(case.late)
+    echoes = sorted(case.failures.items(), key=lambda item: item[1].when)
+    for task, failed in echoes:
+        if "BarrierTimeout" in failed.kinds and (not late or late & set(numbers(failed.absent))):
+            hint = "\n".join(filter(None, [failed.hint, *(stacks[t] for t in sorted(stacks))]))
+            where = f"{case.name(task)}, {failed.where}"
+            absent, arrived = case.called(failed.absent), case.called(failed.arrived)
+            return BarrierTimeout(where, absent, arrived, failed.timeout_s, hint)
+    task, failed = echoes[0]
+    where = f"{case.name(task)}, {failed.where}"
+    if failed.reason:
+        return PeerLost(where, case.called(failed.lost), failed.reason)
+    return MemberLost(where, case.called(failed.lost))
+
+
+def _died(case: Case, task: int, progress: str) -> TaskFailed:
+    how, hint = how_it_ended(case.exits[task])
+    # Where it was is known from those that waited for it.
+    first = min((f for f in case.failures.values() if f.where), key=lambda f: f.when, default=None)
+    where = progress if first is None else first.where
+    name = case.names.get(task, "")
+    return TaskFailed(task, case.pids[task], where, how, hint, case.n_tasks, name)
+
+
+def _failed(case: Case, task: int, network: Network) -> HornError:
+    failed = case.failures[task]
+    if "CutOff" in failed.kinds:
+        where = f"{case.name(task)}, {failed.where}"
+        return CutOff(where, case.called(failed.lost), failed.reason)
+    kind = next((k for k in failed.kinds if k in _SIMPLE), None)
+    if kind is not None:
+        told = any(name in failed.kinds for name in PLAIN)
+        text = failed.text if told else f"{case.name(task)}, {failed.where}: {failed.text}"
+        return _SIMPLE[kind](text)
+    what = f"{failed.kinds[0]}: {failed.text}"
+    if failed.line is not None:
+        file, number, text = failed.line
+        what = f"{file}:{number}  {text}\n  {what}"
+    error = TaskFailed(
+        task, case.pids[task], _place(failed, network), what, "", case.n_tasks,
+        case.names.get(task, ""),
+    )  # fmt: skip
+    if failed.line is None and "MemoryError" not in failed.kinds:
+        error.exit_code = 70  # a bug in horn, as with one task
+        error.details = failed.traceback
+    return error
+
+
+def _place(failed: Failed, network: Network) -> str:
+    """Where it was, with the class of the layer's neurons."""
+    named = [layer for layer in network.layers[1:] if layer.name in _words(failed.label)]
+    classes = sorted({layer.neuron.__name__ for layer in named})
+    return f"{failed.where}, neuron class {' and '.join(classes)}" if classes else failed.where
+
+
+def _words(label: str) -> set[str]:
+    """The words of a label, and their heads: of layer1.output also layer1."""
+    words = set(label.replace(",", " ").split())
+    return words | {word.partition(".")[0] for word in words}
+
+
+def _simple() -> dict[str, type[HornError]]:
+    """The exceptions that are made from a sentence alone."""
+    found = {}
+    for name, thing in vars(errors).items():
+        if isinstance(thing, type) and issubclass(thing, HornError):
+            if thing.__init__ in (Exception.__init__, HornError.__init__):
+                found[name] = thing
+    found["CompileError"] = errors.CompileError
+    return {name: thing for name, thing in found.items() if name != "HornError"}
+
+
+_SIMPLE = _simple()

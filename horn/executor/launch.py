@@ -1,0 +1,650 @@
+"""Run a job in task processes on this host, hear them out, and leave nothing behind.
+
+All tasks are one crew (``executor/task_pool.py``). Tasks are fresh interpreters, never
+forks. Whatever happens, when ``launch`` returns or raises they have ended, and with them their
+sockets and memory; the nodes in ZooKeeper are removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import re
+import resource
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+import zk
+from horn.checkpoint import Checkpoints, Opened
+from horn.compiler.placement import Placement
+from horn.coordination.jobs import Jobs, State
+from horn.coordination.session import Coordinator
+from horn.errors import ClusterError, Conflict, HornError, JobError, MemberLost, Stopped
+from horn.executor import trace
+from horn.executor.checkpoint_coordinator import Keeper
+from horn.executor.monitor import NOBODY, Hearing, Outcome, Record
+from horn.executor.remote_pool import Crews
+from horn.executor.restarts import Repairs
+from horn.executor.stalls import MARGIN_S, Watch
+from horn.executor.task_pool import Crew
+from horn.job import Job
+from horn.process.control import Heard, Saved
+from horn.process.job_spec import Draft, RunSpec
+from horn.process.main import sign_s
+from horn.security.keys import Credential
+from horn.strategies import Topology
+from horn.topology import SPARE_FDS
+from horn.training.checkpointing import (
+    Lasting,
+    cursor_of,
+    manifest_facts,
+    rows_of,
+    stopped,
+    stopped_at,
+)
+from horn.training.loop import overdue
+from horn.training.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # how often the clock is looked at,
+KEEPER_LOOK_S = 0.05  # and where there are checkpoints to think of
+START_S = 60.0  # for each step of a task's start
+TICK_MS = 1000  # of the embedded ZooKeeper
+# A task whose parent has ZooKeeper waits for it so long: nobody but the parent can give its place
+# to another, and it ends the process first.
+SILENCE_S = 86_400.0
+STOPPING = "Stopping at the next iteration, with a checkpoint; Ctrl-C again stops at once."
+# Open files of who starts tasks, for each: its line, its stack, its end, its session with an
+# embedded ZooKeeper.
+FDS_PER_TASK = 5
+URLS = {"shm": "shm://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How groups of ``n_tasks`` each run. barrier : "message" or "zookeeper". transport : a key of
+    ``URLS``. threads : per task. hosts : a ZooKeeper to use instead of an embedded one. guests :
+    servers are threads of the first tasks' processes.
+    """
+
+    n_tasks: int
+    barrier: str = "message"
+    transport: str = "shm"
+    backend: str = "kernels"
+    threads: int | None = None
+    superstep_timeout_s: float = 60.0
+    start_timeout_s: float = START_S
+    wants_trace: bool = False
+    hosts: str | None = None
+    n_groups: int = 1
+    n_servers: int = 0
+    guests: bool = False
+    is_joined: bool = True
+
+    @property
+    def topology(self) -> Topology:
+        return Topology(self.n_groups, self.n_tasks, self.n_servers)
+
+    @property
+    def n_processes(self) -> int:
+        return self.topology.n_workers if self.guests else self.topology.n_ranks
+
+
+@dataclass(frozen=True)
+class Change:
+    """Other groups are to be there. hosts : where ranks are, by the name of the host."""
+
+    groups: tuple[int, ...]
+    hosts: Mapping[int, str]
+
+
+@dataclass
+class Site:
+    """Where one attempt of a job on a cluster runs, whose entry in ZooKeeper is there already.
+
+    hosts, job, epoch : of that entry. crew : of all its tasks, started. url : of the transport on
+    this host. key, credential : the job's. asked : set to stop at a boundary. is_over : set when
+    the tasks are ended, and none is to be started again. on_checkpoint : is told the iteration of
+    each. is_repairable : whether what went wrong need not come again.
+
+    groups : by number, those that are there; None: all that the job was described with. changes :
+    of them, while it runs. on_left : is told of a group that has left.
+    """
+
+    hosts: str
+    job: str
+    epoch: int
+    crew: Crew | Crews
+    url: str
+    threads: int
+    key: bytes | None = None
+    credential: Credential | None = None
+    asked: threading.Event = field(default_factory=threading.Event)
+    is_over: threading.Event = field(default_factory=threading.Event)
+    on_checkpoint: Callable[[int], None] | None = None
+    is_repairable: bool = False
+    groups: tuple[int, ...] | None = None
+    changes: queue.SimpleQueue[Change] = field(default_factory=queue.SimpleQueue)
+    on_left: Callable[[int], None] | None = None
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def check_room(settings: Settings) -> None:
+    """That this process and its tasks may hold the descriptors that they need.
+
+    Raises
+    ------
+    JobError : says how many they are, and how to allow them.
+    """
+    n, topology = settings.n_processes, settings.topology
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    each = topology.descriptors(settings.transport)
+    mine = n * FDS_PER_TASK + SPARE_FDS
+    for who, need in (("this process", mine), ("each of them", each)):
+        if need > allowed:
+            raise JobError(
+                f"{n} tasks over {settings.transport}: {who} needs {need} open files, but "
+                f"{allowed} are allowed; say ulimit -n {max(mine, each)} before, or ask for fewer "
+                f"groups or tasks"
+            )
+
+
+def launch(
+    job: Job,
+    draft: Draft,
+    choose: Callable[[], Placement],
+    settings: Settings,
+    watcher: Progress,
+    begun: float,
+    timeout_s: float | None = None,
+    lasting: Lasting | None = None,
+) -> Outcome:
+    """Run a job in a group of task processes.
+
+    choose : gives the placement; called while the processes start, which takes as long. begun :
+    when the run began, on the monotonic clock. timeout_s : from then.
+
+    Raises
+    ------
+    Timeout, Diverged : as with one task. BarrierTimeout : a task hangs; says which and where.
+    TaskFailed : a task was killed, or met an exception of the user's code. Stopped : somebody
+    asked for it.
+    """
+    name = f"{re.sub('[^A-Za-z0-9_.-]', '-', job.name or 'job').strip('-.') or 'job'}"
+    job_id = f"{name[:80]}-{secrets.token_hex(4)}"
+    check_room(settings)
+    n_processes = settings.n_processes
+    threads = settings.threads or max(cores() // settings.topology.n_workers, 1)
+    lasting = lasting or Lasting()
+    with ExitStack() as stack:
+        # The first crew before everything else: its processes take long to start.
+        crew = Crew(range(n_processes), threads, job_id)
+        crews = [crew]
+        stack.callback(lambda: crews[-1].stop())
+        server = None
+        hosts = settings.hosts
+        if hosts is None:
+            server = stack.enter_context(zk.EmbeddedServer(tick_ms=TICK_MS))
+            hosts = server.hosts
+        placement = choose()
+        entry = stack.enter_context(Entry(hosts, job_id, job, settings, server))
+        # Before its nodes are removed: nobody writes there any more.
+        stack.callback(lambda: crews[-1].stop())
+        url = URLS[settings.transport]
+        run = _run_spec(settings, hosts, job_id, url, threads, watcher, begun, lasting)
+        if server is not None:
+            run = msgspec.structs.replace(run, silence_s=SILENCE_S)
+        attempts = Attempts(job, settings, watcher, lasting, run)
+        stack.callback(attempts.record.end)
+        deadline = None if timeout_s is None else begun + timeout_s
+        entry.change(State.RUNNING)
+        while True:
+            crew.start(draft, job, attempts.run(), placement)
+            hearing = attempts.hearing(crew, entry.is_running)
+            repairs = attempts.repairs(crew, hearing, placement, draft)
+            try:
+                listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs,
+                       look=entry.look, start=attempts.start)  # fmt: skip
+                break
+            except Stopped:
+                crew.stop()
+                attempts.close()
+                entry.is_running()
+                entry.change(State.STOPPED)
+                raise
+            except HornError as error:
+                crew.stop()
+                if repairs is not None:
+                    raise
+                attempts.failed(hearing, error)  # raises it, if that is all
+                entry.is_restarting()
+                crew = Crew(range(n_processes), threads, job_id)
+                crews.append(crew)
+        crew.wait()
+        attempts.close()
+        attempts.record.end()
+        try:
+            outcome = attempts.outcome(hearing)
+        except Stopped:
+            entry.is_running()
+            entry.change(State.STOPPED)
+            raise
+        entry.change(State.SUCCEEDED)
+    return outcome
+
+
+def launch_at(
+    site: Site,
+    job: Job,
+    draft: Draft,
+    choose: Callable[[], Placement],
+    settings: Settings,
+    watcher: Progress,
+    begun: float,
+    timeout_s: float | None,
+    lasting: Lasting,
+) -> Outcome:
+    """One attempt of a job on a cluster; as ``launch``."""
+    crew = site.crew
+    run = _run_spec(settings, site.hosts, site.job, site.url, site.threads, watcher, begun, lasting)
+    run = msgspec.structs.replace(run, groups=site.groups or ())
+    journals = lasting.journals
+    attempts = Attempts(job, settings, watcher, lasting, run)
+    if journals is None:  # else each start has one that is higher than those of the last
+        attempts.epoch = site.epoch
+    deadline = None if timeout_s is None else begun + timeout_s
+    try:
+        placement = choose()
+        hearing = attempts.hearing(crew)
+        repairs = attempts.repairs(crew, hearing, placement, draft, site)
+        if repairs is None:
+            crew.start(draft, job, attempts.run(), placement, site.key, site.credential)
+        else:
+            repairs.begin()
+        if attempts.keeper is not None:
+            attempts.keeper.on_commit = site.on_checkpoint
+        try:
+            listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs,
+                   site.changes, start=attempts.start)  # fmt: skip
+        except HornError as error:
+            may_be = hearing.is_repairable(error) or isinstance(error, MemberLost)
+            site.is_repairable = may_be and (repairs is None or not repairs.is_given_up)
+            if journals is not None:
+                journals.keep(attempts.record.rows, attempts.record.told)
+            raise
+        crew.wait()
+        attempts.close()
+    finally:
+        attempts.record.end()
+        crew.stop()
+        attempts.close()
+    return attempts.outcome(hearing)
+
+
+def _run_spec(
+    settings: Settings,
+    hosts: str,
+    job_id: str,
+    url: str,
+    threads: int,
+    watcher: Progress,
+    begun: float,
+    lasting: Lasting,
+) -> RunSpec:
+    journals = lasting.journals
+    n_events = trace.MAX_EVENTS // settings.n_processes if settings.wants_trace else 0
+    return RunSpec(
+        n_tasks=settings.n_tasks,
+        n_groups=settings.n_groups,
+        n_servers=settings.n_servers,
+        guests=settings.guests,
+        hosts=hosts,
+        job=job_id,
+        url=url,
+        backend=settings.backend,
+        threads=threads,
+        barrier=settings.barrier,
+        begun=begun,
+        interval_s=watcher.interval_s,
+        superstep_timeout_s=settings.superstep_timeout_s,
+        start_timeout_s=settings.start_timeout_s,
+        max_trace_events=n_events,
+        journals="" if journals is None else str(journals.path.absolute()),
+    )
+
+
+class Attempts:
+    """The attempts of a run: where each begins, and whether there is another."""
+
+    def __init__(
+        self, job: Job, settings: Settings, watcher: Progress, lasting: Lasting, run: RunSpec
+    ) -> None:
+        self.job, self.settings, self.watcher, self.lasting = job, settings, watcher, lasting
+        self.start, plan = lasting.start, lasting.plan
+        self.record = Record(job, watcher, rows_of(self.start) if self.start else ())
+        self.checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
+        self.epoch, self.earlier_s = 0, 0.0
+        if lasting.journals is not None:
+            self.record = Record(job, watcher, lasting.journals.rows, lasting.journals.told)
+            self.epoch = lasting.journals.first_epoch
+        if self.start is not None:
+            self.record.iteration = self.start.iteration
+            self.earlier_s = cursor_of(self.start).seconds
+            self.epoch = self.start.epoch + 1
+        if self.checkpoints is not None:
+            self.epoch = max(self.epoch, self.checkpoints.next_epoch())
+            self.checkpoints.sweep()
+        self.keeper: Keeper | None = None
+        self._run = run
+        self._n_failed = 0  # since the last new checkpoint
+        self._first: HornError | None = None
+
+    def run(self) -> RunSpec:
+        """What the tasks of the next attempt are told."""
+        plan, start = self.lasting.plan, self.start
+        return msgspec.structs.replace(
+            self._run,
+            epoch=self.epoch,
+            checkpoints="" if plan is None else str(plan.folder.absolute()),
+            checkpoint_every=0 if plan is None else plan.every or 0,
+            resume="" if start is None else str(start.path.absolute()),
+            earlier_s=self.earlier_s,
+        )
+
+    def hearing(self, crew: Crew | Crews, on_ready: Callable[[], None] | None = None) -> Hearing:
+        """For a crew that has been started; ``keeper`` is for it, too."""
+        settings, plan, record = self.settings, self.lasting.plan, self.record
+        if self.checkpoints is not None and plan is not None:
+
+            def facts(epoch: int) -> Mapping[str, Any]:
+                rows = record.rows[: epoch - 1]
+                n = settings.n_groups, settings.n_tasks
+                return manifest_facts(self.lasting.mine, rows, *n)
+
+            self.keeper = Keeper(
+                self.checkpoints,
+                self.epoch,
+                settings.topology.n_workers,
+                facts,
+                crew.tell,
+                plan.seconds,
+            )
+        timeout_s = settings.superstep_timeout_s
+        watch = Watch(
+            crew.pids,
+            self._unit,
+            settings.start_timeout_s,
+            None if settings.is_joined else timeout_s + sign_s(timeout_s) + MARGIN_S,
+            crew.stopped,
+            lambda: crew.pids,
+            lambda rank: not settings.topology.is_server(rank),
+        )
+        return Hearing(
+            record,
+            settings.topology,
+            crew.pids,
+            is_joined=settings.is_joined,
+            on_ready=on_ready,
+            watch=watch,
+        )
+
+    def _unit(self, rank: int) -> str:
+        """What starts together with a rank."""
+        if self.lasting.journals is None:
+            return "run"
+        topology = self.settings.topology
+        return topology.name(rank) if topology.is_server(rank) else f"group {topology.group(rank)}"
+
+    def failed(self, hearing: Hearing, error: HornError) -> None:
+        """All tasks have ended because of an error; raises what is to be said if that was all."""
+        is_repairable = hearing.is_repairable(error)
+        self.close()
+        if self.keeper is not None and self.keeper.last is not None:
+            assert self.checkpoints is not None
+            self._n_failed, self._first = 0, None
+            self.start = self.checkpoints.latest() or self.start
+        self._first = self._first or error
+        most = self.lasting.max_restarts
+        if not is_repairable:
+            raise error
+        if self._n_failed >= most:
+            if most:
+                times = f"{most} restart{'s' * (most > 1)}"
+                self.watcher.note(f"Given up: {times} without a new checkpoint between them.")
+            raise self._first
+        self._n_failed += 1
+        self.epoch += 1
+        if self.checkpoints is not None:
+            self.checkpoints.sweep(self.epoch)
+        start = self.start
+        rows = rows_of(start) if start is not None else ()
+        self.record.back_to(0 if start is None else start.iteration, rows)
+        self.watcher.note(
+            f"Restarting from iteration {self.record.iteration} (attempt {self._n_failed} of "
+            f"{most}): {error}"
+        )
+
+    def repairs(
+        self,
+        crew: Crew | Crews,
+        hearing: Hearing,
+        placement: Placement,
+        draft: Draft,
+        site: Site | None = None,
+    ) -> Repairs | None:
+        """What starts again what ended of the attempt, where servers last."""
+        journals = self.lasting.journals
+        if journals is None:
+            return None
+        key, credential = (None, None) if site is None else (site.key, site.credential)
+
+        n_first = self.settings.n_groups
+        topology = self.settings.topology
+
+        def start(ranks: Sequence[int], epoch: int) -> None:
+            run = msgspec.structs.replace(self.run(), epoch=epoch)
+            if ranks[0] >= topology.n_ranks:  # it came later
+                n_groups = topology.group(ranks[0]) + 1
+                run = msgspec.structs.replace(run, n_groups=n_groups, n_first=n_first)
+            crew.start(draft, self.job, run, placement, key, credential, ranks)
+
+        return Repairs(
+            topology,
+            self.lasting.max_restarts,
+            crew,
+            hearing,
+            start,
+            self.watcher,
+            self.epoch,
+            journals.keep,
+            None if site is None else site.is_over,
+            None if site is None else site.groups,
+            None if site is None else site.on_left,
+        )
+
+    def outcome(self, hearing: Hearing) -> Outcome:
+        """What came of an attempt whose tasks have all finished. Raises Stopped if they were asked
+        to stop before the end.
+        """
+        if any(finished.is_halted for finished in hearing.finished.values()):
+            last = None if self.keeper is None else self.keeper.last
+            raise stopped(last, hearing.finished[0].iteration)
+        outcome = hearing.outcome()
+        if self.lasting.journals is not None:
+            self.lasting.journals.keep(outcome.rows)
+        return outcome
+
+    def close(self) -> None:
+        """The tasks of an attempt have ended."""
+        if self.keeper is not None:
+            self.keeper.close()
+
+
+def listen(
+    hearing: Hearing,
+    crew: Crew | Crews,
+    keeper: Keeper | None,
+    asked: threading.Event,
+    deadline: float | None = None,
+    timeout_s: float | None = None,
+    repairs: Repairs | None = None,
+    changes: queue.SimpleQueue[Change] | None = None,
+    look: Callable[[], None] | None = None,
+    start: Opened | None = None,
+) -> None:
+    """Hear a crew that has all tasks, until all have finished; raises what went wrong first.
+    changes : of the groups that are to be there, as they come. look : called now and then. start :
+    the checkpoint that tasks go on from.
+
+    Raises
+    ------
+    Stopped : that was asked for while all tasks of this host, which are all, were starting: there
+    is no boundary to wait for, and nothing that is not saved.
+    """
+    record = hearing.record
+    look_s = LOOK_S if keeper is None else KEEPER_LOOK_S
+    while not hearing.is_over:
+        now = time.monotonic()
+        error = hearing.verdict(crew.stacks)
+        if error is not None:
+            raise error
+        if look is not None:
+            look()
+        verdict_at = hearing.verdict_at
+        if verdict_at is None and deadline is not None and now > deadline:
+            assert timeout_s is not None
+            raise overdue(hearing.job, timeout_s, record.iteration, record.epoch)
+        if keeper is not None:
+            if asked.is_set() and not keeper.is_stopping:
+                if isinstance(crew, Crew) and not hearing.ready:
+                    raise stopped_at(start)
+                record.watcher.note(STOPPING)
+                keeper.stop()
+            keeper.look(now, record.iteration)
+        if repairs is not None:
+            while changes is not None and not changes.empty():
+                change = changes.get()
+                repairs.change(change.groups, change.hosts)
+            repairs.look(now)
+        for late in () if hearing.watch is None else hearing.watch.look():
+            failed = late.failed(now)
+            if repairs is None or not repairs.hear(late.ranks[0], failed):
+                hearing.hear(NOBODY, failed)
+        repair_at = None if repairs is None else repairs.next_at
+        ends = [t for t in (verdict_at, deadline, repair_at) if t is not None]
+        wait_s = min([t - now for t in ends], default=look_s)
+        for rank, said, descriptors in crew.events(min(max(wait_s, 0.001), look_s)):
+            if hearing.watch is not None:
+                hearing.watch.hear(rank, said)
+            if isinstance(said, (Saved, Heard)):
+                if keeper is not None:
+                    keeper.hear(rank, said)
+            elif repairs is None or not repairs.hear(rank, said):
+                hearing.hear(rank, said, descriptors)
+
+
+class Entry:
+    """The job's place in ZooKeeper, while it runs; removed at the end.
+
+    server : the one that it is in, if it is this process's own. When it, or the session with it, is
+    lost, both are made anew: all that is there can be written again.
+
+    Raises
+    ------
+    ClusterError : at the start. Later the run does not end by it: its tasks have their say.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        job_id: str,
+        job: Job,
+        settings: Settings,
+        server: zk.EmbeddedServer | None = None,
+    ) -> None:
+        self.hosts, self.job_id, self.server, self.state = hosts, job_id, server, State.PENDING
+        spec = {"name": job.name, "groups": settings.n_groups, "tasks": settings.n_tasks,
+                "servers": settings.n_servers, "barrier": settings.barrier,
+                "transport": settings.transport,
+                "layers": [x.size for x in job.network.layers],
+                "parent": os.getpid()}  # fmt: skip
+        self._spec = json.dumps(spec).encode()
+        self.coord = Coordinator(hosts)
+        try:
+            self._create()
+        except BaseException:
+            self.coord.close()
+            raise
+
+    def _create(self) -> None:
+        self.jobs = Jobs(self.coord)
+        self.jobs.create(self.job_id, self._spec)
+
+    @property
+    def _is_server_gone(self) -> bool:
+        return self.server is not None and not self.server.is_running
+
+    def look(self) -> None:
+        """If the server has ended, make it anew: tasks then hear that their sessions are over."""
+        if self._is_server_gone:
+            self._renew("the embedded ZooKeeper has ended")
+
+    def change(self, state: State) -> None:
+        """Write the state. Nobody else does, so what is there is that of before."""
+        before, self.state = self.state, state
+        try:
+            self.jobs.change(self.job_id, before, state)
+        except ClusterError as error:
+            self._renew(str(error))
+
+    def _renew(self, reason: str) -> None:
+        """Another session, in another server if this process's has ended."""
+        logger.info("coordination made anew job=%s reason=%s", self.job_id, reason)
+        try:
+            self.coord.close()
+            if self.server is not None and self._is_server_gone:
+                self.server.stop()
+                self.server.start()
+            self.coord = Coordinator(self.hosts)
+            with contextlib.suppress(Conflict):  # it is still there
+                self._create()
+            self.coord.set(self.coord.paths.state(self.job_id), self.state.value.encode())
+        except (HornError, zk.ZkError) as error:
+            logger.warning("no coordination job=%s reason=%s", self.job_id, error)
+
+    def is_restarting(self) -> None:
+        """A task has failed, maybe while all were starting again."""
+        if self.state is not State.RESTARTING:
+            self.change(State.RESTARTING)
+
+    def is_running(self) -> None:
+        """All tasks have met, maybe again."""
+        if self.state is State.RESTARTING:
+            self.change(State.RUNNING)
+
+    def __enter__(self) -> Entry:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.jobs.forget(self.job_id)
+        except ClusterError as error:
+            if self.server is None:  # else it goes with the server
+                logger.warning("job not removed job=%s reason=%s", self.job_id, error)
+        finally:
+            self.coord.close()

@@ -1,0 +1,402 @@
+"""What the tasks of a whole job say, put together: rows of the history, arrays, the first failure.
+
+It knows no process and no clock: who owns it gives it every message with the rank it is from,
+whichever host that is on, and asks what came of it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from horn.aggregates import COLUMNS
+from horn.errors import Diverged, HornError, ProtocolError
+from horn.executor.failures import Case, is_repairable, verdict
+from horn.executor.stalls import Watch
+from horn.job import Job
+from horn.patience import Patience
+from horn.process import control
+from horn.process.control import Alive, Doing, Failed, Finished, Ready, Row, Stepped
+from horn.process.job_spec import map_private
+from horn.strategies import Topology
+from horn.training.identity import shapes
+from horn.training.loop import Ending, Trouble, divergence
+from horn.training.progress import Progress
+from horn.wire.frames import Array
+
+NOBODY = -1  # says what this process itself has found
+GRACE_S = 2.0  # how long the true first failure may take to show after an echo of it
+ECHO_S = 0.3  # how long an echo may take, which says where a task was that ended without a word
+
+
+@dataclass
+class Outcome:
+    """What came of it. ``counters`` and ``traces`` by task. ``staleness`` counts what was pushed to
+    servers by how many updates it was late.
+    """
+
+    ending: Ending
+    rows: list[dict[str, Any]]
+    parameters: dict[str, Array]
+    states: dict[str, Array]
+    counters: list[dict[str, Any]]
+    traces: list[control.Trace] = field(default_factory=list)
+    staleness: dict[int, int] = field(default_factory=dict)
+
+
+class Record:
+    """What a job's progress shows, over all attempts: ``rows`` of the history, and where it is.
+
+    told : as ``told`` of the one before.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        watcher: Progress,
+        rows: Sequence[Mapping[str, Any]] = (),
+        told: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.job, self.watcher = job, watcher
+        self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
+        self.epoch, self.iteration = len(self.rows) + 1, 0
+        self.is_shown = False
+        self._n_told = len(self.rows)
+        self._heard: dict[int, dict[int, Row]] = {}  # epoch, group: what is not in ``rows`` yet
+        self._latest: dict[int, int] = {}  # group: the last epoch that it told of
+        self._gone: set[int] = set()  # groups that have left: nobody waits for them
+        for said in told:
+            self._note(msgspec.convert(said, Row))
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """What groups have said of epochs that are not in ``rows`` yet: plain, for a file."""
+        return [msgspec.to_builtins(row) for said in self._heard.values() for row in said.values()]
+
+    def begin(self) -> None:
+        if not self.is_shown:
+            self.is_shown = True
+            self.watcher.begin(self.job)
+
+    def end(self) -> None:
+        if self.is_shown:
+            self.is_shown = False
+            self.watcher.end()
+
+    def back_to(self, iteration: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Another attempt begins here. Epochs that were told are not told again."""
+        self.rows = [dict(row) for row in rows]
+        self.epoch, self.iteration = len(self.rows) + 1, iteration
+        self._heard.clear()
+        self._latest.clear()
+
+    def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
+        self.epoch, self.iteration = epoch, iteration
+        self.watcher.step(epoch, iteration, loss, samples_per_s)
+
+    def hear(self, row: Row, n_groups: int, is_joined: bool) -> None:
+        self._note(row)
+        self.put(n_groups, is_joined)
+
+    def _note(self, row: Row) -> None:
+        epoch, group = int(row.values["epoch"]), row.group  # type: ignore[arg-type]
+        self._latest[group] = max(epoch, self._latest.get(group, 0))
+        if epoch > len(self.rows):
+            self._heard.setdefault(epoch, {})[group] = row
+
+    def known(self, n_groups: int) -> set[int]:
+        """Groups that the job began with, or that have told of something."""
+        return {*range(n_groups), *self._latest}
+
+    def without(self, group: int) -> None:
+        """It is not there, or has left."""
+        self._gone.add(group)
+
+    def put(self, n_groups: int, is_joined: bool, is_over: bool = False) -> None:
+        """The next epochs of which no group will tell any more: each has, or has told of a later
+        one, as those do that go on from what servers know. One that came later, with a number from
+        n_groups on, is waited for once it has told of something. is_over : nobody tells anything
+        more, and the last epoch is that of group 0.
+        """
+        while True:
+            epoch = len(self.rows) + 1
+            found = self._heard.get(epoch, {})
+            if is_over and epoch > self._latest.get(0, 0):
+                return
+            here = self.known(n_groups) - self._gone
+            missing = sorted(here - found.keys())
+            if not is_over and any(self._latest.get(g, 0) <= epoch for g in missing):
+                return
+            self._heard.pop(epoch, None)
+            self.rows.append(merged(found, is_joined) if 0 in found else self._unknown(epoch))
+            self.epoch, self.iteration = epoch, int(self.rows[-1]["iteration"])
+            if epoch > self._n_told and 0 in found:
+                self.watcher.epoch(self.rows[-1])
+            self._n_told = max(epoch, self._n_told)
+
+    def _unknown(self, epoch: int) -> dict[str, Any]:
+        """The row of an epoch that group 0 told of to somebody who has gone."""
+        iteration = min(epoch * self.job.iterations_per_epoch, self.job.n_iterations)
+        columns = (*COLUMNS, *self.job.aggregates)
+        return {**dict.fromkeys(columns), "epoch": epoch, "iteration": iteration}
+
+
+class Hearing:
+    """What the tasks of one attempt have said so far.
+
+    pids : of the processes by rank, for messages. record : what it adds rows to. on_ready : called
+    when all tasks have met. watch : is told what happens to ranks, and by the owner what they say.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        topology: Topology,
+        pids: Mapping[int, int],
+        *,
+        is_joined: bool = True,
+        on_ready: Callable[[], None] | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self.watch = watch
+        self.record, self.job = record, record.job
+        self.topology, self.is_joined, self.on_ready = topology, is_joined, on_ready
+        n = len(pids)
+        names = {rank: topology.name(rank) for rank in pids if rank >= topology.n_workers}
+        names[NOBODY] = "the run"
+        self.awaited = set(pids)  # all have finished when these have
+        self.case = Case(n, pids, names=names)
+        self.ready: set[int] = set()
+        self.finished: dict[int, Finished] = {}
+        self.traces: dict[int, control.Trace] = {}
+        self.whole: dict[str, dict[str, Array]] = {"parameter": {}, "state": {}}
+        self.n_covered: dict[tuple[str, str], int] = {}
+        # Of trouble: by whether it is mute. What came while this process stood still is read first.
+        self._patience: dict[bool, Patience] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """All have finished."""
+        return self.awaited <= self.finished.keys()
+
+    def hear(self, rank: int, said: Any, descriptors: Sequence[int] = ()) -> None:
+        """A message of a task with its descriptors, which are closed; an int is its exit code."""
+        try:
+            match said:
+                case int(code):
+                    self.case.exits[rank] = code
+                case Ready():
+                    self.ready.add(rank)
+                    if self.awaited <= self.ready:
+                        self.record.begin()
+                        if self.on_ready is not None:
+                            self.on_ready()
+                case Doing() | Alive():
+                    pass  # for the watch
+                case Stepped(epoch, iteration, loss, samples_per_s):
+                    self.record.step(epoch, iteration, loss, samples_per_s)
+                case Row():
+                    self.record.hear(said, self.topology.n_groups, self.is_joined)
+                case control.Share(parts):
+                    self._put(rank, parts, descriptors)
+                case control.Trace():
+                    self.traces[rank] = said
+                case Finished():
+                    self.finished[rank] = said
+                    self.case.finished.add(rank)
+                case Failed():
+                    self.case.failures[rank] = said
+                case _:
+                    raise ProtocolError(f"task {rank} says {type(said).__name__} to its parent")
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+
+    def forget(self, ranks: Sequence[int], pids: Mapping[int, int]) -> None:
+        """Others have taken the places of these, and begin anew."""
+        self.case.pids = pids
+        if self.watch is not None:
+            self.watch.begin(ranks)
+        for rank in ranks:
+            for known in (self.case.failures, self.case.exits, self.finished, self.traces):
+                known.pop(rank, None)
+            self.case.finished.discard(rank)
+
+    def add(self, ranks: Sequence[int], pids: Mapping[int, int]) -> None:
+        """These have come, and are waited for."""
+        self.forget(ranks, pids)
+        self.case.names = {**self.case.names, **{r: self.topology.name(r) for r in ranks}}
+        self._await(self.awaited | set(ranks))
+
+    def leave(self, group: int) -> None:
+        """It has left. What its tasks have said of their work stays."""
+        self.record.without(group)
+        if self.watch is not None:
+            self.watch.drop(self.topology.ranks(group))
+        self._await(self.awaited - set(self.topology.ranks(group)))
+        self.record.put(self.topology.n_groups, self.is_joined)
+
+    def _await(self, ranks: set[int]) -> None:
+        self.awaited = ranks
+        self.case.n_tasks = len(ranks)
+
+    # trouble
+
+    @property
+    def verdict_at(self) -> float | None:
+        """When to ask for the verdict at the latest, on the monotonic clock; None without
+        trouble.
+        """
+        if not self.case.has_trouble:
+            return None
+        if self._patience is None:
+            self._patience = {True: Patience(ECHO_S), False: Patience(GRACE_S)}
+        left_s = {mute: patience.left_s() for mute, patience in self._patience.items()}
+        return time.monotonic() + left_s[self._is_mute]
+
+    @property
+    def _is_mute(self) -> bool:
+        return bool(self.case.silent) and not self.case.failures
+
+    def verdict(self, stacks: Callable[[Sequence[int]], Mapping[int, str]]) -> HornError | None:
+        """What went wrong first, once that is certain. stacks : says where late tasks are."""
+        now, at = time.monotonic(), self.verdict_at
+        if at is None or (now < at and (self._is_mute or not self._is_clear())):
+            return None
+        case = self.case
+        for task in case.causes[:1]:
+            failed = case.failures.get(task)
+            if failed is not None and failed.trouble is not None:
+                trouble = Trouble(*failed.trouble)
+                return Diverged(divergence(self.job, self.whole["parameter"], trouble))
+        late = {} if case.causes else stacks(case.late)
+        shown = self.record.is_shown and self.awaited <= self.ready
+        progress = f"after iteration {self.record.iteration}" if shown else "starting"
+        return verdict(case, self.job.network, late, progress)
+
+    def is_repairable(self, error: HornError) -> bool:
+        """Whether an error of ``verdict`` need not come again: a task was killed, hangs or lost
+        touch. What the user's code, the numbers or the settings did would.
+        """
+        if self.verdict_at is None or isinstance(error, Diverged):
+            return False
+        return is_repairable(self.case)
+
+    def _is_clear(self) -> bool:
+        if not self.case.is_complete:
+            return False
+        # Every task may know something of a divergence: the shares tell which neurons it was.
+        if any(f.trouble for f in self.case.failures.values()):
+            spoke = self.case.failures.keys() | self.case.exits.keys() | self.case.finished
+            return len(spoke) >= self.case.n_tasks
+        return True
+
+    # arrays
+
+    def _put(self, task: int, parts: tuple[control.Part, ...], descriptors: Sequence[int]) -> None:
+        """A task's parts into their places of the whole arrays."""
+        if len(descriptors) != 1:
+            raise ProtocolError(f"task {task}: a share with {len(descriptors)} memories, not 1")
+        memory = map_private(descriptors[0])
+        known = shapes(self.job.network)
+        for part in parts:
+            key = (part.kind, part.name)
+            if key not in known or part.dtype != np.dtype(self.job.dtype).str:
+                raise ProtocolError(f"task {task}: a share of {part.name!r} as {part.dtype}")
+            shape = known[key]
+            try:
+                places = tuple(_place(memory, at) for at in part.places)
+                values = _values(memory, part)
+                found = self.whole[part.kind]
+                if part.name not in found:
+                    found[part.name] = np.zeros(shape, self.job.dtype)
+                found[part.name][_index(places)] = values
+            except (ValueError, IndexError) as error:
+                raise ProtocolError(
+                    f"task {task}: its share of {part.name} {part.shape} does not fit {shape}: "
+                    f"{error}"
+                ) from error
+            self.n_covered[key] = self.n_covered.get(key, 0) + values.size
+
+    def outcome(self) -> Outcome:
+        """The whole, when all have finished."""
+        for key, shape in shapes(self.job.network).items():
+            if self.n_covered.get(key, 0) < int(np.prod(shape)):
+                raise ProtocolError(f"the tasks' shares of {key[1]} do not make it whole")
+        counters: list[dict[str, Any]] = []
+        for task, finished in sorted(self.finished.items()):
+            role = self.topology.name(task)
+            counters.append(
+                {"task": task, "role": role, "pid": self.case.pids.get(task, 0), **finished.spent}
+            )
+        sent, received = (sum(row[k] for row in counters) for k in ("n_sent", "n_received"))
+        if sent != received:
+            raise ProtocolError(f"{sent} messages were sent, {received} received")
+        # Of an asynchronous run that ended early, some groups had fewer epochs.
+        self.record.put(1, self.is_joined, is_over=True)
+        first = self.finished[0]
+        ending = Ending(
+            first.iterations, first.iteration, first.stopped_early, first.best_epoch, first.test,
+            first.metrics,
+        )  # fmt: skip
+        return Outcome(
+            ending,
+            self.record.rows,
+            self.whole["parameter"],
+            self.whole["state"],
+            counters,
+            [self.traces[task] for task in sorted(self.traces)],
+            dict(sum((Counter(f.staleness) for f in self.finished.values()), Counter())),
+        )
+
+
+def merged(found: Mapping[int, Row], is_joined: bool) -> dict[str, Any]:
+    """One row of what the groups say of an epoch. What group 0 measured counts; where groups are
+    not joined, the loss is that of all groups' samples, and their speeds are added.
+    """
+    row: dict[str, Any] = dict(found[0].values)
+    said = [found[group] for group in sorted(found)]
+    known = [one.own for one in said if one.own is not None]
+    numbers = [one.group for one in said if one.own is not None]
+    if len(known) < 2 or row["loss"] is None:
+        return row
+    row["group_loss"], row["groups"] = [loss for loss, _ in known], numbers
+    if is_joined:
+        return row
+    n = sum(samples for _, samples in known) or 1
+    row["loss"] = sum(loss * samples for loss, samples in known) / n
+    speeds: list[Any] = [one.values["samples_per_s"] for one in said]
+    shares = zip(speeds, known, strict=True)
+    row["samples_per_s"] = sum(speed * samples / n for speed, (_, samples) in shares)
+    return row
+
+
+def _place(memory: mmap.mmap, at: tuple[int, ...]) -> slice | Array:
+    if len(at) == 3:
+        return slice(*at)
+    offset, count = at
+    if offset + 8 * count > len(memory):
+        raise ValueError(f"indices end at byte {offset + 8 * count} of {len(memory)}")
+    return np.frombuffer(memory, np.int64, count, offset)
+
+
+def _values(memory: mmap.mmap, part: control.Part) -> Array:
+    count = int(np.prod(part.shape))
+    dtype = np.dtype(part.dtype)
+    if part.offset + count * dtype.itemsize > len(memory):
+        raise ValueError(f"it ends beyond the memory of {len(memory)} bytes")
+    return np.frombuffer(memory, dtype, count, part.offset).reshape(part.shape)
+
+
+def _index(places: tuple[slice | Array, ...]) -> Any:
+    if sum(not isinstance(at, slice) for at in places) < 2:
+        return places
+    return np.ix_(*(np.r_[at] if isinstance(at, slice) else at for at in places))

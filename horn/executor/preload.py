@@ -1,0 +1,130 @@
+"""The code of the modules that tasks import, found and read once for all of them.
+
+Each task is a fresh interpreter and imports the same 400 modules: it looks for each, reads it, and
+where no .pyc may be written (PYTHONDONTWRITEBYTECODE, a read-only folder) compiles it, which takes
+half a second. Who starts many tasks does that once and hands the code over in a memfd; what is not
+in it is imported as ever. The code is the importing system's own, of the files that a task would
+read itself; nothing of it comes from elsewhere. docs/notes/0097
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import marshal
+import os
+import pkgutil
+import sys
+from importlib.machinery import SourceFileLoader
+
+LEAST = 4  # tasks; reading takes as long as it saves two of them
+PACKAGES = ("horn", "numpy", "kazoo", "zmq", "msgspec")
+# What tasks import of horn; who starts them has not imported all of it.
+PARTS = ("horn._kernels", "horn.backends", "horn.checkpoint", "horn.compiler", "horn.process",
+         "horn.runtime", "horn.strategies", "horn.strategies.parameter_server",
+         "horn.strategies.sub_models", "horn.training", "horn.transport", "horn.wire")  # fmt: skip
+MORE = ("horn.coordination.barrier", "horn.coordination.membership", "horn.coordination.roster")
+
+# What a task runs first; memory and start are given.
+FINDER = """
+import json, marshal, sys
+from importlib.machinery import ModuleSpec, SourceFileLoader
+
+size = int.from_bytes(memory[start : start + 8], "little")
+index = json.loads(memory[start + 8 : start + 8 + size])
+start += 8 + size
+
+
+class Loader(SourceFileLoader):
+    def get_code(self, fullname):
+        first, last = index[fullname][2:]
+        return marshal.loads(memory[start + first : start + last])
+
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        found = index.get(name)
+        if found is None:
+            return None
+        file, folder = found[:2]
+        spec = ModuleSpec(name, Loader(name, file), origin=file, is_package=bool(folder))
+        spec.has_location = True
+        if folder:
+            spec.submodule_search_locations.append(folder)
+        return spec
+
+
+sys.meta_path.insert(0, Finder)
+"""
+# In a task's program: {0} is the descriptor.
+BOOT = (
+    "import marshal, mmap, os; m = mmap.mmap({0}, 0, prot=mmap.PROT_READ); os.close({0}); "
+    "n = int.from_bytes(m[:8], 'little'); "
+    "exec(marshal.loads(m[8 : 8 + n]), {{'memory': m, 'start': 8 + n, '__name__': 'preload'}}); "
+)
+_bundled: bytes | None = None
+
+
+def memory() -> int:
+    """A memfd with the code; the descriptor is the caller's."""
+    global _bundled
+    if _bundled is None:
+        _bundled = _bundle()
+    fd = os.memfd_create("horn-code", os.MFD_CLOEXEC)
+    left = memoryview(_bundled)
+    try:
+        while left:
+            left = left[os.write(fd, left) :]
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _bundle() -> bytes:
+    index: dict[str, tuple[str, str, int, int]] = {}
+    codes: list[bytes] = []
+    end = 0
+    for name in sorted({*_loaded(), *_needed()}):
+        found = _code_of(name)
+        if found is None:
+            continue
+        file, folder, code = found
+        index[name] = (file, folder, end, end + len(code))
+        end += len(code)
+        codes.append(code)
+    finder = marshal.dumps(compile(FINDER, "<preload>", "exec"))
+    words = json.dumps(index).encode()
+    sizes = (len(part).to_bytes(8, "little") for part in (finder, words))
+    return b"".join([next(sizes), finder, next(sizes), words, *codes])
+
+
+def _loaded() -> list[str]:
+    known = {*PACKAGES, *sys.stdlib_module_names}
+    return [name for name in sys.modules if name.partition(".")[0] in known]
+
+
+def _needed() -> list[str]:
+    found = [*MORE]
+    for part in PARTS:
+        spec = importlib.util.find_spec(part)
+        places = None if spec is None else spec.submodule_search_locations
+        found += [part, *(f"{part}.{m.name}" for m in pkgutil.iter_modules(places))]
+    return found
+
+
+def _code_of(name: str) -> tuple[str, str, bytes] | None:
+    """File, folder if it is a package, and code of a module of plain Python; else None."""
+    try:
+        module = sys.modules.get(name)
+        spec = importlib.util.find_spec(name) if module is None else module.__spec__
+        if spec is None or type(spec.loader) is not SourceFileLoader or spec.name != name:
+            return None
+        code = spec.loader.get_code(name)
+    except (ImportError, AttributeError, ValueError, SyntaxError, OSError):
+        return None  # the task will say what is wrong with it, if it imports it at all
+    if code is None or spec.origin is None:
+        return None
+    folder = (spec.submodule_search_locations or [""])[0]
+    return spec.origin, folder, marshal.dumps(code)

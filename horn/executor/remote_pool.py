@@ -1,0 +1,406 @@
+"""The crews of a job that runs on several hosts, as one: who has rank 0 hears them all.
+
+On every host a foreman has a crew. The first one (the keeper) chooses the placement, hears what all
+tasks say and tells them what all are told; the others pass on what theirs say. The hosts are linked
+by a transport of their own, over which nothing of a superstep goes. An array that a task says is
+bytes here: it leaves shared memory at one end and is back in it at the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from horn.compiler.placement import Placement
+from horn.errors import HornError, ProtocolError
+from horn.executor.task_pool import Crew
+from horn.job import Job
+from horn.process import control
+from horn.process.control import Said
+from horn.process.job_spec import Draft, RunSpec
+from horn.security.keys import Credential
+from horn.transport import PeerLost, Place
+from horn.transport._framed import FramedTransport
+from horn.transport.tcp import Tcp
+from horn.wire.frames import Note
+
+logger = logging.getLogger(__name__)
+
+KEEPER = 0  # its number among the hosts
+SLICE_S = 0.01  # how long one of two things is waited for
+CHUNK_BYTES = 1024 * 1024
+MAX_BYTES = 4 * 1024**3  # of what one task says
+START, SAID, EXIT, TELL, PIDS, DONE = "start", "said", "exit", "tell", "pids", "done"
+RENEW, DROP = "renew", "drop"
+
+
+class Begin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The keeper's word to begin: what its own tasks get. ranks : who is to."""
+
+    run: RunSpec
+    links: list[tuple[int, int, str]]
+    layers: list[tuple[int, str]]
+    ranks: list[int]
+
+
+class Renew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The keeper's word to end the processes of ranks and start others, which are its ``life`` th:
+    what those before them said may come later.
+    """
+
+    ranks: list[int]
+    life: int
+
+
+@dataclass(frozen=True)
+class Heard:
+    """From another host: ``topic`` and what goes with it. life : of the rank's process."""
+
+    host: int
+    topic: str
+    rank: int
+    life: int
+    blob: bytes
+    memory: bytes
+
+
+class Bridge:
+    """The link between the hosts of a job. A thread owns the transport; call from one other.
+
+    url : to listen at. number : of this host among ``names``. ``endpoint`` is for the others.
+
+    Raises
+    ------
+    PeerLost : from ``receive``, when another host's foreman has gone.
+    """
+
+    def __init__(self, url: str, place: Place, names: Sequence[str]) -> None:
+        self.names, self.number = tuple(names), place.task
+        self.transport: FramedTransport = Tcp(url, place)
+        self.endpoint = self.transport.endpoint
+        self._out: queue.SimpleQueue[tuple[int, str, int, bytes, bytes, int]] = queue.SimpleQueue()
+        self._in: queue.SimpleQueue[Heard | HornError] = queue.SimpleQueue()
+        self._partial: dict[int, bytearray] = {}
+        self._closing = threading.Event()
+        self._is_done = False
+        self._thread: threading.Thread | None = None
+
+    def connect(self, endpoints: Sequence[str], timeout_s: float) -> None:
+        self.transport.connect(endpoints, timeout_s)
+        self._thread = threading.Thread(target=self._run, name="horn-bridge", daemon=True)
+        self._thread.start()
+
+    def send(
+        self,
+        to: int,
+        topic: str,
+        rank: int = 0,
+        blob: bytes = b"",
+        memory: bytes = b"",
+        life: int = 0,
+    ) -> None:
+        self._out.put((to, topic, rank, blob, memory, life))
+
+    def tell(self, topic: str, blob: bytes = b"") -> None:
+        """To all others."""
+        for host in range(len(self.names)):
+            if host != self.number:
+                self.send(host, topic, blob=blob)
+
+    def receive(self, timeout_s: float) -> Heard | None:
+        try:
+            found = self._in.get(timeout=timeout_s) if timeout_s > 0 else self._in.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(found, HornError):
+            raise found
+        return found
+
+    def finish(self) -> None:
+        """From now on it is no loss that others go."""
+        self._is_done = True
+
+    def close(self, reason: str = "finished") -> None:
+        """Send what there is to be sent, and leave."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.transport.close(reason)
+
+    def _run(self) -> None:
+        try:
+            while True:
+                is_closing = self._closing.is_set()
+                while not self._out.empty():
+                    self._send(*self._out.get())
+                if is_closing:
+                    return
+                message = self.transport.receive(SLICE_S)
+                if message is not None:
+                    self._take(message.src, message.meta, message.arrays)
+                    continue
+                for host, why in self.transport.absent().items():
+                    if not self._is_done:
+                        raise PeerLost("the job", (f"worker {self.names[host]}",), why)
+        except HornError as error:
+            self._in.put(error)
+        except Exception as error:  # the top of this thread
+            logger.exception("the link between hosts failed")
+            self._in.put(ProtocolError(f"the link between the hosts failed: {error!r}"))
+
+    def _send(self, to: int, topic: str, rank: int, blob: bytes, memory: bytes, life: int) -> None:
+        whole = np.frombuffer(blob + memory, np.uint8)
+        fields: dict[str, bool | int | float | str | None] = {
+            "rank": rank, "blob": len(blob), "size": len(whole), "life": life,
+        }  # fmt: skip
+        for at in range(0, max(len(whole), 1), CHUNK_BYTES):
+            piece = whole[at : at + CHUNK_BYTES]
+            arrays = [piece] if len(piece) else []
+            self.transport.send(to, Note(topic=topic, fields=fields), arrays, 30.0)
+
+    def _take(self, host: int, meta: Any, arrays: Sequence[Any]) -> None:
+        if not isinstance(meta, Note):
+            raise ProtocolError(f"{self.names[host]} sends {type(meta).__name__}, expected a Note")
+        size, n_blob = int(meta.fields["size"] or 0), int(meta.fields["blob"] or 0)
+        if not 0 <= n_blob <= size <= MAX_BYTES:
+            raise ProtocolError(f"{self.names[host]} sends {n_blob} of {size} bytes")
+        got = self._partial.setdefault(host, bytearray())
+        for array in arrays:
+            got += array.tobytes()
+        if len(got) < size:
+            return
+        del self._partial[host]
+        whole = bytes(got)
+        rank, life = (int(meta.fields[name] or 0) for name in ("rank", "life"))
+        self._in.put(Heard(host, meta.topic, rank, life, whole[:n_blob], whole[n_blob:size]))
+
+
+class Crews:
+    """All crews of a job, for its keeper: what a Crew is to who has all tasks on one host.
+
+    crew : this host's. elsewhere : ranks by host number.
+    """
+
+    def __init__(self, crew: Crew, bridge: Bridge, elsewhere: Mapping[int, Sequence[int]]) -> None:
+        self.crew, self.bridge = crew, bridge
+        self._host_of = {rank: host for host, ranks in elsewhere.items() for rank in ranks}
+        self._lives: dict[int, int] = {}  # by rank, of those that were renewed
+        self._n_renewed = 0
+        self._pids = {**crew.pids, **dict.fromkeys(self._host_of, 0)}
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """By rank; 0 until its host has said it. What comes later is put in, too."""
+        return self._pids
+
+    def seat(self, hosts: Mapping[int, str]) -> None:
+        """Where ranks are that may be renewed, by the name of the host: others than at the start.
+
+        Raises
+        ------
+        ProtocolError : a host is not one of those that are linked.
+        """
+        for rank, name in hosts.items():
+            if name not in self.bridge.names:
+                raise ProtocolError(
+                    f"rank {rank} on {name}, but the job's hosts are {', '.join(self.bridge.names)}"
+                )
+            host = self.bridge.names.index(name)
+            if host == KEEPER:
+                self._host_of.pop(rank, None)
+            else:
+                self._host_of[rank] = host
+
+    def drop(self, ranks: Sequence[int]) -> None:
+        """As a Crew does."""
+        for host, there in self._by_host(ranks).items():
+            if host == KEEPER:
+                self.crew.drop(there)
+            else:
+                self.bridge.send(host, DROP, blob=msgspec.json.encode(there))
+
+    def _by_host(self, ranks: Sequence[int]) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for rank in ranks:
+            found.setdefault(self._host_of.get(rank, KEEPER), []).append(rank)
+        return found
+
+    def renew(self, ranks: Sequence[int]) -> None:
+        """As a Crew does, each host those that it has."""
+        self._n_renewed += 1
+        self._lives.update(dict.fromkeys(ranks, self._n_renewed))
+        for host, there in self._by_host(ranks).items():
+            if host == KEEPER:
+                self.crew.renew(there)
+                self._pids.update(self.crew.pids)
+            else:
+                self._pids.update(dict.fromkeys(there, 0))
+                said = msgspec.json.encode(Renew(there, self._n_renewed))
+                self.bridge.send(host, RENEW, blob=said)
+
+    def start(
+        self,
+        draft: Draft,
+        job: Job,
+        run: RunSpec,
+        placement: Placement,
+        key: bytes | None = None,
+        credential: Credential | None = None,
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
+        everyone = [*self._pids] if ranks is None else [*ranks]
+        for host, there in self._by_host(everyone).items():
+            if host == KEEPER:
+                continue
+            begin = Begin(run, links, sorted(placement.layers.items()), there)
+            self.bridge.send(host, START, blob=msgspec.json.encode(begin))
+        here = [rank for rank in everyone if rank not in self._host_of]
+        if here:
+            self.crew.start(draft, job, run, placement, key, credential, here)
+
+    def events(self, timeout_s: float) -> Iterator[tuple[int, Any, list[int]]]:
+        ends = time.monotonic() + timeout_s
+        while True:
+            found = False
+            for event in self.crew.events(min(SLICE_S, max(timeout_s, 0.0))):
+                found = True
+                yield event
+            while (heard := self.bridge.receive(0.0)) is not None:
+                told = self._event(heard)
+                if told is not None:
+                    found = True
+                    yield told
+            if found or time.monotonic() >= ends:
+                return
+
+    def _event(self, heard: Heard) -> tuple[int, Any, list[int]] | None:
+        if heard.life < self._lives.get(heard.rank, 0) and heard.topic in (SAID, EXIT):
+            return None  # another has its place
+        if heard.topic == SAID:
+            return heard.rank, control.parsed(heard.blob), _in_memory(heard.memory)
+        if heard.topic == EXIT:
+            return heard.rank, int(heard.blob), []
+        if heard.topic == PIDS:
+            self._pids.update(msgspec.json.decode(heard.blob, type=dict[int, int]))
+            return None
+        raise ProtocolError(f"{self.bridge.names[heard.host]} says {heard.topic!r} to the keeper")
+
+    def tell(self, message: Said) -> None:
+        self.bridge.tell(TELL, control.packed(message))
+        self.crew.tell(message)
+
+    def stacks(self, ranks: Sequence[int]) -> dict[int, str]:
+        found = self.crew.stacks(ranks)
+        return {rank: found.get(rank, f"task {rank} is on another host") for rank in ranks}
+
+    def stopped(self, ranks: Sequence[int]) -> list[int]:
+        """Of this host; the others' are not known."""
+        return self.crew.stopped(ranks)
+
+    def wait(self, timeout_s: float = 2.0) -> None:
+        self.bridge.finish()
+        self.bridge.tell(DONE)
+        self.crew.wait(timeout_s)
+
+    def stop(self) -> None:
+        self.crew.stop()
+
+
+def attend(
+    crew: Crew,
+    bridge: Bridge,
+    job: Job,
+    draft: Draft,
+    change: Callable[[RunSpec], RunSpec],
+    is_over: threading.Event,
+    on_ready: Callable[[], None],
+    key: bytes | None = None,
+    credential: Credential | None = None,
+) -> bool:
+    """On a host that is not the keeper's: run a crew until the keeper says that all is done; False
+    if ``is_over`` was set before. change : what the keeper's tasks get into what these do. on_ready
+    : is called when this host's tasks train.
+
+    Raises
+    ------
+    PeerLost : the keeper, or another host, has gone.
+    """
+    bridge.send(KEEPER, PIDS, blob=msgspec.json.encode(crew.pids))
+    lives: dict[int, int] = {}
+    ready: set[int] = set()
+    while not is_over.is_set():
+        for rank, said, descriptors in crew.events(SLICE_S):
+            if isinstance(said, int):
+                if is_over.is_set():
+                    continue  # it was ended, which is no failure
+                bridge.send(KEEPER, EXIT, rank, str(said).encode(), life=lives.get(rank, 0))
+                continue
+            memory = b"".join(map(_bytes_of, descriptors))
+            life = lives.get(rank, 0)
+            bridge.send(KEEPER, SAID, rank, control.packed(said), memory, life)
+            if isinstance(said, control.Ready):
+                ready.add(rank)
+                if len(ready) == len(crew.pids):
+                    on_ready()
+        while (heard := bridge.receive(0.0)) is not None:
+            if heard.topic == START:
+                begin = msgspec.json.decode(heard.blob, type=Begin)
+                links = {(layer, at): where for layer, at, where in begin.links}
+                placement = Placement(links, dict(begin.layers))
+                run = change(begin.run)
+                crew.start(draft, job, run, placement, key, credential, begin.ranks)
+            elif heard.topic == RENEW:
+                renew = msgspec.json.decode(heard.blob, type=Renew)
+                crew.renew(renew.ranks)
+                lives.update(dict.fromkeys(renew.ranks, renew.life))
+                bridge.send(KEEPER, PIDS, blob=msgspec.json.encode(crew.pids))
+            elif heard.topic == DROP:
+                crew.drop(msgspec.json.decode(heard.blob, type=list[int]))
+            elif heard.topic == TELL:
+                crew.tell(control.parsed(heard.blob))
+            elif heard.topic == DONE:
+                bridge.finish()
+                crew.wait()
+                return True
+            else:
+                raise ProtocolError(f"the keeper says {heard.topic!r}")
+    return False
+
+
+def _bytes_of(fd: int) -> bytes:
+    """What is in a memory, which is closed."""
+    try:
+        size = os.fstat(fd).st_size
+        with mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+            return bytes(mapped)
+    finally:
+        os.close(fd)
+
+
+def _in_memory(data: bytes) -> list[int]:
+    """Bytes as a message's memory; the descriptor is the caller's. None for none."""
+    if not data:
+        return []
+    fd = os.memfd_create("horn-share", os.MFD_CLOEXEC)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(fd, left) :]
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+        raise
+    return [fd]

@@ -1,0 +1,233 @@
+"""Start again what ended, and nothing else: where servers last, a server alone, a group whole.
+Start groups that come, and let others leave.
+
+A group's tasks share a network, so they live and die together; other groups and servers go on. It
+is told what tasks say, and keeps what is not for ``executor/monitor.py``. See docs/notes/0061.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from horn.executor.failures import REPAIRABLE, is_echo, numbers
+from horn.executor.monitor import Hearing
+from horn.executor.remote_pool import Crews
+from horn.executor.task_pool import Crew
+from horn.process.control import Failed, Leave, Row
+from horn.strategies import Topology
+from horn.training.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+ECHO_S = 0.5  # how long a task whose peer has gone waits for word of how that one ended
+
+
+class Repairs:
+    """The restarts of a run.
+
+    most : of a group or server, without an epoch between them that it, or any group, has finished.
+    start : gives new processes of these ranks the job, in an epoch; ``epoch`` is the highest so
+    far. keep : is given the history now and then. is_over : when it is set, nothing is started
+    again. is_given_up : whether something ended more often than ``most``. groups : by number, who
+    is there from the beginning; default: all that the job was described with. on_left : is told of
+    a group that has left.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        most: int,
+        crew: Crew | Crews,
+        hearing: Hearing,
+        start: Callable[[Sequence[int], int], None],
+        watcher: Progress,
+        epoch: int,
+        keep: Callable[[Sequence[Any], Sequence[Any]], None],
+        is_over: threading.Event | None = None,
+        groups: Collection[int] | None = None,
+        on_left: Callable[[int], None] | None = None,
+    ) -> None:
+        self.topology, self.most, self.crew, self.hearing = topology, most, crew, hearing
+        self.start, self.watcher, self.epoch, self.keep = start, watcher, epoch, keep
+        self.is_over = is_over or threading.Event()
+        self.n_restarts = 0
+        self.is_given_up = False
+        self.on_left = on_left
+        self.groups = set(range(topology.n_groups) if groups is None else groups)
+        self.leaving: set[int] = set()
+        self._counts: Counter[str] = Counter()
+        self._due: dict[str, tuple[float, str]] = {}  # by unit: when to start it again, and why
+        self._held: dict[str, list[tuple[int, Any]]] = {}  # what was said of it
+
+    def unit(self, rank: int) -> str:
+        """What has to be started again with a rank."""
+        t = self.topology
+        return t.name(rank) if t.is_server(rank) else f"group {t.group(rank)}"
+
+    def ranks(self, unit: str) -> list[int]:
+        kind, _, number = unit.partition(" ")
+        if kind == "server":
+            return [self.topology.server(int(number))]
+        return self.topology.ranks(int(number))
+
+    def begin(self) -> None:
+        """Start all that are there."""
+        t = self.topology
+        first = [r for g in sorted(self.groups) if g < t.n_groups for r in t.ranks(g)]
+        self.start([*first, *(t.server(n) for n in range(t.n_servers))], self.epoch)
+        for group in self.hearing.record.known(t.n_groups) - self.groups:
+            self.hearing.record.without(group)
+        for group in sorted(g for g in self.groups if g >= t.n_groups):
+            self.start(t.ranks(group), self.epoch)
+
+    def change(self, groups: Collection[int], hosts: Mapping[int, str] | None = None) -> None:
+        """These groups are to be there: new ones are started, the others leave at the end of an
+        epoch. hosts : where ranks are, by the host's name; None: all here.
+        """
+        if hosts is not None and isinstance(self.crew, Crews):
+            self.crew.seat(hosts)
+        for group in sorted(set(groups) - self.groups):
+            self.groups.add(group)
+            ranks = self.topology.ranks(group)
+            self.epoch += 1
+            self.watcher.note(f"Group {group} comes.")
+            self.crew.renew(ranks)
+            self.hearing.add(ranks, self.crew.pids)
+            self.start(ranks, self.epoch)
+        for group in sorted(self.groups - self.leaving - set(groups)):
+            self.leaving.add(group)
+            self.watcher.note(f"Group {group} is to leave at the end of its epoch.")
+            self.crew.tell(Leave(group))
+
+    def _let_go(self) -> None:
+        """Of groups that were to leave, those that have."""
+        for group in sorted(self.leaving):
+            ranks = self.topology.ranks(group)
+            if not all(rank in self.hearing.finished for rank in ranks):
+                continue
+            self.leaving.discard(group)
+            self.groups.discard(group)
+            self.crew.drop(ranks)
+            self.hearing.leave(group)
+            self.watcher.note(f"Group {group} has left.")
+            if self.on_left is not None:
+                self.on_left(group)
+
+    def hear(self, rank: int, said: Any) -> bool:
+        """Whether this is about a failure that is repaired here."""
+        unit = self.unit(rank)
+        if isinstance(said, Row):  # it works, and so do servers
+            for counted in [*self._counts]:
+                if counted == unit or counted.startswith("server"):
+                    del self._counts[counted]
+            return False
+        is_end = isinstance(said, int)
+        if not (is_end or isinstance(said, Failed)):
+            return False
+        if is_end and rank in self.hearing.finished:
+            return False
+        if is_end and rank in self.hearing.case.failures:
+            return False  # it has said why, and that cannot be repaired
+        if self.is_over.is_set():
+            return False
+        if isinstance(said, Failed) and rank >= self.topology.n_ranks:
+            said = _in_ranks(said, self.topology, self.topology.group(rank))
+        if self._counts[unit] >= self.most:
+            self.is_given_up = True
+            self._give_up(unit)
+            return False
+        now = time.monotonic()
+        if is_end and any(who == rank for who, _ in self._held.get(unit, ())):
+            self._note(unit, now, rank, said)  # it has said why
+        elif is_end:
+            self._note(unit, now, rank, said, f"{self.topology.name(rank)} ended: {_code(said)}")
+        elif is_echo(said) and self._is_own(unit, said):
+            self._note(unit, now + ECHO_S, rank, said, said.text)
+        elif REPAIRABLE & set(said.kinds):
+            self._note(unit, now, rank, said, said.text)
+        else:
+            self._give_up(unit)
+            return False
+        return True
+
+    def _is_own(self, unit: str, failed: Failed) -> bool:
+        """Whether who is missing belongs to it, or has only gone: then it is started again, too."""
+        if "BarrierTimeout" not in failed.kinds:
+            return True
+        absent = numbers(failed.absent)
+        return bool(absent) and all(self.unit(rank) == unit for rank in absent)
+
+    def _note(self, unit: str, at: float, rank: int, said: Any, why: str = "") -> None:
+        before = self._due.get(unit)
+        if before is None:
+            self._due[unit] = at, why
+        else:
+            self._due[unit] = min(at, before[0]), before[1] if at >= before[0] else why or before[1]
+        self._held.setdefault(unit, []).append((rank, said))
+
+    def _give_up(self, unit: str) -> None:
+        """What was kept back of its failure is for the verdict."""
+        self._due.pop(unit, None)
+        for rank, said in self._held.pop(unit, []):
+            self.hearing.hear(rank, said)
+
+    @property
+    def next_at(self) -> float | None:
+        """When to look."""
+        return min((at for at, _ in self._due.values()), default=None)
+
+    def look(self, now: float) -> None:
+        """Start again what is due."""
+        record = self.hearing.record
+        self.keep(record.rows, record.told)
+        for unit, (at, why) in list(self._due.items()):
+            if now < at:
+                continue
+            ranks = self.ranks(unit)
+            del self._due[unit]
+            self._held.pop(unit, None)
+            self._counts[unit] += 1
+            self.n_restarts += 1
+            self.epoch += 1
+            logger.warning("restarting %s epoch=%d reason=%s", unit, self.epoch, why)
+            self.watcher.note(
+                f"Restarting {unit} (attempt {self._counts[unit]} of {self.most}): {why}"
+            )
+            self.crew.renew(ranks)
+            self.hearing.forget(ranks, self.crew.pids)
+            self.start(ranks, self.epoch)
+            group = None if unit.startswith("server") else self.topology.group(ranks[0])
+            if group is not None and group in self.leaving:
+                self.crew.tell(Leave(group))
+        self._let_go()
+
+
+def _code(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _in_ranks(failed: Failed, topology: Topology, group: int) -> Failed:
+    """What a task of a group that came later says of others, by their ranks: it counts as if there
+    were no more groups than its own.
+    """
+    its = Topology(group + 1, topology.n_tasks, topology.n_servers)
+
+    def rank(number: int) -> int:
+        if its.is_server(number):
+            return topology.server(number - its.n_workers)
+        return topology.rank(*divmod(number, topology.n_tasks))
+
+    def called(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"task {rank(int(n[5:]))}" if numbers([n]) else n for n in names)
+
+    return msgspec.structs.replace(
+        failed, absent=called(failed.absent), arrived=called(failed.arrived),
+        lost=called(failed.lost),
+    )  # fmt: skip

@@ -1,0 +1,170 @@
+"""Which tasks get no further: in a start, each of whose steps has a deadline, and in training where
+nobody waits for a task and so nobody would miss it. Pure: it is told what tasks say, and the clock.
+
+docs/from-network-to-job.md lists the steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from horn.errors import BarrierTimeout, ClusterError, HornError
+from horn.patience import Patience
+from horn.process.control import (
+    CONNECTING,
+    ENDING,
+    IMPORTING,
+    STEPS,
+    WAITING,
+    Doing,
+    Failed,
+    Finished,
+    Ready,
+)
+
+LOOK_S = 0.2  # how often it looks, of those that come more often
+# In steps that tasks take together, who waits for another knows best who that is: it speaks first.
+MARGIN_S = 3.0
+LOADING = "start, loading the job's file on its host"
+HINT = "If it only needs longer, raise start_timeout (--start-timeout)"
+
+
+@dataclass(frozen=True)
+class Late:
+    """These ranks have been in a step for longer than it may take; ``others`` are further."""
+
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    where: str
+    timeout_s: float
+    hint: str = ""
+
+    def failed(self, now: float) -> Failed:
+        """As the word of somebody who waited for them in vain."""
+        absent, arrived = (tuple(f"task {r}" for r in who) for who in (self.ranks, self.others))
+        kinds = (BarrierTimeout, ClusterError, HornError, Exception)
+        return Failed(
+            kinds=tuple(kind.__name__ for kind in kinds),
+            text=f"{self.where}: {', '.join(absent)} got no further for {self.timeout_s:g} s",
+            when=now,
+            where=self.where,
+            absent=absent,
+            arrived=arrived,
+            hint=self.hint,
+            timeout_s=self.timeout_s,
+        )
+
+
+class Watch:
+    """The ranks of a run.
+
+    unit : of a rank, with which it starts. start_s : for each step of a start, from when the last
+    of a unit that was behind came on. silence_s : how long a task that trains may give no sign of
+    life; None if others wait for it. is_stopped : those of some ranks whose process is stopped.
+    pids : of all; 0 while a task's host still loads the job's file, which may take as long as a
+    whole start. trains : whether a rank does; tasks wait for servers.
+    """
+
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        unit: Callable[[int], str],
+        start_s: float,
+        silence_s: float | None = None,
+        is_stopped: Callable[[Sequence[int]], Collection[int]] = lambda ranks: (),
+        pids: Callable[[], Mapping[int, int]] = dict,
+        trains: Callable[[int], bool] = lambda rank: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.trains = trains
+        self.unit, self.start_s, self.silence_s = unit, start_s, silence_s
+        self.is_stopped, self.pids, self.clock = is_stopped, pids, clock
+        self._steps: dict[int, int] = {}  # by rank, of those that start
+        self._ready: dict[str, set[int]] = {}  # of a unit whose others start
+        self._fronts: dict[str, tuple[tuple[int, int, int], Patience]] = {}
+        self._signs: dict[int, Patience] = {}  # by rank, of those that train,
+        self._ends: dict[int, Patience] = {}  # and of those that have trained
+        self._looked = clock()
+        self.begin(ranks)
+
+    def begin(self, ranks: Iterable[int]) -> None:
+        """Processes of these have been started."""
+        for rank in ranks:
+            self.drop((rank,))
+            self._steps[rank] = IMPORTING
+
+    def drop(self, ranks: Iterable[int]) -> None:
+        """They have ended, or are somebody else's to look after."""
+        for rank in ranks:
+            self._steps.pop(rank, None)
+            self._signs.pop(rank, None)
+            self._ends.pop(rank, None)
+            self._ready.get(self.unit(rank), set()).discard(rank)
+
+    def hear(self, rank: int, said: Any) -> None:
+        """Whatever a task says; an int is its exit code."""
+        if isinstance(said, (int, Finished, Failed)):
+            self.drop((rank,))
+        elif isinstance(said, Doing) and said.step == ENDING:
+            self._signs.pop(rank, None)
+            self._ends[rank] = Patience(len(STEPS) * self.start_s, self.clock)
+        elif isinstance(said, Doing):
+            if rank in self._steps:
+                self._steps[rank] = said.step
+        elif isinstance(said, Ready):
+            self._steps.pop(rank, None)
+            self._ready.setdefault(self.unit(rank), set()).add(rank)
+            if self.silence_s is not None and self.trains(rank):
+                self._signs[rank] = Patience(self.silence_s, self.clock)
+        for known in (self._signs, self._ends):
+            if rank in known:
+                known[rank].renew()
+
+    def look(self) -> list[Late]:
+        """Who is late now. They are not named again."""
+        now = self.clock()
+        if now - self._looked < LOOK_S:
+            return []
+        self._looked = now
+        found = [*self._late_starts(), *self._silent()]
+        for late in found:
+            self.drop(late.ranks)
+        return found
+
+    def _late_starts(self) -> Iterable[Late]:
+        units: dict[str, list[int]] = {}
+        for rank in self._steps:
+            units.setdefault(self.unit(rank), []).append(rank)
+        for unit in self._fronts.keys() - units.keys():
+            del self._fronts[unit]
+        pids = self.pids() if units else {}
+        for unit, ranks in units.items():
+            step = min(self._steps[rank] for rank in ranks)
+            behind = sorted(rank for rank in ranks if self._steps[rank] == step)
+            loading = [rank for rank in behind if not pids.get(rank, 1)]
+            start_s = self.start_s * (len(STEPS) if loading else 1)
+            margin_s = MARGIN_S if step >= CONNECTING else 0.0
+            front, known = (step, len(behind), len(loading)), self._fronts.get(unit)
+            if known is None or known[0] != front:
+                self._fronts[unit] = front, Patience(start_s + margin_s, self.clock)
+                continue
+            if known[1].left_s() > 0 or (step == WAITING and len(units) > 1):
+                continue  # it may wait for another unit, which has its own deadline
+            stopped = set(self.is_stopped(behind))
+            late = tuple(rank for rank in behind if rank in stopped) or tuple(loading or behind)
+            others = tuple(sorted({*ranks, *self._ready.get(unit, ())} - {*late}))
+            where = LOADING if set(late) <= set(loading) else f"start, {STEPS[step]}"
+            yield Late(late, others, where, start_s, HINT)
+
+    def _silent(self) -> Iterable[Late]:
+        for rank, patience in self._signs.items():
+            if patience.left_s() <= 0:
+                assert self.silence_s is not None
+                others = tuple(sorted(self._signs.keys() - {rank}))
+                yield Late((rank,), others, "training, without a sign of life", self.silence_s)
+        for rank, patience in self._ends.items():
+            if patience.left_s() <= 0:
+                yield Late((rank,), (), "ending", len(STEPS) * self.start_s, HINT)

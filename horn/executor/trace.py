@@ -1,0 +1,49 @@
+"""What every task did when, as a file for chrome://tracing and its like."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from horn.process.control import Trace
+
+MAX_EVENTS = 100_000  # in all, about 15 MB of JSON
+
+
+def write(
+    path: str | os.PathLike[str], traces: Sequence[Trace], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """A Chrome trace: a row per task, and a line through all of them where a superstep ended."""
+    events: list[dict[str, Any]] = []
+    begins = [e[3] for trace in traces for e in trace.events]
+    zero = min(begins, default=0.0)
+    ends: dict[int, float] = {}
+    for task, trace in enumerate(traces):
+        events.append({"ph": "M", "name": "thread_name", "pid": 0, "tid": task,
+                       "args": {"name": f"task {task}"}})  # fmt: skip
+        for phase, label, superstep, begin, end in trace.events:
+            events.append({
+                "ph": "X", "pid": 0, "tid": task, "cat": phase,
+                "name": f"{phase} {label}".strip(),
+                "ts": round((begin - zero) * 1e6, 3), "dur": round((end - begin) * 1e6, 3),
+                "args": {"superstep": superstep},
+            })  # fmt: skip
+            if phase == "wait":
+                ends[superstep] = max(ends.get(superstep, 0.0), end)
+    for superstep, end in sorted(ends.items()):
+        events.append({
+            "ph": "i", "s": "g", "pid": 0, "tid": 0, "cat": "barrier",
+            "name": f"superstep {superstep}", "ts": round((end - zero) * 1e6, 3),
+        })  # fmt: skip
+    whole = {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "counters": list(rows),
+            "left_out": sum(trace.n_left_out for trace in traces),
+        },
+    }
+    with open(path, "w") as file:
+        json.dump(whole, file)

@@ -1,0 +1,1 @@
+"""What a job will do on its tasks, what that costs, and the cheapest placement."""

@@ -1,0 +1,606 @@
+"""The figures of this machine: measured with the engine's own instructions, kept on disk.
+
+Computing is measured on small programs of one statement each, the Python of a superstep with a
+whole ``GroupEngine`` on a transport that carries nothing. What no process can measure alone, the
+way to another one and back, is taken as it was measured on one machine (``_TYPICAL``) and scaled
+by how fast this one runs the Python of a superstep.
+
+A figure decides a placement, and a placement decides rounding: so what was measured is rounded and
+kept, by processor, library and versions, and two runs of a job get the same. A damaged or foreign
+file is measured again and replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from horn._kernels import blas, engine
+from horn._kernels.operands import MONOIDS, OPS, View
+from horn._kernels.walks import STRIP_BYTES
+from horn.backends import Setup
+from horn.backends.kernels import Runner
+from horn.compiler import ir
+from horn.compiler.ir import Op, load
+from horn.compiler.placement import Placement
+from horn.compiler.program import (
+    Buffer,
+    Draw,
+    Frame,
+    Input,
+    Loop,
+    Matmul,
+    Output,
+    Post,
+    Program,
+    Statement,
+    Update,
+)
+from horn.connections.sparse import Sparse
+from horn.data import Dataset
+from horn.network import Network
+from horn.optimizers import SGD
+from horn.planner.cost_model import PRODUCTS, Machine
+from horn.runtime.engine import GroupEngine
+from horn.runtime.group import Group, Spent
+from horn.transport import Channel, Place, Transport
+from horn.wire.frames import Array
+
+FORMAT = 4  # of the file; another one is measured again
+SIDES = (192, 640, 2048)  # of the square weights that are measured
+BATCHES = (20, 100)
+DIGITS = 2  # of a figure that is kept
+SPARSE = (512, 16)  # neurons that are measured, each with so many synapses
+POSITIVE = frozenset({"sqrt", "log", "log1p", "pow", "div", "reciprocal"})
+PASSES = 2  # of all measurements: what disturbs one seldom disturbs the other
+SEGMENT_S = 1.5e-6  # the Python of a segment
+# Measured on a 2-core Xeon with 2 tasks, where the Python of a superstep took _TYPICAL_SUPERSTEP_S:
+# from a post to the other's waking, with the Python of post and collect (7 us of shm, seen on a
+# busy machine); and bytes per second besides the copies in and out.
+_TYPICAL_SUPERSTEP_S = 12e-6
+_TYPICAL = {
+    "inproc": (60e-6, 4e9), "ipc": (90e-6, 1.2e9), "shm": (12e-6, 1e11), "tcp": (110e-6, 1.0e9),
+}  # fmt: skip
+
+_known: dict[str, Machine] = {}
+
+
+def calibrate(dtype: str = "float32") -> Machine:
+    """The figures of this machine: from this process, from the cache folder, or measured now (one
+    to three seconds). They are those of one thread.
+    """
+    key = _key(dtype)
+    if key not in _known:
+        path = folder() / f"machine-{key}.json"
+        found = _read(path)
+        if found is None:
+            found = rounded(measure(dtype))
+            _write(path, found)
+        _known[key] = found
+    return _known[key]
+
+
+def folder() -> Path:
+    """Where figures are kept: XDG_CACHE_HOME/horn, or ~/.cache/horn."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "horn"
+
+
+def _key(dtype: str) -> str:
+    library = blas.load()
+    built = os.stat(engine.__file__)
+    facts = [
+        FORMAT, built.st_size, built.st_mtime_ns, np.__version__, platform.python_version(),
+        _processor(), len(os.sched_getaffinity(0)), library.name, library.path,
+        library.is_asked, engine.LEVEL, dtype,
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _read(path: Path) -> Machine | None:
+    """A machine that was kept, if the file is whole."""
+    try:
+        return Machine.from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _write(path: Path, machine: Machine) -> None:
+    """Keep a machine. Where nothing can be written it holds for this process."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(dataclasses.asdict(machine), file, indent=1)
+        os.replace(file.name, path)
+
+
+def rounded(machine: Machine) -> Machine:
+    """The same in figures of two digits."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, float):
+            return float(f"{value:.{DIGITS - 1}e}")
+        if isinstance(value, dict):
+            return {key: cut(part) for key, part in value.items()}
+        return tuple(map(cut, value)) if isinstance(value, tuple) else value
+
+    return Machine(**{f.name: cut(getattr(machine, f.name)) for f in dataclasses.fields(machine)})
+
+
+# --- measuring
+
+
+def measure(dtype: str = "float32") -> Machine:
+    """The figures, measured now, not rounded."""
+    call_s = _call_s(dtype)
+    strips = Strips(dtype, call_s)
+    passes, synapses, draws = [], [], []
+    for _ in range(PASSES):
+        passes.append(_all_products_s(dtype))
+        synapses.append(_synapses_s(dtype))
+        draws.append(_draws_s(dtype))
+        figures = strips.figures()
+    fastest = {
+        key: {k: min(p[key][k] for p in passes) for k in times} for key, times in passes[0].items()
+    }
+    each_s, once_s = _per_synapse({n: np.min([s[n] for s in synapses], axis=0) for n in BATCHES})
+    uniform_s, normal_s, input_s = (float(s) for s in np.min(draws, axis=0))
+    thin, tiny = fastest[10, 512, BATCHES[-1]], fastest[4, 4, 4]
+    thin_s = {kind: max(thin[kind] - tiny[kind], 0.0) for kind in PRODUCTS}
+    row_s, weight_s, edge_s = {}, {}, {}
+    few, many = BATCHES
+    for kind in PRODUCTS:
+        rows, weights = [], []
+        for side in SIDES:
+            low, high = (fastest[side, side, n][kind] - tiny[kind] for n in BATCHES)
+            row = max((high - low) / (many - few), 0.2 * high / many) / side**2
+            rows.append(row)
+            weights.append(max(high / side**2 - many * row, 0.0))
+        row_s[kind], weight_s[kind] = tuple(rows), tuple(weights)
+        # what a thin product takes beyond its share of a square one goes by its longer sides
+        beyond = thin_s[kind] - 10 * 512 * (weights[1] + many * rows[1])
+        edge_s[kind] = max(beyond, 0.0) / (many * 522)
+    python: dict[str, Any] = _python_s(dtype)
+    scale = python["superstep_s"] / _TYPICAL_SUPERSTEP_S
+    return Machine(
+        n_cores=len(os.sched_getaffinity(0)),
+        together=_together(dtype),
+        products=engine.Tape(np.dtype(dtype), 1, blas.load()).products,
+        call_s=call_s,
+        product_s={kind: tiny[kind] for kind in PRODUCTS},
+        sides=SIDES,
+        row_s=row_s,
+        weight_s=weight_s,
+        edge_s=edge_s,
+        stream_s=tuple(fastest[side, side, many]["stream"] / side**2 / 3 for side in SIDES),
+        **figures,
+        synapse_s=each_s,
+        synapse_once_s=once_s,
+        draw_s={"uniform": uniform_s, "normal": normal_s},
+        input_s=input_s,
+        **python,
+        latency_s={name: scale * latency for name, (latency, _) in _TYPICAL.items()},
+        bandwidth_bytes_per_s={name: rate / scale for name, (_, rate) in _TYPICAL.items()},
+    )
+
+
+def _together(dtype: str, n_runs: int = 40) -> float:
+    """How much longer a product takes on every core at once than the fastest alone: the median."""
+    n_cores = len(os.sched_getaffinity(0))
+    tapes = []
+    for _ in range(n_cores):
+        tape = engine.Tape(np.dtype(dtype), 1, blas.load())
+        arrays = (np.ones(shape, dtype) for shape in ((512, 512), (512, 100), (512, 100)))
+        tape.gemm(*arrays)
+        tape.run()
+        tapes.append(tape)
+    start = threading.Barrier(n_cores)
+    times: list[list[float]] = [[] for _ in tapes]
+
+    def run(task: int, alone: bool) -> None:
+        if not alone:
+            start.wait(10.0)
+        for _ in range(n_runs):
+            begun = time.perf_counter()
+            tapes[task].run()
+            times[task].append(time.perf_counter() - begun)
+
+    run(0, True)
+    fastest = min(times[0])
+    times[0].clear()
+    threads = [threading.Thread(target=run, args=(task, False)) for task in range(n_cores)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return max(float(np.median(np.concatenate(times))) / fastest, 1.0)
+
+
+def _all_products_s(dtype: str) -> dict[tuple[int, int, int], dict[str, float]]:
+    """Seconds by sizes (receivers, sources, rows), of every kind."""
+    sizes = [(side, side, batch) for side in SIDES for batch in BATCHES]
+    sizes += [(10, 512, BATCHES[-1]), (4, 4, 4)]
+    return {size: _products_s(*size, dtype) for size in sizes}
+
+
+def _products_s(n_out: int, n_in: int, batch: int, dtype: str) -> dict[str, float]:
+    """Seconds of each kind of product of these sizes, and of a loop that reads an array like the
+    weight and writes one, which is read before.
+    """
+    network = Network()
+    network.input(n_in)
+    network.output(n_out)
+    buffers = _buffers(x=("b", "n0"), y=("b", "n1"), w=("n1", "n0"), v=("n1", "n0"))
+    frame = Frame(1, 0)
+    statements = {
+        "forward": Matmul(frame, "y", "bo", "x", "bi", "w", "oi", "i"),
+        "backward": Matmul(frame, "x", "bi", "y", "bo", "w", "oi", "o"),
+        "gradient": Matmul(frame, "w", "oi", "y", "bo", "x", "bi", "b"),
+        "update": Update(frame, "w", None, 0.0, "y", "x"),
+        "momentum": Update(frame, "w", "v", 0.5, "y", "x"),
+        "stream": Loop(frame, (Output("v", ir.make(Op.NEG, load("w", "oi"))),)),
+    }
+    seconds = _seconds(network, buffers, list(statements.values()), batch, dtype)
+    return dict(zip(statements, seconds, strict=True))
+
+
+def _call_s(dtype: str, n: int = 50) -> float:
+    """Seconds of an instruction that has next to nothing to do."""
+    network = Network()
+    network.input(4)
+    network.output(4)
+    copy = Loop(Frame(1, 0), (Output("v", load("w", "oi")),))
+    buffers = _buffers(w=("n1", "n0"), v=("n1", "n0"))
+    program = Program(network, buffers, (), (copy,) * n, "v", None)
+    runner = Runner(program, {}, Setup(network, SGD(), None, 4, dtype, 1), 4)
+    return _best_s(lambda: runner.compute(0)) / n
+
+
+class Strips:
+    """Loops over a few rows that stay near, of which each is a strip: what one takes more than
+    another, divided by what it has more, is a figure.
+
+    Call ``figures`` several times: of each loop the fastest run of all calls counts.
+    """
+
+    ROWS = 16
+    MORE = 4  # times what is measured is there more often in the longer of two loops
+
+    def __init__(self, dtype: str, call_s: float) -> None:
+        self.dtype, self.call_s = np.dtype(dtype), call_s
+        self.long = STRIP_BYTES // self.dtype.itemsize
+        self.short = 64  # the engine puts several shorter rows into one strip
+        self.lanes = (16, 32, 64)[engine.LEVEL] // self.dtype.itemsize
+        self.few = max(self.lanes // 4, 1)  # left over after the last whole vector, as 100 have
+        # As inputs times weights are, in no order: some functions of the C library take longer
+        # where numbers are larger, and longer still where signs or sizes cannot be foreseen.
+        rng = np.random.default_rng(0)
+        shape = (self.ROWS, self.long + 16)  # rows that do not join are strips of their own
+        self.given = [rng.uniform(-0.16, 0.16, shape).astype(dtype) for _ in range(2 + self.MORE)]
+        self.positive = [np.abs(each) + self.dtype.type(0.01) for each in self.given[:2]]
+        self.out = np.zeros(shape, dtype)
+        self.times: dict[int, float] = {}
+        self.at = 0
+
+    def figures(self) -> dict[str, Any]:
+        """By the names of ``Machine``."""
+        self.at = 0
+        names = [name for name in OPS if name != "copy"]
+        short, left, long = (
+            {name: self.operation_s(name, n) for name in names}
+            for n in (self.short, self.short + self.few, self.long)
+        )
+        operation_s = {k: self.slope(short[k], long[k]) for k in names}
+        left_s = {k: max((left[k] - short[k]) / self.few, operation_s[k]) for k in names}
+        for each in (operation_s, left_s):
+            each["copy"] = each["neg"]
+        _, view_s = self.fetch_s("near", self.short, self.long)
+        fetches = {kind: self.fetch_s(kind, self.short, self.long) for kind in ("list", "step")}
+        fetches["fill"] = self.fetch_s("fill", self.short, self.long)
+        fetches["copy"] = self.fetch_s("copy", 16, 48)  # several rows to a strip
+        crosses = {name: self.cross_s(name) for name in MONOIDS}
+        row_s = _median(row for _, row, _ in crosses.values())
+        result_s = _median(once for *_, once in crosses.values())
+        apply_s = _median(short[k] - self.short * operation_s[k] for k in names)
+        besides_s = row_s + view_s + apply_s + result_s
+        folds = {name: self.fold_s(name, operation_s["add"], besides_s) for name in MONOIDS}
+        return {
+            "lanes": self.lanes,
+            "operation_s": operation_s,
+            "left_s": left_s,
+            "apply_s": apply_s,
+            "strip_s": max(row_s - view_s, 0.0),
+            "view_s": view_s,
+            "fetch_s": {kind: each for kind, (each, _) in fetches.items()},
+            "fetch_row_s": max(_median(row for _, row in fetches.values()) - view_s, 0.0),
+            "fold_s": {name: each for name, (each, _) in folds.items()},
+            "fold_row_s": {name: row for name, (_, row) in folds.items()},
+            "cross_s": {name: each for name, (each, *_) in crosses.items()},
+            "result_s": result_s,
+        }
+
+    def slope(self, short_s: float, long_s: float) -> float:
+        return max((long_s - short_s) / (self.long - self.short), 0.0)
+
+    def operation_s(self, name: str, n: int) -> float:
+        """Of a strip of n."""
+        given = self.positive if name in POSITIVE else self.given[:2]
+        views = [View(each[:, :n], "rc") for each in given]
+        op = (name, *(0, 1, 0)[: OPS[name][1]])
+        one, several = (
+            self.run_s(views, [op] * k, View(self.out[:, :n], "rc")) for k in (1, 1 + self.MORE)
+        )
+        return (several - one) / self.MORE / self.ROWS
+
+    def fetch_s(self, kind: str, short: int, long: int) -> tuple[float, float]:
+        """Of an element, and of a row besides, of an array that lies so."""
+        times = []
+        for n in (short, long):
+            places = np.random.default_rng(0).integers(0, n, n).astype(np.int32)
+            x, *more = (each[:, :n] for each in self.given[1:])
+            views = [View(x, "rc")]
+            for each in more:
+                if kind == "fill":
+                    views.append(View(each[:, 0].copy(), "r"))
+                elif kind == "list":
+                    views.append(View(each, "rc", {"c": places}))
+                elif kind == "step":
+                    views.append(View(np.ascontiguousarray(each.T), "cr"))
+                else:
+                    views.append(View(each, "rc"))
+            k = self.MORE
+            own = [("add", 0, 0), *(("add", i + 1, 0) for i in range(k - 1))]
+            with_all = [("add", 0, 1), *(("add", k + 1 + i, i + 2) for i in range(k - 1))]
+            out = View(self.out[:, :n], "rc")
+            seconds = self.run_s(views, with_all, out) - self.run_s(views[:1], own, out)
+            times.append(seconds / k / self.ROWS)
+        each_s = max((times[1] - times[0]) / (long - short), 0.0)
+        return each_s, max(times[0] - short * each_s, 0.0)
+
+    def fold_s(self, monoid: str, add_s: float, besides_s: float) -> tuple[float, float]:
+        """Of an element that is reduced along the strip, and of a row besides. Rows are sums of
+        two, near 1, and many: which is the largest must not be learned by the processor.
+        """
+        times, n_y = [], 16
+        n_x = 256 if monoid in ("max", "min", "argmax") else 16
+        rng = np.random.default_rng(1)
+        x, y = (rng.uniform(0.2, 0.8, (n, self.long)).astype(self.dtype) for n in (n_x, n_y))
+        out = View(np.zeros((n_x, n_y), self.dtype), "xy")
+        for n in (self.short, self.long):
+            views = [View(x[:, :n], "xc"), View(y[:, :n], "yc")]
+            axes = {"x": n_x, "y": n_y, "c": n}
+            seconds = self.run_s(views, [("add", 0, 1)], out, (monoid, "c"), axes)
+            times.append(seconds / (n_x * n_y) - n * add_s)
+        each = self.slope(*times)
+        return each, max(times[0] - self.short * each - besides_s, 0.0)
+
+    def cross_s(self, monoid: str) -> tuple[float, float, float]:
+        """Of an element that is reduced across strips, of a strip besides, and of a result."""
+        rows_s, once_s, few = [], [], self.ROWS // 2
+        for n in (self.short, self.long):
+            low, high = (
+                self.run_s([View(self.given[0][:rows, :n], "rc")], [], View(self.out[0, :n], "c"),
+                           (monoid, "r"))
+                for rows in (few, self.ROWS)
+            )  # fmt: skip
+            rows_s.append((high - low) / (self.ROWS - few))
+            once_s.append(max(low - self.call_s - few * rows_s[-1], 0.0) / n)
+        each = self.slope(*rows_s)
+        return each, max(rows_s[0] - self.short * each, 0.0), once_s[1]
+
+    def run_s(
+        self,
+        inputs: list[View],
+        ops: Sequence[tuple[Any, ...]],
+        out: View,
+        reduce: tuple[str, str] | None = None,
+        axes: Mapping[str, int] | None = None,
+    ) -> float:
+        """Of a whole loop, the fastest so far. axes : by default those of the first array."""
+        tape = engine.Tape(self.dtype, 1, blas.load())
+        axes = axes or dict(zip("rc", inputs[0].array.shape, strict=True))
+        value = len(inputs) + len(ops) - 1
+        tape.loop(axes, inputs, ops, [(out, value)], reduce=reduce)
+        self.at += 1
+        found = min(_best_s(tape.run, 0.15e-3), self.times.get(self.at, float("inf")))
+        self.times[self.at] = found
+        return found
+
+
+def _median(values: Iterable[float]) -> float:
+    return max(float(np.median(list(values))), 0.0)
+
+
+def _synapses_s(dtype: str) -> dict[int, list[float]]:
+    """Seconds of sparse sums of products, by the size of the batch, by the letter that is
+    reduced.
+    """
+    network = Network()
+    network.input(SPARSE[0])
+    network.output(SPARSE[0], connect=Sparse(fan_in=SPARSE[1]))
+    buffers = _buffers(x=("b", "n0"), y=("b", "n1"), w=("e1.0",))
+    frame = Frame(1, 0)
+    x, y, w = load("x", "bi"), load("y", "bo"), load("w", "oi")
+    loops = {
+        "i": Loop(frame, (Output("y", x * w, "i", "sum"),)),
+        "o": Loop(frame, (Output("x", y * w, "o", "sum"),)),
+        "b": Loop(frame, (Output("w", x * y, "b", "sum"),)),
+    }
+    return {n: _seconds(network, buffers, list(loops.values()), n, dtype) for n in BATCHES}
+
+
+def _per_synapse(times: Mapping[int, Sequence[float]]) -> tuple[dict[str, float], dict[str, float]]:
+    """By letter: of each synapse and sample, and of each synapse once."""
+    (few, many), synapses = BATCHES, SPARSE[0] * SPARSE[1]
+    each, once = {}, {}
+    for letter, a, b in zip("iob", times[few], times[many], strict=True):
+        each[letter] = max((b - a) / (many - few), 0.2 * b / many) / synapses
+        once[letter] = max(b / synapses - many * each[letter], 0.0)
+    return each, once
+
+
+def _draws_s(dtype: str) -> list[float]:
+    """Seconds of uniform and of normal numbers, and of features of a sample, each of one."""
+    n, batch = 512, BATCHES[-1]
+    network = Network()
+    network.input(n)
+    network.output(n)
+    buffers = _buffers(z=("b", "n1"), d=("b", "n0"))
+    statements: list[Statement] = [
+        Draw("z", "uniform", "sample", 1, 0),
+        Draw("z", "normal", "sample", 1, 1),
+        Input("d"),
+    ]
+    data = Dataset(np.zeros((500, n), dtype), None, 1.0, "zeros")
+    return [s / (n * batch) for s in _seconds(network, buffers, statements, batch, dtype, data)]
+
+
+def _buffers(**axes: tuple[str, ...]) -> dict[str, Buffer]:
+    return {name: Buffer(name, its) for name, its in axes.items()}
+
+
+def _seconds(
+    network: Network,
+    buffers: dict[str, Buffer],
+    statements: Sequence[Statement],
+    batch: int,
+    dtype: str,
+    data: Dataset | None = None,
+) -> list[float]:
+    """Of each statement, on the kernels backend."""
+    apart: list[Statement] = []
+    for number, statement in enumerate(statements):
+        apart += [Post(number, ()), statement]
+    program = Program(network, buffers, (), tuple(apart), "y", None)
+    runner = Runner(program, {}, Setup(network, SGD(), None, batch, dtype, 1), batch)
+    for array in runner.arrays.values():
+        array[...] = 0.5
+    given = dict.fromkeys(("learning_rate", "inv_rows"), 1e-9)
+    rows = np.arange(batch, dtype=np.int64)
+    if data is None:
+        data = Dataset(np.zeros((batch, 1), dtype), None, 1.0, "nothing")
+    runner.bind(data)
+    runner.start(rows, {"iteration": 1, "updates": 1, "rows": batch, **given}, 0)
+    empty_s = _best_s(lambda: runner.compute(0))  # what calling from Python takes
+    found = [_best_s(lambda n=n: runner.compute(n + 1)) for n in range(len(statements))]  # type: ignore[misc]
+    return [max(s - empty_s, 0.1 * s) for s in found]
+
+
+def _best_s(call: Callable[[], Any], budget_s: float = 0.8e-3) -> float:
+    """The shortest of several calls, of which the first does not count: three at least, if they
+    do not take ten times as long as they should, since others may use the processor meanwhile.
+    """
+    call()
+    best, spent = float("inf"), 0.0
+    for n in range(200):
+        begun = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - begun
+        best, spent = min(best, seconds), spent + seconds
+        if spent > budget_s * (1 if n >= 2 else 10):
+            break
+    return best
+
+
+# --- the Python of a superstep
+
+
+class Silent(Transport):
+    """A transport whose blocks are always there and lead nowhere: what is left is Python."""
+
+    scheme = "silent"
+
+    def __init__(self) -> None:
+        super().__init__("silent://", Place(0, 2, "calibration"))
+        self.endpoint = ""
+        self.boxes: dict[int, Array] = {}
+
+    def connect(self, peers: Sequence[str], timeout_s: float) -> None: ...
+
+    def plan(self, channels: Sequence[Channel], timeout_s: float) -> None:
+        self.boxes = {c.part: np.zeros(c.shape, c.dtype) for c in channels}
+
+    def outbox(self, part: int, timeout_s: float) -> Array:
+        return self.boxes[part]
+
+    def post(self, superstep: int, parts: Sequence[int]) -> None: ...
+
+    def collect(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None: ...
+
+    def inbox(self, part: int) -> Array:
+        return self.boxes[part]
+
+    def barrier(self, superstep: int, timeout_s: float) -> None: ...
+
+    def send(
+        self, to: int, meta: Any, arrays: Sequence[Array], timeout_s: float, wait: bool = True
+    ) -> None: ...
+
+    def receive(self, timeout_s: float) -> None: ...
+
+    def close(self, reason: str = "finished") -> None: ...
+
+
+def _python_s(dtype: str) -> dict[str, float]:
+    """What a batch, a superstep and its copies take besides computing."""
+    small, small_s = _group_s((8, 8, 8, 8), dtype)
+    wide, _ = _group_s((8, 1024, 1024, 8), dtype)
+    n = small.n_supersteps
+    python_s = small.pack_s + small.unpack_s + small.send_s + small.wait_s
+    n_bytes = wide.sent_bytes - small.sent_bytes
+    superstep_s = python_s / n + SEGMENT_S
+    spent_s = python_s + small.compute_s
+    return {
+        "batch_s": max(small_s - spent_s, 1e-6),
+        # two blocks in each, one out and one in, and this task's own
+        "superstep_s": 0.6 * superstep_s,
+        "block_s": 0.15 * superstep_s,
+        "pack_bytes_per_s": n_bytes / max(wide.pack_s - small.pack_s, 1e-9),
+        "unpack_bytes_per_s": n_bytes / max(wide.unpack_s - small.unpack_s, 1e-9),
+    }
+
+
+def _group_s(sizes: Sequence[int], dtype: str, n: int = 40) -> tuple[Spent, float]:
+    """One of two tasks without the other: where the time of a step goes, and all of it."""
+    batch = BATCHES[-1]
+    network = Network()
+    network.input(sizes[0])
+    for size in sizes[1:-1]:
+        network.layer(size)
+    network.output(sizes[-1], loss="squared_error")
+    group = Group(Silent())
+    setup = Setup(network, SGD(), "labels", batch, dtype, 1)
+    runs = GroupEngine(setup, Placement.default(network), group)
+    runs.bind(Dataset(np.zeros((batch, sizes[0]), dtype), np.zeros((batch, sizes[-1]), dtype)))
+    rows = np.arange(batch, dtype=np.int64)
+    runs.step(rows, iteration=0, first_sample=0)
+    rounds = []
+    for _ in range(n):
+        before, begun = group.spent, time.perf_counter()
+        runs.step(rows, iteration=0, first_sample=0)
+        seconds, after = time.perf_counter() - begun, group.spent
+        spent = [
+            getattr(after, f.name) - getattr(before, f.name) for f in dataclasses.fields(after)
+        ]
+        rounds.append((seconds, Spent(*spent)))
+    seconds, spent_best = min(rounds, key=lambda item: item[0])
+    return spent_best, seconds

@@ -1,0 +1,297 @@
+"""The search for the cheapest placement of a program.
+
+All placements where they are few, else descent from several starts, one choice at a time. The same
+job gets the same placement every time on one machine: the order of trials is fixed, and a choice
+changes only for a gain that is worth naming.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from horn.compiler import ir
+from horn.compiler.partition import Form, Partition, partition, scheduled
+from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
+from horn.compiler.program import Buffer, Loop, Matmul, Program, Statement, Update
+from horn.errors import CompileError
+from horn.network import Network
+from horn.planner.cost_model import Costs
+
+MAX_ALL = 100  # placements that are simply all tried
+N_STARTS = 2  # that are followed, of some more that are looked at
+GAIN = 0.999  # a change is one if the time is less than this part of the old
+
+Forms = dict[Form, str]
+Choice = tuple[str, ...]  # a word per link, then one per layer, in their order
+
+
+class Memory:
+    """What partitioning each statement has led to: placements that are tried differ in little.
+
+    A statement becomes the same whenever its frame's split, the forms of what it touches, and where
+    learned arrays among that live, are the same.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.touched = {id(s): _touched(s) for s in program.statements}
+        self.program = program  # its statements keep their ids
+        self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        self.states: dict[tuple[tuple[Form, str], ...], int] = {}
+
+    def state(self, forms: Forms) -> int:
+        """A number that stands for the forms of a content, in their order. Never 0."""
+        return self.states.setdefault(tuple(forms.items()), len(self.states) + 1)
+
+
+def _touched(s: Statement) -> tuple[str, ...]:
+    """The contents that a statement reads or writes."""
+    if isinstance(s, Loop):
+        nodes = ir.walk(*(o.node for o in s.outputs))
+        loaded = [node.value for node in nodes if node.op is ir.Op.LOAD]
+        return tuple(dict.fromkeys([*loaded, *(o.buffer for o in s.outputs)]))
+    if isinstance(s, Matmul):
+        return (s.a, s.b, s.out)
+    if isinstance(s, Update):
+        slots = () if s.velocity is None else (s.velocity,)
+        return (s.a, s.b, s.weight, *slots, f"{s.weight}.gradient")
+    return ()
+
+
+class Remembering(Partition):
+    """A partition that looks first whether it has met a statement like this."""
+
+    def __init__(
+        self, program: Program, placement: Placement, results: Iterable[str], memory: Memory
+    ) -> None:
+        super().__init__(program, placement, results)
+        self.memory, self.is_inside = memory, False
+        self.states: dict[str, int] = {}  # content -> the number of its forms
+
+    def loop(self, s: Loop, grouped: bool = False) -> None:
+        assert not grouped, "one group is planned"
+        self.again(super().loop, s)
+
+    def matmul(self, s: Matmul) -> None:
+        self.again(super().matmul, s)
+
+    def update(self, s: Update) -> None:
+        self.again(super().update, s)
+
+    def again(self, method: Callable[[Any], None], s: Loop | Matmul | Update) -> None:
+        if self.is_inside:  # an update that becomes a product and a loop
+            method(s)
+            return
+        memory = self.memory
+        names = memory.touched[id(s)]
+        key = (
+            id(s),
+            self.placement.at(s.frame).split,
+            *(self.states.get(name, 0) for name in names),
+            *(self.homes.get(name.partition("/")[0]) for name in names),
+        )
+        found = memory.known.get(key)
+        if found is None:
+            found = memory.known[key] = self.met(method, s, names)
+        statements, prologue, buffers, after = found
+        self.statements.extend(statements)
+        self.prologue.extend(prologue)
+        for name, buffer in buffers:
+            self.buffers.setdefault(name, buffer)
+        for name, state, forms in after:
+            self.states[name], self.forms[name] = state, dict(forms)
+
+    def met(self, method: Callable[[Any], None], s: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+        """What a statement leads to, seen by doing it on the side."""
+        kept = self.statements, self.prologue, self.buffers
+        self.statements, self.prologue, self.buffers = [], [], Noting(self.buffers)
+        self.is_inside = True
+        try:
+            method(s)
+            after = [
+                (name, self.memory.state(self.forms[name]), dict(self.forms[name]))
+                for name in names
+                if name in self.forms
+            ]
+            return tuple(self.statements), tuple(self.prologue), self.buffers.noted(), after
+        finally:
+            self.is_inside = False
+            self.statements, self.prologue, self.buffers = kept
+
+
+class Noting(dict[str, Buffer]):
+    """Buffers that know which of them were asked for or added."""
+
+    def __init__(self, buffers: Mapping[str, Buffer]) -> None:
+        super().__init__(buffers)
+        self.names: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> Buffer:
+        self.names[name] = None
+        return super().__getitem__(name)
+
+    def __setitem__(self, name: str, buffer: Buffer) -> None:
+        self.names[name] = None
+        super().__setitem__(name, buffer)
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            self.names[str(name)] = None
+            return True
+        return False
+
+    def setdefault(self, name: str, buffer: Buffer) -> Buffer:
+        self.names[name] = None
+        return super().setdefault(name, buffer)
+
+    def noted(self) -> tuple[tuple[str, Buffer], ...]:
+        return tuple((name, super(Noting, self).__getitem__(name)) for name in self.names)
+
+
+class Search:
+    """Tries placements of one program; remembers what each costs.
+
+    fixed : the placements of some links. inference : what must be legal too.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        costs: Costs,
+        fixed: Mapping[tuple[int, int], str],
+        inference: Program | None = None,
+    ) -> None:
+        self.program, self.costs, self.inference = program, costs, inference
+        self.network: Network = program.network
+        self.links = [
+            (layer.index, position)
+            for layer in self.network.layers
+            for position in range(len(layer.links))
+        ]
+        worked = {
+            s.frame.layer
+            for s in program.statements
+            if isinstance(s, Loop) and s.frame.link is None
+        }
+        self.layers = [layer.index for layer in self.network.layers if layer.index in worked]
+        self.options: list[tuple[str, ...]] = [
+            (fixed[link],) if link in fixed else tuple(LINK_SPLITS) for link in self.links
+        ] + [tuple(LAYER_SPLITS)] * len(self.layers)
+        self.known: dict[Choice, float | CompileError] = {}
+        self.memory = Memory(program)
+
+    def run(self) -> tuple[Placement, Program]:
+        """The placement, and the program that follows from it: of one task, as it is.
+
+        Raises
+        ------
+        CompileError : no placement is legal that honours what is fixed.
+        """
+        if self.costs.n_tasks == 1:
+            first = tuple(options[0] for options in self.options)
+            return self.placement(first), self.program
+        while True:
+            best = self.all() if self.is_small() else self.descent()
+            if best is None:
+                raise next(e for e in self.known.values() if isinstance(e, CompileError))
+            error = self.refused(best)
+            if error is None:
+                return self.placement(best), self.program_of(best)
+            self.known[best] = error
+
+    def refused(self, choice: Choice) -> CompileError | None:
+        """Why the network cannot predict with this placement, if so."""
+        if self.inference is None:
+            return None
+        results = [self.inference.outputs]
+        results += [] if self.inference.loss is None else [self.inference.loss]
+        try:
+            partition(self.inference, self.placement(choice), results)
+        except CompileError as error:
+            return error
+        return None
+
+    def is_small(self) -> bool:
+        n = 1
+        for options in self.options:
+            n *= len(options)
+        return n <= MAX_ALL
+
+    def all(self) -> Choice | None:
+        best: Choice | None = None
+        for choice in itertools.product(*self.options):
+            if best is None or self.seconds(choice) < GAIN * self.seconds(best):
+                best = choice if self.seconds(choice) < float("inf") else best
+        return best
+
+    def descent(self) -> Choice | None:
+        """Down from the best of the starts, by single changes, then by pairs."""
+        starts = sorted(dict.fromkeys(self.starts()), key=self.seconds)  # of equals the first
+        best: Choice | None = None
+        for start in starts[:N_STARTS]:
+            end = self.down(start, [[at] for at in range(len(self.options))])
+            if self.seconds(end) == float("inf"):
+                continue
+            if best is None or self.seconds(end) < GAIN * self.seconds(best):
+                best = end
+        return best if best is None else self.down(best, self.pairs())
+
+    def starts(self) -> Iterator[Choice]:
+        n, m = len(self.links), len(self.layers)
+        turns = [("receiver", "sender")[layer % 2 == 0] for layer, _ in self.links]
+        for links in (turns, ["receiver"] * n, ["sender"] * n, ["replicated"] * n):
+            words = [
+                word if word in options else options[0]
+                for word, options in zip(links, self.options, strict=False)
+            ]
+            for mode in LAYER_SPLITS:
+                yield (*words, *[mode] * m)
+                yield (*words, *[mode] * (m - 1), "all")
+
+    def pairs(self) -> list[list[int]]:
+        """The places of a link and of a layer that it touches."""
+        n = len(self.links)
+        found = []
+        for at, (layer, position) in enumerate(self.links):
+            source = self.network.layers[layer].links[position].source.index
+            found += [
+                [at, n + self.layers.index(end)] for end in (layer, source) if end in self.layers
+            ]
+        return found
+
+    def down(self, choice: Choice, changes: list[list[int]]) -> Choice:
+        """The best that changes lead to; each is of one place, or of several at once."""
+        last = None
+        while last != choice:
+            last = choice
+            for places in changes:
+                for words in itertools.product(*(self.options[at] for at in places)):
+                    other = list(choice)
+                    for at, word in zip(places, words, strict=True):
+                        other[at] = word
+                    if self.seconds(tuple(other)) < GAIN * self.seconds(choice):
+                        choice = tuple(other)
+        return choice
+
+    def seconds(self, choice: Choice) -> float:
+        """What a batch takes; infinite if the placement is illegal."""
+        if choice not in self.known:
+            try:
+                self.known[choice] = self.costs.seconds(self.program_of(choice))
+            except CompileError as error:
+                self.known[choice] = error
+        found = self.known[choice]
+        return float("inf") if isinstance(found, CompileError) else found
+
+    def program_of(self, choice: Choice) -> Program:
+        """The program of every task."""
+        results = [] if self.program.loss is None else [self.program.loss]
+        remembering = Remembering(self.program, self.placement(choice), results, self.memory)
+        return scheduled(remembering.run())
+
+    def placement(self, choice: Choice) -> Placement:
+        n = len(self.links)
+        layers = dict(zip(self.layers, choice[n:], strict=True))
+        idle = {layer.index: "neurons" for layer in self.network.layers}
+        return Placement(dict(zip(self.links, choice[:n], strict=True)), {**idle, **layers})

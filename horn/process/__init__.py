@@ -1,0 +1,1 @@
+"""A task process, from its job description to its last message."""

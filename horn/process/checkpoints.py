@@ -1,0 +1,107 @@
+"""A task's side of checkpoints: when it saves its part, and that it stops where all others do.
+
+Between two updates it looks whether its parent has said something, which costs a microsecond. Who
+is told to stop waits at that boundary until all have heard of it: one that went on would wait for
+the others in vain.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horn.checkpoint import Checkpoints, Written
+from horn.errors import CheckpointError, Timeout
+from horn.process.control import Due, Heard, Line, Saved, Settle
+from horn.process.job_spec import RunSpec
+from horn.strategies import Member
+from horn.training.checkpointing import Writer, part_name, pieces
+from horn.training.loop import Loop
+
+
+class Saver:
+    """The ``at_boundary`` of a task's loop.
+
+    Raises
+    ------
+    Timeout : it waits at a boundary to stop, and hears nothing for ``superstep_timeout_s``.
+    """
+
+    def __init__(self, line: Line, run: RunSpec, rank: int, engine: Member) -> None:
+        self.line, self.run, self.rank, self.engine = line, run, rank, engine
+        self.loop: Loop | None = None
+        self.due: Due | None = None
+        self.settled_at = -1  # the boundary where all are to stop
+        self.writer = Writer(Checkpoints(run.checkpoints), run.epoch)
+        self._owned: set[str] | None = None
+
+    def __call__(self) -> bool:
+        loop, every = self.loop, self.run.checkpoint_every
+        assert loop is not None
+        iteration = loop.iteration
+        while self.line.wait(0.0):
+            self._hear(iteration)
+        due = self.due
+        is_told = due is not None and due.at == iteration
+        if is_told or (every and iteration % every == 0):
+            self._save(loop)
+        if not is_told:
+            return False
+        assert due is not None
+        return due.stop and self._is_settled(due)
+
+    def _hear(self, iteration: int) -> None:
+        found = self.line.receive(1.0)
+        if found is None:
+            raise SystemExit(0)  # the one who started it has gone
+        said, _ = found
+        if isinstance(said, Due):
+            is_late = said.at < iteration
+            self.line.send(Heard(said.at, iteration, is_late))
+            self.due = None if is_late else said
+        elif isinstance(said, Settle):
+            if not said.go_on:  # it may come before this task is there
+                self.settled_at = said.at
+            elif self.due is not None and self.due.at == said.at:
+                self.due = None
+
+    def _is_settled(self, due: Due) -> bool:
+        """Wait for what is to be done at this boundary; True to stop."""
+        self.line.send(Heard(due.at, due.at, is_waiting=True))
+        while self.due is due and self.settled_at != due.at:
+            if not self.line.wait(self.run.superstep_timeout_s):
+                raise self._unsettled(due)
+            self._hear(due.at)
+        return self.settled_at == due.at
+
+    def _unsettled(self, due: Due) -> Timeout:
+        return Timeout(
+            f"task {self.rank} is to stop after iteration {due.at}, but has heard for "
+            f"{self.run.superstep_timeout_s:g} s not that all others are"
+        )
+
+    def _save(self, loop: Loop) -> None:
+        if self._owned is None:
+            names = [name for arrays in self.engine.memory().values() for name in arrays]
+            self._owned = {name for name in names if self.engine.owns(name)}
+        iteration, epoch, line = loop.iteration, loop.epoch, self.line
+
+        def then(found: Written | CheckpointError) -> None:
+            said = Saved(iteration, epoch, error=str(found)[:60_000])
+            if isinstance(found, Written):
+                said = Saved(iteration, epoch, found.n_bytes, found.sha256)
+            try:
+                line.send(said)
+            except OSError:
+                pass  # nobody listens any more
+
+        facts: dict[str, Any] = {
+            "rank": self.rank,
+            "group": self.rank // self.run.n_tasks,
+            "cursor": loop.cursor().to_json(),
+            "aside": self.engine.aside(),
+        }
+        self.writer.write(iteration, part_name(self.rank), pieces(loop, self._owned), facts, then)
+
+    def close(self) -> None:
+        """Wait until the last part is written and told of."""
+        self.writer.wait()

@@ -1,0 +1,346 @@
+"""What a task process and the process that started it say to one another.
+
+Each message is msgpack of one class below, over a unix socket that keeps messages apart; arrays go
+as descriptors of shared memory beside it. What is too long for a packet goes in one as well. Both
+ends check every message: its length, its class, every field.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from horn.errors import ProtocolError
+from horn.security.keys import Credential
+
+PACKET_BYTES = 32 * 1024
+MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_DESCRIPTORS = 64
+INLINE, IN_MEMORY = b"\0", b"\1"
+RECEIVED = (PACKET_BYTES + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+
+# The steps of a task's start, in their order, each with a deadline of its own; and its end.
+STEPS = (
+    "importing horn",
+    "reading its parcel",
+    "joining its group",
+    "waiting for the others to join",
+    "connecting",
+    "compiling the network",
+    "going on from what was saved",
+    "at the first barrier",
+    "ending",
+)
+(
+    IMPORTING, READING, JOINING, WAITING, CONNECTING, COMPILING, RESUMING, MEETING, ENDING,
+) = range(len(STEPS))  # fmt: skip
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Text = Annotated[str, msgspec.Meta(max_length=64_000)]
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """One message."""
+
+
+class Start(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To a task: be this one. The descriptors are a parcel. key : the job's, for what leaves the
+    host; credential : for ZooKeeper; both are here because others can read arguments and
+    environments. folder : to be the current one.
+    """
+
+    task: _Count
+    key: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)] | None = None
+    credential: Credential | None = None
+    folder: str = ""
+
+
+class Doing(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A task has come to a step of its start, or to its end: an index of STEPS."""
+
+    step: Annotated[int, msgspec.Meta(ge=0, lt=len(STEPS))]
+
+
+class Alive(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A task trains: a sign of life, every few seconds, where nobody else would miss it."""
+
+
+class Ready(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The group has met and agreed; training begins. ``seconds`` since the process began."""
+
+    seconds: float
+
+
+class Stepped(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Inside an epoch: what ``Progress.step`` gets."""
+
+    epoch: int
+    iteration: int
+    loss: float
+    samples_per_s: float
+
+
+class Row(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """An epoch is over in a group: its row of the history. ``own`` is the group's own loss, and of
+    how many samples.
+    """
+
+    values: dict[str, float | int | list[float] | None]
+    group: _Count = 0
+    own: tuple[float, _Count] | None = None
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A task's part of one array: in the message's memory from ``offset``. ``places`` has per axis
+    (start, stop, step), or (offset, count) of the int64 indices of its places.
+    """
+
+    kind: str  # "parameter" or "state"
+    name: str
+    dtype: str
+    shape: tuple[_Count, ...]
+    offset: _Count
+    places: tuple[Annotated[tuple[_Count, ...], msgspec.Meta(min_length=2, max_length=3)], ...]
+
+
+class Share(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A task's part of all arrays; the descriptor is their memory."""
+
+    parts: tuple[Part, ...]
+
+
+class Trace(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Pieces of work: (phase, label, superstep, begin, end), in seconds of the monotonic clock.
+    ``n_left_out`` came after the limit.
+    """
+
+    events: tuple[tuple[str, str, int, float, float], ...]
+    n_left_out: int
+
+
+class Finished(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The last word of a task that succeeded: a loop's Ending, a group's Spent. Of a server
+    ``staleness``: how many pushed pieces were late by so many updates. is_halted : it stopped at a
+    boundary, as it was told.
+    """
+
+    iterations: int = 0
+    iteration: int = 0
+    stopped_early: bool = False
+    best_epoch: int | None = None
+    test: dict[str, float] | None = None
+    metrics: dict[str, dict[str, float]] = {}
+    spent: dict[str, int | float] = {}
+    staleness: dict[int, int] = {}
+    is_halted: bool = False
+
+
+class Failed(Message, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
+    """The last word of a task that failed.
+
+    kinds : the exception's class and its bases, by name. where : in the run, in words. label : of
+    the instruction. when : seconds of the monotonic clock. line : the user's (file, number, text).
+    The rest are fields of the exceptions that have them.
+    """
+
+    kinds: tuple[str, ...]
+    text: _Text
+    when: float
+    where: _Text = ""
+    label: _Text = ""
+    line: tuple[str, int, str] | None = None
+    traceback: _Text = ""
+    absent: tuple[str, ...] = ()
+    arrived: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    hint: _Text = ""
+    reason: _Text = ""
+    timeout_s: float = 0.0
+    trouble: tuple[str, int, int] | None = None
+
+
+class Leave(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To the tasks of a group that servers outlast: train no further than this epoch."""
+
+    group: _Count
+
+
+class Due(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To tasks: save at the boundary after so many updates; to ``stop``, wait there for Settle."""
+
+    at: _Count
+    stop: bool = False
+
+
+class Settle(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To tasks: all have heard to stop ``at`` a boundary, and stop there; or somebody had passed
+    it, and all ``go_on``.
+    """
+
+    at: _Count
+    go_on: bool
+
+
+class Heard(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """An answer to Due, at the boundary after ``iteration`` updates. is_late : it is past ``at``.
+    is_waiting : it is there, for Settle.
+    """
+
+    at: _Count
+    iteration: _Count
+    is_late: bool = False
+    is_waiting: bool = False
+
+
+class Saved(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A task's part of a checkpoint is on the disk, or it says why not. epoch : of the training,
+    the one under way.
+    """
+
+    iteration: _Count
+    epoch: _Count
+    n_bytes: _Count = 0
+    sha256: _Text = ""
+    error: _Text = ""
+
+
+Said: TypeAlias = (
+    Start
+    | Doing
+    | Alive
+    | Ready
+    | Stepped
+    | Row
+    | Share
+    | Trace
+    | Finished
+    | Failed
+    | Leave
+    | Due
+    | Settle
+    | Heard
+    | Saved
+)
+_ENCODE = msgspec.msgpack.Encoder()
+_DECODE = msgspec.msgpack.Decoder(Said)
+
+
+def packed(message: Said) -> bytes:
+    """A message for another way than a Line: to another host."""
+    return _ENCODE.encode(message)
+
+
+def parsed(data: bytes) -> Said:
+    """What ``packed`` gave. Raises ProtocolError."""
+    try:
+        found: Said = _DECODE.decode(data)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"control message: {error}") from error
+    return found
+
+
+class Line:
+    """One end of the line.
+
+    Raises
+    ------
+    ProtocolError : what came is no message. BrokenPipeError : the other end has gone.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._lock = threading.Lock()  # a receive's deadline would be that of a send beside it
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+
+    @classmethod
+    def pair(cls) -> tuple[Line, Line]:
+        """Two ends; the second is to be inherited."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(ours), cls(theirs)
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def send(self, message: Said, descriptors: Sequence[int] = ()) -> None:
+        """Send, and wait while the other end has too much unread."""
+        packed = _ENCODE.encode(message)
+        if len(packed) <= PACKET_BYTES:
+            with self._lock:
+                socket.send_fds(self.sock, [INLINE, packed], descriptors)
+            return
+        fd = os.memfd_create("horn-control", os.MFD_CLOEXEC)
+        try:
+            left = memoryview(packed)
+            while left:
+                left = left[os.write(fd, left) :]
+            with self._lock:
+                socket.send_fds(self.sock, [IN_MEMORY], [fd, *descriptors])
+        finally:
+            os.close(fd)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether there is something to receive, within a time; 0 costs a microsecond."""
+        return bool(self._poll.poll(timeout_s * 1000))
+
+    def receive(self, timeout_s: float | None) -> tuple[Said, list[int]] | None:
+        """The next message and its descriptors, which are the caller's to close; None when the
+        other end has gone. Raises TimeoutError. Who has threads that send ``wait``s first.
+        """
+        with self._lock:
+            self.sock.settimeout(timeout_s)
+            try:
+                packet, fds, flags = self._packet()
+            except ConnectionResetError:
+                return None
+            finally:
+                self.sock.settimeout(None)
+        if not packet:
+            return None
+        try:
+            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                raise ProtocolError("control message: longer than a packet, or cut short")
+            if packet[:1] == IN_MEMORY:
+                if not fds:
+                    raise ProtocolError("control message: its memory is missing")
+                packed = _read(fds[0])
+                os.close(fds.pop(0))
+            else:
+                packed = packet[1:]
+            return _DECODE.decode(packed), fds
+        except (
+            ProtocolError,
+            ValueError,
+            RecursionError,
+            OSError,
+        ) as error:  # msgspec's are values
+            for fd in fds:
+                os.close(fd)
+            raise ProtocolError(f"control message: {error}") from error
+
+    def _packet(self) -> tuple[bytes, list[int], int]:
+        try:
+            packet, fds, flags, _ = socket.recv_fds(self.sock, *RECEIVED)
+        except ConnectionResetError:
+            # The other end has gone and left something unread, which is told first, and once. What
+            # it said before is still to be heard.
+            packet, fds, flags, _ = socket.recv_fds(self.sock, *RECEIVED)
+        return packet, fds, flags
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def _read(fd: int) -> bytes:
+    size = os.fstat(fd).st_size
+    if not 0 < size <= MESSAGE_BYTES:
+        raise ProtocolError(f"{size} bytes, but 1 to {MESSAGE_BYTES} are allowed")
+    with mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+        return bytes(mapped)

@@ -1,0 +1,541 @@
+"""A job for a fresh process: text, and shared memory.
+
+The text is JSON: the network as in a model file, with the sources of what the user wrote; the job's
+settings; which arrays lie where. The arrays are in sealed memfds, or in the file that they are
+mapped from, and travel as descriptors. Nothing is pickled. What is read is checked before it is
+used; only the sources of the user's own neurons run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import math
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from horn.aggregates import Aggregate
+from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
+from horn.data import Dataset
+from horn.errors import JobError, ModelError, ProtocolError
+from horn.job import EarlyStopping, Job
+from horn.model import network_to_json, rebuild
+from horn.network import Network
+from horn.optimizers import Optimizer
+from horn.sources import Capture, Code
+from horn.strategies import Strategy
+from horn.strategies.allreduce import AllReduce
+from horn.wire.frames import DTYPES, Array
+
+FORMAT = 1
+ALIGN_BYTES = 64
+MAX_TEXT_BYTES = 64 * 1024 * 1024
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Shape = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=8)]
+
+
+class ArraySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where an array lies: in which descriptor, from which byte."""
+
+    memory: _Count
+    offset: _Count
+    dtype: str
+    shape: _Shape
+
+    @property
+    def n_bytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A Dataset."""
+
+    x: ArraySpec
+    y: ArraySpec | None
+    scale: float
+    name: str
+
+
+class StoppingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An EarlyStopping."""
+
+    patience: int
+    monitor: str
+    min_delta: float
+
+
+class AggregateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An Aggregate. ``of_layer`` is a reference to the function."""
+
+    layer: str
+    of_layer: dict[str, Any]
+    of_samples: str
+
+
+class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of a Job. ``optimizer`` is a thing as ``_thing_to_json`` writes it."""
+
+    optimizer: dict[str, Any]
+    batch_size: _Count
+    epochs: int | None
+    iterations: int | None
+    target: str | None
+    dtype: str
+    keep_best: bool
+    name: str
+    early_stopping: StoppingSpec | None
+    data: DataSpec
+    validation: DataSpec | None
+    test: DataSpec | None
+    aggregates: dict[str, AggregateSpec] = {}
+
+
+class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the group runs it.
+
+    n_tasks : of each group; a process's number is its rank (strategies.Topology). guests : servers
+    are threads of the first tasks' processes. hosts, job : the ZooKeeper and the job's name in it.
+    url : of the transport on this host. begun : when the run began, on the monotonic clock of this
+    host. interval_s : how often progress is told. epoch : grows with every start of the job's
+    tasks; who has another is refused. checkpoints : the folder to save in, "" if nobody does;
+    checkpoint_every : iterations, 0 for when tasks are told. resume : a checkpoint to begin from;
+    earlier_s : what training took before ``begun``, None for what the checkpoint says. journals :
+    the folder of servers that last, "" if they do not; n_first : the groups that the job began
+    with, where others came later. groups : those that are there from the beginning, () for all.
+    silence_s : how long ZooKeeper may be silent before a task gives its place up, if that is more
+    than its session.
+    """
+
+    n_tasks: _Count
+    n_groups: _Count
+    n_servers: _Count = 0
+    guests: bool = False
+    hosts: str
+    job: str
+    url: str
+    backend: str
+    threads: int
+    barrier: str
+    begun: float
+    interval_s: float
+    superstep_timeout_s: float
+    start_timeout_s: float
+    max_trace_events: _Count
+    epoch: _Count = 0
+    checkpoints: str = ""
+    checkpoint_every: _Count = 0
+    resume: str = ""
+    earlier_s: float | None = None
+    journals: str = ""
+    n_first: _Count = 0
+    groups: tuple[_Count, ...] = ()
+    silence_s: float = 0.0
+
+
+class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole text. ``arrays`` are "parameter/<name>", "state/<name>", "edges/<weight>/indptr"
+    and "edges/<weight>/indices".
+    """
+
+    format: int
+    network: dict[str, Any]
+    sources: dict[str, Any]
+    job: JobSpec
+    run: RunSpec
+    strategy: dict[str, Any]
+    links: list[tuple[int, int, str]]
+    layers: list[tuple[int, str]]
+    arrays: dict[str, ArraySpec]
+
+
+class Memory:
+    """Arrays on their way into memfds or files that others can map; ``descriptors`` are theirs."""
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+
+    def add(self, arrays: Mapping[str, Array], name: str) -> dict[str, ArraySpec]:
+        """Copy arrays into one sealed memfd."""
+        specs, end = {}, 0
+        for key, array in arrays.items():
+            offset = -(-end // ALIGN_BYTES) * ALIGN_BYTES
+            specs[key] = ArraySpec(len(self.descriptors), offset, array.dtype.str, array.shape)
+            end = offset + array.nbytes
+        fd = os.memfd_create(f"horn-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.descriptors.append(fd)
+        try:
+            os.posix_fallocate(fd, 0, max(end, 1))  # an error now, not SIGBUS later
+            for key, array in arrays.items():
+                _write(fd, np.ascontiguousarray(array), specs[key].offset)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        except OSError as error:
+            raise JobError(
+                f"no room in memory for {name} of {end:,} bytes: {error.strerror}"
+            ) from error
+        return specs
+
+    def add_data(self, data: Dataset) -> DataSpec:
+        """A dataset: copied, or as the file it is mapped from."""
+        found = {"x": self._file(data.x), "y": None if data.y is None else self._file(data.y)}
+        rest = {key: getattr(data, key) for key in ("x", "y")
+                if found[key] is None and getattr(data, key) is not None}  # fmt: skip
+        if rest:
+            found.update(self.add(rest, "data"))
+        assert found["x"] is not None
+        return DataSpec(found["x"], found["y"], float(data.scale), data.name)
+
+    def _file(self, array: Array) -> ArraySpec | None:
+        """The file that an array is mapped from, if it still is that file."""
+        root: Any = array
+        while isinstance(root, np.ndarray) and isinstance(root.base, np.ndarray):
+            root = root.base
+        if not isinstance(root, np.memmap) or root.mode == "c" or not array.flags.c_contiguous:
+            return None
+        start = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+        try:
+            fd = os.open(str(root.filename), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        status = os.fstat(fd)
+        offset = int(root.offset) + start
+        if _mapped_inode(root.__array_interface__["data"][0]) != status.st_ino or (
+            offset < 0 or offset + array.nbytes > status.st_size
+        ):
+            os.close(fd)  # another file has its name now
+            return None
+        self.descriptors.append(fd)
+        return ArraySpec(len(self.descriptors) - 1, offset, array.dtype.str, array.shape)
+
+    def close(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+
+def _write(fd: int, array: Array, offset: int) -> None:
+    if not array.size:
+        return
+    left = array.reshape(-1).view(np.uint8).data
+    while left:
+        n_bytes = os.pwrite(fd, left, offset)
+        left, offset = left[n_bytes:], offset + n_bytes
+
+
+def _mapped_inode(address: int) -> int | None:
+    """The inode of what is mapped at an address of this process."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            span, _, _, _, inode = line.split()[:5]
+            first, _, last = span.partition("-")
+            if int(first, 16) <= address < int(last, 16):
+                return int(inode)
+    return None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What of a job can be written down without looking at its arrays: the network, the sources,
+    the optimizer, the strategy. Made before anything starts.
+    """
+
+    network: dict[str, Any]
+    sources: dict[str, Any]
+    optimizer: dict[str, Any]
+    strategy: dict[str, Any]
+    aggregates: dict[str, AggregateSpec]
+
+
+def draft(job: Job, strategy: Strategy | None = None) -> Draft:
+    """The job's code as text; ``strategy`` is allreduce if nothing else is said.
+
+    Raises
+    ------
+    JobError : something in it cannot travel to another process; says what, and what to do.
+    """
+    capture = Capture()
+    try:
+        network = network_to_json(job.network, capture)
+        optimizer = _thing_to_json(job.optimizer, "optimizer", capture)
+        plan = _thing_to_json(strategy or AllReduce(), "strategy", capture)
+        aggregates = {
+            name: AggregateSpec(a.layer, capture.reference(a.of_layer), a.of_samples)
+            for name, a in job.aggregates.items()
+        }
+        sources = capture.sources(whole_paths=True)
+        found = Draft(network, sources, optimizer, plan, aggregates)
+        json.dumps([found.network, found.sources, found.optimizer, found.strategy])
+        json.dumps(msgspec.to_builtins(aggregates))
+    except (ModelError, TypeError, ValueError) as error:
+        raise JobError(
+            f"this job cannot be given to other processes: {error}. With one task it need not be"
+        ) from error
+    return found
+
+
+@dataclass
+class Parcel:
+    """Everything that a task process gets. ``descriptors[0]`` is the text."""
+
+    memory: Memory = field(default_factory=Memory)
+
+    @property
+    def descriptors(self) -> list[int]:
+        return self.memory.descriptors
+
+    def close(self) -> None:
+        self.memory.close()
+
+
+def pack(draft: Draft, job: Job, run: RunSpec, placement: Placement) -> Parcel:
+    """Copy a job into shared memory. Close the parcel when all have it."""
+    memory = Memory()
+    try:
+        memory.descriptors.append(-1)  # the text comes first
+        arrays = memory.add(_arrays_of(job), "arrays")
+        stopping = job.early_stopping
+        spec = JobSpec(
+            draft.optimizer,
+            job.batch_size,
+            job.epochs,
+            job.iterations,
+            job.target,
+            job.dtype,
+            job.keep_best,
+            job.name,
+            None if stopping is None else StoppingSpec(**dataclasses.asdict(stopping)),
+            memory.add_data(job.data),
+            None if job.validation is None else memory.add_data(job.validation),
+            None if job.test is None else memory.add_data(job.test),
+            draft.aggregates,
+        )
+        links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
+        layers = sorted(placement.layers.items())
+        text = Text(
+            FORMAT, draft.network, draft.sources, spec, run, draft.strategy, links, layers, arrays
+        )
+        written = json.dumps(msgspec.to_builtins(text, enc_hook=_number)).encode()
+        memory.add({"text": np.frombuffer(written, np.uint8)}, "job")
+        memory.descriptors[0] = memory.descriptors.pop()
+    except BaseException:
+        memory.descriptors = [fd for fd in memory.descriptors if fd >= 0]
+        memory.close()
+        raise
+    return Parcel(memory)
+
+
+def _number(value: Any) -> Any:
+    """NumPy's numbers are numbers too."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise JobError(f"this job cannot be given to other processes: {value!r} is no plain value")
+
+
+def _arrays_of(job: Job) -> dict[str, Array]:
+    network, dtype = job.network, np.dtype(job.dtype)
+    arrays = {f"parameter/{n}": a for n, a in network.initial_parameters(dtype).items()}
+    arrays |= {f"state/{n}": a for n, a in network.initial_states(dtype).items()}
+    for layer in network.layers:
+        for link in layer.links:
+            if link.edges is not None:
+                arrays[f"edges/{link.weight}/indptr"] = link.edges.indptr
+                arrays[f"edges/{link.weight}/indices"] = link.edges.indices
+    return arrays
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A parcel in the process that it was sent to.
+
+    ``parameters`` and ``states`` are the initial arrays, whole and read-only: views of shared
+    memory, of which only what is read takes room.
+    """
+
+    job: Job
+    run: RunSpec
+    placement: Placement
+    strategy: Strategy
+    parameters: dict[str, Array]
+    states: dict[str, Array]
+    memory: tuple[mmap.mmap, ...] = ()
+
+    def forget(self) -> None:
+        """Give back the room of what was read of the initial arrays; they can be read again."""
+        for mapped in self.memory:
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def open_parcel(descriptors: Sequence[int]) -> Opened:
+    """The job of a parcel; takes over the descriptors. Runs the sources of the user's code.
+
+    Raises
+    ------
+    ProtocolError : the parcel is not what ``pack`` writes. ModelError : its source does not run.
+    """
+    maps: dict[int, mmap.mmap] = {}
+    try:
+        raw = _map(descriptors, 0, maps)
+        if len(raw) > MAX_TEXT_BYTES:
+            raise ProtocolError(f"parcel: {len(raw)} bytes of text, at most {MAX_TEXT_BYTES}")
+        try:
+            text = msgspec.convert(json.loads(bytes(raw)), Text)
+        except (msgspec.ValidationError, ValueError, RecursionError) as error:
+            raise ProtocolError(f"parcel: {error}") from error
+        if text.format != FORMAT:
+            raise ProtocolError(f"parcel: format {text.format}, this horn reads {FORMAT}")
+        found = {n: _array(descriptors, s, maps, n) for n, s in text.arrays.items()}
+        code = Code(text.sources, "")  # its files have whole paths
+        job = _job(text, found, descriptors, maps, code)
+        return Opened(
+            job,
+            text.run,
+            _placement(text, job.network),
+            _thing_from_json(text.strategy, code, Strategy),
+            {n.removeprefix("parameter/"): a for n, a in found.items() if n[:10] == "parameter/"},
+            {n.removeprefix("state/"): a for n, a in found.items() if n[:6] == "state/"},
+            tuple(maps[index] for index in {spec.memory for spec in text.arrays.values()}),
+        )
+    finally:
+        for fd in descriptors:
+            os.close(fd)
+
+
+def _map(descriptors: Sequence[int], index: int, maps: dict[int, mmap.mmap]) -> mmap.mmap:
+    if index not in maps:
+        if index >= len(descriptors):
+            raise ProtocolError(f"parcel: memory {index} of {len(descriptors)}")
+        maps[index] = map_private(descriptors[index])
+    return maps[index]
+
+
+def map_private(descriptor: int) -> mmap.mmap:
+    """The content of a file or memfd, read-only."""
+    size = os.fstat(descriptor).st_size
+    # Private: a write-sealed memfd may be mapped so by every kernel, and nothing is written.
+    return mmap.mmap(descriptor, size, mmap.MAP_PRIVATE, mmap.PROT_READ)
+
+
+def _array(
+    descriptors: Sequence[int], spec: ArraySpec, maps: dict[int, mmap.mmap], what: str
+) -> Array:
+    if spec.dtype not in DTYPES.values():
+        raise ProtocolError(f"parcel: {what} is {spec.dtype!r}, not {' '.join(DTYPES.values())}")
+    memory = _map(descriptors, spec.memory, maps)
+    if spec.offset + spec.n_bytes > len(memory):
+        raise ProtocolError(
+            f"parcel: {what} ends at byte {spec.offset + spec.n_bytes} of {len(memory)}"
+        )
+    if not spec.n_bytes:
+        return np.empty(spec.shape, spec.dtype)
+    count = math.prod(spec.shape)
+    return np.frombuffer(memory, spec.dtype, count, spec.offset).reshape(spec.shape)
+
+
+def _job(
+    text: Text,
+    arrays: Mapping[str, Array],
+    descriptors: Sequence[int],
+    maps: dict[int, mmap.mmap],
+    code: Code,
+) -> Job:
+    def data(spec: DataSpec | None, what: str) -> Dataset | None:
+        if spec is None:
+            return None
+        x = _array(descriptors, spec.x, maps, f"{what}.x")
+        y = None if spec.y is None else _array(descriptors, spec.y, maps, f"{what}.y")
+        return Dataset(x, y, spec.scale, spec.name)
+
+    spec = text.job
+    try:
+        edges = {n.removeprefix("edges/"): a for n, a in arrays.items() if n[:6] == "edges/"}
+        network = rebuild({"network": text.network}, edges, "the job", code)
+        aggregates = {
+            name: Aggregate(a.layer, code.resolve(a.of_layer), a.of_samples)
+            for name, a in spec.aggregates.items()
+        }
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ProtocolError(f"parcel: {type(error).__name__}: {error}") from error
+    optimizer = _thing_from_json(spec.optimizer, code, Optimizer)
+    stopping = spec.early_stopping
+    return Job(
+        network,
+        data(spec.data, "data"),
+        optimizer,
+        spec.batch_size,
+        None if spec.iterations is not None else spec.epochs,
+        spec.iterations,
+        data(spec.validation, "validation"),
+        data(spec.test, "test"),
+        spec.target,
+        spec.dtype,
+        False,  # written backwards were compared before
+        None if stopping is None else EarlyStopping(**msgspec.structs.asdict(stopping)),
+        spec.keep_best,
+        spec.name,
+        aggregates,
+    )
+
+
+def _placement(text: Text, network: Network) -> Placement:
+    links = {(layer, at): where for layer, at, where in text.links}
+    layers = dict(text.layers)
+    wanted = {(layer.index, at) for layer in network.layers for at in range(len(layer.links))}
+    if (
+        links.keys() != wanted
+        or not set(links.values()) <= LINK_SPLITS.keys()
+        or not set(layers.values()) <= LAYER_SPLITS.keys()
+    ):
+        raise ProtocolError("parcel: the placement does not fit the network")
+    return Placement(links, layers)
+
+
+# optimizers, schedules and strategies: frozen dataclasses, horn's or the user's
+
+
+def _thing_to_json(thing: Any, where: str, capture: Capture) -> Any:
+    """A number, a text, None, or {"class": reference, "fields": {...}}."""
+    if isinstance(thing, np.generic):
+        return thing.item()
+    if thing is None or isinstance(thing, (bool, int, float, str)):
+        return thing
+    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        raise ModelError(
+            f"{where} is {thing!r}, which is no number and no dataclass; write it as a "
+            f"dataclass whose fields are numbers"
+        )
+    return {
+        "class": capture.reference(type(thing)),
+        "fields": {
+            f.name: _thing_to_json(getattr(thing, f.name), f"{where}.{f.name}", capture)
+            for f in dataclasses.fields(thing)
+            if f.init
+        },
+    }
+
+
+T = TypeVar("T")
+
+
+def _thing_from_json(found: Mapping[str, Any], code: Code, kind: type[T]) -> T:
+    try:
+        thing: Any = _value_from_json(found, code)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ProtocolError(f"parcel: {type(error).__name__}: {error}") from error
+    if not isinstance(thing, kind):
+        raise ProtocolError(f"parcel: {thing!r} is no {kind.__name__}")
+    return thing
+
+
+def _value_from_json(found: Any, code: Code) -> Any:
+    if not isinstance(found, dict):
+        return found
+    return code.resolve(found["class"])(
+        **{name: _value_from_json(value, code) for name, value in found["fields"].items()}
+    )

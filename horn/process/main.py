@@ -1,0 +1,547 @@
+"""The main of a task process: one task of a group, from its parcel to its last word.
+
+``executor/processes.py`` starts it with the arguments CONTROL STACK PARENT NAME: two inherited
+descriptors, the pid of the process that starts it, with which it ends, and a name to be listed by.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import faulthandler
+import gc
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from horn.checkpoint import Checkpoints
+from horn.compiler.partition import homes
+from horn.compiler.share import Share
+from horn.errors import BarrierTimeout, MemberLost
+from horn.process import control
+from horn.process.checkpoints import Saver
+from horn.process.control import (
+    COMPILING,
+    ENDING,
+    JOINING,
+    MEETING,
+    READING,
+    RESUMING,
+    STEPS,
+    Alive,
+    Doing,
+    Failed,
+    Finished,
+    Leave,
+    Line,
+    Part,
+    Ready,
+    Row,
+    Start,
+    Stepped,
+)
+from horn.process.job_spec import Memory, Opened, RunSpec, open_parcel
+from horn.process.rendezvous import Meeting
+from horn.runtime.group import Group, task_name
+from horn.sources import line_of
+from horn.strategies import Member, Topology
+from horn.strategies._replica import Replica
+from horn.strategies._seat import Seat
+from horn.strategies.parameter_server.client import Wire
+from horn.strategies.parameter_server.pieces import pieces
+from horn.strategies.parameter_server.server import Server
+from horn.training.checkpointing import part_name, restore
+from horn.training.loop import Loop, Own
+from horn.training.progress import Progress
+from horn.transport import PeerLost
+from horn.wire.frames import Array
+
+if TYPE_CHECKING:  # each task would spend a tenth of its start on what few need
+    from horn.strategies.parameter_server.serving import Guest
+
+PR_SET_NAME = 15
+STOP_S = 5.0  # for a guest to end once its last word is said
+SIGNS = 4  # of life, at least, in a superstep's deadline,
+SIGN_S = 5.0  # and so often in longer ones
+IDLE_TIMEOUTS = 10  # a server may hear nothing for so many times what a task waits
+MAX_TEXT = 60_000
+COPIED_AT_ONCE = 1 << 20  # numbers
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that this process has held: its own pages and shared memory, without the
+    pages of files (the code of libraries, which all tasks of a host share; some 33 MB).
+
+    Not getrusage: its ru_maxrss begins with what the parent held when it started this process.
+    """
+    held = {}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmHWM", "RssFile"):
+            held[name] = int(value.split()[0]) * 1024
+    return held["VmHWM"] - held["RssFile"]
+
+
+class Reporter(Progress):
+    """The progress of a group's first task goes to the parent: of group 0 every step, of the others
+    the epochs; other tasks say nothing.
+    """
+
+    def __init__(self, line: Line, interval_s: float, group: int, own: Callable[[], Own]) -> None:
+        self.line, self.interval_s, self.group, self.own = line, interval_s, group, own
+
+    def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
+        if self.group == 0:
+            self.line.send(Stepped(epoch, iteration, loss, samples_per_s))
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        own = self.own()
+        values: dict[str, Any] = {name: _plain(value) for name, value in row.items()}
+        mean = own.total / own.samples if own.samples else 0.0
+        self.line.send(Row(values, self.group, (float(mean), own.samples)))
+
+
+class Recorder:
+    """The first ``limit`` pieces of work of a task, for the trace."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.n_left_out = limit, 0
+        self.events: list[tuple[str, str, int, float, float]] = []
+
+    def __call__(self, phase: str, label: str, superstep: int, begin: float, end: float) -> None:
+        if len(self.events) < self.limit:
+            self.events.append((phase, label, superstep, begin, end))
+        else:
+            self.n_left_out += 1
+
+
+class Signs:
+    """Signs of life for the parent, from the thread that trains."""
+
+    def __init__(self, line: Line, superstep_timeout_s: float) -> None:
+        self.line, self.every_s = line, sign_s(superstep_timeout_s)
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self.every_s
+            self.line.send(Alive())
+
+
+def sign_s(superstep_timeout_s: float) -> float:
+    """How often a task that trains gives a sign of life."""
+    return min(superstep_timeout_s / SIGNS, SIGN_S)
+
+
+class Process:
+    """One task. ``run`` is its life; what it knows when it fails is in ``failed``."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.began = time.monotonic()
+        self.group: Group | None = None
+        self.engine: Member | None = None
+        self.loop: Loop | None = None
+        self.guest: Guest | None = None
+        self.first_of_group = 0  # rank of this group's first task, if its supersteps are its own
+        self.leaves = False
+        self.doing = STEPS[READING]
+        self._reporting, self._is_reported = threading.Lock(), False
+
+    def run(self) -> None:
+        with suppress(OSError):  # who started it has gone, which the next line hears
+            self.enter(READING)
+        found = self.line.receive(None)  # an agent's processes may wait for long
+        if found is None:
+            raise SystemExit(0)  # the one who started it has gone
+        start, descriptors = found
+        assert isinstance(start, Start)
+        _be_called(f"horn-task-{start.task}")
+        if start.folder:
+            os.chdir(start.folder)
+            sys.path.insert(0, start.folder)
+        with ExitStack() as stack:
+            try:
+                opened = open_parcel(descriptors)
+                if start.task < opened.run.n_groups * opened.run.n_tasks:
+                    self._train(start, opened, stack)
+                else:
+                    self._serve(start, opened, stack)
+            except BaseException as error:
+                # Before the others hear of it, so that the first failure is the first reported.
+                guest = self.guest
+                self.report(guest.error if guest is not None and guest.error else error)
+                raise
+
+    def enter(self, step: int) -> None:
+        """The next step of the start."""
+        self.doing = STEPS[step]
+        self.line.send(Doing(step))
+
+    def _train(self, start: Start, opened: Opened, stack: ExitStack) -> None:
+        run, job, rank = opened.run, opened.job, start.task
+        recorder = Recorder(run.max_trace_events) if run.max_trace_events else None
+        topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
+        self.enter(JOINING)
+        meeting = Meeting(rank, opened, topology, stack, start.key, start.credential, self.enter)
+        self.guest = guest = self._guest(meeting, topology, opened)
+        self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
+        reunion = None
+        if run.journals:
+            from horn.process.server_discovery import Reunion
+
+            reunion = Reunion(meeting)
+            stack.callback(reunion.close)
+        group, wire = meeting.group(), meeting.wire()
+        group.on_trace = recorder
+        signs = None if opened.strategy.is_joined else Signs(self.line, run.superstep_timeout_s)
+        group.on_run = signs
+        self.group = group
+        self.enter(COMPILING)
+        region, task = divmod(rank, run.n_tasks)
+        seat = Seat(
+            job,
+            topology,
+            rank,
+            opened.placement,
+            group,
+            wire,
+            run.backend,
+            run.threads,
+            _Initial(opened, task),
+            run.superstep_timeout_s,
+            check=_both(signs, None if guest is None else guest.check),
+            servers=reunion,
+            n_first=run.n_first,
+            start_s=len(STEPS) * run.start_timeout_s,
+        )
+        self.engine = engine = opened.strategy.engine(seat) or Replica(opened.strategy, seat)
+        if run.journals and isinstance(engine, Replica):
+            assert engine.wire is not None and not isinstance(engine.wire, Wire)
+            stack.callback(engine.wire.close)
+        engine.bind(job.data)
+        opened.forget()
+        saver = Saver(self.line, run, rank, engine) if run.checkpoints else None
+        loop: Loop
+        n_first = run.n_first or run.n_groups
+        watcher = Progress()
+        if task == 0:
+            watcher = Reporter(self.line, run.interval_s, region, lambda: loop.own)
+
+        def on_epoch(epoch: int, stop: bool) -> bool:
+            if guest is not None:
+                guest.check()
+            group.cross()
+            return engine.agree(epoch, stop or (saver is None and self._is_leaving(region)))
+
+        self.loop = loop = Loop(
+            job,
+            engine,
+            watcher,
+            run.begun,
+            is_share=True,
+            look=lambda: engine.views()["parameter"],
+            on_iteration=lambda iteration: setattr(group.state, "iteration", iteration),
+            is_watcher=opened.strategy.is_joined or region == 0,
+            before_measuring=engine.settle,
+            on_epoch=on_epoch,
+            before_end=engine.conclude,
+            own_of=lambda: (engine.own_loss, engine.own_samples),
+            part=(region % n_first, n_first),
+            deal=region // n_first,
+            is_changed_at_end=not opened.strategy.is_joined,
+            at_boundary=saver,
+        )
+        if run.resume:
+            self.enter(RESUMING)
+            self._resume(run, rank, loop, engine, None if opened.strategy.is_joined else region)
+        if isinstance(engine, Replica) and engine.first_batch:
+            loop.skip_to(engine.first_batch)
+        if saver is not None:
+            saver.loop = loop
+        self.enter(MEETING)
+        group.cross()
+        self.doing = ""
+        self.line.send(Ready(time.monotonic() - self.began))
+        loop.run()
+        self.line.send(Doing(ENDING))
+        if saver is not None:
+            saver.close()
+        if loop.is_halted:
+            self.line.send(Finished(loop.iteration, loop.iteration, is_halted=True))
+            return
+        ending = loop.finish()
+        if guest is not None:
+            guest.join(STOP_S)
+        if region == 0:  # what it has is the model
+            self.send_share()
+        if recorder is not None:
+            self.line.send(control.Trace(tuple(recorder.events), recorder.n_left_out))
+        total = dataclasses.asdict(group.spent + seat.spent)
+        spent = {**total, "peak_memory_bytes": peak_memory_bytes()}
+        staleness = {} if guest is None else dict(guest.server.staleness)
+        self.line.send(Finished(**dataclasses.asdict(ending), spent=spent, staleness=staleness))
+
+    def _is_leaving(self, region: int) -> bool:
+        """Whether the parent has said that this group is to leave."""
+        while self.line.wait(0.0):
+            found = self.line.receive(1.0)
+            if found is None:
+                raise SystemExit(0)  # the one who started it has gone
+            said, _ = found
+            self.leaves = self.leaves or (isinstance(said, Leave) and said.group == region)
+        return self.leaves
+
+    def _resume(
+        self, run: RunSpec, rank: int, loop: Loop, engine: Member, group: int | None
+    ) -> None:
+        """Go on from a checkpoint. group : whose parts count, where each has a model of its own."""
+        path = Path(run.resume)
+        opened = Checkpoints(path.parent).open(path, verify=False)
+        facts = restore(loop, opened, part_name(rank), group, run.earlier_s)
+        if "aside" in facts:  # else it was one task, without a strategy
+            engine.recall_aside(facts["aside"])
+
+    def _serve(self, start: Start, opened: Opened, stack: ExitStack) -> None:
+        """A server's life."""
+        from horn.strategies.parameter_server.serving import serve
+
+        run, rank = opened.run, start.task
+        topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
+        self.enter(JOINING)
+        meeting = Meeting(rank, opened, topology, stack, start.key, start.credential, self.enter)
+        server = _server(opened, topology, rank - topology.n_workers)
+        if run.journals:
+            self._last(meeting, server)
+            return
+        wire = meeting.server_wire()
+        self.doing = f"serving as {topology.name(rank)}"
+        self.line.send(Ready(time.monotonic() - self.began))
+        others_s = len(STEPS) * run.start_timeout_s  # tasks compile first
+        total = serve(server, wire, IDLE_TIMEOUTS * run.superstep_timeout_s, others_s)
+        spent = {**dataclasses.asdict(total), "peak_memory_bytes": peak_memory_bytes()}
+        self.line.send(Finished(spent=spent, staleness=dict(server.staleness)))
+
+    def _last(self, meeting: Meeting, server: Server) -> None:
+        """The life of a server that lasts."""
+        from horn.process.server_discovery import served
+        from horn.strategies.parameter_server.durable_server import LastingServer
+
+        run, name = meeting.run, meeting.topology.name(meeting.rank)
+
+        def ready() -> None:
+            self.doing = f"serving as {name}"
+            self.line.send(Ready(time.monotonic() - self.began))
+
+        self.enter(RESUMING)
+        spent = served(
+            meeting, LastingServer(server), IDLE_TIMEOUTS * run.superstep_timeout_s, ready
+        )
+        spent["peak_memory_bytes"] = peak_memory_bytes()
+        self.line.send(Finished(spent=spent, staleness=dict(server.staleness)))
+
+    def _guest(self, meeting: Meeting, topology: Topology, opened: Opened) -> Guest | None:
+        """The server that this task's process runs beside it, if it does."""
+        wire = meeting.guest_wire()
+        if wire is None:
+            return None
+        from horn.strategies.parameter_server.serving import Guest
+
+        server = _server(opened, topology, meeting.rank)
+        idle_s = IDLE_TIMEOUTS * opened.run.superstep_timeout_s
+        guest = Guest(server, wire, idle_s, self.report)
+        guest.start(meeting.wires(), len(STEPS) * opened.run.start_timeout_s)
+        return guest
+
+    def send_share(self) -> None:
+        """This task's part of every array, through shared memory."""
+        engine = self.engine
+        assert engine is not None
+        memory = Memory()
+        try:
+            parts = [(k, n, a) for k, found in engine.views().items() for n, a in found.items()]
+            arrays: dict[str, Array] = {}
+            for kind, name, array in parts:
+                arrays[f"{kind}/{name}"] = array
+                for axis, at in enumerate(engine.places(name)):
+                    if not isinstance(at, slice):
+                        arrays[f"{kind}/{name}@{axis}"] = np.ascontiguousarray(at, np.int64)
+            specs = memory.add(arrays, "share")
+            told = []
+            for kind, name, array in parts:
+                key = f"{kind}/{name}"
+                places: list[Any] = []
+                for axis, at in enumerate(engine.places(name)):
+                    if isinstance(at, slice):
+                        places.append((at.start or 0, at.stop, at.step or 1))
+                    else:
+                        places.append((specs[f"{key}@{axis}"].offset, len(at)))
+                told.append(
+                    Part(kind, name, array.dtype.str, array.shape, specs[key].offset, tuple(places))
+                )
+            self.line.send(control.Share(tuple(told)), memory.descriptors)
+        finally:
+            memory.close()
+
+    def report(self, error: BaseException) -> None:
+        """The last word of a task that failed: the first that a thread has."""
+        with self._reporting:
+            if self._is_reported:
+                return
+            self._is_reported = True
+            trouble = self.loop.trouble if self.loop is not None else None
+            try:
+                if trouble is not None:  # whoever has all shares can say which neurons it was
+                    self.send_share()
+                self.line.send(self.failed(error))
+            except OSError:
+                pass  # nobody listens any more
+
+    def failed(self, error: BaseException) -> Failed:
+        group, loop = self.group, self.loop
+        where, label = self.doing, ""
+        if group is not None and not self.doing:
+            step = group.state.step
+            group.state.fail(type(error).__name__, str(error))
+            assert group.state.failure is not None
+            where, label = group.state.failure.where, "" if step is None else step.label
+        trouble = None if loop is None else loop.trouble
+        more: dict[str, Any] = {}
+        first = 0 if _is_of_wire(error) else self.first_of_group
+
+        def called(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(in_ranks(task_name(name), first) for name in names)
+
+        if isinstance(error, BarrierTimeout):
+            more = {"absent": called(error.absent), "arrived": called(error.arrived),
+                    "hint": in_ranks(error.hint, first),
+                    "timeout_s": error.timeout_s}  # fmt: skip
+        elif isinstance(error, MemberLost):
+            more = {"lost": called(error.lost)}
+            if isinstance(error, PeerLost):
+                more["reason"] = in_ranks(error.reason, first)
+        return Failed(
+            kinds=tuple(c.__name__ for c in type(error).__mro__),
+            text=str(error)[:MAX_TEXT],
+            when=time.monotonic(),
+            where=where,
+            label=label,
+            line=line_of(error),
+            traceback="".join(traceback.format_exception(error))[-MAX_TEXT:],
+            trouble=None if trouble is None else dataclasses.astuple(trouble),
+            **more,
+        )
+
+
+def _both(
+    first: Callable[[], None] | None, second: Callable[[], None] | None
+) -> Callable[[], None] | None:
+    if first is None or second is None:
+        return first or second
+
+    def both() -> None:
+        first()
+        second()
+
+    return both
+
+
+def _server(opened: Opened, topology: Topology, number: int) -> Server:
+    """Server ``number`` of the job's strategy."""
+    job = opened.job
+    cut = pieces(job.network, opened.placement, topology, job.dtype)
+    return opened.strategy.server(job, number, cut, topology)
+
+
+class _Initial(Mapping[str, Array]):
+    """This task's share of each initial array, copied piece by piece when it is asked for: at no
+    time is more of the whole in this process's memory than a piece.
+    """
+
+    def __init__(self, opened: Opened, task: int) -> None:
+        self.opened, network = opened, opened.job.network
+        self.share = Share(network, task, opened.run.n_tasks)
+        self.at = homes(network, opened.placement)
+        self.whole = {**opened.parameters, **opened.states}
+
+    def __getitem__(self, name: str) -> Array:
+        part = self.share.part(self.whole[name], self.at[name])
+        copy = np.empty(part.shape, part.dtype)
+        step = max(COPIED_AT_ONCE * len(part) // max(part.size, 1), 1)
+        for start in range(0, len(part), step):
+            copy[start : start + step] = part[start : start + step]
+            self.opened.forget()
+        return copy
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.whole)
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+
+def in_ranks(text: str, first: int) -> str:
+    """Tasks of a group by their rank, of which its ``first`` is given: task 1 -> task 3."""
+    return re.sub(r"\btask (\d+)", lambda found: f"task {first + int(found[1])}", text)
+
+
+def _is_of_wire(error: BaseException) -> bool:
+    """Whether it was met between batches, where all go by their ranks."""
+    met: BaseException | None = error
+    while met is not None:
+        frames = traceback.walk_tb(met.__traceback__)
+        if any(getattr(frame.f_locals.get("self"), "goes_by_ranks", False) for frame, _ in frames):
+            return True
+        met = met.__cause__
+    return False
+
+
+def _plain(value: Any) -> float | int | None:
+    plain: float | int | None = value.item() if isinstance(value, np.generic) else value
+    return plain
+
+
+def _be_called(name: str) -> None:
+    """For ps and top."""
+    ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15])
+
+
+def main() -> int:
+    """Run one task; 0 if it went well, else 1, with the reason sent to the parent."""
+    gc.freeze()  # what was imported stays; collecting it was put off until here (family.py)
+    gc.enable()
+    control, stack_file = map(int, sys.argv[1:3])
+    for fd in (control, stack_file):
+        os.set_inheritable(fd, False)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, file=stack_file, all_threads=False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
+    line = Line(socket.socket(fileno=control))
+    try:
+        Process(line).run()
+    except Exception:
+        return 1
+    return 0
+
+
+def end(code: int) -> NoReturn:
+    """Nothing is left to do, and to take an interpreter down takes a tenth of a second."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    end(main())

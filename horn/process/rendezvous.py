@@ -1,0 +1,213 @@
+"""How a rank finds the others: through ZooKeeper, and then over its transports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from horn.coordination.barrier import Members, RegionBarrier
+from horn.coordination.membership import Membership
+from horn.coordination.roster import Entry, Publication, Registration, Roster, Table
+from horn.coordination.session import Coordinator
+from horn.process.control import CONNECTING, STEPS, WAITING
+from horn.process.job_spec import Opened
+from horn.runtime.group import Group
+from horn.security.keys import Credential
+from horn.strategies import Topology
+from horn.transport import Place, Transport, open_transport
+
+SESSION_S = 20.0
+
+
+class Meeting:
+    """One rank meets the others: registers its endpoints, waits for theirs, connects.
+
+    rank : of a task or of a server. key : the job's, for what leaves the host. credential :
+    the job's, for ZooKeeper. What it opens is closed with ``stack``. enter : is told of steps of
+    the start.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        opened: Opened,
+        topology: Topology,
+        stack: ExitStack,
+        key: bytes | None = None,
+        credential: Credential | None = None,
+        enter: Callable[[int], None] = lambda step: None,
+    ) -> None:
+        run = opened.run
+        self.enter = enter
+        self.key = key
+        self.rank, self.run, self.topology, self.stack = rank, run, topology, stack
+        self.is_joined = opened.strategy.is_joined
+        self.region, self.task = divmod(rank, topology.n_tasks)
+        is_server = rank >= topology.n_workers
+        coord = Coordinator(
+            run.hosts, session_s=SESSION_S, credential=credential, silence_s=run.silence_s
+        )
+        stack.enter_context(coord)
+        self.coord = coord
+        self._memberships: dict[str, Membership] = {}
+        self.own: Registration | Membership | None = None
+        self._table: Table | None = None
+        # Who finds servers that come and go watches them; else the table says where they are.
+        self.servers = self.membership(coord.paths.servers(run.job)) if run.journals else None
+        self._wire: Transport | None = None
+        self._guest: Transport | None = None
+        if opened.strategy.has_messages and not run.journals:
+            self._wire = self._open(topology.n_ranks, rank, f"{run.job}/wire")
+        if run.guests and rank < topology.n_servers:
+            self._guest = open_transport(run.url, self._place(topology.server(rank)))
+        if is_server and run.journals:
+            return  # it registers once it has come back: ``process/server_discovery.py``
+        servers = coord.paths.servers(run.job)
+        if is_server:
+            assert self._wire is not None
+            self.own = self._registration(servers)
+            self.join(self.own, rank - topology.n_workers, self._wire.endpoint)
+            return
+        n, number, job = topology.n_tasks, self.task, f"{run.job}/group {self.region}"
+        if self.is_joined:
+            n, number, job = topology.n_workers, rank, run.job
+        self._steps = self._open(n, number, job)
+        wire = "" if self._wire is None else self._wire.endpoint
+        folder = coord.paths.members(run.job, self.region)
+        # Who publishes looks at all folders before the others join: then these are there.
+        self.own = self.membership(folder) if self._publishes else self._registration(folder)
+        self.join(self.own, self.task, self._steps.endpoint, wire=wire)
+        if self._guest is not None:
+            self.join(self._registration(servers), rank, self._guest.endpoint)
+
+    def join(
+        self, where: Registration | Membership, number: int, endpoint: str, **info: str
+    ) -> None:
+        """Take a place. Whoever held it in an earlier epoch is fenced, if it still lives."""
+        epoch = self.run.epoch
+        where.join(
+            str(number),
+            endpoint,
+            info={"pid": os.getpid(), "epoch": epoch, **info},
+            replace=epoch > 0,
+        )
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all ranks of the job meet, not a group's tasks alone."""
+        return not self.run.journals and (self.is_joined or self._wire is not None)
+
+    @property
+    def _publishes(self) -> bool:
+        """Whether this rank writes the table that the others read."""
+        return self.rank == (0 if self._is_whole else self.region * self.topology.n_tasks)
+
+    def table(self) -> Table:
+        """Who they all are, once all are there. Of its barrier's members the roster tells."""
+        if self._table is not None:
+            return self._table
+        self.enter(WAITING)
+        run, topology, paths = self.run, self.topology, self.coord.paths
+        wait_s = len(STEPS) * run.start_timeout_s  # for all that others do before they join
+        first = 0 if self._is_whole else self.region
+        groups = range(topology.n_groups) if self._is_whole else [self.region]
+        counts = {paths.members(run.job, group): topology.n_tasks for group in groups}
+        if self._is_whole and topology.n_servers:
+            counts[paths.servers(run.job)] = topology.n_servers
+        path = paths.table(run.job, first, run.epoch)
+        if self._publishes:
+            assert isinstance(self.own, Membership)
+            self.coord.ensure(*counts)
+            members = {folder: self.membership(folder, is_made=True) for folder in counts}
+            publication = Publication(self.coord, path, members, run.epoch)
+            self.stack.callback(publication.close)
+            self._table = publication.publish(counts, wait_s)
+            self.roster: Members = self.own
+        else:
+            assert isinstance(self.own, Registration)
+            publisher = paths.members(run.job, first), "0"
+            roster = Roster(self.coord, path, publisher, self.own)
+            self.stack.callback(roster.close)
+            self._table = roster.wait(counts, wait_s)
+            self.roster = roster
+        return self._table
+
+    def membership(self, folder: str, *, is_made: bool = False) -> Membership:
+        """Of a folder, all of whose members this rank watches."""
+        if folder not in self._memberships:
+            found = self._memberships[folder] = Membership(self.coord, folder, is_made=is_made)
+            self.stack.callback(found.close)
+        return self._memberships[folder]
+
+    def _registration(self, folder: str) -> Registration:
+        found = Registration(self.coord, folder)
+        self.stack.callback(found.close)
+        return found
+
+    def _place(self, rank: int) -> Place:
+        run = self.run
+        return Place(rank, self.topology.n_ranks, f"{run.job}/wire", run.epoch, self.key)
+
+    def _open(self, n: int, number: int, job: str) -> Transport:
+        place = Place(number, n, job, self.run.epoch, self.key)
+        return self.stack.enter_context(open_transport(self.run.url, place))
+
+    def _entries(self, group: int) -> list[Entry]:
+        """Of a group's tasks."""
+        return self.table().folders[self.coord.paths.members(self.run.job, group)]
+
+    def group(self) -> Group:
+        """The connection for supersteps."""
+        run = self.run
+        regions = range(self.topology.n_groups) if self.is_joined else [self.region]
+        endpoints = [task.endpoint for region in regions for task in self._entries(region)]
+        wires = [] if self._wire is None else self.wires()
+        self.enter(CONNECTING)
+        self._steps.connect(endpoints, run.start_timeout_s)
+        if self._wire is not None:
+            self._wire.connect(wires, run.start_timeout_s)
+        names = [str(task) for task in range(self.topology.n_tasks)]
+        barrier = RegionBarrier(
+            self.coord,
+            self.coord.paths.barrier(run.job, self.region),
+            str(self.task),
+            names,
+            epoch=run.epoch,
+            membership=self.roster,
+        )
+        self.stack.callback(barrier.close)
+        return Group(
+            self._steps,
+            timeout_s=run.superstep_timeout_s,
+            agree_timeout_s=run.start_timeout_s,
+            barrier=barrier,
+            every_superstep=run.barrier == "zookeeper",
+        )
+
+    def wires(self) -> list[str]:
+        """The endpoints of all ranks for messages between batches."""
+        groups = range(self.topology.n_groups)
+        found = [task.wire for group in groups for task in self._entries(group)]
+        if self.topology.n_servers:
+            servers = self.table().folders[self.coord.paths.servers(self.run.job)]
+            found += [server.endpoint for server in servers]
+        return found
+
+    def wire(self) -> Transport | None:
+        """The connection for messages between batches, if the strategy has some; connected, for a
+        task, by ``group``.
+        """
+        return self._wire
+
+    def server_wire(self) -> Transport:
+        """That of a server with a process of its own."""
+        assert self._wire is not None
+        endpoints = self.wires()
+        self.enter(CONNECTING)
+        self._wire.connect(endpoints, self.run.start_timeout_s)
+        return self._wire
+
+    def guest_wire(self) -> Transport | None:
+        """That of the server in this process, to be connected by it."""
+        return self._guest

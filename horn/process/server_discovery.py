@@ -1,0 +1,163 @@
+"""How tasks find servers that come back, and servers learn who has come back: through ZooKeeper.
+
+What is asked for often is kept here; it is read again when the folder's membership has changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from horn.coordination.membership import Change, Member, Membership
+from horn.process.rendezvous import Meeting
+from horn.strategies._seat import Found
+from horn.strategies.parameter_server.durable import serve
+from horn.strategies.parameter_server.durable_server import LastingServer
+from horn.strategies.parameter_server.journal import Journal
+from horn.strategies.parameter_server.server_links import Hub
+from horn.strategies.parameter_server.task_links import URLS
+from horn.training.journals import EPOCHS
+from horn.transport import Place
+
+PAUSE_S = 2.0  # who did nothing for so long asks ZooKeeper whose place it is
+
+
+class Watched:
+    """The members of one folder as they were when it last changed."""
+
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership
+        self._changed = threading.Event()
+        self._changed.set()
+        self._members: dict[str, Member] = {}
+        self._unsubscribe = membership.subscribe(self._note)
+
+    def _note(self, change: Change) -> None:
+        self._changed.set()
+
+    def members(self) -> dict[str, Member]:
+        if self._changed.is_set():
+            self._changed.clear()
+            self._members = self.membership.members()
+        return self._members
+
+    def close(self) -> None:
+        self._unsubscribe()
+
+
+class Reunion:
+    """A rank's eyes on who is there, where servers last.
+
+    Raises
+    ------
+    SessionLost, Fenced : this process has lost its place.
+    """
+
+    def __init__(self, meeting: Meeting) -> None:
+        self.meeting, self.run = meeting, meeting.run
+        self._groups: list[Watched] = []  # a server's: they come and go, too
+        if self._is_server:
+            self._watch(meeting.topology.n_groups)
+        assert meeting.servers is not None
+        self._servers = Watched(meeting.servers)
+        self._looked = time.monotonic()
+
+    def close(self) -> None:
+        for watched in (*self._groups, self._servers):
+            watched.close()
+
+    def place(self) -> Place:
+        """This rank's on its links."""
+        meeting, run = self.meeting, self.run
+        topology = meeting.topology
+        rank = meeting.rank
+        number = rank - topology.n_workers if rank >= topology.n_workers else rank
+        return Place(number, run.n_tasks, f"{run.job}/servers", run.epoch, meeting.key)
+
+    def find(self, server: int) -> Found | None:
+        """Where a server is now."""
+        member = self._servers.members().get(str(server))
+        return None if member is None else Found(member.endpoint, int(member.info["epoch"]))
+
+    def epoch(self, group: int) -> int:
+        """The highest of a group's tasks."""
+        self._watch(group + 1)  # it may have come later
+        found = self._groups[group].members().values()
+        return max((int(member.info["epoch"]) for member in found), default=0)
+
+    def _watch(self, n_groups: int) -> None:
+        while len(self._groups) < n_groups:
+            folder = self.meeting.coord.paths.members(self.run.job, len(self._groups))
+            self._groups.append(Watched(self.meeting.membership(folder)))
+
+    def is_anybody_there(self) -> bool:
+        """Whether a task of any group is registered."""
+        return any(watched.members() for watched in self._groups)
+
+    def check(self) -> None:
+        """That this process still has its place. After a pause it asks; else it has been told."""
+        now, looked = time.monotonic(), self._looked
+        self._looked = now
+        mine = self.meeting.servers if self._is_server else self.meeting.own
+        assert mine is not None
+        if now - looked > PAUSE_S:
+            mine.confirm()
+        mine.check()
+
+    @property
+    def _is_server(self) -> bool:
+        return self.meeting.rank >= self.meeting.topology.n_workers
+
+
+def served(
+    meeting: Meeting, lasting: LastingServer, idle_s: float, ready: Callable[[], None]
+) -> dict[str, Any]:
+    """A server's life: it comes back from its journal, registers, is ``ready``, and serves until it
+    is done. Where its time went, and what it had to do with those who came back: n_stale messages
+    of an epoch that is over, n_repeated pieces of pushes, n_replayed messages of the journal.
+    """
+    run = meeting.run
+    reunion = Reunion(meeting)
+    stack = meeting.stack
+    stack.callback(reunion.close)
+    scheme = run.url.partition("://")[0]
+    url = run.url if scheme == "tcp" else URLS[scheme]
+    n_tasks = run.n_tasks
+
+    def is_stale(rank: int, epoch: int) -> bool:
+        group = rank // n_tasks
+        if group < lasting.server.topology.n_groups:  # else nobody of it has joined yet
+            lasting.fence(group, reunion.epoch(group))
+        return lasting.is_stale(group, epoch)
+
+    hub = Hub(url, reunion.place(), is_stale)
+    stack.callback(hub.close)
+    number = lasting.server.number
+    journal = Journal(Path(run.journals) / f"server-{number}")
+    stack.callback(journal.close)
+    state, since = journal.recover()
+    if state is not None:
+        lasting.restore(state.facts, state.arrays)
+    n_replayed = 0
+    for message in since:
+        n_replayed += 1
+        block = message.arrays[0] if message.arrays else None
+        lasting.on(message.src, message.meta, block, message.epoch)
+    # One that was done before must not end again before anybody has come.
+    groups = run.groups or range(run.n_groups)
+    if lasting.expect(groups, run.epoch - run.epoch % EPOCHS):
+        journal.save(*lasting.state())
+    assert meeting.servers is not None
+    meeting.join(meeting.servers, number, hub.endpoint)
+    ready()
+    spent = serve(lasting, hub, journal, reunion, idle_s)
+    return {
+        **dataclasses.asdict(spent),
+        "n_stale": hub.n_stale + lasting.n_stale,
+        "n_repeated": lasting.n_repeated,
+        "n_replayed": n_replayed,
+    }

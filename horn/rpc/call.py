@@ -1,0 +1,166 @@
+"""One call to a service, as its handler sees it; what peers may take; how calls fail."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from horn.errors import HornError, ProtocolError
+from horn.rpc import protocol as calls
+from horn.wire.admission import Limits, room
+
+
+class Quotas(Limits, frozen=True, kw_only=True):
+    """What strangers and peers may take. A peer has at most ``calls_per_peer`` times
+    ``WINDOW_BYTES`` in each direction under way.
+    """
+
+    connections: int = msgspec.field(default_factory=room)
+    calls: int = 64
+    calls_per_peer: int = 8
+    max_timeout_s: float = 600.0
+    ban_s: float = 10.0  # for which nothing is heard of a peer that broke the rules
+
+
+@dataclass
+class Counters:
+    """Since the start. ``n_malformed``: frames whose sender was cut off; ``n_refused``: calls."""
+
+    n_calls: int = 0
+    n_refused: int = 0
+    n_malformed: int = 0
+    n_late: int = 0
+
+
+class Sender(Protocol):
+    """What a call needs of its service."""
+
+    quotas: Quotas
+
+    def put(self, peer: bytes, parts: Sequence[bytes | memoryview]) -> None:
+        """Send parts to a peer; from any thread."""
+
+
+class Over(Exception):
+    """Nobody waits for this call any more; a handler lets it pass."""
+
+
+class Call:
+    """One call, as its handler sees it. ``who``: "client", "worker", "job" or "open"; ``job``: its
+    id, for a job. ``deadline``: on the monotonic clock.
+    """
+
+    def __init__(
+        self, service: Sender, peer: bytes, ask: calls.Ask, request: Any, who: str, address: str
+    ) -> None:
+        self.request, self.address = request, address
+        self.role, _, self.job = who.partition(":")
+        self.number, self.size = ask.call, ask.size
+        self.deadline = time.monotonic() + min(ask.timeout_s, service.quotas.max_timeout_s)
+        self._service, self._peer, self._who = service, peer, who
+        self._changed = threading.Condition()
+        self._chunks: deque[bytes | memoryview] = deque()
+        self._n_to_come = ask.size  # bytes of the body that the peer has still to send
+        self._n_granted = calls.WINDOW_BYTES  # of which it may send these
+        self._n_credit = calls.WINDOW_BYTES  # that may be sent to it
+        self._over = ""
+
+    @property
+    def is_over(self) -> bool:
+        """The caller has gone, or its time has passed: nothing more needs to be done."""
+        return bool(self._over)
+
+    def read(self) -> Iterator[bytes | memoryview]:
+        """The body, in portions as they come. Raises Over."""
+        n_left = self.size
+        while n_left:
+            with self._changed:
+                while not self._chunks:
+                    self._wait()
+                data = self._chunks.popleft()
+                n_left -= len(data)
+                self._n_granted += len(data)
+            if n_left:
+                self.say(calls.Grant(self.number, len(data)))
+            yield data
+
+    def say(self, frame: calls.Frame, *raw: bytes | memoryview) -> None:
+        """Send. Raises Over."""
+        if self._over:
+            raise Over(self._over)
+        self._service.put(self._peer, [calls.encode(frame), *raw])
+
+    def send(self, body: Iterable[bytes | memoryview]) -> None:
+        """Send a body, as fast as it is read."""
+        for portion in body:
+            view = memoryview(portion)
+            for at in range(0, len(view), calls.CHUNK_BYTES):
+                data = view[at : at + calls.CHUNK_BYTES]
+                with self._changed:
+                    while self._n_credit < len(data):
+                        self._wait()
+                    self._n_credit -= len(data)
+                self.say(calls.Chunk(self.number), bytes(data))
+        self.say(calls.End(self.number))
+
+    def end(self, reason: str) -> None:
+        """From now on it is over. From any thread."""
+        with self._changed:
+            self._over = self._over or reason
+            self._changed.notify_all()
+
+    def take(self, frame: calls.Frame, raw: bytes | memoryview) -> None:
+        """A frame of the caller's. Raises ProtocolError."""
+        with self._changed:
+            if isinstance(frame, calls.Chunk):
+                if len(raw) > min(self._n_granted, self._n_to_come):
+                    raise ProtocolError("more of a body than was granted")
+                self._n_granted -= len(raw)
+                self._n_to_come -= len(raw)
+                self._chunks.append(raw)
+            elif isinstance(frame, calls.Grant):
+                self._n_credit += frame.n_bytes
+                if self._n_credit > calls.WINDOW_BYTES:
+                    raise ProtocolError("more granted than was sent")
+            elif isinstance(frame, calls.Cancel):
+                self._over = self._over or "cancelled"
+            elif not isinstance(frame, calls.End) or self._n_to_come:
+                raise ProtocolError(f"{type(frame).__name__} from a caller")
+            self._changed.notify_all()
+
+    def _wait(self) -> None:
+        if self._over:
+            raise Over(self._over)
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise Over("deadline")
+        self._changed.wait(left)
+
+
+@dataclass(frozen=True)
+class Op:
+    """One thing that can be asked for. ``handler`` gives a struct, or one and a body."""
+
+    request: msgspec.msgpack.Decoder[Any]
+    handler: Callable[[Call], msgspec.Struct | tuple[msgspec.Struct, Iterable[bytes | memoryview]]]
+    roles: frozenset[str]
+    max_body: int
+    is_audited: bool
+
+
+class Busy(HornError):
+    """The service has too many calls; try again."""
+
+
+class Late(HornError):
+    """The service has not finished in the time that the caller gave it."""
+
+
+class ServiceFailed(HornError):
+    """A bug in a handler."""

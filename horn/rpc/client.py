@@ -1,0 +1,276 @@
+"""The other end of a service: one call at a time, each with a deadline."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Self, TypeVar
+
+import msgspec
+import zmq
+
+from horn import errors
+from horn.errors import ClusterError, HornError, NotAllowed, ProtocolError, Timeout
+from horn.rpc import protocol as calls
+from horn.security.keys import Key
+from horn.transport._zeromq import LIMITS
+from horn.wire.connection import event_of
+from horn.wire.zap import job_pair, pair_of
+
+TIMEOUT_S = 10.0
+FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+MAX_FAILED = 3  # handshakes without a reason, after which it is the key
+_RAISED = ("JobError", "NotFound", "Conflict", "NotAllowed", "ProtocolError", "ClusterError",
+           "Timeout")  # fmt: skip
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class Access:
+    """The keys of a caller: its own pair, which says its role, and whom it expects to answer."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+    service: bytes
+
+    @classmethod
+    def of(cls, key: Key, role: str, service: str) -> Access:
+        """For a holder of the cluster's key, as "client" or "worker", to the service so called."""
+        return cls(*pair_of(key.role(role)), pair_of(key.service(service))[0])
+
+    @classmethod
+    def of_job(cls, job_key: bytes, public: bytes) -> Access:
+        """For a task, which has the key of its job and was told the service's public key."""
+        return cls(*job_pair(job_key), public)
+
+
+class Client:
+    """Calls the service at ``endpoint``. access : None, if that has no key.
+
+    Raises
+    ------
+    NotAllowed : the service refuses this key, or this role may not do that.
+    ClusterError : nobody answers in time, or the call failed there. Other errors of horn: as the
+    handler raised them.
+    """
+
+    def __init__(self, endpoint: str, access: Access | None = None) -> None:
+        self.endpoint = endpoint
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._credit = 0
+        self._n_failed = 0
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        with ExitStack() as stack:
+            stack.callback(self._context.term)
+            self._socket = stack.enter_context(self._context.socket(zmq.DEALER))
+            for option, value in LIMITS.items():
+                self._socket.set(option, value)
+            self._socket.set(zmq.LINGER, 0)
+            self._socket.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
+            self._socket.set(zmq.ROUTING_ID, b"\1" + secrets.token_bytes(15))
+            self._socket.set(zmq.IPV6, int("[" in endpoint))
+            if access is not None:
+                self._socket.set(zmq.CURVE_PUBLICKEY, access.public)
+                self._socket.set(zmq.CURVE_SECRETKEY, access.secret)
+                self._socket.set(zmq.CURVE_SERVERKEY, access.service)
+            self._monitor = stack.enter_context(self._socket.get_monitor_socket(FAILED))
+            stack.callback(self._socket.disable_monitor)
+            try:
+                self._socket.connect(endpoint)
+            except zmq.ZMQError as error:
+                raise ClusterError(f"cannot connect to {endpoint!r}: {error}") from error
+            self._stack = stack.pop_all()
+
+    def call(
+        self,
+        op: str,
+        request: msgspec.Struct,
+        reply: type[S],
+        *,
+        body: Iterable[bytes | memoryview] = (),
+        size: int = 0,
+        timeout_s: float = TIMEOUT_S,
+    ) -> S:
+        """Ask, and wait for the answer. ``body``: ``size`` bytes that go with it."""
+        with self._lock:
+            ends = time.monotonic() + timeout_s
+            number = self._ask(op, request, size, timeout_s)
+            answer = self._send_body(number, op, body, ends) if size else None
+            while not isinstance(answer, calls.Answer):
+                answer, _ = self._receive(number, op, ends)
+            return self._parsed(op, answer, reply)
+
+    def download(
+        self,
+        op: str,
+        request: msgspec.Struct,
+        reply: type[S],
+        *,
+        max_bytes: int,
+        timeout_s: float = TIMEOUT_S,
+    ) -> tuple[S, Iterator[bytes]]:
+        """As ``call``, with a body that comes back; its portions must be read, or closed, before
+        another call. ProtocolError if it has more than ``max_bytes``.
+        """
+        self._lock.acquire()
+        try:
+            ends = time.monotonic() + timeout_s
+            number = self._ask(op, request, 0, timeout_s)
+            answer = None
+            while not isinstance(answer, calls.Answer):
+                answer, _ = self._receive(number, op, ends)
+            parsed = self._parsed(op, answer, reply)
+            portions = self._body(number, op, ends, max_bytes if answer.size else -1)
+        except BaseException:
+            self._lock.release()
+            raise
+        return parsed, _Portions(portions, self._lock)
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, op: str, request: msgspec.Struct, size: int, timeout_s: float) -> int:
+        number = next(self._numbers)
+        raw = msgspec.Raw(msgspec.msgpack.encode(request))
+        ask = calls.Ask(number, calls.VERSION, op, timeout_s, raw, size)
+        self._credit = calls.WINDOW_BYTES
+        self._put(op, [calls.encode(ask)], time.monotonic() + timeout_s)
+        return number
+
+    def _send_body(
+        self, number: int, op: str, body: Iterable[bytes | memoryview], ends: float
+    ) -> calls.Frame | None:
+        """The answer, if it came before all was sent."""
+        for portion in body:
+            view = memoryview(portion)
+            for at in range(0, len(view), calls.CHUNK_BYTES):
+                data = view[at : at + calls.CHUNK_BYTES]
+                while self._credit < len(data):
+                    frame, _ = self._receive(number, op, ends)
+                    if isinstance(frame, calls.Answer):
+                        return frame
+                self._credit -= len(data)
+                self._put(op, [calls.encode(calls.Chunk(number)), bytes(data)], ends)
+        return None
+
+    def _body(self, number: int, op: str, ends: float, n_left: int) -> Iterator[bytes]:
+        if n_left < 0:
+            return
+        try:
+            while True:
+                frame, raw = self._receive(number, op, ends)
+                if isinstance(frame, calls.End):
+                    number = 0
+                    return
+                if isinstance(frame, calls.Chunk):
+                    n_left -= len(raw)
+                    if n_left < 0:
+                        raise ProtocolError(f"{op} at {self.endpoint}: more bytes than expected")
+                    self._put(op, [calls.encode(calls.Grant(number, len(raw)))], ends)
+                    yield bytes(raw)
+        finally:
+            if number:  # not read to its end
+                self._put(op, [calls.encode(calls.Cancel(number))], ends + 1.0)
+
+    def _put(self, op: str, parts: list[bytes], ends: float) -> None:
+        while True:
+            try:
+                self._socket.send_multipart(parts, zmq.DONTWAIT)
+                return
+            except zmq.Again:
+                self._wait(zmq.POLLOUT, op, ends)
+
+    def _receive(self, number: int, op: str, ends: float) -> tuple[calls.Frame, bytes | memoryview]:
+        """The next frame of a call; raises the problem if it is one."""
+        while True:
+            try:
+                parts = self._socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                self._wait(zmq.POLLIN, op, ends)
+                continue
+            frame, raw = calls.decode(parts)
+            if frame.call != number:
+                continue  # of a call that was given up
+            if isinstance(frame, calls.Problem):
+                raise self._error(frame, op)
+            if isinstance(frame, calls.Grant):
+                self._credit += frame.n_bytes
+            return frame, raw
+
+    def _wait(self, event: int, op: str, ends: float) -> None:
+        left = ends - time.monotonic()
+        if left <= 0:
+            raise ClusterError(f"no answer to {op!r} from {self.endpoint} in time")
+        zmq.zmq_poll([(self._socket, event), (self._monitor, zmq.POLLIN)], int(left * 1000) + 1)
+        while self._monitor.poll(0):
+            kind = event_of(self._monitor)
+            self._n_failed += 1
+            if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH or self._n_failed >= MAX_FAILED:
+                raise NotAllowed(
+                    f"{self.endpoint} refuses this key (or is another service than expected); use "
+                    f"the key file of its cluster"
+                )
+
+    def _error(self, problem: calls.Problem, op: str) -> HornError:
+        if problem.kind in _RAISED:
+            kind: type[HornError] = getattr(errors, problem.kind)
+            return kind(problem.text)
+        if problem.kind == "Late":
+            return Timeout(problem.text)
+        return ClusterError(problem.text or f"{op} failed at {self.endpoint}")
+
+    def _parsed(self, op: str, answer: calls.Answer, reply: type[S]) -> S:
+        try:
+            return msgspec.msgpack.decode(answer.reply, type=reply)
+        except (ValueError, RecursionError, OverflowError) as error:
+            raise ProtocolError(f"answer to {op!r} from {self.endpoint}: {error}") from None
+
+
+class _Portions(Iterator[bytes]):
+    """A body; lets the next call in when it ends."""
+
+    def __init__(self, portions: Iterator[bytes], lock: threading.Lock) -> None:
+        self._portions, self._lock, self._is_open = portions, lock, True
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._portions)
+        except BaseException:
+            self._end()
+            raise
+
+    def close(self) -> None:
+        if self._is_open:
+            close = getattr(self._portions, "close", None)
+            if close is not None:
+                close()
+            self._end()
+
+    def _end(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,338 @@
+"""Calls to an agent: requests, answers and files, for those whose key says that they may.
+
+One thread owns the socket; each call runs its handler in a thread of its own, so a slow one holds
+nobody up. What a peer may cost is bounded before it is let in and while it is here: connections and
+failures per address, calls and bytes per peer, a deadline per call. Who breaks the rules is cut off
+and counted; the others do not notice. Source: docs/notes/0060; reference faults, controls 3, 9, 13.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
+
+import msgspec
+import zmq
+
+from horn.errors import HornError, JobError, NotAllowed, ProtocolError
+from horn.rpc import protocol as calls
+from horn.rpc.call import Busy, Call, Counters, Late, Op, Over, Quotas, ServiceFailed
+from horn.security.audit import Audit
+from horn.security.keys import SERVICE_ROLES, Key
+from horn.transport._zeromq import LIMITS, is_loopback
+from horn.wire.admission import Admission
+from horn.wire.zap import ZAP_DOMAIN, Gate, Zap, job_pair, pair_of
+
+__all__ = ["ROLES", "Call", "Over", "Quotas", "Service"]
+
+logger = logging.getLogger(__name__)
+
+ROLES = (*SERVICE_ROLES, "job", "open")  # "open": anybody, where there is no key
+STOP_S = 5.0  # for handlers to end
+LOOK_S = 0.5  # how often deadlines are looked at
+AT_ONCE = 64  # frames between two looks at what else there is to do
+
+
+class Service:
+    """Answers calls at ``url`` (``tcp://host:port``, port 0 for any) once it is started.
+
+    key : encrypts and tells roles apart; without one, only loopback is listened on and everybody is
+    "open". name : of this service; its CURVE pair is derived from key and name, so a caller knows
+    that it speaks to this one. ``endpoint`` and ``public`` are for those who call.
+
+    Raises
+    ------
+    JobError : it can be reached from other hosts, and there is no key; or it cannot listen.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        key: Key | None,
+        *,
+        quotas: Quotas | None = None,
+        audit: Audit | None = None,
+    ) -> None:
+        host, separator, port = url.removeprefix("tcp://").rpartition(":")
+        if not url.startswith("tcp://") or not separator or not port.isdigit():
+            raise JobError(f"{url!r}: write tcp://host:port, port 0 for any free one")
+        if key is None and not is_loopback(host):
+            raise JobError(
+                f"{url!r} can be reached from other hosts, and there is no key: make one with "
+                f"horn keygen, or listen on 127.0.0.1"
+            )
+        self.name, self.quotas = name, quotas or Quotas()
+        self.audit = audit or Audit()
+        self.counters = Counters()
+        self.public = b""
+        self._key, self._ops = key, dict[str, Op]()
+        self._calls: dict[tuple[bytes, int], Call] = {}
+        self._threads: set[threading.Thread] = set()
+        self._banned: dict[bytes, float] = {}
+        self._out: deque[tuple[bytes, Sequence[bytes | memoryview]]] = deque()
+        self._lock = threading.Lock()
+        self._is_closing = False
+        self._thread: threading.Thread | None = None
+        self._zap: Zap | None = None
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.gate = Gate(self.audit, f"service {name}")
+        try:
+            self._open(host, port)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, host: str, port: str) -> None:
+        self._router = self._context.socket(zmq.ROUTER)
+        for option, value in LIMITS.items():
+            self._router.set(option, value)
+        self._router.set(zmq.LINGER, 0)
+        self._router.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
+        self._router.set(zmq.SNDHWM, 1000)  # bytes are bounded by what is granted
+        self._router.set(zmq.ROUTER_MANDATORY, 1)
+        self._router.set(zmq.IPV6, int("[" in host))
+        if self._key is not None:
+            self.public, secret = pair_of(self._key.service(self.name))
+            for role in SERVICE_ROLES:
+                self.gate.admit(pair_of(self._key.role(role))[0], role)
+            self._zap = Zap(self._context, self.gate)
+            self._router.set(zmq.CURVE_SERVER, 1)
+            self._router.set(zmq.CURVE_SECRETKEY, secret)
+            self._router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+            self._router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        self.admission = Admission(
+            self._context, self._router, self.quotas, self.audit, self.gate.where
+        )
+        try:
+            self._router.bind(f"tcp://{host}:{port}")
+        except zmq.ZMQError as error:
+            raise JobError(f"cannot listen on tcp://{host}:{port}: {error}") from error
+        self.endpoint = bytes(self._router.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+        self.admission.bound()
+
+    def on(
+        self,
+        op: str,
+        request: type[msgspec.Struct],
+        handler: Callable[[Call], Any],
+        roles: Iterable[str],
+        *,
+        max_body: int = 0,
+        is_audited: bool = False,
+    ) -> None:
+        """What ``op`` does, for whom. Before ``start``."""
+        allowed = frozenset(roles)
+        assert allowed and allowed <= set(ROLES), f"roles of {op}: {sorted(allowed)}"
+        decoder = msgspec.msgpack.Decoder(request)
+        self._ops[op] = Op(decoder, handler, allowed, max_body, is_audited)
+
+    def admit_job(self, job: str) -> None:
+        """From now on the tasks of ``job`` may call, in the role "job"."""
+        if self._key is not None:
+            self.gate.admit(job_pair(self._key.job(job))[0], f"job:{job}")
+
+    def forget_job(self, job: str) -> None:
+        """Its tasks may connect no more, and calls that they make are refused."""
+        if self._key is not None:
+            self.gate.forget(job_pair(self._key.job(job))[0])
+
+    def start(self) -> Self:
+        self._thread = threading.Thread(target=self._run, name="horn-service", daemon=True)
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """End all calls; returns when nothing of it is left. May be called twice."""
+        self._is_closing = True
+        if self._wake < 0:
+            return
+        os.eventfd_write(self._wake, 1)
+        if self._thread is not None:
+            self._thread.join()
+        ends = time.monotonic() + STOP_S
+        for call in list(self._calls.values()):
+            call.end("closing")
+        for thread in list(self._threads):
+            thread.join(max(ends - time.monotonic(), 0.0))
+            if thread.is_alive():
+                logger.warning("handler does not end name=%s", thread.name)
+        if hasattr(self, "admission"):
+            self.admission.close()
+        if hasattr(self, "_router"):
+            self._router.close(0)
+        if self._zap is not None:
+            self._zap.close()
+        self._context.term()
+        os.close(self._wake)
+        self._wake = -1
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # the thread
+
+    def _run(self) -> None:
+        watched: list[tuple[Any, int]] = [
+            (self._router, zmq.POLLIN),
+            (self.admission.monitor, zmq.POLLIN),
+            (self._wake, zmq.POLLIN),
+        ]
+        while not self._is_closing:
+            ready = dict(zmq.zmq_poll(watched, int(LOOK_S * 1000)))
+            if self._wake in ready:
+                os.eventfd_read(self._wake)
+            now = time.monotonic()
+            self.admission.look(now)
+            if self._router in ready:
+                for _ in range(AT_ONCE):
+                    if not self._receive(now):
+                        break
+            self._send()
+            self._end_late(now)
+
+    def _receive(self, now: float) -> bool:
+        """One message, if there is one."""
+        try:
+            frame = self._router.recv(zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            return False
+        peer, parts = frame.bytes, list[bytes | memoryview]()
+        while frame.more:
+            frame = self._router.recv(zmq.DONTWAIT, copy=False)
+            if len(parts) < 3:  # three are one too many already
+                parts.append(frame.bytes)
+        fd = int(frame.get(zmq.SRCFD))
+        self.admission.connections.spoke(fd)
+        if self._banned.get(peer, 0.0) > now:
+            return True
+        who = str(frame.get("User-Id")) if self._key is not None else "open"
+        address = str(frame.get("Peer-Address"))
+        try:
+            self._hear(peer, who, address, *calls.decode(parts))
+        except ProtocolError as error:
+            self.counters.n_malformed += 1
+            self.audit.line("malformed", address=address, key=who, reason=str(error))
+            self._ban(peer, now)
+            self.admission.connections.count(address, now)
+            self.admission.cut(fd, "malformed frame")
+        return True
+
+    def _hear(
+        self, peer: bytes, who: str, address: str, frame: calls.Frame, raw: bytes | memoryview
+    ) -> None:
+        call = self._calls.get((peer, frame.call))
+        if isinstance(frame, calls.Ask):
+            if call is not None:
+                raise ProtocolError(f"call {frame.call} twice")
+            try:
+                self._begin(peer, who, address, frame)
+            except HornError as error:
+                self.counters.n_refused += 1
+                if isinstance(error, NotAllowed):
+                    self.audit.line("refused", address=address, key=who, reason=str(error))
+                self._problem(peer, frame.call, error)
+        elif call is None:
+            self.counters.n_late += 1  # it ended meanwhile
+        elif call._who != who:
+            raise ProtocolError("a call of somebody else")
+        else:
+            call.take(frame, raw)
+
+    def _begin(self, peer: bytes, who: str, address: str, ask: calls.Ask) -> None:
+        role, _, job = who.partition(":")
+        op = self._ops.get(ask.op)
+        if ask.version != calls.VERSION:
+            raise ProtocolError(f"version {ask.version} is spoken there, {calls.VERSION} here")
+        if op is None or role not in op.roles:
+            raise NotAllowed(f"{ask.op!r} is not for a {role}")
+        if job and not self.gate.knows(who):
+            raise NotAllowed(f"job {job!r} has ended here")
+        if not 0 <= ask.size <= op.max_body:
+            raise NotAllowed(f"{ask.op!r} takes at most {op.max_body} bytes, not {ask.size}")
+        n_own = sum(1 for other, _ in list(self._calls) if other == peer)
+        if n_own >= self.quotas.calls_per_peer or len(self._calls) >= self.quotas.calls:
+            raise Busy(f"{self.name} is busy: {len(self._calls)} calls, {n_own} from here")
+        try:
+            request = op.request.decode(ask.request)
+        except (ValueError, RecursionError, OverflowError) as error:
+            raise ProtocolError(f"{ask.op!r}: {error}") from None
+        call = Call(self, peer, ask, request, who, address)
+        if op.is_audited:
+            self.audit.line(ask.op, address=address, key=who, job=getattr(request, "job", job))
+        self.counters.n_calls += 1
+        self._calls[peer, ask.call] = call
+        thread = threading.Thread(
+            target=self._serve, args=(call, op, ask.op), name=f"horn-call-{ask.op}", daemon=True
+        )
+        # Those that have ended, not those that are about to: ``close`` waits for these too.
+        self._threads = {other for other in self._threads if other.is_alive()}
+        self._threads.add(thread)
+        thread.start()
+
+    def _ban(self, peer: bytes, now: float) -> None:
+        self._banned = {other: ends for other, ends in self._banned.items() if ends > now}
+        self._banned[peer] = now + self.quotas.ban_s
+        for (other, _), call in list(self._calls.items()):
+            if other == peer:
+                call.end("broke the rules")
+
+    def _send(self) -> None:
+        while self._out:
+            peer, parts = self._out.popleft()
+            try:
+                self._router.send_multipart([peer, *parts], zmq.DONTWAIT)
+            except zmq.ZMQError:  # it has gone, or reads nothing of what it asked for
+                for (other, _), call in list(self._calls.items()):
+                    if other == peer:
+                        call.end("gone")
+
+    def _end_late(self, now: float) -> None:
+        for (peer, number), call in list(self._calls.items()):
+            if now > call.deadline and not call.is_over:
+                call.end("deadline")
+                self._problem(peer, number, Late(f"{self.name} did not answer in time"))
+
+    def put(self, peer: bytes, parts: Sequence[bytes | memoryview]) -> None:
+        self._out.append((peer, parts))
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+    def _problem(self, peer: bytes, number: int, error: HornError) -> None:
+        problem = calls.Problem(number, type(error).__name__, str(error)[:4000])
+        self.put(peer, [calls.encode(problem)])
+
+    # the thread of a call
+
+    def _serve(self, call: Call, op: Op, name: str) -> None:
+        try:
+            found = op.handler(call)
+            reply, body = found if isinstance(found, tuple) else (found, None)
+            raw = msgspec.Raw(msgspec.msgpack.encode(reply))
+            size = 0 if body is None else calls.UNKNOWN
+            call.say(calls.Answer(call.number, raw, size))
+            if body is not None:
+                call.send(body)
+        except Over:
+            pass
+        except HornError as error:
+            self._fail(call, error)
+        except Exception:  # the top of this thread: the caller hears of it, the log has it all
+            logger.exception("handler failed op=%s", name)
+            self._fail(call, ServiceFailed(f"{self.name}: {name} failed; its log says why"))
+        finally:
+            with self._lock:
+                self._calls.pop((call._peer, call.number), None)
+
+    def _fail(self, call: Call, error: HornError) -> None:
+        if not call.is_over:
+            self._problem(call._peer, call.number, error)

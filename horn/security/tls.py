@@ -1,0 +1,124 @@
+"""The connection to ZooKeeper: when it is encrypted, and with which certificates.
+
+With the cluster's key it is, wherever a server is not on loopback, and nobody handles certificates:
+both ends make theirs from the key (``certificates``). docs/notes/0099.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+
+import msgspec
+
+from horn.errors import JobError, NotFound
+from horn.security.keys import Credential, Key, Trust
+
+VARIABLE = "HORN_ZK_TLS"
+AUTO, KEY, OFF = "auto", "key", "off"
+
+
+def credential(key: Key | None, hosts: str, job: str = "") -> Credential | None:
+    """Who a process with the cluster's key is to ZooKeeper at ``hosts``, and how it reaches it.
+    job : whose tasks it is for. None without a key.
+
+    Raises
+    ------
+    JobError : TLS is asked for without a key. NotFound : a named file is not there.
+    """
+    mode = os.environ.get(VARIABLE, AUTO)
+    if key is None:
+        if mode not in (AUTO, OFF):
+            raise JobError(
+                f"{VARIABLE}={mode}: TLS to ZooKeeper is for clusters with a key, which is its "
+                f"password there; make one with  horn keygen FILE"
+            )
+        return None
+    own = key.zookeeper_of(job) if job else key.zookeeper()
+    return msgspec.structs.replace(own, tls=_trust(key, hosts, mode))
+
+
+def _trust(key: Key, hosts: str, mode: str) -> Trust | None:
+    if not is_wanted(hosts):
+        return None
+    if mode in (AUTO, KEY):
+        from horn.security.certificates import Authority
+
+        return Authority(key).trust("client")
+    authority, _, own = mode.partition(",")
+    return Trust(_text(authority), _text(own) if own else "", checks_names=True)
+
+
+def is_wanted(hosts: str) -> bool:
+    """Whether who has the key and speaks to these servers does so in TLS."""
+    mode = os.environ.get(VARIABLE, AUTO)
+    return mode != OFF and (mode != AUTO or not is_on_loopback(hosts))
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise NotFound(
+            f"{VARIABLE}: there is no file {path}; write {AUTO}, {KEY}, {OFF}, or the PEM files "
+            f"AUTHORITY[,OWN] of the servers' authority and of a certificate with its key"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(f"{VARIABLE}: {path} cannot be read as PEM: {error}") from None
+
+
+def is_on_loopback(hosts: str) -> bool:
+    """Whether no server of "host:port[,host:port][/folder]" is on another machine."""
+    return all(
+        is_loopback(entry.rpartition(":")[0] or entry) for entry in hosts.split("/")[0].split(",")
+    )
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def context_of(trust: Trust, *, is_server: bool = False) -> ssl.SSLContext:
+    """The settings of one end. A server lets in who shows a certificate of the same authority.
+
+    Raises
+    ------
+    JobError : what should be certificates is not.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if not is_server:
+        context.check_hostname = trust.checks_names
+    try:
+        context.load_verify_locations(cadata=trust.authority)
+        context.verify_mode = ssl.CERT_REQUIRED
+        if trust.identity:
+            _load(context, trust.identity)
+    except (ssl.SSLError, ValueError) as error:
+        raise JobError(f"the certificates for ZooKeeper are not usable: {error}") from error
+    return context
+
+
+def server_context(key: Key) -> ssl.SSLContext:
+    """For a server that only holders of the key, and the tasks of their jobs, can speak to."""
+    from horn.security.certificates import Authority
+
+    return context_of(Authority(key).trust("server"), is_server=True)
+
+
+def _load(context: ssl.SSLContext, identity: str) -> None:
+    """The ssl module reads a key only from a file: from one in memory, which nobody else sees."""
+    fd = os.memfd_create("horn-tls", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(identity.encode())
+        context.load_cert_chain(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)

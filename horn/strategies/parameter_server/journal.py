@@ -1,0 +1,353 @@
+"""What a server was told, on disk: it comes back from this and nothing else.
+
+    <folder>/journal-<n>    records: the messages since state n, each the frame that it was
+    <folder>/state-<n>      records: facts, then arrays in pieces, then the end
+
+    record = fixed | sizes | parts     fixed = magic, number of parts, number of the record, crc of
+                                       sizes, crc of fixed; sizes = uint64 each; parts = a frame
+
+Frames have checksums of their own (``messages.decode``). A file that ends inside a record, or in
+zeros where one would begin, was being written: the rest is cut off. Whatever else does not fit is
+damage. Nothing is fsynced: see docs/notes/0061. Source: the layout of docs/notes/0020, ZooKeeper's
+log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import mmap
+import os
+import re
+import struct
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from horn.errors import JournalError
+from horn.wire.frames import (
+    CHUNK_BYTES,
+    MAX_BODIES,
+    Array,
+    BadFrame,
+    Buffer,
+    Message,
+    Note,
+    decode,
+    encode,
+)
+
+MAGIC = b"HJR\1"
+FIXED = struct.Struct("<4sIQII")
+MAX_PARTS = MAX_BODIES + 2
+MAX_PART = 16 * 1024 * 1024
+JOURNAL_BYTES = 256 * 1024 * 1024  # after which the whole state is written, if it is smaller
+JOURNAL_S = 60.0  # and after so long, if anything has changed,
+REPLAY_S = 1.0  # and after so much work on its messages: who comes back does all of it again;
+SAVING = 20  # but of so many seconds of work only one goes into writing states
+STATE, ARRAY, END = "state", "array", "end"  # topics of the notes in a state
+
+logger = logging.getLogger(__name__)
+
+
+def record(message: Message) -> list[Buffer]:
+    """A message as it is written; its ``seq`` is the record's number."""
+    parts = encode(message)
+    sizes = struct.pack(f"<{len(parts)}Q", *map(len, parts))
+    fixed = FIXED.pack(MAGIC, len(parts), message.seq, zlib.crc32(sizes), 0)[:-4]
+    return [fixed + zlib.crc32(fixed).to_bytes(4, "little") + sizes, *parts]
+
+
+def records(data: Buffer, where: str, first: int, *, may_be_torn: bool) -> Iterator[Message]:
+    """All messages of a file, numbered from ``first``. Returns the offset at which it is torn.
+
+    Raises
+    ------
+    JournalError : something is damaged; says at which byte.
+    """
+    view, at, number = memoryview(data), 0, first
+    size = len(view)
+    while at < size:
+        begin = at
+
+        def damage(what: str, begin: int = begin) -> NoReturn:
+            raise JournalError(where, begin, what)
+
+        if not any(view[at : at + FIXED.size]) and not bytes(view[at:]).strip(b"\0"):
+            break  # room that was made for what was never written
+        if at + FIXED.size > size:
+            break
+        magic, n_parts, got, sizes_crc, crc = FIXED.unpack_from(view, at)
+        if crc != zlib.crc32(view[at : at + FIXED.size - 4]):
+            damage("the checksum of a record's beginning is wrong")
+        if magic != MAGIC or not 2 <= n_parts <= MAX_PARTS or got != number:
+            damage(f"record {got} of {n_parts} parts, expected record {number}")
+        at += FIXED.size
+        if at + 8 * n_parts > size:
+            at = begin
+            break
+        if sizes_crc != zlib.crc32(view[at : at + 8 * n_parts]):
+            damage("the checksum of a record's sizes is wrong")
+        sizes = struct.unpack_from(f"<{n_parts}Q", view, at)
+        at += 8 * n_parts
+        if max(sizes) > MAX_PART:
+            damage(f"a part of {max(sizes)} bytes, but at most {MAX_PART} are written")
+        if at + sum(sizes) > size:
+            at = begin
+            break
+        parts: list[Buffer] = []
+        for n in sizes:
+            parts.append(view[at : at + n])
+            at += n
+        try:
+            message = decode(parts)
+        except BadFrame as error:
+            raise JournalError(where, begin, str(error)) from error
+        if message.seq != number:
+            damage(f"message {message.seq} in record {number}")
+        yield message
+        number += 1
+    if at < size:
+        if not may_be_torn:
+            raise JournalError(where, at, "it ends inside a record, but a later file follows it")
+        raise _Torn(at)
+
+
+class _Torn(Exception):
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+
+@dataclass(frozen=True)
+class State:
+    """A whole state: ``facts`` are JSON, ``arrays`` by name."""
+
+    facts: dict[str, Any]
+    arrays: dict[str, Array]
+
+
+class Journal:
+    """A server's folder. First ``recover``, and go through what it gives; then ``append``.
+
+    most_bytes : of a journal, after which ``is_long``; most_s : seconds; most_work_s : seconds of
+    work on what it holds.
+
+    Raises
+    ------
+    JournalError : a file is damaged, or cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        most_bytes: int = JOURNAL_BYTES,
+        most_s: float = JOURNAL_S,
+        most_work_s: float = REPLAY_S,
+    ) -> None:
+        self.folder, self.most_bytes, self.most_s = folder, most_bytes, most_s
+        self.most_work_s = most_work_s
+        self.work_s = 0.0  # on the messages of the journal that is open
+        self._save_s = 0.0  # what the last state took
+        self.n_records = self.n_bytes = 0  # of the journal that is open
+        self.n_torn = 0  # bytes that were cut off
+        self._number = 0
+        self._state_bytes = 0
+        self._begun = time.monotonic()
+        self._fd = -1
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise JournalError(str(folder), 0, f"cannot be made: {error.strerror}") from error
+
+    def _files(self, kind: str) -> dict[int, Path]:
+        found = {}
+        for path in self.folder.iterdir():
+            match = re.fullmatch(rf"{kind}-(\d+)", path.name)
+            if match:
+                found[int(match[1])] = path
+        return dict(sorted(found.items()))
+
+    # coming back
+
+    def recover(self) -> tuple[State | None, Iterator[Message]]:
+        """The newest whole state, and the messages since; they must be gone through to the end."""
+        for path in self.folder.glob("*.new"):
+            path.unlink()  # whoever wrote it died
+        states = self._files("state")
+        number, state = 0, None
+        if states:
+            number, path = max(states.items())
+            state = self._read_state(path)
+            self._state_bytes = path.stat().st_size
+        return state, self._since(number)
+
+    def _since(self, number: int) -> Iterator[Message]:
+        journals = {n: path for n, path in self._files("journal").items() if n >= number}
+        for n in range(number, max(journals, default=number)):
+            if n not in journals:
+                raise JournalError(str(self.folder / f"journal-{n}"), 0, "it is missing")
+        last = max(journals, default=number)
+        began = time.monotonic()
+        for n, path in journals.items():
+            data = _mapped(path)
+            count = 0
+            try:
+                for message in records(data, str(path), 1, may_be_torn=n == last):
+                    count += 1
+                    yield message
+            except _Torn as torn:
+                self.n_torn = len(data) - torn.at
+                logger.warning("journal cut file=%s byte=%d n_bytes=%d", path, torn.at, self.n_torn)
+                os.truncate(path, torn.at)
+            self.n_records, self.n_bytes = count, path.stat().st_size
+        self.work_s = time.monotonic() - began
+        self._open(last)
+
+    def _read_state(self, path: Path) -> State:
+        messages = records(_mapped(path), str(path), 1, may_be_torn=False)
+        try:
+            return _read_state(messages, path)
+        except StopIteration:
+            raise JournalError(str(path), path.stat().st_size, "it has no end") from None
+
+    # going on
+
+    def _open(self, number: int) -> None:
+        self.close()
+        self._number, self._begun = number, time.monotonic()
+        path = self.folder / f"journal-{number}"
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise JournalError(str(path), 0, f"cannot be opened: {error.strerror}") from error
+
+    def append(self, message: Message, work_s: float = 0.0) -> None:
+        """Written when this returns: a process that is killed then has it. work_s : what it took to
+        do what the message says.
+        """
+        began = time.monotonic()
+        self.n_records += 1
+        parts = record(_numbered(message, self.n_records))
+        try:
+            self.n_bytes += _write(self._fd, parts)
+        except OSError as error:
+            path = str(self.folder / f"journal-{self._number}")
+            what = f"cannot be written: {error.strerror}; make room, or choose another folder"
+            raise JournalError(path, self.n_bytes, what) from error
+        self.work_s += work_s + time.monotonic() - began  # to read is about as long as to write
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is time to ``save``."""
+        if self.n_bytes > max(self.most_bytes, 2 * self._state_bytes):
+            return True
+        if self.work_s > max(self.most_work_s, SAVING * self._save_s):
+            return True
+        return self.n_records > 0 and time.monotonic() - self._begun > self.most_s
+
+    def save(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """The whole state; what was told before is needed no more."""
+        number, began = self._number + 1, time.monotonic()
+        path = self.folder / f"state-{number}"
+        new = path.with_name(f"{path.name}.new")
+        try:
+            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                self._state_bytes = 0
+                for message in _state(facts, arrays):
+                    self._state_bytes += _write(fd, record(message))
+            finally:
+                os.close(fd)
+            # Who is killed between the two has a state, and a journal that is empty.
+            os.rename(new, path)
+        except OSError as error:
+            raise JournalError(str(new), 0, f"cannot be written: {error.strerror}") from error
+        self._open(number)
+        self.n_records, self.n_bytes, self.work_s = 0, 0, 0.0
+        self._save_s = time.monotonic() - began
+        for kind in ("journal", "state"):
+            for n, old in self._files(kind).items():
+                if n < number:
+                    old.unlink()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _numbered(message: Message, number: int) -> Message:
+    return Message(message.meta, message.arrays, message.src, message.epoch, number)
+
+
+def _mapped(path: Path) -> Buffer:
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return b""
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+
+
+def _write(fd: int, parts: Sequence[Buffer]) -> int:
+    """All of it; a write may take a part only."""
+    views = [memoryview(part) for part in parts if len(part)]
+    total = sum(len(view) for view in views)
+    n = os.writev(fd, views)
+    if n < total:
+        rest = memoryview(b"".join(views))
+        while n < total:
+            n += os.write(fd, rest[n:])
+    return total
+
+
+def _state(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Iterator[Message]:
+    number = 0
+
+    def note(topic: str, fields: dict[str, Any], *bodies: Array) -> Message:
+        nonlocal number
+        number += 1
+        return Message(Note(topic=topic, fields=fields), bodies, seq=number)
+
+    packed = np.frombuffer(json.dumps(facts, sort_keys=True).encode(), np.uint8)
+    for start in range(0, len(packed), CHUNK_BYTES):
+        yield note(STATE, {"size": len(packed)}, packed[start : start + CHUNK_BYTES])
+    for name, array in arrays.items():
+        flat = np.ascontiguousarray(array).reshape(-1)
+        at_once = CHUNK_BYTES // flat.itemsize
+        for start in range(0, max(len(flat), 1), at_once):
+            yield note(ARRAY, {"name": name, "size": len(flat)}, flat[start : start + at_once])
+    yield note(END, {"n": number})
+
+
+def _read_state(found: Iterator[Message], path: Path) -> State:
+    """Raises StopIteration if there is no end."""
+    packed, arrays, facts = b"", dict[str, Array](), None
+    filled: dict[str, int] = {}
+    while True:
+        message = next(found)
+        note = message.meta
+        if not isinstance(note, Note):
+            raise JournalError(str(path), 0, f"{type(note).__name__} in a state")
+        if note.topic == END:
+            if any(found):
+                raise JournalError(str(path), 0, "something follows its end")
+            short = [name for name, array in arrays.items() if filled[name] != len(array)]
+            if facts is None or short:
+                raise JournalError(str(path), 0, f"{short or 'its facts'}: not all is there")
+            return State(facts, arrays)
+        [body] = message.arrays
+        if note.topic == STATE:
+            packed += body.tobytes()
+            if len(packed) == note.fields["size"]:
+                facts = json.loads(packed)
+            continue
+        name, size = str(note.fields["name"]), int(note.fields["size"] or 0)
+        if name not in arrays:
+            arrays[name], filled[name] = np.empty(size, body.dtype), 0
+        at = filled[name]
+        arrays[name][at : at + len(body)] = body
+        filled[name] = at + len(body)

@@ -1,0 +1,292 @@
+"""Links that end and begin again: a task's to its servers, over ZeroMQ.
+
+A server has a ``Hub`` (a ROUTER), a task ``Links``: a DEALER per server. A link begins with a hello
+and a welcome; its frames are numbered. A gap, a bad frame or a broken connection ends it, and the
+task makes another, under another name (incarnation), so that nothing of the old one is taken for
+the new one's. What was lost with it is said again by those who know what that is.
+See docs/notes/0061.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from horn.errors import Fenced, JobError
+from horn.strategies._seat import Found
+from horn.strategies.parameter_server.link import (
+    EPOCH,
+    LINGER_S,
+    LINK,
+    Context,
+    End,
+    has_frame,
+    received,
+    spin,
+)
+from horn.transport import Counters, Place
+from horn.wire import frames
+from horn.wire.connection import EVENTS, event_of
+from horn.wire.frames import (
+    Array,
+    BadFrame,
+    Buffer,
+    Bye,
+    Expected,
+    Hello,
+    Message,
+    Meta,
+    Refusal,
+    Refused,
+    Welcome,
+)
+from horn.wire.probe import Answer, Knock
+
+logger = logging.getLogger(__name__)
+
+URLS = {"shm": "ipc://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
+FULL_S = 0.002  # how soon who had no room is looked at again
+SLICE_S = 0.05  # how often who waits looks for a server's successor
+RETRY_S = 0.2  # between two links to a server that has not answered
+WELCOME_S = 5.0  # for a server to answer a hello
+# A link that is cut is known to be after four seconds, whoever was to say something.
+NOTICES = {
+    zmq.TCP_MAXRT: 4_000,
+    zmq.TCP_KEEPALIVE_IDLE: 1,
+    zmq.TCP_KEEPALIVE_INTVL: 1,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+}
+NOT_YET = "it has not registered"
+
+
+@dataclass
+class _Link:
+    """A task's link to one server; without a socket there is none now."""
+
+    found: Found | None = None
+    socket: zmq.Socket[bytes] | None = None
+    monitor: zmq.Socket[bytes] | None = None
+    end: End | None = None
+    is_shaken: bool = False  # hands
+    is_welcome: bool = False
+    tried: float = 0.0
+    why: str = NOT_YET
+    knock: Knock | None = None  # after the connection broke, until there is an answer
+
+
+class Links:
+    """A task's links to all servers.
+
+    place : ``task`` is the rank, ``n_tasks`` those of its group. find : where a server is now.
+    again : what goes first over a new link.
+
+    Raises
+    ------
+    Fenced : another has this task's place. Refused : a server has another job or version.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        n_servers: int,
+        find: Callable[[int], Found | None],
+        again: Callable[[int], Iterable[tuple[Meta, Array | None]]],
+    ) -> None:
+        self.place, self.find, self.again = place, find, again
+        self.counters = Counters()
+        self.n_links = 0  # that were made
+        self._links = [_Link() for _ in range(n_servers)]
+        self._context = Context(place)
+
+    def down(self) -> dict[int, str]:
+        """Servers without a link, and why."""
+        return {s: link.why for s, link in enumerate(self._links) if not link.is_welcome}
+
+    def cut_off(self) -> dict[int, float]:
+        """Servers that still have their place, but where nothing has answered since the connection
+        broke; for how many seconds.
+        """
+        now = time.monotonic()
+        knocks = ((s, link.knock) for s, link in enumerate(self._links))
+        return {s: now - knock.began_s for s, knock in knocks if knock is not None}
+
+    def send(self, server: int, meta: Meta, block: Array | None = None) -> None:
+        """To a server; nothing where there is no link, since ``again`` will say it."""
+        link = self._links[server]
+        if link.is_welcome and link.end is not None:
+            link.end.queue.append((meta, block))
+            self._flush(link)
+
+    def receive(self, timeout_s: float) -> tuple[int, Message] | None:
+        """The next message and its server, None if there is none in time."""
+        ends = time.monotonic() + timeout_s
+        while True:
+            is_full = self._mend()
+            for server, link in enumerate(self._links):
+                if link.socket is not None and has_frame(link.socket):
+                    message = self._take(server, link, received(link.socket))
+                    if message is not None:
+                        return server, message
+                    break
+            else:
+                left_s = ends - time.monotonic()
+                if left_s <= 0:
+                    return None
+                self._wait(min(left_s, FULL_S if is_full else SLICE_S))
+
+    def _wait(self, wait_s: float) -> None:
+        before = time.monotonic()
+        sockets = [link.socket for link in self._links if link.socket is not None]
+        if not spin(sockets, wait_s):
+            monitors = [link.monitor for link in self._links if link.monitor is not None]
+            watched: list[tuple[Any, int]] = [(s, zmq.POLLIN) for s in (*sockets, *monitors)]
+            zmq.zmq_poll(watched, max(int(wait_s * 1000), 1))
+        self.counters.wait_s += time.monotonic() - before
+
+    def _mend(self) -> bool:
+        """Make the links that are missing; whether one has no room for what is to be sent."""
+        is_full, now = False, time.monotonic()
+        for server, link in enumerate(self._links):
+            self._look(link)
+            found = self.find(server)
+            if found != link.found:
+                self._answered(link)
+            elif link.knock is not None and link.knock.look(now) is not Answer.NONE:
+                self._answered(link)  # its process runs, or has gone: it will be seen which
+            if found is not None and found != link.found:
+                self._cut(link, NOT_YET)
+                link.why = NOT_YET
+                self._open(server, link, found, now)
+            elif link.socket is None and found is not None and now - link.tried > RETRY_S:
+                self._open(server, link, found, now)
+            elif link.socket is not None and not link.is_welcome and now - link.tried > WELCOME_S:
+                self._cut(link, "it does not answer")
+            is_full |= not self._flush(link)
+        return is_full
+
+    def _look(self, link: _Link) -> None:
+        """Whether the connection has broken."""
+        while link.monitor is not None and link.monitor.poll(0):
+            event = event_of(link.monitor)
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                link.is_shaken = True
+            elif event == zmq.EVENT_DISCONNECTED and link.is_shaken:
+                if link.is_welcome and link.found is not None:
+                    link.knock = Knock(link.found.endpoint, time.monotonic())
+                self._cut(link, "its connection broke: killed, crashed or cut off")
+            else:
+                self._cut(link, "the handshake failed: it has another key, or has gone")
+
+    @staticmethod
+    def _answered(link: _Link) -> None:
+        if link.knock is not None:
+            link.knock.close()
+            link.knock = None
+
+    def _open(self, server: int, link: _Link, found: Found, now: float) -> None:
+        incarnation = b"\1" + secrets.token_bytes(15)  # 0 first is ZeroMQ's own
+        socket = self._context.socket(zmq.DEALER)
+        socket.set(zmq.ROUTING_ID, incarnation)
+        self._context.introduce(socket)
+        for option, value in NOTICES.items():
+            socket.set(option, value)
+        monitor = socket.get_monitor_socket(EVENTS)
+        monitor.set(zmq.LINGER, 0)
+        link.found, link.socket, link.monitor, link.tried = found, socket, monitor, now
+        socket.set(zmq.IPV6, int("[" in found.endpoint))
+        try:
+            socket.connect(found.endpoint)
+        except zmq.ZMQError as error:
+            raise JobError(f"cannot connect to {found.endpoint!r}: {error}") from error
+        self.n_links += 1
+        name = f"server {server}"
+        link.end = End(
+            name,
+            Expected(server, found.epoch, frames.BODY_BYTES, self._context.needs_sum),
+        )
+        hello = Hello(
+            task=self.place.task,
+            n_tasks=self.place.n_tasks,
+            job=self.place.job,
+            incarnation=incarnation,
+        )
+        link.end.queue.append((hello, None))
+
+    def _cut(self, link: _Link, why: str, linger_ms: int = 0) -> None:
+        if link.socket is not None and link.monitor is not None:
+            link.socket.disable_monitor()
+            link.monitor.close(0)
+            link.socket.close(linger_ms)
+        link.socket = link.monitor = link.end = None
+        if link.is_welcome or link.why == NOT_YET:  # what comes of trying again says less
+            link.why = why
+        link.is_welcome = link.is_shaken = False
+
+    def _flush(self, link: _Link) -> bool:
+        """Whether nothing is left to send."""
+        end, socket, place = link.end, link.socket, self.place
+        while end is not None and socket is not None:
+            parts = end.frame(place.task, place.epoch, self._context.needs_sum)
+            if parts is None:
+                break
+            if not self._context.send(socket, parts, 2):
+                return False
+            self.counters.n_sent += 1
+            self.counters.sent_bytes += sum(map(len, parts[2:]))
+            end.stuck = None
+        return True
+
+    def _take(self, server: int, link: _Link, parts: Sequence[Buffer]) -> Message | None:
+        assert link.end is not None
+        try:
+            message = link.end.take(parts)
+        except BadFrame as error:
+            self.counters.n_dropped += 1
+            logger.warning("link ended task=%d server=%d %s", self.place.task, server, error)
+            self._cut(link, str(error))
+            return None
+        if isinstance(message.meta, Refusal):
+            self._refused(server, link, message.meta)
+            return None
+        if isinstance(message.meta, Welcome):
+            link.is_welcome = True
+            self._answered(link)
+            link.end.queue.extend(self.again(server))
+            self._flush(link)
+            return None
+        self.counters.n_received += 1
+        self.counters.received_bytes += sum(array.nbytes for array in message.arrays)
+        return message
+
+    def _refused(self, server: int, link: _Link, refusal: Refusal) -> None:
+        if refusal.where == EPOCH:
+            raise Fenced(
+                f"task {self.place.task}",
+                f"server {server} has seen a later epoch than {self.place.epoch}",
+            )
+        if refusal.where != LINK:
+            where = f"refused by server {server}: {refusal.where}"
+            raise Refused(where, refusal.got, refusal.expected)
+        logger.warning("link refused task=%d server=%d %s", self.place.task, server, refusal.got)
+        self._cut(link, refusal.got)
+
+    def close(self) -> None:
+        """Leave; servers are told, if there is a link to them."""
+        for link in self._links:
+            if link.is_welcome and link.end is not None:
+                link.end.queue.append((Bye(reason="finished"), None))
+            else:
+                self._cut(link, "this task has left")
+        ends = time.monotonic() + LINGER_S
+        while not all(map(self._flush, self._links)) and time.monotonic() < ends:
+            time.sleep(0.001)
+        for link in self._links:
+            self._answered(link)
+            self._cut(link, "this task has left", int(LINGER_S * 1000))
+        self._context.close()

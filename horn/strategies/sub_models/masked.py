@@ -1,0 +1,138 @@
+"""Sub-models that overlap, as one pass over the whole network: each sample has the neurons of its
+sub-model, and the others are silent for it.
+
+A small network is the faster one as long as a sub-model has few weights or many samples; the more
+sub-models have a weight, the more often it goes there and its gradient back. Here nothing moves,
+and all that nobody has is computed besides. Source: Yoon 2016, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from horn.backends import Array, Setup
+from horn.backends.compiled import CompiledEngine
+from horn.backends.kernels import Runner
+from horn.compiler import ir, lower
+from horn.compiler.ir import Op
+from horn.data import Dataset
+from horn.network import Layer, Network
+from horn.strategies.sub_models.merging import Parent
+from horn.strategies.sub_models.small import GRADIENT, Keep
+
+# To bring a weight to a small network and its gradient home counts as the arithmetic of so many
+# samples. Of 784-512-10 a weight took 5.1 ns in a sub-model of 5 samples, and 0.08 ns a sample with
+# masks: some 60 samples. Fewer, as masks are to be surely faster (docs/notes/0031).
+MOVED = 40
+
+
+def can_mask(network: Network) -> bool:
+    """Whether a silent neuron is one that is not there: then masks give what small networks do."""
+    for layer in network.layers[1:]:
+        forward, backward, interlayer = lower.read_layer(layer, training=True)
+        if layer.states or forward.push is not None or backward is not None:
+            return False
+        if layer.kind != "hidden":
+            continue
+        # Draws go by a neuron's place in its sub-model.
+        if interlayer is not None or any(n.op is Op.DRAW for n in ir.walk(forward.output)):
+            return False
+    return True
+
+
+def is_faster(network: Network, sizes: Sequence[Mapping[str, int]], batch_size: int) -> bool:
+    """Whether masks beat small networks. sizes : of each sub-model, the neurons of its hidden
+    layers. By the network alone, so that every machine trains the same.
+    """
+    rows = -(-batch_size // len(sizes))
+    moved = sum(n_weights(network, some) * (MOVED + rows) for some in sizes)
+    return n_weights(network, {}) * (MOVED + batch_size) < moved
+
+
+def n_weights(network: Network, sizes: Mapping[str, int]) -> int:
+    """Of all links; sizes : of the layers that have other sizes than in the network."""
+
+    def size(layer: Layer) -> int:
+        return sizes.get(layer.name, layer.size)
+
+    return sum(
+        size(layer) * size(link.source) for layer in network.layers[1:] for link in layer.links
+    )
+
+
+class _Engine(CompiledEngine):
+    """The whole network on the parent's own arrays, which also collects the gradients' sums."""
+
+    runner = Runner
+
+    def __init__(self, setup: Setup, learned: dict[str, Array], sums: Mapping[str, Array]) -> None:
+        self.learned = learned
+        layers = setup.network.layers
+        self.masked = frozenset(layer.index for layer in layers if layer.kind == "hidden")
+        super().__init__(setup)
+        self.arrays |= {f"{name}/{GRADIENT}": array for name, array in sums.items()}
+
+    def initial(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        return self.learned, {}
+
+
+class Masked:
+    """All sub-models of a task that is alone. ``step`` leaves the sums of their gradients in the
+    parent, for it to ``finish``.
+    """
+
+    def __init__(self, parent: Parent, data: Dataset, threads: int | None) -> None:
+        job = parent.job
+        size = min(job.batch_size, len(job.data))
+        keep = Keep(job.optimizer.learning_rate)
+        setup = Setup(job.network, keep, job.target, size, job.dtype, threads)
+        self.engine = engine = _Engine(setup, parent.learned, parent.sums)
+        engine.bind(data)
+        assert engine._training is not None
+        runner, self.loss = engine._training
+        assert isinstance(runner, Runner)
+        self.runner = runner
+        # The engine may have moved them to memory that suits its kernels.
+        parent.learned.update({name: engine.arrays[name] for name in parent.learned})
+        ending = f"/{GRADIENT}"
+        sums = {
+            name.removesuffix(ending): array
+            for name, array in engine.arrays.items()
+            if name.endswith(ending)
+        }
+        parent.share(list(sums), sums)
+        self.masks = {
+            k: runner.target_array(lower.members_of(job.network.layers[k])) for k in engine.masked
+        }
+        self.weights = runner.target_array(lower.ROW_WEIGHT)
+        self.placed: tuple[int, tuple[int, ...]] = (-1, ())  # the draw and sizes of the masks
+
+    def place(self, draw: int, members: Sequence[Sequence[Array]], sizes: Array) -> None:
+        """From now on a batch has ``sizes`` samples of each sub-model, one after the other; members
+        are the neurons of each sub-model, by layer, in the ``draw``-th draw.
+        """
+        if self.placed == (placed := (draw, tuple(sizes))):
+            return
+        self.placed = placed
+        n = int(sizes.sum())
+        of = np.repeat(np.arange(len(sizes)), sizes)
+        for k, mask in self.masks.items():
+            has = np.zeros((len(sizes), mask.shape[1]), mask.dtype)
+            for number, by_layer in enumerate(members):
+                has[number, by_layer[k]] = 1.0
+            mask[:n] = has[of]
+        # The step's gradient is a mean over all rows: so each sub-model's is one over its own.
+        self.weights[:n] = n / sizes[of]
+
+    def step(self, rows: Array, sizes: Array, iteration: int, first_sample: int) -> Array:
+        """The mean loss of each sub-model that has samples, in double; 0 for the others."""
+        self.engine.step(rows, iteration=iteration, first_sample=first_sample)
+        found = np.zeros(len(sizes))
+        if self.loss is not None:
+            losses = self.runner.value(self.loss).astype(np.float64)
+            live = sizes > 0
+            starts = np.cumsum(sizes) - sizes
+            found[live] = np.add.reduceat(losses, starts[live]) / sizes[live]
+        return found

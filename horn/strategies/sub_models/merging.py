@@ -1,0 +1,218 @@
+"""The network that sub-models are cut from: every array whole, what the optimizer remembers, and
+how gradients of sub-models are merged into it.
+
+A weight that at most one sub-model can have is updated by that one's gradient, at the live places
+only (``small``). Where several may have it, gradients are summed, in the order of the
+sub-models, and ``finish`` updates by the mean. A weight that nobody had is left alone, and what the
+optimizer remembers of it. Source: Yoon 2016, section 3 (batch averaging).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from horn._kernels.engine import Tape, View
+from horn.backends import Array
+from horn.backends.formulas import Formulas
+from horn.compiler import ir
+from horn.compiler.ir import Node, Op, Scalar, const, load, make, select
+from horn.job import Job
+from horn.network import Network
+from horn.optimizers import SGD
+
+# What formulas load beside weights and slots, whose names have no #.
+MEAN, SUM, COUNT, MASK, NORM = "#mean", "#sum", "#count", "#mask", "#norm"
+ZERO = const(0.0)
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where an array belongs. layers : along each of its axes. link : its position among the
+    receiver's, -1 if it is no weight. is_own : at most one sub-model has any number of it.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    link: int
+    is_own: bool
+
+    @property
+    def letters(self) -> str:
+        return "oi"[: len(self.layers)]
+
+
+def homes(network: Network, is_disjoint: bool) -> dict[str, Home]:
+    """Of all learned arrays and States."""
+    found = {}
+    for layer in network.layers[1:]:
+        axes: dict[str, tuple[int, ...]]
+        axes = {link.weight: (layer.index, link.source.index) for link in layer.links}
+        links = {link.weight: position for position, link in enumerate(layer.links)}
+        if layer.bias is not None:
+            axes[layer.bias_name] = (layer.index,)
+        for name in (*layer.parameters, *layer.states):
+            axes[f"{layer.name}.{name}"] = (layer.index,)
+        for name, at in axes.items():
+            is_own = is_disjoint and any(network.layers[k].kind == "hidden" for k in at)
+            found[name] = Home(name, at, links.get(name, -1), is_own)
+    return found
+
+
+class Parent:
+    """The whole network's arrays. ``learned``, ``states`` and ``slots`` by name; the learned ones
+    are as sub-models see them, not scaled for inference.
+    """
+
+    def __init__(
+        self, job: Job, learned: dict[str, Array], states: dict[str, Array], is_disjoint: bool
+    ) -> None:
+        self.job, self.learned, self.states = job, learned, states
+        self.homes = homes(job.network, is_disjoint)
+        o = job.optimizer
+        idle = isinstance(o, SGD) and type(o) is SGD and not o.momentum
+        self.slot_names = () if idle else o.slots
+        self.slots = {
+            f"{name}/{slot}": np.zeros_like(array)
+            for name, array in learned.items()
+            for slot in self.slot_names
+        }
+        self.updates = 0
+        self.sums: dict[str, Array] = {}
+        self.counts: dict[str, Array] = {}
+        self.norms: dict[str, Array] = {}
+        self.tape = Tape(np.dtype(job.dtype), 1)
+        self.formulas = Formulas(self.tape)
+        self.first_update = 0
+        self.scalars: dict[str, float] = {}
+
+    def share(self, names: Sequence[str], sums: Mapping[str, Array] | None = None) -> None:
+        """Make room for the sums of what several sub-models learn, once, and its updates.
+        sums : the room, for who has it.
+        """
+        if len(self.tape) or self.sums:
+            return
+        for name in names:
+            if not self.homes[name].is_own:
+                array = np.zeros_like(self.learned[name]) if sums is None else sums[name]
+                self.sums[name], self.counts[name] = array, np.zeros_like(array)
+                self.norms[name] = np.zeros(len(array), array.dtype)
+        for name in self.sums:
+            self.append(self.formulas, self.homes[name], {}, norm=True)
+        self.first_update = len(self.tape)
+        for name in self.sums:
+            self.append(self.formulas, self.homes[name], {}, norm=False)
+
+    def append(
+        self,
+        formulas: Formulas,
+        home: Home,
+        more: Mapping[str, View],
+        norm: bool,
+        index: Mapping[str, Array] | None = None,
+    ) -> None:
+        """The update of one array, or the squares of its gradient, as a pass. more : the views of
+        the gradient of one sub-model and its mask; without, it is the mean of the sums.
+        """
+        o, name, letters = self.job.optimizer, home.name, home.letters
+        if norm and o.clip_norm is None:
+            return
+
+        def here(array: Array) -> View:
+            return View(array, letters, dict(index or {}), ascending=True)
+
+        views = {name: here(self.learned[name]), **more}
+        for slot in self.slot_names:
+            views[slot] = here(self.slots[f"{name}/{slot}"])
+        live: Node | None = None
+        if MEAN in more:
+            g = load(MEAN, letters)
+            if MASK in more:
+                live = make(Op.NE, load(MASK, letters), ZERO)
+        else:
+            views[SUM], views[COUNT] = here(self.sums[name]), here(self.counts[name])
+            count = load(COUNT, letters)
+            g = load(SUM, letters) / make(Op.MAXIMUM, count, const(1.0))
+            live = make(Op.GT, count, ZERO)
+        w = load(name, letters)
+        if o.weight_decay and home.link >= 0:
+            g = g + o.weight_decay * w
+        if o.clip_value is not None:
+            g = make(Op.MINIMUM, make(Op.MAXIMUM, g, const(-o.clip_value)), const(o.clip_value))
+        first = next(iter(views.values()))
+        lengths = zip(letters, first.array.shape, strict=True)
+        axes = {a: len(index[a]) if index and a in index else n for a, n in lengths}
+        if norm:
+            square = g * g if live is None else select(live, g * g, ZERO)
+            out = View(more[NORM].array if NORM in more else self.norms[name], "o")
+            reduce = ("sum", "i") if letters == "oi" else None
+            formulas.append(axes, [(out, square)], views, reduce, f"{name}, norm")
+            return
+        if o.clip_norm is not None:
+            g = g * Scalar("clip")
+        remembered = {slot: load(slot, letters) for slot in self.slot_names}
+        slots = {slot: remembered.get(slot, ZERO) for slot in o.slots}
+        new, memory = o.update(w, g, slots, Scalar("learning_rate"), Scalar("updates"))
+        results = [(name, w, new)]
+        results += [(slot, old, ir.lift(memory[slot])) for slot, old in remembered.items()]
+        if live is not None:
+            results = [(what, old, select(live, value, old)) for what, old, value in results]
+        outputs = [(views[what], value) for what, _, value in results]
+        formulas.append(axes, outputs, views, label=name)
+
+    def begin(self, learning_rate: float) -> None:
+        """An update begins: what its formulas read."""
+        self.updates += 1
+        self.scalars = {
+            "learning_rate": learning_rate, "updates": float(self.updates), "clip": 1.0
+        }  # fmt: skip
+
+    def squares(self) -> float:
+        """Of what is shared, at the places that took part."""
+        self.formulas.set(**self.scalars)
+        self.tape.run(0, self.first_update)
+        return sum(float(a.sum(dtype=np.float64)) for a in self.norms.values())
+
+    def count(self, members: Sequence[Sequence[Array]], dropconnect: float) -> None:
+        """How many sub-models have each number that is shared; members : of each sub-model that
+        takes part, by layer. Where connections are dropped, sub-models count for themselves.
+        """
+        layers = self.job.network.layers
+        here = [np.zeros((len(members), layer.size), self.job.dtype) for layer in layers]
+        for number, by_layer in enumerate(members):
+            for whole, some in zip(here, by_layer, strict=True):
+                whole[number, some] = 1.0
+        for name, counts in self.counts.items():
+            home = self.homes[name]
+            if len(home.layers) == 1:
+                np.sum(here[home.layers[0]], axis=0, out=counts)
+            elif dropconnect == 1.0:
+                np.matmul(here[home.layers[0]].T, here[home.layers[1]], out=counts)
+            else:
+                counts.fill(0)
+
+    def finish(self) -> None:
+        """Update what is shared."""
+        if self.sums:
+            self.formulas.set(**self.scalars)
+            self.tape.run(self.first_update, len(self.tape))
+
+    def clear(self) -> None:
+        """No sub-model has added anything yet."""
+        for array in self.sums.values():
+            array.fill(0)
+
+    def merge_states(self, parts: Sequence[tuple[Sequence[Array], Mapping[str, Array]]]) -> None:
+        """A neuron remembers the mean of what it was in the sub-models that had it. parts : of each
+        sub-model that took part its members, by layer, and its States.
+        """
+        for name, whole in self.states.items():
+            (layer,) = self.homes[name].layers
+            total, count = np.zeros(len(whole)), np.zeros(len(whole))
+            for members, states in parts:
+                total[members[layer]] += states[name]
+                count[members[layer]] += 1
+            here = count > 0
+            whole[here] = total[here] / count[here]

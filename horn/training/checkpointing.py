@@ -1,0 +1,321 @@
+"""What a checkpoint of a training has, and how a training goes on from it.
+
+Parts are written in a thread, from copies made between two updates; one at a time, so that what is
+due while a part is still being written waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from horn.backends import Array
+from horn.checkpoint import Checkpoints, Opened, Piece, Written, write_part
+from horn.errors import CheckpointError, Conflict, HornError, ProtocolError, Stopped
+from horn.job import Job
+from horn.training.cursor import Cursor, plain_row
+from horn.training.identity import check_same
+from horn.training.journals import Journals
+from horn.training.loop import Best, Loop
+
+logger = logging.getLogger(__name__)
+
+BEST = "best-"  # what the kinds of the kept model's arrays begin with
+
+
+def part_name(rank: int) -> str:
+    return f"rank-{rank}"
+
+
+def pieces(loop: Loop, owned: Collection[str] | None = None) -> list[Piece]:
+    """Copies of all that is learned and remembered, and of the kept model. owned : the arrays that
+    are this engine's to save, all if None.
+    """
+    engine = loop.engine
+    kinds: dict[str, Mapping[str, Array]] = dict(engine.memory())
+    if loop.best is not None:
+        kinds |= {f"{BEST}parameter": loop.best.parameters, f"{BEST}state": loop.best.states}
+    return [
+        Piece(kind, name, array.copy(), engine.places(name))
+        for kind, arrays in kinds.items()
+        for name, array in arrays.items()
+        if owned is None or name in owned
+    ]
+
+
+def restore(
+    loop: Loop,
+    opened: Opened,
+    part: str,
+    group: int | None = None,
+    earlier_s: float | None = None,
+) -> Mapping[str, Any]:
+    """Let a loop, whose engine is bound, go on from a checkpoint, and return the facts of its part.
+
+    part : whose place it takes; of another if there is none of this name. group : look only into
+    parts of this group. earlier_s : what training took before ``loop.begun``; None takes it from
+    the checkpoint.
+
+    Raises
+    ------
+    CheckpointError : damaged, or it does not have what this network needs.
+    """
+    facts = opened.parts()
+    parts = None
+    if group is not None:
+        parts = [name for name in facts if facts[name].get("group") == group]
+        facts = {name: facts[name] for name in parts}
+        if not parts:
+            raise CheckpointError(str(opened.path), f"has no part of group {group}")
+    own = facts.get(part)
+    found = own if own is not None else facts[min(facts)]
+    cursor = _cursor(opened, found)
+    if own is None:  # what this group's own samples cost is not known
+        cursor.own_total, cursor.own_samples = 0.0, 0
+    engine = loop.engine
+
+    has_slots = set(opened.names("slot"))
+
+    def cut(kind: str, names: Mapping[str, Array]) -> dict[str, Array]:
+        return {
+            name: array.copy()  # another optimizer's, as it begins: the job was changed knowingly
+            if kind == "slot" and name not in has_slots
+            else opened.cut(kind, name, engine.places(name), array.dtype, parts)
+            for name, array in names.items()
+        }
+
+    memory = engine.memory()
+    engine.recall({kind: cut(kind, arrays) for kind, arrays in memory.items()}, cursor.updates)
+    best = None
+    if cursor.best is not None and loop.is_watcher:
+        kept = [cut(f"{BEST}{kind}", memory[kind]) for kind in ("parameter", "state")]
+        best = Best(*cursor.best, *kept)
+    loop.go_on(cursor, best, cursor.seconds if earlier_s is None else earlier_s)
+    return found
+
+
+class Writer:
+    """Writes parts in a thread, one at a time."""
+
+    def __init__(self, checkpoints: Checkpoints, epoch: int) -> None:
+        self.checkpoints, self.epoch = checkpoints, epoch
+        self._thread: threading.Thread | None = None
+
+    def write(
+        self,
+        iteration: int,
+        name: str,
+        found: Sequence[Piece],
+        facts: Mapping[str, Any],
+        then: Callable[[Written | CheckpointError], None],
+    ) -> None:
+        """Begin, once the last one has been written. ``then(written)`` is called in the thread,
+        with the CheckpointError if it failed.
+        """
+        self.wait()
+
+        def work() -> None:
+            result: Written | CheckpointError
+            try:
+                folder = self.checkpoints.begin(iteration, self.epoch)
+                result = write_part(folder, name, found, facts)
+            except CheckpointError as error:
+                result = error
+            then(result)
+
+        self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """For the one under way."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+
+def check_fits(
+    opened: Opened, job: Job, mine: Mapping[str, Any], is_changed: bool = False
+) -> None:
+    """Raises CheckpointError for the checkpoint of another network or job; says what differs.
+    is_changed : another job may go on from it: what differs is logged.
+    """
+    theirs = opened.facts.get("identity")
+    if not isinstance(theirs, dict):
+        raise CheckpointError(str(opened.path), "says nothing of the job that it is of")
+    check_same(str(opened.path), theirs, mine, is_changed)
+    if opened.iteration > job.n_iterations:
+        raise CheckpointError(
+            str(opened.path),
+            f"is of iteration {opened.iteration}, but this job ends at {job.n_iterations}; give it "
+            f"more epochs, or an earlier checkpoint",
+        )
+
+
+def choose(
+    checkpoints: Checkpoints | None,
+    resume: bool | str | os.PathLike[str],
+    job: Job,
+    mine: Mapping[str, Any],
+    is_changed: bool = False,
+) -> Opened | None:
+    """The checkpoint to begin from; None to begin anew. is_changed : it may be another job's.
+
+    Raises
+    ------
+    CheckpointError : missing, damaged or of another job. Conflict : not to be resumed, but the
+    folder has checkpoints of a run.
+    """
+    opened: Opened | None
+    if resume is True:
+        opened = None if checkpoints is None else checkpoints.latest()
+    elif resume is not False:
+        path = Path(resume)
+        is_one = (path / "MANIFEST.json").exists()
+        opened = Checkpoints(path.parent).open(path) if is_one else Checkpoints(path).latest()
+        if opened is None:
+            what = "has no checkpoint that can be used; name one, or the folder of a run"
+            raise CheckpointError(str(path), what, 4)
+    else:
+        if checkpoints is not None and (there := checkpoints.iterations()):
+            raise Conflict(
+                f"{checkpoints.path} has checkpoints of another run, the newest of iteration "
+                f"{there[-1]}; resume it, or choose another folder"
+            )
+        return None
+    if opened is not None:
+        check_fits(opened, job, mine, is_changed)
+    return opened
+
+
+def cursor_of(opened: Opened) -> Cursor:
+    """Where the first task stood. Raises CheckpointError."""
+    facts = opened.parts()
+    if not facts:
+        raise CheckpointError(str(opened.path), "has no part; use an older checkpoint")
+    return _cursor(opened, facts[min(facts)])
+
+
+def _cursor(opened: Opened, facts: Mapping[str, Any]) -> Cursor:
+    try:
+        return Cursor.from_json(facts["cursor"])
+    except (ProtocolError, KeyError, TypeError, ValueError) as error:
+        raise _odd(opened, error) from error
+
+
+def _odd(opened: Opened, error: Exception) -> CheckpointError:
+    what = f"is not as this horn writes it ({type(error).__name__}: {error}"[:300]
+    return CheckpointError(str(opened.path), f"{what}); use an older checkpoint")
+
+
+def stopped(last: tuple[int, Path] | None, iteration: int) -> Stopped:
+    """A run was asked to stop, and did after an iteration."""
+    is_saved = last is not None and last[0] == iteration
+    return Stopped(iteration, str(last[1]) if last is not None and is_saved else "")
+
+
+def stopped_at(start: Opened | None) -> Stopped:
+    """A run was asked to stop before it did anything that is not in what it starts from."""
+    return Stopped(0, "") if start is None else Stopped(start.iteration, str(start.path))
+
+
+def rows_of(opened: Opened) -> list[dict[str, Any]]:
+    """The history until a checkpoint, as people see it."""
+    try:
+        return [dict(row) for row in opened.facts.get("rows", [])]
+    except (TypeError, ValueError) as error:
+        raise _odd(opened, error) from error
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When and where to save. every : iterations; seconds : between two; None: not by that."""
+
+    folder: Path
+    every: int | None = None
+    seconds: float | None = None
+    keep: int = 3
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """What makes a run outlast its processes.
+
+    plan : when and where to save; None: never. mine : what a checkpoint says of the job. start :
+    where to begin. asked : set by who wants it to stop at a boundary, with a checkpoint.
+    max_restarts : after so many failures without a new checkpoint between them it is given up.
+    journals : of servers, which keep what they were told, instead of a plan.
+    """
+
+    plan: Plan | None = None
+    mine: Mapping[str, Any] = field(default_factory=dict)
+    start: Opened | None = None
+    asked: threading.Event = field(default_factory=threading.Event)
+    max_restarts: int = 0
+    journals: Journals | None = None
+
+
+def manifest_facts(
+    mine: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], groups: int = 1, tasks: int = 1
+) -> dict[str, Any]:
+    """What the manifest of a checkpoint says of the job. rows : of the epochs that are over."""
+    found = [plain_row(row) for row in rows]
+    return {"identity": dict(mine), "rows": found, "groups": groups, "tasks": tasks}
+
+
+class Alone:
+    """Saves the training of one process: its loop's ``at_boundary``.
+
+    asked : set by who wants it to stop at the next boundary, with a checkpoint. last : the newest
+    that was written, and its iteration.
+    """
+
+    def __init__(
+        self, plan: Plan, mine: Mapping[str, Any], epoch: int, asked: threading.Event
+    ) -> None:
+        self.plan, self.mine, self.asked = plan, mine, asked
+        self.checkpoints = Checkpoints(plan.folder, plan.keep)
+        self.checkpoints.sweep()
+        self.writer = Writer(self.checkpoints, max(epoch, self.checkpoints.next_epoch()))
+        self.last: tuple[int, Path] | None = None
+        self.loop: Loop | None = None
+        self._next_at = self._after(time.monotonic())
+
+    def _after(self, now: float) -> float:
+        return math.inf if self.plan.seconds is None else now + self.plan.seconds
+
+    def __call__(self) -> bool:
+        loop, now = self.loop, time.monotonic()
+        assert loop is not None
+        stop = self.asked.is_set()
+        is_due = self.plan.every is not None and loop.iteration % self.plan.every == 0
+        if stop or is_due or now >= self._next_at:
+            self._next_at = self._after(now)
+            self._save(loop)
+        return stop
+
+    def _save(self, loop: Loop) -> None:
+        iteration = loop.iteration
+        facts = manifest_facts(self.mine, loop.history.rows)
+
+        def then(found: Written | CheckpointError) -> None:
+            try:
+                if isinstance(found, CheckpointError):
+                    raise found
+                folder = self.checkpoints.temporary(iteration, self.writer.epoch)
+                self.last = iteration, self.checkpoints.commit(folder, iteration, facts, [found])
+            except HornError as error:
+                logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, error)
+
+        own = {"rank": 0, "group": 0, "cursor": loop.cursor().to_json()}
+        self.writer.write(iteration, part_name(0), pieces(loop), own, then)
+
+    def close(self) -> None:
+        """Wait until the last one is written."""
+        self.writer.wait()

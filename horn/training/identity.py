@@ -1,0 +1,439 @@
+"""What of a job must be the same where it goes on from a checkpoint.
+
+The rule: a run that goes on gives what this job would have given from its beginning. So everything
+that a job consists of is written down, field by field of whatever it is made of: a field that is
+added to a description is compared without being named here. What is left out is in ``LEFT_OUT``,
+with the reason. The user's code is compared as text without comments, docstrings and layout, with
+all that it calls in the user's own files and the values that it reads; horn's own by name.
+
+Data are compared by their digest (``digest``). How a job is run (groups where the strategy
+allows it, tasks, backend, threads, transport) is no part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from horn import summary
+from horn.data import Dataset
+from horn.errors import CheckpointError, ModelError
+from horn.job import Job
+from horn.network import Layer, Link, Network
+from horn.neuron import Neuron, Parameter
+from horn.sources import Capture, is_horn
+from horn.training.digest import digest
+
+logger = logging.getLogger(__name__)
+
+LEFT_OUT = {
+    (Job, "epochs"): "a job may train longer than it did",
+    (Job, "iterations"): "a job may train longer than it did",
+    (Job, "test"): "it is looked at once, after training",
+    (Job, "name"): "for people",
+    (Job, "check"): "it looks before training, and changes nothing",
+    (Job, "aggregates"): "they are looked at after an epoch, and change nothing",
+    (Dataset, "name"): "for people",
+    (Dataset, "_checked"): "whether it was looked at",
+    (Dataset, "_is_file"): "whether it was looked at",
+    (Link, "connection"): "who listens to whom is in edges",
+}
+MANY = 64  # numbers in a list, from which it is written as the digest of an array
+MAX_SAID = 5  # differences that are named in one message
+SHORT = 100  # letters of a value in a message
+# What an earlier horn wrote of a job, and what that is in "job".
+HEADLINES = {
+    "layers": "network.layers",
+    "shapes": "network.layers",
+    "seed": "network.seed",
+    "optimizer": "optimizer",
+    "batch_size": "batch_size",
+    "samples": "data",
+    "dtype": "dtype",
+    "strategy": "strategy",
+}
+NAMES = {"batch_size": "batch size", "samples": "number of samples"}
+
+
+def identity(job: Job, strategy: str, settings: Any = None) -> dict[str, Any]:
+    """Plain values for a manifest. strategy : what of it must be the same, in words; settings : the
+    strategy itself.
+    """
+    network = job.network
+    describer = Describer()
+    described = describer.describe(job)
+    described["strategy"] = describer.describe(settings)
+    return {
+        "layers": [
+            {"name": layer.name, "size": layer.size, "neuron": layer.neuron.__name__,
+             "activation": layer.activation_name}
+            for layer in network.layers
+        ],
+        "shapes": {name: list(shape) for (_, name), shape in shapes(network).items()},
+        "seed": network.seed,
+        "optimizer": summary.in_words(job.optimizer),
+        "batch_size": job.batch_size,
+        "samples": len(job.data),
+        "dtype": job.dtype,
+        "strategy": strategy,
+        "job": described,
+        "sources": describer.sources(),
+    }  # fmt: skip
+
+
+def shapes(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Of every learned array and State, by ("parameter" or "state", name)."""
+    found: dict[tuple[str, str], tuple[int, ...]] = {}
+    for layer in network.layers[1:]:
+        for link in layer.links:
+            found["parameter", link.weight] = link.shape(layer.size)
+        if layer.bias is not None:
+            found["parameter", layer.bias_name] = (layer.size,)
+        found |= {("parameter", f"{layer.name}.{n}"): (layer.size,) for n in layer.parameters}
+        found |= {("state", f"{layer.name}.{n}"): (layer.size,) for n in layer.states}
+    return found
+
+
+def uncompared(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
+    """What cannot be compared, in words: an earlier horn did not write it, or it cannot be read."""
+    if "job" not in theirs:
+        return ["data, sources, and all settings but those of its layers, optimizer and strategy"]
+    return sorted({*_unknown(mine["job"], ""), *_unknown(theirs["job"], "")})
+
+
+def differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
+    """What differs, a sentence each: what was, what is. Empty for the same job."""
+    rest = []
+    if "job" in theirs:
+        rest = [*_compare(theirs["job"], mine["job"], ""), *_sources(theirs, mine)]
+    found, covered = [], []
+    for key, part in HEADLINES.items():
+        was, is_ = theirs.get(key), mine[key]
+        if was == is_ or part in covered:
+            continue
+        if "job" in theirs and key != "strategy" and not any(_is_in(p, part) for p, _ in rest):
+            continue  # the same in other words
+        covered.append(part)
+        if key == "layers":
+            found.append(f"its layers are {_layers(was)}, here {_layers(is_)}")
+        elif key == "shapes":
+            old, new = was or {}, is_
+            name = next(n for n in sorted({*old, *new}) if old.get(n) != new.get(n))
+            found.append(f"its {name} has shape {old.get(name)}, here {new.get(name)}")
+        else:
+            found.append(f"its {NAMES.get(key, key)} is {was}, here {is_}")
+    more = {k for k in (*theirs, *mine) if k not in HEADLINES and k not in ("job", "sources")}
+    for key in sorted(more):
+        if theirs.get(key) != mine.get(key):
+            found.append(f"its {key} is {theirs.get(key)}, here {mine.get(key)}")
+    found += [said for path, said in rest if not any(_is_in(path, part) for part in covered)]
+    return found
+
+
+def check_same(
+    place: str, theirs: Mapping[str, Any], mine: Mapping[str, Any], is_changed: bool
+) -> None:
+    """Raises CheckpointError if what is kept at a place is of another job; says what differs, and
+    if ``is_changed`` only logs it. What cannot be compared is logged.
+    """
+    try:
+        found, unknown = differences(theirs, mine), uncompared(theirs, mine)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # nothing that horn wrote
+        what = f"says of its job what this horn does not write ({type(error).__name__}: {error})"
+        raise CheckpointError(place, f"{what[:300]}; use an older checkpoint") from error
+    if found and not is_changed:
+        raise CheckpointError(
+            place,
+            f"is of another job: {_in_words(found)}. Resume with the job that wrote it, or go on "
+            f'knowingly with --changed (in horn.train: resume="changed")',
+        )
+    if found:
+        logger.warning("going on with a changed job: %s: %s", place, _in_words(found))
+    if unknown:
+        logger.warning("%s: not compared with this job: %s", place, "; ".join(unknown))
+
+
+def _in_words(found: list[str]) -> str:
+    """The first of them."""
+    more = len(found) - MAX_SAID
+    return "; ".join(found[:MAX_SAID]) + (f"; and {more} more" if more > 0 else "")
+
+
+# describing
+
+
+class Describer:
+    """Anything as plain values; code as names, whose texts are in ``sources``."""
+
+    def __init__(self) -> None:
+        self._capture = Capture(other=self.describe)
+        self._under_way: list[int] = []
+
+    def sources(self) -> dict[str, Any]:
+        found = {}
+        for module, (texts, values) in self._capture.texts().items():
+            data = {name: self.describe(v) for name, v in sorted(values.items()) if _is_data(v)}
+            found[module] = {"texts": texts, "values": data}
+        return found
+
+    def describe(self, thing: Any) -> Any:
+        if isinstance(thing, np.generic):
+            thing = thing.item()
+        if thing is None or isinstance(thing, (bool, int, str)):
+            return thing
+        if isinstance(thing, float):
+            return thing if np.isfinite(thing) else repr(thing)
+        if isinstance(thing, np.ndarray):
+            return digest(thing) if thing.dtype.kind in "biuf" else self._unknown(thing)
+        if isinstance(thing, (type, types.FunctionType, types.BuiltinFunctionType)):
+            return self._code(thing)
+        if id(thing) in self._under_way:
+            return {"class": type(thing).__name__, "is": "what it is in"}
+        self._under_way.append(id(thing))
+        try:
+            return self._composed(thing)
+        finally:
+            self._under_way.pop()
+
+    def _composed(self, thing: Any) -> Any:
+        if isinstance(thing, Mapping):
+            return {str(key): self.describe(value) for key, value in thing.items()}
+        if isinstance(thing, (set, frozenset)):
+            return sorted((self.describe(value) for value in thing), key=repr)
+        if isinstance(thing, (list, tuple)):
+            if len(thing) >= MANY and _is_table(thing):
+                return digest(np.asarray(thing))
+            if thing and all(isinstance(value, Layer) for value in thing):
+                return {layer.name: self.describe(layer) for layer in thing}
+            return [self.describe(value) for value in thing]
+        found = {"class": self._code(type(thing))}
+        for name, value in _fields(thing).items():
+            if (type(thing), name) in LEFT_OUT:
+                continue
+            if isinstance(thing, Link) and isinstance(value, Layer):
+                found[name] = value.name  # itself described before
+            else:
+                found[name] = self.describe(value)
+        if len(found) == 1 and not dataclasses.is_dataclass(thing) and _is_opaque(thing):
+            return self._unknown(thing)
+        return found
+
+    def _code(self, thing: Any) -> Any:
+        """A class or function: its name, and what its name does not say."""
+        try:
+            reference = self._capture.reference(thing)
+        except ModelError:
+            return self._compiled(thing)
+        if "horn" in reference or "math" in reference:
+            name = reference.get("horn") or f"math:{reference['math']}"
+        else:
+            name = f"{reference['module']}:{reference['name']}"
+        found: dict[str, Any] = {"code": name}
+        if "at" in reference:
+            found["text"] = self._capture.inner_text(reference)
+            found["free"] = reference["free"]
+        if isinstance(thing, type) and not dataclasses.is_dataclass(thing):
+            found["set"] = self._attributes(thing)
+        return found if len(found) > 1 and any(found[k] for k in found if k != "code") else name
+
+    def _attributes(self, cls: type) -> dict[str, Any]:
+        """The constants, Parameters and States of a class, as they are now."""
+        found = {}
+        for base in reversed(cls.__mro__):
+            if base in (object, Neuron) or base.__module__ == "typing":
+                continue
+            for name in vars(base):
+                value = getattr(cls, name, None)
+                if name.startswith("__") or name == "_abc_impl":
+                    continue
+                if isinstance(value, Parameter):
+                    settings = {k: self.describe(v) for k, v in vars(value).items() if k != "name"}
+                    found[name] = {"class": type(value).__name__, **settings}
+                elif _is_data(value):
+                    found[name] = self.describe(value)
+        return found
+
+    def _compiled(self, thing: Any) -> Any:
+        """Of code whose source cannot be read, such as what was typed at the prompt."""
+        if isinstance(thing, types.FunctionType):
+            cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+            names = [n for n in thing.__code__.co_names if n in thing.__globals__]
+            read = {n: thing.__globals__[n] for n in names}
+            return {
+                "code": thing.__qualname__,
+                "bytes": _code_digest(thing.__code__),
+                "free": [self.describe(cell) for cell in cells],
+                "defaults": self.describe([thing.__defaults__, thing.__kwdefaults__]),
+                "reads": {
+                    n: self.describe(v)
+                    for n, v in read.items()
+                    if _is_data(v) or (isinstance(v, types.FunctionType) and v is not thing)
+                },
+            }
+        if isinstance(thing, type):
+            functions = {
+                name: self._compiled(value)
+                for base in reversed(thing.__mro__)
+                if not is_horn(base.__module__) and base is not object
+                for name, value in vars(base).items()
+                if isinstance(value, types.FunctionType)
+            }
+            return {
+                "code": thing.__qualname__,
+                "bases": [self._code(b) for b in thing.__bases__ if b is not object],
+                "functions": functions,
+                "set": self._attributes(thing),
+            }
+        return {"code": f"{thing.__module__}:{thing.__qualname__}"}
+
+    def _unknown(self, thing: Any) -> dict[str, Any]:
+        return {"class": type(thing).__name__, "unknown": True}
+
+
+def _fields(thing: Any) -> dict[str, Any]:
+    if dataclasses.is_dataclass(thing):
+        return {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
+    found = {
+        name: getattr(thing, name)
+        for base in type(thing).__mro__
+        for name in getattr(base, "__slots__", ())
+        if isinstance(name, str) and hasattr(thing, name) and not name.startswith("__")
+    }
+    return {**found, **getattr(thing, "__dict__", {})}
+
+
+def _is_opaque(thing: Any) -> bool:
+    """Whether what it holds is not to be seen from Python."""
+    return not isinstance(getattr(type(thing), "__init__", None), types.FunctionType) and (
+        type(thing).__flags__ & (1 << 9) == 0  # no heap type: written in C
+    )
+
+
+def _is_data(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_data, value.values()))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(_is_data, value))
+    return value is None or isinstance(value, (bool, int, float, str, np.generic, np.ndarray))
+
+
+def _is_table(values: Any) -> bool:
+    """Numbers, or rows of numbers of one length."""
+    try:
+        return np.asarray(values).dtype.kind in "biuf"
+    except ValueError:
+        return False
+
+
+def _code_digest(code: types.CodeType) -> str:
+    found = hashlib.sha256(code.co_code)
+    found.update(repr((code.co_names, code.co_varnames)).encode())
+    for constant in code.co_consts:
+        inner = isinstance(constant, types.CodeType)
+        found.update((_code_digest(constant) if inner else repr(constant)).encode())
+    return found.hexdigest()[:16]
+
+
+# comparing
+
+
+def _compare(was: Any, is_: Any, path: str) -> list[tuple[str, str]]:
+    """(path, sentence) of what differs."""
+    if was == is_:
+        return []
+    both = isinstance(was, Mapping) and isinstance(is_, Mapping)
+    if both and was.get("class") == is_.get("class") and was.get("code") == is_.get("code"):
+        found = []
+        for key in sorted({*was, *is_}):
+            below = f"{path}.{key}" if path else key
+            found += _compare(was.get(key), is_.get(key), below)
+        return found
+    if isinstance(was, list) and isinstance(is_, list) and len(was) == len(is_):
+        found = []
+        for k, (old, new) in enumerate(zip(was, is_, strict=True)):
+            found += _compare(old, new, f"{path}[{k}]")
+        return found
+    return [(path, f"its {_place(path)} is {_value(was)}, here {_value(is_)}")]
+
+
+def _sources(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of the code. What only one of them has is told where it is used."""
+    found = []
+    old, new = theirs.get("sources") or {}, mine["sources"]
+    for module in sorted({*old} & {*new}):
+        was, is_ = old[module], new[module]
+        for name in sorted({*was["texts"]} | {*is_["texts"]}):
+            texts = [one["texts"].get(name, "") for one in (was, is_)]
+            if texts[0] != texts[1]:
+                first, second = _first_lines(*texts)
+                found.append(f"its source of {name} ({module}) has {first}, here {second}")
+        for name in sorted({*was["values"]} | {*is_["values"]}):
+            values = [one["values"].get(name) for one in (was, is_)]
+            if values[0] != values[1]:
+                said = " is {}, here {}".format(*map(_value, values))
+                found.append(f"its {name} ({module}){said}")
+    if not found and old.keys() != new.keys():
+        files = [", ".join(sorted(one)) or "no file" for one in (old, new)]
+        found.append("its source is in {}, here in {}".format(*files))
+    return [("sources", said) for said in found]
+
+
+def _first_lines(was: str, is_: str) -> tuple[str, str]:
+    """The first that differ."""
+    old, new = was.splitlines(), is_.splitlines()
+    n = next((k for k, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), None)
+    if n is None:
+        n = min(len(old), len(new))
+    first, second = ((lines[n].strip() if n < len(lines) else "no more") for lines in (old, new))
+    return _cut(f"{first!r}"), _cut(f"{second!r}")
+
+
+def _is_in(path: str, part: str) -> bool:
+    return path == part or path.startswith((f"{part}.", f"{part}["))
+
+
+def _place(path: str) -> str:
+    """As a user would call it."""
+    return path.removeprefix("network.layers.").removeprefix("network.")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        name = value.get("class") or value.get("code")
+        if isinstance(name, Mapping):
+            name = name.get("code")
+        name = str(name or "").rpartition(":")[2]
+        rest = {k: v for k, v in value.items() if k not in ("class", "code", "set", "free")}
+        inside = ", ".join(f"{k}={_value(v)}" for k, v in rest.items())
+        return _cut(f"{name}({inside})" if inside or "class" in value else name)
+    if value is None:
+        return "None"
+    return _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHORT else f"{text[:SHORT]}..."
+
+
+def _layers(found: Any) -> str:
+    """784 InputNeuron, 500 Standard relu, ..."""
+    try:
+        return ", ".join(f"{x['size']} {x['neuron']} {x['activation']}" for x in found)
+    except (TypeError, KeyError):
+        return "not known"
+
+
+def _unknown(found: Any, path: str) -> list[str]:
+    if isinstance(found, Mapping):
+        if found.get("unknown") is True:
+            return [_place(path)]
+        return [x for k, v in found.items() for x in _unknown(v, f"{path}.{k}" if path else k)]
+    if isinstance(found, list):
+        return [x for k, v in enumerate(found) for x in _unknown(v, f"{path}[{k}]")]
+    return []

@@ -1,0 +1,83 @@
+"""The folder in which the servers of a run keep what they were told, and whose it is.
+
+<folder>/servers/run.json           the job, the starts so far, the history
+<folder>/servers/server-<n>/        its journal: horn/strategies/parameter_server/journal.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from horn.errors import CheckpointError, Conflict
+from horn.training.cursor import plain_row
+from horn.training.identity import check_same
+
+FORMAT = 1
+EPOCHS = 1 << 20  # of each start of the run: so many restarts are told apart
+
+
+class Journals:
+    """One run's.
+
+    n_starts : of the run, this one too; its first epoch is ``first_epoch``. rows : of the epochs
+    that are over. told : what some groups have said of later ones.
+
+    Raises
+    ------
+    Conflict : not to be resumed, but there is a run. CheckpointError : it is another job's (which
+    ``is_changed`` allows), or cannot be read or written.
+    """
+
+    def __init__(
+        self, folder: Path, mine: Mapping[str, Any], resume: bool, is_changed: bool = False
+    ) -> None:
+        self.path = folder / "servers"
+        self.mine = json.loads(json.dumps(mine))
+        self.n_starts, self.rows = 1, list[dict[str, Any]]()
+        self.told: list[dict[str, Any]] = []
+        file = self.path / "run.json"
+        try:
+            found = json.loads(file.read_text()) if file.exists() else None
+            if found is not None and found["format"] != FORMAT:
+                raise ValueError(f"format {found['format']}, expected {FORMAT}")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(str(file), f"cannot be read: {error}") from error
+        if found is not None and not resume:
+            raise Conflict(
+                f"{self.path} has what servers of another run were told; resume it, or choose "
+                f"another folder"
+            )
+        if found is not None:
+            check_same(str(file), found["identity"], self.mine, is_changed)
+            self.n_starts, self.rows = found["n_starts"] + 1, found["rows"]
+            self.told = found["told"]
+        self._write()
+
+    @property
+    def first_epoch(self) -> int:
+        return self.n_starts * EPOCHS
+
+    def keep(
+        self, rows: Sequence[Mapping[str, Any]], told: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """The history so far, if there is more of it, and what is known of later epochs."""
+        if len(rows) > len(self.rows) or list(told) != self.told:
+            self.rows, self.told = [plain_row(row) for row in rows], [dict(one) for one in told]
+            self._write()
+
+    def _write(self) -> None:
+        file = self.path / "run.json"
+        said = {"format": FORMAT, "identity": self.mine, "n_starts": self.n_starts,
+                "rows": self.rows, "told": self.told}  # fmt: skip
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            new = file.with_suffix(".new")
+            new.write_text(json.dumps(said))
+            os.replace(new, file)
+        except OSError as error:
+            what = f"cannot be written: {error.strerror}"
+            raise CheckpointError(str(file), what, 1, error.errno or 0) from error

@@ -1,0 +1,450 @@
+"""The steps of a job, epoch by epoch: the same in one process and in every task of a group.
+
+An epoch is a permutation of the samples, by (seed, epoch): each is seen exactly once, and the last
+batch of an epoch may be smaller. The loss of a row of the history is the mean over the epoch's
+samples, each measured before the update it took part in. In a group every task runs this loop over
+its share of the network: what decides (losses, scores) is the same everywhere, so all decide alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, overload
+
+import numpy as np
+
+from horn.aggregates import COLUMNS, named
+from horn.backends import Engine
+from horn.data import Dataset, permutation
+from horn.errors import Diverged, Timeout
+from horn.job import Job
+from horn.model import Array, has_labels, measure
+from horn.network import Network
+from horn.training.cursor import Cursor, plain, plain_row
+from horn.training.progress import Progress
+
+CHECKED_AT_ONCE = 1 << 20  # numbers that are looked at together for NaN and infinity
+DEALS_APART = 1_000_003  # between the seeds of orders that are not the same
+
+
+class History:
+    """One row per epoch, and columns by name.
+
+    ``history[0]`` and ``history[-1]`` are rows (dicts), ``history["loss"]`` is a column (a list),
+    and iteration gives the rows. What was not measured is None. Columns: epoch (from 1; the last
+    may be partial), iteration (updates so far), loss (of the training samples, as they were learned
+    from), acc (of a sample of them, a twentieth, after the epoch), val_loss, val_acc,
+    learning_rate (of the last update), seconds (since the start), samples_per_s, group_loss (of
+    each group's own samples; None with one group), groups (whose these are, by number), then those
+    of the job's aggregates.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Their names. A job that went on from a checkpoint may have had others before."""
+        return (*COLUMNS, *dict.fromkeys(name for row in self.rows for name in named(row)))
+
+    @overload
+    def __getitem__(self, key: str) -> list[Any]: ...
+    @overload
+    def __getitem__(self, key: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, key: str | int | slice) -> Any:
+        if isinstance(key, str):
+            if key not in self.columns:
+                raise KeyError(f"{key!r}; columns: {', '.join(self.columns)}")
+            return [row.get(key) for row in self.rows]  # an earlier horn's have fewer
+        return self.rows[key]
+
+    def keys(self) -> tuple[str, ...]:
+        """The columns: ``dict(history)`` is a dict of lists."""
+        return self.columns
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<History of {len(self)} epochs, last {self.rows[-1] if self.rows else None}>"
+
+
+@dataclass
+class Best:
+    """The model of the best epoch so far; in a group, this task's share of it."""
+
+    score: float
+    epoch: int
+    iteration: int
+    parameters: dict[str, Array]
+    states: dict[str, Array]
+
+
+@dataclass
+class Own:
+    """The sum of the losses of a group's own samples in an epoch."""
+
+    total: float = 0.0
+    samples: int = 0
+
+    def add(self, loss: float, samples: int) -> None:
+        self.total += loss * samples
+        self.samples += samples
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Where NaN or infinity was met: ``what`` says it, as in "the loss became nan"."""
+
+    what: str
+    iteration: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a loop ended. ``iteration`` and ``best_epoch`` are of the model that was kept."""
+
+    iterations: int
+    iteration: int
+    stopped_early: bool
+    best_epoch: int | None
+    test: dict[str, float] | None
+    metrics: dict[str, dict[str, float]]
+
+
+class Loop:
+    """The steps of one job.
+
+    begun : when the run began (``perf_counter``). timeout : seconds from then, after which it ends.
+    is_share : the engine holds a share of the arrays, so nobody here can say which neuron failed;
+    ``trouble`` has what is known. look : the learned arrays without copying them. on_iteration :
+    hears the number of each update before it. is_watcher : it measures, and keeps the best; else
+    another group does. before_measuring : called at the end of each epoch. on_epoch : called after
+    each epoch with its number and whether this group wants to stop; says whether all stop.
+    before_end : called after the last step. own_of : the loss of the group's own samples in the
+    last batch, and how many they were; ``own`` sums them over the epoch. is_changed_at_end : by
+    before_end, so that the last row does not tell of the model that is kept.
+    part : this group's number and how many there are: of each batch it reads its part. deal : of
+    the orders that the samples may have, which; those who began together have the same.
+    at_boundary : called after each update, before anything else is done with it; says whether to
+    stop there, and then ``is_halted``. Whoever saves the model's arrays and ``cursor`` there and
+    calls ``go_on`` later, before ``run``, gets the same rows and the same model.
+
+    Raises
+    ------
+    Diverged : the loss, or a weight, became NaN or infinite. Timeout : it took too long.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        engine: Engine,
+        watcher: Progress,
+        begun: float,
+        timeout: float | None = None,
+        *,
+        is_share: bool = False,
+        look: Callable[[], Mapping[str, Array]] | None = None,
+        on_iteration: Callable[[int], None] | None = None,
+        is_watcher: bool = True,
+        before_measuring: Callable[[], None] | None = None,
+        on_epoch: Callable[[int, bool], bool] | None = None,
+        before_end: Callable[[], None] | None = None,
+        own_of: Callable[[], tuple[float, int]] | None = None,
+        part: tuple[int, int] = (0, 1),
+        is_changed_at_end: bool = False,
+        at_boundary: Callable[[], bool] | None = None,
+        deal: int = 0,
+    ) -> None:
+        self.job, self.engine, self.watcher = job, engine, watcher
+        self.begun, self.timeout = begun, timeout
+        self.is_share, self.on_iteration, self.on_epoch = is_share, on_iteration, on_epoch
+        self.is_watcher, self.before_measuring = is_watcher, before_measuring
+        self.before_end, self.own_of, self.own = before_end, own_of, Own()
+        self.part, self.deal = part, deal
+        self.is_changed_at_end, self.at_boundary = is_changed_at_end, at_boundary
+        self.look = look or engine.parameters
+        self.history = History()
+        self.iteration = self.epoch = 0
+        self.done, self.total = 0, 0.0  # of the epoch under way: samples, the sum of their losses
+        self.unseen = 0  # of these samples: whose losses are not known
+        self.earlier_s = 0.0  # that training took before it was interrupted
+        self.is_halted = False
+        self.best: Best | None = None
+        self.stopped_early = False
+        self.trouble: Trouble | None = None
+        self.has_labels = has_labels(job.network, job.data, job.target)
+        self.sample = _sample(job) if self.has_labels or job.aggregates else None
+
+    def cursor(self) -> Cursor:
+        """Where it stands, at the boundary after an update."""
+        best = self.best
+        return Cursor(
+            iteration=self.iteration,
+            epoch=self.epoch,
+            done=self.done,
+            total=self.total,
+            own_total=float(self.own.total),
+            own_samples=self.own.samples,
+            seconds=perf_counter() - self.begun + self.earlier_s,
+            rows=[plain_row(row) for row in self.history],
+            best=None if best is None else (float(plain(best.score)), best.epoch, best.iteration),
+            updates=self.engine.updates,
+        )
+
+    def go_on(self, cursor: Cursor, best: Best | None, earlier_s: float = 0.0) -> None:
+        """Begin where another stopped; the engine has its arrays already. earlier_s : what training
+        took before ``begun``.
+        """
+        self.iteration, self.epoch, self.done = cursor.iteration, cursor.epoch, cursor.done
+        self.total, self.best, self.earlier_s = cursor.total, best, earlier_s
+        self.unseen = 0
+        self.own = Own(cursor.own_total, cursor.own_samples)
+        self.history = History(cursor.rows)
+
+    def skip_to(self, iteration: int) -> None:
+        """Begin after so many updates that others know of; their losses are not known here. At the
+        end of an epoch, its row is still to be told.
+        """
+        job, n = self.job, len(self.job.data)
+        self.iteration = min(iteration, job.n_iterations)
+        if self.iteration:
+            per_epoch = job.iterations_per_epoch
+            self.epoch = -(-self.iteration // per_epoch)
+            n_steps = self.iteration - (self.epoch - 1) * per_epoch
+            self.done = self.unseen = min(n_steps * job.batch_size, n)
+
+    def run(self) -> None:
+        """All epochs, or until it is stopped early or halted."""
+        job = self.job
+        while self.iteration < job.n_iterations or self.done:
+            row = self._epoch()
+            if row is None:
+                self.is_halted = True
+                return
+            epoch = self.epoch
+            if self.before_measuring is not None:
+                self.before_measuring()
+            if self.is_watcher:
+                self._watch(row)
+            if job.network.loss is None:  # nothing else would show it
+                self._check_finite()
+            self.history.rows.append(row)
+            if self.is_watcher:
+                self._keep_best(row)
+            self.watcher.epoch(row)
+            patience = job.early_stopping.patience if job.early_stopping else None
+            stop = bool(patience and self.best and epoch - self.best.epoch >= patience)
+            if self.on_epoch is not None:
+                stop = self.on_epoch(epoch, stop)
+            self.done = 0
+            if stop:
+                self.stopped_early = self.iteration < job.n_iterations
+                break
+        if self.before_end is not None:
+            self.before_end()
+
+    def _watch(self, row: dict[str, Any]) -> None:
+        """Measure the model, into the row."""
+        job = self.job
+        if self.sample is not None and job.aggregates:
+            _, right, combined = self.engine.watch(self.sample)
+            n = len(self.sample)
+            row["acc"] = int(right) / n if self.has_labels else None
+            for (name, aggregate), value in zip(job.aggregates.items(), combined, strict=True):
+                row[name] = aggregate.of(float(value), n)
+        elif self.sample is not None:
+            row["acc"] = _measure(self.engine, job, self.sample)["acc"]
+        if job.validation is not None and job.network.loss is not None:
+            found = _measure(self.engine, job, job.validation)
+            row["val_loss"], row["val_acc"] = found["loss"], found.get("acc")
+
+    def finish(self) -> Ending:
+        """Go back to the best model, if one was kept, and measure the last word on it."""
+        job, best = self.job, self.best
+        self._check_finite()
+        if not self.is_watcher:
+            return Ending(self.iteration, self.iteration, self.stopped_early, None, None, {})
+        if best is not None:
+            self.engine.load(best.parameters, best.states, None, best.iteration)
+        test = None if job.test is None else _measure(self.engine, job, job.test)
+        return Ending(
+            self.iteration,
+            self.iteration if best is None else best.iteration,
+            self.stopped_early,
+            None if best is None else best.epoch,
+            test,
+            {"test": test} if test else self._last_metrics(),
+        )
+
+    def _epoch(self) -> dict[str, Any] | None:
+        """The next epoch, or the rest of one; its row, None if it was halted."""
+        job, step = self.job, self.engine.step
+        n, size = len(job.data), job.batch_size
+        if not self.done:
+            self.epoch += 1
+            self.total, self.unseen, self.own = 0.0, 0, Own()
+        epoch, done_before, begun = self.epoch, self.done, perf_counter()
+        order = permutation(n, job.network.seed + DEALS_APART * self.deal, epoch - 1)
+        sample = (epoch - 1) * n
+        n_before = -(-self.done // size)  # batches; at its end the last may be smaller
+        n_steps = min(job.iterations_per_epoch, job.n_iterations - self.iteration + n_before)
+        next_look = begun + self.watcher.interval_s
+        for start in range(n_before * size, n_steps * size, size):
+            rows = order[start : start + size]
+            if self.on_iteration is not None:
+                self.on_iteration(self.iteration)
+            self._expect(order[start + size : min(start + 2 * size, n_steps * size)])
+            loss = step(rows, iteration=self.iteration, first_sample=sample + start)
+            if not math.isfinite(loss):
+                raise self._diverged(f"the loss became {loss}", self.iteration, epoch)
+            self.iteration += 1
+            self.total += loss * len(rows)
+            self.done += len(rows)
+            if self.own_of is not None:
+                self.own.add(*self.own_of())
+            now = perf_counter()
+            if now >= next_look:
+                next_look = now + self.watcher.interval_s
+                speed = (self.done - done_before) / (now - begun)
+                loss = self.total / (self.done - self.unseen)
+                self.watcher.step(epoch, self.iteration, loss, speed)
+            if self.timeout is not None and now - self.begun > self.timeout:
+                raise overdue(job, self.timeout, self.iteration, epoch)
+            if self.at_boundary is not None and self.at_boundary():
+                return None
+        now = perf_counter()
+        n_seen = self.done - self.unseen
+        return {
+            "epoch": epoch,
+            "iteration": self.iteration,
+            "loss": self.total / n_seen if n_seen and job.network.loss is not None else None,
+            "acc": None,
+            "val_loss": None,
+            "val_acc": None,
+            "learning_rate": job.optimizer.rate(self.iteration - 1),
+            "seconds": now - self.begun + self.earlier_s,
+            "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
+            "group_loss": None,
+            "groups": None,
+            **dict.fromkeys(job.aggregates),
+        }
+
+    def _expect(self, rows: Array) -> None:
+        """The next batch: this group reads its part of it, and nobody else does."""
+        group, n_groups = self.part
+        start, stop = (len(rows) * k // n_groups for k in (group, group + 1))
+        self.job.data.expect(rows[start:stop])
+
+    def _keep_best(self, row: Mapping[str, Any]) -> None:
+        stopping = self.job.early_stopping
+        if stopping is None and not self.job.keep_best:
+            return
+        monitor = stopping.monitor if stopping else "val_loss"
+        score = row[monitor] if monitor == "val_loss" else -row[monitor]
+        margin = stopping.min_delta if stopping else 0.0
+        if self.best is None or score < self.best.score - margin:
+            self.best = Best(
+                score,
+                row["epoch"],
+                row["iteration"],
+                self.engine.parameters(),
+                self.engine.states(),
+            )
+
+    def _last_metrics(self) -> dict[str, dict[str, float]]:
+        """Measured on the validation data, else on the training data; nothing without a loss."""
+        job = self.job
+        if job.network.loss is None:
+            return {}
+        if job.validation is not None and self.is_changed_at_end and self.best is None:
+            return {"validation": _measure(self.engine, job, job.validation)}
+        if job.validation is not None:
+            row = self.history[self.best.epoch - 1 if self.best else -1]
+            found = {"loss": row["val_loss"], "acc": row["val_acc"]}
+            return {"validation": {k: v for k, v in found.items() if v is not None}}
+        return {"training": _measure(self.engine, job, job.data)}
+
+    def _check_finite(self) -> None:
+        if not all(map(_is_finite, self.look().values())):
+            raise self._diverged("a weight is not finite", self.iteration - 1, len(self.history))
+
+    def _diverged(self, what: str, iteration: int, epoch: int) -> Diverged:
+        self.trouble = Trouble(what, iteration, epoch)
+        if self.is_share:
+            return Diverged(what)
+        return Diverged(divergence(self.job, self.engine.parameters(), self.trouble))
+
+
+def overdue(job: Job, timeout_s: float, iteration: int, epoch: int) -> Timeout:
+    """Training took too long."""
+    return Timeout(
+        f"training took more than {timeout_s:g} s; stopped at iteration "
+        f"{iteration} of {job.n_iterations} (epoch {epoch}); raise --timeout"
+    )
+
+
+def divergence(job: Job, parameters: Mapping[str, Array], trouble: Trouble) -> str:
+    """Where it was first seen, how large the weights are, and what to try. What is not among the
+    ``parameters`` is not looked at.
+    """
+    what, rate = trouble.what, job.optimizer.rate(trouble.iteration)
+    text = f"{what[0].upper()}{what[1:]} at iteration {trouble.iteration} (epoch {trouble.epoch})."
+    where = _first_bad_layer(job.network, parameters)
+    remedy = f"Try {rate / 10:g}" + ("" if job.optimizer.clip_norm else " or clip_norm=1.0")
+    return f"{text} {where} Usual cause: the learning rate is too high ({rate:g}). {remedy}"
+
+
+def _first_bad_layer(network: Network, parameters: Mapping[str, Array]) -> str:
+    largest, holder = 0.0, ""
+    for layer in network.layers[1:]:
+        bad = np.zeros(layer.size, bool)
+        for link in layer.links:
+            if link.weight not in parameters:
+                continue
+            w = parameters[link.weight]
+            finite = np.isfinite(w)
+            if link.edges is None:
+                bad |= ~finite.all(axis=1)
+            elif not finite.all():
+                bad[np.repeat(np.arange(layer.size), np.diff(link.edges.indptr))[~finite]] = True
+            top = float(np.abs(w, where=finite, out=np.zeros_like(w)).max(initial=0.0))
+            if top > largest:
+                largest, holder = top, layer.name
+        for name in (layer.bias_name, *(f"{layer.name}.{p}" for p in layer.parameters)):
+            if name in parameters:
+                bad |= ~np.isfinite(parameters[name])
+        if bad.any():
+            return (
+                f"First seen in {layer.name}: {int(bad.sum())} of {layer.size} neurons "
+                f"({layer.neuron.__name__}) have weights that are not finite."
+            )
+    return f"The weights are still finite; the largest is {largest:.2g}, in {holder}."
+
+
+def _is_finite(array: Array) -> bool:
+    """Whether all are; in pieces, so that it takes no room to speak of."""
+    step = max(CHECKED_AT_ONCE * len(array) // max(array.size, 1), 1)
+    pieces = (array[start : start + step] for start in range(0, len(array), step))
+    return all(np.isfinite(piece).all() for piece in pieces)
+
+
+def _sample(job: Job) -> Dataset:
+    """Every so many-th of the training samples: a twentieth of them, 100 to 2,000."""
+    data = job.data
+    step = -(-len(data) // min(max(len(data) // 20, 100), 2000))
+    labels = None if data.y is None else np.ascontiguousarray(data.y[::step])
+    return Dataset(np.ascontiguousarray(data.x[::step]), labels, data.scale, data.name)
+
+
+def _measure(engine: Engine, job: Job, data: Any) -> dict[str, float]:
+    return measure(engine, job.network, data, job.target) if job.network.loss else {}

@@ -1,0 +1,103 @@
+"""Who may come in: a stranger's first frame is a hello that fits, or it is dropped and counted."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from horn.transport import Counters, Place
+from horn.wire import frames
+from horn.wire.frames import (
+    MENDS,
+    BadFrame,
+    Buffer,
+    Expected,
+    Hello,
+    Message,
+    Refusal,
+    Refused,
+    decode,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+STRIKES = 3
+MOST_STRANGERS = 1000
+# What says who sends begins with its incarnation; the number of a connection may follow.
+INCARNATION_BYTES = 16
+
+
+class Door:
+    """``is_free`` says of a task whether its place is; None if there is no such place."""
+
+    def __init__(
+        self, place: Place, counters: Counters, is_free: Callable[[int], bool | None]
+    ) -> None:
+        self.place, self.counters, self.is_free = place, counters, is_free
+        self.unfit: dict[int, tuple[float, Refused]] = {}  # tasks' hellos that did not fit
+        self._strikes: dict[bytes, int] = {}
+
+    def meet(
+        self,
+        sender: bytes,
+        parts: Sequence[Buffer],
+        needs_sum: bool,
+        answer: Callable[[bytes, Sequence[Buffer]], None],
+    ) -> Hello | None:
+        """The hello of one who belongs here."""
+        n_strikes = self._strikes.get(sender, 0)
+        claimed = -1
+        try:
+            if n_strikes >= STRIKES:
+                raise BadFrame("stranger", "one frame more", "silence")
+            message = decode(parts, Expected(needs_sum=needs_sum))
+            if not isinstance(message.meta, Hello) or message.seq != 1:
+                name = type(message.meta).__name__
+                raise BadFrame("first frame", f"{name} {message.seq}", "Hello 1")
+            claimed = message.meta.task
+            self._check(sender, message, message.meta)
+            return message.meta
+        except BadFrame as error:
+            if isinstance(error, Refused) and self.is_free(claimed):
+                self.unfit.setdefault(claimed, (time.monotonic(), error))
+            self.counters.n_dropped += 1
+            if len(self._strikes) > MOST_STRANGERS:
+                self._strikes.clear()
+            self._strikes[sender] = n_strikes + 1
+            if n_strikes < STRIKES:
+                logger.warning("stranger refused task=%d reason=%s", self.place.task, error)
+                refusal = Refusal(
+                    where=error.where[:256], got=error.got[:1000], expected=error.expected[:1000]
+                )
+                answer(
+                    sender, encode(Message(refusal, src=self.place.task, epoch=self.place.epoch))
+                )
+            return None
+
+    def _check(self, sender: bytes, message: Message, hello: Hello) -> None:
+        place = self.place
+        where = f"hello of task {hello.task}"
+        checks = [
+            ("job", hello.job, place.job),
+            ("tasks", hello.n_tasks, place.n_tasks),
+            ("epoch", message.epoch, place.epoch),
+            ("src", message.src, hello.task),
+            ("incarnation", hello.incarnation.hex(), sender[:INCARNATION_BYTES].hex()),
+            ("byte order", hello.endian, "little"),
+            ("dtypes", set(frames.DTYPES) - set(hello.dtypes), set()),
+            ("features", hello.features & MENDS, MENDS),
+        ]
+        for what, got, wanted in checks:
+            if got != wanted:
+                raise Refused(f"{where}: {what}", got, wanted)
+        if hello.min_minor > frames.MINOR:
+            raise Refused(f"{where}: minor version", hello.min_minor, frames.MINOR)
+        if not self.is_free(hello.task):
+            raise Refused(where, "a place that is taken", "each task once")
+
+
+def refused(name: str, refusal: Refusal) -> Refused:
+    """What a peer's refusal means here."""
+    return Refused(f"refused by {name}: {refusal.where}", refusal.got, refusal.expected)

@@ -1,0 +1,1 @@
+"""What travels between processes, and who may connect: frames, connections, admission."""

@@ -1,0 +1,134 @@
+"""The connections of a listening socket by address, and which of them are too many.
+
+libzmq tells of each connection by its descriptor, and has no way to end one: shutting its
+descriptor down does, and libzmq sees a peer that hung up. Of failed handshakes it tells without a
+descriptor, just before the end of their connection, or (what spoke another protocol) not at all:
+who ends without having said anything has failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections import OrderedDict
+
+from horn.security.audit import Bucket
+
+MAX_ADDRESSES = 4096
+UCRED = struct.Struct("3i")  # pid, uid, gid
+TOO_MANY_FAILED = "too many failed handshakes"
+TOO_MANY_OF_ADDRESS = "too many connections of this address"
+TOO_MANY = "too many connections"
+
+
+def local_name(listener: socket.socket) -> int | str | bytes:
+    """What its connections have in common: a port, or a path."""
+    name = listener.getsockname()
+    return int(name[1]) if isinstance(name, tuple) else name
+
+
+class Connections:
+    """Open connections: descriptor -> address, which is a uid for those of a path. local : the
+    name of their listener. counts_silent : who ends without having said anything has failed.
+    Used from one thread.
+    """
+
+    def __init__(
+        self,
+        local: int | str | bytes,
+        most: int,
+        per_address: int,
+        failures_per_s: float,
+        burst: int,
+        *,
+        counts_silent: bool = True,
+    ) -> None:
+        self.local, self.most, self.per_address = local, most, per_address
+        self.failures_per_s, self.burst = failures_per_s, burst
+        self.counts_silent = counts_silent
+        self._open: dict[int, str] = {}
+        self._n_of: dict[str, int] = {}
+        self._failures: OrderedDict[str, Bucket] = OrderedDict()
+        self._spoke: set[int] = set()
+        self._n_failed = 0  # told of, but not yet whose they were
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def address(self, fd: int) -> str:
+        return self._open.get(fd, "?")
+
+    def accepted(self, fd: int, now: float) -> str:
+        """One more. Gives "" or why it is to be cut."""
+        address = self._peer_of(fd) or "?"
+        self._open[fd] = address
+        self._n_of[address] = self._n_of.get(address, 0) + 1
+        if self._n_of[address] > self.per_address:
+            return TOO_MANY_OF_ADDRESS
+        if len(self._open) > self.most:
+            return TOO_MANY
+        bucket = self._failures.get(address)
+        if bucket is not None and bucket.is_empty(now):
+            return TOO_MANY_FAILED
+        return ""
+
+    def failed(self) -> None:
+        """A handshake failed; the next that ends was its connection."""
+        self._n_failed += 1
+
+    def spoke(self, fd: int) -> None:
+        """A message came, so its handshake went well."""
+        if fd in self._open:
+            self._spoke.add(fd)
+
+    def ended(self, fd: int, now: float) -> str:
+        """One less. Gives "" or how it failed."""
+        address = self._open.pop(fd, None)
+        has_failed, self._n_failed = self._n_failed > 0, max(self._n_failed - 1, 0)
+        if address is None:
+            return ""
+        self._n_of[address] -= 1
+        if not self._n_of[address]:
+            del self._n_of[address]
+        if fd in self._spoke:
+            self._spoke.discard(fd)
+            return ""
+        if not (has_failed or self.counts_silent):
+            return ""
+        self.count(address, now)
+        return "no CURVE handshake" if has_failed else "hung up without a word"
+
+    def count(self, address: str, now: float) -> None:
+        """One failure of an address: a handshake, or a peer that broke the rules."""
+        bucket = self._failures.pop(address, None)
+        if bucket is None:
+            bucket = Bucket(self.failures_per_s, self.burst, now)
+            if len(self._failures) >= MAX_ADDRESSES:
+                self._failures.popitem(last=False)
+        self._failures[address] = bucket
+        bucket.take(now)
+
+    def cut(self, fd: int) -> bool:
+        """Hang up, if ``fd`` still is a connection of this port."""
+        if self._peer_of(fd) is None:
+            return False
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as duplicate:
+            duplicate.shutdown(socket.SHUT_RDWR)
+            return True
+        return False
+
+    def _peer_of(self, fd: int) -> str | None:
+        """Who is at the other end; None if it is no connection of this listener (any more)."""
+        try:
+            with socket.socket(fileno=os.dup(fd)) as duplicate:
+                if local_name(duplicate) != self.local:
+                    return None
+                peer = duplicate.getpeername()
+                if isinstance(peer, tuple):
+                    return str(peer[0])
+                found = duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size)
+                return f"uid {UCRED.unpack(found)[1]}"
+        except (OSError, IndexError, TypeError):
+            return None

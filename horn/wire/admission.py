@@ -1,0 +1,174 @@
+"""How many connections a listening ZeroMQ socket holds, and of whom.
+
+Whoever reaches a port takes a descriptor of the process behind it with every connection, long
+before a handshake says who it is; without descriptors a process can neither save nor start. So
+each address may hold so many, all together so many, and the rest of the process's descriptors stay
+for its own work. Who wants more is hung up on, and not heard for a while (``_blocked``).
+Connections that are there go on. Source: docs/notes/0072 and 0102.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from typing import Any
+
+import msgspec
+import zmq
+
+from horn.security.audit import Audit
+from horn.wire.accepted import TOO_MANY, Connections, local_name
+from horn.wire.blocklist import Blocked
+
+RESERVED = 256  # descriptors that connections of others leave to a process
+LISTENERS = 2  # ZeroMQ sockets that a process of a job listens on, at most
+MOST, FEWEST = 1024, 16  # connections to one of them, however many descriptors there are
+LOOK_S = 0.25  # how often it is seen whether a block is over
+_ENDPOINT = "inproc://connections"
+EVENTS = (
+    zmq.EVENT_LISTENING
+    | zmq.EVENT_ACCEPTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one listening socket. counts_silent : who ends without having said anything has failed
+    too; not where peers ask in this way whether a process lives.
+    """
+
+    connections: int = MOST
+    connections_per_address: int = 128
+    failures_per_s: float = 5.0  # handshakes of an address that come to nothing
+    failures_burst: int = 50
+    block_s: float = 1.0  # for which nothing at all is heard of an address with more of them
+    counts_silent: bool = True
+
+
+def room(n_listeners: int = 1) -> int:
+    """Connections to each of so many listening sockets for which there are descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST
+    return max(min((soft - RESERVED) // n_listeners, MOST), FEWEST)
+
+
+def of_a_job() -> Limits:
+    """For a process of a job: its peers may all be on one host, and are known by nothing else."""
+    most = room(LISTENERS)
+    return Limits(connections=most, connections_per_address=most * 3 // 4, counts_silent=False)
+
+
+class Admission:
+    """The connections of ``socket``, which is not bound yet. Used from one thread: the caller's,
+    which calls ``look`` when ``monitor`` is readable, or one of its own after ``start``.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        socket: zmq.Socket[bytes],
+        limits: Limits,
+        audit: Audit | None = None,
+        where: str = "",
+    ) -> None:
+        self.limits, self.audit, self.where = limits, audit or Audit(), where
+        self.n_cut = self.n_failed = 0
+        self._socket = socket
+        self._thread: threading.Thread | None = None
+        self._wake = -1
+        events = EVENTS
+        if limits.counts_silent:
+            events |= zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        socket.monitor(_ENDPOINT, events)
+        self.monitor = context.socket(zmq.PAIR)
+        self.monitor.set(zmq.RCVHWM, 0)  # what is dropped could never be counted
+        self.monitor.set(zmq.LINGER, 0)
+        self.monitor.connect(_ENDPOINT)
+
+    def bound(self) -> None:
+        """``socket`` listens now."""
+        while not hasattr(self, "connections"):
+            event, *_ = self.monitor.recv_multipart()  # told of before ``bind`` came back
+            if int.from_bytes(event[:2], "little") == zmq.EVENT_LISTENING:
+                self._listens(int.from_bytes(event[2:6], "little", signed=True))
+
+    def start(self) -> None:
+        """From now on a thread looks."""
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="horn-admission", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        watched: list[tuple[Any, int]] = [(self.monitor, zmq.POLLIN), (self._wake, zmq.POLLIN)]
+        while True:
+            wait_ms = int(LOOK_S * 1000) if self.blocked.is_any else -1
+            ready = dict(zmq.zmq_poll(watched, wait_ms))
+            if self._wake in ready:
+                return
+            self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Take note of what has come to be and ended."""
+        connections = self.connections
+        while self.monitor.poll(0):
+            event, *_ = self.monitor.recv_multipart()
+            kind = int.from_bytes(event[:2], "little")
+            fd = int.from_bytes(event[2:6], "little", signed=True)
+            if kind == zmq.EVENT_ACCEPTED:
+                self._accepted(fd, now)
+            elif kind == zmq.EVENT_DISCONNECTED:
+                address = connections.address(fd)
+                reason = connections.ended(fd, now)
+                if reason:
+                    self.n_failed += 1
+                    self.audit.line("refused", address=address, reason=reason, at=self.where)
+            else:
+                connections.failed()
+        self.blocked.look(now)
+
+    def _listens(self, fd: int) -> None:
+        limits = self.limits
+        self.blocked = Blocked(fd)
+        self.connections = Connections(
+            local_name(self.blocked.listener),
+            limits.connections,
+            limits.connections_per_address,
+            limits.failures_per_s,
+            limits.failures_burst,
+            counts_silent=limits.counts_silent,
+        )
+
+    def _accepted(self, fd: int, now: float) -> None:
+        reason = self.connections.accepted(fd, now)
+        if not reason:
+            return
+        address = self.connections.address(fd)
+        self.cut(fd, reason)
+        if reason != TOO_MANY and self.limits.block_s > 0:
+            self.blocked.add(address, now + self.limits.block_s)
+
+    def cut(self, fd: int, reason: str) -> None:
+        """Hang up on a connection."""
+        address = self.connections.address(fd)
+        if self.connections.cut(fd):
+            self.n_cut += 1
+            self.audit.line("cut", address=address, reason=reason, at=self.where)
+
+    def close(self) -> None:
+        """Before the socket is. May be called twice."""
+        if self._thread is not None:
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+            os.close(self._wake)
+            self._thread = None
+        if hasattr(self, "blocked"):
+            self.blocked.close()
+        if not self.monitor.closed:
+            if not self._socket.closed:
+                self._socket.disable_monitor()
+            self.monitor.close(0)

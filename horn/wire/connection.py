@@ -1,0 +1,160 @@
+"""The way to one peer over ZeroMQ: a connection, and another one when it breaks.
+
+A break is mended at once and as often as need be, by a new DEALER whose name says that it is a new
+connection; what the old one still held is dropped, and sent again by who kept it. A way is lost
+when nobody listens at its other end, when the process there is silent, or when there is no mending
+it. Source: docs/notes/0063.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+
+import zmq
+
+from horn._kernels import sockets
+from horn.wire.probe import Answer, Knock
+
+logger = logging.getLogger(__name__)
+
+SILENCE_S = 6.0  # a process that does not greet for so long has stopped or is cut off
+DOUBT_S = 2.0  # how often it is asked whether it lives
+MEND_S = 10.0  # for a connection to be made anew
+RETRY_S = 0.1
+# For a connection that is made anew: all tries are within that time.
+MENDING = {zmq.RECONNECT_IVL_MAX: 500, zmq.CONNECT_TIMEOUT: 1_000, zmq.HANDSHAKE_IVL: 2_000}
+EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+def event_of(monitor: zmq.Socket[bytes]) -> int:
+    """What a monitor has to say. pyzmq's own reader would import asyncio: a twentieth of what it
+    takes to start a task.
+    """
+    event: int = struct.unpack("=Hi", monitor.recv_multipart(zmq.NOBLOCK)[0])[0]
+    return event
+
+
+class Way:
+    """To the peer at ``endpoint``. ``dial`` makes the DEALER of its n-th connection, from 0.
+
+    dealer, outlet, monitor : the present connection, what frames go by, what tells of it.
+    is_open : frames may be given to it. lost : why there is no way any more, for good.
+    """
+
+    def __init__(self, endpoint: str, dial: Callable[[int], zmq.Socket[bytes]]) -> None:
+        self.endpoint, self.dial = endpoint, dial
+        self.n_dials = self.n_mended = 0
+        self.is_up = False  # hands were shaken
+        self.is_open = True  # at first ZeroMQ itself takes nothing before there is a connection
+        self.lost = ""
+        self._broke_s: float | None = None  # when, until it is mended
+        self._knock: Knock | None = None
+        self._knocked_s = 0.0
+        self._retired: list[sockets.Socket] = []  # ZeroMQ may still read what they sent
+        self._dial()
+
+    def _dial(self) -> None:
+        self.dealer = self.dial(self.n_dials)
+        self.n_dials += 1
+        self.is_up = False
+        self.outlet = sockets.Socket(self.dealer.underlying)
+        self.monitor = self.dealer.get_monitor_socket(EVENTS)
+        self.monitor.set(zmq.LINGER, 0)
+        self.dealer.connect(self.endpoint)
+
+    @property
+    def knocks_at(self) -> int | None:
+        """The file descriptor of a knock that is not answered yet."""
+        return None if self._knock is None else self._knock.fd
+
+    def look(self, now_s: float) -> bool:
+        """See what has become of it; whether it broke, and all that was not acknowledged must be
+        given to it again, once it is open.
+        """
+        if self.lost:
+            return False
+        broke = False
+        while not self.lost and self.monitor.poll(0):
+            event = event_of(self.monitor)
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.is_up = self.is_open = True
+                if self._broke_s is not None:
+                    self.n_mended += 1
+                    logger.warning("event=mended endpoint=%s after_s=%.2f", self.endpoint,
+                                   now_s - self._broke_s)  # fmt: skip
+                self._broke_s = None
+                self._stop_knocking()
+            elif event == zmq.EVENT_DISCONNECTED and self.is_up:
+                self._break(now_s)
+                broke = True
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH or self.n_dials == 1:
+                self._lose("the handshake failed: it has another key, or has gone")
+            # else ZeroMQ tries again
+        self._judge(now_s)
+        self._retired = [outlet for outlet in self._retired if not outlet.settle()]
+        return broke
+
+    def doubt(self, now_s: float) -> None:
+        """Nothing has come for a while: find out whether the process is still there."""
+        if not self.lost and self._knock is None and now_s - self._knocked_s > DOUBT_S:
+            self._start_knocking(now_s)
+
+    def _break(self, now_s: float) -> None:
+        self.is_open = False
+        dealer, monitor = self.dealer, self.monitor
+        self._retired.append(self.outlet)
+        self._dial()  # before the old one goes: monitors are named by a number that is used again
+        _hang_up(dealer, monitor, 0)
+        self._broke_s = now_s if self._broke_s is None else self._broke_s
+        if self._knock is None:  # else how long it has been silent goes on to count
+            self._start_knocking(now_s)
+
+    def _judge(self, now_s: float) -> None:
+        if self._knock is not None:
+            match self._knock.look(now_s):
+                case Answer.REFUSED:
+                    self._lose("its connection broke: killed, crashed or cut off")
+                case Answer.GREETED:
+                    self._stop_knocking()
+                case Answer.NONE if now_s - self._knock.began_s > SILENCE_S:
+                    self._lose(f"silent for {SILENCE_S:g} s: stopped or cut off")
+        elif self._broke_s is not None and now_s - self._knocked_s > RETRY_S:
+            self._start_knocking(now_s)  # it may end while its connection is made anew
+        if self._broke_s is not None and now_s - self._broke_s > MEND_S:
+            self._lose(f"its connection broke and could not be made anew within {MEND_S:g} s")
+
+    def _lose(self, why: str) -> None:
+        self.lost = self.lost or why
+        self.is_open = False
+        self._stop_knocking()
+
+    def _start_knocking(self, now_s: float) -> None:
+        self._knock, self._knocked_s = Knock(self.endpoint, now_s), now_s
+
+    def _stop_knocking(self) -> None:
+        if self._knock is not None:
+            self._knock.close()
+            self._knock = None
+
+    def close(self, linger_ms: int) -> None:
+        self._stop_knocking()
+        _hang_up(self.dealer, self.monitor, 0 if self.lost else linger_ms)
+
+    def settle(self) -> None:
+        """When the context has ended: let go of what was sent."""
+        for outlet in (*self._retired, self.outlet):
+            outlet.settle()
+
+
+def _hang_up(dealer: zmq.Socket[bytes], monitor: zmq.Socket[bytes], linger_ms: int) -> None:
+    dealer.disable_monitor()
+    monitor.close(0)
+    dealer.close(linger_ms)

@@ -1,0 +1,113 @@
+"""Who is let in over CURVE: a thread that answers libzmq's question (ZAP, RFC 27).
+
+A CURVE server without it lets every key in. Here each public key stands for somebody, and that name
+goes with every message as its User-Id: a role is what the key says, not what a message says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import threading
+from collections.abc import Sequence
+
+import zmq
+from zmq.utils import z85
+
+from horn.security.audit import Audit
+
+ZAP_DOMAIN = b"horn"
+_ENDPOINT = "inproc://zeromq.zap.01"
+_MAX_PARTS = 16
+
+
+def pair_of(seed: bytes) -> tuple[bytes, bytes]:
+    """The CURVE pair (public, secret, both z85) whose secret is these 32 bytes."""
+    secret = z85.encode(seed)
+    return zmq.curve_public(secret), secret
+
+
+def job_pair(job_key: bytes) -> tuple[bytes, bytes]:
+    """The pair by which a service knows the tasks of a job, from the key of the job."""
+    return pair_of(hmac.digest(job_key, b"horn service role", hashlib.sha256))
+
+
+class Gate:
+    """The public keys (z85) that are let in, and whose they are. From any thread."""
+
+    def __init__(self, audit: Audit | None = None, where: str = "") -> None:
+        self.audit = audit or Audit()
+        self.where = where  # what is knocked at, for the log
+        self.n_refused = 0
+        self.n_admitted = 0
+        self._known: dict[bytes, str] = {}
+
+    def admit(self, public: bytes, who: str) -> None:
+        self._known = {**self._known, public: who}  # replaced, not changed: no lock is needed
+
+    def forget(self, public: bytes) -> None:
+        """New connections of this key are refused; those that are there stay."""
+        self._known = {known: who for known, who in self._known.items() if known != public}
+
+    def knows(self, who: str) -> bool:
+        return who in self._known.values()
+
+    def answer(self, parts: Sequence[bytes]) -> list[bytes]:
+        """The reply to a ZAP request. Anything that is not just so is refused."""
+        request, address, who, reason = b"", "?", "", "no ZAP request"
+        if 6 <= len(parts) <= _MAX_PARTS and parts[0] == b"1.0":
+            request, domain = parts[1], parts[2]
+            address = parts[3].decode("ascii", "replace")
+            mechanism = parts[5]
+            if domain != ZAP_DOMAIN:
+                reason = "another ZAP domain"
+            elif mechanism != b"CURVE" or len(parts) != 7 or len(parts[6]) != 32:
+                reason = f"mechanism {mechanism.decode('ascii', 'replace')}, not CURVE"
+            else:
+                who = self._known.get(z85.encode(parts[6]), "")
+                reason = "" if who else "unknown key"
+        if who:
+            self.n_admitted += 1
+            return [b"1.0", request, b"200", b"OK", who.encode(), b""]
+        self.n_refused += 1
+        self.audit.line("refused", address=address, reason=reason, at=self.where)
+        return [b"1.0", request, b"400", b"refused", b"", b""]
+
+
+class Zap:
+    """The thread of a context. Started before the first server socket binds, ``close`` after the
+    last is closed.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], gate: Gate) -> None:
+        self.gate = gate
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._socket = context.socket(zmq.REP)
+        self._socket.set(zmq.LINGER, 0)
+        self._thread = threading.Thread(target=self._run, name="horn-zap", daemon=True)
+        try:
+            self._socket.bind(_ENDPOINT)
+            self._thread.start()
+        except BaseException:
+            self._socket.close(0)
+            os.close(self._wake)
+            raise
+
+    def _run(self) -> None:
+        try:
+            while True:
+                ready = dict(zmq.zmq_poll([(self._socket, zmq.POLLIN), (self._wake, zmq.POLLIN)]))
+                if self._wake in ready:
+                    return
+                self._socket.send_multipart(self.gate.answer(self._socket.recv_multipart()))
+        finally:
+            self._socket.close(0)
+
+    def close(self) -> None:
+        """Stop and wait for the thread. May be called twice."""
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+            os.close(self._wake)
+            self._wake = -1

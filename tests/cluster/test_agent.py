@@ -1,0 +1,426 @@
+"""A cluster of real agents: what a job comes to, and what is left when something is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import zk
+from horn.cluster import job_controller
+from horn.cluster.agent import Agent
+from horn.cluster.capacity import Offer
+from horn.cluster.client import Cluster
+from horn.cluster.resume import resume
+from horn.cluster.scheduler import Need
+from horn.coordination.jobs import ENDED, State
+from horn.coordination.membership import Membership
+from horn.coordination.records import Node
+from horn.errors import AccessDenied, JobError
+from tests.cluster.agents import FOREVER, Agents, alive, own_port
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+
+def weights(cluster: Cluster, job: str, folder: Path) -> str:
+    """A hash of a job's model."""
+    import horn
+
+    cluster.fetch_model(job, folder / f"{job}.horn")
+    found = horn.Model.load(folder / f"{job}.horn").parameters
+    digest = hashlib.sha256()
+    for name in sorted(found):
+        digest.update(name.encode() + found[name].tobytes())
+    return digest.hexdigest()
+
+
+def test_a_job_runs_on_one_worker_and_leaves_its_model_and_logs(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    cluster_of.start("a")
+    job = cluster_of.submit(client, tasks=2)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.result["iterations"] == 120 and status.result["host"] == "a"
+    files = client.files(job)["a"]
+    assert {"g0.t0", "g0.t1", "a", "progress.jsonl", "model.horn"} == set(files)
+    assert b"job is made" in client.read(job, "a", "a")[1]
+    assert weights(client, job, tmp_path)
+    assert client.free(client.workers())["a"].free == 2
+
+
+def test_groups_on_two_workers_give_the_answer_of_one(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    cluster_of.start("a", "b")
+    job = cluster_of.submit(client, groups=2, tasks=2)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    cluster_of.stop()
+    cluster_of.start("c", slots=4)
+    cluster_of.wait_known(client)
+    other = cluster_of.submit(client, groups=2, tasks=2)
+    assert cluster_of.wait_ended(client, other).state is State.SUCCEEDED
+    alone = weights(client, other, tmp_path)
+    cluster_of.start("a", "b")
+    cluster_of.wait_known(client)
+    assert weights(client, job, tmp_path) == alone
+
+
+def test_an_error_in_the_users_file_is_the_cause_and_is_not_repeated(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    (tmp_path / "bad.py").write_text("def job():\n    return nonsense\n")
+    cluster_of.start("a")
+    job = cluster_of.submit(client, target=tmp_path / "bad.py")
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.FAILED and status.record.epoch == 1
+    assert "bad.py:2  return nonsense\nNameError" in status.result["cause"]
+
+
+def test_the_death_of_a_task_costs_an_attempt_and_the_model_is_the_same(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    cluster_of.start("a")
+    calm = cluster_of.submit(client, "--epochs", "120", tasks=2)
+    assert cluster_of.wait_ended(client, calm).state is State.SUCCEEDED
+    held = cluster_of.held(150)
+    job = cluster_of.submit(client, "--epochs", "120", *held, tasks=2, checkpoint_every=100)
+    cluster_of.wait_running(client, job, 150)
+    os.kill(cluster_of.tasks("a")[0], signal.SIGKILL)
+    cluster_of.let_go()
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.epoch == 2 and status.record.n_restarts == 1
+    assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
+
+
+def test_a_job_whose_tasks_always_die_fails_with_the_first_cause(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    text = (tmp_path / "job.py").read_text()
+    (tmp_path / "poison.py").write_text(text + "    \nimport os, signal\n")
+    cluster_of.start("a")
+    job = cluster_of.submit(
+        client, "--epochs", FOREVER, tasks=2, max_restarts=2, checkpoint_s=3600.0
+    )
+    for epoch in (1, 2, 3):
+
+        def is_there(epoch: int = epoch) -> bool:
+            return client.status(job).record.epoch == epoch and len(cluster_of.tasks("a")) == 2
+
+        cluster_of.wait(is_there)
+        os.kill(cluster_of.tasks("a")[1], signal.SIGKILL)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.FAILED and status.record.epoch == 3
+    assert "killed by SIGKILL" in status.result["cause"]
+    assert "failed 3 times" in status.result["cause"]
+
+
+def test_stop_saves_and_resume_goes_on_to_the_same_model(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    cluster_of.start("a")
+    calm = cluster_of.submit(client, "--epochs", "150", tasks=2)
+    assert cluster_of.wait_ended(client, calm).state is State.SUCCEEDED
+    job = cluster_of.submit(client, "--epochs", "150", *cluster_of.held(40), tasks=2)
+    cluster_of.wait_running(client, job, 40)
+    client.stop(job, now=False)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.STOPPED and status.record.checkpoint > 0, cluster_of.said()
+    assert not cluster_of.tasks("a")
+    cluster_of.let_go()
+    resume(client, job)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
+
+
+def test_stop_now_ends_a_job_at_once_and_rm_forgets_it(cluster_of: Agents, client: Cluster):
+    cluster_of.start("a")
+    job = cluster_of.submit(client, "--epochs", FOREVER, tasks=2)
+    cluster_of.wait_running(client, job)
+    tasks = cluster_of.tasks("a")
+    client.stop(job, now=True)
+    assert cluster_of.wait_ended(client, job).state is State.STOPPED
+    assert not alive(tasks)
+    client.remove(job)
+    assert client.coord.children(client.paths.jobs()) == []
+    assert not list(cluster_of.folder.glob("a/jobs/*"))
+
+
+def test_nothing_of_an_agent_that_is_killed_is_left(cluster_of: Agents, client: Cluster):
+    cluster_of.start("a")
+    job = cluster_of.submit(client, "--epochs", FOREVER, tasks=2)
+    cluster_of.wait_running(client, job)
+    below = [pid for pid, _ in cluster_of.descendants("a")]
+    assert len(below) >= 3
+    cluster_of.kill("a")
+    cluster_of.wait(lambda: not alive(below))
+
+
+def test_a_job_outlives_the_agent_that_was_killed_and_comes_to_the_same_model(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    """With its master: the agent that is alone first leads every job."""
+    cluster_of.session_s = 2.0
+    cluster_of.start("a", shared=True)
+    calm = cluster_of.submit(client, "--epochs", "150", tasks=2)
+    assert cluster_of.wait_ended(client, calm).state is State.SUCCEEDED
+    held = cluster_of.held(60)
+    job = cluster_of.submit(client, "--epochs", "150", *held, tasks=2, checkpoint_every=100)
+    cluster_of.start("b", shared=True)
+    cluster_of.wait_running(client, job, 60)
+    cluster_of.kill("a")
+    cluster_of.let_go()
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.result["host"] == "b"
+    assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
+
+
+def test_an_agent_that_is_started_again_takes_its_place_at_once(
+    cluster_of: Agents, client: Cluster
+):
+    cluster_of.session_s = 2.0
+    cluster_of.start("a")
+    held = cluster_of.held(50)
+    job = cluster_of.submit(client, "--epochs", "150", *held, tasks=2, checkpoint_every=100)
+    cluster_of.wait_running(client, job, 50)
+    cluster_of.kill("a")
+    cluster_of.let_go()
+    cluster_of.start("a")
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.n_restarts >= 1
+
+
+def test_an_agent_that_is_told_to_leave_hands_its_jobs_over(cluster_of: Agents, client: Cluster):
+    cluster_of.start("a", shared=True)
+    held = cluster_of.held(20)
+    job = cluster_of.submit(client, "--epochs", "150", *held, tasks=2, max_restarts=0)
+    cluster_of.start("b", shared=True)
+    cluster_of.wait_running(client, job, 20)
+    cluster_of.kill("a", signal.SIGTERM)
+    assert cluster_of.processes["a"].wait(60) == 0
+    cluster_of.let_go()
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+
+
+def test_a_job_waits_for_slots_says_why_and_begins_when_they_come(
+    cluster_of: Agents, client: Cluster
+):
+    cluster_of.start("a", slots=1)
+    job = cluster_of.submit(client, tasks=2)
+    cluster_of.wait(lambda: client.status(job).record.reason)
+    assert client.status(job).record.reason == (
+        "waits for 2 slots; the 1 usable worker has 1: start more workers"
+    )
+    assert client.status(job).state is State.PENDING
+    cluster_of.start("b", slots=1)
+    assert cluster_of.wait_ended(client, job).state is State.SUCCEEDED, cluster_of.said()
+
+
+def test_a_worker_of_another_version_is_not_used(cluster_of: Agents, client: Cluster):
+    cluster_of.start("a")
+    job = cluster_of.submit(client, options={"python": "3.99"})
+    cluster_of.wait(lambda: client.status(job).record.reason)
+    assert "Not used: a has Python" in client.status(job).record.reason
+    client.stop(job, now=False)
+    assert cluster_of.wait_ended(client, job).state is State.STOPPED
+
+
+def test_with_a_key_a_job_runs_on_two_workers_and_without_it_nothing_can_be_read(
+    cluster_of: Agents,
+):
+    cluster_of.make_key()
+    cluster_of.start("a", "b")
+    with cluster_of.client() as cluster:
+        job = cluster_of.submit(cluster, groups=2, tasks=2)
+        status = cluster_of.wait_ended(cluster, job)
+        assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+        assert cluster.files(job)["a"]
+        assert cluster_of.key is not None
+        made_by_tasks = cluster.coord._acl_of(cluster.paths.members(job, 1), 10.0)
+        whose = [cluster_of.key.zookeeper(), cluster_of.key.zookeeper_of(job)]
+        assert [entry.id.id for entry in made_by_tasks] == [one.id for one in whose]
+    with pytest.raises(AccessDenied), Cluster(cluster_of.hosts) as stranger:
+        stranger.status(job)
+
+
+def test_a_job_that_nobody_of_the_cluster_signed_is_refused_and_says_so(cluster_of: Agents):
+    cluster_of.make_key()
+    cluster_of.start("a")
+    with cluster_of.client() as cluster:
+        cluster.jobs.create("forged-0001", b'{"job": "forged-0001"}')
+        status = cluster_of.wait_ended(cluster, "forged-0001")
+        assert status.state is State.FAILED and status.result["code"] == 3
+        assert "refused" in status.result["cause"] and not cluster_of.tasks("a")
+
+
+def test_a_recorded_submission_runs_on_no_worker_that_has_not_seen_it(cluster_of: Agents):
+    """Whoever has read the password of ZooKeeper on the wire enters a job once more, with the bytes
+    that its submitter signed, after it was removed and on a cluster whose workers are new.
+    """
+    cluster_of.make_key()
+    cluster_of.start("a", "b")
+    with cluster_of.client() as cluster:
+        job = cluster_of.submit(cluster)
+        assert cluster_of.key is not None
+        guest = cluster_of.key.zookeeper_of(job).id
+        recorded = cluster.jobs.spec(job)
+        status = cluster_of.wait_ended(cluster, job)
+        assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+        ran_on = set(status.record.hosts)
+        cluster.remove(job)
+        for name in ran_on:  # it would know
+            cluster_of.kill(name, signal.SIGTERM)
+        cluster_of.wait(lambda: not ran_on & set(cluster.workers()))
+        cluster.jobs.create(job, recorded, guest)
+        status = cluster_of.wait_ended(cluster, job)
+        assert (status.state, status.result["code"]) == (State.FAILED, 3), status
+        assert "signed for another node of ZooKeeper" in status.result["cause"]
+
+
+def test_what_a_submitter_left_unfinished_is_no_job_and_is_removed(
+    cluster_of: Agents, monkeypatch: pytest.MonkeyPatch
+):
+    class Ended(BaseException):
+        """The submitter's process, between two steps."""
+
+    def end(node: Node) -> bytes:
+        raise Ended
+
+    with cluster_of.client() as cluster:
+        with monkeypatch.context() as patched, pytest.raises(Ended):
+            patched.setattr(cluster.jobs, "forget", lambda job: False)  # it has ended
+            cluster.jobs.create_signed("half-0001", end)
+        assert cluster.all_statuses() == [] and cluster.jobs.states() == {}
+        monkeypatch.setattr(job_controller, "UNFINISHED_S", 0.0)
+        terms = job_controller.Terms(Need(1, 1), 0)
+        workers = Membership(cluster.coord, cluster.paths.workers())
+        masters = job_controller.Masters(cluster.coord, workers, "a", lambda job, node: terms)
+        cluster_of.wait(lambda: cluster.coord.children(cluster.paths.jobs()) == [])
+        masters.close()
+        workers.close()
+
+
+def test_off_loopback_a_worker_without_a_key_refuses_to_start(cluster_of: Agents):
+    with pytest.raises(JobError, match="horn keygen"):
+        Agent(Offer(cluster_of.hosts, 2, "0.0.0.0", folder=cluster_of.folder / "x"))
+
+
+def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
+    tmp_path: Path,
+):
+    server = zk.EmbeddedServer(own_port(), tick_ms=500, data_dir=str(tmp_path / "zk"))
+    server.start()
+    made = Agents(tmp_path, server.hosts)
+    made.session_s = 5.0
+    try:
+        made.start("a")
+        with made.client() as cluster:
+            held = made.held(150)
+            job = made.submit(cluster, "--epochs", "300", *held, tasks=2, checkpoint_every=100)
+            made.wait_running(cluster, job, 150)
+        tasks = made.tasks("a")
+        assert len(tasks) == 2
+        server.stop()
+        made.wait(lambda: not alive(tasks))
+        made.let_go()
+        server.start()  # again, on its port and its data
+        with made.client() as cluster:
+            status = made.wait_ended(cluster, job)
+        assert status.state is State.SUCCEEDED, (status.result, made.said())
+        assert status.record.n_restarts == 1
+    finally:
+        made.stop()
+        server.stop()
+
+
+@pytest.mark.slow
+def test_of_downpour_only_the_group_that_lost_a_task_starts_again(
+    cluster_of: Agents, client: Cluster
+):
+    cluster_of.start("a", slots=4)
+    job = cluster_of.submit(
+        client, "--epochs", "150", groups=2, tasks=2, servers=1, strategy="downpour"
+    )
+    cluster_of.wait_running(client, job, 50)
+    tasks = cluster_of.tasks("a")
+    assert len(tasks) == 5
+    os.kill(tasks[0], signal.SIGKILL)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.epoch == 1, "the master had nothing to do"
+
+
+def test_a_job_leaves_a_host_on_which_every_task_dies_and_finishes_elsewhere(
+    cluster_of: Agents, client: Cluster
+):
+    cluster_of.start("a", "b")
+    held = cluster_of.held()
+    job = cluster_of.submit(client, "--epochs", "30", *held, tasks=2, max_restarts=2)
+    poisoned: set[int] = set()
+
+    def is_over() -> bool:
+        for pid in cluster_of.tasks("a"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                poisoned.add(pid)
+                cluster_of.let_go()
+        return client.jobs.state(job) in ENDED
+
+    cluster_of.wait(is_over)
+    status = client.status(job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert poisoned and status.result["host"] == "b"
+    assert status.record.n_restarts == 1 and status.record.epoch == 2
+
+
+def stopped_foreman(cluster_of: Agents, name: str) -> int:
+    """That which waits at an agent for its next job, stopped; its pid."""
+
+    def waiting() -> list[int]:
+        return [pid for pid, line in cluster_of.descendants(name) if "cluster.job_runner" in line]
+
+    (pid,) = cluster_of.wait(waiting)
+    os.kill(pid, signal.SIGSTOP)
+    cluster_of.wait(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][1] == "T")
+    return int(pid)
+
+
+@pytest.mark.parametrize("late", ["a", "b"])
+def test_a_job_whose_host_does_not_come_is_placed_on_others(
+    late: str, cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    cluster_of.start("a", "b", "c")
+    cluster_of.wait_known(client)
+    pid = stopped_foreman(cluster_of, late)
+    job = cluster_of.submit(client, groups=2, tasks=2, options={"start_timeout_s": 5.0})
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.epoch == status.record.n_restarts + 1 >= 2
+    assert late not in status.record.hosts and not alive([pid])
+    # Either of the two says it first: who waited for the host, or the host's own agent.
+    trouble = status.record.trouble
+    assert f"absent: worker {late}" in trouble or "own process on this host" in trouble
+    assert "--start-timeout" in trouble
+
+
+def test_a_job_on_one_host_whose_foreman_is_stopped_goes_on(
+    cluster_of: Agents, client: Cluster, tmp_path: Path
+):
+    cluster_of.start("a")
+    cluster_of.wait_known(client)
+    pid = stopped_foreman(cluster_of, "a")
+    job = cluster_of.submit(client, tasks=2, options={"start_timeout_s": 3.0})
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.epoch == 2 and not alive([pid])
+    assert f"own process on this host (pid {pid}) was stopped" in status.record.trouble

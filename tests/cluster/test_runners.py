@@ -1,0 +1,57 @@
+"""An agent's side of one epoch of a job: whose word counts when it is ended."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from horn.cluster.job_runner import Foreman
+from horn.cluster.master import FAILED, RUN, Failure, Order, Seat
+from horn.cluster.runner_protocol import Over
+from horn.cluster.runners import Run
+from horn.errors import ModelError, ProtocolError
+
+SIGKILLED = Over(FAILED, Failure("First failure: task 0 of group 1 was killed by signal SIGKILL"))
+
+
+def test_what_an_agent_kills_is_not_blamed_on_the_signal():
+    """The agent was cut off and ends a job; its job runner sees its tasks go first, and says so."""
+    run = Run("one", Order(1, RUN, {}), member=1)
+    words: list[list[Any] | None] = [[SIGKILLED], None]
+    foreman: Any = SimpleNamespace(
+        is_open=True,
+        kill=lambda: None,
+        line=SimpleNamespace(read=lambda: words.pop(0)),
+        reap=lambda: (-9, {}),
+    )
+    run.foreman = foreman
+    run.kill("First failure: 2 tasks on worker a were ended: its agent was cut off from ZooKeeper")
+    run.kill("and again")
+    run.ended()
+    failure = run.report.failure
+    assert run.is_over and failure is not None
+    assert "cut off from ZooKeeper" in failure.text and "SIGKILL" not in failure.text
+
+
+def test_what_ended_before_has_its_own_cause():
+    run = Run("one", Order(1, RUN, {}), member=1)
+    words: list[list[Any] | None] = [[SIGKILLED], None]
+    run.foreman = SimpleNamespace(  # type: ignore[assignment]
+        is_open=True,
+        line=SimpleNamespace(read=lambda: words.pop(0)),
+        reap=lambda: (1, {}),
+    )
+    run.ended()
+    assert run.report.failure is not None and "SIGKILL" in run.report.failure.text
+
+
+def test_a_model_that_cannot_be_written_is_not_computed_again():
+    foreman = Foreman.__new__(Foreman)
+    foreman._is_meeting = False
+    foreman.site = SimpleNamespace(is_repairable=True)  # type: ignore[assignment]
+    seats = {"a": Seat(1, "127.0.0.1", (0,))}
+    foreman.assignment = SimpleNamespace(host="a", groups=(), seats=seats)  # type: ignore[assignment]
+    foreman.submission = SimpleNamespace(groups=1, tasks=1, servers=0)  # type: ignore[assignment]
+    found = foreman._failure(ModelError("model.horn: cannot be written (No space left on device)"))
+    assert found.is_final and found.code == 2 and "model.horn" in found.text
+    assert not foreman._failure(ProtocolError("torn")).is_final

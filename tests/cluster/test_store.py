@@ -1,0 +1,70 @@
+"""When what of a log was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from horn.cluster import store
+from horn.cluster.store import MARK_S, Log, written_since
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1_000_000.0
+
+    def time(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(store, "time", made)
+    return made
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    writes=st.lists(st.tuples(st.floats(0, 5), st.text("ab\n", max_size=6)), max_size=30),
+    age_s=st.floats(0, 100),
+)
+def test_what_is_not_older_is_there_and_little_more(
+    tmp_path: Path, clock: Clock, writes: list[tuple[float, str]], age_s: float
+):
+    """Whole lines; of what is older at most what came within MARK_S, and the first line's begin."""
+    path = tmp_path / "g0.t0.log"
+    for old in tmp_path.iterdir():
+        old.unlink()
+    log, made = Log(path), []
+    for pause_s, text in writes:
+        clock.now_s += pause_s
+        made += [(clock.now_s, byte) for byte in text.encode()]
+        log.write(text.encode())
+    log.close()
+    data = path.read_bytes()
+    start = written_since(path, age_s)
+    assert start == 0 or data[start - 1 : start] == b"\n"
+    since_s = clock.now_s - age_s
+    young = [n for n, (made_s, _) in enumerate(made) if made_s >= since_s]
+    first = young[0] if young else len(data)
+    assert start <= first
+    end = data.find(b"\n", start) + 1  # of the first line, which may have begun long ago
+    assert all(made[n][0] >= since_s - MARK_S - 1e-6 for n in range(end or len(data), len(data)))
+
+
+def test_a_log_without_times_is_read_from_its_beginning(tmp_path: Path):
+    (tmp_path / "a.log").write_text("of an earlier horn\n")
+    assert written_since(tmp_path / "a.log", 1.0) == 0
+
+
+def test_a_clock_that_goes_back_hides_nothing(tmp_path: Path, clock: Clock):
+    log = Log(tmp_path / "a.log")
+    log.write(b"first\n")
+    clock.now_s -= 3600
+    log.write(b"second\n")
+    log.close()
+    assert written_since(tmp_path / "a.log", 10.0) == 0

@@ -1,0 +1,168 @@
+"""Who failed first, told from what the tasks of a group report."""
+
+from __future__ import annotations
+
+import signal
+import socket
+
+import pytest
+
+import horn
+from horn.cluster.host_failures import blamed
+from horn.errors import (
+    BarrierTimeout,
+    ClusterError,
+    CompileError,
+    Diverged,
+    MemberLost,
+    ProtocolError,
+    TaskFailed,
+)
+from horn.executor.failures import Case, is_repairable, verdict
+from horn.process.control import Failed, Line
+from horn.process.main import Process
+from horn.runtime.group import Spent
+from horn.strategies.parameter_server.durable import LastingWire
+from horn.topology import Topology
+from horn.transport import CutOff, Place
+
+WHERE = "iteration 3, superstep 12 (layer1, forward), collect"
+
+
+def network():
+    net = horn.Network()
+    net.input(2)
+    net.layer(3)
+    net.output(1, loss="squared_error")
+    return net
+
+
+def failed(error, when=1.0, **fields):
+    kinds = tuple(c.__name__ for c in type(error).__mro__)
+    return Failed(kinds=kinds, text=str(error), when=when, where=WHERE, **fields)
+
+
+def lost(task, when=1.0):
+    return failed(MemberLost("", (f"task {task}",)), when, lost=(f"task {task}",), reason="it died")
+
+
+def late(*tasks, when=1.0):
+    absent = tuple(f"task {task}" for task in tasks)
+    error = BarrierTimeout(WHERE, absent, (), 5.0)
+    return failed(error, when, absent=absent, arrived=("task 0",), timeout_s=5.0, hint="owes it")
+
+
+def case(n_tasks, failures=(), exits=()):
+    return Case(n_tasks, {t: 100 + t for t in range(n_tasks)}, dict(failures), dict(exits))
+
+
+def said(found, stacks=None):
+    return verdict(found, network(), stacks or {})
+
+
+def test_a_killed_task_is_the_cause_whoever_lost_it():
+    found = case(3, {0: lost(2), 1: lost(2, 0.5)}, {2: -signal.SIGKILL})
+    error = said(found)
+    assert isinstance(error, TaskFailed) and (error.task, error.pid) == (2, 102)
+    assert error.exit_code == 1
+    text = str(error)
+    assert "was killed by SIGKILL" in text and "superstep 12 (layer1, forward)" in text
+    assert "The other 2 tasks were stopped because of this." in text
+
+
+def test_who_is_cut_off_from_another_says_so_and_nobody_waits_for_more():
+    """What it names is still there, and others, who lost it because of this, say nothing new."""
+    error = CutOff("task 0, pull 3", ("task 2",), "nothing answers")
+    cut = failed(error, 2.0, lost=("task 2",), reason="nothing answers")
+    found = case(3, {0: cut, 1: lost(0, 1.0)})
+    found.names = {2: "server 0"}
+    assert found.is_complete and is_repairable(found)
+    told = said(found)
+    assert type(told) is CutOff and told.lost == ("server 0",)
+    assert str(told) == f"task 0, {WHERE}: lost server 0 (nothing answers)"
+    assert blamed(told, "a", {"a": [0, 1], "b": [2]}, {0: "task 0", 2: "server 0"}) == ("a", "b")
+
+
+def test_an_exit_without_a_word_is_a_failure():
+    error = said(case(2, {0: lost(1)}, {1: 3}))
+    assert isinstance(error, TaskFailed) and "ended with exit code 3" in str(error)
+
+
+def test_an_exit_after_a_last_word_says_nothing_new():
+    found = case(2, {1: failed(ZeroDivisionError("x"), line=("/a/job.py", 7, "1 / 0"))}, {1: 1})
+    assert found.silent == {}
+    error = said(found)
+    assert isinstance(error, TaskFailed) and error.task == 1
+    assert "/a/job.py:7  1 / 0\n  ZeroDivisionError: x" in str(error)
+
+
+def test_of_several_causes_the_earliest_is_told():
+    found = case(2, {0: failed(ValueError("second"), 2.0), 1: failed(ValueError("first"), 1.0)})
+    assert "ValueError: first" in str(said(found))
+
+
+def test_the_class_of_the_neurons_is_named():
+    error = said(case(2, {0: failed(ValueError("x"), label="layer1, forward")}))
+    assert f"{WHERE}, neuron class Standard" in str(error)
+    error = said(case(2, {0: failed(ValueError("x"), label="layer2.output")}))
+    assert "neuron class Standard" in str(error)
+
+
+@pytest.mark.parametrize(
+    "error", [Diverged("it did"), CompileError("no"), ProtocolError("what"), ClusterError("where")]
+)
+def test_what_horn_raises_on_purpose_keeps_its_class(error):
+    found = said(case(2, {0: lost(1), 1: failed(error)}))
+    assert type(found) is type(error) and str(error) in str(found)
+
+
+def test_an_exception_of_horn_itself_is_a_bug_with_its_traceback():
+    found = said(case(2, {0: failed(KeyError("k"), traceback="Traceback ...")}))
+    assert isinstance(found, TaskFailed) and found.exit_code == 70
+    assert found.details == "Traceback ..."
+
+
+def test_the_task_that_says_nothing_is_the_late_one():
+    # task 2 hangs; task 1 waited for it, task 0 for task 1
+    found = case(3, {0: late(1, when=1.0), 1: late(2, when=1.1)})
+    assert found.late == [2] and found.is_complete
+    error = said(found, {2: "task 2 is here:\n  in loop"})
+    assert isinstance(error, BarrierTimeout) and error.absent == ("task 2",)
+    assert "in loop" in str(error) and "superstep 12" in str(error)
+
+
+def test_a_lost_peer_is_the_last_resort():
+    found = case(2, {0: lost(1)})
+    assert not found.is_complete
+    error = said(found)
+    assert isinstance(error, MemberLost) and error.lost == ("task 1",) and "it died" in str(error)
+
+
+def test_trouble_begins_with_the_first_word_of_it():
+    found = case(2)
+    assert not found.has_trouble
+    found.finished.add(0)
+    found.exits[0] = 0
+    assert not found.has_trouble
+    found.exits[1] = 0
+    assert found.has_trouble
+
+
+def test_who_waits_for_a_server_names_it_by_its_rank_in_whatever_group():
+    """Its own group's supersteps count tasks from 0, what goes between batches counts ranks."""
+    topology = Topology(2, 2, 1)
+    ours, theirs = socket.socketpair()
+    process = Process(Line(ours))
+    process.first_of_group = 2
+    place = Place(3, 2, "nobody/servers", 0, None)
+    wire = LastingWire(
+        topology, [], "float32", 0.1, Spent(), place, lambda server: None, lambda: None
+    )
+    with pytest.raises(BarrierTimeout) as caught:
+        wire.join(0.05)
+    wire.close()
+    told = process.failed(caught.value)
+    process.line.close()
+    theirs.close()
+    assert told.absent == ("task 4",) == (f"task {topology.server(0)}",)
+    assert "server 0 has not answered" in told.hint

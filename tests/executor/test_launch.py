@@ -1,0 +1,742 @@
+"""Groups of real processes: the answer of one task, the first failure by name, nothing left."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import horn
+import zk
+from horn.compiler.placement import Placement
+from horn.coordination.session import Coordinator
+from horn.errors import (
+    BarrierTimeout,
+    CompileError,
+    Diverged,
+    JobError,
+    TaskFailed,
+    Timeout,
+)
+from horn.executor.launch import Entry, Settings, launch
+from horn.planner.plan import choose
+from horn.process.job_spec import draft
+from horn.training.progress import Progress
+from tests.cluster.helpers import end_session, wait_until
+
+pytestmark = [pytest.mark.net, pytest.mark.cluster]
+DEADLINE_S = 60.0
+# A superstep's deadline where somebody is stopped or hangs: nobody else may ever be so late.
+LATE_S = 5.0
+NEVER_S = 3600.0  # the deadline of a superstep where something else is to end a run long before
+
+
+class Leaky(horn.Neuron):
+    slope = 0.25
+    gain = horn.Parameter(1.0)
+    count = horn.State(0.0)
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.count = self.count + 1.0
+        self.feedforward(self.gain * (total if total > 0 else total * self.slope))
+
+
+def network(seed=3, hidden=13, fan_in=4):
+    net = horn.Network(seed=seed)
+    net.input(8, keep=0.9)
+    net.layer(hidden, neuron=Leaky)
+    net.layer(7, activation="tanh", connect=horn.Sparse(fan_in=fan_in))
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def data(n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 8))
+    return x, (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)
+
+
+def job(**settings):
+    given = {"optimizer": horn.SGD(0.1, momentum=0.9), "batch_size": 16, "epochs": 2,
+             "dtype": "float64"}  # fmt: skip
+    return horn.Job(settings.pop("network", None) or network(), data(), **{**given, **settings})
+
+
+def endless(**settings):
+    """A job that ends only if something ends it."""
+    return job(**{"epochs": 1_000_000, "batch_size": 2, **settings})
+
+
+def is_stopped(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def children(parent="self"):
+    """Processes that this one, or ``parent``, has started and not waited for: pid -> task, None for
+    others.
+    """
+    found = {}
+    for thread in Path(f"/proc/{parent}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a thread that has ended by now
+            for pid in (thread / "children").read_text().split():
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                name = words[-2].decode() if len(words) > 1 else ""
+                number = name.rpartition(":")[2]
+                found[int(pid)] = int(number) if number.isdecimal() else None
+    return found
+
+
+def pid_of(task):
+    return next(pid for pid, number in children().items() if number == task)
+
+
+def stop(pid):
+    """Returns when that child has stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+
+def what_is_open():
+    """What this process holds besides files: sockets, memory, event descriptors."""
+    names = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            names.append(os.readlink(f"/proc/self/fd/{fd}").split(":")[0])
+        except OSError:  # that of the listing
+            pass
+    return sorted(name for name in names if not name.startswith(("/dev/", "/tmp/", "/proc/")))
+
+
+def in_shared_memory():
+    """Without what the tests of transports beside these have there."""
+    names = os.listdir("/dev/shm")
+    return sorted(name for name in names if "horn" in name and not name.startswith("horn-test-"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    gc.freeze()  # what others left in circles of references may hold files, and is not let go now
+    before, shared, threads = what_is_open(), in_shared_memory(), threading.active_count()
+    others = children()  # of fixtures that live as long as the session
+    yield
+    assert children() == others
+    assert what_is_open() == before
+    assert in_shared_memory() == shared
+    assert threading.active_count() == threads
+    gc.unfreeze()
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Whoever knows something of a failure has the time to say it."""
+    monkeypatch.setattr("horn.executor.monitor.GRACE_S", DEADLINE_S)
+
+
+def same(one, many, rtol=1e-10):
+    assert one.model.parameters.keys() == many.model.parameters.keys()
+    for name, array in one.model.parameters.items():
+        np.testing.assert_allclose(many.model.parameters[name], array, rtol=rtol, atol=1e-12)
+    for name, array in one.model.states.items():
+        np.testing.assert_allclose(many.model.states[name], array, rtol=rtol, atol=1e-12)
+    for mine, its in zip(one.history, many.history, strict=True):
+        for column in ("epoch", "iteration", "loss", "acc", "val_loss", "val_acc", "learning_rate"):
+            assert its[column] == (mine[column] if mine[column] is None
+                                   else pytest.approx(mine[column], rel=rtol)), column  # fmt: skip
+
+
+def bits(run):
+    return {name: array.tobytes() for name, array in run.model.parameters.items()}
+
+
+# the same answer
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 5])
+def test_a_group_gives_the_answer_of_one_task(tasks, backend):
+    if backend == "python":
+        pytest.skip("the interpreter runs on one task")
+    one = horn.train(job(), backend=backend)
+    many = horn.train(job(), backend=backend, tasks=tasks)
+    same(one, many)
+    assert many.metrics["training"] == pytest.approx(one.metrics["training"])
+    assert many.state == "SUCCEEDED" and many.iterations == one.iterations
+
+
+@pytest.mark.parametrize("groups, tasks", [(2, 1), (3, 1), (2, 2)])
+def test_groups_give_the_answer_of_one_task(groups, tasks):
+    given = job()
+    run = horn.train(given, groups=groups, tasks=tasks)
+    same(horn.train(given), run)
+    assert [row["task"] for row in run.counters] == list(range(groups * tasks))
+
+
+def test_early_stopping_keeps_the_best_model_of_the_group():
+    settings = {
+        "validation": 0.25, "test": data(20, 1), "epochs": 12, "optimizer": horn.Adam(0.3),
+        "early_stopping": horn.EarlyStopping(2),
+    }  # fmt: skip
+    one = horn.train(job(**settings))
+    many = horn.train(job(**settings), tasks=2)
+    same(one, many)
+    assert (many.stopped_early, many.best_epoch) == (one.stopped_early, one.best_epoch)
+    assert many.test == pytest.approx(one.test) and many.test == many.metrics["test"]
+    assert many.model.evaluate(*data(20, 1)) == pytest.approx(many.test)
+
+
+def test_every_transport_and_barrier_gives_the_same_bits(monkeypatch):
+    # What is cheapest depends on the transport, and another placement rounds differently.
+    module = importlib.import_module("horn.train")  # horn.train is the function
+    monkeypatch.setattr(module, "_placement", lambda job, _: Placement.default(job.network))
+    first = horn.train(job(), tasks=3)
+    for settings in ({"transport": "ipc"}, {"transport": "tcp"}, {"barrier": "zookeeper"}):
+        assert bits(horn.train(job(), tasks=3, **settings)) == bits(first), settings
+
+
+def test_weights_may_be_pinned():
+    one = horn.train(job())
+    for where in ("receiver", "sender", "replicated"):
+        same(one, horn.train(job(), tasks=2, pins={"layer1": where, "layer3": where}))
+
+
+def test_more_tasks_than_neurons():
+    given = job(network=network(hidden=2, fan_in=2), iterations=3, epochs=None)
+    same(horn.train(given), horn.train(given, tasks=4))
+
+
+def test_progress_and_counters_of_a_group(tmp_path):
+    class Watcher(Progress):
+        said = []
+        interval_s = 0.0
+
+        def begin(self, job):
+            self.said.append("begin")
+
+        def step(self, epoch, iteration, loss, samples_per_s):
+            self.said.append(iteration)
+
+        def epoch(self, row):
+            self.said.append(row["epoch"] * 1000)
+
+        def end(self):
+            self.said.append("end")
+
+    trace = tmp_path / "trace.json"
+    run = horn.train(job(), tasks=2, progress=Watcher(), trace=trace)
+    assert Watcher.said == ["begin", 1, 2, 3, 4, 1000, 5, 6, 7, 8, 2000, "end"]
+    assert [row["task"] for row in run.counters] == [0, 1]
+    sent, received = (sum(row[k] for row in run.counters) for k in ("n_sent", "n_received"))
+    assert sent == received > 0
+    for row in run.counters:
+        assert row["n_supersteps"] > 8 and row["compute_s"] > 0 and row["sent_bytes"] > 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {e["tid"] for e in events if e["ph"] == "X"} == {0, 1}
+    lines = [e for e in events if e["ph"] == "i"]
+    assert len(lines) == run.counters[0]["n_supersteps"] and all(e["s"] == "g" for e in lines)
+    assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in events if e["ph"] == "X")
+
+
+# what the processes are given
+
+
+SCRIPT = """
+import horn, numpy as np
+
+SLOPE = 0.25
+
+class Mine(horn.Neuron):
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(total if total > 0 else total * SLOPE)
+
+net = horn.Network(seed=1)
+net.input(2)
+net.layer(6, neuron=Mine)
+net.output(2, activation="softmax", loss="cross_entropy")
+x = np.random.default_rng(0).standard_normal((40, 2))
+run = horn.train(horn.Job(net, (x, (x[:, 0] > 0).astype(int)), epochs=2), tasks=TASKS)
+run.model.save("model.horn")
+print(f"{run.history[-1]['loss']:.6f}")
+"""
+
+
+def test_a_script_needs_no_guard(tmp_path):
+    said = []
+    for tasks in (1, 2):
+        (tmp_path / "script.py").write_text(SCRIPT.replace("TASKS", str(tasks)))
+        done = subprocess.run(
+            [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(horn.__file__).parents[1])},
+            timeout=DEADLINE_S,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        said.append(done.stdout)
+    assert said[0] == said[1]
+    assert horn.Model.load(tmp_path / "model.horn").network.layers[1].neuron.__name__ == "Mine"
+
+
+def test_what_cannot_travel_is_said_before_anything_starts(monkeypatch):
+    limits = [0.1]
+
+    class Captured(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(sum(m.input * m.weight for m in messages) + limits[0])
+
+    def started(*_, **__):
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    net = horn.Network()
+    net.input(2)
+    net.output(1, neuron=Captured, loss="squared_error")
+    with pytest.raises(JobError, match="cannot be given to other processes"):
+        horn.train(horn.Job(net, (np.zeros((4, 2)), np.zeros((4, 1)))), tasks=2)
+
+
+def test_a_python_that_is_not_there_is_said(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(JobError, match=r"task 0 cannot be started: .*/nowhere/python"):
+        horn.train(job(), tasks=2)
+
+
+def test_a_task_that_cannot_begin_is_the_first_failure(monkeypatch, capfd):
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    with pytest.raises(
+        TaskFailed, match=r"task [01] \(pid \d+\), starting\n  ended with exit code"
+    ):
+        horn.train(job(), tasks=2)
+    assert "encodings" in capfd.readouterr().err
+
+
+def test_an_interpreted_network_runs_on_one_task():
+    @horn.interpreted
+    class Slow(Leaky):
+        pass
+
+    net = horn.Network()
+    net.input(2)
+    net.output(1, neuron=Slow, loss="squared_error")
+    with pytest.raises(JobError, match="a network that is interpreted runs on one"):
+        horn.train(horn.Job(net, (np.zeros((4, 2)), np.zeros((4, 1)))), tasks=2)
+
+
+class Foreign(horn.Neuron):
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        while total > 1:
+            total = total / 2
+        self.feedforward(total)
+
+
+def test_a_neuron_that_does_not_compile_points_at_the_users_line():
+    net = horn.Network()
+    net.input(2)
+    net.output(1, neuron=Foreign, loss="squared_error")
+    given = horn.Job(net, (np.zeros((4, 2)), np.zeros((4, 1))))
+    with pytest.raises(CompileError) as alone:
+        horn.train(given)
+    with pytest.raises(CompileError) as grouped:
+        horn.train(given, tasks=2)
+    assert str(grouped.value) == str(alone.value)
+
+
+# failures
+
+
+class At(Progress):
+    """Does something once, after the first epoch."""
+
+    def __init__(self, act):
+        self.act, self.done = act, False
+
+    def epoch(self, row):
+        if not self.done:
+            self.done = True
+            self.act()
+
+
+@pytest.mark.parametrize(
+    "number, settings",
+    [
+        (signal.SIGKILL, {}),
+        (signal.SIGSEGV, {}),
+        (signal.SIGKILL, {"transport": "tcp"}),
+        (signal.SIGKILL, {"barrier": "zookeeper"}),
+    ],
+)
+def test_a_killed_task_is_the_first_failure(number, settings, capfd, patient):
+    pids = {}
+
+    def kill():
+        pids.update({n: pid for pid, n in children().items()})
+        os.kill(pids[1], number)
+
+    with pytest.raises(TaskFailed) as caught:
+        horn.train(endless(), tasks=3, progress=At(kill), max_restarts=0,
+                   superstep_timeout=NEVER_S, **settings)  # fmt: skip
+    error = caught.value
+    assert (error.task, error.pid, error.exit_code) == (1, pids[1], 1)
+    assert f"was killed by {number.name}" in str(error)
+    assert "iteration" in str(error)
+    assert "The other 2 tasks were stopped" in str(error)
+
+
+def test_a_stopped_task_is_named_with_what_it_owes():
+    with pytest.raises(BarrierTimeout) as caught:
+        horn.train(
+            endless(), tasks=2, superstep_timeout=LATE_S, max_restarts=0,
+            progress=At(lambda: stop(pid_of(1))),
+        )  # fmt: skip
+    error = caught.value
+    assert error.absent == ("task 1",) and error.exit_code == 1
+    text = str(error)
+    assert "superstep" in text and ("collect" in text or "barrier" in text)
+    assert "task 1 owes" in text
+    assert "is stopped (SIGSTOP, or a debugger)" in text
+
+
+@dataclass(frozen=True)
+class Hangs:
+    """A schedule that one task, whichever comes first, never returns from."""
+
+    mark: str
+    initial: float = 0.1
+
+    def at(self, iteration):
+        if iteration >= 5:
+            try:
+                os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return self.initial
+            while True:
+                pass
+        return self.initial
+
+
+def test_a_task_that_hangs_says_where(tmp_path, monkeypatch):
+    monkeypatch.setattr("horn.executor.processes.STACK_S", DEADLINE_S)  # it may get no processor
+    given = endless(optimizer=horn.SGD(Hangs(str(tmp_path / "mark"))))
+    with pytest.raises(BarrierTimeout) as caught:
+        horn.train(given, tasks=3, superstep_timeout=LATE_S, max_restarts=0)
+    error = caught.value
+    assert len(error.absent) == 1
+    assert f"{error.absent[0]} (pid" in str(error) and "is here" in str(error)
+    assert f'{Path(__file__).name}", line' in str(error) and "in at" in str(error)
+
+
+@dataclass(frozen=True)
+class Raises:
+    """A schedule with a fault in it."""
+
+    initial: float = 0.1
+
+    def at(self, iteration):
+        return self.initial / (7 - iteration)
+
+
+def test_the_users_line_is_in_the_first_failure():
+    with pytest.raises(TaskFailed) as caught:
+        horn.train(endless(optimizer=horn.SGD(Raises())), tasks=2)
+    error = caught.value
+    assert error.exit_code == 1
+    assert "ZeroDivisionError: float division by zero" in str(error)
+    assert "return self.initial / (7 - iteration)" in str(error)
+    assert f"{Path(__file__).name}:" in str(error) and "iteration 7" in str(error)
+
+
+@pytest.mark.parametrize("tasks", [2, 3])
+def test_divergence_is_told_as_with_one_task(tasks, patient):
+    given = {"optimizer": horn.SGD(1e200), "epochs": 3}
+    with pytest.raises(Diverged) as alone:
+        horn.train(job(**given))
+    with pytest.raises(Diverged) as grouped:
+        horn.train(job(**given), tasks=tasks)
+    assert str(grouped.value) == str(alone.value)
+    assert grouped.value.exit_code == 7
+
+
+class Oja(horn.Neuron):
+    def forward(self, messages):
+        y = sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(y * (m.input - y * m.weight))
+        self.feedforward(y)
+
+
+def test_a_network_without_a_loss_may_diverge_on_one_task_first():
+    net = horn.Network(seed=1)
+    net.input(6)
+    net.layer(5, neuron=Oja, bias=False)
+    x = np.random.default_rng(0).standard_normal((50, 6)) * 10
+    given = horn.Job(net, (x, None), optimizer=horn.Direct(), batch_size=10, epochs=3, target=None)
+    with pytest.raises(Diverged, match="First seen in layer1: . of 5 neurons"):
+        horn.train(given, tasks=2)
+
+
+def test_a_timeout_is_the_parents_decision():
+    """Nothing else ends this one."""
+    with pytest.raises(Timeout, match=r"training took more than 3 s; stopped at iteration \d+"):
+        horn.train(endless(), tasks=2, timeout=3.0, superstep_timeout=NEVER_S)
+
+
+def test_an_exception_of_the_watcher_ends_the_group():
+    def boom():
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        horn.train(endless(), tasks=2, progress=At(boom))
+
+
+def test_ctrl_c_ends_the_group():
+    with pytest.raises(KeyboardInterrupt):
+        horn.train(endless(), tasks=2, progress=At(lambda: os.kill(os.getpid(), signal.SIGINT)))
+
+
+PARENT = """
+import os, sys
+sys.path.insert(0, {root!r})
+import horn
+from horn.training.progress import Progress
+from tests.executor.test_launch import endless, children
+
+class Tell(Progress):
+    def epoch(self, row):
+        if row["epoch"] == 1:
+            print(*children(), flush=True)
+
+horn.train(endless(), tasks=2, progress=Tell())
+"""
+
+
+def test_a_process_that_still_imports_ends_with_its_parent(tmp_path):
+    """Imports that take for ever stand for those that take long on a busy machine."""
+    (tmp_path / "horn").mkdir()
+    (tmp_path / "horn" / "__init__.py").write_text("import time\ntime.sleep(1000)\n")
+    code = (
+        "import sys; from horn.executor.processes import Child\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "print(Child(0, 1, 'test').process.pid, flush=True); input()"
+    )
+    how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **how) as parent:
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        try:
+            parent.kill()
+            parent.wait(DEADLINE_S)
+            assert select.select([child], [], [], DEADLINE_S)[0], "it goes on without its parent"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+            os.close(child)
+
+
+def test_the_tasks_end_with_a_parent_that_is_killed():
+    code = textwrap.dedent(PARENT).format(root=str(Path(__file__).parents[2]))
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        ends = [os.pidfd_open(pid) for pid in pids]
+        parent.kill()
+        for fd in ends:
+            assert select.select([fd], [], [], DEADLINE_S)[0], "a task outlives its parent"
+            os.close(fd)
+    assert len(pids) == 2
+
+
+# ZooKeeper
+
+
+@dataclass(frozen=True)
+class Waits:
+    """A schedule that goes on beyond epoch 1 of ``job`` once there is a file."""
+
+    mark: str
+    initial: float = 0.1
+
+    def at(self, iteration):
+        while iteration > 4 and not os.path.exists(self.mark):
+            time.sleep(0.001)
+        return self.initial
+
+
+def test_a_job_leaves_no_node_behind(tmp_path):
+    mark = tmp_path / "mark"
+    with zk.EmbeddedServer(tick_ms=1000) as server, Coordinator(server.hosts) as coord:
+        seen = []
+
+        def look():
+            (name,) = coord.children("/horn/jobs")
+            members = coord.children(f"/horn/jobs/{name}/groups/0/members")
+            seen.append((name, coord.get(f"/horn/jobs/{name}/state").data, sorted(members)))
+            mark.touch()
+
+        # Its tasks are still there when its first epoch is heard of.
+        given = job(name="a job!", optimizer=horn.SGD(Waits(str(mark))))
+
+        def run(given, watcher):
+            settings = Settings(2, barrier="zookeeper", hosts=server.hosts)
+            return launch(
+                given, draft(given), lambda: choose(given, 2).placement, settings, watcher,
+                time.perf_counter(),
+            )  # fmt: skip
+
+        run(given, At(look))
+        ((name, state, members),) = seen
+        assert name.startswith("a-job-") and state == b"RUNNING" and members == ["0", "1"]
+        assert coord.children("/horn/jobs") == []
+        with pytest.raises(TaskFailed):
+            run(endless(), At(lambda: os.kill(pid_of(0), signal.SIGKILL)))
+        assert coord.children("/horn/jobs") == []
+
+
+# The run's own ZooKeeper
+
+
+class Own(zk.EmbeddedServer):
+    """Remembers those that a run starts."""
+
+    made: list[Own] = []
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        Own.made.append(self)
+
+
+@pytest.fixture
+def own_server(monkeypatch):
+    Own.made.clear()
+    monkeypatch.setattr("horn.executor.launch.zk.EmbeddedServer", Own)
+    return lambda: Own.made[-1]
+
+
+class Notes(At):
+    """An At that keeps what the run notes."""
+
+    def __init__(self, act):
+        super().__init__(act)
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_a_run_whose_own_session_ended_restarts_and_succeeds(own_server, monkeypatch, tmp_path):
+    mark = tmp_path / "mark"
+    given = job(epochs=6, optimizer=horn.SGD(Waits(str(mark))))
+    mark.touch()
+    calm = horn.train(given, tasks=2)
+    mark.unlink()
+    entries = []
+
+    class Seen(Entry):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            entries.append(self)
+
+    monkeypatch.setattr("horn.executor.launch.Entry", Seen)
+
+    def lose():
+        end_session(entries[0].coord)
+        wait_until(lambda: entries[0].coord._over)
+        os.kill(pid_of(1), signal.SIGKILL)
+        mark.touch()
+
+    watcher = Notes(lose)
+    found = horn.train(given, tasks=2, progress=watcher, superstep_timeout=NEVER_S)
+    assert bits(found) == bits(calm)
+    assert [note.partition(":")[0] for note in watcher.notes] == [
+        "Restarting from iteration 0 (attempt 1 of 3)"
+    ]
+
+
+def test_a_run_outlives_its_own_zookeeper(own_server, tmp_path):
+    mark = tmp_path / "mark"
+    given = job(epochs=6, optimizer=horn.SGD(Waits(str(mark))))
+    mark.touch()
+    calm = horn.train(given, tasks=2)
+    mark.unlink()
+
+    def end():
+        own_server().stop()
+        mark.touch()
+
+    watcher = Notes(end)
+    found = horn.train(given, tasks=2, progress=watcher, superstep_timeout=NEVER_S)
+    assert bits(found) == bits(calm)
+    assert len(Own.made) == 2 and len(watcher.notes) == 1  # one for each run; one restart
+
+
+STANDING_STILL = """
+import hashlib, os, sys, threading
+import horn, horn.executor.launch as launch
+from horn.training.progress import Progress
+from tests.executor.test_launch import Waits, job
+
+launch.TICK_MS = 50  # sessions last 1 s
+
+class Steps(Progress):
+    def epoch(self, row):
+        if row["epoch"] == 1:
+            print("stop", flush=True)
+    def note(self, text):
+        print("note", text, flush=True)
+
+if __name__ == "__main__":
+    given = job(epochs=6, optimizer=horn.SGD(Waits(sys.argv[2])))
+    run = horn.train(given, progress=Steps(), **eval(sys.argv[1]))
+    digest = hashlib.sha256()
+    for name, array in sorted(run.model.parameters.items()):
+        digest.update(array.tobytes())
+    print("end", digest.hexdigest(), flush=True)
+"""
+STILL_S = 2.5  # sessions last one
+
+
+@pytest.mark.parametrize("who", ["parent", "all"])
+@pytest.mark.parametrize("settings", [{"tasks": 2}, {"tasks": 2, "barrier": "zookeeper"}])
+def test_a_run_that_stood_still_goes_on(tmp_path, who, settings):
+    script = tmp_path / "standing_still.py"
+    script.write_text(STANDING_STILL)
+    env = {**os.environ, "PYTHONPATH": os.getcwd()}
+    mark = tmp_path / "mark"
+    run = subprocess.Popen([sys.executable, str(script), repr(settings), str(mark)], env=env,
+                           text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    try:
+        assert run.stdout.readline() == "stop\n"
+        tasks = list(children(run.pid))
+        assert len(tasks) == 2
+        stopped = [run.pid] if who == "parent" else [*tasks, run.pid]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+            wait_until(lambda pid=pid: is_stopped(pid))
+        mark.touch()  # whoever runs comes to the end of the second epoch
+        threading.Event().wait(STILL_S)  # the experiment: time passes for nobody
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        out, err = run.communicate(timeout=DEADLINE_S)
+    finally:
+        run.kill()
+        run.communicate()
+    one = horn.train(job(epochs=6, optimizer=horn.SGD(Waits(str(mark)))), **settings)
+    digest = hashlib.sha256()
+    for _, array in sorted(one.model.parameters.items()):
+        digest.update(array.tobytes())
+    assert out.splitlines() == [f"end {digest.hexdigest()}"], err
+    assert err.count("stood still") <= 1 and len(err.splitlines()) <= 1

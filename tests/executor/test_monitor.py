@@ -1,0 +1,68 @@
+"""The history of groups that do not wait for one another, and of some that were started again."""
+
+import pytest
+
+from horn.executor.monitor import Record
+from horn.process.control import Row
+from horn.training.progress import Progress
+from tests.executor.test_launch import job
+
+
+class Told(Progress):
+    def __init__(self):
+        self.epochs = []
+
+    def epoch(self, row):
+        self.epochs.append(row["epoch"])
+
+
+def row(epoch, group):
+    values = {"epoch": epoch, "iteration": 10 * epoch, "loss": 0.5, "samples_per_s": 1.0}
+    return Row(values, group, (0.25 * (group + 1), 4))
+
+
+@pytest.fixture
+def record():
+    return Record(job(), Told())
+
+
+def hear(record, *pairs, n_groups=2):
+    for epoch, group in pairs:
+        record.hear(row(epoch, group), n_groups, is_joined=False)
+    return [found["epoch"] for found in record.rows]
+
+
+def test_an_epoch_is_put_when_all_groups_have_told_of_it(record):
+    assert hear(record, (1, 1), (2, 1), (1, 0)) == [1]
+    assert record.rows[0]["group_loss"] == [0.25, 0.5] and record.rows[0]["groups"] == [0, 1]
+    assert hear(record, (2, 0)) == [1, 2] == record.watcher.epochs
+
+
+def test_what_some_have_told_of_outlives_a_start(record):
+    assert hear(record, (1, 0), (2, 0), (3, 0), (1, 1)) == [1]
+    again = Record(job(), Told(), record.rows, record.told)
+    assert hear(again, (2, 1), (3, 1)) == [1, 2, 3] and again.watcher.epochs == [2, 3]
+    assert again.rows[2]["loss"] == 0.375
+
+
+def test_an_epoch_told_of_to_somebody_who_has_gone_leaves_a_row_and_holds_nothing_up(record):
+    """Group 0 goes on in epoch 4, and what it said of epoch 3 went with who heard it."""
+    assert hear(record, (1, 0), (1, 1), (2, 0), (2, 1)) == [1, 2]
+    again = Record(job(), Told(), record.rows, record.told)
+    assert hear(again, (3, 1), (4, 1), (4, 0)) == [1, 2, 3, 4]
+    assert again.rows[2]["loss"] is None and again.rows[2]["iteration"] > 0
+    assert again.watcher.epochs == [4]
+
+
+def test_the_last_epoch_is_that_of_group_0(record):
+    """Others were stopped before they came so far."""
+    hear(record, (1, 0), (1, 1), (2, 0), (3, 0), (5, 1))
+    record.put(1, False, is_over=True)
+    assert [found["epoch"] for found in record.rows] == [1, 2, 3]
+
+
+def test_who_begins_before_a_checkpoint_tells_again(record):
+    hear(record, (1, 0), (1, 1), (2, 0), (2, 1), (3, 0))
+    record.back_to(10, record.rows[:1])
+    assert hear(record, (2, 0)) == [1] and hear(record, (2, 1)) == [1, 2]
+    assert record.watcher.epochs == [1, 2]  # epochs that were told are not told again

@@ -1,0 +1,71 @@
+"""What tasks import is read once and handed over; what is not in it is imported as ever."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+import horn
+from horn.errors import JobError
+from horn.executor import preload
+from tests.executor.test_launch import job
+
+pytestmark = [pytest.mark.net, pytest.mark.cluster]
+
+
+def say(program: str) -> str:
+    """What a process prints that has the code, and has imported what a task does."""
+    fd = preload.memory()
+    try:
+        boot = f"import sys; sys.path[:] = {sys.path!r}; {preload.BOOT.format(fd)}"
+        said = subprocess.run(
+            [sys.executable, "-P", "-c", boot + "import horn.process.main\n" + program],
+            pass_fds=[fd], check=True, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    finally:
+        os.close(fd)
+    return said.stdout.strip()
+
+
+def test_a_task_reads_no_source_of_what_is_handed_over():
+    program = """
+found = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in ("horn", "zk", "kazoo")}
+plain = [m for m in found.values() if (m.__file__ or "").endswith(".py")]
+print([m.__name__ for m in plain if type(m.__loader__).__name__ != "Loader"])
+"""
+    assert say(program) == "[]"
+
+
+def test_modules_are_where_they_are_and_resources_are_found():
+    program = """
+import importlib.resources, inspect, horn.runtime.task, horn.transport
+print(horn.runtime.task.__file__, horn.transport.__path__[0])
+print(inspect.getsource(horn.runtime.task.Task).splitlines()[0])
+print(importlib.resources.files("horn").joinpath("__init__.py").is_file())
+"""
+    lines = say(program).splitlines()
+    folder = os.path.dirname(horn.__file__)
+    assert lines[0] == f"{folder}/runtime/task.py {folder}/transport"
+    assert lines[1].startswith("class Task") and lines[2] == "True"
+
+
+def test_the_code_takes_one_descriptor_of_a_task():
+    count = "import os; print(len(os.listdir('/proc/self/fd')))"
+    assert int(say(count)) <= 5  # with its input, output, errors, and the folder that is listed
+
+
+def test_many_tasks_compute_what_one_does():
+    assert preload.LEAST == 4
+    one, four = horn.train(job()), horn.train(job(), tasks=4)
+    assert four.history[-1]["loss"] == pytest.approx(one.history[-1]["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("transport, allowed", [("shm", 300), ("tcp", 340)])
+def test_too_few_open_files_are_said_before_a_start(transport, allowed, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (allowed, allowed))
+    with pytest.raises(JobError, match=r"needs \d+ open files, but \d+ are allowed; say ulimit -n"):
+        horn.train(job(), tasks=50, transport=transport)

@@ -1,0 +1,176 @@
+"""The choice of a placement, and what a plan says."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import horn
+from horn.compiler.partition import partition
+from horn.errors import CompileError, JobError, ModelError
+from horn.planner import plan
+from horn.planner.assumptions import Assumption
+from horn.planner.cost_model import Machine
+
+HERE = Machine(n_cores=64)
+
+
+def job(net: horn.Network, batch: int = 20, **settings) -> horn.Job:
+    rng = np.random.default_rng(0)
+    data = (rng.random((40, net.n_inputs)), rng.integers(0, net.last.size, 40))
+    return horn.Job(net, data=data, optimizer=horn.SGD(0.1, momentum=0.9), batch_size=batch,
+                    **settings)  # fmt: skip
+
+
+def chain(*sizes: int, **how) -> horn.Network:
+    net = horn.Network(seed=1)
+    net.input(sizes[0])
+    for size in sizes[1:-1]:
+        net.layer(size, activation="relu", **how)
+    net.output(sizes[-1], activation="softmax", loss="cross_entropy")
+    return net
+
+
+def joined() -> horn.Network:
+    """Two paths, one of them sparse, meet."""
+    net = horn.Network(seed=1)
+    x = net.input(30, keep=0.8)
+    a = net.layer(20, activation="relu", inputs=[x])
+    b = net.layer(25, activation="tanh", inputs=[x], connect=horn.Sparse(fan_in=4))
+    net.output(5, activation="softmax", loss="cross_entropy", inputs=[a, b])
+    return net
+
+
+class Loudest(horn.Neuron):
+    """Whose choice among its messages is no monoid."""
+
+    def forward(self, messages):
+        self.feedforward(max(m.input * m.weight for m in messages))
+
+
+NETS = {
+    "chain": lambda: chain(784, 512, 512, 10),
+    "joined": joined,
+    "max": lambda: chain(12, 8, 3, neuron=Loudest),
+    "sparse": lambda: chain(64, 40, 8, connect=horn.Sparse(fan_in=5)),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_remembered_programs_are_the_partitioned_ones(name):
+    search = plan.search(job(NETS[name]()), 3, machine=HERE)
+    rng = random.Random(1)
+    n_legal = 0
+    for _ in range(40):
+        choice = tuple(rng.choice(options) for options in search.options)
+        try:
+            plain = partition(search.program, search.placement(choice), [search.program.loss])
+        except CompileError:
+            with pytest.raises(CompileError):
+                search.program_of(choice)
+            continue
+        found = search.program_of(choice)
+        n_legal += 1
+        assert found.statements == plain.statements and found.prologue == plain.prologue
+        assert found.buffers == plain.buffers
+    assert n_legal
+
+
+@given(
+    st.lists(st.integers(2, 900), min_size=3, max_size=3),
+    st.sampled_from([2, 3, 8]),
+    st.sampled_from([1, 20, 300]),
+    st.sampled_from(["", "latency=1us,bandwidth=100GB", "latency=1ms,bandwidth=100Mbit"]),
+)
+@settings(deadline=None, max_examples=8)
+def test_descent_finds_nearly_the_best_of_all(sizes, n_tasks, batch, assumed):
+    machine = HERE
+    if assumed:
+        machine = Assumption.parse(assumed).machine(HERE, n_tasks, "shm")
+    described = job(chain(*sizes), batch)
+    search = plan.search(described, n_tasks, machine=machine)
+    end = search.descent()
+    best = min(search.seconds(choice) for choice in itertools.product(*search.options))
+    assert search.seconds(end) <= 1.03 * best
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_same_job_gets_the_same_placement(name):
+    first, second = (plan.choose(job(NETS[name]()), 2, machine=HERE) for _ in range(2))
+    assert first == second
+
+
+def test_few_placements_are_tried_for_a_deep_network():
+    """At a millisecond or two each: well below half a second."""
+    search = plan.search(job(chain(784, 500, 400, 300, 200, 100, 10)), 2, machine=HERE)
+    search.run()
+    assert len(search.known) < 250
+
+
+def test_pins_are_honoured():
+    pins = {"layer1": "sender", "layer3": "replicated"}
+    found = plan.choose(job(chain(30, 20, 20, 5)), 2, pins, machine=HERE)
+    assert found.placement.links[1, 0] == "sender"
+    assert found.placement.links[3, 0] == "replicated"
+    with pytest.raises(ModelError, match="layer9"):
+        plan.choose(job(chain(30, 20, 5)), 2, {"layer9": "sender"}, machine=HERE)
+
+
+def test_an_illegal_placement_is_never_chosen_and_pinned_it_is_the_error():
+    described = job(chain(12, 8, 3, neuron=Loudest))
+    search = plan.search(described, 2, machine=HERE)
+    illegal = {
+        choice[0]
+        for choice in itertools.product(*search.options)
+        if search.seconds(choice) == float("inf")
+    }
+    assert illegal == {"sender"}
+    assert plan.choose(described, 2, machine=HERE).placement.links[1, 0] != "sender"
+    with pytest.raises(CompileError, match="divided among tasks"):
+        plan.choose(described, 2, {"layer1": "sender"}, machine=HERE)
+
+
+def test_slow_networks_and_fast_ones_get_different_placements():
+    """Where bandwidth is scarce less is sent."""
+    described = job(chain(500, 400, 300, 10), 40)
+    slow = Assumption.parse("bandwidth=10Mbit,latency=1us").machine(HERE, 2, "shm")
+    dear = plan.choose(described, 2, machine=slow)
+    others = [
+        plan.choose(described, 2, {f"layer{k}": where for k in (1, 2, 3)}, machine=slow)
+        for where in ("receiver", "sender", "replicated")
+    ]
+    assert all(dear.n_bytes <= other.n_bytes for other in others)
+
+
+@pytest.mark.parametrize("n_tasks", [1, 2, 3, 7])
+def test_shares_add_up(n_tasks):
+    net = joined()
+    found = plan.choose(job(net), n_tasks, machine=HERE)
+    for layer, row in zip(net.layers, found.layers, strict=True):
+        assert len(row.neurons) == len(row.weights) == n_tasks
+        n = sum(int(np.prod(link.shape(layer.size))) for link in layer.links)
+        if "replicated" not in row.placement.values():
+            assert sum(row.weights) == n
+        if row.work == "neurons" and layer.index:
+            assert sum(row.neurons) == layer.size
+    assert all(len(each) == n_tasks for each in found.memory_bytes.values())
+    assert found.n_bytes == sum(row.n_bytes for row in found.layers)
+    if n_tasks == 1:
+        assert found.supersteps == () and found.n_bytes == 0
+
+
+def test_interpreted_networks_and_unknown_transports():
+    @horn.interpreted
+    class Slow(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(sum(m.input * m.weight for m in messages))
+
+    with pytest.raises(JobError, match="one task"):
+        plan.choose(job(chain(4, 3, 2, neuron=Slow)), 2, machine=HERE)
+    with pytest.raises(JobError, match="pigeon"):
+        plan.choose(job(chain(4, 3, 2)), 2, machine=HERE, transport="pigeon")

@@ -1,0 +1,115 @@
+"""The line between a task process and its parent."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+
+import pytest
+
+from horn.errors import ProtocolError
+from horn.process.control import (
+    IN_MEMORY,
+    INLINE,
+    PACKET_BYTES,
+    Failed,
+    Line,
+    Part,
+    Ready,
+    Row,
+    Share,
+    Start,
+    Trace,
+)
+
+
+@pytest.fixture
+def ends():
+    gc.freeze()  # what others left in circles of references may hold files, and is not let go now
+    n_open = len(os.listdir("/proc/self/fd"))
+    ours, theirs = Line.pair()
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+    assert len(os.listdir("/proc/self/fd")) == n_open
+    gc.unfreeze()
+
+
+MESSAGES = [
+    Start(3),
+    Ready(0.25),
+    Row({"epoch": 1, "loss": float("inf"), "acc": None}),
+    Share((Part("parameter", "layer1.weight", "<f4", (3, 4), 64, ((0, 3, 1), (128, 4))),)),
+    Failed(kinds=("Diverged", "HornError"), text="it did", when=1.5, trouble=("nan", 3, 1)),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
+def test_what_is_sent_comes_out(ends, message):
+    ends[0].send(message)
+    assert ends[1].receive(1.0) == (message, [])
+
+
+def test_a_long_message_goes_in_memory_with_its_descriptors(ends):
+    events = tuple(("compute", "layer1, forward", k, float(k), k + 0.5) for k in range(20_000))
+    fd = os.memfd_create("with it")
+    os.write(fd, b"here")
+    ends[0].send(Trace(events, 7), [fd])
+    os.close(fd)
+    got, (copy,) = ends[1].receive(1.0)
+    assert got == Trace(events, 7)
+    assert os.pread(copy, 10, 0) == b"here"
+    os.close(copy)
+
+
+def test_the_end_of_the_other_side_is_none(ends):
+    ends[0].send(Start(1))
+    ends[0].close()
+    assert ends[1].receive(1.0) == (Start(1), [])
+    assert ends[1].receive(1.0) is None
+    with pytest.raises(OSError):
+        ends[1].send(Start(1))
+
+
+def test_what_was_said_is_heard_of_one_who_has_gone_and_left_something_unread(ends):
+    ends[0].send(Start(1))
+    for message in MESSAGES:
+        ends[1].send(message)
+    ends[1].close()
+    assert [ends[0].receive(1.0) for _ in MESSAGES] == [(message, []) for message in MESSAGES]
+    assert ends[0].receive(1.0) is None
+
+
+def test_silence_ends_at_the_deadline(ends):
+    with pytest.raises(TimeoutError):
+        ends[1].receive(0.01)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        INLINE,
+        INLINE + b"\xc1",
+        INLINE + b"\x81\xa4type\xa7Nothing",
+        INLINE + b"\x82\xa4type\xa5Start\xa4task\xa3one",
+        INLINE + b"\x83\xa4type\xa5Start\xa4task\x01\xa4more\x01",
+        INLINE + b"\x82\xa4type\xa5Start\xa4task\xff",
+        IN_MEMORY,
+        INLINE + b"\0" * (PACKET_BYTES + 10),
+    ],
+)
+def test_what_is_no_message_is_refused(ends, packet):
+    ends[0].sock.send(packet)
+    with pytest.raises(ProtocolError, match="control message"):
+        ends[1].receive(1.0)
+
+
+@pytest.mark.parametrize("size", [0, 1 << 40])
+def test_memory_of_an_absurd_size_is_refused(ends, size):
+    fd = os.memfd_create("absurd")
+    os.truncate(fd, size)
+    socket.send_fds(ends[0].sock, [IN_MEMORY], [fd])
+    os.close(fd)
+    with pytest.raises(ProtocolError, match="bytes, but"):
+        ends[1].receive(1.0)

@@ -1,0 +1,457 @@
+"""Calls to an agent: who may, how much, how long; and who is cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import select
+import socket
+import threading
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import zmq
+
+from horn.errors import ClusterError, Conflict, JobError, NotAllowed, ProtocolError, Timeout
+from horn.rpc import protocol as calls
+from horn.rpc.client import Access, Client
+from horn.rpc.server import Quotas, Service
+from horn.security.audit import Audit
+from horn.security.keys import Key
+from horn.transport._zeromq import LIMITS
+from horn.wire.zap import ZAP_DOMAIN, Gate, pair_of
+from tests.cluster.helpers import wait_until
+from tests.rpc.services import KEY, OTHER, QUOTAS, URL, Count, Text, client, service
+
+pytestmark = pytest.mark.net
+
+
+SYN_SENT = 2  # tcp_info.tcpi_state: nobody has answered
+LONG_S = 60.0  # for what comes at once, if the machine does not stand still
+
+
+@pytest.fixture(autouse=True)
+def hands_may_be_shaken_slowly(monkeypatch):
+    monkeypatch.setitem(LIMITS, zmq.HANDSHAKE_IVL, int(LONG_S * 1000))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    before = set(threading.enumerate())
+    yield
+    left = [t for t in threading.enumerate() if t not in before and t.name.startswith("horn-")]
+    assert not left
+
+
+@pytest.mark.parametrize("key", [KEY, None], ids=["curve", "open"])
+def test_a_call_is_answered(key):
+    with service(key) as (found, echo), client(found) as caller:
+        assert caller.call("echo", Text("hello"), Text) == Text("hello")
+        assert echo.called == [("client" if key else "open", "")]
+
+
+@pytest.mark.parametrize("n", [1, 262_144, 5_000_001])
+def test_bodies_go_both_ways_in_bounded_portions(n):
+    data = bytes(i % 251 for i in range(n))
+    with service() as (found, _), client(found) as caller:
+        got = caller.call("store", Text(), Text, body=[data[:7], data[7:]], size=n)
+        assert got.text == hashlib.sha256(data).hexdigest()
+        reply, portions = caller.download("send", Count(n), Text, max_bytes=n)
+        assert reply == Text("here") and sum(map(len, portions)) == n
+        assert caller.call("echo", Text("still"), Text) == Text("still")
+
+
+def test_a_body_that_is_not_read_to_its_end_ends():
+    with service() as (found, echo), client(found) as caller:
+        _, portions = caller.download("send", Count(1 << 30), Text, max_bytes=1 << 30)
+        with portions:
+            next(portions)
+        assert echo.ended.wait(LONG_S)
+        assert caller.call("echo", Text("next"), Text) == Text("next")
+        with pytest.raises(ProtocolError, match="more bytes than expected"):
+            list(caller.download("send", Count(1 << 20), Text, max_bytes=1000)[1])
+        wait_until(lambda: not found._calls)
+
+
+def test_what_a_role_may_not_do_it_cannot(caplog):
+    with service() as (found, echo), client(found) as caller, client(found, "worker") as worker:
+        with pytest.raises(NotAllowed, match="'order' is not for a client"):
+            caller.call("order", Text(), Text)
+        with pytest.raises(NotAllowed, match="'nothing' is not for a client"):
+            caller.call("nothing", Text(), Text)
+        assert echo.called == []
+        with caplog.at_level(logging.INFO, "horn.audit"):
+            worker.call("order", Text(), Text)
+        assert "event=order key=worker address=127.0.0.1" in caplog.text
+        assert echo.called == [("worker", "")]
+
+
+def test_a_job_is_let_in_while_it_runs_and_says_nothing_of_its_name():
+    with service() as (found, echo):
+        access = Access.of_job(KEY.job("mnist-1"), found.public)
+        with Client(found.endpoint, access) as early, pytest.raises(NotAllowed):
+            early.call("own", Text(), Text)
+        found.admit_job("mnist-1")
+        with Client(found.endpoint, access) as task:
+            task.call("own", Text(), Text)
+            with pytest.raises(NotAllowed, match="'echo' is not for a job"):
+                task.call("echo", Text(), Text)
+            found.forget_job("mnist-1")
+            with pytest.raises(NotAllowed, match="job 'mnist-1' has ended here"):
+                task.call("own", Text(), Text)
+        assert echo.called == [("job", "mnist-1")]
+
+
+def test_errors_of_handlers_come_back_as_what_they_are(caplog):
+    def conflict(call):
+        raise Conflict("job 'a' has ended")
+
+    def bug(call):
+        raise ZeroDivisionError("secret detail")
+
+    found = Service(URL, "host-1", KEY)
+    found.on("conflict", Text, conflict, ["client"])
+    found.on("bug", Text, bug, ["client"])
+    with found, client(found) as caller:
+        with pytest.raises(Conflict, match="job 'a' has ended"):
+            caller.call("conflict", Text(), Text)
+        with pytest.raises(ClusterError, match="host-1: bug failed; its log says why") as caught:
+            caller.call("bug", Text(), Text)
+        assert "secret detail" not in str(caught.value) and "secret detail" in caplog.text
+        with pytest.raises(ProtocolError, match="Expected `str`, got `int`"):
+            caller.call("bug", _Other(7), Text)
+
+
+class _Other(msgspec.Struct):
+    text: int
+
+
+def test_every_call_has_a_deadline_at_both_ends():
+    may_go_on, answers = threading.Event(), []
+
+    def late():
+        assert may_go_on.wait(LONG_S)
+        yield bytes(50)
+
+    def ask_patiently():
+        with client(found) as patient:
+            text = patient.call("wait", Text(), Text, body=late(), size=50, timeout_s=2 * LONG_S)
+            answers.append(text)
+
+    with service() as (found, echo), client(found) as caller:
+        assert caller.call("echo", Text("first"), Text) == Text("first")  # now there is a way
+        thread = threading.Thread(target=ask_patiently)
+        thread.start()
+        wait_until(lambda: found._calls)
+        with pytest.raises((Timeout, ClusterError), match="in time"):
+            caller.call("wait", Text(), Text, body=iter(()), size=50, timeout_s=0.3)
+        assert echo.ended.wait(LONG_S)
+        assert not answers  # who has more time still waits
+        may_go_on.set()
+        thread.join(LONG_S)
+        assert answers == [Text()]
+        assert caller.call("echo", Text("next"), Text) == Text("next")
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        port = deaf.getsockname()[1]
+        with Client(f"tcp://127.0.0.1:{port}") as caller, pytest.raises(ClusterError):
+            caller.call("echo", Text(), Text, timeout_s=0.2)
+
+
+def test_calls_are_counted_per_peer():
+    quotas = Quotas(calls_per_peer=2)
+    with service(quotas=quotas) as (found, _):
+        dealer = raw(found)
+        for number in range(4):
+            dealer.send(ask(number, "wait", size=10))
+        kinds = [calls.decode(dealer.recv_multipart())[0] for _ in range(2)]
+        assert [(k.call, k.kind) for k in kinds] == [(2, "Busy"), (3, "Busy")]
+        close(dealer)
+
+
+def test_off_loopback_there_must_be_a_key():
+    for host in ("0.0.0.0", "*", "[::]", "10.1.2.3"):
+        with pytest.raises(JobError, match="there is no key: make one with horn keygen"):
+            Service(f"tcp://{host}:0", "host-1", None)
+    with pytest.raises(JobError, match="write tcp://host:port"):
+        Service("ipc://here", "host-1", None)
+
+
+def test_a_taken_port_is_named_and_nothing_is_left():
+    with service() as (found, _):
+        port = found.endpoint.rpartition(":")[2]
+        with pytest.raises(JobError, match=f"cannot listen on tcp://127.0.0.1:{port}"):
+            Service(f"tcp://127.0.0.1:{port}", "host-2", KEY)
+
+
+# strangers
+
+
+def raw(found: Service, key: Key | None = KEY, role: str = "client", **options: object):
+    """A DEALER that says what it likes."""
+    context = zmq.Context()
+    made = context.socket(zmq.DEALER)
+    made.set(zmq.LINGER, 0)
+    made.set(zmq.RCVTIMEO, int(LONG_S * 1000))
+    made.set(zmq.SNDTIMEO, int(LONG_S * 1000))
+    made.set(zmq.HANDSHAKE_IVL, int(LONG_S * 1000))
+    made.set(zmq.ROUTING_ID, b"always the same!")
+    if key is not None:
+        public, secret = pair_of(key.role(role))
+        made.set(zmq.CURVE_PUBLICKEY, public)
+        made.set(zmq.CURVE_SECRETKEY, secret)
+        made.set(zmq.CURVE_SERVERKEY, found.public)
+    for option, value in options.items():
+        made.set(getattr(zmq, option), value)
+    made.connect(found.endpoint)
+    return made
+
+
+def close(dealer) -> None:
+    context = dealer.context
+    dealer.close(0)
+    context.term()
+
+
+def ask(number: int, op: str = "echo", size: int = 0, timeout_s: float = LONG_S) -> bytes:
+    request = msgspec.Raw(msgspec.msgpack.encode(Text("x")))
+    return calls.encode(calls.Ask(number, calls.VERSION, op, timeout_s, request, size))
+
+
+@contextlib.contextmanager
+def seen_first(found: Service) -> Iterator[str]:
+    """An endpoint that leads to the service, which sees whose a connection is before anything comes
+    by it. libzmq may close one before anybody could look.
+    """
+    host, _, port = found.endpoint.removeprefix("tcp://").rpartition(":")
+    accepted, is_seen = found.admission.connections.accepted, threading.Semaphore(0)
+
+    def noting(fd: int, now: float) -> str:
+        reason = accepted(fd, now)
+        is_seen.release()
+        return reason
+
+    def carry() -> None:
+        with contextlib.suppress(OSError):  # the listener has ended
+            while True:
+                ours = listener.accept()[0]
+                with ours, socket.create_connection((host, int(port))) as theirs:
+                    assert is_seen.acquire(timeout=LONG_S)
+                    with contextlib.suppress(ConnectionError):
+                        between(ours, theirs)
+
+    def between(ours: socket.socket, theirs: socket.socket) -> None:
+        other = {ours: theirs, theirs: ours}
+        while True:
+            for ready in select.select(list(other), [], [])[0]:
+                if not (data := ready.recv(65536)):
+                    return
+                other[ready].sendall(data)
+
+    found.admission.connections.accepted = noting
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=carry)
+    thread.start()
+    try:
+        yield "tcp://{}:{}".format(*listener.getsockname())
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(LONG_S)
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    ("role", "key", "name"),
+    [("client", OTHER, "host-1"), ("client", KEY, "host-2")],
+    ids=["another key", "another service"],
+)
+def test_another_key_is_refused_at_both_ends(role, key, name, caplog):
+    with service() as (found, echo), seen_first(found) as endpoint:
+        with Client(endpoint, Access.of(key, role, name)) as caller:
+            with pytest.raises(NotAllowed, match="refuses this key"):
+                caller.call("echo", Text(), Text, timeout_s=LONG_S)
+        wait_until(lambda: "event=refused address=127.0.0.1" in caplog.text)
+        assert echo.called == []
+
+
+def test_a_known_service_and_an_unknown_key_is_refused_by_zap(caplog):
+    with service() as (found, echo):
+        access = Access(*pair_of(OTHER.role("client")), pair_of(KEY.service("host-1"))[0])
+        with Client(found.endpoint, access) as caller, pytest.raises(NotAllowed):
+            caller.call("echo", Text(), Text)
+        assert found.gate.n_refused and echo.called == []
+        assert 'reason="unknown key"' in caplog.text
+
+
+def test_what_speaks_another_protocol_is_hung_up_on():
+    with service() as (found, _), client(found) as bystander:
+        host, _, port = found.endpoint.removeprefix("tcp://").rpartition(":")
+        for _ in range(10):
+            with socket.create_connection((host, int(port)), LONG_S) as made:
+                with contextlib.suppress(ConnectionError):
+                    made.sendall(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n" * 4)
+                    while made.recv(1000):
+                        pass
+        assert bystander.call("echo", Text("b"), Text) == Text("b")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"PLAIN_USERNAME": b"client", "PLAIN_PASSWORD": b"client"}],
+    ids=["NULL", "PLAIN"],
+)
+def test_other_mechanisms_are_refused(options):
+    with service() as (found, echo):
+        dealer = raw(found, None, **options)
+        wait_until(lambda: found.admission.n_failed)
+        close(dealer)
+        assert echo.called == []
+
+
+MALFORMED = {
+    "no parts that count": [b""],
+    "no msgpack": [b"\xc1"],
+    "bomb": [b"\x90" * 65_536],
+    "nested": [b"\x91" * 60_000],
+    "too long": [bytes(100_000)],
+    "three parts": [b"", b"", b""],
+    "hundred parts": [b"x"] * 100,
+    "raw part beside an ask": [ask(1), b"x"],
+    "call twice": None,
+    "more than granted": None,
+    "answer from a client": [calls.encode(calls.Answer(1, msgspec.Raw(b"\xc0")))],
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_who_breaks_the_rules_is_cut_off_and_the_others_do_not_notice(name, caplog):
+    # of who is cut off nothing is heard as long as this test may take
+    quotas = msgspec.structs.replace(QUOTAS, ban_s=10 * LONG_S)
+    with service(quotas=quotas) as (found, _), client(found) as bystander:
+        dealer = raw(found)
+        if name == "call twice":
+            frames = [[ask(1, "wait", 10)], [ask(1, "wait", 10)]]
+        elif name == "more than granted":
+            frames = [[ask(1, "wait", 10)], [calls.encode(calls.Chunk(1)), bytes(11)]]
+        elif name == "answer from a client":
+            frames = [[ask(1, "wait", 10)], MALFORMED[name]]
+        else:
+            frames = [MALFORMED[name]]
+        for parts in frames:
+            dealer.send_multipart(parts)
+        wait_until(lambda: found.counters.n_malformed)
+        wait_until(lambda: found.admission.n_cut)
+        for number in range(100):
+            assert bystander.call("echo", Text(str(number)), Text).text == str(number)
+        dealer.send(ask(9))  # it may come back, and is not heard for a while
+        dealer.set(zmq.RCVTIMEO, 200)
+        with pytest.raises(zmq.Again):
+            while True:
+                assert b"Answer" not in dealer.recv_multipart()[0]
+        close(dealer)
+        assert found.counters.n_malformed == 1 and "event=malformed key=client" in caplog.text
+
+
+def test_a_message_longer_than_any_frame_is_not_read():
+    with service() as (found, _), client(found) as bystander:
+        dealer = raw(found)
+        dealer.send(bytes(10_000_000))
+        assert bystander.call("echo", Text("a"), Text) == Text("a")
+        dealer.set(zmq.RCVTIMEO, 200)
+        with pytest.raises(zmq.Again):
+            dealer.recv()
+        close(dealer)
+
+
+def test_half_open_connections_are_bounded_per_address():
+    quotas = Quotas(
+        connections_per_address=5, failures_per_s=1e6, failures_burst=10**6, block_s=0.0
+    )
+    with service(quotas=quotas) as (found, _), client(found) as bystander:
+        bystander.call("echo", Text(), Text)
+        host, _, port = found.endpoint.removeprefix("tcp://").rpartition(":")
+        sockets = [socket.create_connection((host, int(port))) for _ in range(20)]
+        wait_until(lambda: found.admission.n_cut >= 16)
+        assert bystander.call("echo", Text("b"), Text) == Text("b")
+        for made in sockets:
+            made.close()
+        wait_until(lambda: len(found.admission.connections) == 1)
+
+
+def test_after_many_failures_an_address_is_hung_up_on_at_once():
+    quotas = Quotas(failures_per_s=0.001, failures_burst=5, block_s=LONG_S)
+    with service(quotas=quotas) as (found, _), client(found) as bystander:
+        bystander.call("echo", Text(), Text)
+        host, _, port = found.endpoint.removeprefix("tcp://").rpartition(":")
+        for count in range(1, 6):
+            with socket.create_connection((host, int(port))):
+                wait_until(lambda: len(found.admission.connections) == 2)
+            wait_until(lambda n=count: found.admission.n_failed == n)
+        with socket.create_connection((host, int(port)), LONG_S / 2) as made:
+            with contextlib.suppress(ConnectionError):
+                while made.recv(1000):
+                    pass  # it ends by itself, long before the time for handshakes
+        wait_until(lambda: found.admission.n_cut == 1)
+        # and then not heard for a while, while who is in goes on
+        wait_until(lambda: "127.0.0.1" in found.admission.blocked)
+        with socket.socket() as made:
+            made.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                made.connect((host, int(port)))
+            assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == SYN_SENT
+        assert bystander.call("echo", Text("b"), Text) == Text("b")
+
+
+def test_who_is_not_heard_is_heard_again_later():
+    quotas = Quotas(failures_per_s=5.0, failures_burst=1, block_s=0.05)
+    with service(quotas=quotas) as (found, _):
+        host, _, port = found.endpoint.removeprefix("tcp://").rpartition(":")
+        while not found.admission.n_cut:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
+                pass
+        with client(found) as late:
+            assert late.call("echo", Text("c"), Text) == Text("c")
+
+
+def test_the_gate_lets_nobody_in_who_is_not_known():
+    gate = Gate(Audit())
+    public, _ = pair_of(KEY.role("client"))
+    known = zmq.utils.z85.decode(public)
+    gate.admit(public, "client")
+    good = [b"1.0", b"7", ZAP_DOMAIN, b"1.2.3.4", b"", b"CURVE", known]
+    assert gate.answer(good) == [b"1.0", b"7", b"200", b"OK", b"client", b""]
+    for bad in (
+        [],
+        good[:6],
+        [b"2.0", *good[1:]],
+        [*good[:2], b"other", *good[3:]],
+        [*good[:5], b"NULL"],
+        [*good[:5], b"PLAIN", b"client", b"client"],
+        [*good[:6], bytes(32)],
+        [*good[:6], known + b"x"],
+        [*good, b"more"],
+    ):
+        assert gate.answer(bad)[2:5] == [b"400", b"refused", b""], bad
+    gate.forget(public)
+    assert gate.answer(good)[2] == b"400"
+
+
+# the log
+
+
+def test_the_audit_is_limited_and_says_what_it_left_out(caplog):
+    now = [0.0]
+    audit = Audit(per_s=1.0, burst=3, clock=lambda: now[0])
+    with caplog.at_level(logging.INFO, "horn.audit"):
+        n_written = sum(audit.line("refused", address="a") for _ in range(1000))
+        assert audit.line("refused", address="b") and audit.line("submit", address="a", job="j")
+        now[0] = 1.0
+        assert audit.line("refused", address="a", reason='x\n"event=submit')
+    assert n_written == 3
+    last = caplog.messages[-1]
+    assert last == 'event=refused address=a reason="x\\n\\"event=submit" left_out=997'
+
+
+def test_quotas_of_the_tests_do_not_hide_anything():
+    assert QUOTAS.calls == Quotas().calls
