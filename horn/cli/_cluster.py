@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from horn.aggregates import named
 from horn.errors import JobError
 
 if TYPE_CHECKING:
@@ -135,6 +134,8 @@ def row(status: Status) -> list[str]:
 
 def as_json(status: Status) -> dict[str, Any]:
     """horn.job/1"""
+    from horn.aggregates import named
+
     found, at, result = status.submission, reached(status), status.result
     metrics = {k: at[k] for k in ("loss", "acc", "val_loss", "val_acc") if k in at} | named(at)
     return {
