@@ -77,7 +77,7 @@ def started(host: Host, folder: Path, *words: str, **more: Any) -> Iterator[subp
 def captured(net: Network, folder: Path) -> Iterator[Path]:
     """All that goes through the switch, in a file."""
     file = folder / "wire"
-    words = [sys.executable, "-m", "tests.wire"]
+    words = [sys.executable, "-m", "tests.capture"]
     recorders = []
     for host in net.hosts:
         enter = ["ip", "netns", "exec", net.switch]

@@ -1,4 +1,4 @@
-"""What goes over a wire: ``python -m tests.wire DEVICE FILE`` writes all frames of a device.
+"""What goes over a wire: ``python -m tests.capture DEVICE FILE`` writes all frames of a device.
 
 Whole frames one after another, as AF_PACKET gives them. Prints ``ready`` when it listens.
 """
