@@ -3,7 +3,7 @@
     HORN_DATA=folder python examples/results/parallel_dropout.py [STUDY ...] [--minutes 9]
     python examples/results/parallel_dropout.py --tables --picture docs/parallel-dropout.svg
 
-HORN_DATA needs mnist/ and cifar10*.npz. All studies take about 20 minutes of a fast core, 6 of them
+HORN_DATA needs mnist/ and cifar10*.npz. All studies take 34 minutes of a fast core, 6 of them
 the first three. A line of parallel_dropout.jsonl beside this file is one
 training, with the processor seconds that it took; what is there is not done again, so a run that
 was stopped goes on. ``--minutes``: begin nothing new after so long.
