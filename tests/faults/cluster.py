@@ -24,8 +24,8 @@ import horn
 import zk
 from horn.coordination.session import Coordinator
 from horn.security import tls
-from horn.security.tls import server_context
 from horn.security.keys import Key
+from horn.security.tls import server_context
 from tests.apache import ApacheEnsemble
 from tests.hosts import ROOT, Host, Network
 
