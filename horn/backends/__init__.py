@@ -1,6 +1,6 @@
 """Backends: three ways to run the same network, with one face.
 
-``python`` is the interpreter (horn/interpreter.py), the specification. ``reference`` runs the
+``python`` is the interpreter (horn/interpreter), the specification. ``reference`` runs the
 compiled program with NumPy, the judge. ``kernels`` runs it with Cython and BLAS, the default. A
 backend is never replaced by another silently.
 """

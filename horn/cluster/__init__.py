@@ -1,6 +1,6 @@
-"""What horn keeps in ZooKeeper: who is there, who leads, how far they are.
+"""The control plane: agents that offer hosts, masters of jobs, and what commands ask of them.
 
-``paths`` is the table of names and ``records`` what is passed around; ``coord`` is the session and
-the only file that imports kazoo, ``nodes`` its blocking calls; ``members``, ``barrier``,
-``election`` and ``jobs`` are written over them. Importing this package loads none of them.
+``agent`` runs what a ``master``, which is pure and whose decisions ``job_controller`` writes down,
+orders: a ``job_runner`` for each job. ``scheduler`` says which ranks go where, ``store`` and
+``file_service`` keep and hand out files, ``client`` is the commands' side.
 """

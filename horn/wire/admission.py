@@ -3,7 +3,7 @@
 Whoever reaches a port takes a descriptor of the process behind it with every connection, long
 before a handshake says who it is; without descriptors a process can neither save nor start. So
 each address may hold so many, all together so many, and the rest of the process's descriptors stay
-for its own work. Who wants more is hung up on, and not heard for a while (``_blocked``).
+for its own work. Who wants more is hung up on, and not heard for a while (``blocklist``).
 Connections that are there go on. Source: docs/notes/0072 and 0102.
 """
 

@@ -1,6 +1,6 @@
 """What both ends of a link have: numbered frames, a ZeroMQ context, and words for refusals.
 
-See ``_links.py``.
+See ``task_links``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A server's end of its links: see ``_links.py``."""
+"""A server's end of its links: see ``task_links``."""
 
 from __future__ import annotations
 

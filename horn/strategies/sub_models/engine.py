@@ -1,7 +1,7 @@
 """A task's engine under parallel dropout: it trains its range of the sub-models, one after the
 other, and merges all of them into the whole network, of which it has every array. Where a task is
 alone and its sub-models overlap so much that this is faster, it trains all of them in one pass over
-the network (``strategies/sub_models/masked.py``).
+the network (``masked``).
 
 Between tasks there is one superstep per batch: each tells the others the losses of its sub-models
 and, compact, their gradients and States. Then all merge the same, in the order of the sub-models.
