@@ -202,8 +202,10 @@ class Hearing:
                 case Doing() | Alive():
                     pass  # for the watch
                 case Stepped(epoch, iteration, loss, samples_per_s):
+                    self.record.begin()  # another task's Ready may be read after this
                     self.record.step(epoch, iteration, loss, samples_per_s)
                 case Row():
+                    self.record.begin()
                     self.record.hear(said, self.topology.n_groups, self.is_joined)
                 case control.Share(parts):
                     self._put(rank, parts, descriptors)

@@ -2,18 +2,26 @@
 
 import pytest
 
-from horn.executor.monitor import Record
-from horn.process.control import Row
+from horn.executor.monitor import Hearing, Record
+from horn.process.control import Ready, Row, Stepped
+from horn.topology import Topology
 from horn.training.progress import Progress
 from tests.executor.test_launch import job
 
 
 class Told(Progress):
     def __init__(self):
-        self.epochs = []
+        self.epochs, self.said = [], []
+
+    def begin(self, job):
+        self.said.append("begin")
+
+    def step(self, epoch, iteration, loss, samples_per_s):
+        self.said.append(iteration)
 
     def epoch(self, row):
         self.epochs.append(row["epoch"])
+        self.said.append(row["iteration"])
 
 
 def row(epoch, group):
@@ -66,3 +74,12 @@ def test_who_begins_before_a_checkpoint_tells_again(record):
     record.back_to(10, record.rows[:1])
     assert hear(record, (2, 0)) == [1] and hear(record, (2, 1)) == [1, 2]
     assert record.watcher.epochs == [1, 2]  # epochs that were told are not told again
+
+
+@pytest.mark.parametrize("first", [Stepped(1, 10, 0.5, 1.0), row(1, 0)], ids=["step", "epoch"])
+def test_what_a_task_tells_before_the_start_of_another_is_read_begins_the_progress(record, first):
+    """Each task has its own pipe: the order between two of them is that of reading."""
+    hearing = Hearing(record, Topology(1, 2), {0: 10, 1: 11})
+    for rank, said in ((0, Ready(0.1)), (0, first), (1, Ready(0.1)), (0, Stepped(1, 11, 0.5, 1.0))):
+        hearing.hear(rank, said)
+    assert record.watcher.said == ["begin", 10, 11]
