@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from horn.backends import Setup, is_compiled, make
 from horn.network import Layer, Network
 from horn.neuron import has_backward
 from horn.neurons import Standard
@@ -34,7 +35,7 @@ def layers(network: Network, backend: str = "kernels") -> list[LayerPlan]:
     if any(layer.neuron.interpreted for layer in network.layers):
         slower = f"message by message, {slowdown(network):,.0f}x slower"
         ways = {layer.name: slower for layer in network.layers[1:]}
-    elif backend == "python":
+    elif not is_compiled(backend, network):
         ways = {layer.name: "message by message" for layer in network.layers[1:]}
     else:
         ways = _ways(network)
@@ -58,8 +59,6 @@ def slowdown(network: Network) -> float:
     Measured here and now, forward: one sample neuron by neuron, and a batch of the same network
     with standard neurons.
     """
-    from horn.backends import Setup, make
-
     twin = network.rebuilt(
         changes={layer.name: {"neuron": Standard} for layer in network.layers[1:]}
     )

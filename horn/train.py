@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn import strategies, summary
-from horn.backends import BACKENDS, Setup, in_use, make
+from horn.backends import Setup, in_use, is_compiled, load, make
 from horn.checkpoint import Checkpoints
 from horn.compiler.lower import read_aggregate
 from horn.compiler.placement import Placement
@@ -230,7 +230,7 @@ def conduct(
     watcher = Lines() if progress is True else progress or Progress()
     code = Description.of(job.network)
     is_alone = tasks == groups == 1 and isinstance(strategy, AllReduce)
-    if is_alone and (site is None or _is_interpreted(job, backend)):
+    if is_alone and (site is None or not is_compiled(backend, job.network)):
         _check_alone(pins, trace)
         lasting = _lasting(job, plan, resume, changed, strategy, topology, max_restarts, site)
         with interrupts(lasting.asked, plan is not None):
@@ -479,10 +479,6 @@ def _lasting(
     return Lasting(plan, mine, start, asked, max_restarts)
 
 
-def _is_interpreted(job: Job, backend: str) -> bool:
-    return in_use(backend, job.network) == "python"
-
-
 @contextmanager
 def interrupts(asked: threading.Event, is_wanted: bool) -> Iterator[None]:
     """The first Ctrl-C sets ``asked``, the second is KeyboardInterrupt."""
@@ -517,13 +513,11 @@ def _check_group(job: Job, group: _Group, backend: str) -> None:
     ):
         if not seconds > 0:
             raise JobError(f"{what} must be above 0, got {seconds!r}")
-    if _is_interpreted(job, backend):
+    if not is_compiled(backend, job.network):
         raise JobError(
             f"asked for {group.n_groups * group.n_tasks} tasks, but a network that is interpreted "
             f"runs on one; leave groups and tasks out, or give its neurons to the compiler"
         )
-    if backend not in BACKENDS:
-        raise JobError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}")
 
 
 def _check_alone(pins: Mapping[str, str] | None, trace: str | os.PathLike[str] | None) -> None:
@@ -565,7 +559,7 @@ def _check_monitor(job: Job) -> None:
 
 def _check_aggregates(job: Job, backend: str) -> None:
     """They can be compiled: said before anything starts, not after the first epoch."""
-    if job.aggregates and in_use(backend, job.network) != "python":
+    if job.aggregates and is_compiled(backend, job.network):
         for aggregate in job.aggregates.values():
             read_aggregate(aggregate)
 
@@ -578,7 +572,7 @@ def _check_backwards(job: Job, backend: str) -> None:
         for sentence in explain.never_learn(job.network):
             logger.warning("%s", sentence)
     except CompileError:
-        if backend != "python":
+        if load(backend).runner is not None:
             raise
     if not any(has_backward(layer.neuron) for layer in job.network.layers[1:-1]):
         return
@@ -588,7 +582,7 @@ def _check_backwards(job: Job, backend: str) -> None:
         check_job(job)
     except CompileError:
         # The interpreter runs what the compiler, and so the comparison, cannot read.
-        if backend != "python":
+        if load(backend).runner is not None:
             raise
 
 

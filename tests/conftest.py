@@ -1,6 +1,5 @@
 """Fixtures that every folder may use: a seeded generator, and the backends that exist."""
 
-import importlib.util
 import os
 import signal
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from horn.backends import BACKENDS
+from horn import backends
 
 # How long an example takes is the machine's business, and no test is about it.
 settings.register_profile("horn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,8 +22,8 @@ settings.load_profile("horn")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A backend joins every test that takes ``backend`` as soon as its module is there.
-EXISTING = [name for name, module in BACKENDS.items() if importlib.util.find_spec(module)]
+# A backend joins every test that takes ``backend`` as soon as its file is there.
+EXISTING = backends.names()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # and what only type checkers see counts. A new room needs a place: that is the point.
 RANKS = [
     {"errors", "patience", "topology", "math", "random", "_kernels"},
-    {"security", "sources", "modelfile", "checkpoint", "data", "connections", "activations",
-     "losses", "initializers", "schedules", "aggregates"},
+    {"registry", "security", "sources", "modelfile", "checkpoint", "data", "connections",
+     "activations", "losses", "initializers", "schedules", "aggregates"},
     {"coordination", "wire", "neuron", "optimizers"},
     {"transport", "neurons"},
     {"rpc", "network"},

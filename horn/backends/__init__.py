@@ -1,19 +1,20 @@
-"""Backends: three ways to run the same network, with one face.
+"""Backends: ways to run the same network, with one face.
 
 ``python`` is the interpreter (horn/interpreter), the specification. ``reference`` runs the
 compiled program with NumPy, the judge. ``kernels`` runs it with Cython and BLAS, the default. A
-backend is never replaced by another silently.
+backend is never replaced by another silently. Each file here is one, its last line ``BACKEND``
+(horn/registry.py); files with an underscore are what compiled ones share.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from horn import registry
 from horn.aggregates import Aggregate
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
@@ -23,11 +24,7 @@ from horn.optimizers import Optimizer
 Array = np.ndarray[Any, Any]
 Memory = dict[str, dict[str, Array]]
 Places = slice | Array  # along one axis of a whole array
-BACKENDS = {
-    "kernels": "horn.backends.kernels",
-    "reference": "horn.backends.reference",
-    "python": "horn.interpreter",
-}
+INTERPRETER = "python"  # the one for neurons that the compiler is not to read
 
 
 @dataclass(frozen=True)
@@ -132,6 +129,18 @@ class Engine(Protocol):
         """What of each axis of an array of ``memory`` this engine has."""
 
 
+class Backend(Engine, Protocol):
+    """What a backend's file names: an engine that is made from a setup.
+
+    runner : what runs one compiled program (``_compiled.Runner``), which tasks can divide; None
+    where the compiler is not asked.
+    """
+
+    runner: ClassVar[Any]
+
+    def __init__(self, setup: Setup) -> None: ...
+
+
 def fitting(
     own: Mapping[str, Mapping[str, Array]], given: Mapping[str, Mapping[str, Array]]
 ) -> Iterator[tuple[Array, Array]]:
@@ -155,19 +164,41 @@ def combined(aggregate: Aggregate, before: float, numbers: Array) -> float:
     return float(largest(numbers, initial=before))
 
 
+def names() -> list[str]:
+    """The backends there are."""
+    return registry.names(__name__)
+
+
+def load(name: str) -> type[Backend]:
+    """A backend by its name, or module:Class for one of the user's.
+
+    Raises
+    ------
+    JobError : there is none, or it lacks something; says which there are, or what.
+    """
+    found = registry.load(__name__, "backend", name)
+    methods = [x for x, value in vars(Engine).items() if x[0] != "_" and callable(value)]
+    missing = [x for x in ("runner", *methods) if not hasattr(found, x)]
+    if missing:
+        raise JobError(f"backend {name}: {found!r} has no {', '.join(missing)}")
+    backend: type[Backend] = found
+    return backend
+
+
 def make(backend: str, setup: Setup) -> Engine:
-    """The engine of a backend: "kernels", "reference" or "python", with the network's initial
-    arrays.
+    """The engine of a backend, by name, with the network's initial arrays.
 
     A network with an ``@horn.interpreted`` neuron runs on "python", as its class says.
     """
-    if backend not in BACKENDS:
-        raise JobError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}")
-    module = BACKENDS[in_use(backend, setup.network)]
-    engine: Engine = importlib.import_module(module).Engine(setup)
-    return engine
+    load(backend)  # a name that is none is said, whatever runs
+    return load(in_use(backend, setup.network))(setup)
 
 
 def in_use(backend: str, network: Network) -> str:
     """What runs a network when ``backend`` is asked for: "python" if any neuron is interpreted."""
-    return "python" if any(layer.neuron.interpreted for layer in network.layers) else backend
+    return INTERPRETER if any(layer.neuron.interpreted for layer in network.layers) else backend
+
+
+def is_compiled(backend: str, network: Network) -> bool:
+    """Whether the compiler reads the network for what runs it; only then can tasks divide it."""
+    return load(in_use(backend, network)).runner is not None

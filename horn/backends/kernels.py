@@ -17,15 +17,15 @@ from horn import random
 from horn._kernels import blas
 from horn._kernels.engine import Anchor, Coef, Dim, Ragged, Scalar, Tape, View
 from horn.backends import Array, Setup
-from horn.backends.choices import (
+from horn.backends._choices import (
     MAX_LIVE_ROWS,
     choose_layout,
     choose_threads,
     only_multiplied,
     parts_of_wholes,
 )
-from horn.backends.compiled import CompiledEngine, constant
-from horn.backends.passes import Pass, letters_of, passes
+from horn.backends._compiled import CompiledEngine, constant
+from horn.backends._passes import Pass, letters_of, passes
 from horn.compiler.ir import Op
 from horn.compiler.program import (
     Buffer,
@@ -592,9 +592,7 @@ class _Places:
         """An output buffer."""
         runner = self.runner
         array = runner.arrays[name]
-        letters = "".join(
-            letters_of(name, runner.network, self.s.frame, runner.program.buffers)
-        )
+        letters = "".join(letters_of(name, runner.network, self.s.frame, runner.program.buffers))
         if self.edges is not None:
             return View(array, letters.replace("oi", "e"))
         if not letters:
@@ -629,3 +627,6 @@ class Engine(CompiledEngine):
     """The kernels backend."""
 
     runner = Runner
+
+
+BACKEND = Engine

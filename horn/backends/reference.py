@@ -9,7 +9,7 @@ import numpy as np
 
 from horn import math, random
 from horn.backends import Array, Setup
-from horn.backends.compiled import CompiledEngine, constant
+from horn.backends._compiled import CompiledEngine, constant
 from horn.compiler import ir
 from horn.compiler.ir import Node, Op
 from horn.compiler.program import (
@@ -433,3 +433,6 @@ class Engine(CompiledEngine):
     """The reference backend."""
 
     runner = Runner
+
+
+BACKEND = Engine

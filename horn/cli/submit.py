@@ -466,13 +466,14 @@ def _dry_run(
 
 def _advise(job: Job, backend: str, options: dict[str, Any]) -> list[str]:
     """Say what is better known before a start; returns its lines."""
-    if options["groups"] * options["tasks"] == 1 or backend == "python":
-        return []
     from horn import strategies
+    from horn.backends import is_compiled
     from horn.cli import _screen
     from horn.planner.plan import advice
     from horn.topology import Topology
 
+    if options["groups"] * options["tasks"] == 1 or not is_compiled(backend, job.network):
+        return []
     strategy = strategies.make(options["strategy"])
     n_servers = options["servers"] or strategy.default_servers
     topology = Topology(options["groups"], options["tasks"], n_servers)

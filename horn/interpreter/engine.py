@@ -52,6 +52,8 @@ class Engine:
     each update.
     """
 
+    runner = None
+
     def __init__(self, setup: Setup) -> None:
         setup.network.check()
         self.setup, self.network, self.optimizer = setup, setup.network, setup.optimizer

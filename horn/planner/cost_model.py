@@ -17,8 +17,8 @@ import numpy as np
 
 from horn._kernels.operands import OPS
 from horn._kernels.walks import STRIP_BYTES
-from horn.backends.choices import choose_layout, choose_threads
-from horn.backends.passes import Pass, Shape, passes
+from horn.backends._choices import choose_layout, choose_threads
+from horn.backends._passes import Pass, Shape, passes
 from horn.compiler.program import (
     Buffer,
     Collect,

@@ -6,14 +6,14 @@ Its methods are collective: every task calls them in the same order with the sam
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from horn.backends import BACKENDS, Array, Setup
-from horn.backends.compiled import CompiledEngine, Runner
+from horn import backends
+from horn.backends import Array, Setup
+from horn.backends._compiled import CompiledEngine, Runner
 from horn.compiler import lower
 from horn.compiler.partition import homes, partition
 from horn.compiler.placement import Placement
@@ -49,7 +49,7 @@ class GroupEngine(CompiledEngine):
         owns_initial: bool = False,
         n_groups: int = 1,
     ) -> None:
-        if backend == "python" or any(layer.neuron.interpreted for layer in setup.network.layers):
+        if not backends.is_compiled(backend, setup.network):
             raise JobError(
                 "a network that is interpreted runs on one task; leave tasks out, or give its "
                 "neurons to the compiler"
@@ -61,7 +61,7 @@ class GroupEngine(CompiledEngine):
         self.region, task = divmod(group.task, n_tasks)
         self.share = Share(setup.network, task, n_tasks, self.region, n_groups)
         self.homes = homes(setup.network, placement)
-        self.runner = importlib.import_module(BACKENDS[backend]).Runner
+        self.runner = backends.load(backend).runner
         self.channels: list[Channel] = []
         self.slot_axes: dict[str, tuple[str, ...]] = {}  # of the optimizer's memory
         self._exchanges: dict[int, Exchange] = {}  # by id of the runner

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.backends.compiled import Runner
+from horn.backends._compiled import Runner
 from horn.compiler import ir, trees
 from horn.compiler.program import Collect, Mark, Move, Post, Program, base, segments
 from horn.compiler.share import Array, Places, Share, count

@@ -10,15 +10,13 @@ settings. What it does between batches is written as generators that yield reque
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import importlib
-import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
+from horn import registry
 from horn.backends import Engine
 from horn.errors import JobError
 from horn.job import Job
@@ -209,8 +207,7 @@ class Strategy:
 
 def names() -> list[str]:
     """The strategies there are."""
-    found = (m for m in pkgutil.iter_modules(__path__) if not m.ispkg and m.name[0] != "_")
-    return sorted(m.name.replace("_", "-") for m in found)
+    return registry.names(__name__)
 
 
 def load(name: str) -> type[Strategy]:
@@ -220,24 +217,7 @@ def load(name: str) -> type[Strategy]:
     ------
     JobError : there is none; says which there are.
     """
-    known = names()
-    if name in known:
-        found: type[Strategy] = importlib.import_module(
-            f"{__name__}.{name.replace('-', '_')}"
-        ).STRATEGY
-        return found
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise JobError(
-            f"no strategy is called {name!r}; {hint}Known: {', '.join(known)}, or module:Class for "
-            f"one of yours"
-        )
-    try:
-        theirs = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise JobError(f"strategy {name}: {error}") from error
+    theirs = registry.load(__name__, "strategy", name)
     if not (isinstance(theirs, type) and issubclass(theirs, Strategy)):
         raise JobError(f"strategy {name}: is {theirs!r}, no subclass of horn.Strategy")
     needed = [f.name for f in dataclasses.fields(theirs) if _is_needed(f)]
@@ -245,7 +225,8 @@ def load(name: str) -> type[Strategy]:
         raise JobError(
             f"strategy {name}: its settings need defaults, but {', '.join(needed)} has none"
         )
-    return theirs
+    found: type[Strategy] = theirs
+    return found
 
 
 def _is_needed(field: dataclasses.Field[Any]) -> bool:

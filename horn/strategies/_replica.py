@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from horn.backends import Setup
-from horn.backends.compiled import Runner
+from horn.backends._compiled import Runner
 from horn.compiler.marks import first_needed, last_made, marked
 from horn.compiler.program import Post, Program
 from horn.data import Dataset

@@ -7,9 +7,7 @@ an underscore are what several of them share. A transport is used from one threa
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from horn import registry
 from horn.errors import JobError, MemberLost
 from horn.wire.frames import DTYPES, Array, BadFrame, Message, Meta
 
@@ -181,14 +180,12 @@ class Transport(ABC):
 
 def names() -> list[str]:
     """The schemes there are."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+    return registry.names(__name__)
 
 
 def load(scheme: str) -> type[Transport]:
     """The transport of a scheme."""
-    if scheme not in names():
-        raise JobError(f"no transport is called {scheme!r}; there are {', '.join(names())}")
-    found: type[Transport] = importlib.import_module(f"{__name__}.{scheme}").TRANSPORT
+    found: type[Transport] = registry.load(__name__, "transport", scheme)
     return found
 
 

@@ -211,7 +211,7 @@ def test_another_seed_draws_random_connections_anew() -> None:
         ({"tasks": 2, "transport": "pigeon"}, "transport is 'pigeon'; choose one of shm, ipc, tcp"),
         ({"tasks": 2, "superstep_timeout": 0}, "superstep_timeout must be above 0, got 0"),
         ({"tasks": 2, "backend": "python"}, "a network that is interpreted runs on one"),
-        ({"tasks": 2, "backend": "magic"}, "unknown backend 'magic'"),
+        ({"tasks": 2, "backend": "magic"}, "no backend is called 'magic'"),
         ({"groups": 0}, "groups must be a whole number from 1, got 0"),
         ({"strategy": "downpur"}, "no strategy is called .downpur.; did you mean downpour[?]"),
         ({"servers": 2}, "strategy allreduce has no servers, but 2 were asked for"),
@@ -231,7 +231,7 @@ def test_train_wants_a_job() -> None:
 
 
 def test_unknown_backend_is_named() -> None:
-    with pytest.raises(JobError, match="unknown backend 'kernel'; known: kernels"):
+    with pytest.raises(JobError, match="no backend is called 'kernel'; did you mean kernels"):
         horn.train(horn.Job(network(), data()), backend="kernel")
 
 

@@ -277,7 +277,7 @@ def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> No
         (["job.py", "-g", "9999"], 2, "use fewer groups, or a larger batch_size"),
         (["job.py", "--strategy", "downpur"], 2, "did you mean downpour?"),
         (["job.py", "--servers", "2"], 2, "strategy allreduce has no servers"),
-        (["job.py", "--backend", "cuda"], 2, "unknown backend 'cuda'; known: kernels"),
+        (["job.py", "--backend", "cuda"], 2, "no backend is called 'cuda'; Known: kernels"),
         (["job.py", "--timeout", "soon"], 2, "'soon' is no length of time; write 90s, 5m or 2h"),
         (["job.py", "-o", "no/where.horn"], 2, "the folder no does not exist; make it first"),
         (["job.py", "--batch", "5"], 2, "No such option"),

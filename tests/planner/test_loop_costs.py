@@ -13,8 +13,8 @@ from horn._kernels import loops
 from horn._kernels.operands import OPS, Ragged, maximum_of
 from horn._kernels.walks import Lie, walk
 from horn.backends import Setup
+from horn.backends._passes import Shape, passes
 from horn.backends.kernels import Runner
-from horn.backends.passes import Shape, passes
 from horn.compiler import lower
 from horn.compiler.program import Loop
 from horn.planner import plan as planning

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from horn.backends import Array, Memory, Setup, combined, fitting, make
-from horn.backends.compiled import CompiledEngine
+from horn.backends._compiled import CompiledEngine
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
 from horn.job import Job

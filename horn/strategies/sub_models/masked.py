@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from horn.backends import Array, Setup
-from horn.backends.compiled import CompiledEngine
+from horn.backends._compiled import CompiledEngine
 from horn.backends.kernels import Runner
 from horn.compiler import ir, lower
 from horn.compiler.ir import Op

@@ -16,7 +16,7 @@ import numpy as np
 
 from horn._kernels.engine import Tape, View
 from horn.backends import Array
-from horn.backends.formulas import Formulas
+from horn.backends._formulas import Formulas
 from horn.compiler import ir
 from horn.compiler.ir import Node, Op, Scalar, const, load, make, select
 from horn.job import Job

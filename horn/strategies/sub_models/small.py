@@ -18,8 +18,8 @@ import numpy as np
 from horn import random
 from horn._kernels.engine import Tape, View
 from horn.backends import Array, Setup
-from horn.backends.compiled import CompiledEngine
-from horn.backends.formulas import Formulas
+from horn.backends._compiled import CompiledEngine
+from horn.backends._formulas import Formulas
 from horn.backends.kernels import Runner
 from horn.compiler.ir import Op, load, make, select
 from horn.data import Dataset

@@ -1,0 +1,3 @@
+"""The interpreter, by name: it stands above this package, whose contract it keeps."""
+
+BACKEND = "horn.interpreter:Engine"

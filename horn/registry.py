@@ -1,0 +1,49 @@
+"""What there is of a kind (backends, strategies, transports), by name: nobody writes a list of it.
+
+Each file of the kind's package is one, its name (with - for _) what users say, and its last line
+is the class: ``STRATEGY = Downpour``, or where that is, as "module:Class". Packages and files with
+an underscore are what they share. A class of the user's own goes by ``module:Class``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from typing import Any
+
+from horn.errors import JobError
+
+
+def names(package: str) -> list[str]:
+    """Those in a package, in order."""
+    found = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    return sorted(m.name.replace("_", "-") for m in found if not m.ispkg and m.name[0] != "_")
+
+
+def load(package: str, kind: str, name: str) -> Any:
+    """What a name means: the kind's constant in its file, or the user's ``module:Class``.
+
+    Raises
+    ------
+    JobError : there is none; says which there are.
+    """
+    known = names(package)
+    if name in known:
+        file = importlib.import_module(f"{package}.{name.replace('-', '_')}")
+        found = getattr(file, kind.upper())
+        if not isinstance(found, str):
+            return found
+        name = found
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise JobError(
+            f"no {kind} is called {name!r}; {hint}Known: {', '.join(known)}, or module:Class for "
+            f"one of yours"
+        )
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise JobError(f"{kind} {name}: {error}") from error
