@@ -25,7 +25,7 @@ import numpy as np
 from horn import strategies, summary
 from horn.backends import Setup, in_use, is_compiled, load, make
 from horn.checkpoint import Checkpoints
-from horn.compiler.lower import read_aggregate
+from horn.compiler.layers import read_aggregate
 from horn.compiler.placement import Placement
 from horn.errors import CompileError, JobError
 from horn.job import Job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from horn.compiler import derive, ir, lower
+from horn.compiler.layers import read_layer
 from horn.compiler.program import Loop, Matmul, Update
 from horn.network import Layer, Network
 from horn.optimizers import SGD, Direct, Optimizer
@@ -46,7 +47,7 @@ def runs_as(network: Network) -> dict[str, str]:
 def _optimizer(network: Network) -> Optimizer:
     """SGD, or Direct if a neuron reads what only Direct remembers."""
     for layer in network.layers[1:]:
-        forward, backward, _ = lower.read_layer(layer, True)
+        forward, backward, _ = read_layer(layer, True)
         pushes = (forward.output, forward.push, backward and backward.push)
         if any(isinstance(n, ir.Node) and ir.contains(n, ir.Op.PREVIOUS) for n in pushes):
             return Direct()
@@ -55,7 +56,7 @@ def _optimizer(network: Network) -> Optimizer:
 
 def kind(layer: Layer) -> str:
     """What decides how gradients pass through a layer: weighted sum, local rule, or other."""
-    forward, _, _ = lower.read_layer(layer, True)
+    forward, _, _ = read_layer(layer, True)
     if forward.push is not None:
         return "local rule"
     return "weighted sum" if derive.weighted_sum(forward.output)[0] else "other"
@@ -68,7 +69,7 @@ def never_learn(network: Network) -> list[str]:
     layers = network.layers[1:]
     if network.loss is None or any(layer.neuron.interpreted for layer in layers):
         return []
-    read = {layer.index: lower.read_layer(layer, True) for layer in layers}
+    read = {layer.index: read_layer(layer, True) for layer in layers}
     derived = {k.index: derive.derive(read[k.index][0], k.parameters) for k in layers}
     reached = {network.last.index}
     found = []

@@ -280,6 +280,12 @@ def load(name: str, axes: str) -> Node:
     return _intern(Op.LOAD, (), axes, name)
 
 
+OUTPUT = leaf(Op.OUTPUT, "bo")
+UPSTREAM = leaf(Op.UPSTREAM, "bo")
+TARGET = leaf(Op.TARGET, "bo")
+ZERO = const(0.0)
+
+
 def is_const(node: Node, value: float | None = None) -> bool:
     return node.op is Op.CONST and (value is None or node.value == value)
 

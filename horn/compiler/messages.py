@@ -8,74 +8,33 @@ exchanged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
+from horn.activations import softmax
 from horn.compiler import derive, ir
-from horn.compiler.ir import Node, Op, const, leaf, load, make, mul, select
-from horn.compiler.program import Draw, Frame
-from horn.compiler.scope import BackwardIR, ForwardIR
+from horn.compiler.ir import OUTPUT, UPSTREAM, ZERO, Node, Op, const, load, make, mul, select
+from horn.compiler.layer_code import LayerCode, NetworkCode, Outgoing
+from horn.compiler.program import Draw, Frame, members_of
 from horn.compiler.storage import Storage
 from horn.errors import ModelError
-from horn.network import Layer, Link, Network
+from horn.network import Layer
 from horn.optimizers import Direct, Optimizer
 
-OUTPUT = leaf(Op.OUTPUT, "bo")
-UPSTREAM = leaf(Op.UPSTREAM, "bo")
-TARGET = leaf(Op.TARGET, "bo")
-ZERO = const(0.0)
 
+class Messages:
+    """Leaves of the neuron's IR in the place where the program keeps them.
 
-@dataclass
-class Code:
-    """The IR of one layer, and what is known of it while the program is built."""
+    known : (layer, phase, abstract node) -> its expression. states : (layer, State) -> its value
+    after forward.
+    """
 
-    layer: Layer
-    forward: ForwardIR
-    backward: BackwardIR | None
-    derived: derive.Derived
-    interlayer: Node | None
-    stable: bool = (
-        False  # derived starts from the summed input of a sigmoid with binary cross-entropy
-    )
-    exact: frozenset[Node] = frozenset()  # sums that are no matrix products (contract.exact_sums)
-    upstream: Node | None = None  # d loss / d output, when known
-    delta: Node | None = None
+    def __init__(self, storage: Storage, code: NetworkCode, optimizer: Optimizer | None) -> None:
+        self.storage, self.code, self.optimizer = storage, code, optimizer
+        self.network = storage.network
+        self.known: dict[tuple[int, str, Node], Node] = {}
+        self.states: dict[tuple[int, str], Node] = {}
 
-    @property
-    def is_local(self) -> bool:
-        return self.forward.push is not None
-
-    @property
-    def sends_delta(self) -> bool:
-        """Whether anything flows back through this layer."""
-        return self.delta is not None or self.upstream is not None
-
-
-@dataclass(frozen=True)
-class Outgoing:
-    """A link seen from its source."""
-
-    receiver: Code
-    position: int
-    link: Link
-
-
-class Messages(Storage):
-    """Leaves of the neuron's IR in the place where the program keeps them."""
-
-    def __init__(self, network: Network, optimizer: Optimizer | None) -> None:
-        super().__init__(network)
-        self.optimizer = optimizer
-        self.training = optimizer is not None
-        self.known: dict[
-            tuple[object, ...], Node
-        ] = {}  # (layer, phase, abstract node) -> its expression
-        self.codes: dict[int, Code] = {}
-        self.outgoing: dict[int, list[Outgoing]] = {layer.index: [] for layer in network.layers}
-
-    # --- leaves
-
-    def at_vertex(self, root: Node, code: Code, phase: str) -> Node:
+    def at_vertex(self, root: Node, code: LayerCode, phase: str) -> Node:
         """An abstract expression of one neuron as an expression over buffers, letters (b, o) of its
         layer.
         """
@@ -94,8 +53,8 @@ class Messages(Storage):
                 frame = Frame(layer.index)
                 inside = ir.replace(node.args[0], find)
                 if node.value[1] not in inside.axes:  # a target that is one number
-                    inside = mul(inside, self.ones(frame, node.value[1]))
-                found = self.reduction_loop(
+                    inside = mul(inside, self.storage.ones(frame, node.value[1]))
+                found = self.storage.reduction_loop(
                     inside, node.value[1], node.value[0], frame, f"{layer.name}.{node.value[0]}"
                 )
             elif not node.args:
@@ -106,7 +65,7 @@ class Messages(Storage):
 
         return ir.replace(root, find)
 
-    def vertex_leaf(self, node: Node, code: Code, phase: str) -> Node:
+    def vertex_leaf(self, node: Node, code: LayerCode, phase: str) -> Node:
         layer = code.layer
         axis = f"n{layer.index}"
         if node.op in (Op.CONST, Op.LOAD):
@@ -115,15 +74,15 @@ class Messages(Storage):
             return const(float(layer.size)) if node.value == "layer_size" else node
         if node.op is Op.PARAM:
             name = f"{layer.name}.{node.value}"
-            self.persistent(name, (axis,), "learned")
-            return self.learned(name, (axis,), "o")
+            self.storage.persistent(name, (axis,), "learned")
+            return self.storage.learned(name, (axis,), "o")
         if node.op is Op.STATE:
-            now = self.known.get((layer.index, "state", node.value))
+            now = self.states.get((layer.index, node.value))
             if now is not None and phase == "backward":
                 return now
             name = f"{layer.name}.{node.value}"
-            self.persistent(name, (axis,), "state")
-            return self.learned(name, (axis,), "o")
+            self.storage.persistent(name, (axis,), "state")
+            return self.storage.learned(name, (axis,), "o")
         if node.op is Op.INDEX:
             return self.index(layer, "o")
         if node.op is Op.COUNT:
@@ -136,8 +95,8 @@ class Messages(Storage):
 
     def index(self, layer: Layer, letter: str) -> Node:
         name, axis = f"layer{layer.index}#index", f"n{layer.index}"
-        self.persistent(name, (axis,), "constant", ("index", layer.index))
-        return self.learned(name, (axis,), letter)
+        self.storage.persistent(name, (axis,), "constant", ("index", layer.index))
+        return self.storage.learned(name, (axis,), letter)
 
     def fan(self, layer: Layer, kind: str) -> Node:
         """How many messages each neuron has."""
@@ -145,31 +104,31 @@ class Messages(Storage):
             return const(
                 float(sum(link.source.size for link in layer.links) + (layer.bias is not None))
             )
-        out = self.outgoing[layer.index]
+        out = self.code.outgoing[layer.index]
         if kind == "fan_out" and all(o.link.edges is None for o in out):
             return const(float(sum(o.receiver.layer.size for o in out)))
         name, axis = f"layer{layer.index}#{kind}", f"n{layer.index}"
-        self.persistent(name, (axis,), "constant", (kind, layer.index))
-        return self.learned(name, (axis,), "o")
+        self.storage.persistent(name, (axis,), "constant", (kind, layer.index))
+        return self.storage.learned(name, (axis,), "o")
 
     def draw(self, node: Node, layer: Layer) -> Node:
         kind, site, per = node.value
         name = f"{layer.name}.{kind}.{per}.{site}"
         axis = f"n{layer.index}"
         axes = ("b", axis) if per == "sample" else (axis,)
-        if name not in self.buffers:
-            self.buffer(name, axes, full=per != "sample")
+        if name not in self.storage.buffers:
+            self.storage.buffer(name, axes, full=per != "sample")
             statement = Draw(name, kind, per, layer.index, site)
-            (self.prologue if per == "run" else self.statements).append(statement)
+            (self.storage.prologue if per == "run" else self.storage.statements).append(statement)
         node = load(name, "bo" if per == "sample" else "o")
-        return node if per == "sample" else self.taken(node, axes)
+        return node if per == "sample" else self.storage.taken(node, axes)
 
     def output_name(self, layer: Layer) -> str:
         return f"{layer.name}.output"
 
     # --- messages
 
-    def over_messages(self, node: Node, code: Code, phase: str) -> Node:
+    def over_messages(self, node: Node, code: LayerCode, phase: str) -> Node:
         """A reduction over a neuron's messages: over every link, and the bias."""
         monoid, _ = node.value
         arg = node.args[0]
@@ -183,18 +142,18 @@ class Messages(Storage):
                 frame = Frame(layer.index, position)
                 here = self.at_link(arg, code, position)
                 exact = node in code.exact
-                part = self.reduced(here, "i", monoid, frame, stem, exact)
+                part = self.storage.reduced(here, "i", monoid, frame, stem, exact)
                 total = ir.combine(monoid, total, part)
             if layer.bias is not None:
                 total = ir.combine(monoid, total, self.at_bias(arg, code))
             return total
-        for out in self.outgoing[layer.index]:
+        for out in self.code.outgoing[layer.index]:
             frame = Frame(out.receiver.layer.index, out.position)
-            part = self.reduced(self.at_outgoing(arg, code, out), "o", monoid, frame, stem)
+            part = self.storage.reduced(self.at_outgoing(arg, code, out), "o", monoid, frame, stem)
             total = ir.combine(monoid, total, swap(part))
         return total
 
-    def arg_over_messages(self, node: Node, code: Code) -> Node:
+    def arg_over_messages(self, node: Node, code: LayerCode) -> Node:
         """The position of the first largest (smallest) message among all links and the bias."""
         monoid, _ = node.value
         value = monoid[3:]
@@ -208,11 +167,10 @@ class Messages(Storage):
                 here = self.at_link(arg, code, position)
                 for letter in "i" if layer.links[position].edges is None else "oi":
                     if letter not in here.axes:
-                        here = self.spread(here, letter, frame)
-                top = self.reduction_loop(here, "i", value, frame, f"{layer.name}.{value}")
-                at = (
-                    self.reduction_loop(here, "i", monoid, frame, f"{layer.name}.{monoid}") + offset
-                )
+                        here = self.storage.spread(here, letter, frame)
+                top = self.storage.reduction_loop(here, "i", value, frame, f"{layer.name}.{value}")
+                stem = f"{layer.name}.{monoid}"
+                at = self.storage.reduction_loop(here, "i", monoid, frame, stem) + offset
             elif layer.bias is not None:
                 top, at = self.at_bias(arg, code), const(float(offset))
             else:
@@ -222,7 +180,7 @@ class Messages(Storage):
             else:
                 c = make(better, top, best)
                 best, place = select(c, top, best), select(c, at, place)
-        return self.store(
+        return self.storage.store(
             place, Frame(layer.index), ir.union(place.axes, "o"), f"{layer.name}.{monoid}"
         )
 
@@ -238,17 +196,17 @@ class Messages(Storage):
 
     def weight(self, layer: Layer, position: int) -> Node:
         link = layer.links[position]
-        axes = self.axes_of(Frame(layer.index, position), "oi")
-        self.persistent(link.weight, axes, "learned")
-        return self.learned(link.weight, axes, "oi")
+        axes = self.storage.axes_of(Frame(layer.index, position), "oi")
+        self.storage.persistent(link.weight, axes, "learned")
+        return self.storage.learned(link.weight, axes, "oi")
 
     def bias(self, layer: Layer) -> Node:
         axes = (f"n{layer.index}",)
-        self.persistent(layer.bias_name, axes, "learned")
-        return self.learned(layer.bias_name, axes, "o")
+        self.storage.persistent(layer.bias_name, axes, "learned")
+        return self.storage.learned(layer.bias_name, axes, "o")
 
     def previous(self, name: str, axes: tuple[str, ...], letters: str) -> Node:
-        if not self.training:
+        if self.optimizer is None:
             return ZERO
         if not isinstance(self.optimizer, Direct):
             raise ModelError(
@@ -257,123 +215,94 @@ class Messages(Storage):
                 f"{type(self.optimizer).__name__}"
             )
         slot = f"{name}/previous_update"
-        self.persistent(slot, axes, "slot")
-        return self.learned(slot, axes, letters)
+        self.storage.persistent(slot, axes, "slot")
+        return self.storage.learned(slot, axes, letters)
 
-    def at_link(self, root: Node, code: Code, position: int, phase: str = "forward") -> Node:
+    def at_link(self, root: Node, code: LayerCode, position: int) -> Node:
         """An abstract message expression of the receiver in the frame of one link."""
         layer = code.layer
         link = layer.links[position]
         frame = Frame(layer.index, position)
-
-        def find(node: Node) -> Node | None:
-            if node.op is Op.STOP_GRADIENT:
-                return ir.replace(node.args[0], find)
-            if node.op is Op.INPUT:
-                return load(self.output_name(link.source), "bi")
-            if node.op is Op.WEIGHT:
-                return self.weight(layer, position)
-            if node.op is Op.PREVIOUS:
-                return self.previous(link.weight, self.axes_of(frame, "oi"), "oi")
-            if node.op is Op.POSITION:
-                return self.position(frame)
-            if node.op is Op.PLACE:
-                return self.place(frame)
-            if node.op is Op.SYNAPSE_DRAW:
-                return self.synapse_draw(node, layer, position)
-            if node.op is Op.UPSTREAM:
-                return self.upstream(code)
-            if not node.args or node.op is Op.REDUCE:
-                return self.at_vertex(node, code, phase)
-            return None
-
-        return ir.replace(root, find)
+        leaves: dict[Op, Callable[[Node], Node]] = {
+            Op.INPUT: lambda _: load(self.output_name(link.source), "bi"),
+            Op.WEIGHT: lambda _: self.weight(layer, position),
+            Op.PREVIOUS: lambda _: self.previous(
+                link.weight, self.storage.axes_of(frame, "oi"), "oi"
+            ),
+            Op.POSITION: lambda _: self.position(frame),
+            Op.PLACE: lambda _: self.place(frame),
+            Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, layer, position),
+            Op.UPSTREAM: lambda _: _known(code.upstream),
+        }
+        return _over_buffers(root, leaves, lambda node: self.at_vertex(node, code, "forward"))
 
     def position(self, frame: Frame) -> Node:
-        layer, link = self.network.layers[frame.layer], self.link(frame)
+        layer, link = self.network.layers[frame.layer], self.storage.link(frame)
         offset = self.offsets(layer)[frame.link or 0]
         if link.edges is None:
             return self.index(link.source, "i") + float(offset)
-        name, axes = f"layer{layer.index}#edge{frame.link}", self.axes_of(frame, "oi")
-        self.persistent(name, axes, "constant", ("edge", layer.index, frame.link))
+        name, axes = f"layer{layer.index}#edge{frame.link}", self.storage.axes_of(frame, "oi")
+        self.storage.persistent(name, axes, "constant", ("edge", layer.index, frame.link))
         return load(name, "oi") + float(offset)
 
     def place(self, frame: Frame) -> Node:
         """m.index: how many messages of the same neuron come before, links in their order, the
         sources of each ascending.
         """
-        layer, link, position = self.network.layers[frame.layer], self.link(frame), frame.link or 0
+        layer, link = self.network.layers[frame.layer], self.storage.link(frame)
+        position = frame.link or 0
         earlier = layer.links[:position]
         if link.edges is not None:
-            name, axes = f"layer{layer.index}#place{position}", self.axes_of(frame, "oi")
-            self.persistent(name, axes, "constant", ("place", layer.index, position))
+            name, axes = f"layer{layer.index}#place{position}", self.storage.axes_of(frame, "oi")
+            self.storage.persistent(name, axes, "constant", ("place", layer.index, position))
             return load(name, "oi")
         if all(other.edges is None for other in earlier):
             return self.index(link.source, "i") + float(sum(x.source.size for x in earlier))
         name, receivers = f"layer{layer.index}#before{position}", (f"n{layer.index}",)
-        self.persistent(name, receivers, "constant", ("before", layer.index, position))
-        return self.index(link.source, "i") + self.learned(name, receivers, "o")
+        self.storage.persistent(name, receivers, "constant", ("before", layer.index, position))
+        return self.index(link.source, "i") + self.storage.learned(name, receivers, "o")
 
-    def at_bias(self, root: Node, code: Code) -> Node:
+    def at_bias(self, root: Node, code: LayerCode) -> Node:
         """An abstract message expression of the receiver for its bias synapse: an input of 1."""
         layer = code.layer
-
-        def find(node: Node) -> Node | None:
-            if node.op is Op.STOP_GRADIENT:
-                return ir.replace(node.args[0], find)
-            if node.op is Op.INPUT:
-                return const(1.0)
-            if node.op is Op.WEIGHT:
-                return self.bias(layer)
-            if node.op is Op.PREVIOUS:
-                return self.previous(layer.bias_name, (f"n{layer.index}",), "o")
-            if node.op is Op.POSITION:
-                return const(float(self.offsets(layer)[-1]))
-            if node.op is Op.PLACE:  # the last of all
-                return self.fan(layer, "fan_in") - 1.0
-            if node.op is Op.SYNAPSE_DRAW:
-                return self.synapse_draw(node, layer, len(layer.links))
-            if node.op is Op.UPSTREAM:
-                return self.upstream(code)
-            if not node.args or node.op is Op.REDUCE:
-                return self.at_vertex(node, code, "forward")
-            return None
-
-        return ir.replace(root, find)
+        leaves: dict[Op, Callable[[Node], Node]] = {
+            Op.INPUT: lambda _: const(1.0),
+            Op.WEIGHT: lambda _: self.bias(layer),
+            Op.PREVIOUS: lambda _: self.previous(layer.bias_name, (f"n{layer.index}",), "o"),
+            Op.POSITION: lambda _: const(float(self.offsets(layer)[-1])),
+            Op.PLACE: lambda _: self.fan(layer, "fan_in") - 1.0,  # the last of all
+            Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, layer, len(layer.links)),
+            Op.UPSTREAM: lambda _: _known(code.upstream),
+        }
+        return _over_buffers(root, leaves, lambda node: self.at_vertex(node, code, "forward"))
 
     def synapse_draw(self, node: Node, layer: Layer, position: int) -> Node:
         kind, site = node.value
         name = f"{layer.name}.synapse.{kind}.{site}.{position}"
         bias = position == len(layer.links)
-        axes = (f"n{layer.index}",) if bias else self.axes_of(Frame(layer.index, position), "oi")
-        if name not in self.buffers:
-            self.buffer(name, axes, full=True)
-            self.prologue.append(Draw(name, kind, "synapse", layer.index, site, position))
-        return self.taken(load(name, "o" if bias else "oi"), axes)
+        frame = Frame(layer.index, None if bias else position)
+        axes = self.storage.axes_of(frame, "o" if bias else "oi")
+        if name not in self.storage.buffers:
+            self.storage.buffer(name, axes, full=True)
+            self.storage.prologue.append(Draw(name, kind, "synapse", layer.index, site, position))
+        return self.storage.taken(load(name, "o" if bias else "oi"), axes)
 
-    def at_outgoing(self, root: Node, code: Code, out: Outgoing) -> Node:
+    def at_outgoing(self, root: Node, code: LayerCode, out: Outgoing) -> Node:
         """A message expression of a sender's backward in the frame of one outgoing link."""
         receiver = out.receiver
-
-        def find(node: Node) -> Node | None:
-            if node.op is Op.STOP_GRADIENT:
-                return ir.replace(node.args[0], find)
-            if node.op is Op.DELTA:
-                return receiver.delta if receiver.delta is not None else ZERO
-            if node.op is Op.WEIGHT:
-                return self.weight(receiver.layer, out.position)
-            if node.op is Op.PREVIOUS:
-                axes = self.axes_of(Frame(receiver.layer.index, out.position), "oi")
-                return self.previous(out.link.weight, axes, "oi")
-            if node.op is Op.GRADIENT:
-                return self.input_gradient(out)
-            if node.op is Op.SYNAPSE_DRAW:
-                return self.synapse_draw(node, receiver.layer, out.position)
-            if not node.args or node.op is Op.REDUCE:
-                return swap(self.at_vertex(node, code, "backward"))
-            return None
-
-        return ir.replace(root, find)
+        frame = Frame(receiver.layer.index, out.position)
+        leaves: dict[Op, Callable[[Node], Node]] = {
+            Op.DELTA: lambda _: receiver.delta if receiver.delta is not None else ZERO,
+            Op.WEIGHT: lambda _: self.weight(receiver.layer, out.position),
+            Op.PREVIOUS: lambda _: self.previous(
+                out.link.weight, self.storage.axes_of(frame, "oi"), "oi"
+            ),
+            Op.GRADIENT: lambda _: self.input_gradient(out),
+            Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, receiver.layer, out.position),
+        }
+        return _over_buffers(
+            root, leaves, lambda node: swap(self.at_vertex(node, code, "backward"))
+        )
 
     def input_gradient(self, out: Outgoing) -> Node:
         """d loss / d input of the synapses of a link, in its frame; 0 if nothing flows back through
@@ -386,9 +315,44 @@ class Messages(Storage):
             return self.at_link(receiver.derived.input, receiver, out.position)
         return ZERO
 
-    def upstream(self, code: Code) -> Node:
-        assert code.upstream is not None
-        return code.upstream
+    def through_interlayer(self, code: LayerCode, sent: Node) -> Node:
+        """d loss / d (what the neurons fed forward), from d loss / d (what the layer sent)."""
+        layer = code.layer
+        frame = Frame(layer.index)
+        assert code.interlayer is not None
+        sent = self.storage.store(sent, frame, "bo", f"{layer.name}.sent")
+        if layer.interlayer is softmax:  # its Jacobian in closed form: y (g - sum(g y))
+            y = load(self.output_name(layer), "bo")
+            inner = self.storage.reduction_loop(sent * y, "o", "sum", frame, f"{layer.name}.inner")
+            return y * (sent - inner)
+        slope = derive.gradient(code.interlayer, UPSTREAM, [OUTPUT], layerwide=True)[OUTPUT]
+        self.known[(layer.index, "inter", UPSTREAM)] = sent
+        return self.at_vertex(slope, code, "inter")
+
+
+def where_member(layer: Layer, value: Node) -> Node:
+    """A value of the neurons that a row has, 0 elsewhere; for a masked layer."""
+    return select(make(Op.NE, load(members_of(layer), "bo"), ZERO), value, ZERO)
+
+
+def _known(upstream: Node | None) -> Node:
+    assert upstream is not None
+    return upstream
+
+
+def _over_buffers(
+    root: Node, leaves: Mapping[Op, Callable[[Node], Node]], vertex: Callable[[Node], Node]
+) -> Node:
+    """A message expression with its leaves in their places; ``vertex`` has those of one neuron."""
+
+    def find(node: Node) -> Node | None:
+        if node.op is Op.STOP_GRADIENT:  # gradients are taken by now
+            return ir.replace(node.args[0], find)
+        if node.op in leaves:
+            return leaves[node.op](node)
+        return vertex(node) if not node.args or node.op is Op.REDUCE else None
+
+    return ir.replace(root, find)
 
 
 def swap(node: Node) -> Node:

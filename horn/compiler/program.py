@@ -35,7 +35,7 @@ from typing import Any
 
 from horn.compiler import ir
 from horn.compiler.ir import Node, Op
-from horn.network import Network
+from horn.network import Layer, Network
 
 
 @dataclass(frozen=True)
@@ -319,6 +319,14 @@ class Program:
     probes: dict[str, str] = field(default_factory=dict)
     exact: frozenset[int] = frozenset()
     aggregates: tuple[str, ...] = ()
+
+
+ROW_WEIGHT = "#row_weight"  # the given buffer (b,): how often each row's gradient counts
+
+
+def members_of(layer: Layer) -> str:
+    """The given buffer (b, n) that says who takes part, of a masked layer."""
+    return f"{layer.name}#members"
 
 
 def segments(program: Program) -> list[tuple[Statement, ...]]:

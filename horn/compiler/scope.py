@@ -40,7 +40,13 @@ class BackwardIR:
     parameters: dict[str, Node]
     states: dict[str, Node]
     uses_delta: bool
-    place: CompileError  # where the class writes it, for later complaints
+    place: CompileError  # where the class writes it
+
+    def error(self, problem: str) -> CompileError:
+        """A complaint at that place."""
+        error = CompileError(problem)
+        error.__dict__.update({**self.place.__dict__, "problem": problem})
+        return error
 
 
 @dataclass(frozen=True)

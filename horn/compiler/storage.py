@@ -21,24 +21,7 @@ from horn.compiler.program import (
 )
 from horn.network import Link, Network
 
-_CHEAP = frozenset(
-    {
-        Op.ADD,
-        Op.SUB,
-        Op.MUL,
-        Op.NEG,
-        Op.NOT,
-        Op.LT,
-        Op.LE,
-        Op.GT,
-        Op.GE,
-        Op.EQ,
-        Op.NE,
-        Op.AND,
-        Op.OR,
-        Op.SELECT,
-    }
-)
+_CHEAP = ir.BOOLEAN | {Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SELECT}
 
 
 class Storage:
@@ -55,7 +38,8 @@ class Storage:
         self.stored: dict[tuple[Frame, str, Node], Node] = {}
         self.parts: set[tuple[Frame, str, Node]] = set()  # of these, what others have in them
         self.values: dict[Node, Node] = {}  # expressions that a buffer holds already
-        self.compact: frozenset[int] = frozenset()
+        self.compact: frozenset[int] = frozenset()  # layers of which the live neurons are stored
+        self.probes: dict[str, str] = {}  # as in Program
 
     # --- buffers
 

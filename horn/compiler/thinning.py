@@ -7,27 +7,38 @@ is computed and only the updates leave them out.
 
 from __future__ import annotations
 
-from horn.compiler import derive, ir
-from horn.compiler.ir import Node, Op, const, leaf, load, make, select
-from horn.compiler.messages import ZERO, Code, Messages, Outgoing
+from horn.compiler import ir
+from horn.compiler.ir import ZERO, Node, Op, const, leaf, load, make, select
+from horn.compiler.layer_code import LayerCode
+from horn.compiler.messages import Messages
 from horn.compiler.program import Frame, Live, Output
-from horn.compiler.scope import BackwardIR, ForwardIR
-from horn.network import Layer, Network
-from horn.optimizers import Optimizer
+from horn.compiler.scope import ForwardIR
+from horn.compiler.storage import Storage
 
 
-class Thinning(Messages):
-    """Finds the layers that per-batch draws thin out."""
+class Thinning:
+    """Finds the layers that per-batch draws thin out. ``thin``: whether they may be compact."""
 
-    def __init__(self, network: Network, optimizer: Optimizer | None) -> None:
-        super().__init__(network, optimizer)
-        self.thin = True  # whether layers may be compact
-        self.masks: dict[int, Node] = {}  # layer -> who is live, where some sit out
+    def __init__(self, storage: Storage, messages: Messages, thin: bool) -> None:
+        self.storage, self.messages, self.thin = storage, messages, thin
+        self.network, self.code = storage.network, messages.code
+        self.masks: dict[int, str] = {}  # layer -> who is live, where some sit out
 
-    def code(
-        self, layer: Layer, forward: ForwardIR, backward: BackwardIR | None, interlayer: Node | None
-    ) -> Code:
-        raise NotImplementedError
+    def takes_part(self, layer: int, letter: str = "o") -> Node | None:
+        """Where a neuron takes part in the batch, if it may not and its arrays are whole."""
+        if layer not in self.masks or layer in self.storage.compact:
+            return None
+        return make(Op.NE, load(self.masks[layer], letter), ZERO)
+
+    def live_synapse(self, frame: Frame) -> Node | None:
+        """Where both ends of a synapse take part, likewise."""
+        here = self.takes_part(frame.layer)
+        if frame.link is None:
+            return here
+        there = self.takes_part(self.storage.link(frame).source.index, "i")
+        if here is None or there is None:
+            return there if here is None else here
+        return make(Op.AND, here, there)
 
     def sit_out(self) -> None:
         """Find the layers that per-batch draws thin out, and compute only their live neurons where
@@ -35,64 +46,44 @@ class Thinning(Messages):
         """
         first = self.network.layers[0]
         out: dict[int, Node] = {}
-        for code in self.codes.values():
+        for code in self.code.layers.values():
             if code.forward.sits_out is not None:
                 out[code.layer.index] = code.forward.sits_out
-        candidates = [k for k in out if self.can_compact(self.codes[k])]
+        candidates = [k for k in out if self.can_compact(self.code.layers[k])]
         if first.keep < 1.0 and first.per == "batch":
             u = leaf(Op.DRAW, "o", ("uniform", 0, "batch"))
             out[0] = make(Op.NOT, make(Op.LT, u, const(first.keep)))
             if all(
                 o.link.edges is None and (o.receiver.derived.is_weighted_sum)
-                for o in self.outgoing[0]
+                for o in self.code.outgoing[0]
             ):
                 candidates.append(0)
         if not self.thin:
             candidates = []
         for k, condition in sorted(out.items()):
             layer = self.network.layers[k]
-            code = self.codes.get(k) or Code(
-                layer,
-                ForwardIR(ZERO, {}, None, None),
-                None,
-                derive.derive(ForwardIR(ZERO, {}, None, None), ()),
-                None,
-            )
+            code = self.code.of(layer)
             live = select(condition, ZERO, const(1.0))
-            mask = self.buffer(f"{layer.name}#live", (f"n{k}",), full=True)
-            self.loop(Frame(k), [Output(mask, self.at_vertex(live, code, "forward"))])
-            self.masks[k] = load(mask, "o")
+            mask = self.storage.buffer(f"{layer.name}#live", (f"n{k}",), full=True)
+            self.storage.loop(
+                Frame(k), [Output(mask, self.messages.at_vertex(live, code, "forward"))]
+            )
+            self.masks[k] = mask
             if k in candidates:
-                self.emit(Live(k, mask))
-        self.known.clear()
-        self.stored.clear()
-        self.compact = frozenset(candidates)
+                self.storage.emit(Live(k, mask))
+        self.messages.known.clear()
+        self.storage.stored.clear()
+        self.storage.compact = frozenset(candidates)
         for k in candidates:
             if k:
-                self.codes[k] = self.thinned(self.codes[k], out[k])
+                self.code.layers[k].rewrite(without(self.code.layers[k].forward, out[k]))
 
-    def thinned(self, code: Code, condition: Node) -> Code:
-        """The layer's code where nobody sits out."""
-        forward = code.forward
-        kept = ForwardIR(
-            ir.assume(forward.output, condition, False),
-            forward.states,
-            None if forward.push is None else ir.assume(forward.push, condition, False),
-            forward.sits_out,
-        )
-        found = self.code(code.layer, kept, code.backward, code.interlayer)
-        for outgoing in self.outgoing.values():
-            for position, o in enumerate(outgoing):
-                if o.receiver is code:
-                    outgoing[position] = Outgoing(found, o.position, o.link)
-        return found
-
-    def can_compact(self, code: Code) -> bool:
+    def can_compact(self, code: LayerCode) -> bool:
         """Whether leaving the silent neurons out of every array changes nothing."""
         layer = code.layer
         if layer.kind != "hidden" or layer.interlayer is not None or layer.states or code.is_local:
             return False
-        links = [*layer.links, *(o.link for o in self.outgoing[layer.index])]
+        links = [*layer.links, *(o.link for o in self.code.outgoing[layer.index])]
         if any(link.edges is not None for link in links):
             return False
         roots = [code.forward.output, *([code.backward.delta] if code.backward else [])]
@@ -100,19 +91,29 @@ class Thinning(Messages):
             return False  # a draw per sample names every neuron of the layer
         if not all(
             o.receiver.derived.is_weighted_sum and not o.receiver.is_local
-            for o in self.outgoing[layer.index]
+            for o in self.code.outgoing[layer.index]
         ):
             return False
         for (
             link
         ) in layer.links:  # senders that loop over their messages must not notice the silent ones
-            sender = self.codes.get(link.source.index)
+            sender = self.code.layers.get(link.source.index)
             if sender is None or sender.backward is None:
                 continue
             for n in ir.walk(sender.backward.delta, *sender.backward.parameters.values()):
                 if n.op is Op.REDUCE and not (n.value[0] == "sum" and vanishes(n.args[0])):
                     return False
         return True
+
+
+def without(forward: ForwardIR, condition: Node) -> ForwardIR:
+    """A layer's forward where nobody sits out."""
+    return ForwardIR(
+        ir.assume(forward.output, condition, False),
+        forward.states,
+        None if forward.push is None else ir.assume(forward.push, condition, False),
+        forward.sits_out,
+    )
 
 
 def vanishes(node: Node) -> bool:

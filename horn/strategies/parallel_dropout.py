@@ -21,8 +21,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from horn import random
-from horn.compiler import derive, ir, lower
+from horn.compiler import derive, ir
 from horn.compiler.ir import Op
+from horn.compiler.layers import read_layer
 from horn.errors import JobError
 from horn.job import Job
 from horn.network import Layer, Link, Network
@@ -176,7 +177,7 @@ def _check_network(network: Network) -> None:
                     f"dense networks; connect it densely (dropconnect thins it out), or use "
                     f"allreduce"
                 )
-        forward, _, _ = lower.read_layer(layer, training=True)
+        forward, _, _ = read_layer(layer, training=True)
         if forward.sits_out is not None:
             raise JobError(
                 f"parallel-dropout: {layer.neuron.__name__} of {layer.name} draws per batch who "
@@ -190,7 +191,7 @@ def _check_network(network: Network) -> None:
 def _check_parts(network: Network) -> None:
     """What part of a network computes must be, scaled, what all of it does."""
     for layer in network.layers[1:]:
-        forward, backward, _ = lower.read_layer(layer, training=True)
+        forward, backward, _ = read_layer(layer, training=True)
         name = f"{layer.neuron.__name__} of {layer.name}"
         roots = [forward.output, *forward.states.values()]
         nodes = list(ir.walk(*roots, *([backward.delta] if backward else [])))

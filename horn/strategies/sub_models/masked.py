@@ -15,8 +15,10 @@ import numpy as np
 from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine
 from horn.backends.kernels import Runner
-from horn.compiler import ir, lower
+from horn.compiler import ir
 from horn.compiler.ir import Op
+from horn.compiler.layers import read_layer
+from horn.compiler.program import ROW_WEIGHT, members_of
 from horn.data import Dataset
 from horn.network import Layer, Network
 from horn.strategies.sub_models.merging import Parent
@@ -31,7 +33,7 @@ MOVED = 40
 def can_mask(network: Network) -> bool:
     """Whether a silent neuron is one that is not there: then masks give what small networks do."""
     for layer in network.layers[1:]:
-        forward, backward, interlayer = lower.read_layer(layer, training=True)
+        forward, backward, interlayer = read_layer(layer, training=True)
         if layer.states or forward.push is not None or backward is not None:
             return False
         if layer.kind != "hidden":
@@ -104,9 +106,9 @@ class Masked:
         }
         parent.share(list(sums), sums)
         self.masks = {
-            k: runner.target_array(lower.members_of(job.network.layers[k])) for k in engine.masked
+            k: runner.target_array(members_of(job.network.layers[k])) for k in engine.masked
         }
-        self.weights = runner.target_array(lower.ROW_WEIGHT)
+        self.weights = runner.target_array(ROW_WEIGHT)
         self.placed: tuple[int, tuple[int, ...]] = (-1, ())  # the draw and sizes of the masks
 
     def place(self, draw: int, members: Sequence[Sequence[Array]], sizes: Array) -> None:

@@ -1,0 +1,112 @@
+"""The backward pass of a program: each layer's delta, and the updates that it leads to."""
+
+from __future__ import annotations
+
+from horn.compiler import ir
+from horn.compiler.ir import UPSTREAM, ZERO, Node, Op, const, leaf, load, select
+from horn.compiler.layer_code import LayerCode
+from horn.compiler.messages import Messages, swap, where_member
+from horn.compiler.program import Frame, Output
+from horn.compiler.storage import Storage
+from horn.compiler.thinning import Thinning
+from horn.compiler.updates import Updates
+from horn.network import Layer
+
+
+class Backward:
+    """Goes through the layers from the last to the first. ``masked``: as for
+    ``lower.training_program``.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        messages: Messages,
+        thinning: Thinning,
+        updates: Updates,
+        masked: frozenset[int],
+    ) -> None:
+        self.storage, self.messages, self.thinning = storage, messages, thinning
+        self.code, self.updates, self.masked = messages.code, updates, masked
+
+    def run(self) -> None:
+        for layer in reversed(self.storage.network.layers):
+            self.layer(layer)
+        self.updates.finish()
+
+    def layer(self, layer: Layer) -> None:
+        """This layer's delta, then the updates of what it listens to with (bias, parameters) and of
+        its outgoing weights.
+        """
+        code = self.code.layers.get(layer.index)
+        if code is not None:
+            self.delta(code)
+            self.updates.update_vertex(code)
+        for out in self.code.outgoing[layer.index]:
+            self.updates.update_link(out)
+
+    def delta(self, code: LayerCode) -> None:
+        layer = code.layer
+        frame = Frame(layer.index)
+        stem = f"{layer.name}.delta"
+        if code.backward is not None:
+            node = self.messages.at_vertex(code.backward.delta, code, "backward")
+            here = self.thinning.takes_part(layer.index)
+            taking_part = const(1.0) if here is None else here
+            node = select(taking_part, node, ZERO)  # who sits out is not asked
+            code.delta = self.storage.store(node, frame, "bo", stem)
+            code.upstream = None
+            for name, node in code.backward.states.items():
+                now = self.storage.buffer(
+                    self.storage.fresh(f"{layer.name}.{name}.after"), ("b", f"n{layer.index}")
+                )
+                before = self.state_now(layer, name, code)
+                after = self.messages.at_vertex(node, code, "backward")
+                self.storage.loop(frame, [Output(now, select(taking_part, after, before))])
+                self.updates.states[layer.index, name] = load(now, "bo")
+        else:
+            if layer.kind != "output" and not code.is_local:
+                code.upstream = self.from_receivers(code)
+                if code.upstream is not None and layer.index in self.masked:
+                    code.upstream = where_member(layer, code.upstream)
+            elif code.is_local:
+                code.upstream = None
+            if code.upstream is None:
+                return
+            if code.interlayer is not None and layer.kind != "output":
+                code.upstream = self.messages.through_interlayer(code, code.upstream)
+            self.messages.known[layer.index, "forward", UPSTREAM] = code.upstream
+            if code.derived.is_weighted_sum:
+                assert code.derived.delta is not None
+                node = self.messages.at_vertex(code.derived.delta, code, "forward")
+                code.delta = self.storage.store(node, frame, "bo", stem)
+            else:
+                code.upstream = self.storage.store(
+                    code.upstream, frame, "bo", f"{layer.name}.upstream"
+                )
+                self.messages.known[layer.index, "forward", UPSTREAM] = code.upstream
+        if code.delta is not None:
+            self.storage.probes[stem] = code.delta.value
+
+    def state_now(self, layer: Layer, name: str, code: LayerCode) -> Node:
+        """A State as forward left it."""
+        now = self.messages.states.get((layer.index, name))
+        if now is None:
+            return self.messages.at_vertex(leaf(Op.STATE, "bo", name), code, "forward")
+        return now
+
+    def from_receivers(self, code: LayerCode) -> Node | None:
+        """d loss / d output: the sum of m.gradient over the outgoing synapses. None if nothing
+        flows back.
+        """
+        live = [o for o in self.code.outgoing[code.layer.index] if o.receiver.sends_delta]
+        if not live:
+            return None
+        total: Node = ZERO
+        for out in live:
+            frame = Frame(out.receiver.layer.index, out.position)
+            part = self.storage.reduced(
+                self.messages.input_gradient(out), "o", "sum", frame, f"{code.layer.name}.gradient"
+            )
+            total = ir.add(total, swap(part))
+        return total

@@ -1,0 +1,58 @@
+"""What the user wrote for a layer, as IR: its neuron's methods, its interlayer, its aggregates."""
+
+from __future__ import annotations
+
+from horn.aggregates import Aggregate
+from horn.compiler import derive, parse
+from horn.compiler.ir import OUTPUT, Node
+from horn.compiler.scope import BackwardIR, Context, ForwardIR
+from horn.network import Layer
+from horn.neuron import has_backward
+
+
+def read_layer(
+    layer: Layer, training: bool, written: bool = True
+) -> tuple[ForwardIR, BackwardIR | None, Node | None]:
+    """Parse one layer's neuron; without ``written`` as if it had no backward."""
+    context = Context(layer.neuron, layer.activation, layer.index, training)
+    forward = parse.forward(context)
+    backward = None
+    if training and written and has_backward(layer.neuron) and layer.kind != "output":
+        backward = parse.backward(context)
+        _check_written(layer, forward, backward)
+    interlayer = parse.function(layer.interlayer, OUTPUT) if layer.interlayer is not None else None
+    return forward, backward, interlayer
+
+
+def _check_written(layer: Layer, forward: ForwardIR, backward: BackwardIR) -> None:
+    name = layer.neuron.__name__
+    if layer.interlayer is not None:
+        raise backward.error(
+            f"{name} writes backward, but {layer.name} has an interlayer, which "
+            "mixes its neurons: leave backward out and horn derives it",
+        )
+    if not derive.weighted_sum(forward.output)[0]:
+        raise backward.error(
+            f"{name} writes backward, but its forward is more than a function of "
+            "sum(input * weight), so it has no one delta: leave backward out and "
+            "horn derives it",
+        )
+
+
+def read_aggregate(aggregate: Aggregate) -> Node:
+    """What an aggregate's function makes of a layer's outputs: one number per sample.
+
+    Raises
+    ------
+    CompileError : it is not in the language of interlayers, or makes a number per neuron.
+    """
+    function = aggregate.of_layer
+    node = parse.function(function, OUTPUT)
+    if "o" not in node.axes:
+        return node
+    name = getattr(function, "__name__", repr(function))
+    problem = (
+        f"{name} makes one number per neuron, but an aggregate is one number of the whole layer; "
+        "return output.mean(), output.sum(), output.max() or output.min() of it"
+    )
+    raise parse.error_of(function, problem)
