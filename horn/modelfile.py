@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +37,8 @@ def write(
     ------
     ModelError : the folder does not exist, or cannot be written.
     """
+    import tempfile
+
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import save_file

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +46,8 @@ class Opened:
 
     def verify(self) -> None:
         """Read every part and compare its sha256."""
+        from concurrent.futures import ThreadPoolExecutor  # what each task imports is kept small
+
         with ThreadPoolExecutor(N_READERS) as threads:
             list(threads.map(Part.verify, self._parts.values()))
 

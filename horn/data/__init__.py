@@ -11,6 +11,11 @@ Nothing here imports anything of horn but its errors. To add a format: a file wi
 and its suffix in ``loading.py``.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from horn.data.checks import (
     as_dataset,
     check_features,
@@ -19,9 +24,11 @@ from horn.data.checks import (
     check_targets,
 )
 from horn.data.dataset import Dataset
-from horn.data.known import cifar10, digits, mnist
-from horn.data.loading import load
 from horn.data.order import permutation
+
+if TYPE_CHECKING:
+    from horn.data.known import cifar10, digits, mnist
+    from horn.data.loading import load
 
 __all__ = [
     "Dataset",
@@ -36,3 +43,14 @@ __all__ = [
     "mnist",
     "permutation",
 ]
+
+# A task is given its data, so the readers of files are imported when somebody asks for one.
+_READERS = {"cifar10": "known", "digits": "known", "mnist": "known", "load": "loading"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _READERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_READERS[name]}"), name)
+    globals()[name] = value
+    return value

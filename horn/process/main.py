@@ -60,7 +60,6 @@ from horn.strategies._replica import Replica
 from horn.strategies._seat import Seat
 from horn.strategies.parameter_server.client import Wire
 from horn.strategies.parameter_server.pieces import pieces
-from horn.strategies.parameter_server.server import Server
 from horn.training.checkpointing import part_name, restore
 from horn.training.loop import Loop, Own
 from horn.training.progress import Progress
@@ -68,6 +67,7 @@ from horn.transport import PeerLost
 from horn.wire.frames import Array
 
 if TYPE_CHECKING:  # each task would spend a tenth of its start on what few need
+    from horn.strategies.parameter_server.server import Server
     from horn.strategies.parameter_server.serving import Guest
 
 PR_SET_NAME = 15
