@@ -25,10 +25,10 @@ import numpy as np
 from horn import strategies, summary
 from horn.backends import Setup, in_use, is_compiled, load, make
 from horn.checkpoint import Checkpoints
-from horn.compiler.layers import read_aggregate
 from horn.compiler.placement import Placement
 from horn.errors import CompileError, JobError
 from horn.job import Job
+from horn.language.layers import read_aggregate
 from horn.model import Array, Description, Model, has_labels
 from horn.modelfile import check_writable
 from horn.neuron import has_backward

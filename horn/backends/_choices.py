@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from horn.compiler import ir
 from horn.compiler.program import (
     Draw,
     Input,
@@ -21,6 +20,7 @@ from horn.compiler.program import (
     layer_of,
 )
 from horn.compiler.supersteps import reads, writes
+from horn.language import ir
 from horn.network import Network
 
 # Below 4 million multiplications a batch takes tens of microseconds: barriers would cost more.

@@ -12,8 +12,8 @@ from typing import Any
 
 from horn import math
 from horn._kernels.engine import Scalar, Tape, View
-from horn.compiler import ir
-from horn.compiler.ir import Node, Op
+from horn.language import ir
+from horn.language.ir import Node, Op
 
 _OPS: dict[Op, str] = {
     op: {"maximum": "max", "minimum": "min", "stop_gradient": "copy"}.get(op.value, op.value)

@@ -11,9 +11,9 @@ from typing import Any
 
 from horn._kernels.loops import ordered
 from horn._kernels.walks import Lie, Walk, walk
-from horn.compiler import ir
-from horn.compiler.ir import Node, Op
 from horn.compiler.program import Buffer, Frame, Loop, Output, axis_letter, base, letter_axes
+from horn.language import ir
+from horn.language.ir import Node, Op
 from horn.network import Network
 
 NAMES: dict[Op, str] = {

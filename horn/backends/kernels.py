@@ -26,7 +26,6 @@ from horn.backends._choices import (
 )
 from horn.backends._compiled import CompiledEngine, constant
 from horn.backends._passes import Pass, letters_of, passes
-from horn.compiler.ir import Op
 from horn.compiler.program import (
     Buffer,
     Draw,
@@ -48,6 +47,7 @@ from horn.compiler.program import (
 )
 from horn.compiler.share import LocalEdges, Share, edge_link
 from horn.data import Dataset
+from horn.language.ir import Op
 
 ONCE = 2**32 - 1  # the iteration number of what is drawn once
 SCALARS = ("learning_rate", "iteration", "updates", "rows", "inv_rows")

@@ -10,8 +10,6 @@ import numpy as np
 from horn import math, random
 from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine, constant
-from horn.compiler import ir
-from horn.compiler.ir import Node, Op
 from horn.compiler.program import (
     Draw,
     Frame,
@@ -33,6 +31,8 @@ from horn.compiler.program import (
 )
 from horn.compiler.share import Share, count
 from horn.data import Dataset
+from horn.language import ir
+from horn.language.ir import Node, Op
 
 CHUNK = 1 << 21  # elements of a (b, o, i) domain that are computed at once
 

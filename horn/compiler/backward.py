@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from horn.compiler import ir
-from horn.compiler.ir import UPSTREAM, ZERO, Node, Op, const, leaf, load, select
 from horn.compiler.layer_code import LayerCode
 from horn.compiler.messages import Messages, swap, where_member
 from horn.compiler.program import Frame, Output
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
 from horn.compiler.updates import Updates
+from horn.language import ir
+from horn.language.ir import UPSTREAM, ZERO, Node, Op, const, leaf, load, select
 from horn.network import Layer
 
 

@@ -12,8 +12,8 @@ are summed as they are written.
 
 from __future__ import annotations
 
-from horn.compiler import ir
-from horn.compiler.ir import Node, Op, const, mul, reduce, select
+from horn.language import ir
+from horn.language.ir import Node, Op, const, mul, reduce, select
 
 MAX_TERMS = 8  # beyond this many products a fused loop is no slower
 MAX_FACTORS = 32  # v = v * v, again and again, has twice as many each time

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from horn.compiler import derive, ir, lower
-from horn.compiler.layers import read_layer
+from horn.compiler import lower
 from horn.compiler.program import Loop, Matmul, Update
+from horn.language import derive, ir
+from horn.language.layers import read_layer
 from horn.network import Layer, Network
 from horn.optimizers import SGD, Direct, Optimizer
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from horn import losses
-from horn.compiler import derive
 from horn.compiler.contract import exact_sums
-from horn.compiler.ir import ZERO, Node, Op
-from horn.compiler.layers import read_layer
-from horn.compiler.scope import BackwardIR, ForwardIR
+from horn.language import derive
+from horn.language.ir import ZERO, Node, Op
+from horn.language.layers import read_layer
+from horn.language.scope import BackwardIR, ForwardIR
 from horn.network import Layer, Link, Network
 
 

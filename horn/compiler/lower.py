@@ -7,13 +7,9 @@ from collections.abc import Sequence
 from horn import losses
 from horn.activations import softmax
 from horn.aggregates import Aggregate
-from horn.compiler import derive
 from horn.compiler.backward import Backward
-from horn.compiler.ir import OUTPUT, TARGET, ZERO, Node, Op, const, leaf, load, make, mul, select
 from horn.compiler.layer_code import LayerCode, NetworkCode
-from horn.compiler.layers import read_aggregate
 from horn.compiler.messages import Messages, where_member
-from horn.compiler.parse import function as parse_function
 from horn.compiler.program import (
     ROW_WEIGHT,
     Frame,
@@ -28,6 +24,10 @@ from horn.compiler.program import (
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
 from horn.compiler.updates import Updates
+from horn.language import derive
+from horn.language.ir import OUTPUT, TARGET, ZERO, Node, Op, const, leaf, load, make, mul, select
+from horn.language.layers import read_aggregate
+from horn.language.parse import function as parse_function
 from horn.network import Network
 from horn.optimizers import Optimizer
 

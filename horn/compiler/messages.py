@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from horn.activations import softmax
-from horn.compiler import derive, ir
-from horn.compiler.ir import OUTPUT, UPSTREAM, ZERO, Node, Op, const, load, make, mul, select
 from horn.compiler.layer_code import LayerCode, NetworkCode, Outgoing
 from horn.compiler.program import Draw, Frame, members_of
 from horn.compiler.storage import Storage
 from horn.errors import ModelError
+from horn.language import derive, ir
+from horn.language.ir import OUTPUT, UPSTREAM, ZERO, Node, Op, const, load, make, mul, select
 from horn.network import Layer
 from horn.optimizers import Direct, Optimizer
 

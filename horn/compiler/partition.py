@@ -12,8 +12,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from horn.compiler import ir, trees
-from horn.compiler.ir import Node, Op, Scalar, const, load
+from horn.compiler import trees
 from horn.compiler.placement import Placement
 from horn.compiler.program import (
     Buffer,
@@ -37,6 +36,8 @@ from horn.compiler.program import (
 )
 from horn.compiler.supersteps import scheduled as scheduled
 from horn.errors import CompileError
+from horn.language import ir
+from horn.language.ir import Node, Op, Scalar, const, load
 from horn.network import Network
 
 COMBINED = ("sum", "prod", "max", "min", "any", "all")

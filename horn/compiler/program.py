@@ -33,8 +33,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from horn.compiler import ir
-from horn.compiler.ir import Node, Op
+from horn.language import ir
+from horn.language.ir import Node, Op
 from horn.network import Layer, Network
 
 

@@ -6,9 +6,7 @@ is computed before the loop.
 
 from __future__ import annotations
 
-from horn.compiler import ir
 from horn.compiler.contract import contract
-from horn.compiler.ir import Node, Op, Scalar, const, load, mul
 from horn.compiler.program import (
     Buffer,
     Frame,
@@ -19,6 +17,8 @@ from horn.compiler.program import (
     Take,
     letter_axes,
 )
+from horn.language import ir
+from horn.language.ir import Node, Op, Scalar, const, load, mul
 from horn.network import Link, Network
 
 _CHEAP = ir.BOOLEAN | {Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SELECT}

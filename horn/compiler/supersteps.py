@@ -12,8 +12,6 @@ import heapq
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from horn.compiler import ir
-from horn.compiler.ir import Node, Op
 from horn.compiler.program import (
     Collect,
     Loop,
@@ -26,6 +24,8 @@ from horn.compiler.program import (
     Statement,
     Update,
 )
+from horn.language import ir
+from horn.language.ir import Node, Op
 
 
 def scheduled(program: Program) -> Program:

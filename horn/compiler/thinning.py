@@ -7,13 +7,13 @@ is computed and only the updates leave them out.
 
 from __future__ import annotations
 
-from horn.compiler import ir
-from horn.compiler.ir import ZERO, Node, Op, const, leaf, load, make, select
 from horn.compiler.layer_code import LayerCode
 from horn.compiler.messages import Messages
 from horn.compiler.program import Frame, Live, Output
-from horn.compiler.scope import ForwardIR
 from horn.compiler.storage import Storage
+from horn.language import ir
+from horn.language.ir import ZERO, Node, Op, const, leaf, load, make, select
+from horn.language.scope import ForwardIR
 
 
 class Thinning:

@@ -4,14 +4,14 @@ learned number.
 
 from __future__ import annotations
 
-from horn.compiler import ir
 from horn.compiler.contract import contract, monomials
-from horn.compiler.ir import ZERO, Node, Op, Scalar, const, leaf, load, make, mul, select
 from horn.compiler.layer_code import LayerCode, Outgoing
 from horn.compiler.messages import Messages
 from horn.compiler.program import Frame, Output, Update
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
+from horn.language import ir
+from horn.language.ir import ZERO, Node, Op, Scalar, const, leaf, load, make, mul, select
 from horn.network import Link
 from horn.optimizers import SGD, Direct, Optimizer
 

@@ -32,8 +32,6 @@ from horn._kernels.operands import MONOIDS, OPS, View
 from horn._kernels.walks import STRIP_BYTES
 from horn.backends import Setup
 from horn.backends.kernels import Runner
-from horn.compiler import ir
-from horn.compiler.ir import Op, load
 from horn.compiler.placement import Placement
 from horn.compiler.program import (
     Buffer,
@@ -50,6 +48,8 @@ from horn.compiler.program import (
 )
 from horn.connections.sparse import Sparse
 from horn.data import Dataset
+from horn.language import ir
+from horn.language.ir import Op, load
 from horn.network import Network
 from horn.optimizers import SGD
 from horn.planner.cost_model import PRODUCTS, Machine

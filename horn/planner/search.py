@@ -11,11 +11,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from horn.compiler import ir
 from horn.compiler.partition import Form, Partition, partition, scheduled
 from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.compiler.program import Buffer, Loop, Matmul, Program, Statement, Update
 from horn.errors import CompileError
+from horn.language import ir
 from horn.network import Network
 from horn.planner.cost_model import Costs
 

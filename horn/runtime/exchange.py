@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from horn.backends._compiled import Runner
-from horn.compiler import ir, trees
+from horn.compiler import trees
 from horn.compiler.program import Collect, Mark, Move, Post, Program, base, segments
 from horn.compiler.share import Array, Places, Share, count
 from horn.compiler.supersteps import rendezvous, roots, writes
+from horn.language import ir
 from horn.runtime.task import Collect as CollectStep
 from horn.runtime.task import Compute, Instruction
 from horn.runtime.task import Post as PostStep

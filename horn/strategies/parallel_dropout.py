@@ -21,11 +21,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from horn import random
-from horn.compiler import derive, ir
-from horn.compiler.ir import Op
-from horn.compiler.layers import read_layer
 from horn.errors import JobError
 from horn.job import Job
+from horn.language import derive, ir
+from horn.language.ir import Op
+from horn.language.layers import read_layer
 from horn.network import Layer, Link, Network
 from horn.optimizers import Direct
 from horn.strategies import Array, Member, Strategy, Topology, in_words

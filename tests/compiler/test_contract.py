@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horn.compiler import ir
 from horn.compiler.contract import MAX_TERMS, contract
-from horn.compiler.ir import Op, const, load, make, reduce, select
-from tests.compiler.values import I, arrays, evaluate, shape
+from horn.language import ir
+from horn.language.ir import Op, const, load, make, reduce, select
+from tests.language.values import I, arrays, evaluate, shape
 
 X, W, A, C = load("x", "bi"), load("w", "oi"), load("a", "bo"), load("c", "o")
 COUNT = const(float(I))

@@ -13,11 +13,12 @@ import pytest
 
 import horn
 from horn.backends import Setup, make
-from horn.compiler import contract, ir, lower, parse
-from horn.compiler.ir import Op, const, leaf
+from horn.compiler import contract, lower
 from horn.compiler.program import Loop, Program
 from horn.data import Dataset
-from tests.compiler import texts
+from horn.language import ir, parse
+from horn.language.ir import Op, const, leaf
+from tests.language import texts
 
 SUM = "z = sum(m.input * m.weight for m in messages)"
 

@@ -13,8 +13,8 @@ import numpy as np
 from horn._kernels.engine import Tape, View
 from horn.backends import Array
 from horn.backends._formulas import Formulas
-from horn.compiler import ir
-from horn.compiler.ir import Node, Op, Scalar, const, load, make
+from horn.language import ir
+from horn.language.ir import Node, Op, Scalar, const, load, make
 from horn.optimizers import SGD, Optimizer
 
 GRADIENT, W = "#gradient", "#w"

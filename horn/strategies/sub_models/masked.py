@@ -15,11 +15,11 @@ import numpy as np
 from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine
 from horn.backends.kernels import Runner
-from horn.compiler import ir
-from horn.compiler.ir import Op
-from horn.compiler.layers import read_layer
 from horn.compiler.program import ROW_WEIGHT, members_of
 from horn.data import Dataset
+from horn.language import ir
+from horn.language.ir import Op
+from horn.language.layers import read_layer
 from horn.network import Layer, Network
 from horn.strategies.sub_models.merging import Parent
 from horn.strategies.sub_models.small import GRADIENT, Keep

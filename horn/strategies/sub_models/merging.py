@@ -17,9 +17,9 @@ import numpy as np
 from horn._kernels.engine import Tape, View
 from horn.backends import Array
 from horn.backends._formulas import Formulas
-from horn.compiler import ir
-from horn.compiler.ir import Node, Op, Scalar, const, load, make, select
 from horn.job import Job
+from horn.language import ir
+from horn.language.ir import Node, Op, Scalar, const, load, make, select
 from horn.network import Network
 from horn.optimizers import SGD
 

@@ -21,8 +21,8 @@ from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine
 from horn.backends._formulas import Formulas
 from horn.backends.kernels import Runner
-from horn.compiler.ir import Op, load, make, select
 from horn.data import Dataset
+from horn.language.ir import Op, load, make, select
 from horn.network import Network
 from horn.optimizers import Optimizer, Slots
 from horn.schedules import Schedule

@@ -11,8 +11,8 @@ from types import ModuleType
 
 import horn
 from horn.activations import ACTIVATIONS, Activation
-from horn.compiler import parse
-from horn.compiler.scope import BackwardIR, Context, ForwardIR
+from horn.language import parse
+from horn.language.scope import BackwardIR, Context, ForwardIR
 
 _number = itertools.count()
 HEADER = "import math\n\nimport numpy as np\n\nimport horn\n\n\n"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from horn.aggregates import Aggregate
-from horn.compiler import derive, parse
-from horn.compiler.ir import OUTPUT, Node
-from horn.compiler.scope import BackwardIR, Context, ForwardIR
+from horn.language import derive, parse
+from horn.language.ir import OUTPUT, Node
+from horn.language.scope import BackwardIR, Context, ForwardIR
 from horn.network import Layer
 from horn.neuron import has_backward
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from horn import math as horn_math
-from horn.compiler import ir
-from horn.compiler.ir import Node, Op, const, leaf, select
-from horn.compiler.scope import (
+from horn.language import ir
+from horn.language.ir import Node, Op, const, leaf, select
+from horn.language.scope import (
     ActivationRef,
     Aggregate,
     Context,
@@ -25,7 +25,7 @@ from horn.compiler.scope import (
     Unset,
     Word,
 )
-from horn.compiler.source import Source, suggest
+from horn.language.source import Source, suggest
 from horn.neuron import DRAWS, MESSAGE_FIELDS, READABLE, Parameter, State
 
 BINARY = {

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horn import math
-from horn.compiler import ir
-from horn.compiler.ir import SPEC, Node, Op, const, leaf, load, make, reduce, select
 from horn.errors import CompileError
-from tests.compiler.values import arrays, evaluate, shape
+from horn.language import ir
+from horn.language.ir import SPEC, Node, Op, const, leaf, load, make, reduce, select
+from tests.language.values import arrays, evaluate, shape
 
 X, W = leaf(Op.INPUT, "bi"), leaf(Op.WEIGHT, "oi")
 VARIABLES = {"x": load("x", "bi"), "w": load("w", "oi"), "a": load("a", "bo"), "c": load("c", "o")}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from horn.compiler.ir import Op, leaf, reduce
 from horn.errors import CompileError
-from tests.compiler import texts
+from horn.language.ir import Op, leaf, reduce
+from tests.language import texts
 
 
 def forward(*lines: str) -> str:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from horn.activations import Activation
-from horn.compiler.ir import Node
 from horn.errors import CompileError
+from horn.language.ir import Node
 from horn.neuron import Neuron
 
 Path = tuple[tuple[Node, bool], ...]  # conditions and their truth, on the way to a statement

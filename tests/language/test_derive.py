@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from horn.compiler import ir
-from horn.compiler.derive import gradient, weighted_sum
-from horn.compiler.ir import Op, const, leaf, load, make, mul, reduce, select
-from tests.compiler.values import I, arrays, evaluate, shape
+from horn.language import ir
+from horn.language.derive import gradient, weighted_sum
+from horn.language.ir import Op, const, leaf, load, make, mul, reduce, select
+from tests.language.values import I, arrays, evaluate, shape
 
 X, Y = load("x", "boi"), load("y", "boi")
 INPUT, WEIGHT = leaf(Op.INPUT, "bi"), leaf(Op.WEIGHT, "oi")

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from horn.compiler import ir
-from horn.compiler.calls import Calls
-from horn.compiler.expressions import BINARY, instead_of
-from horn.compiler.ir import Node, Op, const, leaf, reduce, select
-from horn.compiler.scope import (
+from horn.errors import CompileError
+from horn.language import ir
+from horn.language.calls import Calls
+from horn.language.expressions import BINARY, instead_of
+from horn.language.ir import Node, Op, const, leaf, reduce, select
+from horn.language.scope import (
     BackwardIR,
     Context,
     Exit,
@@ -31,8 +32,7 @@ from horn.compiler.scope import (
     SelfRef,
     Unset,
 )
-from horn.compiler.source import Source, source_of
-from horn.errors import CompileError
+from horn.language.source import Source, source_of
 from horn.neuron import READABLE, Neuron, Parameter, State
 
 _STATEMENTS: dict[type[ast.stmt], str] = {

@@ -13,13 +13,13 @@ from typing import Any
 
 from horn import math as horn_math
 from horn.activations import Activation
-from horn.compiler import ir
-from horn.compiler.derive import gradient
-from horn.compiler.expressions import LAYER_WORDS, ONE_NUMBER, Expressions
-from horn.compiler.ir import Node, Op, const, leaf, reduce, select
-from horn.compiler.scope import ActivationRef, Aggregate, Messages, Method, SelfRef, Unset, Word
-from horn.compiler.source import suggest
 from horn.errors import CompileError
+from horn.language import ir
+from horn.language.derive import gradient
+from horn.language.expressions import LAYER_WORDS, ONE_NUMBER, Expressions
+from horn.language.ir import Node, Op, const, leaf, reduce, select
+from horn.language.scope import ActivationRef, Aggregate, Messages, Method, SelfRef, Unset, Word
+from horn.language.source import suggest
 from horn.neuron import DRAWS, PERIODS, Parameter
 from horn.random import site
 

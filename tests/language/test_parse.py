@@ -10,10 +10,10 @@ import re
 import pytest
 
 import horn
-from horn.compiler.parse import forward as parse_forward
 from horn.errors import CompileError, HornError
+from horn.language.parse import forward as parse_forward
 from horn.neuron import has_backward
-from tests.compiler.texts import backward, context, forward, module, source
+from tests.language.texts import backward, context, forward, module, source
 from tests.parity.test_compiled_equals_interpreted import compare
 
 SUM = """
