@@ -194,8 +194,7 @@ class _Job:
             self.candidate = Candidate(
                 self.coord, self.paths.leader(self.name), self.masters.who.encode()
             )
-        order = sorted(self.leaders.nodes(), key=lambda n: n.rpartition("-")[2])
-        if not order or not self.candidate.path.endswith(order[0]):
+        if not self.candidate.leads(self.leaders.nodes()):
             return False
         try:
             terms = self.masters.read(self.name, nodes["spec"])
@@ -204,7 +203,7 @@ class _Job:
             logger.error("job refused job=%s reason=%s", self.name, error)
             self._refuse(nodes, str(error))
             return False
-        return self._decide(nodes, state, terms, Leadership(self.candidate.path, 0))
+        return self._decide(nodes, state, terms, self.candidate.leadership)
 
     def _refuse(self, nodes: Mapping[str, Node], reason: str) -> None:
         """It may not be run: say so where its submitter looks."""
@@ -215,7 +214,7 @@ class _Job:
             Put(self.paths.result(self.name), _ENCODE(result)),
             Delete(self.paths.active(self.name)),
         ]
-        commit_as(self.coord, Leadership(self.candidate.path, 0), steps)
+        commit_as(self.coord, self.candidate.leadership, steps)
 
     def _resign(self) -> None:
         if self.candidate is not None:

@@ -13,7 +13,6 @@ import enum
 import secrets
 from collections.abc import Callable
 
-from horn.coordination.election import Leadership, commit_as
 from horn.coordination.paths import Paths
 from horn.coordination.records import Create, Delete, Node, Put, Step
 from horn.coordination.session import Coordinator
@@ -60,7 +59,6 @@ class Jobs:
     ------
     NotFound : no such job.
     Conflict : the name is taken, or the job is in another state than the change expects.
-    Fenced : the given leadership has ended.
     """
 
     def __init__(self, coord: Coordinator) -> None:
@@ -133,39 +131,14 @@ class Jobs:
                 raise Conflict(f"there is a job {job!r} already; choose another name") from None
             raise
 
-    def states(self) -> dict[str, State]:
-        """All jobs and their states."""
-        found = {}
-        for job in self.coord.children(self.paths.jobs()):
-            node = self.coord.get(self.paths.state(job))
-            if node is not None:  # else it is being removed
-                found[job] = self._parse(job, node.data)
-        return found
-
-    def spec(self, job: str) -> bytes:
-        return self._read(job, self.paths.spec(job))
-
     def state(self, job: str) -> State:
-        return self._parse(job, self._read(job, self.paths.state(job)))
+        node = self.coord.get(self.paths.state(job))
+        if node is None:
+            raise NotFound(f"no job {job!r}")
+        return self._parse(job, node.data)
 
-    def result(self, job: str) -> bytes:
-        """What came of it; empty until it has ended."""
-        return self._read(job, self.paths.result(job))
-
-    def checkpoint(self, job: str) -> bytes:
-        """What the master wrote about the last complete checkpoint; empty if there is none."""
-        return self._read(job, self.paths.checkpoints(job))
-
-    def change(
-        self,
-        job: str,
-        old: State,
-        new: State,
-        *,
-        result: bytes | None = None,
-        leadership: Leadership | None = None,
-    ) -> None:
-        """From ``old`` to ``new``, with the result if given; Conflict if it is not in ``old``."""
+    def change(self, job: str, old: State, new: State) -> None:
+        """From ``old`` to ``new``; Conflict if it is not in ``old``."""
         if new not in NEXT[old]:
             raise Conflict(f"job {job!r}: {old.value} does not lead to {new.value}")
         path = self.paths.state(job)
@@ -175,11 +148,9 @@ class Jobs:
         if node.data != old.value.encode():
             raise Conflict(f"job {job!r} is {self._parse(job, node.data).value}, not {old.value}")
         steps: list[Step] = [Put(path, new.value.encode(), node.version)]
-        if result is not None:
-            steps.append(Put(self.paths.result(job), result))
         steps += listing(self.paths, job, old, new)
         try:
-            self._commit(steps, leadership)
+            self.coord.commit(steps)
         except NotApplied as error:
             if error.reason == "version":
                 raise Conflict(f"job {job!r} left {old.value} in the meantime") from None
@@ -213,18 +184,6 @@ class Jobs:
             except NotApplied:
                 return False
         return self.forget(job)
-
-    def _commit(self, steps: list[Step], leadership: Leadership | None) -> None:
-        if leadership is None:
-            self.coord.commit(steps)
-        else:
-            commit_as(self.coord, leadership, steps)
-
-    def _read(self, job: str, path: str) -> bytes:
-        node = self.coord.get(path)
-        if node is None:
-            raise NotFound(f"no job {job!r}")
-        return node.data
 
     def _parse(self, job: str, data: bytes) -> State:
         try:

@@ -424,9 +424,7 @@ class Membership:
                 self._changed.notify_all()
 
 
-def described(
-    endpoint: str, versions: Mapping[str, str | int], info: Mapping[str, Any]
-) -> bytes:
+def described(endpoint: str, versions: Mapping[str, str | int], info: Mapping[str, Any]) -> bytes:
     """What a member's node says."""
     said = {
         "endpoint": endpoint,

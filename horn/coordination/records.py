@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from horn.errors import Fenced
-
 # Session events, in the order in which they can happen.
 
 
@@ -105,16 +103,3 @@ class Reply:
     value: Any = None
     reason: str = ""
     step: int = 0
-
-
-class Fence:
-    """Lets only the newest epoch through. For whoever receives orders from a leader."""
-
-    def __init__(self, epoch: int = 0) -> None:
-        self.epoch = epoch
-
-    def admit(self, epoch: int, who: str = "the sender") -> None:
-        """Remember ``epoch``; Fenced if a newer one has been seen."""
-        if epoch < self.epoch:
-            raise Fenced(who, f"its epoch {epoch} is older than {self.epoch}")
-        self.epoch = epoch

@@ -52,18 +52,17 @@ class Over(Exception):
 
 
 class Call:
-    """One call, as its handler sees it. ``who``: "client", "worker", "job" or "open"; ``job``: its
-    id, for a job. ``deadline``: on the monotonic clock.
+    """One call, as its handler sees it. ``role``: of the caller, "client", "worker" or "open".
+    ``deadline``: on the monotonic clock.
     """
 
     def __init__(
-        self, service: Sender, peer: bytes, ask: calls.Ask, request: Any, who: str, address: str
+        self, service: Sender, peer: bytes, ask: calls.Ask, request: Any, role: str, address: str
     ) -> None:
-        self.request, self.address = request, address
-        self.role, _, self.job = who.partition(":")
+        self.request, self.role, self.address = request, role, address
         self.number, self.size = ask.call, ask.size
         self.deadline = time.monotonic() + min(ask.timeout_s, service.quotas.max_timeout_s)
-        self._service, self._peer, self._who = service, peer, who
+        self._service, self._peer = service, peer
         self._changed = threading.Condition()
         self._chunks: deque[bytes | memoryview] = deque()
         self._n_to_come = ask.size  # bytes of the body that the peer has still to send

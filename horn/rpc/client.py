@@ -20,7 +20,7 @@ from horn.rpc import protocol as calls
 from horn.security.keys import Key
 from horn.transport._zeromq import LIMITS
 from horn.wire.connection import event_of
-from horn.wire.zap import job_pair, pair_of
+from horn.wire.zap import pair_of
 
 TIMEOUT_S = 10.0
 FAILED = (
@@ -47,11 +47,6 @@ class Access:
     def of(cls, key: Key, role: str, service: str) -> Access:
         """For a holder of the cluster's key, as "client" or "worker", to the service so called."""
         return cls(*pair_of(key.role(role)), pair_of(key.service(service))[0])
-
-    @classmethod
-    def of_job(cls, job_key: bytes, public: bytes) -> Access:
-        """For a task, which has the key of its job and was told the service's public key."""
-        return cls(*job_pair(job_key), public)
 
 
 class Client:

@@ -26,13 +26,13 @@ from horn.security.audit import Audit
 from horn.security.keys import SERVICE_ROLES, Key
 from horn.transport._zeromq import LIMITS, is_loopback
 from horn.wire.admission import Admission
-from horn.wire.zap import ZAP_DOMAIN, Gate, Zap, job_pair, pair_of
+from horn.wire.zap import ZAP_DOMAIN, Gate, Zap, pair_of
 
 __all__ = ["ROLES", "Call", "Over", "Quotas", "Service"]
 
 logger = logging.getLogger(__name__)
 
-ROLES = (*SERVICE_ROLES, "job", "open")  # "open": anybody, where there is no key
+ROLES = (*SERVICE_ROLES, "open")  # "open": anybody, where there is no key
 STOP_S = 5.0  # for handlers to end
 LOOK_S = 0.5  # how often deadlines are looked at
 AT_ONCE = 64  # frames between two looks at what else there is to do
@@ -132,16 +132,6 @@ class Service:
         assert allowed and allowed <= set(ROLES), f"roles of {op}: {sorted(allowed)}"
         decoder = msgspec.msgpack.Decoder(request)
         self._ops[op] = Op(decoder, handler, allowed, max_body, is_audited)
-
-    def admit_job(self, job: str) -> None:
-        """From now on the tasks of ``job`` may call, in the role "job"."""
-        if self._key is not None:
-            self.gate.admit(job_pair(self._key.job(job))[0], f"job:{job}")
-
-    def forget_job(self, job: str) -> None:
-        """Its tasks may connect no more, and calls that they make are refused."""
-        if self._key is not None:
-            self.gate.forget(job_pair(self._key.job(job))[0])
 
     def start(self) -> Self:
         self._thread = threading.Thread(target=self._run, name="horn-service", daemon=True)
@@ -243,20 +233,17 @@ class Service:
                 self._problem(peer, frame.call, error)
         elif call is None:
             self.counters.n_late += 1  # it ended meanwhile
-        elif call._who != who:
+        elif call.role != who:
             raise ProtocolError("a call of somebody else")
         else:
             call.take(frame, raw)
 
     def _begin(self, peer: bytes, who: str, address: str, ask: calls.Ask) -> None:
-        role, _, job = who.partition(":")
         op = self._ops.get(ask.op)
         if ask.version != calls.VERSION:
             raise ProtocolError(f"version {ask.version} is spoken there, {calls.VERSION} here")
-        if op is None or role not in op.roles:
-            raise NotAllowed(f"{ask.op!r} is not for a {role}")
-        if job and not self.gate.knows(who):
-            raise NotAllowed(f"job {job!r} has ended here")
+        if op is None or who not in op.roles:
+            raise NotAllowed(f"{ask.op!r} is not for a {who}")
         if not 0 <= ask.size <= op.max_body:
             raise NotAllowed(f"{ask.op!r} takes at most {op.max_body} bytes, not {ask.size}")
         n_own = sum(1 for other, _ in list(self._calls) if other == peer)
@@ -268,7 +255,7 @@ class Service:
             raise ProtocolError(f"{ask.op!r}: {error}") from None
         call = Call(self, peer, ask, request, who, address)
         if op.is_audited:
-            self.audit.line(ask.op, address=address, key=who, job=getattr(request, "job", job))
+            self.audit.line(ask.op, address=address, key=who, job=getattr(request, "job", ""))
         self.counters.n_calls += 1
         self._calls[peer, ask.call] = call
         thread = threading.Thread(

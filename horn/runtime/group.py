@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from horn.errors import BarrierTimeout, MemberLost
@@ -102,27 +102,19 @@ class Group:
         self.on_run = on_run
         self.task, self.n_tasks = transport.task, transport.n_tasks
         self.state = Task(self.task, self.n_tasks)
-        self._spent: dict[int, tuple[Script, Spent]] = {}  # by id of the script
-        self._past = Spent()  # of scripts that a new agreement has ended
+        self._spent = Spent()
         self._n_crossed = 0
         self._written: list[int] = []  # parts whose outbox was asked for, and not posted yet
         self._n_read = 0
 
     @property
     def spent(self) -> Spent:
-        """Of all scripts so far."""
-        return sum((spent for _, spent in self._spent.values()), self._past)
-
-    def spent_on(self, script: Script) -> Spent:
-        """Of one script, since the last ``agree``."""
-        found = self._spent.get(id(script))
-        return Spent() if found is None else found[1]
+        """Of all scripts until now."""
+        return replace(self._spent)
 
     def agree(self, channels: Sequence[Channel], timeout_s: float | None = None) -> None:
         """All tasks agree on the channels: collective. Earlier ones no longer hold."""
         self.transport.plan(channels, self.agree_timeout_s if timeout_s is None else timeout_s)
-        self._past = self.spent
-        self._spent.clear()
         self.state.plan(channels)
         self._written.clear()
 
@@ -194,7 +186,7 @@ class Group:
                 trace(second, step.label, superstep, between, now)
             then = now
             step = state.done(n_boxes)
-        spent = self._of(script)
+        spent = self._spent
         spent.n_runs += 1
         spent.n_supersteps += n_supersteps
         spent.compute_s += compute_s
@@ -245,12 +237,6 @@ class Group:
     def _inbox(self, part: int) -> Array:
         self._n_read += 1
         return self.transport.inbox(part)
-
-    def _of(self, script: Script) -> Spent:
-        found = self._spent.get(id(script))
-        if found is None or found[0] is not script:
-            found = self._spent[id(script)] = (script, Spent())
-        return found[1]
 
     def _told(self, error: BarrierTimeout | MemberLost) -> BarrierTimeout | MemberLost:
         """The same with the whole story: where this task is, and what it is owed."""

@@ -143,7 +143,7 @@ class Key:
         return self.derive("service", name)
 
     def job(self, job: str) -> bytes:
-        """The key of one job, for ``Place(key=)`` and its service role."""
+        """The key of one job, for ``Place(key=)``."""
         return self.derive("job", job)
 
     def __eq__(self, other: object) -> bool:

@@ -191,16 +191,6 @@ class Bye(Meta, frozen=True, omit_defaults=True, kw_only=True):
     reason: _Text = ""
 
 
-class Failure(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """I failed, and this is the root cause."""
-
-    kind = Kind.ERR
-    error: _Word
-    text: _Text
-    where: _Text = ""
-    stack: _Text = ""
-
-
 class Note(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """Anything outside the supersteps: a topic, plain fields, arrays."""
 
@@ -300,7 +290,7 @@ class Values(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 TYPES: dict[int, type[Meta]] = {
-    1: Hello, 2: Welcome, 3: Refusal, 4: Plan, 5: Bye, 6: Failure,
+    1: Hello, 2: Welcome, 3: Refusal, 4: Plan, 5: Bye,
     16: Block, 17: Arrived, 18: Credit, 32: Note,
     48: Parameters, 49: Gradients, 50: Wanted, 51: Left, 52: Ask, 53: Verdict, 54: Values,
     55: Joined, 56: Welcomed, 57: Applied,

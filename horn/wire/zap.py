@@ -6,8 +6,6 @@ goes with every message as its User-Id: a role is what the key says, not what a 
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import threading
 from collections.abc import Sequence
@@ -28,11 +26,6 @@ def pair_of(seed: bytes) -> tuple[bytes, bytes]:
     return zmq.curve_public(secret), secret
 
 
-def job_pair(job_key: bytes) -> tuple[bytes, bytes]:
-    """The pair by which a service knows the tasks of a job, from the key of the job."""
-    return pair_of(hmac.digest(job_key, b"horn service role", hashlib.sha256))
-
-
 class Gate:
     """The public keys (z85) that are let in, and whose they are. From any thread."""
 
@@ -45,13 +38,6 @@ class Gate:
 
     def admit(self, public: bytes, who: str) -> None:
         self._known = {**self._known, public: who}  # replaced, not changed: no lock is needed
-
-    def forget(self, public: bytes) -> None:
-        """New connections of this key are refused; those that are there stay."""
-        self._known = {known: who for known, who in self._known.items() if known != public}
-
-    def knows(self, who: str) -> bool:
-        return who in self._known.values()
 
     def answer(self, parts: Sequence[bytes]) -> list[bytes]:
         """The reply to a ZAP request. Anything that is not just so is refused."""

@@ -273,7 +273,7 @@ def test_a_recorded_submission_runs_on_no_worker_that_has_not_seen_it(cluster_of
         job = cluster_of.submit(cluster)
         assert cluster_of.key is not None
         guest = cluster_of.key.zookeeper_of(job).id
-        recorded = cluster.jobs.spec(job)
+        recorded = cluster.coord.get(cluster.coord.paths.spec(job)).data
         status = cluster_of.wait_ended(cluster, job)
         assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
         ran_on = set(status.record.hosts)

@@ -23,7 +23,6 @@ from horn.coordination.records import (
     Check,
     Create,
     Delete,
-    Fence,
     Lost,
     Put,
     Resumed,
@@ -296,14 +295,6 @@ def test_waiting_inside_a_callback_is_refused_not_a_deadlock(embedded, connect_e
 
     coord.send(careless, "exists", embedded.root)
     assert seen.get(timeout=10) == "a callback must not wait for ZooKeeper"
-
-
-def test_a_fence_lets_only_the_newest_epoch_through():
-    fence = Fence()
-    for epoch in (3, 3, 9):
-        fence.admit(epoch)
-    with pytest.raises(errors.Fenced, match="master 1 is fenced: its epoch 3 is older than 9"):
-        fence.admit(3, "master 1")
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from horn.coordination.election import leader_of
 from horn.coordination.session import Coordinator
 from horn.errors import ClusterError, NotFound
 from tests.apache import ApacheEnsemble, free_ports
 from tests.faults.cluster import SESSION_S, Cluster
 from tests.faults.witness import pids_on, role_of
 from tests.hosts import Host, Network
+from tests.support.election import leader_of
 
 KINDS = (
     "kill task", "kill foreman", "kill agent", "kill the master's agent", "stop task",
@@ -143,7 +143,7 @@ class Asker:
         if node is not None and node.data:
             self.iteration = json.loads(node.data).get("iteration", 0)
         with contextlib.suppress(NotFound):
-            self.master = leader_of(coord, coord.paths.leader(self.job)).data.decode()
+            self.master = leader_of(coord, coord.paths.leader(self.job)).decode()
         if self.cluster.ended(coord, self.job):
             self.is_over.set()
 

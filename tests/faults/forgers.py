@@ -25,7 +25,7 @@ from horn.rpc import protocol as calls
 from horn.rpc.client import Access, Client
 from horn.rpc.server import Service
 from horn.security.keys import Key
-from horn.wire.zap import job_pair, pair_of
+from horn.wire.zap import pair_of
 from tests.cluster.helpers import wait_until
 from tests.rpc.services import KEY, OTHER, Echo, Text
 
@@ -35,7 +35,7 @@ BATCH = 40
 GREETING_BYTES, UNPROTECTED = 64, set(range(74, 146))
 MOST_UNCHANGED = 0.05
 KINDS = ("no key", "PLAIN", "another key", "random key", "another service", "wrong role",
-         "a job that is not here", "garbage", "replayed bytes", "altered byte")  # fmt: skip
+         "the key of a job", "garbage", "replayed bytes", "altered byte")  # fmt: skip
 
 
 def order(number: int = 1, op: str = "order") -> bytes:
@@ -73,7 +73,7 @@ def dress(kind: str, public: bytes, rng: random.Random) -> Callable[[zmq.Socket]
         "random key": (pair_of(rng.randbytes(32)), public),
         "another service": (pair_of(KEY.role("worker")), pair_of(KEY.service("host-9"))[0]),
         "wrong role": (pair_of(KEY.role("client")), public),
-        "a job that is not here": (job_pair(KEY.job("other")), public),
+        "the key of a job": (pair_of(KEY.job("other")), public),
     }
 
     def put_on(dealer: zmq.Socket) -> None:
@@ -99,7 +99,7 @@ def knock(found: Service, echo: Echo, kind: str, n: int, rng: random.Random) -> 
         "wrong role": lambda: found.counters.n_refused,
         "another key": lambda: found.gate.n_refused,
         "random key": lambda: found.gate.n_refused,
-        "a job that is not here": lambda: found.gate.n_refused,
+        "the key of a job": lambda: found.gate.n_refused,
     }.get(kind, lambda: found.admission.n_failed)
     n_accepted, n_called = 0, len(echo.called)
     for begin in range(0, n, BATCH):

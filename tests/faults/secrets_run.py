@@ -52,7 +52,6 @@ def main(folder: str) -> None:
         jobs.change("a-1", State.PENDING, State.RUNNING)
         service, echo = Service("tcp://127.0.0.1:0", "host-1", key), Echo()
         register(service, echo)
-        service.admit_job("a-1")
         place = Place(0, 1, "a-1", key=key.job("a-1"))
         print(place, file=sys.stderr)
         access = Access.of(key, "client", "host-1")

@@ -22,13 +22,13 @@ import pytest
 
 import horn
 from horn.cluster.master import Record
-from horn.coordination.election import leader_of
 from horn.coordination.session import Coordinator
 from horn.errors import NotFound, Unreachable
 from tests.apache import is_available
 from tests.faults.cluster import HORN, JOB, SESSION_S, Cluster, digest, until
 from tests.faults.witness import pids_on, role_of
 from tests.hosts import hosts, why_not
+from tests.support.election import leader_of
 
 pytestmark = [
     pytest.mark.cluster,
@@ -186,7 +186,7 @@ def test_a_client_that_is_killed_or_interrupted_takes_nothing_with_it(cluster, u
 
 def leader(coord, job):
     try:
-        return leader_of(coord, coord.paths.leader(job)).data.decode()
+        return leader_of(coord, coord.paths.leader(job)).decode()
     except NotFound:
         return ""
 

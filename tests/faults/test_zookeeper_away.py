@@ -25,6 +25,7 @@ from horn.coordination.session import Coordinator
 from horn.errors import ClusterError, HornError, Timeout
 from tests.cluster.helpers import Call, wait_until
 from tests.hosts import hosts, why_not
+from tests.support.election import wait_elected
 
 pytestmark = [
     pytest.mark.cluster,
@@ -201,7 +202,7 @@ class Leader:
         coord.ensure("/horn/log")
         while not self.stop.is_set():
             try:
-                leadership = candidate.wait_elected(0.3)
+                leadership = wait_elected(candidate, 0.3)
             except Timeout:
                 continue
             reign = Reign(leadership.epoch)

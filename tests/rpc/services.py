@@ -31,17 +31,17 @@ class Echo:
     """The handlers, and what was called."""
 
     def __init__(self) -> None:
-        self.called: list[tuple[str, str]] = []
+        self.called: list[str] = []
         self.texts: list[str] = []
         self.ended = threading.Event()
 
     def echo(self, call: Call) -> Text:
-        self.called.append((call.role, call.job))
+        self.called.append(call.role)
         self.texts.append(call.request.text)
         return Text(call.request.text)
 
     def store(self, call: Call) -> Text:
-        self.called.append((call.role, call.job))
+        self.called.append(call.role)
         hashed = hashlib.sha256()
         for data in call.read():
             hashed.update(data)
@@ -80,7 +80,6 @@ def register(found: Service, echo: Echo) -> None:
     roles = ("client", "worker", "open")
     found.on("echo", Text, echo.echo, roles)
     found.on("order", Text, echo.echo, ("worker",), is_audited=True)
-    found.on("own", Text, echo.echo, ("job",))
     found.on("store", Text, echo.store, roles, max_body=1 << 26)
     found.on("send", Count, echo.send, roles)
     found.on("wait", Text, echo.wait, roles, max_body=100)

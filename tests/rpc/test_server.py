@@ -49,7 +49,7 @@ def nothing_is_left():
 def test_a_call_is_answered(key):
     with service(key) as (found, echo), client(found) as caller:
         assert caller.call("echo", Text("hello"), Text) == Text("hello")
-        assert echo.called == [("client" if key else "open", "")]
+        assert echo.called == ["client" if key else "open"]
 
 
 @pytest.mark.parametrize("n", [1, 262_144, 5_000_001])
@@ -85,23 +85,16 @@ def test_what_a_role_may_not_do_it_cannot(caplog):
         with caplog.at_level(logging.INFO, "horn.audit"):
             worker.call("order", Text(), Text)
         assert "event=order key=worker address=127.0.0.1" in caplog.text
-        assert echo.called == [("worker", "")]
+        assert echo.called == ["worker"]
 
 
-def test_a_job_is_let_in_while_it_runs_and_says_nothing_of_its_name():
+def test_the_key_of_a_job_opens_no_service():
+    """Its tasks have that key, and user code runs there."""
     with service() as (found, echo):
-        access = Access.of_job(KEY.job("mnist-1"), found.public)
-        with Client(found.endpoint, access) as early, pytest.raises(NotAllowed):
-            early.call("own", Text(), Text)
-        found.admit_job("mnist-1")
-        with Client(found.endpoint, access) as task:
-            task.call("own", Text(), Text)
-            with pytest.raises(NotAllowed, match="'echo' is not for a job"):
-                task.call("echo", Text(), Text)
-            found.forget_job("mnist-1")
-            with pytest.raises(NotAllowed, match="job 'mnist-1' has ended here"):
-                task.call("own", Text(), Text)
-        assert echo.called == [("job", "mnist-1")]
+        access = Access(*pair_of(KEY.job("mnist-1")), found.public)
+        with Client(found.endpoint, access) as task, pytest.raises(NotAllowed):
+            task.call("echo", Text(), Text)
+        assert echo.called == []
 
 
 def test_errors_of_handlers_come_back_as_what_they_are(caplog):
@@ -433,8 +426,6 @@ def test_the_gate_lets_nobody_in_who_is_not_known():
         [*good, b"more"],
     ):
         assert gate.answer(bad)[2:5] == [b"400", b"refused", b""], bad
-    gate.forget(public)
-    assert gate.answer(good)[2] == b"400"
 
 
 # the log

@@ -38,7 +38,6 @@ from horn.wire.frames import (
     Bye,
     Credit,
     Expected,
-    Failure,
     Gradients,
     Hello,
     Joined,
@@ -70,7 +69,6 @@ EXAMPLES = {
     "refusal": Message(Refusal(where="job", got="'a'", expected="'b'"), seq=2),
     "plan": Message(Plan(digest=bytes(range(32)), size=4096), src=3, seq=3),
     "bye": Message(Bye(reason="finished"), src=3, seq=4, epoch=2**63),
-    "failure": Message(Failure(error="ModelError", text="no", where="layer 2", stack="f:1"), seq=5),
     "block": Message(
         Block(), (np.arange(6, dtype="<f4").reshape(2, 3),), 1, 7, 6, 42, 11, BODY_SUM | FINITE
     ),

@@ -1,0 +1,34 @@
+"""Waiting for an election, and who has won it: what tests want to know of candidates."""
+
+from __future__ import annotations
+
+import time
+
+from horn.coordination.election import Candidate, Leadership
+from horn.coordination.session import Coordinator
+from horn.errors import Fenced, NotFound, Timeout
+
+LOOK_S = 0.01
+
+
+def wait_elected(candidate: Candidate, timeout_s: float) -> Leadership:
+    """Until this candidate leads; Timeout, and still a candidate, if it does not by then."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        names = candidate.coord.children(candidate.path.rpartition("/")[0])
+        if candidate.leads(names):
+            return candidate.leadership
+        if candidate.path.rpartition("/")[2] not in names:
+            raise Fenced(candidate.path, "the candidacy was removed")
+        if time.monotonic() > deadline:
+            raise Timeout(f"{candidate.path} was not elected within {timeout_s:g} s")
+        time.sleep(LOOK_S)  # somebody else's end is waited for
+
+
+def leader_of(coord: Coordinator, folder: str) -> bytes:
+    """What the leader says of itself; NotFound if nobody leads."""
+    for name in sorted(coord.children(folder), key=lambda name: name.rpartition("-")[2]):
+        node = coord.get(f"{folder}/{name}")
+        if node is not None:
+            return node.data
+    raise NotFound(f"{folder}: nobody leads")
