@@ -105,6 +105,19 @@ def test_no_file_imports_itself_by_a_detour():
             visit(name, ())
 
 
+def test_no_base_class_leaves_a_method_to_its_subclasses_and_calls_it():
+    """A contract is a Protocol, or says in its error what to write."""
+    bare = [
+        f"{name}:{node.lineno}"
+        for name, path in SOURCES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Raise)
+        and isinstance(node.exc, ast.Name)
+        and node.exc.id == "NotImplementedError"
+    ]
+    assert not bare
+
+
 def users(library: str) -> set[str]:
     return {
         name

@@ -9,7 +9,7 @@ from horn.compiler.contract import exact_sums
 from horn.language import derive
 from horn.language.ir import ZERO, Node, Op
 from horn.language.layers import read_layer
-from horn.language.scope import BackwardIR, ForwardIR
+from horn.language.neuron_ir import BackwardIR, ForwardIR
 from horn.network import Layer, Link, Network
 
 

@@ -13,7 +13,7 @@ from horn.compiler.program import Frame, Live, Output
 from horn.compiler.storage import Storage
 from horn.language import ir
 from horn.language.ir import ZERO, Node, Op, const, leaf, load, make, select
-from horn.language.scope import ForwardIR
+from horn.language.neuron_ir import ForwardIR
 
 
 class Thinning:

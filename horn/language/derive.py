@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from horn.language import ir
 from horn.language.ir import Node, Op, const, leaf, make, mul, reduce, select
-from horn.language.scope import ForwardIR
+from horn.language.neuron_ir import ForwardIR
 
 _MESSAGE = (Op.INPUT, Op.WEIGHT, Op.SYNAPSE_DRAW, Op.PREVIOUS, Op.POSITION, Op.PLACE)
 _ERF = 2.0 / math.sqrt(math.pi)  # d erf / d z at 0

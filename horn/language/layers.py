@@ -5,7 +5,7 @@ from __future__ import annotations
 from horn.aggregates import Aggregate
 from horn.language import derive, parse
 from horn.language.ir import OUTPUT, Node
-from horn.language.scope import BackwardIR, Context, ForwardIR
+from horn.language.neuron_ir import BackwardIR, Context, ForwardIR
 from horn.network import Layer
 from horn.neuron import has_backward
 

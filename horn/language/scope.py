@@ -1,112 +1,20 @@
-"""What a name can stand for while a neuron's code is run symbolically, and what one path through it
-has done so far.
-"""
+"""Where a symbolic run is: what its paths have done so far, and on which conditions."""
 
 from __future__ import annotations
 
 import ast
-import types
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
-from horn.activations import Activation
-from horn.errors import CompileError
-from horn.language.ir import Node
-from horn.neuron import Neuron
+from horn.language import ir
+from horn.language.ir import Node, Op, const, leaf, select
+from horn.language.neuron_ir import Context
+from horn.language.references import MessageRef, MessagesRef, Unset
+from horn.language.source import Source
+from horn.neuron import MESSAGE_FIELDS
 
 Path = tuple[tuple[Node, bool], ...]  # conditions and their truth, on the way to a statement
-
-
-@dataclass(frozen=True)
-class ForwardIR:
-    """What a neuron's forward does. ``output`` (b, o); ``push`` (b, o, i) or None; ``sits_out``
-    (o): who left the batch, or None.
-    """
-
-    output: Node
-    states: dict[str, Node]
-    push: Node | None
-    sits_out: Node | None
-
-
-@dataclass(frozen=True)
-class BackwardIR:
-    """What a written backward does: ``delta`` (b, o), ``push`` (b, o, i), ``parameters`` the
-    gradient (b, o) of each.
-    """
-
-    delta: Node
-    push: Node | None
-    parameters: dict[str, Node]
-    states: dict[str, Node]
-    uses_delta: bool
-    place: CompileError  # where the class writes it
-
-    def error(self, problem: str) -> CompileError:
-        """A complaint at that place."""
-        error = CompileError(problem)
-        error.__dict__.update({**self.place.__dict__, "problem": problem})
-        return error
-
-
-@dataclass(frozen=True)
-class Context:
-    """The neuron's fixed surroundings."""
-
-    cls: type[Neuron]
-    activation: Activation
-    layer_index: int
-    training: bool
-
-
-class SelfRef:
-    """``self``."""
-
-
-class Messages:
-    """The messages, not yet looped over."""
-
-
-@dataclass(frozen=True)
-class Message:
-    """The message of the loop being read."""
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method of the neuron, bound."""
-
-    function: types.FunctionType
-
-
-@dataclass(frozen=True)
-class Word:
-    """One of the neuron's words (feedforward, push, ...), or a method of a message, called next."""
-
-    name: str
-    of: str = "self"
-
-
-@dataclass(frozen=True)
-class ActivationRef:
-    """``self.activation``, or a part of it."""
-
-    part: str = "f"
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """``output.sum`` in an interlayer function."""
-
-    node: Node
-    name: str
-
-
-@dataclass(frozen=True)
-class Unset:
-    """A variable without a usable value, and why."""
-
-    why: str
 
 
 @dataclass(frozen=True)
@@ -117,13 +25,13 @@ class Exit:
 
     condition: Node
     holds: bool
-    frame: Frame
+    frame: CallFrame
     node: ast.AST
     opposite: bool
 
 
 @dataclass
-class Frame:
+class CallFrame:
     """What one path through the code has done so far."""
 
     names: dict[str, Any]
@@ -138,16 +46,165 @@ class Frame:
     done: bool = False
     exits: list[Exit] = field(default_factory=list)  # the paths that have returned, earliest first
 
-    def copy(self) -> Frame:
-        return Frame(
-            dict(self.names),
-            dict(self.states),
-            self.fed,
-            self.delta,
-            self.pushed,
-            self.loop_push,
-            dict(self.parameters),
-            self.read,
-            self.returned,
-            self.done,
-        )
+    def copy(self) -> CallFrame:
+        names, states, parameters = dict(self.names), dict(self.states), dict(self.parameters)
+        return replace(self, names=names, states=states, parameters=parameters, exits=[])
+
+
+class Scope:
+    """The place of a run in the text, and the values of its names.
+
+    kind : "forward", "backward", "interlayer" or "loss". context : None for a plain function.
+    sources, call_sites : of the functions that are being run, the innermost last.
+    """
+
+    def __init__(self, context: Context | None, kind: str) -> None:
+        self.context, self.kind = context, kind
+        self.frame = CallFrame({})
+        self.sources: list[Source] = []
+        self.call_sites: tuple[tuple[str, int, int], ...] = ()
+        self.path: Path = ()
+        self.in_loop = False  # over messages
+        self.loop_depth = 0  # how many calls deep that loop stands
+        self.uses_delta = False
+        self.push_place: ast.AST | None = None
+
+    @property
+    def source(self) -> Source:
+        return self.sources[-1]
+
+    def fail(self, node: ast.AST, problem: str) -> NoReturn:
+        raise self.source.error(node, problem)
+
+    def number(self, value: Any, node: ast.AST) -> Node:
+        if isinstance(value, Node):
+            return value
+        if isinstance(value, Unset):
+            self.fail(node, value.why)
+        if isinstance(value, MessagesRef):
+            self.fail(
+                node,
+                "messages can only be looped over: for m in messages, or sum(... for m "
+                "in messages)",
+            )
+        if isinstance(value, MessageRef):
+            self.fail(
+                node,
+                f"a message is not a number; read one of its fields: {', '.join(self.fields())}",
+            )
+        if value is None:
+            self.fail(node, f"{ast.unparse(node)!r} gives nothing; a number is needed here")
+        self.fail(node, f"{ast.unparse(node)!r} is not a number")
+
+    def condition(self, value: Any, node: ast.AST) -> Node:
+        return ir.truth(self.number(value, node))
+
+    def fields(self) -> tuple[str, ...]:
+        return MESSAGE_FIELDS[self.kind]
+
+    def branch(
+        self,
+        c: Node,
+        then: Callable[[], Any],
+        other: Callable[[], Any],
+        node: ast.AST,
+        opposite: bool = False,
+    ) -> Any:
+        """Run both sides of a condition and merge what they leave behind; their values too.
+
+        opposite : the condition that ``node`` writes is not c.
+        """
+        if c.op is Op.CONST:
+            return then() if c.value else other()
+        if c.op is Op.NOT:  # one form of each condition, so that paths can be compared
+            result = self.branch(c.args[0], other, then, node, not opposite)
+            return result[::-1] if isinstance(result, tuple) else result
+        before, path = self.frame, self.path
+        self.frame, self.path = before.copy(), (*path, (c, True))
+        a = then()
+        yes = self.joined()
+        self.frame, self.path = before.copy(), (*path, (c, False))
+        b = other()
+        no = self.joined()
+        self.frame, self.path = before, path
+        # What follows runs once: for the paths that have not returned.
+        if yes.done is not no.done:
+            gone, self.frame = (yes, no) if yes.done else (no, yes)
+            left = [Exit(c, yes.done, gone, node, opposite), *self.frame.exits]
+        else:
+            left = [_within(c, True, x) for x in yes.exits]
+            left += [_within(c, False, x) for x in no.exits]
+            self.merge(c, yes, no, node, opposite)
+        self.frame.exits = [*before.exits, *left]
+        self.path = (*path, *((x.condition, not x.holds) for x in left))
+        return a, b
+
+    def joined(self) -> CallFrame:
+        """The frame; where it has returned it speaks for its other exits too."""
+        if self.frame.done:
+            self.join()
+        return self.frame
+
+    def join(self) -> None:
+        """Merge what the paths that have returned left behind into the frame, the latest first."""
+        exits, self.frame.exits = self.frame.exits, []
+        for x in reversed(exits):
+            live, self.frame = self.frame, self.frame.copy()
+            sides = (x.frame, live) if x.holds else (live, x.frame)
+            self.merge(x.condition, *sides, x.node, x.opposite)
+
+    def merge(self, c: Node, yes: CallFrame, no: CallFrame, node: ast.AST, opposite: bool) -> None:
+        frame = self.frame
+        test = getattr(node, "test", None)
+        text = "the condition" if test is None else f"{ast.unparse(test)!r}"
+
+        def both(a: Any, b: Any, what: str, remedy: str = "") -> Any:
+            if a is b:
+                return a
+            if isinstance(a, Node) and isinstance(b, Node):
+                return select(c, a, b)
+            if type(a) is type(b) and not isinstance(a, Node) and a == b:
+                return a
+            for x, holds in ((a, not opposite), (b, opposite)):
+                if isinstance(x, Unset):
+                    return x
+                if x is None:
+                    return Unset(f"{what} where {text} is {'true' if holds else 'false'}{remedy}")
+            return Unset(f"{what} the same kind of thing on both sides of {text}{remedy}")
+
+        for name in dict.fromkeys((*yes.names, *no.names)):
+            frame.names[name] = both(
+                yes.names.get(name),
+                no.names.get(name),
+                f"{name!r} is not set",
+                "; set it before the if, or on both sides",
+            )
+        for name in dict.fromkeys((*yes.states, *no.states)):
+            old = leaf(Op.STATE, "bo", name)
+            frame.states[name] = select(c, yes.states.get(name, old), no.states.get(name, old))
+        frame.fed = both(yes.fed, no.fed, "self.feedforward(...) is not called")
+        frame.delta = both(yes.delta, no.delta, "self.backpropagate(...) is not called")
+        frame.pushed = both(yes.pushed, no.pushed, "self.push(...) is not called")
+        if yes.loop_push is not no.loop_push:  # a path that reads no messages pushes nothing
+            sides = (const(0.0) if f.loop_push is None else f.loop_push for f in (yes, no))
+            frame.loop_push = select(c, *sides)
+        for name in dict.fromkeys((*yes.parameters, *no.parameters)):
+            frame.parameters[name] = both(
+                yes.parameters.get(name),
+                no.parameters.get(name),
+                f'self.push(..., to="{name}") is not called',
+            )
+        frame.read = tuple(dict.fromkeys((*yes.read, *no.read)))
+        frame.done = yes.done and no.done
+        frame.returned = None
+        if yes.done or no.done:
+            what = f"{self.source.where} returns nothing"
+            frame.returned = both(
+                yes.returned, no.returned, what, "; return a number on every path"
+            )
+
+
+def _within(c: Node, holds: bool, x: Exit) -> Exit:
+    """An exit of one side of a condition, as the other side sees it."""
+    sides = [n if side else ir.make(Op.NOT, n) for n, side in ((c, holds), (x.condition, x.holds))]
+    return Exit(ir.make(Op.AND, *sides), True, x.frame, x.node, x.opposite ^ (not x.holds))

@@ -16,8 +16,9 @@ from horn.backends import Setup, make
 from horn.compiler import contract, lower
 from horn.compiler.program import Loop, Program
 from horn.data import Dataset
-from horn.language import ir, parse
+from horn.language import ir
 from horn.language.ir import Op, const, leaf
+from horn.language.statements import Statements
 from tests.language import texts
 
 SUM = "z = sum(m.input * m.weight for m in messages)"
@@ -174,9 +175,9 @@ def test_the_interpreter_runs_six_hundred_operations(tmp_path):
 
 def test_what_follows_nested_returns_runs_once(tmp_path, monkeypatch):
     seen: list[str] = []
-    plain = parse.Run.statement
+    plain = Statements.statement
     monkeypatch.setattr(
-        parse.Run, "statement", lambda self, node: seen.append("x") or plain(self, node)
+        Statements, "statement", lambda self, node: seen.append("x") or plain(self, node)
     )
     texts.forward(texts.module(tmp_path, texts.source(nested_returns(12))).N)
     assert len(seen) == 1 + 3 * 12 + 1  # each statement of the text but the ifs

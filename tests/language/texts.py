@@ -12,7 +12,7 @@ from types import ModuleType
 import horn
 from horn.activations import ACTIVATIONS, Activation
 from horn.language import parse
-from horn.language.scope import BackwardIR, Context, ForwardIR
+from horn.language.neuron_ir import BackwardIR, Context, ForwardIR
 
 _number = itertools.count()
 HEADER = "import math\n\nimport numpy as np\n\nimport horn\n\n\n"

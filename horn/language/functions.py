@@ -1,0 +1,154 @@
+"""Functions: a call runs the body in its place; horn.math becomes operations."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math as python_math
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from horn import math as horn_math
+from horn.errors import CompileError
+from horn.language import ir
+from horn.language.ir import Node, Op, select
+from horn.language.names import ONE_NUMBER
+from horn.language.references import wrap
+from horn.language.scope import Scope
+from horn.language.source import Source, source_of
+from horn.language.statements import Statements
+
+#: Functions that are operations: those of horn.math, and their twins in Python's math.
+MATH: dict[Any, str] = {
+    getattr(horn_math, name): name
+    for name in horn_math.OPS
+    if hasattr(horn_math, name) and inspect.isfunction(getattr(horn_math, name))
+}
+MATH |= {horn_math.abs_: "abs", horn_math.pow_: "pow", python_math.fabs: "abs"}
+MATH |= {
+    getattr(python_math, name): name
+    for name in (
+        *("exp", "log", "sqrt", "tanh", "sin", "cos", "floor", "log1p", "expm1", "pow", "erf"),
+        *("erfc", "atan", "atan2"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Functions:
+    """Calls of functions, built-in or written by the user."""
+
+    scope: Scope
+    statements: Statements
+
+    def call(self, function: types.FunctionType, args: list[Any], node: ast.AST | None) -> Any:
+        """Run a function's body in place of the call."""
+        scope = self.scope
+        if len(scope.sources) > 40:
+            assert node is not None
+            scope.fail(
+                node, f"{function.__name__} calls itself; the neuron language has no recursion"
+            )
+        if function.__name__ == "<lambda>":
+            return self.trace(function, args, node)
+        try:
+            source = source_of(function)
+        except CompileError as error:
+            if node is None:
+                raise
+            scope.fail(node, str(error))
+        assert isinstance(source.tree, ast.FunctionDef)
+        names = self.bind(source, args, node)
+        outer, path, call_sites = scope.frame, scope.path, scope.call_sites
+        if node is not None:
+            scope.call_sites = (*call_sites, scope.source.place(node))
+        scope.sources.append(source)
+        scope.frame = outer.copy()
+        scope.frame.names, scope.frame.returned, scope.frame.done = names, None, False
+        self.statements.block(source.tree.body)
+        scope.join()
+        inner = scope.frame
+        scope.frame, scope.path, scope.call_sites = outer, path, call_sites
+        scope.sources.pop()
+        for what in ("states", "fed", "delta", "pushed", "loop_push", "parameters", "read"):
+            setattr(outer, what, getattr(inner, what))
+        return inner.returned
+
+    def bind(self, source: Source, args: list[Any], node: ast.AST | None) -> dict[str, Any]:
+        tree = source.tree
+        a = tree.args
+        if a.vararg or a.kwarg or a.kwonlyargs:
+            raise source.error(tree, "helper functions of a neuron take plain arguments only")
+        names = [x.arg for x in (*a.posonlyargs, *a.args)]
+        defaults = source.function.__defaults__ or ()
+        if not len(names) - len(defaults) <= len(args) <= len(names):
+            plural = "" if len(names) == 1 else "s"
+            problem = f"{source.where} takes {len(names)} argument{plural}, got {len(args)}"
+            if node is not None:
+                self.scope.fail(node, problem)
+            if self.scope.kind in ("forward", "backward"):
+                problem = f"write it as  def {self.scope.kind}(self, messages):"
+            raise source.error(tree, problem)
+        missing = [wrap(d) for d in defaults[len(defaults) - (len(names) - len(args)) :]]
+        return dict(zip(names, [*args, *missing][: len(names)], strict=True))
+
+    def call_any(self, function: Callable[..., Any], args: list[Any], node: ast.AST | None) -> Any:
+        """Call a built-in function of horn.math, a user's function, or anything callable with
+        nodes.
+        """
+        if hashable(function) and function in MATH:
+            return self.math(MATH[function], args, node)
+        if isinstance(function, types.FunctionType):
+            return self.call(function, args, node)
+        return self.trace(function, args, node)
+
+    def math(self, name: str, args: list[Any], node: ast.AST | None) -> Node:
+        if len(args) != horn_math.OPS[name]:
+            assert node is not None
+            n = horn_math.OPS[name]
+            self.scope.fail(node, f"{name} takes {n} argument{'s' * (n > 1)}, got {len(args)}")
+        nodes = [self.scope.number(a, node) if node is not None else a for a in args]
+        if name == "where":
+            return select(ir.truth(nodes[0]), nodes[1], nodes[2])
+        return ir.make(Op(name), *nodes)
+
+    def trace(self, function: Callable[..., Any], args: list[Any], node: ast.AST | None) -> Any:
+        """A lambda: its text is hard to find, so it is called with nodes."""
+        called = function
+        if isinstance(function, types.FunctionType) and "len" not in function.__globals__:
+            seen = {**function.__globals__, "len": self.length}  # Python's would want an int
+            called = types.FunctionType(
+                function.__code__, seen, function.__name__, function.__defaults__,
+                function.__closure__,
+            )  # fmt: skip
+        try:
+            found = wrap(called(*args))
+            if self.scope.context is not None and isinstance(found, Node) and _is_layerwide(found):
+                raise CompileError(ONE_NUMBER)
+            return found
+        except CompileError as error:
+            if node is None or error.file:
+                raise
+            self.scope.fail(node, error.problem)
+
+    def length(self, value: Any) -> Any:
+        """``len`` as a lambda sees it."""
+        if not isinstance(value, Node):
+            return len(value)
+        if self.scope.context is not None:
+            raise CompileError("len of one number; in an interlayer write len(output)")
+        return ir.Scalar("layer_size")
+
+
+def _is_layerwide(node: Node) -> bool:
+    return any(n.op is Op.REDUCE and n.value[1] == "o" for n in ir.walk(node))
+
+
+def hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,225 @@
+"""Loops over messages: run once, with a symbolic message.
+
+Each variable that the loop carries from message to message must turn out to be a monoid (sum,
+product, max, min, any, all): that proves that the order of messages cannot matter.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from horn.language import ir
+from horn.language.expressions import Expressions
+from horn.language.ir import Node, Op, const, leaf, reduce, select
+from horn.language.monoids import peel
+from horn.language.names import Names
+from horn.language.references import MessageRef, MessagesRef, Unset
+from horn.language.scope import Scope
+from horn.language.sequences import Sequences
+
+
+@dataclass(frozen=True)
+class MessageLoops:
+    """``for m in messages``, and reductions of comprehensions."""
+
+    scope: Scope
+    expressions: Expressions
+    names: Names
+    sequences: Sequences
+
+    def run(self, node: ast.For, iterated: Any, body: Callable[[], None]) -> None:
+        """A loop over what is ``iterated``, and what its variables hold after it."""
+        if self.scope.in_loop and isinstance(iterated, MessagesRef):
+            self.scope.fail(
+                node,
+                "a loop inside the loop over messages is not in the neuron language: a "
+                "neuron sees one message at a time",
+            )
+        if not isinstance(iterated, MessagesRef):
+            self.scope.fail(
+                node.iter,
+                "a neuron loops over its messages (for m in messages) and over constants (for k in "
+                f"range(3)), not over {ast.unparse(node.iter)!r}",
+            )
+        if node.orelse:
+            self.scope.fail(node.orelse[0], "else after a loop is not in the neuron language")
+        if not isinstance(node.target, ast.Name):
+            self.scope.fail(node.target, "the loop variable is one name: for m in messages")
+        places = _assigned(node.body)
+        frame = self.scope.frame
+        frame.read = (*frame.read, self.scope.path)
+        before = dict(frame.names)
+        carried = {  # the variable of a loop over constants begins anew
+            name
+            for name, place in places.items()
+            if isinstance(before.get(name), Node) and not isinstance(place, ast.For)
+        }
+        for name in places:
+            if name in carried:
+                # The axes of a carried value are not known yet: it may be anything that the loop
+                # makes of it.
+                frame.names[name] = leaf(Op.CARRY, ir.union("boi"), name)
+            else:
+                frame.names.pop(name, None)
+        frame.names[node.target.id] = MessageRef()
+        outer_push, frame.pushed = frame.pushed, None
+        self.scope.in_loop, self.scope.loop_depth = True, len(self.scope.sources)
+        body()
+        self.scope.in_loop = False
+        frame = self.scope.frame
+        if isinstance(frame.pushed, Unset):
+            self.scope.fail(
+                self.scope.push_place or node,
+                f"{frame.pushed.why}; push exactly once per message on every path of the loop",
+            )
+        if frame.pushed is not None:
+            if frame.loop_push is not None:
+                self.scope.fail(
+                    self.scope.push_place or node,
+                    "push is called in two loops; push exactly once per message",
+                )
+            self.no_carry(frame.pushed, self.scope.push_place or node, "push")
+            frame.loop_push = frame.pushed
+        frame.pushed = outer_push
+        after = dict(frame.names)
+        frame.names[node.target.id] = Unset(
+            f"{node.target.id!r} is the message of a loop that is over; read its fields inside "
+            "the loop"
+        )
+        for name, place in places.items():
+            value = after.get(name)
+            if name in carried and not isinstance(value, Node):
+                self.scope.fail(place, f"{name!r} is not a number after the loop")
+            # A temporary of the loop, perhaps with the name of something before it.
+            me = leaf(Op.CARRY, "boi", name)
+            if not isinstance(value, Node) or name not in carried or not _has(value, me):
+                frame.names[name] = Unset(
+                    f"{name!r} holds what the last message left, which depends on the order "
+                    "of messages; start it before the loop and add to it, or use it inside the "
+                    "loop only, and give what you need after the loop another name"
+                )
+                continue
+            frame.names[name] = self.carried(name, before[name], value, place)
+
+    def carried(self, name: str, start: Node, value: Node, place: ast.AST) -> Node:
+        """What a variable holds after the loop, if its message-by-message change is a monoid."""
+        me = leaf(Op.CARRY, "boi", name)
+        if value is me:
+            return start
+        for monoid in ("sum", "prod", "max", "min", "any", "all"):
+            element = peel(value, me, monoid)
+            if element is not None and not ir.contains(element, Op.CARRY):
+                return ir.combine(monoid, start, reduce(monoid, "i", element))
+        for monoid in ("max", "min"):
+            if peel(value, me, monoid, lax=True) is not None:
+                self.scope.fail(
+                    place,
+                    f"{name!r} keeps the last of equal messages, so its gradient depends on their "
+                    f"order; keep the first: compare with {'>' if monoid == 'max' else '<'}, or "
+                    f"put it first, as in {monoid}({name}, ...)",
+                )
+        others = sorted({n.value for n in ir.walk(value) if n.op is Op.CARRY} - {name})
+        also = (
+            f" (it also uses {', '.join(map(repr, others))}, which changes from message to message)"
+            if others
+            else ""
+        )
+        self.scope.fail(
+            place,
+            f"{name!r} depends on the order of messages{also}: from one message to "
+            "the next a variable may be summed (+=), multiplied (*=), or "
+            f"taken the max, min, any or all of, and nothing else",
+        )
+
+    def no_carry(self, value: Node, node: ast.AST, what: str) -> None:
+        for n in ir.walk(value):
+            if n.op is Op.CARRY:
+                self.scope.fail(
+                    node,
+                    f"{what} uses {n.value!r} while it is still being summed up, so it "
+                    "depends on the order of messages; use it after the loop, in a second "
+                    "loop",
+                )
+
+    def reduction(
+        self, loops: Sequence[ast.comprehension], node: ast.GeneratorExp | ast.ListComp, monoid: str
+    ) -> tuple[Node, Node]:
+        """The reduction of a generator over messages, and whether it meets none. ``loops``: those
+        of the generator from one of them on.
+        """
+        identity = ir.IDENTITY[monoid]
+        if not loops:
+            element = self.expressions.number(node.elt)
+            return ir.truth(element) if monoid in ("any", "all") else element, const(0.0)
+        comp, names = loops[0], dict(self.scope.frame.names)
+        iterated = self.expressions.value(comp.iter)
+        items = self.sequences.rounds(iterated, comp.iter)
+
+        def one() -> tuple[Node, Node | None]:
+            """An element, and where there is one: None for everywhere."""
+            keep: Node | None = None
+            for test in comp.ifs:
+                c = self.expressions.condition(test)
+                keep = c if keep is None else ir.make(Op.AND, keep, c)
+            element, empty = self.reduction(loops[1:], node, monoid)
+            if not ir.is_const(empty, 0.0):
+                some = ir.make(Op.NOT, empty)
+                keep = some if keep is None else ir.make(Op.AND, keep, some)
+            if keep is not None:
+                element = select(keep, element, const(identity))
+            return element, keep
+
+        if items is not None:
+            result, empty = const(identity), const(1.0)
+            for item in items:
+                self.names.assign(comp.target, item, comp.target)
+                element, keep = one()
+                result = ir.combine(monoid, result, element)
+                no = const(0.0) if keep is None else ir.make(Op.NOT, keep)
+                empty = ir.make(Op.AND, empty, no)
+            self.scope.frame.names = names
+            return result, empty
+        if not isinstance(iterated, MessagesRef):
+            self.scope.fail(
+                comp.iter,
+                "a neuron loops over its messages and over constants (range(3), a tuple), not "
+                f"over {ast.unparse(comp.iter)!r}",
+            )
+        if self.scope.in_loop:
+            self.scope.fail(
+                node,
+                "a loop inside the loop over messages is not in the neuron language: "
+                "compute it before, in a loop of its own",
+            )
+        if not isinstance(comp.target, ast.Name):
+            self.scope.fail(comp.target, "the loop variable is one name: for m in messages")
+        self.scope.frame.read = (*self.scope.frame.read, self.scope.path)
+        self.scope.frame.names[comp.target.id] = MessageRef()
+        self.scope.in_loop, self.scope.loop_depth = True, len(self.scope.sources)
+        element, keep = one()
+        self.scope.in_loop = False
+        self.scope.frame.names = names
+        if keep is None:
+            return reduce(monoid, "i", element), ir.make(Op.EQ, leaf(Op.COUNT, "o"), const(0.0))
+        return reduce(monoid, "i", element), ir.make(Op.NOT, reduce("any", "i", keep))
+
+
+def _has(root: Node, node: Node) -> bool:
+    return any(n is node for n in ir.walk(root))
+
+
+def _assigned(body: Sequence[ast.stmt]) -> dict[str, ast.AST]:
+    """The variables that a loop body sets, with the last place of each."""
+    found: dict[str, ast.AST] = {}
+    for statement in body:
+        for n in ast.walk(statement):
+            targets = n.targets if isinstance(n, ast.Assign) else []
+            if isinstance(n, (ast.AugAssign, ast.AnnAssign, ast.For)):
+                targets = [n.target]
+            for name in (part for target in targets for part in ast.walk(target)):
+                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                    found[name.id] = n
+    return found

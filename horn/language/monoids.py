@@ -1,0 +1,65 @@
+"""Which monoid a variable of a loop over messages is: what one message adds to it."""
+
+from __future__ import annotations
+
+from horn.language import ir
+from horn.language.ir import Node, Op, const, select
+
+_OR_EQUAL = {Op.GT: Op.GE, Op.LT: Op.LE, Op.GE: Op.GT, Op.LE: Op.LT}
+_MIRROR = {Op.GT: Op.LT, Op.LT: Op.GT, Op.GE: Op.LE, Op.LE: Op.GE}
+
+
+def peel(value: Node, me: Node, monoid: str, lax: bool = False) -> Node | None:
+    """The element e if value is (me (+) e) for this monoid, under any selects; else None.
+
+    Of equals max and min keep the first, to which the gradient goes; if lax also the last.
+    """
+    found: dict[Node, Node | None] = {}  # of what is carried from message to message
+    for node in ir.walk(value):
+        if node is me:
+            found[node] = const(ir.IDENTITY[monoid])
+        elif node.op is Op.CARRY or any(a in found for a in node.args):
+            found[node] = _peeled(node, me, monoid, lax, found)
+    return found.get(value)
+
+
+def _peeled(
+    value: Node, me: Node, monoid: str, lax: bool, found: dict[Node, Node | None]
+) -> Node | None:
+    """``peel`` of a node, where those of its arguments are known; others are not carried."""
+    if value.op is Op.SELECT:
+        c, a, b = value.args
+        if c not in found:
+            left, right = found.get(a), found.get(b)
+            return None if left is None or right is None else select(c, left, right)
+        # if v > best: best = v
+        if monoid in ("max", "min"):
+            better, worse = (Op.GT, Op.LE) if monoid == "max" else (Op.LT, Op.GE)
+            for new, old, op in ((a, b, better), (b, a, worse)):
+                ops = (op, _OR_EQUAL[op]) if lax else (op,)
+                if old is me and c.op in ops and c.args == (new, me):
+                    return new
+                if old is me and _MIRROR.get(c.op) in ops and c.args == (me, new):
+                    return new
+        return None
+    if monoid == "sum" and value.op is Op.SUB:
+        left = found.get(value.args[0])
+        return None if left is None or value.args[1] in found else left - value.args[1]
+    if monoid == "prod" and value.op is Op.DIV:
+        left = found.get(value.args[0])
+        return None if left is None or value.args[1] in found else left / value.args[1]
+    if monoid == "prod" and value.op is Op.NEG:
+        inner = found[value.args[0]]
+        return None if inner is None else -inner
+    if monoid in ("any", "all") and value.op is Op.NE:
+        for a, b in (value.args, value.args[::-1]):
+            if ir.is_const(b, 0.0):
+                return found.get(a)
+    if value.op is ir.COMBINE[monoid]:
+        a, b = value.args
+        first_only = monoid in ("max", "min") and not lax
+        for mine, other in ((a, b),) if first_only else ((a, b), (b, a)):
+            if mine in found and other not in found:
+                inner = found[mine]
+                return None if inner is None else ir.combine(monoid, inner, other)
+    return None

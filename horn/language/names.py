@@ -1,0 +1,244 @@
+"""Names and attributes: what they stand for, and what may be assigned to them."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import types
+from dataclasses import dataclass
+from typing import Any
+
+from horn import math as horn_math
+from horn.language import ir
+from horn.language.expressions import Expressions
+from horn.language.ir import Node, Op, const, leaf
+from horn.language.references import (
+    ActivationRef,
+    AggregateRef,
+    MessageRef,
+    MessagesRef,
+    MethodRef,
+    SelfRef,
+    Unset,
+    Word,
+    wrap,
+)
+from horn.language.scope import Scope
+from horn.language.source import suggest
+from horn.neuron import DRAWS, MESSAGE_FIELDS, READABLE, Parameter, State
+
+_MISSING = object()
+ONE_NUMBER = (
+    "a neuron has one number here; sum(), max() and the like over a whole layer are for "
+    "interlayers and losses"
+)
+LAYER_WORDS = ("sum", "max", "min", "mean", "prod")
+_FIELDS = {
+    "input": (Op.INPUT, "bi"),
+    "weight": (Op.WEIGHT, "oi"),
+    "previous_update": (Op.PREVIOUS, "oi"),
+    "index": (Op.PLACE, "oi"),
+    "delta": (Op.DELTA, "bi"),
+    "gradient": (Op.GRADIENT, "boi"),
+}
+
+
+@dataclass(frozen=True)
+class Names:
+    """Constants, names and attributes in expressions, and assignments."""
+
+    scope: Scope
+    expressions: Expressions
+
+    def __post_init__(self) -> None:
+        self.expressions.rules |= {
+            ast.Constant: self.constant, ast.Name: self.name, ast.Attribute: self.attribute
+        }  # fmt: skip
+
+    def constant(self, node: ast.Constant) -> Any:
+        if isinstance(node.value, complex):
+            self.scope.fail(
+                node,
+                f"{ast.unparse(node)} is no number of the neuron language: a neuron computes with "
+                "real numbers; keep the two parts in two variables",
+            )
+        return wrap(node.value)
+
+    def name(self, node: ast.Name) -> Any:
+        if node.id in self.scope.frame.names:
+            value = self.scope.frame.names[node.id]
+            if isinstance(value, Unset):
+                self.scope.fail(node, value.why)
+            if value is not None:
+                return value
+        function = self.scope.source.function
+        closure = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
+        for space in (closure, function.__globals__, vars(builtins)):
+            if node.id in space:
+                return wrap(space[node.id])
+        known = [*self.scope.frame.names, *function.__globals__]
+        hint = suggest(node.id, [k for k in known if not k.startswith("__")])
+        remedy = f"; {hint.rstrip()}" if hint else ", set it before it is used"
+        self.scope.fail(node, f"{node.id!r} is not defined here{remedy}")
+
+    def attribute(self, node: ast.Attribute) -> Any:
+        value, name = self.expressions.value(node.value), node.attr
+        if isinstance(value, SelfRef):
+            return self.self_attribute(node, name)
+        if isinstance(value, MessageRef):
+            return self.field(node, name)
+        if isinstance(value, ActivationRef):
+            if name in ("derivative", "derivative_at"):
+                return ActivationRef(name)
+            self.scope.fail(
+                node,
+                f"self.activation has no {name!r}; "
+                f"{suggest(name, ['derivative', 'derivative_at'])}"
+                "it offers derivative(y) and derivative_at(z)",
+            )
+        if isinstance(value, MessagesRef):
+            self.scope.fail(
+                node,
+                f"messages has no {name!r}: loop over it (for m in messages), or ask len(messages)",
+            )
+        if isinstance(value, Node):
+            if self.scope.context is None and name in LAYER_WORDS:
+                return AggregateRef(value, name)
+            of = f"; {ONE_NUMBER}" if name in LAYER_WORDS else ""
+            self.scope.fail(node, f"a number has no {name!r}{of}")
+        if isinstance(value, (types.ModuleType, type)) or hasattr(value, "__dict__"):
+            try:
+                return wrap(getattr(value, name))
+            except AttributeError:
+                is_of_math = name in horn_math.OPS and hasattr(horn_math, name)
+                hint = f"write horn.math.{name}" if is_of_math else suggest(name, dir(value))
+                problem = f"{ast.unparse(node.value)} has no {name!r}; {hint}"
+                self.scope.fail(node, problem.rstrip("; "))
+        self.scope.fail(node, f"{ast.unparse(node)!r} is not in the neuron language")
+
+    def self_attribute(self, node: ast.Attribute, name: str) -> Any:
+        assert self.scope.context is not None
+        context, cls = self.scope.context, self.scope.context.cls
+        if name == "activation":
+            return ActivationRef()
+        if name == "output":
+            if self.scope.kind == "backward":
+                return leaf(Op.OUTPUT, "bo")
+            if isinstance(self.scope.frame.fed, Node):
+                return self.scope.frame.fed
+            self.scope.fail(node, "self.output is read before self.feedforward(...) has set it")
+        if name == "training":
+            return const(float(context.training))
+        if name in ("iteration", "learning_rate"):
+            return ir.Scalar(name)
+        if name == "layer_index":
+            return const(float(context.layer_index))
+        if name == "index":
+            return leaf(Op.INDEX, "o")
+        if name in ("feedforward", "backpropagate", "push", *DRAWS):
+            return Word(name)
+        found = inspect.getattr_static(cls, name, _MISSING)
+        if type(found) is State:
+            return self.scope.frame.states.get(name, leaf(Op.STATE, "bo", name))
+        if type(found) is Parameter:
+            return leaf(Op.PARAM, "o", name)
+        if isinstance(found, staticmethod):
+            return found.__func__
+        if isinstance(found, types.FunctionType):
+            return MethodRef(found)
+        if found is None:
+            self.scope.fail(node, f"self.{name} is None; give {cls.__name__}.{name} a number")
+        if found is not _MISSING:
+            return wrap(getattr(cls, name))
+        known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")]
+        known += READABLE
+        self.scope.fail(
+            node,
+            f"{cls.__name__} has no {name!r}; {suggest(name, known)}declare it in "
+            f"the class: a constant ({name} = 1.0), horn.Parameter or horn.State",
+        )
+
+    def field(self, node: ast.Attribute, name: str) -> Any:
+        fields = self.scope.fields()
+        if name in ("normal", "uniform"):
+            return Word(name, "message")
+        if name not in fields:
+            if self.scope.kind == "backward" and name == "input":
+                self.scope.fail(
+                    node,
+                    "in backward a message has no 'input': what this neuron sent is "
+                    "self.output. Fields: " + ", ".join(fields),
+                )
+            if self.scope.kind == "forward" and name in MESSAGE_FIELDS["backward"]:
+                self.scope.fail(
+                    node,
+                    f"in forward a message has no {name!r} yet: it comes in backward. "
+                    f"Fields: {', '.join(fields)}",
+                )
+            self.scope.fail(
+                node,
+                f"message has no field {name!r}. {suggest(name, fields).capitalize()}Fields:"
+                f" {', '.join(fields)}",
+            )
+        self.scope.uses_delta |= name == "delta"
+        return leaf(*_FIELDS[name])
+
+    def assign(self, target: ast.expr, value: Any, node: ast.AST) -> None:
+        if isinstance(target, ast.Name):
+            if value is None:
+                given = getattr(node, "value", None)
+                if isinstance(given, ast.Constant) and given.value is None:
+                    self.scope.fail(
+                        given,
+                        f"None is no number; start {target.id!r} with one: 0.0 for a sum, "
+                        "-math.inf for the largest, math.inf for the smallest",
+                    )
+                self.scope.fail(node, "this call returns nothing")
+            self.scope.frame.names[target.id] = value
+        elif isinstance(target, ast.Attribute) and isinstance(
+            self.expressions.value(target.value), SelfRef
+        ):
+            self.assign_attribute(target, value)
+        elif (
+            isinstance(target, ast.Tuple)
+            and isinstance(value, tuple)
+            and len(value) == len(target.elts)
+        ):
+            for t, v in zip(target.elts, value, strict=True):
+                self.assign(t, wrap(v), node)
+        else:
+            self.scope.fail(
+                target,
+                f"{ast.unparse(target)!r} cannot be assigned in a neuron; assign a "
+                "variable or a State of self",
+            )
+
+    def assign_attribute(self, target: ast.Attribute, value: Any) -> None:
+        assert self.scope.context is not None
+        name, cls = target.attr, self.scope.context.cls
+        found = inspect.getattr_static(cls, name, None)
+        if type(found) is State:
+            if self.scope.in_loop:
+                self.scope.fail(
+                    target,
+                    f"self.{name} is set inside the loop over messages, so its value depends"
+                    " on their order; sum up in a variable and set it after the loop",
+                )
+            self.scope.frame.states[name] = self.scope.number(value, target)
+        elif type(found) is Parameter:
+            self.scope.fail(
+                target,
+                f"self.{name} is a Parameter: it is learned, not assigned; for a value that you "
+                f"set yourself declare  {name} = horn.State(0.0)",
+            )
+        elif name in READABLE:
+            word = "call self.feedforward(value)" if name == "output" else "it is read-only"
+            self.scope.fail(target, f"self.{name} cannot be assigned: {word}")
+        else:
+            self.scope.fail(
+                target,
+                f"self.{name} is not declared; a value that a neuron keeps is a State: "
+                f"write  {name} = horn.State(0.0)  in {cls.__name__}, or use a plain "
+                "variable",
+            )

@@ -1,0 +1,146 @@
+"""Operators: arithmetic, comparisons, and, or, not, if-else."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Any
+
+from horn.language import ir
+from horn.language.expressions import Expressions
+from horn.language.ir import Node, Op, const, select
+from horn.language.scope import Scope
+
+BINARY = {
+    ast.Add: Op.ADD, ast.Sub: Op.SUB, ast.Mult: Op.MUL, ast.Div: Op.DIV, ast.Pow: Op.POW,
+    ast.FloorDiv: Op.FLOORDIV, ast.Mod: Op.MOD,
+}  # fmt: skip
+_COMPARE = {
+    ast.Lt: Op.LT, ast.LtE: Op.LE, ast.Gt: Op.GT, ast.GtE: Op.GE, ast.Eq: Op.EQ, ast.NotEq: Op.NE
+}  # fmt: skip
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.BitAnd: "write and",
+    ast.BitOr: "write or",
+    ast.MatMult: "a neuron has no matrices: write sum(m.input * m.weight for m in messages)",
+}
+
+
+def instead_of(op: ast.operator) -> str:
+    """The end of a complaint about an operator: which there are, and what to write."""
+    remedy = _OPERATORS.get(type(op))
+    return "+ - * / // % ** are)" + (f"; {remedy}" if remedy else "")
+
+
+def _is_condition(node: Node) -> bool:
+    """Whether it is true or false, as far as a loop's own variables tell before the loop ends."""
+    is_reduced = node.op is Op.REDUCE and node.value[0] in ("any", "all")
+    is_flag = node.op is Op.CONST and node.value in (0.0, 1.0)
+    return node.op in ir.BOOLEAN or is_reduced or is_flag or ir.contains(node, Op.CARRY)
+
+
+@dataclass(frozen=True)
+class Operators:
+    """Expressions of operators."""
+
+    scope: Scope
+    expressions: Expressions
+
+    def __post_init__(self) -> None:
+        self.expressions.rules |= {
+            ast.BinOp: self.arithmetic, ast.UnaryOp: self.unary, ast.Compare: self.comparison,
+            ast.BoolOp: self.and_or, ast.IfExp: self.if_else,
+        }  # fmt: skip
+
+    def arithmetic(self, node: ast.BinOp) -> Any:
+        chain: list[tuple[Op, ast.BinOp]] = []  # a + b + c + ... leans to the left, however long
+        inner: ast.expr = node
+        while isinstance(inner, ast.BinOp):
+            op = BINARY.get(type(inner.op))
+            if op is None:
+                self.scope.fail(
+                    inner,
+                    f"the operator in {ast.unparse(inner)!r} is not in the neuron language "
+                    f"({instead_of(inner.op)}",
+                )
+            chain.append((op, inner))
+            inner = inner.left
+        value = self.expressions.value(inner)
+        for op, part in reversed(chain):
+            left = self.scope.number(value, part.left)
+            value = ir.make(op, left, self.expressions.number(part.right))
+        return value
+
+    def unary(self, node: ast.UnaryOp) -> Any:
+        value = self.expressions.number(node.operand)
+        if isinstance(node.op, ast.USub):
+            return ir.make(Op.NEG, value)
+        if isinstance(node.op, ast.Not):
+            return ir.make(Op.NOT, ir.truth(value))
+        if isinstance(node.op, ast.UAdd):
+            return value
+        self.scope.fail(node, "~ is not in the neuron language; use not")
+
+    def comparison(self, node: ast.Compare) -> Any:
+        result: Node | None = None
+        left, where = self.expressions.value(node.left), node.left
+        for op, right_node in zip(node.ops, node.comparators, strict=True):
+            right = self.expressions.later(result, True, right_node)
+            if isinstance(left, str) and isinstance(right, str) and type(op) in (ast.Eq, ast.NotEq):
+                test = const(float((left == right) is isinstance(op, ast.Eq)))
+            else:
+                if type(op) not in _COMPARE:
+                    self.scope.fail(
+                        node,
+                        f"{ast.unparse(node)!r}: 'in' and 'is' are not in the neuron language (<"
+                        " <= > >= == != are)",
+                    )
+                test = ir.make(
+                    _COMPARE[type(op)],
+                    self.scope.number(left, where),
+                    self.scope.number(right, right_node),
+                )
+            result = test if result is None else ir.make(Op.AND, result, test)
+            left, where = right, right_node
+        return result
+
+    def and_or(self, node: ast.BoolOp) -> Any:
+        """As in Python the value is that of the operand which decides, be it a number: only where
+        all are conditions it is one, too.
+        """
+        is_or = isinstance(node.op, ast.Or)
+        first, *rest = node.values
+        result = self.expressions.number(first)
+        for where, part in zip(node.values, rest, strict=False):
+            if result.op is Op.CONST:
+                if bool(result.value) == is_or:
+                    return result  # the rest is not evaluated
+                result = self.expressions.number(part)
+                continue
+            value = self.scope.number(self.expressions.later(result, not is_or, part), part)
+            if _is_condition(result) and _is_condition(value):
+                op = Op.OR if is_or else Op.AND
+                result = ir.make(op, ir.truth(result), ir.truth(value))
+                continue
+            for x, text in ((result, where), (value, part)):
+                if ir.contains(result, Op.CARRY) or ir.contains(value, Op.CARRY):
+                    if not _is_condition(x):
+                        self.scope.fail(
+                            text,
+                            f"{ast.unparse(node)!r} would keep the first of the messages that "
+                            f"decides, but they come in no order; {ast.unparse(text)!r} is a "
+                            f"number: write {ast.unparse(text)} != 0",
+                        )
+            result = select(result, *((result, value) if is_or else (value, result)))
+        return result
+
+    def if_else(self, node: ast.IfExp) -> Any:
+        c = self.expressions.condition(node.test)
+        if c.op is Op.CONST:
+            return self.expressions.value(node.body if c.value else node.orelse)
+        a, b = self.scope.branch(
+            c,
+            lambda: self.expressions.value(node.body),
+            lambda: self.expressions.value(node.orelse),
+            node,
+        )
+        return select(c, self.scope.number(a, node.body), self.scope.number(b, node.orelse))

@@ -1,0 +1,69 @@
+"""What a name can stand for while a neuron's code is run symbolically, besides numbers."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import Any
+
+from horn.language.ir import Node, const
+
+
+class SelfRef:
+    """``self``."""
+
+
+class MessagesRef:
+    """The messages, not yet looped over."""
+
+
+@dataclass(frozen=True)
+class MessageRef:
+    """The message of the loop being read."""
+
+
+@dataclass(frozen=True)
+class MethodRef:
+    """A method of the neuron, bound."""
+
+    function: types.FunctionType
+
+
+@dataclass(frozen=True)
+class Word:
+    """One of the neuron's words (feedforward, push, ...), or a method of a message, called next."""
+
+    name: str
+    of: str = "self"
+
+
+@dataclass(frozen=True)
+class ActivationRef:
+    """``self.activation``, or a part of it."""
+
+    part: str = "f"
+
+
+@dataclass(frozen=True)
+class AggregateRef:
+    """``output.sum`` in an interlayer function."""
+
+    node: Node
+    name: str
+
+
+@dataclass(frozen=True)
+class Unset:
+    """A variable without a usable value, and why."""
+
+    why: str
+
+
+def wrap(value: Any) -> Any:
+    """A Python value as the run sees it: numbers become constants."""
+    if getattr(value, "shape", None) == ():
+        return const(float(value))
+    is_plain = not isinstance(value, (str, Node, type)) and not hasattr(value, "shape")
+    if isinstance(value, bool) or (is_plain and hasattr(value, "__float__")):
+        return const(float(value))
+    return value

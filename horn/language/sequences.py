@@ -1,0 +1,103 @@
+"""What is known before the run and has elements: tuples, lists, ranges of constants."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from horn.language.expressions import Expressions
+from horn.language.ir import Op
+from horn.language.names import Names
+from horn.language.references import MessagesRef, wrap
+from horn.language.scope import Scope
+
+#: Rounds of the loops over constants of one method: each becomes operations of its own.
+MAX_ROUNDS = 1000
+
+
+class Sequences:
+    """Tuples, lists and what is made of their elements, one by one."""
+
+    def __init__(self, scope: Scope, expressions: Expressions, names: Names) -> None:
+        self.scope, self.expressions, self.names = scope, expressions, names
+        self.n_rounds = 0
+        expressions.rules |= {
+            ast.Tuple: self.literal, ast.List: self.literal, ast.Subscript: self.subscript,
+            ast.ListComp: self.comprehension, ast.GeneratorExp: self.comprehension,
+        }  # fmt: skip
+
+    def literal(self, node: ast.Tuple | ast.List) -> Any:
+        return tuple(self.expressions.value(e) for e in node.elts)
+
+    def comprehension(self, node: ast.ListComp | ast.GeneratorExp) -> Any:
+        first = node.generators[0]
+        if len(node.generators) == 1 and not first.ifs:
+            items = self.rounds(self.expressions.value(first.iter), first.iter)
+            if items is not None:
+                return tuple(self.bound(first.target, item, node.elt) for item in items)
+        self.scope.fail(
+            node,
+            f"{ast.unparse(node)!r}: a neuron keeps no list of its messages; reduce them at once: "
+            "sum, max, min, any or all of ... for m in messages",
+        )
+
+    def subscript(self, node: ast.Subscript) -> Any:
+        value = self.expressions.value(node.value)
+        if isinstance(value, MessagesRef):
+            self.scope.fail(
+                node,
+                "a neuron sees one message at a time and in no fixed order; loop over "
+                "them (for m in messages) instead of indexing",
+            )
+        items = self.elements(value)
+        if items is not None and not isinstance(node.slice, ast.Slice):
+            index = self.whole(self.expressions.value(node.slice), node.slice, "an index")
+            if not -len(items) <= index < len(items):
+                self.scope.fail(node, f"{ast.unparse(node)!r}: there are {len(items)}, got {index}")
+            return items[index]
+        self.scope.fail(
+            node,
+            f"{ast.unparse(node)!r}: indexing is not in the neuron language, but of a tuple of "
+            "constants",
+        )
+
+    def elements(self, value: Any) -> list[Any] | None:
+        """The elements of what is known when the neuron is compiled: a tuple, a list, a range."""
+        if hasattr(value, "shape") and hasattr(value, "tolist"):
+            value = value.tolist()
+        if not isinstance(value, (tuple, list, range)):
+            return None
+        return [wrap(each) for each in value]
+
+    def rounds(self, value: Any, node: ast.AST) -> list[Any] | None:
+        """The elements that a loop over constants goes through; each is a round of its own."""
+        found = self.elements(value)
+        if found is not None:
+            self.n_rounds += len(found)
+            if self.n_rounds > MAX_ROUNDS:
+                self.scope.fail(
+                    node,
+                    f"loops over constants are written out, round by round, and these are "
+                    f"{self.n_rounds} rounds; a neuron may have {MAX_ROUNDS}",
+                )
+        return found
+
+    def whole(self, value: Any, node: ast.AST, what: str) -> int:
+        """A whole number that is known when the neuron is compiled."""
+        number = self.scope.number(value, node)
+        if number.op is not Op.CONST or number.value != int(number.value):
+            self.scope.fail(
+                node,
+                f"{what} takes whole numbers that are known before the run, not "
+                f"{ast.unparse(node)!r}: write a number, a constant of the class, or len of a "
+                "tuple",
+            )
+        return int(number.value)
+
+    def bound(self, target: ast.expr, item: Any, element: ast.expr) -> Any:
+        """An element of a comprehension, for one item."""
+        names = dict(self.scope.frame.names)
+        self.names.assign(target, item, target)
+        value = self.expressions.value(element)
+        self.scope.frame.names = names
+        return value

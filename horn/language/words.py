@@ -1,0 +1,180 @@
+"""Calls of a neuron's own words: feedforward, backpropagate, push, and draws."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from horn.language import ir
+from horn.language.expressions import Expressions
+from horn.language.ir import Node, Op, const, leaf, select
+from horn.language.references import Unset, Word
+from horn.language.scope import Scope
+from horn.language.source import suggest
+from horn.neuron import DRAWS, PERIODS, Parameter
+from horn.random import site
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a neuron's words do to the run's scope."""
+
+    scope: Scope
+    expressions: Expressions
+
+    def call(self, word: Word, node: ast.Call) -> Any:
+        if word.name in DRAWS or word.of == "message":
+            return self.draw(word, node)
+        if word.name == "push":
+            return self.push(node)
+        if node.keywords or len(node.args) != 1:
+            self.scope.fail(node, f"self.{word.name} takes one number")
+        arg = node.args[0]
+        if isinstance(
+            arg, ast.IfExp
+        ):  # feed forward on each side: the same meaning, and a dropped side is seen
+            c = self.expressions.condition(arg.test)
+            sides = [
+                ast.copy_location(ast.Call(node.func, [x], []), x) for x in (arg.body, arg.orelse)
+            ]
+            self.scope.branch(
+                c, lambda: self.call(word, sides[0]), lambda: self.call(word, sides[1]), arg
+            )
+            return None
+        kind, slot = ("forward", "fed") if word.name == "feedforward" else ("backward", "delta")
+        if self.scope.kind != kind:
+            self.scope.fail(node, f"self.{word.name} belongs in {kind}, not in {self.scope.kind}")
+        if self.scope.in_loop:
+            self.scope.fail(
+                node,
+                f"self.{word.name} is called inside the loop over messages; call it "
+                "once, after the loop",
+            )
+        value = self.expressions.number(arg)
+        before = getattr(self.scope.frame, slot)
+        if isinstance(before, Unset):
+            self.scope.fail(
+                node,
+                f"self.{word.name} is called a second time here: it was called above already, "
+                f"except {before.why[before.why.rfind('where ') :]}; call it exactly once on every "
+                "path, with else or return",
+            )
+        if before is not None:
+            self.scope.fail(
+                node,
+                f"self.{word.name} is called a second time; call it exactly once on every path",
+            )
+        setattr(self.scope.frame, slot, value)
+        return None
+
+    def push(self, node: ast.Call) -> None:
+        to: str | None = None
+        for keyword in node.keywords:
+            if keyword.arg != "to" or not isinstance(keyword.value, ast.Constant):
+                self.scope.fail(node, 'push takes a number, and to="name" for a Parameter')
+            to = str(keyword.value.value)
+        args = node.args
+        if len(args) == 2 and to is None and isinstance(args[1], ast.Constant):
+            to, args = str(args[1].value), args[:1]
+        if len(args) != 1:
+            self.scope.fail(node, 'push takes a number, and to="name" for a Parameter')
+        value = self.expressions.number(args[0])
+        if to is not None:
+            assert self.scope.context is not None
+            names = [
+                n
+                for n in dir(self.scope.context.cls)
+                if type(inspect.getattr_static(self.scope.context.cls, n)) is Parameter
+            ]
+            if to not in names:
+                self.scope.fail(
+                    node,
+                    f"{self.scope.context.cls.__name__} has no Parameter {to!r}; "
+                    f"{suggest(to, names)}Parameters: {', '.join(names) or 'none'}",
+                )
+            if self.scope.kind == "forward":
+                self.scope.fail(node, f'push(..., to="{to}") belongs in backward')
+            if self.scope.in_loop:
+                self.scope.fail(
+                    node,
+                    f'push(..., to="{to}") stands inside the loop over messages; sum up in a'
+                    " variable and push once after the loop",
+                )
+            if self.scope.frame.parameters.get(to) is not None:
+                self.scope.fail(
+                    node, f'push(..., to="{to}") is called a second time; once on every path'
+                )
+            self.scope.frame.parameters[to] = value
+            return
+        if not self.scope.in_loop:
+            assert self.scope.context is not None
+            self.scope.fail(
+                node,
+                f"{self.scope.context.cls.__name__}.{self.scope.kind} pushes outside the loop over "
+                "messages, once for all synapses. Call self.push(...) once per message,"
+                " inside the loop",
+            )
+        if self.scope.frame.pushed is not None:
+            self.scope.fail(
+                node,
+                "push is called a second time for the same message; push exactly once per message",
+            )
+        self.scope.frame.pushed = value
+        self.scope.push_place = node
+
+    def draw(self, word: Word, node: ast.Call) -> Node:
+        assert self.scope.context is not None
+        arguments: dict[str, Any] = {}
+        order = {"bernoulli": ("p",), "uniform": ("low", "high"), "normal": ("mean", "std")}[
+            word.name
+        ]
+        for name, a in zip((*order, "per"), node.args, strict=False):
+            arguments[name] = a
+        for keyword in node.keywords:
+            if keyword.arg not in (*order, "per"):
+                self.scope.fail(
+                    node, f"{word.name} takes {', '.join(order)} and per; got {keyword.arg!r}"
+                )
+            arguments[keyword.arg] = keyword.value
+        per_node = arguments.pop("per", None)
+        per = "sample" if word.of == "self" else "run"
+        if per_node is not None:
+            per = self.expressions.value(per_node)
+            if per not in PERIODS or (word.of == "message" and per != "run"):
+                allowed = PERIODS if word.of == "self" else ("run",)
+                self.scope.fail(
+                    per_node,
+                    f"per must be one of {', '.join(map(repr, allowed))}, got "
+                    f"{ast.unparse(per_node)}",
+                )
+        defaults = {"low": 0.0, "high": 1.0, "mean": 0.0, "std": 1.0}
+        values = []
+        for name in order:
+            if name in arguments:
+                values.append(self.expressions.number(arguments[name]))
+            elif name in defaults:
+                values.append(const(defaults[name]))
+            else:
+                self.scope.fail(node, f"self.{word.name} needs {name}")
+        number = site((*self.scope.call_sites, self.scope.source.place(node)))
+        if word.of == "message":
+            u = leaf(
+                Op.SYNAPSE_DRAW, "oi", ("normal" if word.name == "normal" else "uniform", number)
+            )
+        else:
+            if self.scope.in_loop:
+                self.scope.fail(
+                    node,
+                    f"self.{word.name} is drawn inside the loop over messages; draw once "
+                    f"before the loop, or m.{'normal' if word.name == 'normal' else 'uniform'}()"
+                    " for a number that belongs to the synapse",
+                )
+            kind = "normal" if word.name == "normal" else "uniform"
+            u = leaf(Op.DRAW, "bo" if per == "sample" else "o", (kind, number, per))
+        if word.name == "bernoulli":
+            return select(ir.make(Op.LT, u, values[0]), const(1.0), const(0.0))
+        if word.name == "uniform":
+            return ir.add(values[0], ir.mul(values[1] - values[0], u))
+        return ir.add(values[0], ir.mul(values[1], u))
