@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-# Open files of a task: for each other that it meets at most (in shared memory that is the first
-# task's number, while it gives out what they have in common), and for everything else.
-FDS_PER_PEER = {"shm": 3, "ipc": 6, "tcp": 6}
-SPARE_FDS = 64
+SPARE_FDS = 64  # open files of a task that have nothing to do with the others
 
 
 @dataclass(frozen=True)
@@ -32,12 +29,12 @@ class Topology:
     def n_ranks(self) -> int:
         return self.n_workers + self.n_servers
 
-    def descriptors(self, scheme: str) -> int:
-        """How many open files a task needs at most. All ranks meet under allreduce or Downpour's
-        messages, else the tasks of a group.
+    def descriptors(self, per_peer: int) -> int:
+        """How many open files a task needs at most (``Transport.fds_per_peer``). All ranks
+        meet under allreduce or Downpour's messages, else the tasks of a group.
         """
         n_met = self.n_ranks if self.n_groups > 1 else self.n_tasks
-        return n_met * FDS_PER_PEER[scheme] + SPARE_FDS
+        return n_met * per_peer + SPARE_FDS
 
     def rank(self, group: int, task: int) -> int:
         later = self.n_servers if group >= self.n_groups else 0

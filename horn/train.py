@@ -48,6 +48,7 @@ from horn.training.identity import identity
 from horn.training.journals import Journals
 from horn.training.loop import Ending, History, Loop
 from horn.training.progress import Lines, Progress
+from horn.transport import between_processes
 
 if TYPE_CHECKING:
     from horn.executor.launch import Site
@@ -501,12 +502,9 @@ def interrupts(asked: threading.Event, is_wanted: bool) -> Iterator[None]:
 
 def _check_group(job: Job, group: _Group, backend: str) -> None:
     """Several tasks can run this job, as it is asked for."""
-    for what, value, known in (
-        ("barrier", group.barrier, ("message", "zookeeper")),
-        ("transport", group.transport, ("shm", "ipc", "tcp")),
-    ):
-        if value not in known:
-            raise JobError(f"{what} is {value!r}; choose one of {', '.join(known)}")
+    if group.barrier not in (known := ("message", "zookeeper")):
+        raise JobError(f"barrier is {group.barrier!r}; choose one of {', '.join(known)}")
+    between_processes(group.transport)
     for what, seconds in (
         ("superstep_timeout", group.superstep_timeout_s),
         ("start_timeout", group.start_timeout_s),

@@ -102,7 +102,7 @@ DEEPER = {
         "every_superstep=False", TRAIN["barrier"].tests,
     ),
     "transport, in a run": (
-        "horn/executor/launch.py", "url = URLS[settings.transport]", 'url = URLS["shm"]',
+        "horn/executor/launch.py", "url = transports.load(settings.transport).default_url", 'url = "shm://"',
         TRAIN["transport"].tests,
     ),
     "threads, in a process": (

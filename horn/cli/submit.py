@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from horn.train import Run
 
 
+def _transport(context: click.Context, parameter: click.Parameter, name: str) -> str:
+    """A name that is none is said before anything is read."""
+    if context.get_parameter_source("transport") != click.core.ParameterSource.DEFAULT:
+        from horn.transport import between_processes
+
+        between_processes(name)
+    return name
+
+
 @click.command(
     short_help="Train a job and save its model.", context_settings={"show_default": True}
 )
@@ -48,8 +57,9 @@ if TYPE_CHECKING:
 @click.option(
     "--transport",
     default="shm",
-    type=click.Choice(["shm", "ipc", "tcp"]),
-    help="What carries blocks between tasks.",
+    metavar="NAME",
+    callback=_transport,
+    help="What carries blocks between tasks: shm, ipc, tcp, or module:Class of yours.",
 )
 @click.option(
     "--pin",

@@ -28,6 +28,7 @@ import msgspec
 import horn.train  # noqa: F401  what follows needs it, and it takes long
 from horn import settings as settings_
 from horn import target as targets
+from horn import transport
 from horn.checkpoint import Checkpoints
 from horn.cluster.host_failures import blamed
 from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Failure, Seat
@@ -290,8 +291,14 @@ class Foreman:
 
     def _url(self) -> str:
         if self.n_hosts > 1:
-            return f"tcp://{_host(self.assignment)}:0"
-        return launch.URLS[str(self.submission.options.get("transport", "shm"))]
+            return f"{self._transport()}://{_host(self.assignment)}:0"
+        return transport.load(self._transport()).default_url
+
+    def _transport(self) -> str:
+        """What carries blocks: as submitted, if all tasks are here."""
+        if self.n_hosts > 1:
+            return transport.across_hosts()
+        return str(self.submission.options.get("transport", transport.DEFAULT))
 
     def _saved(self, iteration: int) -> None:
         self.checkpoint = iteration
@@ -318,7 +325,7 @@ class Foreman:
             progress=Told(self.say, mine.epoch, Path(mine.keep) / PROGRESS),
             timeout=submission.timeout_s,
             barrier=str(options.get("barrier", "message")),
-            transport="tcp" if self.n_hosts > 1 else str(options.get("transport", "shm")),
+            transport=self._transport(),
             pins=pins or None,
             trace=None,
             superstep_timeout=float(options.get("superstep_timeout_s") or 60.0),

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from horn import transport
 from horn.errors import JobError
 from horn.topology import Topology
 
@@ -239,8 +240,9 @@ def check_files(topology: Topology, hosts: Collection[Host]) -> None:
     JobError : not, and nothing that ends would help.
     """
     n = topology.n_workers
-    is_one = any(host.slots >= n for host in hosts)  # then in shared memory
-    need = topology.descriptors("shm" if is_one else "tcp")
+    is_one = any(host.slots >= n for host in hosts)
+    name = transport.DEFAULT if is_one else transport.across_hosts()
+    need = topology.descriptors(transport.load(name).fds_per_peer)
     few = {host.name: host.files for host in hosts if 0 < host.files < need}
     slots = sum(host.slots for host in hosts)
     if n <= slots and sum(host.slots for host in hosts if host.name not in few) < n:

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 import zk
+from horn import transport as transports
 from horn.checkpoint import Checkpoints, Opened
 from horn.compiler.placement import Placement
 from horn.coordination.jobs import Jobs, State
@@ -68,19 +69,18 @@ STOPPING = "Stopping at the next iteration, with a checkpoint; Ctrl-C again stop
 # Open files of who starts tasks, for each: its line, its stack, its end, its session with an
 # embedded ZooKeeper.
 FDS_PER_TASK = 5
-URLS = {"shm": "shm://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How groups of ``n_tasks`` each run. barrier : "message" or "zookeeper". transport : a key of
-    ``URLS``. threads : per task. hosts : a ZooKeeper to use instead of an embedded one. guests :
-    servers are threads of the first tasks' processes.
+    """How groups of ``n_tasks`` each run. barrier : "message" or "zookeeper". transport : its name.
+    threads : per task. hosts : a ZooKeeper to use instead of an embedded one. guests : servers are
+    threads of the first tasks' processes.
     """
 
     n_tasks: int
     barrier: str = "message"
-    transport: str = "shm"
+    transport: str = transports.DEFAULT
     backend: str = "kernels"
     threads: int | None = None
     superstep_timeout_s: float = 60.0
@@ -153,7 +153,7 @@ def check_room(settings: Settings) -> None:
     """
     n, topology = settings.n_processes, settings.topology
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    each = topology.descriptors(settings.transport)
+    each = topology.descriptors(transports.load(settings.transport).fds_per_peer)
     mine = n * FDS_PER_TASK + SPARE_FDS
     for who, need in (("this process", mine), ("each of them", each)):
         if need > allowed:
@@ -205,7 +205,7 @@ def launch(
         entry = stack.enter_context(Entry(hosts, job_id, job, settings, server))
         # Before its nodes are removed: nobody writes there any more.
         stack.callback(lambda: crews[-1].stop())
-        url = URLS[settings.transport]
+        url = transports.load(settings.transport).default_url
         run = _run_spec(settings, hosts, job_id, url, threads, watcher, begun, lasting)
         if server is not None:
             run = msgspec.structs.replace(run, silence_s=SILENCE_S)

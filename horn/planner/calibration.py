@@ -2,7 +2,7 @@
 
 Computing is measured on small programs of one statement each, the Python of a superstep with a
 whole ``GroupEngine`` on a transport that carries nothing. What no process can measure alone, the
-way to another one and back, is taken as it was measured on one machine (``_TYPICAL``) and scaled
+way to another one and back, is taken as its class says (``Transport.latency_s``) and scaled
 by how fast this one runs the Python of a superstep.
 
 A figure decides a placement, and a placement decides rounding: so what was measured is rounded and
@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from horn import transport as transports
 from horn._kernels import blas, engine
 from horn._kernels.operands import MONOIDS, OPS, View
 from horn._kernels.walks import STRIP_BYTES
@@ -66,13 +67,9 @@ SPARSE = (512, 16)  # neurons that are measured, each with so many synapses
 POSITIVE = frozenset({"sqrt", "log", "log1p", "pow", "div", "reciprocal"})
 PASSES = 2  # of all measurements: what disturbs one seldom disturbs the other
 SEGMENT_S = 1.5e-6  # the Python of a segment
-# Measured on a 2-core Xeon with 2 tasks, where the Python of a superstep took _TYPICAL_SUPERSTEP_S:
-# from a post to the other's waking, with the Python of post and collect (7 us of shm, seen on a
-# busy machine); and bytes per second besides the copies in and out.
+# The Python of a superstep, on the 2-core Xeon where what transports say of themselves
+# (``Transport.latency_s``) was measured, on a busy machine: 7 us of shm's are Python.
 _TYPICAL_SUPERSTEP_S = 12e-6
-_TYPICAL = {
-    "inproc": (60e-6, 4e9), "ipc": (90e-6, 1.2e9), "shm": (12e-6, 1e11), "tcp": (110e-6, 1.0e9),
-}  # fmt: skip
 
 _known: dict[str, Machine] = {}
 
@@ -181,6 +178,7 @@ def measure(dtype: str = "float32") -> Machine:
         edge_s[kind] = max(beyond, 0.0) / (many * 522)
     python: dict[str, Any] = _python_s(dtype)
     scale = python["superstep_s"] / _TYPICAL_SUPERSTEP_S
+    kinds = {name: transports.load(name) for name in transports.names()}
     return Machine(
         n_cores=len(os.sched_getaffinity(0)),
         together=_together(dtype),
@@ -198,8 +196,8 @@ def measure(dtype: str = "float32") -> Machine:
         draw_s={"uniform": uniform_s, "normal": normal_s},
         input_s=input_s,
         **python,
-        latency_s={name: scale * latency for name, (latency, _) in _TYPICAL.items()},
-        bandwidth_bytes_per_s={name: rate / scale for name, (_, rate) in _TYPICAL.items()},
+        latency_s={name: scale * kind.latency_s for name, kind in kinds.items()},
+        bandwidth_bytes_per_s={name: kind.bytes_per_s / scale for name, kind in kinds.items()},
     )
 
 

@@ -38,6 +38,7 @@ from horn.compiler.program import (
 )
 from horn.compiler.share import Places, Share
 from horn.network import Network
+from horn.transport import DEFAULT, load, names
 
 Array = np.ndarray[Any, Any]
 
@@ -148,10 +149,10 @@ class Machine:
     pack_bytes_per_s: float = 5e9
     unpack_bytes_per_s: float = 5e9
     latency_s: Mapping[str, float] = field(
-        default_factory=lambda: {"inproc": 60e-6, "ipc": 90e-6, "shm": 4e-6, "tcp": 110e-6}
+        default_factory=lambda: {name: load(name).latency_s for name in names()}
     )
     bandwidth_bytes_per_s: Mapping[str, float] = field(
-        default_factory=lambda: {"inproc": 4e9, "ipc": 1.2e9, "shm": 1e11, "tcp": 1e9}
+        default_factory=lambda: {name: load(name).bytes_per_s for name in names()}
     )
 
     @property
@@ -245,7 +246,7 @@ class Costs:
         n_tasks: int,
         batch_size: int,
         dtype: str = "float32",
-        transport: str = "shm",
+        transport: str = DEFAULT,
         threads: int = 1,
         n_groups: int = 1,
     ) -> None:

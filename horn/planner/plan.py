@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from horn import summary
+from horn import transport as transports
 from horn.compiler import lower
 from horn.compiler.partition import homes
 from horn.compiler.placement import Placement, pinned
@@ -248,7 +249,7 @@ def plan(
     n_tasks = said.tasks or tasks
     if not isinstance(n_tasks, int) or isinstance(n_tasks, bool) or n_tasks < 1:
         raise JobError(f"tasks must be a whole number from 1, got {n_tasks!r}")
-    carrier = transport or ("tcp" if assume else "shm")
+    carrier = transport or (transports.across_hosts() if assume else transports.DEFAULT)
     machine = said.machine(calibrate(job.dtype), n_tasks, carrier)
     if assume and threads is None:
         threads = 1
@@ -262,7 +263,7 @@ def choose(
     pins: Mapping[str, str] | None = None,
     *,
     machine: Machine | None = None,
-    transport: str = "shm",
+    transport: str = transports.DEFAULT,
     threads: int | None = None,
     n_groups: int = 1,
 ) -> Plan:
@@ -291,7 +292,7 @@ def advice(
     shares_batch: bool = True,
     divides: bool = True,
     machine: Machine | None = None,
-    transport: str = "shm",
+    transport: str = transports.DEFAULT,
     threads: int | None = None,
 ) -> list[str]:
     """What is better known before a start, in a line each: that more tasks are no faster than one,
@@ -330,7 +331,7 @@ def search(
     pins: Mapping[str, str] | None = None,
     *,
     machine: Machine | None = None,
-    transport: str = "shm",
+    transport: str = transports.DEFAULT,
     threads: int | None = None,
     n_groups: int = 1,
 ) -> Search:
@@ -339,9 +340,12 @@ def search(
     if n_tasks > 1 and any(layer.neuron.interpreted for layer in network.layers):
         raise JobError("a network that is interpreted runs on one task; leave tasks out")
     machine = machine or calibrate(job.dtype)
-    if transport not in machine.latency_s:
-        raise JobError(
-            f"no transport is called {transport!r}; there are {', '.join(machine.latency_s)}"
+    if transport not in machine.latency_s:  # then one of the user's
+        kind = transports.load(transport)
+        machine = dataclasses.replace(
+            machine,
+            latency_s={**machine.latency_s, transport: kind.latency_s},
+            bandwidth_bytes_per_s={**machine.bandwidth_bytes_per_s, transport: kind.bytes_per_s},
         )
     fixed = pinned(network, pins)
     target = target_kind(job)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from horn import transport
 from horn.coordination.membership import Change, Member, Membership
 from horn.process.rendezvous import Meeting
 from horn.strategies._seat import Found
@@ -19,7 +20,6 @@ from horn.strategies.parameter_server.durable import serve
 from horn.strategies.parameter_server.durable_server import LastingServer
 from horn.strategies.parameter_server.journal import Journal
 from horn.strategies.parameter_server.server_links import Hub
-from horn.strategies.parameter_server.task_links import URLS
 from horn.training.journals import EPOCHS
 from horn.transport import Place
 
@@ -125,7 +125,8 @@ def served(
     stack = meeting.stack
     stack.callback(reunion.close)
     scheme = run.url.partition("://")[0]
-    url = run.url if scheme == "tcp" else URLS[scheme]
+    kind = transport.load(scheme)
+    url = run.url if kind.crosses_hosts else kind.link_url
     n_tasks = run.n_tasks
 
     def is_stale(rank: int, epoch: int) -> bool:

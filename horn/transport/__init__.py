@@ -19,6 +19,8 @@ from horn import registry
 from horn.errors import JobError, MemberLost
 from horn.wire.frames import DTYPES, Array, BadFrame, Message, Meta
 
+DEFAULT = "shm"  # where nobody says which
+
 
 @dataclass(frozen=True)
 class Place:
@@ -109,7 +111,17 @@ class Transport(ABC):
     """
 
     scheme: ClassVar[str]
+    default_url: ClassVar[str]  # where a task listens that was told no more than the scheme
+    link_url: ClassVar[str]  # where it listens for what goes beside its blocks, over sockets
+    crosses_processes: ClassVar[bool] = True
+    crosses_hosts: ClassVar[bool] = False
     can_share: ClassVar[bool] = False  # whether there may be common channels
+    fds_per_peer: ClassVar[int]  # open files of a task for each other, at most
+    # What plans assume, scaled by the speed of the machine: seconds from a post to the other's
+    # waking, with the Python of post and collect, and bytes per second of a task besides the copies
+    # in and out. Measured with 2 tasks on 2 cores (horn/planner/calibration.py).
+    latency_s: ClassVar[float]
+    bytes_per_s: ClassVar[float]
     endpoint: str  # give this to the others, in whatever way
 
     def __init__(self, url: str, place: Place) -> None:
@@ -187,6 +199,19 @@ def load(scheme: str) -> type[Transport]:
     """The transport of a scheme."""
     found: type[Transport] = registry.load(__name__, "transport", scheme)
     return found
+
+
+def between_processes(name: str) -> type[Transport]:
+    """The transport of a scheme, for tasks that are processes. Raises JobError."""
+    found = load(name)
+    if not found.crosses_processes:
+        raise JobError(f"transport {name} carries nothing between processes; choose another")
+    return found
+
+
+def across_hosts() -> str:
+    """The scheme between hosts, the first that crosses them."""
+    return next(name for name in names() if load(name).crosses_hosts)
 
 
 def open_transport(url: str, place: Place) -> Transport:

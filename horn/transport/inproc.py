@@ -187,6 +187,10 @@ class InProc(FramedTransport):
     """``inproc://`` or ``inproc://name``; every task of the group lives in this process."""
 
     scheme = "inproc"
+    default_url = link_url = "inproc://"
+    crosses_processes = False
+    fds_per_peer = 0
+    latency_s, bytes_per_s = 60e-6, 4e9
 
     def __init__(self, url: str, place: Place, faults: Faults | None = None) -> None:
         super().__init__(url, place, secrets.token_bytes(16))

@@ -20,6 +20,9 @@ class Ipc(ZeroMq):
     """ZeroMQ over unix sockets."""
 
     scheme = "ipc"
+    default_url = link_url = "ipc://"
+    fds_per_peer = 6
+    latency_s, bytes_per_s = 90e-6, 1.2e9
 
     def __init__(self, url: str, place: Place) -> None:
         folder = url.removeprefix("ipc://")

@@ -208,7 +208,7 @@ def test_another_seed_draws_random_connections_anew() -> None:
         ({"pins": {"layer1": "sender"}}, "pins is for several tasks"),
         ({"trace": "t.json"}, "trace is for several tasks"),
         ({"tasks": 2, "barrier": "magic"}, "barrier is 'magic'; choose one of message, zookeeper"),
-        ({"tasks": 2, "transport": "pigeon"}, "transport is 'pigeon'; choose one of shm, ipc, tcp"),
+        ({"tasks": 2, "transport": "pigeon"}, "no transport is called 'pigeon'; Known: inproc"),
         ({"tasks": 2, "superstep_timeout": 0}, "superstep_timeout must be above 0, got 0"),
         ({"tasks": 2, "backend": "python"}, "a network that is interpreted runs on one"),
         ({"tasks": 2, "backend": "magic"}, "no backend is called 'magic'"),

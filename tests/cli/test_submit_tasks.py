@@ -72,7 +72,7 @@ def test_json_has_a_row_of_counters_per_task(run: Any) -> None:
         (["-n", "2", "--pin", "layer9=sender"], 2, "no layer with weights is called so"),
         (["-n", "2", "--pin", "layer1=moon"], 2, "pin layer1=moon"),
         (["-n", "2", "--barrier", "magic"], 2, "'magic' is not one of"),
-        (["-n", "2", "--transport", "pigeon"], 2, "'pigeon' is not one of"),
+        (["-n", "2", "--transport", "pigeon"], 2, "no transport is called 'pigeon'"),
         (["-n", "2", "--superstep-timeout", "soon"], 2, "no length of time"),
         (["-n", "2", "--trace", "no/t.json"], 2, "the folder no does not exist"),
         (["-n", "2", "--backend", "python"], 2, "runs on one"),

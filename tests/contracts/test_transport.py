@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 
 import numpy as np
 import pytest
 
+import horn
+from horn import transport
 from horn.errors import BarrierTimeout, JobError, ProtocolError
-from horn.transport import Channel, PeerLost, Place, Transport, load, open_transport
-from horn.wire.frames import BadFrame, Failure, Note, Refused
+from horn.transport import (
+    DEFAULT,
+    Channel,
+    PeerLost,
+    Place,
+    Transport,
+    across_hosts,
+    between_processes,
+    load,
+    open_transport,
+)
+from horn.wire.frames import BadFrame, Note, Refused
 from tests.transport.groups import (
     SCHEMES,
     TIMEOUT_S,
@@ -38,11 +51,66 @@ def test_the_file_is_the_registration():
     for name in SCHEMES:
         cls = load(name)
         assert issubclass(cls, Transport) and cls.scheme == name
+        assert cls.default_url.startswith(f"{name}://")
+        assert cls.latency_s > 0 and cls.bytes_per_s > 0
+        assert (cls.fds_per_peer > 0) == cls.crosses_processes
+    assert load(across_hosts()).crosses_hosts
+    # what train and submit say when nobody says which
+    assert between_processes(DEFAULT).can_share
+
+
+THEIRS = """
+import os
+from horn.transport.ipc import Ipc
+
+class Mine(Ipc):
+    scheme = "SCHEME"
+    default_url = "SCHEME://"
+
+    def __init__(self, url, place):
+        assert url == self.default_url
+        open(os.path.join(os.path.dirname(__file__), f"task-{place.task}"), "w").close()
+        super().__init__("ipc://", place)
+
+TRANSPORT = Mine
+"""
+
+
+def test_one_file_more_is_one_transport_more(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(THEIRS.replace("SCHEME", "mine"))
+    monkeypatch.setattr(transport, "__path__", [*transport.__path__, str(tmp_path)])
+    try:
+        assert "mine" in transport.names()
+        steps = mixed(2, seed=1)
+        got = good(run_threads("mine", 2, lambda t: run_steps(t, steps, 2)))
+    finally:
+        sys.modules.pop("horn.transport.mine", None)
+    assert got == expected_digests(2, steps, 2)
+    assert {"task-0", "task-1"} <= set(os.listdir(tmp_path))
+
+
+@pytest.mark.timeout(120)
+def test_a_transport_of_the_users_carries_blocks_between_tasks(tmp_path, monkeypatch):
+    (tmp_path / "carrier.py").write_text(THEIRS.replace("SCHEME", "carrier:Mine"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    net = horn.Network(seed=2)
+    net.input(64)
+    net.layer(16, activation="relu")
+    net.output(10, activation="softmax", loss="cross_entropy")
+    job = horn.Job(net, horn.data.digits(), batch_size=50, iterations=3)
+    found, expected = (
+        horn.train(job, tasks=2, transport=name).model.parameters
+        for name in ("carrier:Mine", "ipc")
+    )
+    assert {"task-0", "task-1"} <= set(os.listdir(tmp_path))
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
 def test_unknown_urls_are_refused_with_what_there_is():
     place = Place(0, 2, "test")
-    with pytest.raises(JobError, match="no transport is called 'rdma'; there are inproc, ipc"):
+    with pytest.raises(JobError, match="no transport is called 'rdma'; Known: inproc, ipc"):
         open_transport("rdma://", place)
     with pytest.raises(JobError, match="'tcp' is no transport: write "):
         open_transport("tcp", place)
@@ -149,19 +217,19 @@ def test_a_plan_can_be_replaced(scheme):
     good(run_threads(scheme, 2, body))
 
 
-def test_notes_and_failures_travel_beside_the_plan(scheme, rng):
+def test_notes_travel_beside_the_plan(scheme, rng):
     sent = (rng.standard_normal((40, 50)), np.arange(3))
 
     def body(t):
         if t.task == 0:
             t.send(1, Note(topic="weights", fields={"layer": 2}), sent, TIMEOUT_S)
-            t.send(1, Failure(error="ModelError", text="no"), (), TIMEOUT_S)
+            t.send(1, Note(topic="no"), (), TIMEOUT_S)
             t.barrier(0, TIMEOUT_S)
             return None
-        note, failure = t.receive(TIMEOUT_S), t.receive(TIMEOUT_S)
+        note, second = t.receive(TIMEOUT_S), t.receive(TIMEOUT_S)
         assert t.receive(0.0) is None
         t.barrier(0, TIMEOUT_S)
-        assert failure.meta.text == "no" and failure.src == 0
+        assert second.meta.topic == "no" and second.src == 0
         assert note.meta.topic == "weights" and note.meta.fields == {"layer": 2}
         return note.arrays
 

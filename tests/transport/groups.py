@@ -18,13 +18,12 @@ import numpy as np
 from horn import transport
 from horn.transport import Channel, Place, Transport, open_transport
 
-URLS = {"tcp": "tcp://127.0.0.1:0"}  # the others need no more than their scheme
 SCHEMES = transport.names()
 TIMEOUT_S = 60.0
 
 
 def url_of(scheme: str) -> str:
-    return URLS.get(scheme, f"{scheme}://")
+    return transport.load(scheme).default_url
 
 
 def run_threads(

@@ -50,7 +50,6 @@ from horn.wire.probe import Answer, Knock
 
 logger = logging.getLogger(__name__)
 
-URLS = {"shm": "ipc://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
 FULL_S = 0.002  # how soon who had no room is looked at again
 SLICE_S = 0.05  # how often who waits looks for a server's successor
 RETRY_S = 0.2  # between two links to a server that has not answered
