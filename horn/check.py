@@ -25,7 +25,7 @@ SAMPLES, ENTRIES, STEP, TOLERANCE = 6, 4, 1e-5, 1e-4
 
 
 @dataclass(frozen=True)
-class Entry:
+class ComparedNumber:
     """One number that was compared. ``what`` is the user's word that gives it."""
 
     array: str
@@ -51,7 +51,7 @@ class LayerCheck:
     backward: str
     runs_as: str
     kind: str
-    worst: Entry | None = None
+    worst: ComparedNumber | None = None
     compared: int = 0
 
     @property
@@ -103,7 +103,7 @@ def check_job(job: Job) -> None:
                 raise ModelError(describe(layer, entry))
 
 
-def describe(layer: Layer, entry: Entry) -> str:
+def describe(layer: Layer, entry: ComparedNumber) -> str:
     """One paragraph: where, what was got, what was expected, what to do."""
     code = layer.neuron.backward.__code__  # type: ignore[attr-defined]
     place = ", ".join(map(str, entry.place))
@@ -124,7 +124,7 @@ def describe(layer: Layer, entry: Entry) -> str:
     )
 
 
-def _compare(job: Job, layer: Layer) -> Iterator[Entry]:
+def _compare(job: Job, layer: Layer) -> Iterator[ComparedNumber]:
     """The gradients of the arrays that this layer's backward decides, beside finite differences."""
     net = job.network
     tried = _Loss(job, frozenset({layer.index}))
@@ -155,7 +155,7 @@ def _compare(job: Job, layer: Layer) -> Iterator[Entry]:
             place = tuple(int(k) for k in np.unravel_index(index, gradient.shape))
             expected = tried.slope(name, place)
             if expected is not None:
-                yield Entry(name, place, float(gradient[place]), expected, what)
+                yield ComparedNumber(name, place, float(gradient[place]), expected, what)
 
 
 class _Loss:

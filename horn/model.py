@@ -28,7 +28,7 @@ from horn.initializers import Initializer
 from horn.losses import Loss
 from horn.network import InputNeuron, Layer, Link, Network
 from horn.neuron import Neuron
-from horn.sources import Capture, Code, Reference
+from horn.sources import CapturedCode, Reference, SourceCapture
 
 if TYPE_CHECKING:
     from horn.backends import Engine
@@ -264,7 +264,7 @@ class Description:
     @classmethod
     def of(cls, network: Network) -> Description:
         """Captured now: a file that is edited during a long training does not change the model."""
-        capture = Capture()
+        capture = SourceCapture()
         try:
             described = network_to_json(network, capture)
         except ModelError as error:
@@ -272,7 +272,7 @@ class Description:
         return cls({"network": described, "sources": capture.sources()})
 
 
-def network_to_json(network: Network, capture: Capture) -> dict[str, Any]:
+def network_to_json(network: Network, capture: SourceCapture) -> dict[str, Any]:
     """The layers as JSON; the source of what the user wrote for them goes into ``capture``.
 
     Raises
@@ -283,7 +283,7 @@ def network_to_json(network: Network, capture: Capture) -> dict[str, Any]:
     return {"seed": network.seed, "layers": layers}
 
 
-def _layer_to_json(layer: Layer, capture: Capture) -> dict[str, Any]:
+def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
     if layer.kind == "input":
         names = ("name", "size", "kind", "keep", "per")
         return {name: getattr(layer, name) for name in names}
@@ -319,7 +319,7 @@ def _layer_to_json(layer: Layer, capture: Capture) -> dict[str, Any]:
     }
 
 
-def _activation_to_json(activation: Activation, capture: Capture) -> dict[str, Any]:
+def _activation_to_json(activation: Activation, capture: SourceCapture) -> dict[str, Any]:
     if activations.ACTIVATIONS.get(activation.name) == activation:
         return {"name": activation.name}
     functions = {
@@ -330,14 +330,14 @@ def _activation_to_json(activation: Activation, capture: Capture) -> dict[str, A
     return {"name": activation.name, **functions}
 
 
-def _activation_from_json(found: Mapping[str, Any], code: Code) -> Activation:
+def _activation_from_json(found: Mapping[str, Any], code: CapturedCode) -> Activation:
     if "f" not in found:
         return activations.ACTIVATIONS[found["name"]]
     functions = {p: code.resolve(found[p]) for p in ("f", "df", "df_at") if p in found}
     return Activation(found["name"], **functions)
 
 
-def _loss_to_json(loss: Loss | None, capture: Capture) -> dict[str, Any] | None:
+def _loss_to_json(loss: Loss | None, capture: SourceCapture) -> dict[str, Any] | None:
     if loss is None:
         return None
     if losses.LOSSES.get(loss.name) == loss:
@@ -345,7 +345,7 @@ def _loss_to_json(loss: Loss | None, capture: Capture) -> dict[str, Any] | None:
     return {"name": loss.name, "f": capture.reference(loss.f), "labels": loss.labels}
 
 
-def _loss_from_json(found: Mapping[str, Any] | None, code: Code) -> Loss | None:
+def _loss_from_json(found: Mapping[str, Any] | None, code: CapturedCode) -> Loss | None:
     if found is None:
         return None
     if "f" not in found:
@@ -371,14 +371,17 @@ def _init_from_json(found: Mapping[str, Any]) -> Initializer:
 
 
 def rebuild(
-    manifest: Mapping[str, Any], arrays: Mapping[str, Array], origin: str, code: Code | None = None
+    manifest: Mapping[str, Any],
+    arrays: Mapping[str, Array],
+    origin: str,
+    code: CapturedCode | None = None,
 ) -> Network:
     """The network of a manifest. Runs the source in it, unless it is in ``code`` already."""
     described = manifest["network"]
     if code is None:
         # Class constants are part of what makes two loaded classes differ.
         salt = [layer.get("constants") for layer in described["layers"]]
-        code = Code(dict(manifest["sources"]), origin, salt=salt)
+        code = CapturedCode(dict(manifest["sources"]), origin, salt=salt)
     network = Network(_number(described["seed"], int, 0, 2**63))
     for index, found in enumerate(described["layers"]):
         if found["kind"] == "input":
@@ -413,7 +416,7 @@ def _number(found: Any, kind: type[int | float], low: float, high: float) -> Any
     return found
 
 
-def _neuron_from_json(found: Mapping[str, Any], code: Code, origin: str) -> type[Neuron]:
+def _neuron_from_json(found: Mapping[str, Any], code: CapturedCode, origin: str) -> type[Neuron]:
     reference: Reference = found["neuron"]
     neuron = code.resolve(reference)
     if not isinstance(neuron, type) or not issubclass(neuron, Neuron):

@@ -50,7 +50,7 @@ def is_user_file(file: str) -> bool:
     return not file.startswith("<frozen") and not path.startswith((_HORN + "/", *_INSTALLED))
 
 
-class Capture:
+class SourceCapture:
     """The sources that some classes and functions need.
 
     ``reference`` names a thing and takes in what it needs. ``other`` says what to write for a
@@ -68,7 +68,7 @@ class Capture:
         self._other = other
 
     def reference(self, thing: Any) -> Reference:
-        """How to find a class or function again: JSON, for ``Code.resolve``."""
+        """How to find a class or function again: JSON, for ``CapturedCode.resolve``."""
         if isinstance(thing, types.BuiltinFunctionType) and thing.__module__ == "math":
             return {"math": thing.__name__}
         if not isinstance(thing, (type, types.FunctionType)):
@@ -224,7 +224,7 @@ class _Needed:
         return found
 
     def texts(self) -> tuple[dict[str, str], dict[str, Any]]:
-        """As of ``Capture.texts``."""
+        """As of ``SourceCapture.texts``."""
         found: dict[str, str] = {}
         for statement in self.tree.body:
             if statement.lineno not in self.lines:
@@ -334,7 +334,7 @@ def _at(node: Any) -> list[int]:
     return [node.lineno, node.col_offset]
 
 
-class Code:
+class CapturedCode:
     """Captured sources, ready to run again. Nothing runs before ``resolve`` asks for it.
 
     ``origin`` is what error messages call the place, for example the model file: its lines are

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LayerPlan:
+class LayerSummary:
     """One row of the plan's table. ``runs_as`` is how its neurons are computed."""
 
     index: int
@@ -30,7 +30,7 @@ class LayerPlan:
     runs_as: str
 
 
-def layers(network: Network, backend: str = "kernels") -> list[LayerPlan]:
+def layers(network: Network, backend: str = "kernels") -> list[LayerSummary]:
     """A row per layer."""
     if any(layer.neuron.interpreted for layer in network.layers):
         slower = f"message by message, {slowdown(network):,.0f}x slower"
@@ -43,12 +43,12 @@ def layers(network: Network, backend: str = "kernels") -> list[LayerPlan]:
     for layer in network.layers:
         if layer.kind == "input":
             neuron = "input" if layer.keep == 1.0 else f"input, keep {layer.keep:g}"
-            rows.append(LayerPlan(layer.index, layer.name, neuron, layer.size, 0, "–"))
+            rows.append(LayerSummary(layer.index, layer.name, neuron, layer.size, 0, "–"))
             continue
         neuron = f"{layer.neuron.__name__}, {layer.activation_name}"
         way = ways.get(layer.name, "")
         rows.append(
-            LayerPlan(layer.index, layer.name, neuron, layer.size, n_parameters(layer), way)
+            LayerSummary(layer.index, layer.name, neuron, layer.size, n_parameters(layer), way)
         )
     return rows
 

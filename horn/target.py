@@ -30,7 +30,7 @@ TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 @dataclass(frozen=True)
-class Target:
+class JobTarget:
     """A job, where it came from, and what the file wants to say about its run."""
 
     job: Job
@@ -38,7 +38,7 @@ class Target:
     report: Callable[[Run], Any] | None
 
 
-def load(target: str, arguments: Sequence[str] = ()) -> Target:
+def load(target: str, arguments: Sequence[str] = ()) -> JobTarget:
     """Import a target and get its job.
 
     Raises
@@ -63,7 +63,7 @@ def load(target: str, arguments: Sequence[str] = ()) -> Target:
             f"return horn.Job(net, data=...)"
         )
     report = getattr(module, "report", None)
-    return Target(job, stem, report if callable(report) else None)
+    return JobTarget(job, stem, report if callable(report) else None)
 
 
 def _split(target: str) -> tuple[str, str]:

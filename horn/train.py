@@ -35,9 +35,9 @@ from horn.neuron import has_backward
 from horn.strategies import Strategy, Topology
 from horn.strategies.allreduce import AllReduce
 from horn.training.checkpointing import (
-    Alone,
-    Lasting,
-    Plan,
+    CheckpointSchedule,
+    LocalCheckpoints,
+    RecoverySettings,
     choose,
     part_name,
     restore,
@@ -45,13 +45,13 @@ from horn.training.checkpointing import (
     stopped,
 )
 from horn.training.identity import identity
-from horn.training.journals import Journals
-from horn.training.loop import Ending, History, Loop
-from horn.training.progress import Lines, Progress
+from horn.training.journals import JournalFolder
+from horn.training.loop import History, LoopResult, TrainingLoop
+from horn.training.progress import LineProgress, Progress
 from horn.transport import between_processes
 
 if TYPE_CHECKING:
-    from horn.executor.launch import Site
+    from horn.executor.launch import ClusterAttempt
 
 # The file that horn is importing a job from, while it does; ``train`` must not run then.
 importing: str | None = None
@@ -92,7 +92,7 @@ class Run:
 class _Trained:
     """What is known when the steps are over."""
 
-    ending: Ending
+    ending: LoopResult
     history: History
     parameters: dict[str, Array]
     states: dict[str, Array]
@@ -197,7 +197,7 @@ def conduct(
     resume: bool | str | os.PathLike[str],
     changed: bool,
     max_restarts: int,
-    site: Site | None = None,
+    site: ClusterAttempt | None = None,
 ) -> Run:
     """What ``train`` does; with a site it is one attempt of a job on a cluster."""
     begun = perf_counter()
@@ -228,7 +228,7 @@ def conduct(
         checkpoints, checkpoint_every, checkpoint_seconds, keep_checkpoints, resume, max_restarts,
         n_servers,
     )  # fmt: skip
-    watcher = Lines() if progress is True else progress or Progress()
+    watcher = LineProgress() if progress is True else progress or Progress()
     code = Description.of(job.network)
     is_alone = tasks == groups == 1 and isinstance(strategy, AllReduce)
     if is_alone and (site is None or not is_compiled(backend, job.network)):
@@ -301,7 +301,7 @@ def _train_here(
     watcher: Progress,
     begun: float,
     timeout: float | None,
-    lasting: Lasting,
+    lasting: RecoverySettings,
 ) -> _Trained:
     """All steps in this process."""
     setup = Setup(
@@ -320,8 +320,10 @@ def _train_here(
     alone = None
     start, plan = lasting.start, lasting.plan
     if plan is not None:
-        alone = Alone(plan, lasting.mine, 0 if start is None else start.epoch + 1, lasting.asked)
-    loop = Loop(job, engine, watcher, begun, timeout, at_boundary=alone)
+        alone = LocalCheckpoints(
+            plan, lasting.mine, 0 if start is None else start.epoch + 1, lasting.asked
+        )
+    loop = TrainingLoop(job, engine, watcher, begun, timeout, at_boundary=alone)
     if start is not None:
         restore(loop, start, part_name(0))
         loop.history = History(rows_of(start))
@@ -365,12 +367,12 @@ def _train_in_group(
     watcher: Progress,
     begun: float,
     timeout: float | None,
-    lasting: Lasting,
-    site: Site | None = None,
+    lasting: RecoverySettings,
+    site: ClusterAttempt | None = None,
 ) -> _Trained:
     """All steps in processes of their own; what speaks against it is said before they start."""
     from horn.executor import trace
-    from horn.executor.launch import Settings, launch, launch_at
+    from horn.executor.launch import LaunchSettings, launch, launch_at
     from horn.planner.calibration import calibrate
     from horn.process.job_spec import draft
 
@@ -379,7 +381,7 @@ def _train_in_group(
         _check_backwards(job, backend)
     if group.trace is not None:
         check_writable(group.trace)
-    settings = Settings(
+    settings = LaunchSettings(
         group.n_tasks,
         group.barrier,
         group.transport,
@@ -430,7 +432,7 @@ def _plan(
     resume: bool | str | os.PathLike[str],
     max_restarts: int,
     n_servers: int,
-) -> Plan | None:
+) -> CheckpointSchedule | None:
     """When and where to save, from what was said about it."""
     for what, value, least in (
         ("checkpoint_every", every, 1),
@@ -453,31 +455,31 @@ def _plan(
         if asked:
             raise JobError('say where checkpoints are, as in checkpoints="run1"')
         return None
-    return Plan(Path(folder), every, seconds, keep)
+    return CheckpointSchedule(Path(folder), every, seconds, keep)
 
 
 def _lasting(
     job: Job,
-    plan: Plan | None,
+    plan: CheckpointSchedule | None,
     resume: bool | str | os.PathLike[str],
     changed: bool,
     strategy: Strategy,
     topology: Topology,
     max_restarts: int,
-    site: Site | None = None,
-) -> Lasting:
+    site: ClusterAttempt | None = None,
+) -> RecoverySettings:
     """Where the run begins, and how it lasts."""
     asked = threading.Event() if site is None else site.asked
     if plan is None and resume is False:
-        return Lasting(asked=asked, max_restarts=max_restarts)
+        return RecoverySettings(asked=asked, max_restarts=max_restarts)
     mine = identity(job, strategy.resumes_as(topology), strategy)
     if plan is not None and topology.n_servers:
         mine["servers"] = topology.n_servers
-        journals = Journals(plan.folder, mine, resume is True, changed)
-        return Lasting(asked=asked, max_restarts=max_restarts, journals=journals)
+        journals = JournalFolder(plan.folder, mine, resume is True, changed)
+        return RecoverySettings(asked=asked, max_restarts=max_restarts, journals=journals)
     checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
     start = choose(checkpoints, resume, job, mine, changed)
-    return Lasting(plan, mine, start, asked, max_restarts)
+    return RecoverySettings(plan, mine, start, asked, max_restarts)
 
 
 @contextmanager

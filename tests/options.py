@@ -156,7 +156,8 @@ JOB = {
         'set_(self, "dtype", "float32")',
         PROCESSES + "test_the_type_of_numbers_is_that_of_the_model",
     ),
-    "check": guard('set_(self, "check", True)',
+    "check": guard(
+        'set_(self, "check", True)',
         "tests/api/test_check.py::test_training_checks_first_unless_told_not_to",
     ),
     "early_stopping": guard(
@@ -239,7 +240,7 @@ SUBMIT = {
 
 # Where the lines go: before these.
 PLACES = {
-    "train": ("horn/train.py", "    if resume == \"changed\":\n", TRAIN),
+    "train": ("horn/train.py", '    if resume == "changed":\n', TRAIN),
     "job": ("horn/job.py", "\n    @property\n    def n_iterations(self)", JOB),
     "submit": ("horn/cli/submit.py", "    if zk_hosts and not local and not dry_run:\n", SUBMIT),
 }

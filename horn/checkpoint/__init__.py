@@ -11,7 +11,7 @@ which is the newest: the reader takes the newest folder that verifies.
 """
 
 from horn.checkpoint.folder import Checkpoints
-from horn.checkpoint.opened import Opened
-from horn.checkpoint.parts import Piece, Written, write_part
+from horn.checkpoint.opened import CheckpointReader
+from horn.checkpoint.parts import ArrayPiece, WrittenPart, write_part
 
-__all__ = ["Checkpoints", "Opened", "Piece", "Written", "write_part"]
+__all__ = ["Checkpoints", "CheckpointReader", "ArrayPiece", "WrittenPart", "write_part"]

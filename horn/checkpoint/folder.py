@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from horn.checkpoint import disk, manifest
-from horn.checkpoint.opened import Opened
-from horn.checkpoint.parts import SUFFIX, Written
+from horn.checkpoint.opened import CheckpointReader
+from horn.checkpoint.parts import SUFFIX, WrittenPart
 from horn.errors import CheckpointError, Conflict, Fenced
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ NAME = re.compile(r"ckpt-(?P<iteration>\d{9,18})-(?P<epoch>\d{4,20})(?P<ending>|
 
 
 @dataclass(frozen=True, order=True)
-class Found:
+class CheckpointFolder:
     """A folder by its name alone; sorted as checkpoints are: a later epoch has gone on from one
     of an earlier, so it is newer whatever its iteration.
     """
@@ -80,7 +80,11 @@ class Checkpoints:
         return temporary
 
     def commit(
-        self, temporary: Path, iteration: int, facts: Mapping[str, Any], parts: Sequence[Written]
+        self,
+        temporary: Path,
+        iteration: int,
+        facts: Mapping[str, Any],
+        parts: Sequence[WrittenPart],
     ) -> Path:
         """Make the parts one checkpoint, by a rename; then remove all but the newest ``keep``.
 
@@ -120,7 +124,7 @@ class Checkpoints:
         """Give an attempt up. What cannot be removed is told in the log, and swept later."""
         disk.remove(temporary)
 
-    def latest(self) -> Opened | None:
+    def latest(self) -> CheckpointReader | None:
         """The newest that verifies, None if none does. Each that does not is told in the log."""
         for found in sorted(self._complete(), reverse=True):
             try:
@@ -129,7 +133,7 @@ class Checkpoints:
                 logger.warning("checkpoint passed over: %s", error)
         return None
 
-    def open(self, at: int | str | os.PathLike[str], verify: bool = True) -> Opened:
+    def open(self, at: int | str | os.PathLike[str], verify: bool = True) -> CheckpointReader:
         """A checkpoint by its iteration (of the last epoch that has it) or path.
 
         Without ``verify`` each part is verified when something of it is used: for a task that
@@ -160,11 +164,11 @@ class Checkpoints:
         """Of what is there, newest last, by the names alone."""
         return [found.iteration for found in sorted(self._complete())]
 
-    def _opened(self, path: Path, verify: bool) -> Opened:
+    def _opened(self, path: Path, verify: bool) -> CheckpointReader:
         name = NAME.fullmatch(path.name)
         if name is not None and name["ending"]:
             raise CheckpointError(str(path), "is an unfinished checkpoint; use another")
-        opened = Opened(path)
+        opened = CheckpointReader(path)
         if name is not None:
             got, expected = (opened.iteration, opened.epoch), (name["iteration"], name["epoch"])
             if got != tuple(map(int, expected)):
@@ -177,7 +181,7 @@ class Checkpoints:
             opened.verify()
         return opened
 
-    def _found(self) -> list[Found]:
+    def _found(self) -> list[CheckpointFolder]:
         """Every folder that is named as ours are. A link is not ours."""
         found = []
         try:
@@ -185,14 +189,14 @@ class Checkpoints:
                 name = NAME.fullmatch(entry.name)
                 if name is not None and entry.is_dir(follow_symlinks=False):
                     numbers = int(name["epoch"]), int(name["iteration"])
-                    found.append(Found(*numbers, name["ending"], self.path / entry.name))
+                    found.append(CheckpointFolder(*numbers, name["ending"], self.path / entry.name))
         except FileNotFoundError:
             return []
         except OSError as error:
             raise disk.failed(self.path, "cannot be read", error) from error
         return found
 
-    def _complete(self) -> list[Found]:
+    def _complete(self) -> list[CheckpointFolder]:
         return [found for found in self._found() if not found.ending]
 
     def _check_epoch(self, epoch: int) -> None:
@@ -202,7 +206,7 @@ class Checkpoints:
                 f"epoch {epoch} of {self.path}", f"epoch {newest} has written a checkpoint there"
             )
 
-    def _check_parts(self, temporary: Path, parts: Sequence[Written]) -> None:
+    def _check_parts(self, temporary: Path, parts: Sequence[WrittenPart]) -> None:
         names = [part.name for part in parts]
         if not parts or len(set(names)) != len(names):
             raise CheckpointError(str(temporary), f"has the parts {names}, expected each once")

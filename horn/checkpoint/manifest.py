@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from horn.checkpoint import disk
-from horn.checkpoint.parts import NAME, SUFFIX, Written, as_json, convert, damaged, decode
+from horn.checkpoint.parts import NAME, SUFFIX, WrittenPart, as_json, convert, damaged, decode
 from horn.errors import CheckpointError
 
 FILE = "MANIFEST.json"
@@ -28,7 +28,7 @@ class FileFacts(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class CheckpointManifest(msgspec.Struct, frozen=True):
     """``files`` by file name."""
 
     iteration: int
@@ -38,7 +38,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def write(
-    folder: Path, iteration: int, epoch: int, facts: Mapping[str, Any], parts: Sequence[Written]
+    folder: Path, iteration: int, epoch: int, facts: Mapping[str, Any], parts: Sequence[WrittenPart]
 ) -> None:
     """Raises CheckpointError if the disk refuses, or a fact is nothing for JSON."""
     path = folder / FILE
@@ -62,7 +62,7 @@ def write(
     disk.create(path, [start, seal])
 
 
-def read(folder: Path) -> Manifest:
+def read(folder: Path) -> CheckpointManifest:
     """The manifest of a checkpoint.
 
     Raises
@@ -83,7 +83,7 @@ def read(folder: Path) -> Manifest:
     sealed = SEALED.fullmatch(text)
     if sealed is None or hashlib.sha256(sealed[1]).hexdigest() != sealed[2].decode():
         raise damaged(path, "its text does not have the sha256 that its last line says")
-    manifest = convert(path, found, Manifest, "its text")
+    manifest = convert(path, found, CheckpointManifest, "its text")
     for name, file in manifest.files.items():
         stem = name.removesuffix(SUFFIX)
         if stem == name or not NAME.fullmatch(stem):

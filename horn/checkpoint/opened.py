@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from horn.checkpoint import manifest as manifests
-from horn.checkpoint.parts import DTYPES, SUFFIX, Entry, Part, open_part
+from horn.checkpoint.parts import DTYPES, SUFFIX, PartFile, PieceEntry, open_part
 from horn.checkpoint.places import Array, Index, Place, axis, count, cross, highest, meet
 from horn.errors import CheckpointError
 
 N_READERS = 4  # sha256 is what takes the time, and leaves the interpreter free
 
 
-class Opened:
+class CheckpointReader:
     """One checkpoint, its manifest and the headers of its parts checked.
 
     The sha256 of a part is compared before anything of it is used, at the latest; ``verify``
@@ -38,7 +38,7 @@ class Opened:
             name.removesuffix(SUFFIX): open_part(path / name, file.bytes, file.sha256)
             for name, file in found.files.items()
         }
-        self._held: dict[tuple[str, str], list[tuple[str, Part, Entry]]] = {}
+        self._held: dict[tuple[str, str], list[tuple[str, PartFile, PieceEntry]]] = {}
         for part_name, part in self._parts.items():
             for piece in part.pieces:
                 key = (piece.kind, piece.name)
@@ -49,7 +49,7 @@ class Opened:
         from concurrent.futures import ThreadPoolExecutor  # what each task imports is kept small
 
         with ThreadPoolExecutor(N_READERS) as threads:
-            list(threads.map(Part.verify, self._parts.values()))
+            list(threads.map(PartFile.verify, self._parts.values()))
 
     def parts(self) -> dict[str, Mapping[str, Any]]:
         """The facts that each part was written with, by part name."""
@@ -102,7 +102,7 @@ class Opened:
         shape = tuple(len(a) for a in want)
         held = self._holding(kind, name, parts)
         dtype = np.dtype(dtype)
-        found: list[tuple[Part, Entry, list[Index], list[Index]]] = []
+        found: list[tuple[PartFile, PieceEntry, list[Index], list[Index]]] = []
         for _, part, piece in held:
             tensor = part.tensors[piece.tensor]
             if np.dtype(DTYPES[tensor.dtype]) != dtype or len(tensor.shape) != len(want):
@@ -138,7 +138,7 @@ class Opened:
 
     def _holding(
         self, kind: str, name: str, parts: Collection[str] | None
-    ) -> list[tuple[str, Part, Entry]]:
+    ) -> list[tuple[str, PartFile, PieceEntry]]:
         for wanted in () if parts is None else parts:
             if wanted not in self._parts:
                 known = ", ".join(self._parts)

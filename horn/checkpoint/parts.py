@@ -38,7 +38,7 @@ CODES = {np.dtype(name): code for code, name in DTYPES.items()}
 
 
 @dataclass(frozen=True)
-class Piece:
+class ArrayPiece:
     """A part of a named array. ``kind`` says what it is: "parameter", "slot", "state", ...
 
     places : for each axis where the part lies in the whole array: a slice of positive step, or an
@@ -52,7 +52,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenPart:
     """A part that is on the disk."""
 
     name: str
@@ -60,7 +60,7 @@ class Written:
     sha256: str
 
 
-class Entry(msgspec.Struct, frozen=True):
+class PieceEntry(msgspec.Struct, frozen=True):
     """What the metadata say of a piece. A place is (start, stop, step) or a tensor of indices."""
 
     kind: str
@@ -69,21 +69,21 @@ class Entry(msgspec.Struct, frozen=True):
     places: list[tuple[int, int, int] | str]
 
 
-class Head(msgspec.Struct, frozen=True):
+class PartHeader(msgspec.Struct, frozen=True):
     part: str
     facts: dict[str, Any]
-    pieces: list[Entry]
+    pieces: list[PieceEntry]
 
 
-class Tensor(msgspec.Struct, frozen=True):
+class TensorEntry(msgspec.Struct, frozen=True):
     dtype: str
     shape: list[int]
     data_offsets: tuple[int, int]
 
 
 def write_part(
-    folder: Path, name: str, pieces: Sequence[Piece], facts: Mapping[str, Any]
-) -> Written:
+    folder: Path, name: str, pieces: Sequence[ArrayPiece], facts: Mapping[str, Any]
+) -> WrittenPart:
     """Write ``<folder>/<name>.safetensors`` and have it on the disk. The arrays must not change
     meanwhile.
 
@@ -117,13 +117,15 @@ def write_part(
             else:
                 places.append(f"{k}.{n}/places")
                 tensors[f"{k}.{n}/places"] = found
-        entries.append(Entry(piece.kind, piece.name, key, places))
-    head = Head(name, dict(facts), entries)
+        entries.append(PieceEntry(piece.kind, piece.name, key, places))
+    head = PartHeader(name, dict(facts), entries)
     size_bytes, sha256 = disk.create(path, _file(path, head, tensors))
-    return Written(name, size_bytes, sha256)
+    return WrittenPart(name, size_bytes, sha256)
 
 
-def _file(path: Path, head: Head, tensors: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
+def _file(
+    path: Path, head: PartHeader, tensors: Mapping[str, Array]
+) -> Iterator[bytes | memoryview]:
     """The bytes of a part file. Wide numbers first: every one is aligned when it is mapped."""
     for name, array in tensors.items():
         if array.dtype.newbyteorder("<") not in CODES:
@@ -194,15 +196,15 @@ def _check_plain(path: Path, value: Any, where: str) -> None:
 
 
 @dataclass
-class Part:
+class PartFile:
     """A part file of a checkpoint. Its header was checked; its arrays are when they are needed."""
 
     path: Path
     size_bytes: int
     sha256: str
     facts: dict[str, Any]
-    pieces: list[Entry]
-    tensors: dict[str, Tensor]
+    pieces: list[PieceEntry]
+    tensors: dict[str, TensorEntry]
     start: int  # of the arrays in the file, in bytes
     _map: mmap.mmap | None = field(default=None, repr=False)
 
@@ -234,7 +236,7 @@ class Part:
             return np.empty(found.shape, dtype)
         return np.frombuffer(self.verify(), dtype, n, at).reshape(found.shape)
 
-    def axes(self, piece: Entry) -> tuple[Axis, ...]:
+    def axes(self, piece: PieceEntry) -> tuple[Axis, ...]:
         """Where a piece lies."""
         shape = self.tensors[piece.tensor].shape
         try:
@@ -250,7 +252,7 @@ def damaged(path: Path, why: str) -> CheckpointError:
     return CheckpointError(str(path), f"is damaged ({why}); use an older checkpoint")
 
 
-def open_part(path: Path, size_bytes: int, sha256: str) -> Part:
+def open_part(path: Path, size_bytes: int, sha256: str) -> PartFile:
     """Read the header of a part file and check all that can be without its arrays.
 
     Raises
@@ -275,17 +277,17 @@ def open_part(path: Path, size_bytes: int, sha256: str) -> Part:
     text = str(metadata.get("horn")).encode(errors="replace")
     if hashlib.sha256(text).hexdigest() != metadata.get("horn_sha256"):
         raise damaged(path, "its description has changed")
-    head = convert(path, decode(path, text, "its description"), Head, "its description")
-    tensors = convert(path, found, dict[str, Tensor], "its header")
+    head = convert(path, decode(path, text, "its description"), PartHeader, "its description")
+    tensors = convert(path, found, dict[str, TensorEntry], "its header")
     _check_tensors(path, tensors, size_bytes - 8 - length)
     for piece in head.pieces:
         _check_piece(path, piece, tensors)
     if f"{head.part}{SUFFIX}" != path.name:
         raise damaged(path, f"it is part {head.part!r}")
-    return Part(path, size_bytes, sha256, head.facts, head.pieces, tensors, 8 + length)
+    return PartFile(path, size_bytes, sha256, head.facts, head.pieces, tensors, 8 + length)
 
 
-def _check_tensors(path: Path, tensors: Mapping[str, Tensor], n_bytes: int) -> None:
+def _check_tensors(path: Path, tensors: Mapping[str, TensorEntry], n_bytes: int) -> None:
     at = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
         start, stop = tensor.data_offsets
@@ -304,7 +306,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], n_bytes: int) -> N
         raise damaged(path, f"its arrays take {at:,} bytes, expected {n_bytes:,}")
 
 
-def _check_piece(path: Path, piece: Entry, tensors: Mapping[str, Tensor]) -> None:
+def _check_piece(path: Path, piece: PieceEntry, tensors: Mapping[str, TensorEntry]) -> None:
     what = f"{piece.kind} {piece.name!r}"
     tensor = tensors.get(piece.tensor)
     if tensor is None or len(tensor.shape) != len(piece.places):

@@ -12,7 +12,7 @@ import click
 from horn.errors import JobError
 
 if TYPE_CHECKING:
-    from horn.cluster.client import Cluster, Status
+    from horn.cluster.client import Cluster, JobStatus
     from horn.security.keys import Key
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -100,13 +100,13 @@ def utc(seconds: float) -> str:
 COLUMNS = ("JOB", "STATE", "STRATEGY", "G×T", "EPOCH", "STEP", "LOSS", "VAL_ACC", "AGE")
 
 
-def n_groups(status: Status) -> int | None:
+def n_groups(status: JobStatus) -> int | None:
     """As they are, where groups come and go."""
     found = status.submission
     return len(status.record.groups) or (found.groups if found else None)
 
 
-def reached(status: Status) -> Mapping[str, Any]:
+def reached(status: JobStatus) -> Mapping[str, Any]:
     """How far it is. The last note of progress is older than the end, of which the result tells."""
     at, result = status.progress, status.result
     if status.state.value != "SUCCEEDED":
@@ -115,7 +115,7 @@ def reached(status: Status) -> Mapping[str, Any]:
     return {**at, **{name: n for name, n in ends.items() if isinstance(n, int)}}
 
 
-def row(status: Status) -> list[str]:
+def row(status: JobStatus) -> list[str]:
     """A job's line of horn status and horn list."""
     found, at = status.submission, reached(status)
     of = f"/{at['n_epochs']}" if "n_epochs" in at else ""
@@ -132,7 +132,7 @@ def row(status: Status) -> list[str]:
     ]
 
 
-def as_json(status: Status) -> dict[str, Any]:
+def as_json(status: JobStatus) -> dict[str, Any]:
     """horn.job/1"""
     from horn.aggregates import named
 

@@ -17,7 +17,7 @@ from horn.cli import _cluster, _screen
 from horn.errors import ClusterError, JobError, NotFound
 
 if TYPE_CHECKING:
-    from horn.cluster.client import Cluster, Status
+    from horn.cluster.client import Cluster, JobStatus
     from horn.cluster.submission import Submission
     from horn.training.progress import Progress
 
@@ -27,7 +27,7 @@ MAX_RESTARTS = 3
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SubmitOptions:
     """The command's words."""
 
     target: str
@@ -44,7 +44,7 @@ class Wanted:
 
 
 def submit(
-    wanted: Wanted,
+    wanted: SubmitOptions,
     zk_hosts: str,
     key_file: str | None,
     output: str | None,
@@ -72,7 +72,7 @@ def submit(
         return attach(cluster, job, path, as_json=as_json, quiet=quiet)
 
 
-def _describe(wanted: Wanted, target: str, digest: str, stem: str) -> Submission:
+def _describe(wanted: SubmitOptions, target: str, digest: str, stem: str) -> Submission:
     from horn import settings as settings_
     from horn.cluster.client import user
     from horn.cluster.submission import Submission
@@ -166,7 +166,7 @@ class _Length:
     iterations_per_epoch: int
 
 
-class Watch:
+class JobWatcher:
     """Shows the progress of a job: rows from the log of the one who has rank 0, steps from
     ZooKeeper.
     """
@@ -199,7 +199,7 @@ class Watch:
         self._say(status)
         return status.state in ENDED
 
-    def _say(self, status: Status) -> None:
+    def _say(self, status: JobStatus) -> None:
         """Why it waits, what went wrong."""
         text = ""
         if status.record.reason:
@@ -250,10 +250,12 @@ class Watch:
 
 def attach(cluster: Cluster, job: str, path: Path, *, as_json: bool, quiet: bool) -> int:
     """Show a job until it ends, fetch its model; the exit code."""
-    from horn.training.progress import Lines, Progress
+    from horn.training.progress import LineProgress, Progress
 
-    progress = Progress() if quiet else _screen.Bar() if sys.stderr.isatty() else Lines()
-    watch = Watch(cluster, job, progress, quiet)
+    progress = (
+        Progress() if quiet else _screen.ProgressBar() if sys.stderr.isatty() else LineProgress()
+    )
+    watch = JobWatcher(cluster, job, progress, quiet)
     try:
         until_over(cluster, job, watch.look)
     except KeyboardInterrupt:

@@ -92,7 +92,7 @@ def metrics(found: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {value:.4f}" for name, value in found.items())
 
 
-class Bar(Progress):
+class ProgressBar(Progress):
     """A bar that moves within the epoch, and a line above it for each epoch that is over."""
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ def seconds_since_start() -> float:
     return max(uptime_s - ticks / os.sysconf("SC_CLK_TCK"), 0.0)
 
 
-class FirstStep(Progress):
+class FirstStepTimer(Progress):
     """Another progress, and when the first step began: wall and processor time of the process."""
 
     def __init__(self, inner: Progress) -> None:

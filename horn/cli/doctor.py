@@ -166,8 +166,8 @@ def _there(zk_hosts: str | None, key_file: str | None) -> Iterator[Finding]:
 
 
 def _call(cluster: Any, name: str, member: Any) -> str:
-    from horn.cluster.file_service import Have, Package
+    from horn.cluster.file_service import PackageKnown, PackageRequest
 
     begun = time.perf_counter()
-    cluster.client(name, member).call("have", Package("0" * 64), Have, timeout_s=5.0)
+    cluster.client(name, member).call("have", PackageRequest("0" * 64), PackageKnown, timeout_s=5.0)
     return f"{member.endpoint} in {1000 * (time.perf_counter() - begun):.0f} ms"

@@ -17,14 +17,14 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, output: str | 
     """Save the model of JOB, which has SUCCEEDED, and print the file's name. For what was submitted
     with --detach, or whose submit has ended before it.
     """
-    from horn.coordination.jobs import State
+    from horn.coordination.jobs import JobState
     from horn.errors import Conflict
     from horn.modelfile import check_writable
 
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)
         state = cluster.jobs.state(name)
-        if state is not State.SUCCEEDED:
+        if state is not JobState.SUCCEEDED:
             raise Conflict(
                 f"job {name} is {state.value}: only what has SUCCEEDED has a model; "
                 f"horn status {name} --wait waits for its end"

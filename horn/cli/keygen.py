@@ -44,9 +44,9 @@ def command(path: str, folder: str | None) -> None:
 
     key = Key.from_file(path) if folder is not None and os.path.lexists(path) else generate(path)
     if folder is not None:
-        from horn.security.certificates import Authority
+        from horn.security.certificates import CertificateAuthority
 
-        own = Authority(key).trust("server")
+        own = CertificateAuthority(key).trust("server")
         try:
             os.makedirs(folder, exist_ok=True)
             _write(folder, "authority.pem", own.authority, 0o644)

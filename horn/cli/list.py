@@ -17,11 +17,11 @@ def command(zk_hosts: str | None, key_file: str | None, state: str | None, user:
             limit: int, as_json: bool) -> None:  # fmt: skip
     """List jobs, newest first."""
     from horn.cli import _screen
-    from horn.coordination.jobs import State
+    from horn.coordination.jobs import JobState
     from horn.errors import JobError
 
-    if state is not None and state.upper() not in State.__members__:
-        raise JobError(f"no state is called {state!r}; there are {', '.join(State.__members__)}")
+    if state is not None and state.upper() not in JobState.__members__:
+        raise JobError(f"no state is called {state!r}; there are {', '.join(JobState.__members__)}")
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         found = [
             status

@@ -10,7 +10,7 @@ import click
 from horn.cli import _cluster
 
 if TYPE_CHECKING:
-    from horn.cluster.client import Cluster, Status
+    from horn.cluster.client import Cluster, JobStatus
 
 
 @click.command(short_help="How a cluster, or one job of it, is doing.")
@@ -31,7 +31,7 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
     if it has ended, or ends, in another.
     """
     from horn.cli import _screen
-    from horn.coordination.jobs import ENDED, State
+    from horn.coordination.jobs import ENDED, JobState
     from horn.errors import JobError
 
     if wait_for is not None and job is None:
@@ -42,10 +42,10 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
         if wait_for is not None and name is not None:
             wanted = ENDED
             if wait_for.upper() != "ENDED":
-                if wait_for.upper() not in State.__members__:
-                    known = ", ".join(State.__members__)
+                if wait_for.upper() not in JobState.__members__:
+                    known = ", ".join(JobState.__members__)
                     raise JobError(f"no state is called {wait_for!r}; there are {known}")
-                wanted = frozenset({State(wait_for.upper())})
+                wanted = frozenset({JobState(wait_for.upper())})
             limit_s = None if timeout is None else _screen.duration(timeout)
             state = cluster.wait(name, wanted | ENDED, limit_s)
             if wanted == ENDED or state not in wanted:
@@ -93,7 +93,7 @@ def _show_cluster(cluster: Cluster, as_json: bool) -> None:
     _screen.say(" · ".join(line))
 
 
-def _show_job(status: Status, as_json: bool) -> None:
+def _show_job(status: JobStatus, as_json: bool) -> None:
     from horn.cli import _screen
 
     if as_json:
@@ -104,7 +104,7 @@ def _show_job(status: Status, as_json: bool) -> None:
         click.echo(line)
 
 
-def _details(status: Status) -> list[str]:
+def _details(status: JobStatus) -> list[str]:
     record, result = status.record, status.result
     lines: list[Any] = []
     if record.reason:

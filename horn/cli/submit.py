@@ -11,7 +11,7 @@ from horn.cli import _cluster
 from horn.errors import HornError
 
 if TYPE_CHECKING:
-    from horn.cli._screen import FirstStep
+    from horn.cli._screen import FirstStepTimer
     from horn.job import Job
     from horn.planner.plan import Plan
     from horn.train import Run
@@ -179,7 +179,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     if zk_hosts and not local and not dry_run:
         from horn.cli import _remote
 
-        wanted = _remote.Wanted(
+        wanted = _remote.SubmitOptions(
             target, args, settings, seed, backend, pins, superstep_timeout, timeout, name,
             working_dir, options,
         )  # fmt: skip
@@ -262,14 +262,16 @@ def _checkpoints(options: dict[str, Any], stem: str) -> None:
 
 def _train(
     job: Job, backend: str, timeout_s: float | None, quiet: bool, options: dict[str, Any]
-) -> tuple[Run, FirstStep]:
+) -> tuple[Run, FirstStepTimer]:
     from horn.cli import _screen
     from horn.errors import Stopped
     from horn.train import train
-    from horn.training.progress import Lines, Progress
+    from horn.training.progress import LineProgress, Progress
 
-    inner = Progress() if quiet else _screen.Bar() if sys.stderr.isatty() else Lines()
-    progress = _screen.FirstStep(inner)
+    inner = (
+        Progress() if quiet else _screen.ProgressBar() if sys.stderr.isatty() else LineProgress()
+    )
+    progress = _screen.FirstStepTimer(inner)
     try:
         run = train(job, backend=backend, progress=progress, timeout=timeout_s, **options)
     except Stopped as stopped:

@@ -54,7 +54,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
     """Start ZooKeeper and a worker here, and submit TARGET to them, with the options of horn
     submit; end with its exit code. Without TARGET, run until Ctrl-C.
     """
-    from horn.cluster.capacity import Offer
+    from horn.cluster.capacity import HostCapacity
 
     place = slurm(os.environ)
     if rank is None:
@@ -73,7 +73,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
         if rank == 0:
             hosts = _zookeeper(stack, mine if is_joined else "127.0.0.1",
                                port if is_joined else 0, hosts, key, insecure)  # fmt: skip
-        offer = Offer(
+        offer = HostCapacity(
             hosts=hosts,
             slots=slots or len(os.sched_getaffinity(0)),
             address=mine,

@@ -51,10 +51,10 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
     """
     from horn.cli import _screen
     from horn.cluster.agent import Agent
-    from horn.cluster.capacity import Offer
-    from horn.cluster.user import User
+    from horn.cluster.capacity import HostCapacity
+    from horn.cluster.user import JobUser
     from horn.errors import JobError
-    from horn.process.limits import Limits, guard
+    from horn.process.limits import ProcessLimits, guard
 
     if not zk_hosts:
         raise JobError("horn worker needs a ZooKeeper: --zk host:port[,host:port], or HORN_ZK")
@@ -65,7 +65,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
     key = _cluster.key_of(key_file)
     if key is not None:
         guard()
-    offer = Offer(
+    offer = HostCapacity(
         hosts=zk_hosts,
         slots=slots or len(os.sched_getaffinity(0)),
         address=address,
@@ -75,8 +75,8 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
         key=key,
         is_insecure=insecure,
         session_s=_screen.duration(session),
-        limits=Limits(memory_bytes=memory),
-        user=None if user is None else User.named(user),
+        limits=ProcessLimits(memory_bytes=memory),
+        user=None if user is None else JobUser.named(user),
     )
     if user is None and os.geteuid() == 0:
         logging.getLogger(__name__).warning(

@@ -21,18 +21,18 @@ from typing import Any
 
 import msgspec
 
-from horn.cluster.capacity import Offer, default_folder, terms
-from horn.cluster.file_service import Desk
-from horn.cluster.job_controller import Masters, Terms
-from horn.cluster.master import GONE, LAST, RUN, STARTING, Order
-from horn.cluster.preparation import Preparer
-from horn.cluster.runner_protocol import Assignment, Waits
-from horn.cluster.runners import Foreman, Run
-from horn.cluster.store import Depot
+from horn.cluster.capacity import HostCapacity, default_folder, terms
+from horn.cluster.file_service import FileService
+from horn.cluster.job_controller import JobController, JobTerms
+from horn.cluster.master import GONE, LAST, RUN, STARTING, HostOrder
+from horn.cluster.preparation import JobPreparer
+from horn.cluster.runner_protocol import Assignment, StandbySize
+from horn.cluster.runners import JobRun, RunnerProcess
+from horn.cluster.store import HostStore
 from horn.cluster.versions import versions
-from horn.coordination.membership import Membership, View
-from horn.coordination.records import Event, Lost, Node, Reply, Suspended
-from horn.coordination.session import Coordinator
+from horn.coordination.membership import FolderView, Membership
+from horn.coordination.records import ConnectionSuspended, Event, Reply, SessionExpired, Znode
+from horn.coordination.session import Session
 from horn.errors import (
     ClusterError,
     Conflict,
@@ -43,8 +43,8 @@ from horn.errors import (
     Unreachable,
 )
 from horn.process.limits import environment
-from horn.rpc.server import Service
-from horn.security.audit import Audit
+from horn.rpc.server import RpcServer
+from horn.security.audit import AuditLog
 from horn.security.tls import credential
 from horn.transport._zeromq import is_loopback
 
@@ -68,7 +68,7 @@ class Agent:
     JobError : it would be open to other hosts. Conflict : another agent has its folder or name.
     """
 
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: HostCapacity) -> None:
         if offer.key is None and not offer.is_insecure and not is_loopback(offer.address):
             raise JobError(
                 f"{offer.address} can be reached from other hosts, and there is no key: whoever "
@@ -82,14 +82,14 @@ class Agent:
         if offer.user is not None:
             limits = msgspec.structs.replace(limits, uid=offer.user.uid, gid=offer.user.gid)
             self.user_environment = offer.user.environment
-        self.waits = Waits(min(offer.slots, MAX_WAITING), threads, limits)
-        self.runs: dict[str, Run] = {}
+        self.waits = StandbySize(min(offer.slots, MAX_WAITING), threads, limits)
+        self.runs: dict[str, JobRun] = {}
         self.is_registered = threading.Event()
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._warm: Foreman | None = None
-        self._leaving: dict[str, list[Run]] = {}  # earlier epochs that have not ended yet
+        self._warm: RunnerProcess | None = None
+        self._leaving: dict[str, list[JobRun]] = {}  # earlier epochs that have not ended yet
         self._written: dict[str, float] = {}  # when progress was
         self._progress: dict[str, dict[str, Any]] = {}  # and what is to be
         self._suspended = False
@@ -98,16 +98,16 @@ class Agent:
         self._stack = ExitStack()
         try:
             folder = offer.folder or default_folder(self.name)
-            self.depot = Depot(folder, offer.shared, offer.user)
+            self.depot = HostStore(folder, offer.shared, offer.user)
             self._stack.callback(self.depot.close)
             if offer.user is not None:
                 offer.user.check(folder / "jobs", environment(self.user_environment))
-            self.preparer = Preparer(offer, self.name, self.depot, threads)
-            self.service = Service(
-                f"tcp://{_bracketed(offer.address)}:0", self.name, offer.key, audit=Audit()
+            self.preparer = JobPreparer(offer, self.name, self.depot, threads)
+            self.service = RpcServer(
+                f"tcp://{_bracketed(offer.address)}:0", self.name, offer.key, audit=AuditLog()
             )
             self._stack.callback(self.service.close)
-            self.desk = Desk(self.depot, self.service, self.runs.keys)
+            self.desk = FileService(self.depot, self.service, self.runs.keys)
             self._stack.callback(self.desk.close)
             self.service.start()
         except BaseException:
@@ -155,7 +155,7 @@ class Agent:
         self._beat_at = self._sure_at = time.monotonic()
         with ExitStack() as stack:
             coord = stack.enter_context(
-                Coordinator(offer.hosts, session_s=offer.session_s, credential=own, root=offer.root)
+                Session(offer.hosts, session_s=offer.session_s, credential=own, root=offer.root)
             )
             self.coord = coord
             self._suspended = False
@@ -164,10 +164,10 @@ class Agent:
             self.workers = Membership(coord, coord.paths.workers())
             stack.callback(self.workers.close)
             self.member = self._register()
-            orders = View(coord, coord.paths.orders(self.name), self._poke, self._poke)
+            orders = FolderView(coord, coord.paths.orders(self.name), self._poke, self._poke)
             stack.callback(orders.close)
             orders.wait_ready(offer.session_s)
-            masters = Masters(coord, self.workers, self.name, self._terms)
+            masters = JobController(coord, self.workers, self.name, self._terms)
             stack.callback(masters.close)
             logger.info("agent registered host=%s slots=%d endpoint=%s member=%d", self.name,
                         offer.slots, self.service.endpoint, self.member)  # fmt: skip
@@ -203,14 +203,14 @@ class Agent:
             timeout_s=2 * offer.session_s,
         )
 
-    def _terms(self, job: str, node: Node) -> Terms:
+    def _terms(self, job: str, node: Znode) -> JobTerms:
         return terms(self.preparer.submission(job, node))
 
     def _on_event(self, event: Event) -> None:
-        self._suspended = isinstance(event, Suspended)
+        self._suspended = isinstance(event, ConnectionSuspended)
         if self._suspended:
             threading.Thread(target=self._fence, name="horn-fence", daemon=True).start()
-        if isinstance(event, (Suspended, Lost)):
+        if isinstance(event, (ConnectionSuspended, SessionExpired)):
             self._poke()
 
     def _fence(self) -> None:
@@ -234,15 +234,15 @@ class Agent:
 
     # orders
 
-    def _reconcile(self, nodes: dict[str, Node]) -> None:
+    def _reconcile(self, nodes: dict[str, Znode]) -> None:
         """Start and end what the orders say."""
         if self._is_cut_off():
             self._kill_all("its agent was cut off from ZooKeeper")
             return
-        orders: dict[str, Order] = {}
+        orders: dict[str, HostOrder] = {}
         for job, node in nodes.items():
             try:
-                orders[job] = msgspec.json.decode(node.data, type=Order)
+                orders[job] = msgspec.json.decode(node.data, type=HostOrder)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 logger.error("order not understood job=%s reason=%s", job, error)
         for job, order in orders.items():
@@ -256,7 +256,7 @@ class Agent:
                     continue
                 run = None
             if run is None:
-                run = self.runs[job] = Run(job, order, self.member)
+                run = self.runs[job] = JobRun(job, order, self.member)
                 if order.aim == RUN:
                     self._prepare(run)
                 else:
@@ -290,7 +290,7 @@ class Agent:
     def _is_cut_off(self) -> bool:
         return self._suspended and time.monotonic() - self._sure_at > self.coord.session_s * FENCE
 
-    def _prepare(self, run: Run) -> None:
+    def _prepare(self, run: JobRun) -> None:
         """Fetch what it needs, in a thread; then begin it."""
         job, order = run.job, run.order
 
@@ -309,10 +309,10 @@ class Agent:
 
         threading.Thread(target=prepare, name="horn-prepare", daemon=True).start()
 
-    def _refuse(self, run: Run, text: str) -> None:
+    def _refuse(self, run: JobRun, text: str) -> None:
         run.kill(text)
 
-    def _begin(self, run: Run, assignment: Assignment) -> None:
+    def _begin(self, run: JobRun, assignment: Assignment) -> None:
         if run.report.phase in LAST:
             self.depot.drop_work(run.job, run.epoch)
             return
@@ -334,8 +334,8 @@ class Agent:
         if self._warm is None and not self._suspended and not self._stopping:
             self._warm = self._foreman()
 
-    def _foreman(self) -> Foreman:
-        return Foreman(self.name, self.waits, self.user_environment)
+    def _foreman(self) -> RunnerProcess:
+        return RunnerProcess(self.name, self.waits, self.user_environment)
 
     def _tell(self) -> None:
         """Reports and progress, into ZooKeeper."""
@@ -381,9 +381,9 @@ class Agent:
         """Wait for something to happen, or the time; and deal with it."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
-        watched: dict[int, tuple[Run | None, Foreman]] = {}
+        watched: dict[int, tuple[JobRun | None, RunnerProcess]] = {}
         foremen = [(run, run.foreman) for run in self.runs.values() if run.foreman is not None]
-        everyone: list[tuple[Run | None, Foreman]] = [*foremen]
+        everyone: list[tuple[JobRun | None, RunnerProcess]] = [*foremen]
         if self._warm is not None:
             everyone.append((None, self._warm))
         for run, foreman in everyone:
@@ -403,7 +403,7 @@ class Agent:
         while not self._todo.empty():
             self._todo.get()()
 
-    def _hear(self, fd: int, run: Run | None, foreman: Foreman) -> None:
+    def _hear(self, fd: int, run: JobRun | None, foreman: RunnerProcess) -> None:
         if foreman is not (self._warm if run is None else run.foreman):
             return  # it has just ended
         if fd == foreman.output:
@@ -440,7 +440,7 @@ class Agent:
                 run.ended()
                 self.depot.drop_work(run.job, run.epoch)
 
-    def _ended(self, run: Run, why: str) -> str:
+    def _ended(self, run: JobRun, why: str) -> str:
         n_ranks = len(run.order.seats[self.name].ranks)
         return f"First failure: {n_ranks} tasks on worker {self.name} were ended: {why}"
 

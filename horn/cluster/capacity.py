@@ -9,20 +9,20 @@ from pathlib import Path
 import msgspec
 
 from horn.cluster import submission
-from horn.cluster.job_controller import Terms
-from horn.cluster.scheduler import Need
+from horn.cluster.job_controller import JobTerms
+from horn.cluster.scheduler import ResourceRequest
 from horn.cluster.submission import Origin, Submission
-from horn.cluster.user import User
-from horn.coordination.records import Node
+from horn.cluster.user import JobUser
+from horn.coordination.records import Znode
 from horn.errors import ProtocolError
-from horn.process.limits import Limits
+from horn.process.limits import ProcessLimits
 from horn.security.keys import Key
 
 SESSION_S = 6.0  # after which a host that was cut off is given up
 
 
 @dataclass(frozen=True)
-class Offer:
+class HostCapacity:
     """What a host offers.
 
     address : for others, and what is listened on. name : the host's. folder : its own, shared : one
@@ -40,11 +40,11 @@ class Offer:
     is_insecure: bool = False
     root: str = "/horn"
     session_s: float = SESSION_S
-    limits: Limits = Limits()
-    user: User | None = None
+    limits: ProcessLimits = ProcessLimits()
+    user: JobUser | None = None
 
 
-def read_spec(key: Key | None, job: str, node: Node) -> Submission:
+def read_spec(key: Key | None, job: str, node: Znode) -> Submission:
     """A job's description, if this cluster may run it. Raises NotAllowed, ProtocolError."""
     if key is not None:
         origin = Origin.of(node)
@@ -60,14 +60,14 @@ def read_spec(key: Key | None, job: str, node: Node) -> Submission:
     return found
 
 
-def terms(found: Submission) -> Terms:
+def terms(found: Submission) -> JobTerms:
     """What a submission asks of its master."""
     options = found.options
-    need = Need(
+    need = ResourceRequest(
         found.groups, found.tasks, found.servers, bool(options.get("guests", False)),
         str(options.get("horn", "")), str(options.get("python", "")),
     )  # fmt: skip
-    return Terms(need, found.max_restarts)
+    return JobTerms(need, found.max_restarts)
 
 
 def default_folder(name: str) -> Path:

@@ -22,13 +22,13 @@ import msgspec
 
 from horn.cluster import submission
 from horn.cluster.job_controller import GROUPS, NOW, allocated, host_of
-from horn.cluster.master import RUNNING, Record, Report
+from horn.cluster.master import RUNNING, HostReport, JobRecord
 from horn.cluster.scheduler import Host, check_files
 from horn.cluster.submission import Origin, Submission
-from horn.coordination.jobs import ENDED, Jobs, State
+from horn.coordination.jobs import ENDED, Jobs, JobState
 from horn.coordination.membership import Member, Membership
-from horn.coordination.records import Check, Node, Put, Step
-from horn.coordination.session import Coordinator
+from horn.coordination.records import Check, Put, Step, Znode
+from horn.coordination.session import Session
 from horn.errors import (
     ClusterError,
     Conflict,
@@ -42,8 +42,8 @@ from horn.security.keys import Key
 from horn.topology import Topology
 
 if TYPE_CHECKING:
-    from horn.cluster.packing import Package
-    from horn.rpc.client import Client
+    from horn.cluster.packing import PackedJob
+    from horn.rpc.client import RpcClient
 
 COPIES = 2  # agents that a package is given to, so that the loss of one loses no job
 LAST = "@last"
@@ -51,13 +51,13 @@ SHORT_S = 5.0  # for a command to reach ZooKeeper
 
 
 @dataclass(frozen=True)
-class Status:
+class JobStatus:
     """A job, as far as ZooKeeper knows. ``age_s`` : since it was submitted."""
 
     job: str
-    state: State
+    state: JobState
     submission: Submission | None
-    record: Record
+    record: JobRecord
     progress: Mapping[str, Any]
     result: Mapping[str, Any]
     submitted_s: float
@@ -85,11 +85,11 @@ class Cluster:
     def __enter__(self) -> Cluster:
         credential = tls.credential(self.key, self.hosts)
         self.coord = self._stack.enter_context(
-            Coordinator(self.hosts, timeout_s=self.timeout_s, credential=credential)
+            Session(self.hosts, timeout_s=self.timeout_s, credential=credential)
         )
         self.paths = self.coord.paths
         self.jobs = Jobs(self.coord)
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, RpcClient] = {}
         self._membership: Membership | None = None
         return self
 
@@ -120,7 +120,7 @@ class Cluster:
 
     # submit
 
-    def submit(self, wanted: Submission, package: Package) -> str:
+    def submit(self, wanted: Submission, package: PackedJob) -> str:
         """Hand a job in and return its id. ``wanted.job`` is the id's first part if it is no id."""
         topology = Topology(wanted.groups, wanted.tasks, wanted.servers)
         check_files(topology, [host_of(member, 0) for member in self.workers().values()])
@@ -140,7 +140,7 @@ class Cluster:
             self.jobs.create(wanted.job, msgspec.json.encode(wanted))
             return
 
-        def sign(node: Node) -> bytes:
+        def sign(node: Znode) -> bytes:
             return submission.sign(key, wanted, Origin.of(node))
 
         self.jobs.create_signed(wanted.job, sign, key.zookeeper_of(wanted.job).id)
@@ -153,10 +153,10 @@ class Cluster:
         self.coord.delete(path)
         return made.made_s
 
-    def upload(self, package: Package) -> None:
+    def upload(self, package: PackedJob) -> None:
         """Give a package to agents. Raises ClusterError if none takes it."""
-        from horn.cluster.file_service import Done, Have
-        from horn.cluster.file_service import Package as Named
+        from horn.cluster.file_service import DoneReply, PackageKnown
+        from horn.cluster.file_service import PackageRequest as Named
 
         members = self.workers()
         if not members:
@@ -171,11 +171,11 @@ class Cluster:
                 break
             try:
                 client = self.client(name, members[name])
-                if not client.call("have", Named(package.digest), Have).is_here:
+                if not client.call("have", Named(package.digest), PackageKnown).is_here:
                     client.call(
                         "put",
                         Named(package.digest, len(package.packed)),
-                        Done,
+                        DoneReply,
                         body=_whole(package),
                         size=len(package.packed) + package.n_bytes,
                         timeout_s=120.0,
@@ -186,14 +186,14 @@ class Cluster:
         if not taken:
             raise ClusterError(f"no worker takes the job's files: {'; '.join(reasons)}")
 
-    def client(self, name: str, member: Member) -> Client:
+    def client(self, name: str, member: Member) -> RpcClient:
         """The service of a worker."""
-        from horn.rpc.client import Access, Client
+        from horn.rpc.client import ClientKeys, RpcClient
 
         known = f"{name} {member.endpoint}"
         if known not in self._clients:
-            access = None if self.key is None else Access.of(self.key, "client", name)
-            self._clients[known] = Client(member.endpoint, access)
+            access = None if self.key is None else ClientKeys.of(self.key, "client", name)
+            self._clients[known] = RpcClient(member.endpoint, access)
         return self._clients[known]
 
     # look
@@ -216,7 +216,7 @@ class Cluster:
             raise JobError(f"{word!r} may be any of {shown}; write more of it")
         raise NotFound(f"no job {word!r}; horn list shows all")
 
-    def status(self, job: str) -> Status:
+    def status(self, job: str) -> JobStatus:
         """Raises NotFound."""
         at = self.paths
         spec = self.coord.get(at.spec(job))
@@ -234,19 +234,19 @@ class Cluster:
         except (msgspec.DecodeError, UnicodeDecodeError, HornError):
             found = None
         record = self.coord.get(at.record(job))
-        return Status(
+        return JobStatus(
             job,
-            State(state.data.decode()),
+            JobState(state.data.decode()),
             found,
-            Record() if record is None or not record.data
-            else msgspec.json.decode(record.data, type=Record),
+            JobRecord() if record is None or not record.data
+            else msgspec.json.decode(record.data, type=JobRecord),
             self._json(at.progress(job)),
             self._json(at.result(job)),
             spec.made_s,
             spec.created,
         )  # fmt: skip
 
-    def all_statuses(self) -> list[Status]:
+    def all_statuses(self) -> list[JobStatus]:
         """Newest first."""
         found = []
         for job in self.coord.children(self.paths.jobs()):
@@ -272,12 +272,12 @@ class Cluster:
             if state in ENDED:
                 raise Conflict(f"job {job!r} is {state.value} already")
             steps: list[Step] = [Put(self.paths.wish(job), NOW if now else b"")]
-            if state is not State.STOPPING:
+            if state is not JobState.STOPPING:
                 node = self.coord.get(self.paths.state(job))
                 if node is None or node.data != state.value.encode():
                     continue
                 steps.append(
-                    Put(self.paths.state(job), State.STOPPING.value.encode(), node.version)
+                    Put(self.paths.state(job), JobState.STOPPING.value.encode(), node.version)
                 )
             try:
                 self.coord.commit(steps)
@@ -321,12 +321,12 @@ class Cluster:
             )
         self._check_room(found, status.record, n_groups)
         state = self.coord.get(self.paths.state(job))
-        if state is None or State(state.data.decode()) in {*ENDED, State.STOPPING}:
+        if state is None or JobState(state.data.decode()) in {*ENDED, JobState.STOPPING}:
             raise Conflict(f"job {job!r} is {status.state.value}; only one that runs can be scaled")
         wish = Put(self.paths.wish(job), GROUPS + str(n_groups).encode())
         self.coord.commit([Check(self.paths.state(job), state.version), wish])
 
-    def _check_room(self, found: Submission, record: Record, n_groups: int) -> None:
+    def _check_room(self, found: Submission, record: JobRecord, n_groups: int) -> None:
         """That there are slots for so many groups, where the job runs or may run."""
         here = len(record.groups) or found.groups
         n_more = (n_groups - here) * found.tasks
@@ -341,7 +341,7 @@ class Cluster:
                 f"{free}{hint}. Ask for fewer, or start a worker there with more --slots"
             )
 
-    def wait_scaled(self, job: str, n_groups: int, timeout_s: float | None) -> Status:
+    def wait_scaled(self, job: str, n_groups: int, timeout_s: float | None) -> JobStatus:
         """Until so many have seats, and who is to leave has left; where all start again, until they
         have met.
 
@@ -369,17 +369,19 @@ class Cluster:
                 raise Timeout(f"job {job} has {here} groups after {timeout_s:g} s{why}")
             time.sleep(0.1)
 
-    def _all_run(self, job: str, record: Record) -> bool:
+    def _all_run(self, job: str, record: JobRecord) -> bool:
         """Whether all hosts of an epoch say that their tasks have met."""
         nodes = [self.coord.get(self.paths.report(job, record.epoch, h)) for h in record.seats]
-        said = [msgspec.json.decode(node.data, type=Report) for node in nodes if node is not None]
+        said = [
+            msgspec.json.decode(node.data, type=HostReport) for node in nodes if node is not None
+        ]
         return [report.phase for report in said] == [RUNNING] * len(record.seats)
 
     def remove(self, job: str) -> None:
         """Forget an ended job and its files; its package too, unless another job that is listed has
         the same. Raises Conflict while it has not ended.
         """
-        from horn.cluster.file_service import Done, Of
+        from horn.cluster.file_service import DoneReply, JobRequest
 
         state = self.jobs.state(job)
         if state not in ENDED:
@@ -391,7 +393,7 @@ class Cluster:
             package = ""
         for name, member in self.workers().items():
             try:
-                self.client(name, member).call("forget", Of(job, package), Done)
+                self.client(name, member).call("forget", JobRequest(job, package), DoneReply)
             except ClusterError as error:
                 raise ClusterError(f"the files of {job} on {name} are not removed: {error}") from (
                     error
@@ -399,8 +401,8 @@ class Cluster:
         self.jobs.remove(job)
 
     def wait(
-        self, job: str, wanted: frozenset[State], timeout_s: float | None, poll_s: float = 0.1
-    ) -> State:
+        self, job: str, wanted: frozenset[JobState], timeout_s: float | None, poll_s: float = 0.1
+    ) -> JobState:
         """Until it is in one of these states; raises horn's Timeout."""
         from horn.errors import Timeout
 
@@ -417,12 +419,14 @@ class Cluster:
 
     def files(self, job: str) -> dict[str, dict[str, int]]:
         """What there is of a job: by worker, the sizes of its files."""
-        from horn.cluster.file_service import Files, Of
+        from horn.cluster.file_service import FileList, JobRequest
 
         found = {}
         for name, member in self.workers().items():
             try:
-                found[name] = self.client(name, member).call("files", Of(job), Files).sizes
+                found[name] = (
+                    self.client(name, member).call("files", JobRequest(job), FileList).sizes
+                )
             except ClusterError:
                 continue  # it has just gone; others may have the file too
         return found
@@ -440,20 +444,20 @@ class Cluster:
         """From ``offset`` (or so many lines from the end, or what is not older): where it begins,
         and what there is.
         """
-        from horn.cluster.file_service import READ_BYTES, Got, Read
+        from horn.cluster.file_service import READ_BYTES, ReadReply, ReadRequest
 
         member = self.workers().get(host)
         if member is None:
             raise NotFound(f"worker {host} is not up")
         got, portions = self.client(host, member).download(
-            "read", Read(job, name, offset, wait_s, tail, age_s), Got,
+            "read", ReadRequest(job, name, offset, wait_s, tail, age_s), ReadReply,
             max_bytes=READ_BYTES, timeout_s=wait_s + 30.0,
         )  # fmt: skip
         return got.offset, b"".join(portions)
 
     def fetch_model(self, job: str, path: Path) -> None:
         """The model of a job that succeeded, into a file."""
-        from horn.cluster.file_service import Got, Read
+        from horn.cluster.file_service import ReadReply, ReadRequest
         from horn.cluster.store import MODEL
 
         members = self.workers()
@@ -463,7 +467,7 @@ class Cluster:
         first = str(self.status(job).result.get("host", ""))
         host = first if first in holders else holders[0]
         got, portions = self.client(host, members[host]).download(
-            "read", Read(job, MODEL), Got, max_bytes=2**40, timeout_s=600.0
+            "read", ReadRequest(job, MODEL), ReadReply, max_bytes=2**40, timeout_s=600.0
         )
         temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
         try:
@@ -477,7 +481,7 @@ class Cluster:
             temporary.unlink(missing_ok=True)
 
 
-def _whole(package: Package) -> Iterator[bytes | memoryview]:
+def _whole(package: PackedJob) -> Iterator[bytes | memoryview]:
     yield package.packed
     yield from package.chunks()
 

@@ -15,10 +15,10 @@ from typing import Annotated
 import msgspec
 
 from horn.cluster.package import MANIFEST_BYTES, MAX_BYTES
-from horn.cluster.store import Depot, written_since
+from horn.cluster.store import HostStore, written_since
 from horn.cluster.user import opened
 from horn.errors import Conflict, NotFound
-from horn.rpc.server import Call, Service
+from horn.rpc.server import RpcCall, RpcServer
 
 READ_BYTES = 1024 * 1024  # of a log at once
 WAIT_S = 20.0  # at most so long for more of a file
@@ -30,32 +30,32 @@ _Name = Annotated[str, msgspec.Meta(max_length=200)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
-class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PackageRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """have, get: a package. put: with its manifest, of so many bytes, and its files as the body."""
 
     digest: _Name
     n_manifest: Annotated[int, msgspec.Meta(ge=0, le=MANIFEST_BYTES)] = 0
 
 
-class Have(msgspec.Struct, frozen=True):
+class PackageKnown(msgspec.Struct, frozen=True):
     is_here: bool
     n_manifest: int = 0
 
 
-class Of(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """files, forget: a job. package : of the job to be forgotten, if no other has it."""
 
     job: _Name
     package: _Name = ""
 
 
-class Files(msgspec.Struct, frozen=True):
+class FileList(msgspec.Struct, frozen=True):
     """By name, with their sizes in bytes."""
 
     sizes: dict[str, int]
 
 
-class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CheckpointsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """saved: the checkpoints of a job. wants_best : also which is the best so far, which takes
     reading the newest.
     """
@@ -64,7 +64,7 @@ class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wants_best: bool = False
 
 
-class Checkpointed(msgspec.Struct, frozen=True):
+class CheckpointList(msgspec.Struct, frozen=True):
     """Iterations, the newest last. best : the iteration of the model that is kept as the best; -1
     if none is.
     """
@@ -73,7 +73,7 @@ class Checkpointed(msgspec.Struct, frozen=True):
     best: int = -1
 
 
-class Read(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """read: a file of a job, from an offset; of a model all of it. tail : so many of the last lines
     instead. age_s : what a log got so many seconds ago or later instead. With both, what is less.
     """
@@ -86,41 +86,43 @@ class Read(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     age_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
 
-class Got(msgspec.Struct, frozen=True):
+class ReadReply(msgspec.Struct, frozen=True):
     """From ``offset``, so many bytes."""
 
     offset: int
     size: int
 
 
-class Done(msgspec.Struct, frozen=True):
+class DoneReply(msgspec.Struct, frozen=True):
     """Nothing more to say."""
 
 
-class Desk:
+class FileService:
     """Answers for a depot. runs : the jobs that run here now."""
 
-    def __init__(self, depot: Depot, service: Service, runs: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self, depot: HostStore, service: RpcServer, runs: Callable[[], Iterable[str]]
+    ) -> None:
         self.depot, self.runs = depot, runs
         self._closing = threading.Event()
-        service.on("have", Package, self.have, CLIENTS)
-        service.on("put", Package, self.put, CLIENTS, max_body=MANIFEST_BYTES + MAX_BYTES,
+        service.on("have", PackageRequest, self.have, CLIENTS)
+        service.on("put", PackageRequest, self.put, CLIENTS, max_body=MANIFEST_BYTES + MAX_BYTES,
                    is_audited=True)  # fmt: skip
-        service.on("get", Package, self.get, CLIENTS)
-        service.on("files", Of, self.files, CLIENTS)
-        service.on("read", Read, self.read, CLIENTS)
-        service.on("saved", Saved, self.saved, CLIENTS)
-        service.on("forget", Of, self.forget, CLIENTS, is_audited=True)
+        service.on("get", PackageRequest, self.get, CLIENTS)
+        service.on("files", JobRequest, self.files, CLIENTS)
+        service.on("read", ReadRequest, self.read, CLIENTS)
+        service.on("saved", CheckpointsRequest, self.saved, CLIENTS)
+        service.on("forget", JobRequest, self.forget, CLIENTS, is_audited=True)
 
     def close(self) -> None:
         """Whoever waits is answered."""
         self._closing.set()
 
-    def have(self, call: Call) -> Have:
-        return Have(self.depot.has(call.request.digest))
+    def have(self, call: RpcCall) -> PackageKnown:
+        return PackageKnown(self.depot.has(call.request.digest))
 
-    def put(self, call: Call) -> Done:
-        request: Package = call.request
+    def put(self, call: RpcCall) -> DoneReply:
+        request: PackageRequest = call.request
         portions = call.read()
         packed = b""
         while len(packed) < request.n_manifest:
@@ -133,23 +135,23 @@ class Desk:
             yield from portions
 
         self.depot.put(request.digest, packed[: request.n_manifest], rest())
-        return Done()
+        return DoneReply()
 
-    def get(self, call: Call) -> tuple[Have, Iterator[bytes]]:
+    def get(self, call: RpcCall) -> tuple[PackageKnown, Iterator[bytes]]:
         packed, portions = self.depot.get(call.request.digest)
 
         def body() -> Iterator[bytes]:
             yield packed
             yield from portions
 
-        return Have(True, len(packed)), body()
+        return PackageKnown(True, len(packed)), body()
 
-    def files(self, call: Call) -> Files:
+    def files(self, call: RpcCall) -> FileList:
         found = self.depot.files(call.request.job)
-        return Files({name: path.lstat().st_size for name, path in found.items()})
+        return FileList({name: path.lstat().st_size for name, path in found.items()})
 
-    def read(self, call: Call) -> tuple[Got, Iterator[bytes]]:
-        request: Read = call.request
+    def read(self, call: RpcCall) -> tuple[ReadReply, Iterator[bytes]]:
+        request: ReadRequest = call.request
         ends = time.monotonic() + request.wait_s
         while True:
             path = self.depot.files(request.job).get(request.name)
@@ -169,9 +171,9 @@ class Desk:
         n = max(size - start, 0)
         if not request.name.endswith(".horn"):
             n = min(n, READ_BYTES)
-        return Got(start, n), _portions(str(path), start, n)
+        return ReadReply(start, n), _portions(str(path), start, n)
 
-    def saved(self, call: Call) -> Checkpointed:
+    def saved(self, call: RpcCall) -> CheckpointList:
         from horn.checkpoint import Checkpoints  # here, for commands that only ask load this file
         from horn.training.checkpointing import cursor_of
 
@@ -180,16 +182,16 @@ class Desk:
         newest = checkpoints.latest() if call.request.wants_best else None
         if newest is not None and (kept := cursor_of(newest).best) is not None:
             best = kept[2]
-        return Checkpointed(iterations, best)
+        return CheckpointList(iterations, best)
 
-    def forget(self, call: Call) -> Done:
+    def forget(self, call: RpcCall) -> DoneReply:
         """A job that has ended may be among the runs until its order is seen to be withdrawn."""
         job, ends = call.request.job, time.monotonic() + GONE_S
         while job in self.runs():
             if time.monotonic() >= ends or self._closing.wait(LOOK_S):
                 raise Conflict(f"job {job} still runs here")
         self.depot.forget(job, call.request.package)
-        return Done()
+        return DoneReply()
 
 
 def _portions(path: str, start: int, n: int) -> Iterator[bytes]:

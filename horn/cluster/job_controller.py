@@ -17,13 +17,13 @@ from typing import Any
 
 import msgspec
 
-from horn.cluster.master import Decision, Order, Picture, Record, Report, decide
-from horn.cluster.scheduler import Host, Need
+from horn.cluster.master import Decision, HostOrder, HostReport, JobRecord, JobSnapshot, decide
+from horn.cluster.scheduler import Host, ResourceRequest
 from horn.coordination.election import Candidate, Leadership, commit_as
-from horn.coordination.jobs import ENDED, Jobs, State
-from horn.coordination.membership import Member, Membership, View
-from horn.coordination.records import Create, Delete, Node, Put, Step
-from horn.coordination.session import Coordinator
+from horn.coordination.jobs import ENDED, Jobs, JobState
+from horn.coordination.membership import FolderView, Member, Membership
+from horn.coordination.records import Create, Delete, Put, Step, Znode
+from horn.coordination.session import Session
 from horn.errors import ClusterError, Conflict, Fenced, HornError, NotFound, SessionLost
 
 logger = logging.getLogger(__name__)
@@ -36,31 +36,31 @@ NOW = b"now"  # a wish: stop without saving
 GROUPS = b"groups="  # a wish: so many groups
 
 
-class Terms:
+class JobTerms:
     """What a job asks of its master, from its description."""
 
-    def __init__(self, need: Need, max_restarts: int) -> None:
+    def __init__(self, need: ResourceRequest, max_restarts: int) -> None:
         self.need, self.max_restarts = need, max_restarts
 
 
-Read = Callable[[str, Node], Terms]  # of a job's spec; raises HornError if it may not be run
+Read = Callable[[str, Znode], JobTerms]  # of a job's spec; raises HornError if it may not be run
 
 
-class Masters:
+class JobController:
     """Runs until the session ends or ``close``.
 
     read : says what a job's description asks for. who : this host, for people.
     """
 
-    def __init__(self, coord: Coordinator, workers: Membership, who: str, read: Read) -> None:
+    def __init__(self, coord: Session, workers: Membership, who: str, read: Read) -> None:
         self.coord, self.workers, self.who, self.read = coord, workers, who, read
         self._wake = threading.Event()
         self._closing = False
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, _Candidacy] = {}
         self._wakes_workers = workers.subscribe(lambda change: self._wake.set())
         coord.ensure(coord.paths.jobs(), coord.paths.all_active(), coord.paths.all_orders())
-        self._names = View(coord, coord.paths.all_active(), lambda change: self._wake.set())
-        self._orders = View(coord, coord.paths.all_orders(), self._touch, self._touch)
+        self._names = FolderView(coord, coord.paths.all_active(), lambda change: self._wake.set())
+        self._orders = FolderView(coord, coord.paths.all_orders(), self._touch, self._touch)
         self._thread = threading.Thread(target=self._run, name="horn-masters", daemon=True)
         self._thread.start()
 
@@ -96,20 +96,20 @@ class Masters:
             for job in self._jobs.values():
                 job.close()
 
-    def _known(self) -> list[_Job]:
+    def _known(self) -> list[_Candidacy]:
         names = self._names.nodes().keys()
         for gone in self._jobs.keys() - names:
             if self._jobs[gone].retire():
                 del self._jobs[gone]
         for name in sorted(names - self._jobs.keys()):
             try:
-                self._jobs[name] = _Job(self, name)
+                self._jobs[name] = _Candidacy(self, name)
             except HornError as error:
                 self.coord.check()
                 logger.warning("job not watched job=%s reason=%s", name, error)
         return list(self._jobs.values())
 
-    def _look(self, job: _Job) -> bool:
+    def _look(self, job: _Candidacy) -> bool:
         """Decide as long as there is something to decide; False to look again soon."""
         try:
             while job.step():
@@ -126,7 +126,7 @@ class Masters:
             logger.warning("master waits job=%s reason=%s", job.name, error)
         return False
 
-    def hosts(self, but: str) -> tuple[dict[str, Host], Mapping[str, Node]]:
+    def hosts(self, but: str) -> tuple[dict[str, Host], Mapping[str, Znode]]:
         """The workers with what is free on them, a job's own share counted as free; and what says
         so.
         """
@@ -141,10 +141,10 @@ class Masters:
         self._wake.set()
 
 
-class _Job:
+class _Candidacy:
     """One job, as its master or as one who would be."""
 
-    def __init__(self, masters: Masters, name: str) -> None:
+    def __init__(self, masters: JobController, name: str) -> None:
         self.masters, self.name = masters, name
         self.coord, self.paths = masters.coord, masters.coord.paths
         self.candidate: Candidate | None = None
@@ -153,9 +153,9 @@ class _Job:
         at = self.paths
         touch = masters.wake
         # Made with the job; one that is being removed must not come back.
-        self.nodes = View(self.coord, at.job(name), touch, self._on_data, is_made=True)
-        self.leaders = View(self.coord, at.leader(name), touch, is_made=True)
-        self.reports = View(self.coord, at.reports(name), touch, touch, is_made=True)
+        self.nodes = FolderView(self.coord, at.job(name), touch, self._on_data, is_made=True)
+        self.leaders = FolderView(self.coord, at.leader(name), touch, is_made=True)
+        self.reports = FolderView(self.coord, at.reports(name), touch, touch, is_made=True)
 
     def retire(self) -> bool:
         """It has ended: nothing of it is watched any more. False to try again: a candidacy that
@@ -205,12 +205,14 @@ class _Job:
             return False
         return self._decide(nodes, state, terms, self.candidate.leadership)
 
-    def _refuse(self, nodes: Mapping[str, Node], reason: str) -> None:
+    def _refuse(self, nodes: Mapping[str, Znode], reason: str) -> None:
         """It may not be run: say so where its submitter looks."""
         assert self.candidate is not None
-        result = {"state": State.FAILED.value, "code": 3, "cause": f"refused: {reason}"}
+        result = {"state": JobState.FAILED.value, "code": 3, "cause": f"refused: {reason}"}
         steps: list[Step] = [
-            Put(self.paths.state(self.name), State.FAILED.value.encode(), nodes["state"].version),
+            Put(
+                self.paths.state(self.name), JobState.FAILED.value.encode(), nodes["state"].version
+            ),
             Put(self.paths.result(self.name), _ENCODE(result)),
             Delete(self.paths.active(self.name)),
         ]
@@ -222,21 +224,21 @@ class _Job:
             self.candidate = None
 
     def _decide(
-        self, nodes: Mapping[str, Node], state: State, terms: Terms, leadership: Leadership
+        self, nodes: Mapping[str, Znode], state: JobState, terms: JobTerms, leadership: Leadership
     ) -> bool:
-        record = _decoded(nodes["record"], Record) or Record()
+        record = _decoded(nodes["record"], JobRecord) or JobRecord()
         hosts, taken = self.masters.hosts(self.name)
         reports = {}
         for name, node in self.reports.nodes().items():
             epoch, _, host = name.partition("-")
-            report = _decoded(node, Report) if epoch == str(record.epoch) else None
+            report = _decoded(node, HostReport) if epoch == str(record.epoch) else None
             if report is not None and report.failure is not None:
                 failure = msgspec.structs.replace(report.failure, when=node.changed)
                 report = msgspec.structs.replace(report, failure=failure)
             if report is not None:
                 reports[host] = report
         wish = nodes["wish"].data if "wish" in nodes else b""
-        picture = Picture(
+        picture = JobSnapshot(
             state, terms.need, record, reports, hosts, terms.max_restarts,
             wish == NOW, groups_wished(wish),
         )  # fmt: skip
@@ -266,7 +268,11 @@ class _Job:
                 self.masters._orders.learn(host, node)
 
     def _steps(
-        self, nodes: Mapping[str, Node], found: Decision, taken: Mapping[str, Node], need: Need
+        self,
+        nodes: Mapping[str, Znode],
+        found: Decision,
+        taken: Mapping[str, Znode],
+        need: ResourceRequest,
     ) -> list[Step]:
         at, job = self.paths, self.name
         steps: list[Step] = [Put(at.record(job), _ENCODE(found.record), nodes["record"].version)]
@@ -286,7 +292,7 @@ class _Job:
         return steps
 
     def _order(
-        self, host: str, order: Order | None, taken: Mapping[str, Node], need: Need
+        self, host: str, order: HostOrder | None, taken: Mapping[str, Znode], need: ResourceRequest
     ) -> list[Step]:
         """Its node, and the slots that it takes or gives back."""
         path = self.paths.order(host, self.name)
@@ -316,7 +322,7 @@ class _Job:
 _ENCODE = msgspec.json.Encoder(order="deterministic").encode
 
 
-def _decoded(node: Node | None, kind: Any) -> Any:
+def _decoded(node: Znode | None, kind: Any) -> Any:
     """What horn wrote there; None if there is nothing yet, or something else."""
     if node is None or not node.data:
         return None
@@ -327,9 +333,9 @@ def _decoded(node: Node | None, kind: Any) -> Any:
         return None
 
 
-def _state(node: Node | None) -> State | None:
+def _state(node: Znode | None) -> JobState | None:
     try:
-        return None if node is None else State(node.data.decode())
+        return None if node is None else JobState(node.data.decode())
     except ValueError:
         return None
 
@@ -340,7 +346,7 @@ def groups_wished(wish: bytes) -> int:
     return int(number) if wish.startswith(GROUPS) and number.isdigit() else 0
 
 
-def allocated(node: Node | None) -> dict[str, int]:
+def allocated(node: Znode | None) -> dict[str, int]:
     """Slots by job that the orders of a host have taken."""
     if node is None or not node.data:
         return {}

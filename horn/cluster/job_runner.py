@@ -1,6 +1,6 @@
 """A job's foreman on one host: the process that loads its file and starts its tasks there.
 
-``main`` is run by an agent (``runs.Foreman``) with the arguments LINE PARENT NAME WAITS: an
+``main`` is run by an agent (``runs.JobRunner``) with the arguments LINE PARENT NAME WAITS: an
 inherited descriptor, the pid of the agent, with which it ends, a name to be listed by, and what it
 does until it is told its job. What it needs is
 imported before it is told what it is: the next job begins so much sooner. It is the first process
@@ -31,26 +31,26 @@ from horn import target as targets
 from horn import transport
 from horn.checkpoint import Checkpoints
 from horn.cluster.host_failures import blamed
-from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Failure, Seat
-from horn.cluster.relay import Pumps, Spare, Told, drop, make_spares, plain
+from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Allocation, HostFailure
+from horn.cluster.relay import OutputRelay, ProgressWriter, StandbyProcess, drop, make_spares, plain
 from horn.cluster.runner_protocol import (
     Assignment,
-    End,
-    Groups,
-    Left,
-    Line,
-    Over,
-    Running,
+    ChangeGroups,
+    CheckpointComplete,
+    EndJob,
+    GroupLeft,
+    RunnerConnection,
+    RunnerFinished,
+    RunnerReady,
     Said,
-    Saved,
-    Stop,
-    Waits,
-    Warm,
+    StandbySize,
+    StopJob,
+    TasksRunning,
 )
 from horn.cluster.store import CHECKPOINTS, LOG_BYTES, MODEL, PROGRESS
 from horn.cluster.submission import Submission
 from horn.coordination.membership import Membership
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from horn.errors import (
     BarrierTimeout,
     ClusterError,
@@ -61,8 +61,8 @@ from horn.errors import (
     Stopped,
 )
 from horn.executor import launch
-from horn.executor.remote_pool import KEEPER, Bridge, Crews, attend
-from horn.executor.task_pool import Crew
+from horn.executor.remote_pool import KEEPER, HostLink, RemoteTaskPool, attend
+from horn.executor.task_pool import TaskPool
 from horn.job import Job
 from horn.model import Model
 from horn.process import limits
@@ -70,7 +70,7 @@ from horn.process.job_spec import RunSpec, draft
 from horn.sources import line_of
 from horn.strategies import Strategy, Topology
 from horn.train import Run, conduct
-from horn.transport import CutOff, Place
+from horn.transport import Identity, PeerUnreachable
 
 logger = logging.getLogger(__name__)
 
@@ -80,18 +80,20 @@ LEAVE_S = 1.0  # for what runs to end once it is told to
 REPAIRS = 1000  # epochs of tasks within one of the job: what ended alone starts again alone
 
 
-class Foreman:
+class JobRunner:
     """One assignment."""
 
-    def __init__(self, line: Line, assignment: Assignment, spares: Sequence[Spare] = ()) -> None:
+    def __init__(
+        self, line: RunnerConnection, assignment: Assignment, spares: Sequence[StandbyProcess] = ()
+    ) -> None:
         self.line, self.assignment = line, assignment
         self.spares = spares
         self.submission = msgspec.convert(assignment.submission, Submission)
         self.is_over = threading.Event()  # end now
         self.asked = threading.Event()  # save, then end
-        self.changes: queue.SimpleQueue[launch.Change] = queue.SimpleQueue()
+        self.changes: queue.SimpleQueue[launch.ScaleRequest] = queue.SimpleQueue()
         self.checkpoint = -1
-        self.site: launch.Site | None = None
+        self.site: launch.ClusterAttempt | None = None
         self._is_meeting = False  # other hosts, before anything of the job's own code runs
         self._has_run = threading.Event()
         self._lock = threading.Lock()
@@ -135,32 +137,34 @@ class Foreman:
             except OSError:
                 os._exit(1)  # the agent has gone, and PDEATHSIG is on its way
 
-    def run(self) -> Over:
+    def run(self) -> RunnerFinished:
         """Its life, up to its last word."""
         try:
             return self._run()
         except Stopped as error:
-            return Over(STOPPED, checkpoint=self.checkpoint, result={"iteration": error.iteration})
+            return RunnerFinished(
+                STOPPED, checkpoint=self.checkpoint, result={"iteration": error.iteration}
+            )
         except HornError as error:
-            return Over(FAILED, self._failure(error), checkpoint=self.checkpoint)
+            return RunnerFinished(FAILED, self._failure(error), checkpoint=self.checkpoint)
         except MemoryError:
             text = "out of memory; use a smaller batch_size, fewer neurons, or dtype float32"
-            return Over(FAILED, Failure(text, is_final=True))
+            return RunnerFinished(FAILED, HostFailure(text, is_final=True))
         except BaseException as error:  # the top of this process: from the user's file, or a bug
-            return Over(FAILED, self._unexpected(error), checkpoint=self.checkpoint)
+            return RunnerFinished(FAILED, self._unexpected(error), checkpoint=self.checkpoint)
         finally:
             self._has_run.set()
 
-    def _failure(self, error: HornError) -> Failure:
+    def _failure(self, error: HornError) -> HostFailure:
         site = self.site
         is_repairable = site is not None and site.is_repairable
         if self._is_meeting and isinstance(error, ClusterError):
             is_repairable = True  # nothing of the job has run: on other hosts it may
         host = self.assignment.host
-        return Failure(
+        return HostFailure(
             f"{error}" if self.n_hosts == 1 else f"{error}\n(said by worker {host})",
             error.exit_code,
-            is_echo=isinstance(error, MemberLost) and not isinstance(error, CutOff),
+            is_echo=isinstance(error, MemberLost) and not isinstance(error, PeerUnreachable),
             # A model that cannot be written would have to be computed again for nothing.
             is_final=not is_repairable or isinstance(error, ModelError),
             hosts=self._blamed(error),
@@ -173,7 +177,7 @@ class Foreman:
         names = {rank: topology.name(rank) for seated in ranks.values() for rank in seated}
         return blamed(error, self.assignment.host, ranks, names)
 
-    def _unexpected(self, error: BaseException) -> Failure:
+    def _unexpected(self, error: BaseException) -> HostFailure:
         import traceback
 
         text = "".join(traceback.format_exception(error))
@@ -182,12 +186,12 @@ class Foreman:
         kind = f"{type(error).__name__}: {error}"
         if found is None:
             code = 1 if isinstance(error, SystemExit) else 70
-            return Failure(kind, code, is_final=True, details=text[-20_000:])
+            return HostFailure(kind, code, is_final=True, details=text[-20_000:])
         file, number, line = found
         short = file.removeprefix(self.assignment.work + "/")
-        return Failure(f"{short}:{number}  {line}\n{kind}", is_final=True)
+        return HostFailure(f"{short}:{number}  {line}\n{kind}", is_final=True)
 
-    def _run(self) -> Over:
+    def _run(self) -> RunnerFinished:
         mine, submission = self.assignment, self.submission
         with ExitStack() as stack:
             seat = mine.seats[mine.host]
@@ -197,10 +201,10 @@ class Foreman:
             spares = [s for s in self.spares if s.child.process.poll() is None]
             if threads != mine.threads or len(spares) < len(self.spares):
                 spares = drop(self.spares)
-            pumps = Pumps(Path(mine.logs), names, mine.log_bytes or LOG_BYTES, spares)
+            pumps = OutputRelay(Path(mine.logs), names, mine.log_bytes or LOG_BYTES, spares)
             stack.callback(pumps.wait)
             children = [spare.child for spare in spares]
-            crew = Crew(seat.ranks, threads, mine.job, pumps.outputs, children)
+            crew = TaskPool(seat.ranks, threads, mine.job, pumps.outputs, children)
             stack.callback(crew.stop)
             pumps.release()
             threading.Thread(target=self._watch, args=(crew,), name="horn-end", daemon=True).start()
@@ -211,10 +215,10 @@ class Foreman:
             self.site = site = self._site(crew, bridge, threads)
             run = self._conduct(site, job, strategy)
             if self.is_over.is_set():
-                return Over(GONE)
+                return RunnerFinished(GONE)
             if not self._keep(run.model, Path(mine.keep) / MODEL):
-                return Over(GONE)
-            return Over(FINISHED, result=_result(run), checkpoint=self.checkpoint)
+                return RunnerFinished(GONE)
+            return RunnerFinished(FINISHED, result=_result(run), checkpoint=self.checkpoint)
 
     def _keep(self, model: Model, path: Path) -> bool:
         """Write the model, as soon as there is room for it: without it all since the last
@@ -239,7 +243,7 @@ class Foreman:
             if self.is_over.wait(ROOM_LOOK_S):
                 return False
 
-    def _watch(self, crew: Crew) -> None:
+    def _watch(self, crew: TaskPool) -> None:
         """End the tasks as soon as it is told to: then everything else here ends, too."""
         self.is_over.wait()
         crew.kill()
@@ -247,9 +251,9 @@ class Foreman:
             self.say(self.told_to_end())
             os._exit(0)
 
-    def told_to_end(self) -> Over:
+    def told_to_end(self) -> RunnerFinished:
         """The last word of who ends because the agent said so."""
-        return Over(STOPPED if self.asked.is_set() else GONE, checkpoint=self.checkpoint)
+        return RunnerFinished(STOPPED if self.asked.is_set() else GONE, checkpoint=self.checkpoint)
 
     def _load(self) -> tuple[Job, Strategy]:
         submission = self.submission
@@ -263,20 +267,20 @@ class Foreman:
             job = job.with_settings(name=submission.name)
         return job, strategy
 
-    def _site(self, crew: Crew, bridge: Bridge | None, threads: int) -> launch.Site:
+    def _site(self, crew: TaskPool, bridge: HostLink | None, threads: int) -> launch.ClusterAttempt:
         mine = self.assignment
-        crews: Crew | Crews = crew
+        crews: TaskPool | RemoteTaskPool = crew
         if bridge is not None:
             elsewhere = {
                 number: mine.seats[name].ranks
                 for number, name in enumerate(bridge.names)
                 if number != KEEPER
             }
-            crews = Crews(crew, bridge, elsewhere)
-        return launch.Site(
+            crews = RemoteTaskPool(crew, bridge, elsewhere)
+        return launch.ClusterAttempt(
             mine.zookeeper, mine.job, mine.epoch * REPAIRS, crews, self._url(), threads, mine.key,
             mine.credential, self.asked, self.is_over, self._saved, groups=self._seated(),
-            changes=self.changes, on_left=lambda group: self.say(Left(group)),
+            changes=self.changes, on_left=lambda group: self.say(GroupLeft(group)),
         )  # fmt: skip
 
     def _seated(self) -> tuple[int, ...] | None:
@@ -284,7 +288,7 @@ class Foreman:
         mine = self.assignment
         if not mine.groups or not self.submission.servers:
             return None
-        self.changes.put(launch.Change(mine.groups, _hosts(mine.seats)))
+        self.changes.put(launch.ScaleRequest(mine.groups, _hosts(mine.seats)))
         ranks = (rank for seat in mine.seats.values() for rank in seat.ranks)
         topology = self.topology
         return tuple(sorted({topology.group(r) for r in ranks if not topology.is_server(r)}))
@@ -302,9 +306,9 @@ class Foreman:
 
     def _saved(self, iteration: int) -> None:
         self.checkpoint = iteration
-        self.say(Saved(iteration))
+        self.say(CheckpointComplete(iteration))
 
-    def _conduct(self, site: launch.Site, job: Job, strategy: Strategy) -> Run:
+    def _conduct(self, site: launch.ClusterAttempt, job: Job, strategy: Strategy) -> Run:
         mine, submission = self.assignment, self.submission
         options = submission.options
         pins = {k[4:]: str(v) for k, v in options.items() if k.startswith("pin.")}
@@ -322,7 +326,7 @@ class Foreman:
             backend=str(options.get("backend", "kernels")),
             seed=None,
             threads=site.threads,
-            progress=Told(self.say, mine.epoch, Path(mine.keep) / PROGRESS),
+            progress=ProgressWriter(self.say, mine.epoch, Path(mine.keep) / PROGRESS),
             timeout=submission.timeout_s,
             barrier=str(options.get("barrier", "message")),
             transport=self._transport(),
@@ -349,15 +353,17 @@ class Foreman:
 
     # several hosts
 
-    def _bridge(self, stack: ExitStack) -> Bridge:
+    def _bridge(self, stack: ExitStack) -> HostLink:
         """The link to the other hosts' foremen, who are found through ZooKeeper."""
         mine = self.assignment
         names = sorted(mine.seats, key=lambda name: min(mine.seats[name].ranks))  # rank 0's first
-        place = Place(names.index(mine.host), len(names), f"{mine.job}/crews", mine.epoch, mine.key)
+        place = Identity(
+            names.index(mine.host), len(names), f"{mine.job}/crews", mine.epoch, mine.key
+        )
         self._is_meeting = True
-        bridge = Bridge(f"tcp://{_host(mine)}:0", place, names)
+        bridge = HostLink(f"tcp://{_host(mine)}:0", place, names)
         stack.callback(bridge.close)
-        coord = stack.enter_context(Coordinator(mine.zookeeper, credential=mine.credential))
+        coord = stack.enter_context(Session(mine.zookeeper, credential=mine.credential))
         here = Membership(coord, coord.paths.crews(mine.job))
         stack.callback(here.close)
         here.join(mine.host, bridge.endpoint, info={"epoch": mine.epoch}, replace=True)
@@ -370,8 +376,8 @@ class Foreman:
         return bridge
 
     def _attend(
-        self, crew: Crew, bridge: Bridge, job: Job, strategy: Strategy, threads: int
-    ) -> Over:
+        self, crew: TaskPool, bridge: HostLink, job: Job, strategy: Strategy, threads: int
+    ) -> RunnerFinished:
         mine = self.assignment
         job = strategy.prepared(job, self.topology)
         folder = str((Path(mine.keep) / CHECKPOINTS).absolute())
@@ -388,12 +394,12 @@ class Foreman:
                 journals=str(Path(folder) / Path(run.journals).name) if run.journals else "",
             )
 
-        self.site = launch.Site("", "", 0, crew, "", 1, is_repairable=True)
+        self.site = launch.ClusterAttempt("", "", 0, crew, "", 1, is_repairable=True)
         is_done = attend(
             crew, bridge, job, draft(job, strategy), change, self.is_over,
-            lambda: self.say(Running()), mine.key, mine.credential,
+            lambda: self.say(TasksRunning()), mine.key, mine.credential,
         )  # fmt: skip
-        return Over(FINISHED if is_done else GONE)
+        return RunnerFinished(FINISHED if is_done else GONE)
 
 
 def _hosts_late(error: BarrierTimeout, names: Sequence[str]) -> BarrierTimeout:
@@ -413,7 +419,7 @@ def _hosts_late(error: BarrierTimeout, names: Sequence[str]) -> BarrierTimeout:
     )
 
 
-def _hosts(seats: Mapping[str, Seat]) -> dict[int, str]:
+def _hosts(seats: Mapping[str, Allocation]) -> dict[int, str]:
     """By rank."""
     return {rank: name for name, seat in seats.items() for rank in seat.ranks}
 
@@ -441,14 +447,14 @@ def _result(run: Run) -> dict[str, Any]:
 def main() -> None:
     """One foreman: wait for an assignment, do it, say what came of it."""
     fd, parent = map(int, sys.argv[1:3])
-    waits = msgspec.json.decode(sys.argv[4], type=Waits)
+    waits = msgspec.json.decode(sys.argv[4], type=StandbySize)
     limits.apply(waits.limits, keep=[fd], parent=parent)  # also of the tasks that wait
     os.set_inheritable(fd, False)
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    line = Line(socket.socket(fileno=fd))
+    line = RunnerConnection(socket.socket(fileno=fd))
     spares = make_spares(waits.n_tasks, waits.threads)
-    line.send(Warm())
+    line.send(RunnerReady())
     assignment: Assignment | None = None
     waiting: list[Said] = []
     while assignment is None:
@@ -467,7 +473,7 @@ def main() -> None:
     os.chdir(assignment.work)
     sys.path.insert(0, assignment.work)
     os.environ["HORN_JOB_ID"] = assignment.job
-    foreman = Foreman(line, assignment, spares)
+    foreman = JobRunner(line, assignment, spares)
     threading.Thread(target=_listen, args=(line, foreman, waiting), daemon=True).start()
     over = foreman.run()
     if foreman.is_over.is_set() and over.phase in (FAILED, GONE) and not _is_own(over):
@@ -478,21 +484,21 @@ def main() -> None:
     os._exit(0)
 
 
-def _is_own(over: Over) -> bool:
+def _is_own(over: RunnerFinished) -> bool:
     """Whether it failed by itself, and not because it was told to end."""
     return over.failure is not None and over.failure.is_final and not over.failure.is_echo
 
 
-def _listen(line: Line, foreman: Foreman, first: Sequence[Said]) -> None:
+def _listen(line: RunnerConnection, foreman: JobRunner, first: Sequence[Said]) -> None:
     """What the agent says while the job runs."""
     words: Sequence[Said] | None = first
     while words is not None:
         for word in words:
-            if isinstance(word, End):
+            if isinstance(word, EndJob):
                 foreman.is_over.set()
-            elif isinstance(word, Groups):
-                foreman.changes.put(launch.Change(word.groups, _hosts(word.seats)))
-            elif isinstance(word, Stop):
+            elif isinstance(word, ChangeGroups):
+                foreman.changes.put(launch.ScaleRequest(word.groups, _hosts(word.seats)))
+            elif isinstance(word, StopJob):
                 foreman.asked.set()
                 if not foreman.saves:  # then there is nothing to wait for
                     foreman.is_over.set()

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from horn.cluster.scheduler import Host, Need, Waits, grown, seat
-from horn.coordination.jobs import ENDED, State
+from horn.cluster.scheduler import Host, ResourceRequest, Unschedulable, grown, seat
+from horn.coordination.jobs import ENDED, JobState
 
 RUN, STOP, END = "run", "stop", "end"  # aims of an order, in the order in which they can follow
 AIMS = (RUN, STOP, END)
@@ -27,11 +27,11 @@ MAX_PARTED = 4  # pairs to be remembered: all ways to keep them apart are tried
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoredRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The base of what is kept in ZooKeeper: JSON of checked fields."""
 
 
-class Seat(Kept, frozen=True, forbid_unknown_fields=True):
+class Allocation(StoredRecord, frozen=True, forbid_unknown_fields=True):
     """A host's part in an epoch. ``member`` : the epoch of its agent's registration. ``shared`` :
     the folder that it shares with others, "" for none.
     """
@@ -42,7 +42,7 @@ class Seat(Kept, frozen=True, forbid_unknown_fields=True):
     shared: str = ""
 
 
-class Order(Kept, frozen=True, forbid_unknown_fields=True):
+class HostOrder(StoredRecord, frozen=True, forbid_unknown_fields=True):
     """What an agent is to run of a job. ``seats`` : all hosts', its own among them. ``begin`` : the
     iteration of the checkpoint to go on from; -1 for the newest. ``groups`` : by number, those that
     are to be there; what has a seat and is not among them is to leave. ``changed`` : the checkpoint
@@ -51,13 +51,13 @@ class Order(Kept, frozen=True, forbid_unknown_fields=True):
 
     epoch: _Count
     aim: str
-    seats: dict[str, Seat]
+    seats: dict[str, Allocation]
     begin: int = -1
     groups: tuple[_Count, ...] = ()
     changed: bool = False
 
 
-class Failure(Kept, frozen=True, forbid_unknown_fields=True):
+class HostFailure(StoredRecord, frozen=True, forbid_unknown_fields=True):
     """What went wrong on a host.
 
     text : for people. code : the exit code that belongs to it. when : the place of its report in
@@ -75,7 +75,7 @@ class Failure(Kept, frozen=True, forbid_unknown_fields=True):
     details: str = ""
 
 
-class Report(Kept, frozen=True, forbid_unknown_fields=True):
+class HostReport(StoredRecord, frozen=True, forbid_unknown_fields=True):
     """What an agent says of its tasks of an epoch. checkpoint : the last complete one that it knows
     of; -1 for none. result : of the host with rank 0, when all have finished. left : of that host,
     the groups that have left since the epoch began.
@@ -84,12 +84,12 @@ class Report(Kept, frozen=True, forbid_unknown_fields=True):
     phase: str
     member: _Count = 0
     checkpoint: int = -1
-    failure: Failure | None = None
+    failure: HostFailure | None = None
     result: dict[str, Any] | None = None
     left: tuple[_Count, ...] = ()
 
 
-class Record(Kept, frozen=True, forbid_unknown_fields=True):
+class JobRecord(StoredRecord, frozen=True, forbid_unknown_fields=True):
     """What a master knows of its job.
 
     seats : who has orders; empty when nothing runs. n_failures : since the last checkpoint.
@@ -107,7 +107,7 @@ class Record(Kept, frozen=True, forbid_unknown_fields=True):
 
     epoch: _Count = 0
     aim: str = RUN
-    seats: dict[str, Seat] = {}
+    seats: dict[str, Allocation] = {}
     checkpoint: int = -1
     failed_at: int = -1  # the checkpoint when a failure was counted last
     n_failures: _Count = 0
@@ -128,16 +128,16 @@ class Record(Kept, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Picture:
+class JobSnapshot:
     """What is in ZooKeeper about a job. ``reports`` are those of the record's epoch, by host;
     ``hosts`` are the workers that are there. wants_groups : what somebody has asked for, 0 if
     nobody has.
     """
 
-    state: State
-    need: Need
-    record: Record
-    reports: Mapping[str, Report]
+    state: JobState
+    need: ResourceRequest
+    record: JobRecord
+    reports: Mapping[str, HostReport]
     hosts: Mapping[str, Host]
     max_restarts: int = 3
     wants_now: bool = False
@@ -150,13 +150,13 @@ class Decision:
     ``result`` where they change.
     """
 
-    record: Record
-    orders: Mapping[str, Order | None] = field(default_factory=dict)
-    state: State | None = None
+    record: JobRecord
+    orders: Mapping[str, HostOrder | None] = field(default_factory=dict)
+    state: JobState | None = None
     result: Mapping[str, Any] | None = None
 
 
-def decide(picture: Picture) -> Decision | None:
+def decide(picture: JobSnapshot) -> Decision | None:
     """The next step; None if there is nothing to do until something changes."""
     if picture.state in ENDED:
         return None
@@ -164,25 +164,25 @@ def decide(picture: Picture) -> Decision | None:
         return Decision(_changed(picture.record, n_wanted=picture.wants_groups, n_refused=0))
     if picture.record.seats:
         return _tend(picture)
-    if picture.state is State.STOPPING:
+    if picture.state is JobState.STOPPING:
         return _stopped(picture, picture.record)
     return _place(picture)
 
 
-def ended(picture: Picture) -> frozenset[str]:
+def ended(picture: JobSnapshot) -> frozenset[str]:
     """The hosts on which nothing of the epoch runs any more, for sure."""
     seats = picture.record.seats
     done = {h for h, report in _reports(picture).items() if report.phase in LAST}
     return frozenset(done | {name for name in seats if is_gone(picture, name)})
 
 
-def is_gone(picture: Picture, name: str) -> bool:
+def is_gone(picture: JobSnapshot, name: str) -> bool:
     """Whether a seat's agent has lost its session: it ended its tasks before."""
     host = picture.hosts.get(name)
     return host is None or host.member != picture.record.seats[name].member
 
 
-def _reports(picture: Picture) -> dict[str, Report]:
+def _reports(picture: JobSnapshot) -> dict[str, HostReport]:
     """Of agents that are who the orders were for."""
     seats = picture.record.seats
     return {
@@ -195,32 +195,32 @@ def _reports(picture: Picture) -> dict[str, Report]:
 # Nothing runs
 
 
-def _place(picture: Picture) -> Decision | None:
+def _place(picture: JobSnapshot) -> Decision | None:
     record = _regrouped(picture)
     need = picture.need
     groups = (*(record.groups or range(need.n_groups)), *record.leaving)
     wanted = need.of(len(groups))
     found = seat(wanted, picture.hosts, record.hosts, record.blamed, record.parted)
-    if isinstance(found, Waits):
+    if isinstance(found, Unschedulable):
         if found.reason == record.reason:
             return None
         return Decision(_changed(picture.record, reason=found.reason))
     found = {name: need.ranks(ranks, groups) for name, ranks in found.items()}
     seats = {
-        name: Seat(host.member, host.address, ranks, host.shared)
+        name: Allocation(host.member, host.address, ranks, host.shared)
         for name, ranks in found.items()
         for host in (picture.hosts[name],)
     }
     record = _changed(
         record, epoch=record.epoch + 1, aim=RUN, seats=seats, hosts=tuple(seats), reason=""
     )
-    return Decision(record, _orders(record), State.RUNNING)
+    return Decision(record, _orders(record), JobState.RUNNING)
 
 
 # Something runs
 
 
-def _tend(picture: Picture) -> Decision | None:
+def _tend(picture: JobSnapshot) -> Decision | None:
     record, reports = picture.record, _reports(picture)
     over = ended(picture)
     newest = max((r.checkpoint for r in reports.values()), default=-1)
@@ -233,14 +233,14 @@ def _tend(picture: Picture) -> Decision | None:
     aim = record.aim
     if has_trouble:
         aim = END
-    elif picture.state is State.STOPPING:
+    elif picture.state is JobState.STOPPING:
         aim = END if picture.wants_now else STOP
     if aim == record.aim == RUN and not fine:
         if picture.need.topology.n_servers:
             return _rescale(picture, reports)
         if _regrouped(picture) is not record and _all_run(picture, reports):
             found = _with_other_groups(picture)
-            if isinstance(found, Waits):
+            if isinstance(found, Unschedulable):
                 if found.reason == record.reason:
                     return None
                 return Decision(_changed(record, reason=found.reason))
@@ -251,7 +251,7 @@ def _tend(picture: Picture) -> Decision | None:
     return Decision(record, _orders(record))
 
 
-def _rescale(picture: Picture, reports: Mapping[str, Report]) -> Decision | None:
+def _rescale(picture: JobSnapshot, reports: Mapping[str, HostReport]) -> Decision | None:
     """Seats for groups that come; those of groups that have left."""
     record, need = picture.record, picture.need
     topology = need.topology
@@ -272,7 +272,7 @@ def _rescale(picture: Picture, reports: Mapping[str, Report]) -> Decision | None
     added = [group for group in new.groups if group not in before]
     ranks = [topology.ranks(group) for group in added]
     found = grown(ranks, _room(picture))
-    if isinstance(found, Waits):
+    if isinstance(found, Unschedulable):
         if found.reason == record.reason:
             return None
         return Decision(_changed(record, reason=found.reason))
@@ -283,12 +283,12 @@ def _rescale(picture: Picture, reports: Mapping[str, Report]) -> Decision | None
     return Decision(record, _orders(record))
 
 
-def _all_run(picture: Picture, reports: Mapping[str, Report]) -> bool:
+def _all_run(picture: JobSnapshot, reports: Mapping[str, HostReport]) -> bool:
     phases = [report.phase for report in reports.values()]
     return phases == [RUNNING] * len(picture.record.seats)
 
 
-def _with_other_groups(picture: Picture) -> dict[str, tuple[int, ...]] | Waits:
+def _with_other_groups(picture: JobSnapshot) -> dict[str, tuple[int, ...]] | Unschedulable:
     """Seats for as many groups as are wanted, where the job's checkpoints are."""
     record = picture.record
     folders = {seat.shared for seat in record.seats.values()} - {""}
@@ -300,11 +300,11 @@ def _with_other_groups(picture: Picture) -> dict[str, tuple[int, ...]] | Waits:
     return seat(picture.need.of(record.n_wanted), near, record.hosts, record.blamed, record.parted)
 
 
-def _reseated(old: Seat, ranks: Iterable[int]) -> Seat:
+def _reseated(old: Allocation, ranks: Iterable[int]) -> Allocation:
     return msgspec.structs.replace(old, ranks=tuple(sorted(ranks)))
 
 
-def _regrouped(picture: Picture) -> Record:
+def _regrouped(picture: JobSnapshot) -> JobRecord:
     """The record with as many groups as are wanted: who came last leaves first. Servers count on
     every group that they know, so none just stays away: it has a seat until it has left. Where
     groups share every batch, others go on from a checkpoint.
@@ -329,7 +329,7 @@ def _regrouped(picture: Picture) -> Record:
     return _changed(record, groups=tuple(groups), leaving=tuple(leaving), n_ever=n_ever)
 
 
-def _room(picture: Picture) -> dict[str, int]:
+def _room(picture: JobSnapshot) -> dict[str, int]:
     """Slots that are free on the hosts where the job runs."""
     topology, found = picture.need.topology, {}
     for name, s in picture.record.seats.items():
@@ -338,19 +338,19 @@ def _room(picture: Picture) -> dict[str, int]:
     return found
 
 
-def _conclude(picture: Picture, reports: Mapping[str, Report]) -> Decision:
+def _conclude(picture: JobSnapshot, reports: Mapping[str, HostReport]) -> Decision:
     """Nothing of the epoch runs any more."""
     record = picture.record
-    withdrawn: dict[str, Order | None] = dict.fromkeys(record.seats)
+    withdrawn: dict[str, HostOrder | None] = dict.fromkeys(record.seats)
     free = _changed(record, seats={}, aim=RUN)
     phases = {reports[name].phase if name in reports else GONE for name in record.seats}
     if phases == {FINISHED}:
         first = next(name for name, s in record.seats.items() if 0 in s.ranks)
-        result = {"state": State.SUCCEEDED.value, "code": 0, "host": first,
+        result = {"state": JobState.SUCCEEDED.value, "code": 0, "host": first,
                   **(reports[first].result or {})}  # fmt: skip
-        return Decision(_settled(free), withdrawn, State.SUCCEEDED, result)
+        return Decision(_settled(free), withdrawn, JobState.SUCCEEDED, result)
     cause = first_cause(picture, reports)
-    if phases == {STOPPED} and record.aim == STOP and picture.state is not State.STOPPING:
+    if phases == {STOPPED} and record.aim == STOP and picture.state is not JobState.STOPPING:
         return Decision(free, withdrawn, _restarting(picture))  # other groups go on
     if cause is not None and cause.is_final and record.n_before:
         text = f"{len(record.groups)} groups cannot run it: {cause.text}"
@@ -361,7 +361,7 @@ def _conclude(picture: Picture, reports: Mapping[str, Report]) -> Decision:
         return Decision(back, withdrawn, _restarting(picture))
     if cause is not None and cause.is_final:
         return _failed(free, withdrawn, cause, cause.text)
-    if picture.state is State.STOPPING:
+    if picture.state is JobState.STOPPING:
         return _stopped(picture, free, withdrawn)
     if cause is None:  # an agent was told to leave: nobody's failure
         left = sorted(n for n in record.seats if n not in reports or reports[n].phase == GONE)
@@ -384,7 +384,7 @@ def _conclude(picture: Picture, reports: Mapping[str, Report]) -> Decision:
     return Decision(record, withdrawn, _restarting(picture))
 
 
-def first_cause(picture: Picture, reports: Mapping[str, Report]) -> Failure | None:
+def first_cause(picture: JobSnapshot, reports: Mapping[str, HostReport]) -> HostFailure | None:
     """The first failure that is no echo of another; a lost host before the echoes it made."""
     failures = [
         msgspec.structs.replace(r.failure, hosts=r.failure.hosts or (name,))
@@ -401,7 +401,7 @@ def first_cause(picture: Picture, reports: Mapping[str, Report]) -> Failure | No
     )  # fmt: skip
     if lost:
         ranks = sum(len(picture.record.seats[name].ranks) for name in lost)
-        return Failure(
+        return HostFailure(
             f"First failure: worker {', '.join(lost)} was lost (killed, stopped or cut off: its "
             f"session with ZooKeeper ended), and {ranks} task{'s' * (ranks > 1)} with it",
             hosts=tuple(lost[:1]),
@@ -409,7 +409,7 @@ def first_cause(picture: Picture, reports: Mapping[str, Report]) -> Failure | No
     return min(failures, key=lambda f: f.when, default=None)
 
 
-def _noted(record: Record, hosts: tuple[str, ...]) -> Record:
+def _noted(record: JobRecord, hosts: tuple[str, ...]) -> JobRecord:
     """A failure of one host, or between two."""
     if len(hosts) == 2:
         pair = (hosts[0], hosts[1])
@@ -419,7 +419,7 @@ def _noted(record: Record, hosts: tuple[str, ...]) -> Record:
     return _changed(record, blamed={**record.blamed, **counts})
 
 
-def _proven(record: Record) -> Record:
+def _proven(record: JobRecord) -> JobRecord:
     """What runs has made a checkpoint: its hosts can do it, and together, and it is what to go on
     from.
     """
@@ -438,38 +438,38 @@ def _left(names: list[str]) -> str:
     return f"worker {', '.join(names)} was stopped" if names else "the tasks were ended"
 
 
-def _restarting(picture: Picture) -> State | None:
-    return None if picture.state is State.RESTARTING else State.RESTARTING
+def _restarting(picture: JobSnapshot) -> JobState | None:
+    return None if picture.state is JobState.RESTARTING else JobState.RESTARTING
 
 
 def _failed(
-    record: Record, orders: Mapping[str, Order | None], cause: Failure, text: str
+    record: JobRecord, orders: Mapping[str, HostOrder | None], cause: HostFailure, text: str
 ) -> Decision:
-    result = {"state": State.FAILED.value, "code": cause.code, "cause": text,
+    result = {"state": JobState.FAILED.value, "code": cause.code, "cause": text,
               "details": cause.details, "checkpoint": record.checkpoint}  # fmt: skip
-    return Decision(_settled(record), orders, State.FAILED, result)
+    return Decision(_settled(record), orders, JobState.FAILED, result)
 
 
 def _stopped(
-    picture: Picture, record: Record, orders: Mapping[str, Order | None] | None = None
+    picture: JobSnapshot, record: JobRecord, orders: Mapping[str, HostOrder | None] | None = None
 ) -> Decision:
-    result = {"state": State.STOPPED.value, "code": 5, "checkpoint": record.checkpoint}
-    return Decision(_settled(record), orders or {}, State.STOPPED, result)
+    result = {"state": JobState.STOPPED.value, "code": 5, "checkpoint": record.checkpoint}
+    return Decision(_settled(record), orders or {}, JobState.STOPPED, result)
 
 
-def _settled(record: Record) -> Record:
+def _settled(record: JobRecord) -> JobRecord:
     """Ready for horn resume: what is counted begins anew."""
     return _changed(
         record, n_failures=0, failed_at=-1, blamed={}, parted=(), reason="", seats={}, aim=RUN
     )
 
 
-def _orders(record: Record) -> dict[str, Order | None]:
-    order = Order(
+def _orders(record: JobRecord) -> dict[str, HostOrder | None]:
+    order = HostOrder(
         record.epoch, record.aim, dict(record.seats), record.begin, record.groups, record.changed
     )
     return dict.fromkeys(record.seats, order)
 
 
-def _changed(record: Record, **changes: Any) -> Record:
+def _changed(record: JobRecord, **changes: Any) -> JobRecord:
     return msgspec.structs.replace(record, **changes)

@@ -48,7 +48,7 @@ class BadPackage(NotAllowed):
         return f"package: {self.where}: got {self.got}, expected {self.expected}"
 
 
-class File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class PackageFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One regular file. ``path`` is relative, with "/"."""
 
     path: Annotated[str, msgspec.Meta(min_length=1, max_length=PATH_BYTES)]
@@ -56,11 +56,11 @@ class File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     sha256: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
-class Manifest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class PackageManifest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """All files, sorted by path."""
 
     format: Annotated[int, msgspec.Meta(ge=FORMAT, le=FORMAT)]
-    files: Annotated[tuple[File, ...], msgspec.Meta(max_length=MAX_FILES)]
+    files: Annotated[tuple[PackageFile, ...], msgspec.Meta(max_length=MAX_FILES)]
 
     @property
     def n_bytes(self) -> int:
@@ -69,10 +69,10 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 _ENCODE = msgspec.msgpack.Encoder()
-_DECODE = msgspec.msgpack.Decoder(Manifest)
+_DECODE = msgspec.msgpack.Decoder(PackageManifest)
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: PackageManifest) -> bytes:
     """The one form that a manifest has."""
     check(manifest)
     packed = _ENCODE.encode(manifest)
@@ -81,7 +81,7 @@ def encode(manifest: Manifest) -> bytes:
     return packed
 
 
-def decode(packed: bytes) -> Manifest:
+def decode(packed: bytes) -> PackageManifest:
     """A manifest, checked. Raises BadPackage."""
     if len(packed) > MANIFEST_BYTES:
         raise BadPackage("manifest", f"{len(packed)} bytes", f"at most {MANIFEST_BYTES}")
@@ -100,7 +100,7 @@ def digest(packed: bytes) -> str:
     return hashlib.sha256(packed).hexdigest()
 
 
-def check(manifest: Manifest) -> None:
+def check(manifest: PackageManifest) -> None:
     """Names, order and total size. Raises BadPackage.
 
     Two names that a file system or an eye may take for one another (letter case, Unicode forms)
@@ -187,7 +187,7 @@ class Unpacker:
         self.manifest = decode(packed)
         self.n_left = self.manifest.n_bytes  # bytes that must still come
         self._waiting = iter(self.manifest.files)
-        self._file: File | None = None
+        self._file: PackageFile | None = None
         self._fd = -1
         self._hash = hashlib.sha256()
         self._n = 0  # bytes that the open file still lacks
@@ -335,7 +335,7 @@ def sweep(parent: str | os.PathLike[str]) -> list[str]:
     return found
 
 
-def read(folder: str | os.PathLike[str], manifest: Manifest) -> Iterator[bytes]:
+def read(folder: str | os.PathLike[str], manifest: PackageManifest) -> Iterator[bytes]:
     """The bytes of an unpacked package again, in portions, for someone else's Unpacker. Raises
     BadPackage if a file has changed.
     """

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horn.cluster import package
-from horn.cluster.package import CHUNK_BYTES, MAX_BYTES, MAX_FILES, BadPackage, File, Manifest
+from horn.cluster.package import (
+    CHUNK_BYTES,
+    MAX_BYTES,
+    MAX_FILES,
+    BadPackage,
+    PackageFile,
+    PackageManifest,
+)
 from horn.errors import JobError, NotFound
 from horn.security.keys import is_key_text
 
@@ -30,13 +37,13 @@ IGNORE_FILES = (".hornignore", ".gitignore")  # the first that is there counts
 
 
 @dataclass(frozen=True)
-class Package:
+class PackedJob:
     """Files as they were when they were packed. ``target``: what to load once they are unpacked,
     relative to their folder. ``packed``: the manifest; ``digest``: its name.
     """
 
     target: str
-    manifest: Manifest
+    manifest: PackageManifest
     packed: bytes
     digest: str
     contents: tuple[bytes, ...]
@@ -53,7 +60,7 @@ class Package:
                 yield view[at : at + CHUNK_BYTES]
 
 
-def pack(target: str, folder: str | os.PathLike[str] | None = None) -> Package:
+def pack(target: str, folder: str | os.PathLike[str] | None = None) -> PackedJob:
     """The files of a target (file.py, file.py:job, pkg.mod or pkg.mod:job).
 
     folder : send all of it, and the target is looked for there; else the target's file and what
@@ -147,7 +154,7 @@ def _imports(file: Path, path: Path) -> Iterator[list[str]]:
 
 
 def _all_files(root: Path) -> set[str]:
-    ignored = Ignored.of(root)
+    ignored = IgnoreFile.of(root)
     found: set[str] = set()
     for at, folders, files in os.walk(root, onerror=_unreadable):
         relative = Path(at).relative_to(root)
@@ -176,16 +183,16 @@ def _unreadable(error: OSError) -> None:
     raise JobError(f"{error.filename} cannot be read: {error.strerror}; name it in .hornignore")
 
 
-def _package(target: str, root: Path, paths: list[str]) -> Package:
+def _package(target: str, root: Path, paths: list[str]) -> PackedJob:
     files, contents, total = [], [], 0
     for path in paths:
         content = _content(root, path, MAX_BYTES - total)
         total += len(content)
-        files.append(File(path, len(content), hashlib.sha256(content).digest()))
+        files.append(PackageFile(path, len(content), hashlib.sha256(content).digest()))
         contents.append(content)
-    manifest = Manifest(package.FORMAT, tuple(files))
+    manifest = PackageManifest(package.FORMAT, tuple(files))
     packed = package.encode(manifest)
-    return Package(target, manifest, packed, package.digest(packed), tuple(contents))
+    return PackedJob(target, manifest, packed, package.digest(packed), tuple(contents))
 
 
 def _content(root: Path, path: str, room: int) -> bytes:
@@ -222,7 +229,7 @@ def _ignore_file(root: Path) -> str:
     return found[0] if found else "horn's own list"
 
 
-class Ignored:
+class IgnoreFile:
     """The patterns of one ignore file at the root of a folder, as git reads them; the last that
     fits decides. A folder that is ignored is not looked into.
     """
@@ -231,7 +238,7 @@ class Ignored:
         self.rules = [rule for rule in map(_rule, patterns) if rule is not None]
 
     @classmethod
-    def of(cls, root: Path) -> Ignored:
+    def of(cls, root: Path) -> IgnoreFile:
         lines: list[str] = []
         for name in IGNORE_FILES:
             if (root / name).is_file():

@@ -9,23 +9,23 @@ from collections.abc import Iterator
 
 import msgspec
 
-from horn.cluster.capacity import Offer, read_spec
-from horn.cluster.file_service import Have, Package
-from horn.cluster.master import Order
+from horn.cluster.capacity import HostCapacity, read_spec
+from horn.cluster.file_service import PackageKnown, PackageRequest
+from horn.cluster.master import HostOrder
 from horn.cluster.runner_protocol import Assignment
-from horn.cluster.store import Depot
+from horn.cluster.store import HostStore
 from horn.cluster.submission import Submission
 from horn.coordination.membership import Membership
-from horn.coordination.records import Node
-from horn.coordination.session import Coordinator
+from horn.coordination.records import Znode
+from horn.coordination.session import Session
 from horn.errors import HornError, NotFound
-from horn.rpc.client import Access, Client
+from horn.rpc.client import ClientKeys, RpcClient
 from horn.security import tls
 
 FETCH_S = 120.0  # for a package to come from another host
 
 
-class Preparer:
+class JobPreparer:
     """For the agent of one host. threads : per task.
 
     Raises
@@ -33,11 +33,11 @@ class Preparer:
     NotAllowed, ProtocolError : the job may not be run. NotFound : it, or its package, is gone.
     """
 
-    def __init__(self, offer: Offer, name: str, depot: Depot, threads: int) -> None:
+    def __init__(self, offer: HostCapacity, name: str, depot: HostStore, threads: int) -> None:
         self.offer, self.name, self.depot, self.threads = offer, name, depot, threads
         self._read: dict[tuple[str, int], Submission] = {}
 
-    def submission(self, job: str, node: Node) -> Submission:
+    def submission(self, job: str, node: Znode) -> Submission:
         """A job's description, once it has been checked."""
         known = self._read.get((job, node.changed))
         if known is None:
@@ -46,7 +46,7 @@ class Preparer:
         return known
 
     def assignment(
-        self, coord: Coordinator, workers: Membership, job: str, order: Order
+        self, coord: Session, workers: Membership, job: str, order: HostOrder
     ) -> Assignment:
         """What its foreman is told; all that it needs is here then."""
         node = coord.get(coord.paths.spec(job))
@@ -84,13 +84,17 @@ class Preparer:
                 continue
             access = None
             if self.offer.key is not None:
-                access = Access.of(self.offer.key, "worker", name)
+                access = ClientKeys.of(self.offer.key, "worker", name)
             try:
-                with Client(member.endpoint, access) as client:
-                    if not client.call("have", Package(digest), Have).is_here:
+                with RpcClient(member.endpoint, access) as client:
+                    if not client.call("have", PackageRequest(digest), PackageKnown).is_here:
                         continue
                     got, portions = client.download(
-                        "get", Package(digest), Have, max_bytes=2**27, timeout_s=FETCH_S
+                        "get",
+                        PackageRequest(digest),
+                        PackageKnown,
+                        max_bytes=2**27,
+                        timeout_s=FETCH_S,
                     )
                     packed = b""
                     while len(packed) < got.n_manifest:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from horn.cluster.runner_protocol import At, Running, Said
-from horn.cluster.store import Log
-from horn.executor.processes import Child
+from horn.cluster.runner_protocol import JobProgress, Said, TasksRunning
+from horn.cluster.store import LogFile
+from horn.executor.processes import ChildProcess
 from horn.job import Job
 from horn.training.progress import Progress
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 STEP_S = 0.25  # between two words about how far it is
 
 
-class Told(Progress):
+class ProgressWriter(Progress):
     """Progress for the agent, and for who asks it later: a line of JSON each in ``file``."""
 
     interval_s = STEP_S
@@ -45,7 +45,7 @@ class Told(Progress):
             "n_iterations": job.n_iterations,
             "per_epoch": per_epoch,
         }
-        self.say(Running())
+        self.say(TasksRunning())
         self._write({"begin": {**self.facts, "attempt": self.attempt}})
         self._tell({"epoch": 1, "iteration": 0})
 
@@ -65,7 +65,7 @@ class Told(Progress):
     def _tell(self, said: dict[str, Any]) -> None:
         known = {k: v for k, v in said.items() if not isinstance(v, float) or v == v}
         self.latest.update({k: v for k, v in known.items() if v is not None})
-        self.say(At({**self.facts, **self.latest, "at": time.time()}))
+        self.say(JobProgress({**self.facts, **self.latest, "at": time.time()}))
 
     def _write(self, said: dict[str, Any]) -> None:
         """A line, whole or not at all: a full disk costs the line, not the job."""
@@ -86,23 +86,23 @@ class Told(Progress):
 
 
 @dataclass(frozen=True)
-class Spare:
+class StandbyProcess:
     """A task's process that waits for its task, and where to read what it prints."""
 
-    child: Child
+    child: ChildProcess
     output: int
 
 
-def make_spares(n: int, threads: int) -> list[Spare]:
+def make_spares(n: int, threads: int) -> list[StandbyProcess]:
     found = []
     for number in range(n):
         ours, theirs = os.pipe2(os.O_CLOEXEC)
-        found.append(Spare(Child(number, threads, "waits", theirs), ours))
+        found.append(StandbyProcess(ChildProcess(number, threads, "waits", theirs), ours))
         os.close(theirs)
     return found
 
 
-def drop(spares: Sequence[Spare]) -> list[Spare]:
+def drop(spares: Sequence[StandbyProcess]) -> list[StandbyProcess]:
     """They are not what is needed."""
     for spare in spares:
         spare.child.process.kill()
@@ -112,21 +112,21 @@ def drop(spares: Sequence[Spare]) -> list[Spare]:
     return []
 
 
-class Pumps:
+class OutputRelay:
     """Pipes that tasks print to, and their logs, which have a limit. A thread reads."""
 
     def __init__(
-        self, folder: Path, names: Mapping[int, str], limit: int, spares: Sequence[Spare]
+        self, folder: Path, names: Mapping[int, str], limit: int, spares: Sequence[StandbyProcess]
     ) -> None:
         self.outputs: dict[int, int] = {}
-        self._logs: dict[int, Log] = {}
+        self._logs: dict[int, LogFile] = {}
         waiting = [spare.output for spare in spares]
         for rank, name in names.items():
             if waiting:
                 ours = waiting.pop(0)
             else:
                 ours, self.outputs[rank] = os.pipe2(os.O_CLOEXEC)
-            self._logs[ours] = Log(folder / f"{name}.log", limit)
+            self._logs[ours] = LogFile(folder / f"{name}.log", limit)
         for ours in waiting:
             os.close(ours)
         self._thread = threading.Thread(target=self._run, name="horn-logs", daemon=True)

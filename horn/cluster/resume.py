@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from horn.cluster.client import Cluster, Status
-from horn.cluster.file_service import Checkpointed, Saved
-from horn.coordination.jobs import NEXT, State, listing
+from horn.cluster.client import Cluster, JobStatus
+from horn.cluster.file_service import CheckpointList, CheckpointsRequest
+from horn.coordination.jobs import NEXT, JobState, listing
 from horn.coordination.records import Put, Step
 from horn.errors import ClusterError, Conflict, JobError, NotApplied, NotFound
 
@@ -21,7 +21,7 @@ def resume(cluster: Cluster, job: str, begin: str = "", changed: bool = False) -
     no checkpoints to choose from.
     """
     state = cluster.jobs.state(job)
-    if State.PENDING not in NEXT[state]:
+    if JobState.PENDING not in NEXT[state]:
         raise Conflict(f"job {job!r} is {state.value}; what FAILED or was STOPPED is resumed")
     at = cluster.paths
     nodes = [cluster.coord.get(path) for path in (at.state(job), at.record(job))]
@@ -35,10 +35,10 @@ def resume(cluster: Cluster, job: str, begin: str = "", changed: bool = False) -
         record = msgspec.structs.replace(record, begin=of_order, checkpoint=iteration)
     record = msgspec.structs.replace(record, changed=changed)
     steps: list[Step] = [
-        Put(at.state(job), State.PENDING.value.encode(), nodes[0].version),
+        Put(at.state(job), JobState.PENDING.value.encode(), nodes[0].version),
         Put(at.record(job), msgspec.json.encode(record), nodes[1].version),
         Put(at.result(job), b""),
-        *listing(at, job, state, State.PENDING),
+        *listing(at, job, state, JobState.PENDING),
     ]
     try:
         cluster.coord.commit(steps)
@@ -47,7 +47,7 @@ def resume(cluster: Cluster, job: str, begin: str = "", changed: bool = False) -
     return record.checkpoint
 
 
-def _chosen(cluster: Cluster, status: Status, begin: str) -> int:
+def _chosen(cluster: Cluster, status: JobStatus, begin: str) -> int:
     """The iteration that "last", "best" or a number means."""
     job = status.job
     if status.submission is not None and status.submission.servers:
@@ -78,11 +78,11 @@ def _chosen(cluster: Cluster, status: Status, begin: str) -> int:
 
 def saved(cluster: Cluster, job: str, wants_best: bool = False) -> tuple[list[int], int]:
     """Iterations of its checkpoints, the newest last, and that of its best model or -1."""
-    found = Checkpointed([])
+    found = CheckpointList([])
     for name, member in cluster.workers().items():
-        request = Saved(job, wants_best)
+        request = CheckpointsRequest(job, wants_best)
         try:
-            here = cluster.client(name, member).call("saved", request, Checkpointed)
+            here = cluster.client(name, member).call("saved", request, CheckpointList)
         except ClusterError:
             continue  # it has just gone; with a shared folder others see the same
         if len(here.iterations) > len(found.iterations):

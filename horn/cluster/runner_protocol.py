@@ -11,27 +11,27 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from horn.cluster.master import Failure, Seat
+from horn.cluster.master import Allocation, HostFailure
 from horn.errors import ProtocolError
-from horn.process.limits import Limits
+from horn.process.limits import ProcessLimits
 from horn.security.keys import Credential
 
 MAX_BYTES = 4 * 1024 * 1024  # of one line
 
 
-class Word(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class RunnerMessage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """One line."""
 
 
-class Waits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StandbySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A foreman that waits: with so many tasks that wait too, of so many threads each."""
 
     n_tasks: int
     threads: int
-    limits: Limits
+    limits: ProcessLimits
 
 
-class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
+class Assignment(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
     """To a foreman: be the one of this job, on this host, for this epoch.
 
     work : its folder, with the package. keep : where checkpoints and the model go. logs : a folder.
@@ -43,7 +43,7 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
     job: str
     epoch: int
     host: str
-    seats: dict[str, Seat]
+    seats: dict[str, Allocation]
     work: str
     keep: str
     logs: str
@@ -59,62 +59,73 @@ class Assignment(Word, frozen=True, tag=True, forbid_unknown_fields=True, kw_onl
     changed: bool = False
 
 
-class Stop(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+class StopJob(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """To a foreman: save, then end."""
 
 
-class Groups(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+class ChangeGroups(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """To a foreman: other groups are to be there than were. ``seats`` : all hosts'."""
 
     groups: tuple[int, ...]
-    seats: dict[str, Seat]
+    seats: dict[str, Allocation]
 
 
-class Left(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+class GroupLeft(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """Of the foreman with rank 0: a group has left."""
 
     group: int
 
 
-class End(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+class EndJob(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """To a foreman: end now."""
 
 
-class Warm(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+class RunnerReady(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """Of a foreman: ready for its assignment."""
 
 
-class Running(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+class TasksRunning(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """Of a foreman: the tasks train."""
 
 
-class At(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+class JobProgress(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """Of the foreman with rank 0: how far the job is; what ``progress`` says."""
 
     progress: dict[str, Any]
 
 
-class Saved(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+class CheckpointComplete(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """Of a foreman: a checkpoint is complete."""
 
     iteration: int
 
 
-class Over(Word, frozen=True, tag=True, forbid_unknown_fields=True):
+class RunnerFinished(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """The last word of a foreman. phase : one of master.LAST."""
 
     phase: str
-    failure: Failure | None = None
+    failure: HostFailure | None = None
     result: dict[str, Any] | None = None
     checkpoint: int = -1
 
 
-Said: TypeAlias = Assignment | Stop | Groups | End | Warm | Running | At | Saved | Left | Over
+Said: TypeAlias = (
+    Assignment
+    | StopJob
+    | ChangeGroups
+    | EndJob
+    | RunnerReady
+    | TasksRunning
+    | JobProgress
+    | CheckpointComplete
+    | GroupLeft
+    | RunnerFinished
+)
 _ENCODE = msgspec.json.Encoder()
 _DECODE = msgspec.json.Decoder(Said)
 
 
-class Line:
+class RunnerConnection:
     """One end.
 
     Raises
@@ -127,7 +138,7 @@ class Line:
         self._buffer = bytearray()
 
     @classmethod
-    def pair(cls) -> tuple[Line, Line]:
+    def pair(cls) -> tuple[RunnerConnection, RunnerConnection]:
         ours, theirs = socket.socketpair()
         return cls(ours), cls(theirs)
 

@@ -1,7 +1,7 @@
 """What an agent runs: a foreman per job, which has the job's tasks of this host.
 
-A ``Run`` is the agent's side of one epoch of one job. All calls come from the agent's own thread:
-the foreman's life hangs on the thread that started it (PDEATHSIG).
+A ``JobRun`` is the agent's side of one epoch of one job. All calls come from the agent's own
+thread: the foreman's life hangs on the thread that started it (PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from horn.cluster.master import (
     STARTING,
     STOP,
     STOPPED,
-    Failure,
-    Order,
-    Report,
+    HostFailure,
+    HostOrder,
+    HostReport,
 )
 from horn.cluster.master import RUNNING as IS_RUNNING
 from horn.cluster.runner_protocol import (
     Assignment,
-    At,
-    End,
-    Groups,
-    Left,
-    Line,
-    Over,
-    Running,
+    ChangeGroups,
+    CheckpointComplete,
+    EndJob,
+    GroupLeft,
+    JobProgress,
+    RunnerConnection,
+    RunnerFinished,
+    RunnerReady,
     Said,
-    Saved,
-    Stop,
-    Waits,
-    Warm,
+    StandbySize,
+    StopJob,
+    TasksRunning,
 )
-from horn.cluster.store import Log
+from horn.cluster.store import LogFile
 from horn.errors import JobError, ProtocolError
 from horn.executor.processes import PREAMBLE
 from horn.patience import Patience
@@ -65,11 +65,11 @@ SAVE_S = 120.0  # for it to save and stop
 PROGRAM = PREAMBLE.format(2) + "from horn.cluster.job_runner import main; main()"
 
 
-class Foreman:
+class RunnerProcess:
     """A foreman's process: its line, its output, its end. more : for its environment."""
 
-    def __init__(self, name: str, waits: Waits, more: Mapping[str, str]) -> None:
-        self.line, theirs = Line.pair()
+    def __init__(self, name: str, waits: StandbySize, more: Mapping[str, str]) -> None:
+        self.line, theirs = RunnerConnection.pair()
         self.is_open, self.is_warm = True, False
         paths = [entry or os.getcwd() for entry in sys.path]
         own = {"HORN_TASK_PATH": json.dumps(paths), "PYTHONUNBUFFERED": "1"}
@@ -94,7 +94,7 @@ class Foreman:
         self.output: int | None = self.process.stdout.fileno()
         os.set_blocking(self.output, False)
         self.pidfd = os.pidfd_open(self.process.pid)
-        self.log: Log | None = None
+        self.log: LogFile | None = None
         self._unlogged = b""
 
     @property
@@ -109,7 +109,7 @@ class Foreman:
             pass  # it has ended: its exit is heard of
 
     def log_to(self, path: Path) -> None:
-        self.log = Log(path)
+        self.log = LogFile(path)
         self.log.write(self._unlogged)
         self._unlogged = b""
 
@@ -183,25 +183,25 @@ def _state(pid: int) -> list[bytes]:
         return []
 
 
-class Run:
+class JobRun:
     """One epoch of a job on this host.
 
     ``report`` is what is to be told of it; ``is_told`` whether it has been. ``progress`` is the
     latest to be written down, if there is any.
     """
 
-    def __init__(self, job: str, order: Order, member: int) -> None:
+    def __init__(self, job: str, order: HostOrder, member: int) -> None:
         self.job, self.order, self.epoch = job, order, order.epoch
-        self.report = Report(STARTING, member=member)
+        self.report = HostReport(STARTING, member=member)
         self.is_told = False
         self.progress: dict[str, Any] | None = None
-        self.foreman: Foreman | None = None
+        self.foreman: RunnerProcess | None = None
         self.used: dict[str, float] = {}
         self.aim = RUN
         self._deadline: float | None = None
         self._stopped: Patience | None = None  # with a foreman that is stopped
         self._may_stop_s = 60.0
-        self._last: Over | None = None
+        self._last: RunnerFinished | None = None
         self._is_killed = False  # by this agent, which knows why
 
     @property
@@ -209,7 +209,7 @@ class Run:
         """Its last report is made, and nothing of it runs any more."""
         return self.report.phase in LAST and self.foreman is None
 
-    def begin(self, foreman: Foreman, assignment: Assignment) -> None:
+    def begin(self, foreman: RunnerProcess, assignment: Assignment) -> None:
         self.foreman = foreman
         options = assignment.submission.get("options") or {}
         self._may_stop_s = float(options.get("start_timeout_s") or self._may_stop_s)
@@ -218,7 +218,7 @@ class Run:
         if self.order.groups != assignment.groups:
             self._regroup()
 
-    def follow(self, order: Order) -> None:
+    def follow(self, order: HostOrder) -> None:
         """The order as it is now, of the same epoch."""
         before, self.order = self.order, order
         if order.groups != before.groups and self.foreman is not None:
@@ -226,7 +226,7 @@ class Run:
 
     def _regroup(self) -> None:
         assert self.foreman is not None
-        self.foreman.send(Groups(self.order.groups, self.order.seats))
+        self.foreman.send(ChangeGroups(self.order.groups, self.order.seats))
 
     def aim_at(self, aim: str) -> None:
         """Stop or end, if it is not done yet."""
@@ -236,25 +236,25 @@ class Run:
         if self.foreman is None:  # still being prepared
             self.say(GONE if aim == END else STOPPED)
             return
-        self.foreman.send(Stop() if aim == STOP else End())
+        self.foreman.send(StopJob() if aim == STOP else EndJob())
         self._deadline = time.monotonic() + (SAVE_S if aim == STOP else END_S)
 
     def hear(self, word: Said) -> None:
         match word:
-            case Warm():
+            case RunnerReady():
                 if self.foreman is not None:
                     self.foreman.is_warm = True
-            case Running():
+            case TasksRunning():
                 self.say(IS_RUNNING)
-            case At(progress):
+            case JobProgress(progress):
                 self.progress = progress
-            case Saved(iteration):
+            case CheckpointComplete(iteration):
                 self.say(self.report.phase, checkpoint=iteration)
-            case Left(group):
+            case GroupLeft(group):
                 self.say(self.report.phase, left=(*self.report.left, group))
-            case Over() if self._is_killed:
+            case RunnerFinished() if self._is_killed:
                 pass  # it tells of its tasks' end, whose cause is known here
-            case Over():
+            case RunnerFinished():
                 self._last = word
                 self._deadline = time.monotonic() + LAST_S
             case _:
@@ -265,7 +265,7 @@ class Run:
         phase: str,
         *,
         checkpoint: int = -1,
-        failure: Failure | None = None,
+        failure: HostFailure | None = None,
         result: dict[str, Any] | None = None,
         left: tuple[int, ...] = (),
     ) -> None:
@@ -273,7 +273,7 @@ class Run:
         if old.phase in LAST:
             return
         checkpoint = max(checkpoint, old.checkpoint)
-        self.report = Report(phase, old.member, checkpoint, failure, result, left or old.left)
+        self.report = HostReport(phase, old.member, checkpoint, failure, result, left or old.left)
         self.is_told = False
 
     def tick(self, now: float) -> float | None:
@@ -290,7 +290,7 @@ class Run:
             return None
         return self._deadline
 
-    def _look_at(self, foreman: Foreman) -> None:
+    def _look_at(self, foreman: RunnerProcess) -> None:
         """Its tasks may go on for long without it, and nobody would hear of them."""
         if not foreman.is_stopped:
             self._stopped = None
@@ -321,16 +321,16 @@ class Run:
         elif self.aim == END:
             self.say(GONE)
         else:
-            self.say(FAILED, failure=Failure(_died(code)))
+            self.say(FAILED, failure=HostFailure(_died(code)))
 
     def kill(self, why: str) -> None:
         """End at once, and say why."""
         if self.foreman is not None:
             if not self._is_killed:
-                self._is_killed, self._last = True, Over(FAILED, Failure(why))
+                self._is_killed, self._last = True, RunnerFinished(FAILED, HostFailure(why))
             self.foreman.kill()
         else:
-            self.say(FAILED, failure=Failure(why))
+            self.say(FAILED, failure=HostFailure(why))
 
 
 def _died(code: int) -> str:

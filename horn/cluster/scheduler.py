@@ -37,7 +37,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Need:
+class ResourceRequest:
     """What a job asks for. ``horn`` and ``python`` : the versions it was submitted with. With
     ``guests`` the servers are in the first tasks' processes and have no rank of their own.
     """
@@ -58,7 +58,7 @@ class Need:
         """Of what has a rank."""
         return Topology(self.n_groups, self.n_tasks, 0 if self.guests else self.n_servers)
 
-    def of(self, n_groups: int) -> Need:
+    def of(self, n_groups: int) -> ResourceRequest:
         return replace(self, n_groups=n_groups)
 
     def ranks(self, found: Collection[int], groups: Sequence[int]) -> tuple[int, ...]:
@@ -75,19 +75,19 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Waits:
+class Unschedulable:
     """No seats now; the reason is for people."""
 
     reason: str
 
 
 def seat(
-    need: Need,
+    need: ResourceRequest,
     hosts: Mapping[str, Host],
     prefer: Collection[str] = (),
     blamed: Mapping[str, int] | None = None,
     parted: Sequence[tuple[str, str]] = (),
-) -> dict[str, tuple[int, ...]] | Waits:
+) -> dict[str, tuple[int, ...]] | Unschedulable:
     """Ranks by host, or why it has to wait. Of equally good hosts those in ``prefer`` are taken,
     where the job has run before. blamed : how often it failed on hosts. parted : pairs of hosts
     that lost each other.
@@ -97,7 +97,7 @@ def seat(
     for names in _choices(list(there), blamed or {}, parted):
         if sum(there[name].free for name in names) >= need.n_slots:
             return _seat(need, {name: there[name] for name in names}, prefer)
-    return Waits(_short(need, hosts, fitting))
+    return Unschedulable(_short(need, hosts, fitting))
 
 
 def _choices(
@@ -116,7 +116,7 @@ def _choices(
 
 
 def _seat(
-    need: Need, hosts: Mapping[str, Host], prefer: Collection[str]
+    need: ResourceRequest, hosts: Mapping[str, Host], prefer: Collection[str]
 ) -> dict[str, tuple[int, ...]]:
     """On hosts that have room for all."""
     free = {name: host.free for name, host in hosts.items()}
@@ -131,7 +131,9 @@ def _seat(
     return {name: tuple(sorted(ranks)) for name, ranks in sorted(seats.items())}
 
 
-def grown(groups: Sequence[Sequence[int]], room: Mapping[str, int]) -> dict[str, list[int]] | Waits:
+def grown(
+    groups: Sequence[Sequence[int]], room: Mapping[str, int]
+) -> dict[str, list[int]] | Unschedulable:
     """Seats for the ranks of more groups of a job where it runs, or why they have to wait. room :
     free slots by host.
     """
@@ -139,7 +141,7 @@ def grown(groups: Sequence[Sequence[int]], room: Mapping[str, int]) -> dict[str,
     n = sum(map(len, groups))
     if n > sum(free.values()):
         where = ", ".join(sorted(room))
-        return Waits(
+        return Unschedulable(
             f"waits for {_count(n, 'slot')} for more groups; {sum(free.values())} free on {where}, "
             f"and a job grows where it runs"
         )
@@ -158,7 +160,10 @@ def grown(groups: Sequence[Sequence[int]], room: Mapping[str, int]) -> dict[str,
 
 
 def _seat_whole(
-    need: Need, free: dict[str, int], seats: dict[str, list[int]], prefer: Collection[str]
+    need: ResourceRequest,
+    free: dict[str, int],
+    seats: dict[str, list[int]],
+    prefer: Collection[str],
 ) -> list[int]:
     """Seat groups that fit on a host; returns those that do not."""
     groups = list(range(need.n_groups))
@@ -183,7 +188,7 @@ def _seat_whole(
 
 
 def _divide(
-    need: Need,
+    need: ResourceRequest,
     group: int,
     free: dict[str, int],
     seats: dict[str, list[int]],
@@ -197,18 +202,18 @@ def _divide(
         free[best] -= len(here)
 
 
-def _ranks(need: Need, group: int) -> list[int]:
+def _ranks(need: ResourceRequest, group: int) -> list[int]:
     return list(range(group * need.n_tasks, (group + 1) * need.n_tasks))
 
 
-def _differs(need: Need, host: Host) -> str:
+def _differs(need: ResourceRequest, host: Host) -> str:
     """What keeps a host from running a job that was submitted with other versions."""
     if (need.horn and host.horn != need.horn) or (need.python and host.python != need.python):
         return f"{host.name} has Python {host.python} and horn {host.horn}"
     return ""
 
 
-def _short(need: Need, hosts: Mapping[str, Host], fitting: Mapping[str, Host]) -> str:
+def _short(need: ResourceRequest, hosts: Mapping[str, Host], fitting: Mapping[str, Host]) -> str:
     total = sum(host.slots for host in fitting.values())
     free = sum(max(host.free, 0) for host in fitting.values())
     text = f"waits for {_count(need.n_slots, 'slot')}; "

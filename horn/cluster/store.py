@@ -25,7 +25,7 @@ from pathlib import Path
 
 from horn.cluster import package
 from horn.cluster.package import Unpacker
-from horn.cluster.user import User, is_plain, opened
+from horn.cluster.user import JobUser, is_plain, opened
 from horn.coordination import paths
 from horn.errors import Conflict, JobError, NotFound
 
@@ -36,7 +36,7 @@ MARK_S = 1.0  # between two of them
 LOG_BYTES = 8 * 1024 * 1024  # of one process; what comes after is dropped, and the log says so
 
 
-class Depot:
+class HostStore:
     """One agent's folder; made where it is missing, for its owner alone. user : whom jobs run as,
     if not as this process.
 
@@ -45,7 +45,9 @@ class Depot:
     Conflict : another agent has it. JobError : it cannot be used.
     """
 
-    def __init__(self, folder: Path, shared: Path | None = None, user: User | None = None) -> None:
+    def __init__(
+        self, folder: Path, shared: Path | None = None, user: JobUser | None = None
+    ) -> None:
         self.folder, self.shared, self.user = folder, shared, user
         self._lock = threading.Lock()
         try:
@@ -221,7 +223,7 @@ def _id(folder: Path) -> str:
     return name
 
 
-class Log:
+class LogFile:
     """A log file with a limit, written by whoever reads the process's output. Beside it is when
     what was written: ``written_since`` reads it.
     """

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from horn.coordination.records import Node
+from horn.coordination.records import Znode
 from horn.errors import JobError, NotAllowed
 from horn.security.keys import Key
 
@@ -76,11 +76,11 @@ class Origin:
     made_s: float
 
     @classmethod
-    def of(cls, node: Node) -> Origin:
+    def of(cls, node: Znode) -> Origin:
         return cls(node.created, node.made_s)
 
 
-class Signed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SignedSubmission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A submission, and what makes it one of this cluster, in one node. ``key`` : whose."""
 
     format: Annotated[int, msgspec.Meta(ge=FORMAT, le=FORMAT)]
@@ -95,7 +95,7 @@ class Signed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.submission.job
 
 
-_DECODE = msgspec.json.Decoder(Signed)
+_DECODE = msgspec.json.Decoder(SignedSubmission)
 _ENCODE = msgspec.json.Encoder(order="deterministic")
 
 
@@ -106,7 +106,7 @@ def sign(key: Key, submission: Submission, origin: Origin) -> bytes:
     ------
     JobError : a field is beyond its limits, or all are too long.
     """
-    signed = Signed(
+    signed = SignedSubmission(
         format=FORMAT,
         submission=submission,
         created=origin.created,
@@ -128,7 +128,7 @@ def sign(key: Key, submission: Submission, origin: Origin) -> bytes:
     return raw
 
 
-def verify(key: Key, raw: bytes, *, job: str, origin: Origin) -> Signed:
+def verify(key: Key, raw: bytes, *, job: str, origin: Origin) -> SignedSubmission:
     """The submission in ``raw``, if a holder of the key signed it for ``job`` and for the node in
     which it was found.
 
@@ -162,13 +162,13 @@ def verify(key: Key, raw: bytes, *, job: str, origin: Origin) -> Signed:
     return signed
 
 
-def _mac(key: Key, signed: Signed) -> str:
+def _mac(key: Key, signed: SignedSubmission) -> str:
     """Over the one form of everything but the MAC."""
     bare = _ENCODE.encode(msgspec.structs.replace(signed, mac=""))
     return hmac.digest(key.submission(), bare, hashlib.sha256).hex()
 
 
-def as_json(signed: Signed) -> dict[str, Any]:
+def as_json(signed: SignedSubmission) -> dict[str, Any]:
     """For people and ``--json``: the submission, who signed it and when; not what proves it."""
     found: dict[str, Any] = msgspec.to_builtins(signed.submission)
     return {**found, "key": signed.key, "issued": signed.issued}

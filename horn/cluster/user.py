@@ -21,7 +21,7 @@ PROBE_S = 60.0  # for an interpreter to start and to import what a job needs
 
 
 @dataclass(frozen=True)
-class User:
+class JobUser:
     """name : of the account, or its number where there is none."""
 
     name: str
@@ -30,7 +30,7 @@ class User:
     home: str
 
     @classmethod
-    def named(cls, text: str) -> User:
+    def named(cls, text: str) -> JobUser:
         """By name, or by number. Raises JobError: there is none, it is root, or we are not."""
         try:
             entry = pwd.getpwuid(int(text)) if text.isdecimal() else pwd.getpwnam(text)

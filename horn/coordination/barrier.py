@@ -14,9 +14,17 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from horn.coordination import paths
-from horn.coordination.membership import Change
-from horn.coordination.records import Create, Delete, Event, Lost, Reply, Resumed, Step
-from horn.coordination.session import Coordinator
+from horn.coordination.membership import MembershipChange
+from horn.coordination.records import (
+    ConnectionResumed,
+    Create,
+    Delete,
+    Event,
+    Reply,
+    SessionExpired,
+    Step,
+)
+from horn.coordination.session import Session
 from horn.errors import (
     BarrierTimeout,
     Conflict,
@@ -33,13 +41,13 @@ LOOK_S = 0.5  # for each question of the last look before an error
 KEPT = 2  # generations whose marks stay: the one that slow tasks may still read, and this one
 
 
-class Members(Protocol):
+class GroupMembers(Protocol):
     """What a barrier asks of those who keep an eye on a group: a Membership, or a Roster."""
 
     def check(self) -> None: ...
     def departures(self) -> Counter[str]: ...
     def lost(self, names: Iterable[str], since: Counter[str]) -> tuple[str, ...]: ...
-    def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]: ...
+    def subscribe(self, callback: Callable[[MembershipChange], None]) -> Callable[[], None]: ...
 
 
 @dataclass
@@ -56,7 +64,7 @@ class _Crossing:
     extras: list[Step] = field(default_factory=list)  # tidying up that travels along
 
 
-class RegionBarrier:
+class GroupBarrier:
     """Crossings of one group's barrier by one of its members.
 
     ``members`` are the names of the whole group, ``name`` is this one's; ``epoch`` grows each time
@@ -73,13 +81,13 @@ class RegionBarrier:
 
     def __init__(
         self,
-        coord: Coordinator,
+        coord: Session,
         folder: str,
         name: str,
         members: Iterable[str],
         *,
         epoch: int = 0,
-        membership: Members | None = None,
+        membership: GroupMembers | None = None,
     ) -> None:
         self.coord, self.name, self.membership = coord, name, membership
         self.members = frozenset(paths.checked("member", member) for member in members)
@@ -248,12 +256,12 @@ class RegionBarrier:
 
     def _on_event(self, event: Event) -> None:
         crossing = self._crossing
-        if isinstance(event, Resumed) and crossing is not None:
+        if isinstance(event, ConnectionResumed) and crossing is not None:
             crossing.broken = True  # its watch went with the connection
-        if isinstance(event, (Lost, Resumed)):
+        if isinstance(event, (SessionExpired, ConnectionResumed)):
             self._wake.set()
 
-    def _on_change(self, change: Change) -> None:
+    def _on_change(self, change: MembershipChange) -> None:
         if change.left & self.members:
             self._wake.set()
 

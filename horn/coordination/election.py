@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from horn.coordination.records import Check, Create, Step
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from horn.errors import Fenced, NotApplied
 
 
@@ -29,7 +29,7 @@ class Leadership:
         return Check(self.path)
 
 
-def commit_as(coord: Coordinator, leadership: Leadership, steps: list[Step]) -> None:
+def commit_as(coord: Session, leadership: Leadership, steps: list[Step]) -> None:
     """A transaction that only the leader can make; Fenced if it is not the leader any more."""
     try:
         coord.commit([leadership.step, *steps])
@@ -50,7 +50,7 @@ class Candidate:
     SessionLost : the session is over.
     """
 
-    def __init__(self, coord: Coordinator, folder: str, data: bytes = b"") -> None:
+    def __init__(self, coord: Session, folder: str, data: bytes = b"") -> None:
         self.coord = coord
         coord.ensure(folder)
         prefix = f"c-{uuid.uuid4().hex}-"

@@ -14,14 +14,14 @@ import secrets
 from collections.abc import Callable
 
 from horn.coordination.paths import Paths
-from horn.coordination.records import Create, Delete, Node, Put, Step
-from horn.coordination.session import Coordinator
+from horn.coordination.records import Create, Delete, Put, Step, Znode
+from horn.coordination.session import Session
 from horn.errors import Conflict, JobError, NotApplied, NotFound, ProtocolError
 
 MAX_SPEC_BYTES = 900_000  # one transaction carries it, and ZooKeeper's frame is 1,048,575
 
 
-class State(enum.Enum):
+class JobState(enum.Enum):
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     RESTARTING = "RESTARTING"
@@ -31,21 +31,31 @@ class State(enum.Enum):
     STOPPED = "STOPPED"
 
 
-NEXT: dict[State, frozenset[State]] = {
-    State.PENDING: frozenset({State.RUNNING, State.STOPPING, State.STOPPED, State.FAILED}),
-    State.RUNNING: frozenset(
-        {State.RESTARTING, State.STOPPING, State.SUCCEEDED, State.FAILED, State.STOPPED}
+NEXT: dict[JobState, frozenset[JobState]] = {
+    JobState.PENDING: frozenset(
+        {JobState.RUNNING, JobState.STOPPING, JobState.STOPPED, JobState.FAILED}
     ),
-    State.RESTARTING: frozenset({State.RUNNING, State.STOPPING, State.FAILED, State.STOPPED}),
-    State.STOPPING: frozenset({State.STOPPED, State.SUCCEEDED, State.FAILED}),
-    State.SUCCEEDED: frozenset(),
-    State.FAILED: frozenset({State.PENDING}),  # horn resume
-    State.STOPPED: frozenset({State.PENDING}),
+    JobState.RUNNING: frozenset(
+        {
+            JobState.RESTARTING,
+            JobState.STOPPING,
+            JobState.SUCCEEDED,
+            JobState.FAILED,
+            JobState.STOPPED,
+        }
+    ),
+    JobState.RESTARTING: frozenset(
+        {JobState.RUNNING, JobState.STOPPING, JobState.FAILED, JobState.STOPPED}
+    ),
+    JobState.STOPPING: frozenset({JobState.STOPPED, JobState.SUCCEEDED, JobState.FAILED}),
+    JobState.SUCCEEDED: frozenset(),
+    JobState.FAILED: frozenset({JobState.PENDING}),  # horn resume
+    JobState.STOPPED: frozenset({JobState.PENDING}),
 }
-ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED})
+ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED})
 
 
-def listing(at: Paths, job: str, old: State, new: State) -> list[Step]:
+def listing(at: Paths, job: str, old: JobState, new: JobState) -> list[Step]:
     """What a change of the state changes in ``/active``."""
     if (old in ENDED) == (new in ENDED):
         return []
@@ -61,7 +71,7 @@ class Jobs:
     Conflict : the name is taken, or the job is in another state than the change expects.
     """
 
-    def __init__(self, coord: Coordinator) -> None:
+    def __init__(self, coord: Session) -> None:
         self.coord, self.paths = coord, coord.paths
         coord.ensure(self.paths.jobs(), self.paths.workers(), self.paths.all_active())
 
@@ -74,10 +84,10 @@ class Jobs:
                 f"job {job!r}: its description has {len(spec)} bytes, but at most "
                 f"{MAX_SPEC_BYTES} fit into ZooKeeper"
             )
-        state = Create(self.paths.state(job), State.PENDING.value.encode())
+        state = Create(self.paths.state(job), JobState.PENDING.value.encode())
         self._enter(job, [*self._folders(job, spec, guest), state], spec)
 
-    def create_signed(self, job: str, sign: Callable[[Node], bytes], guest: str = "") -> None:
+    def create_signed(self, job: str, sign: Callable[[Znode], bytes], guest: str = "") -> None:
         """As ``create``, with a description that is signed for the node that it is written to:
         ``sign`` is given that node. Without a state there is no job yet; should this process end
         in between, masters remove what is there.
@@ -93,7 +103,7 @@ class Jobs:
         except BaseException:
             self.forget(job)
             raise
-        state = Create(self.paths.state(job), State.PENDING.value.encode())
+        state = Create(self.paths.state(job), JobState.PENDING.value.encode())
         try:
             self._enter(job, [Put(path, spec, node.version), state], spec)
         except NotApplied as error:
@@ -131,13 +141,13 @@ class Jobs:
                 raise Conflict(f"there is a job {job!r} already; choose another name") from None
             raise
 
-    def state(self, job: str) -> State:
+    def state(self, job: str) -> JobState:
         node = self.coord.get(self.paths.state(job))
         if node is None:
             raise NotFound(f"no job {job!r}")
         return self._parse(job, node.data)
 
-    def change(self, job: str, old: State, new: State) -> None:
+    def change(self, job: str, old: JobState, new: JobState) -> None:
         """From ``old`` to ``new``; Conflict if it is not in ``old``."""
         if new not in NEXT[old]:
             raise Conflict(f"job {job!r}: {old.value} does not lead to {new.value}")
@@ -185,8 +195,8 @@ class Jobs:
                 return False
         return self.forget(job)
 
-    def _parse(self, job: str, data: bytes) -> State:
+    def _parse(self, job: str, data: bytes) -> JobState:
         try:
-            return State(data.decode())
+            return JobState(data.decode())
         except ValueError:
             raise ProtocolError(f"job {job!r} has the unknown state {data[:40]!r}") from None

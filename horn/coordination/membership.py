@@ -18,8 +18,17 @@ from typing import Any
 
 from horn.coordination import paths
 from horn.coordination.nodes import ANSWER_S
-from horn.coordination.records import Create, Delete, Event, Lost, Node, Reply, Resumed, Step
-from horn.coordination.session import Coordinator
+from horn.coordination.records import (
+    ConnectionResumed,
+    Create,
+    Delete,
+    Event,
+    Reply,
+    SessionExpired,
+    Step,
+    Znode,
+)
+from horn.coordination.session import Session
 from horn.errors import BarrierTimeout, Conflict, Fenced, NotApplied, ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -38,29 +47,29 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Change:
+class MembershipChange:
     """Members came or went. A name that is in both has another holder now."""
 
     joined: frozenset[str]
     left: frozenset[str]
 
 
-class View:
-    """The nodes of one folder, kept up to date: name -> Node.
+class FolderView:
+    """The nodes of one folder, kept up to date: name -> Znode.
 
     Every node has its own watch besides the folder's, so that a node replaced between two looks is
     seen as gone and come. After a broken connection everything is read again: changes in between
-    arrive as one Change, none is missed. What is to be read is asked for from ``coord.soon``, as
-    callbacks must not send. ``on_change`` runs in the connection's thread; so does
-    ``on_data``, with the name of a node that has other data than before. is_made : the folder is
-    not made where it is missing.
+    arrive as one MembershipChange, none is missed. What is to be read is asked for from
+    ``coord.soon``, as callbacks must not send. ``on_change`` runs in the connection's thread; so
+    does ``on_data``, with the name of a node that has other data than before. is_made : the folder
+    is not made where it is missing.
     """
 
     def __init__(
         self,
-        coord: Coordinator,
+        coord: Session,
         folder: str,
-        on_change: Callable[[Change], None],
+        on_change: Callable[[MembershipChange], None],
         on_data: Callable[[str], None] | None = None,
         *,
         is_made: bool = False,
@@ -68,7 +77,7 @@ class View:
         self.coord, self.folder, self.on_change = coord, folder, on_change
         self.on_data = on_data
         self._lock = threading.RLock()
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, Znode] = {}
         self._asked: set[str] = set()  # a get() is on its way, or its watch is set
         self._round = 0  # of looks at everything; answers of an earlier one count for nothing
         self._pending = 0  # answers that the first full picture waits for
@@ -86,11 +95,11 @@ class View:
             raise BarrierTimeout(self.folder, ("ZooKeeper",), (), timeout_s, "It does not answer")
         self.coord.check()
 
-    def nodes(self) -> dict[str, Node]:
+    def nodes(self) -> dict[str, Znode]:
         with self._lock:
             return dict(self._nodes)
 
-    def learn(self, name: str, node: Node) -> None:
+    def learn(self, name: str, node: Znode) -> None:
         """Take over what the caller has just read, unless something newer has been heard."""
         with self._lock:
             known = self._nodes.get(name)
@@ -102,13 +111,13 @@ class View:
         self._unsubscribe()
 
     def _on_event(self, event: Event) -> None:
-        if isinstance(event, Resumed):
+        if isinstance(event, ConnectionResumed):
             with self._lock:
                 names, self._asked = list(self._nodes), set(self._nodes)
                 self._round, self._pending = self._round + 1, 0
             self._look_soon()
             self._read_soon(names)
-        elif isinstance(event, Lost):
+        elif isinstance(event, SessionExpired):
             self._ready.set()
 
     def _plan(self, n_answers: int = 1) -> int:
@@ -145,7 +154,7 @@ class View:
             self._look_soon()
 
     def _on_names(self, reply: Reply, round_: int) -> None:
-        if reply.reason:  # broken: Resumed looks again; missing: the folder was removed
+        if reply.reason:  # broken: ConnectionResumed looks again; missing: the folder was removed
             if reply.reason == "missing":
                 self._replace(dict.fromkeys(self.nodes()))
                 self._answered(round_)
@@ -185,7 +194,7 @@ class View:
             if self._pending == 0:
                 self._ready.set()
 
-    def _replace(self, nodes: Mapping[str, Node | None]) -> None:
+    def _replace(self, nodes: Mapping[str, Znode | None]) -> None:
         joined, left, rewritten = set(), set(), set()
         with self._lock:
             for name, node in nodes.items():
@@ -199,14 +208,14 @@ class View:
                 elif node is not None and old is not None and node.changed != old.changed:
                     rewritten.add(name)
         if (joined or left) and not self._closed:
-            self.on_change(Change(frozenset(joined), frozenset(left)))
+            self.on_change(MembershipChange(frozenset(joined), frozenset(left)))
         if self.on_data is not None and not self._closed:
             for name in sorted(rewritten):
                 self.on_data(name)
 
 
 @dataclass
-class _Mine:
+class _OwnEntry:
     """This process's own place."""
 
     name: str
@@ -223,13 +232,13 @@ class Membership:
     Fenced : this process's place was given to another.
     """
 
-    def __init__(self, coord: Coordinator, folder: str, *, is_made: bool = False) -> None:
+    def __init__(self, coord: Session, folder: str, *, is_made: bool = False) -> None:
         self.coord, self.folder = coord, folder
-        self._mine: _Mine | None = None
+        self._mine: _OwnEntry | None = None
         self._departures: Counter[str] = Counter()
-        self._callbacks: list[Callable[[Change], None]] = []
+        self._callbacks: list[Callable[[MembershipChange], None]] = []
         self._changed = threading.Condition()
-        self._view = View(coord, folder, self._on_change, is_made=is_made)
+        self._view = FolderView(coord, folder, self._on_change, is_made=is_made)
         self._unsubscribe = coord.subscribe(self._on_event)
 
     def close(self) -> None:
@@ -269,7 +278,7 @@ class Membership:
             else:
                 node = None
             if node is not None:
-                self._mine = _Mine(name, node.created)
+                self._mine = _OwnEntry(name, node.created)
                 self._wait_seen(name, node.created)
                 return node.created
             if not self._wait_gone(name, deadline):
@@ -278,7 +287,7 @@ class Membership:
                     f"{endpoint_of(old)}; stop it, or wait until its session ends"
                 )
 
-    def _take_over(self, path: str, data: bytes, old: Node) -> Node | None:
+    def _take_over(self, path: str, data: bytes, old: Znode) -> Znode | None:
         steps: list[Step] = [Delete(path, old.version), Create(path, data, ephemeral=True)]
         try:
             self.coord.commit(steps, landed=lambda: self._is_mine(path, data))
@@ -399,12 +408,12 @@ class Membership:
             mine.evicted = mine.evicted or "its node was removed, or is another's now"
         self.check()
 
-    def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
-        """Call ``callback`` with each Change, in the connection's thread."""
+    def subscribe(self, callback: Callable[[MembershipChange], None]) -> Callable[[], None]:
+        """Call ``callback`` with each MembershipChange, in the connection's thread."""
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 
-    def _on_change(self, change: Change) -> None:
+    def _on_change(self, change: MembershipChange) -> None:
         with self._changed:
             self._departures.update(change.left)
             mine = self._mine
@@ -419,7 +428,7 @@ class Membership:
             callback(change)
 
     def _on_event(self, event: Event) -> None:
-        if isinstance(event, Lost):
+        if isinstance(event, SessionExpired):
             with self._changed:
                 self._changed.notify_all()
 
@@ -434,7 +443,7 @@ def described(endpoint: str, versions: Mapping[str, str | int], info: Mapping[st
     return json.dumps(said, sort_keys=True).encode()
 
 
-def endpoint_of(node: Node | None) -> str:
+def endpoint_of(node: Znode | None) -> str:
     """Where a member says that it is, for people."""
     try:
         return str(json.loads(node.data)["endpoint"]) if node is not None else "an unknown place"
@@ -442,7 +451,7 @@ def endpoint_of(node: Node | None) -> str:
         return "an unknown place"
 
 
-def _member(folder: str, name: str, node: Node) -> Member:
+def _member(folder: str, name: str, node: Znode) -> Member:
     try:
         written = json.loads(node.data)
         endpoint, versions, info = written["endpoint"], written["versions"], written["info"]

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from horn.coordination.records import Node, Reply, Step
+from horn.coordination.records import Reply, Step, Znode
 from horn.errors import (
     AccessDenied,
     ClusterError,
@@ -119,12 +119,12 @@ class Nodes(ABC):
 
     # The calls
 
-    def get(self, path: str, timeout_s: float = ANSWER_S) -> Node | None:
+    def get(self, path: str, timeout_s: float = ANSWER_S) -> Znode | None:
         """The node, or None if it is not there."""
         reply = self._ask("get", path, timeout_s=timeout_s)
         if reply.reason not in ("", "missing"):
             self._refuse(path, reply)
-        node: Node | None = reply.value
+        node: Znode | None = reply.value
         return node
 
     def children(self, path: str, timeout_s: float = ANSWER_S) -> list[str]:
@@ -140,7 +140,7 @@ class Nodes(ABC):
         if reply.reason:
             self._refuse(path, reply)
 
-    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Node:
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Znode:
         """Make a node; Conflict if the name is taken, NotFound if its folder is missing."""
         if len(data) > MAX_DATA_BYTES:
             raise JobError(f"{path}: {len(data)} bytes, but at most {MAX_DATA_BYTES} fit")
@@ -155,7 +155,7 @@ class Nodes(ABC):
             raise Conflict(f"{path} is there already")
         if reply.reason:
             self._refuse(path, reply)
-        made: Node = reply.value
+        made: Znode = reply.value
         return dataclasses.replace(made, data=data)
 
     def set(self, path: str, data: bytes, version: int = -1) -> int:

@@ -12,27 +12,27 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Suspended:
+class ConnectionSuspended:
     """The connection broke; the session may still be alive. Send nothing that needs it."""
 
 
 @dataclass(frozen=True)
-class Resumed:
+class ConnectionResumed:
     """The same session goes on. Watches are armed again by those who own them."""
 
 
 @dataclass(frozen=True)
-class Lost:
+class SessionExpired:
     """The session is over; nothing more happens on this Coordinator."""
 
     reason: str
 
 
-Event = Suspended | Resumed | Lost
+Event = ConnectionSuspended | ConnectionResumed | SessionExpired
 
 
 @dataclass(frozen=True)
-class Node:
+class Znode:
     """A node's data and the part of its stat that horn uses. ``created``, ``changed``: zxids.
     ``made_s`` : when it was made, in seconds since 1970 by the servers' clock.
     """
@@ -81,7 +81,7 @@ Step = Create | Put | Delete | Check
 
 
 @dataclass(frozen=True)
-class Tls:
+class TlsFiles:
     """Files in PEM form. ``authority`` is who signed the servers' certificates; the client shows
     ``certificate`` with ``key`` when they are given. The servers' names are checked."""
 

@@ -19,9 +19,18 @@ from typing import Any
 import msgspec
 
 from horn.coordination import paths
-from horn.coordination.membership import Change, Membership, described, endpoint_of
-from horn.coordination.records import Create, Delete, Event, Lost, Node, Reply, Resumed, Step
-from horn.coordination.session import Coordinator
+from horn.coordination.membership import Membership, MembershipChange, described, endpoint_of
+from horn.coordination.records import (
+    ConnectionResumed,
+    Create,
+    Delete,
+    Event,
+    Reply,
+    SessionExpired,
+    Step,
+    Znode,
+)
+from horn.coordination.session import Session
 from horn.errors import (
     BarrierTimeout,
     ClusterError,
@@ -35,34 +44,34 @@ from horn.errors import (
 logger = logging.getLogger(__name__)
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RosterEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A member: where it listens for supersteps and for messages, if it does."""
 
     endpoint: str
     wire: str = ""
 
 
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RosterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All members by folder, in the order of their names. gone : folder and name of who went."""
 
     epoch: int
-    folders: dict[str, list[Entry]]
+    folders: dict[str, list[RosterEntry]]
     gone: list[tuple[str, str]] = []
     layout: int = paths.LAYOUT
 
 
-class Watched:
+class WatchedNode:
     """One node, and whether it may be another by now than when it was last read.
 
     on_stale : is called once when it may be, in the connection's thread.
     """
 
-    def __init__(self, coord: Coordinator, path: str, on_stale: Callable[[], None]) -> None:
+    def __init__(self, coord: Session, path: str, on_stale: Callable[[], None]) -> None:
         self.coord, self.path, self.on_stale = coord, path, on_stale
         self.is_stale = True
         self._unsubscribe = coord.subscribe(self._on_event)
 
-    def read(self, timeout_s: float = 10.0) -> Node | None:
+    def read(self, timeout_s: float = 10.0) -> Znode | None:
         """What is there now; from here on ``is_stale`` tells of the next change."""
         self.is_stale = False
 
@@ -77,7 +86,7 @@ class Watched:
         self._unsubscribe()
 
     def _on_event(self, event: Event) -> None:
-        if isinstance(event, (Resumed, Lost)):
+        if isinstance(event, (ConnectionResumed, SessionExpired)):
             self._note()
 
     def _note(self) -> None:
@@ -94,10 +103,10 @@ class Registration:
     another.
     """
 
-    def __init__(self, coord: Coordinator, folder: str) -> None:
+    def __init__(self, coord: Session, folder: str) -> None:
         self.coord, self.folder = coord, folder
         self._changed = threading.Event()
-        self._node: Watched | None = None
+        self._node: WatchedNode | None = None
         self._epoch, self._evicted = 0, ""
 
     def join(
@@ -113,11 +122,11 @@ class Registration:
         path = f"{self.folder}/{paths.checked('member', name)}"
         data = described(endpoint, {}, info or {})
         deadline = time.monotonic() + timeout_s
-        watched = self._node = Watched(self.coord, path, self._changed.set)
+        watched = self._node = WatchedNode(self.coord, path, self._changed.set)
         while True:
-            old: Node | None = None
+            old: Znode | None = None
             try:
-                node: Node | None = self.coord.create(path, data, ephemeral=True)
+                node: Znode | None = self.coord.create(path, data, ephemeral=True)
             except NotFound:
                 self.coord.ensure(self.folder)
                 continue
@@ -176,18 +185,18 @@ class Publication:
     """
 
     def __init__(
-        self, coord: Coordinator, path: str, members: Mapping[str, Membership], epoch: int
+        self, coord: Session, path: str, members: Mapping[str, Membership], epoch: int
     ) -> None:
         self.coord, self.path, self.members, self.epoch = coord, path, members, epoch
-        self._table: Table | None = None
+        self._table: RosterTable | None = None
         self._lock = threading.Lock()
         self._gone: list[tuple[str, str]] = []
         self._unsubscribe: list[Callable[[], None]] = []
 
-    def publish(self, counts: Mapping[str, int], timeout_s: float) -> Table:
+    def publish(self, counts: Mapping[str, int], timeout_s: float) -> RosterTable:
         """Wait for all, of this epoch or a later one, and write the table."""
         deadline = time.monotonic() + timeout_s
-        folders: dict[str, list[Entry]] = {}
+        folders: dict[str, list[RosterEntry]] = {}
         for folder, n in counts.items():
             names = [str(number) for number in range(n)]
             self.members[folder].members()  # waits until the folder has been read
@@ -197,9 +206,10 @@ class Publication:
                 lambda member: int(member.info["epoch"]) >= self.epoch,
             )
             folders[folder] = [
-                Entry(found[name].endpoint, str(found[name].info.get("wire", ""))) for name in names
+                RosterEntry(found[name].endpoint, str(found[name].info.get("wire", "")))
+                for name in names
             ]
-        table = Table(self.epoch, folders)
+        table = RosterTable(self.epoch, folders)
         try:
             self.coord.create(self.path, msgspec.json.encode(table), ephemeral=True)
         except Conflict as error:
@@ -216,7 +226,7 @@ class Publication:
         self._unsubscribe = []
 
     def _watch(self, folder: str, membership: Membership) -> None:
-        def on_change(change: Change) -> None:
+        def on_change(change: MembershipChange) -> None:
             with self._lock:
                 self._gone += [(folder, name) for name in sorted(change.left)]
             if change.left:  # a callback must not wait for ZooKeeper itself
@@ -248,16 +258,16 @@ class Roster:
     """
 
     def __init__(
-        self, coord: Coordinator, path: str, publisher: tuple[str, str], own: Registration
+        self, coord: Session, path: str, publisher: tuple[str, str], own: Registration
     ) -> None:
         self.coord, self.path, self.publisher, self.own = coord, path, publisher, own
-        self._callbacks: list[Callable[[Change], None]] = []
+        self._callbacks: list[Callable[[MembershipChange], None]] = []
         self._changed = threading.Event()
-        self._table: Table | None = None
+        self._table: RosterTable | None = None
         self._gone: Counter[str] = Counter()
-        self._node = Watched(coord, path, self._on_stale)
+        self._node = WatchedNode(coord, path, self._on_stale)
 
-    def wait(self, counts: Mapping[str, int], timeout_s: float) -> Table:
+    def wait(self, counts: Mapping[str, int], timeout_s: float) -> RosterTable:
         """The table, once it is there. counts : as in Publication.publish."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -298,7 +308,7 @@ class Roster:
         if self._table is not None:
             names = frozenset(name for folder, name in self._everybody() if folder == self.folder)
             for callback in [*self._callbacks]:
-                callback(Change(frozenset(), names))
+                callback(MembershipChange(frozenset(), names))
 
     def _everybody(self) -> list[tuple[str, str]]:
         folders = {} if self._table is None else self._table.folders
@@ -331,7 +341,7 @@ class Roster:
             gone = {*_table_of(self.path, node).gone}
         self._gone = Counter(name for folder, name in gone if folder == self.folder)
 
-    def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
+    def subscribe(self, callback: Callable[[MembershipChange], None]) -> Callable[[], None]:
         """Call ``callback`` when somebody may have gone: with all who may have, in the
         connection's thread.
         """
@@ -339,7 +349,7 @@ class Roster:
         return lambda: self._callbacks.remove(callback)
 
 
-def _taken_over(coord: Coordinator, path: str, data: bytes, old: Node) -> Node | None:
+def _taken_over(coord: Session, path: str, data: bytes, old: Znode) -> Znode | None:
     """The node as this session's own, with this data; None if it has become another's."""
 
     def is_mine() -> bool:
@@ -354,9 +364,9 @@ def _taken_over(coord: Coordinator, path: str, data: bytes, old: Node) -> Node |
     return coord.get(path)
 
 
-def _table_of(path: str, node: Node) -> Table:
+def _table_of(path: str, node: Znode) -> RosterTable:
     try:
-        table = msgspec.json.decode(node.data, type=Table)
+        table = msgspec.json.decode(node.data, type=RosterTable)
     except msgspec.DecodeError as error:
         raise ProtocolError(f"{path} is not a table that horn wrote: {error}") from error
     if table.layout != paths.LAYOUT:

@@ -1,11 +1,12 @@
 """One session with ZooKeeper: the only file that imports kazoo.
 
-A Coordinator is one session from start to end. When the session is lost it says so once, as
-``Lost`` to subscribers and as SessionLost from every call, and never turns into another session
-behind the caller's back; who wants to go on makes a new one. The blocking calls are in ``nodes``.
-Reads are repeated over a broken connection; a write that may or may not have landed is looked up.
-Subscribers, watches and completions run in the connection's thread: they must be short and neither
-wait nor send there. What they want to send, ``soon`` sends from another thread. docs/notes/0098.
+A Session is one session from start to end. When the session is lost it says so once, as
+``SessionExpired`` to subscribers and as SessionLost from every call, and never turns into another
+session behind the caller's back; who wants to go on makes a new one. The blocking calls are in
+``nodes``. Reads are repeated over a broken connection; a write that may or may not have landed is
+looked up. Subscribers, watches and completions run in the connection's thread: they must be short
+and neither wait nor send there. What they want to send, ``soon`` sends from another thread.
+docs/notes/0098.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from horn.coordination.nodes import ANSWER_S, Nodes
 from horn.coordination.paths import Paths
 from horn.coordination.records import (
     Check,
+    ConnectionResumed,
+    ConnectionSuspended,
     Create,
     Delete,
     Event,
-    Lost,
-    Node,
     Put,
     Reply,
-    Resumed,
+    SessionExpired,
     Step,
-    Suspended,
-    Tls,
+    TlsFiles,
+    Znode,
 )
 from horn.errors import (
     AccessDenied,
@@ -81,7 +82,7 @@ REASONS = {
 }
 
 
-class Coordinator(Nodes):
+class Session(Nodes):
     """A session, its primitives and its events.
 
     Times in seconds. ``session_s`` is the time after which ZooKeeper gives up a silent client: the
@@ -106,7 +107,7 @@ class Coordinator(Nodes):
         session_s: float = 10.0,
         credential: Credential | None = None,
         root: str = "/horn",
-        tls: Tls | None = None,
+        tls: TlsFiles | None = None,
         silence_s: float = 0.0,
     ) -> None:
         self.silence_s = silence_s
@@ -213,7 +214,7 @@ class Coordinator(Nodes):
             return "it ends encrypted connections: its certificates are of another key, or none"
         return "it accepts connections but does not answer"
 
-    def __enter__(self) -> Coordinator:
+    def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -259,7 +260,7 @@ class Coordinator(Nodes):
             self._subscribers.append(subscriber)
             over = self._over
         if over:
-            subscriber(Lost(over))
+            subscriber(SessionExpired(over))
 
         def unsubscribe() -> None:
             with self._lock:
@@ -286,7 +287,7 @@ class Coordinator(Nodes):
             self._session = int(self._client.client_id[0])  # kazoo says it only while connected
             self._connected.set()
             if not first:
-                self._tell(Resumed())
+                self._tell(ConnectionResumed())
         elif state == KazooState.SUSPENDED:
             self._connected.clear()
             # The server counts from what it heard last; from then on, another may take over.
@@ -296,7 +297,7 @@ class Coordinator(Nodes):
             self._timer = threading.Timer(left, self._end, (f"no answer for {silence_s:g} s",))
             self._timer.daemon = True
             self._timer.start()
-            self._tell(Suspended())
+            self._tell(ConnectionSuspended())
         else:
             self._end("ZooKeeper ended it")
 
@@ -315,7 +316,7 @@ class Coordinator(Nodes):
         self._connected.set()  # wakes those who wait for it; check() tells them
         self._cancel_timer()
         self._later.put(None)
-        self._tell(Lost(reason))
+        self._tell(SessionExpired(reason))
         if reason != CLOSED or not was_connected:
             self._handler.hang_up()
         if reason != CLOSED:
@@ -416,7 +417,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     cannot start another.
     """
 
-    def __init__(self, coordinator: Coordinator, context: ssl.SSLContext | None) -> None:
+    def __init__(self, coordinator: Session, context: ssl.SSLContext | None) -> None:
         super().__init__()
         self.context = context
         self.coordinator = coordinator
@@ -562,7 +563,7 @@ class _Thread(threading.Thread):
 class _Inline:
     """Stands for kazoo's completion queue: runs what is put, at once."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Session) -> None:
         self.coordinator = coordinator
 
     def put(self, work: Callable[[], None]) -> None:
@@ -591,7 +592,7 @@ def _use(who: str) -> ACL:
     return ACL(Permissions.ALL & ~Permissions.ADMIN, Id("digest", who))
 
 
-def _context(tls: Tls) -> ssl.SSLContext:
+def _context(tls: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.check_hostname = tls.check_names
@@ -619,9 +620,9 @@ def _word(watch: Callable[[str], None]) -> Callable[[Any], None]:
     return lambda event: watch(_WORDS[event.type])
 
 
-def _node(answer: tuple[bytes, Any]) -> Node:
+def _node(answer: tuple[bytes, Any]) -> Znode:
     data, stat = answer
-    return Node(
+    return Znode(
         data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.numChildren,
         stat.ctime / 1000,
     )  # fmt: skip
@@ -644,7 +645,7 @@ def _created(answer: tuple[str, Any]) -> Reply:
     return Reply(_node((b"", answer[1])))
 
 
-# The requests of Coordinator.send, and what becomes of their answers.
+# The requests of Session.send, and what becomes of their answers.
 REQUESTS: dict[str, Callable[[Any], Reply]] = {
     "exists": lambda stat: Reply(stat is not None),
     "get": lambda answer: Reply(_node(answer)),

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from horn.checkpoint import Checkpoints, Written
+from horn.checkpoint import Checkpoints, WrittenPart
 from horn.errors import HornError
-from horn.process.control import Due, Heard, Said, Saved, Settle
+from horn.process.control import PartSaved, Said, SaveReply, SaveRequest, StopDecision
 from horn.training.checkpointing import part_name
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ LEAST_AHEAD = 2  # iterations
 HOLD_S = 2.0  # how long a task waits at a boundary that another has not heard of
 
 
-class Keeper:
+class CheckpointCoordinator:
     """The checkpoints of one attempt. Its clock is given to it.
 
     n_parts : how many tasks save. facts : of the manifest, given the training's epoch. tell : says
@@ -46,10 +46,10 @@ class Keeper:
         self.last: tuple[int, Path] | None = None
         self.is_stopping = self.is_settled = False
         self.on_commit: Callable[[int], None] | None = None  # is told the iteration
-        self._due: Due | None = None
-        self._answers: dict[int, Heard] = {}  # by rank
+        self._due: SaveRequest | None = None
+        self._answers: dict[int, SaveReply] = {}  # by rank
         self._held_at = math.inf  # when the first task said that it waits
-        self._parts: dict[int, dict[int, Saved]] = {}  # iteration, rank
+        self._parts: dict[int, dict[int, PartSaved]] = {}  # iteration, rank
         self._next_at: float | None = None
         self._seen = (0.0, 0)  # when, which iteration
         self._speed = 0.0  # iterations per second
@@ -61,9 +61,9 @@ class Keeper:
             self.is_stopping = True
             self._give_up()
 
-    def hear(self, rank: int, said: Saved | Heard) -> None:
+    def hear(self, rank: int, said: PartSaved | SaveReply) -> None:
         """What a task says."""
-        if isinstance(said, Heard):
+        if isinstance(said, SaveReply):
             if self._due is not None and said.at == self._due.at:
                 self._answers[rank] = said
             return
@@ -105,11 +105,11 @@ class Keeper:
             self._ask(now, max(iteration, reached))
         elif due.stop and is_whole and not self.is_settled:
             self.is_settled = True
-            self.tell(Settle(due.at, go_on=False))
+            self.tell(StopDecision(due.at, go_on=False))
 
     def _ask(self, now: float, iteration: int) -> None:
         ahead = max(LEAST_AHEAD, math.ceil(self._speed * AHEAD_S)) * self._factor
-        self._due = Due(iteration + ahead, self.is_stopping)
+        self._due = SaveRequest(iteration + ahead, self.is_stopping)
         self._answers, self._held_at = {}, math.inf
         if self.seconds is not None:
             self._next_at = now + self.seconds
@@ -121,7 +121,7 @@ class Keeper:
         if due is None:
             return
         if due.stop:
-            self.tell(Settle(due.at, go_on=True))
+            self.tell(StopDecision(due.at, go_on=True))
 
     def close(self) -> None:
         """All tasks have ended: what is not whole will not become so."""
@@ -129,7 +129,7 @@ class Keeper:
             self.checkpoints.discard(self.checkpoints.temporary(iteration, self.epoch))
         self._parts.clear()
 
-    def _commit(self, iteration: int, parts: Mapping[int, Saved]) -> None:
+    def _commit(self, iteration: int, parts: Mapping[int, PartSaved]) -> None:
         temporary = self.checkpoints.temporary(iteration, self.epoch)
         failed = [rank for rank in sorted(parts) if parts[rank].error]
         if failed:
@@ -138,7 +138,7 @@ class Keeper:
             logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, what)
             return
         written = [
-            Written(part_name(rank), part.n_bytes, part.sha256)
+            WrittenPart(part_name(rank), part.n_bytes, part.sha256)
             for rank, part in sorted(parts.items())
         ]
         facts = self.facts(parts[min(parts)].epoch)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from horn import errors
 from horn.errors import BarrierTimeout, HornError, MemberLost, TaskFailed
 from horn.network import Network
-from horn.process.control import Failed
+from horn.process.control import FailureReport
 from horn.process.exits import how_it_ended
-from horn.transport import CutOff, PeerLost
+from horn.transport import PeerLost, PeerUnreachable
 
 # Failures of the machines, which need not come again.
 REPAIRABLE = {"SessionLost", "Unreachable", "Fenced"}
@@ -23,7 +23,7 @@ PLAIN = ("ModelError", "CompileError", "JobError")
 
 
 @dataclass
-class Case:
+class FailureEvidence:
     """What is known of a group in trouble, by task. ``exits`` are exit codes, negative for
     signals; those of tasks that reported nothing count as failures. ``names`` are of those that are
     not called by their number.
@@ -31,7 +31,7 @@ class Case:
 
     n_tasks: int
     pids: Mapping[int, int]
-    failures: dict[int, Failed] = field(default_factory=dict)
+    failures: dict[int, FailureReport] = field(default_factory=dict)
     exits: dict[int, int] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     names: Mapping[int, str] = field(default_factory=dict)
@@ -75,14 +75,14 @@ class Case:
         return len(heard) >= self.n_tasks  # of groups that have left, too
 
 
-def is_echo(failed: Failed) -> bool:
+def is_echo(failed: FailureReport) -> bool:
     """Whether a failure is about another task's."""
-    if "CutOff" in failed.kinds:
+    if "PeerUnreachable" in failed.kinds:
         return False
     return "MemberLost" in failed.kinds or "BarrierTimeout" in failed.kinds
 
 
-def is_repairable(case: Case) -> bool:
+def is_repairable(case: FailureEvidence) -> bool:
     """Whether another attempt may do better: the first failure was that a task ended without a
     word, hangs, or lost its connections; not what its code or the settings did.
     """
@@ -92,7 +92,7 @@ def is_repairable(case: Case) -> bool:
         return lost or bool(case.late)
     if causes[0] in case.silent:
         return True
-    return bool({*REPAIRABLE, "CutOff"} & set(case.failures[causes[0]].kinds))
+    return bool({*REPAIRABLE, "PeerUnreachable"} & set(case.failures[causes[0]].kinds))
 
 
 def numbers(names: Sequence[str]) -> list[int]:
@@ -101,7 +101,7 @@ def numbers(names: Sequence[str]) -> list[int]:
 
 
 def verdict(
-    case: Case, network: Network, stacks: Mapping[int, str], progress: str = ""
+    case: FailureEvidence, network: Network, stacks: Mapping[int, str], progress: str = ""
 ) -> HornError:
     """The exception that says what happened first. ``stacks`` say where late tasks are;
     ``progress`` says how far the group was, for a task that ended without a word.
@@ -126,7 +126,7 @@ def verdict(
     return MemberLost(where, case.called(failed.lost))
 
 
-def _died(case: Case, task: int, progress: str) -> TaskFailed:
+def _died(case: FailureEvidence, task: int, progress: str) -> TaskFailed:
     how, hint = how_it_ended(case.exits[task])
     # Where it was is known from those that waited for it.
     first = min((f for f in case.failures.values() if f.where), key=lambda f: f.when, default=None)
@@ -135,11 +135,11 @@ def _died(case: Case, task: int, progress: str) -> TaskFailed:
     return TaskFailed(task, case.pids[task], where, how, hint, case.n_tasks, name)
 
 
-def _failed(case: Case, task: int, network: Network) -> HornError:
+def _failed(case: FailureEvidence, task: int, network: Network) -> HornError:
     failed = case.failures[task]
-    if "CutOff" in failed.kinds:
+    if "PeerUnreachable" in failed.kinds:
         where = f"{case.name(task)}, {failed.where}"
-        return CutOff(where, case.called(failed.lost), failed.reason)
+        return PeerUnreachable(where, case.called(failed.lost), failed.reason)
     kind = next((k for k in failed.kinds if k in _SIMPLE), None)
     if kind is not None:
         told = any(name in failed.kinds for name in PLAIN)
@@ -159,7 +159,7 @@ def _failed(case: Case, task: int, network: Network) -> HornError:
     return error
 
 
-def _place(failed: Failed, network: Network) -> str:
+def _place(failed: FailureReport, network: Network) -> str:
     """Where it was, with the class of the layer's neurons."""
     named = [layer for layer in network.layers[1:] if layer.name in _words(failed.label)]
     classes = sorted({layer.neuron.__name__ for layer in named})

@@ -26,27 +26,27 @@ import msgspec
 
 import zk
 from horn import transport as transports
-from horn.checkpoint import Checkpoints, Opened
+from horn.checkpoint import CheckpointReader, Checkpoints
 from horn.compiler.placement import Placement
-from horn.coordination.jobs import Jobs, State
-from horn.coordination.session import Coordinator
+from horn.coordination.jobs import Jobs, JobState
+from horn.coordination.session import Session
 from horn.errors import ClusterError, Conflict, HornError, JobError, MemberLost, Stopped
 from horn.executor import trace
-from horn.executor.checkpoint_coordinator import Keeper
-from horn.executor.monitor import NOBODY, Hearing, Outcome, Record
-from horn.executor.remote_pool import Crews
-from horn.executor.restarts import Repairs
-from horn.executor.stalls import MARGIN_S, Watch
-from horn.executor.task_pool import Crew
+from horn.executor.checkpoint_coordinator import CheckpointCoordinator
+from horn.executor.monitor import NOBODY, Outcome, ProgressRecord, TaskMonitor
+from horn.executor.remote_pool import RemoteTaskPool
+from horn.executor.restarts import Restarts
+from horn.executor.stalls import MARGIN_S, StallDetector
+from horn.executor.task_pool import TaskPool
 from horn.job import Job
-from horn.process.control import Heard, Saved
-from horn.process.job_spec import Draft, RunSpec
+from horn.process.control import PartSaved, SaveReply
+from horn.process.job_spec import JobDraft, RunSpec
 from horn.process.main import sign_s
 from horn.security.keys import Credential
 from horn.strategies import Topology
 from horn.topology import SPARE_FDS
 from horn.training.checkpointing import (
-    Lasting,
+    RecoverySettings,
     cursor_of,
     manifest_facts,
     rows_of,
@@ -72,7 +72,7 @@ FDS_PER_TASK = 5
 
 
 @dataclass(frozen=True)
-class Settings:
+class LaunchSettings:
     """How groups of ``n_tasks`` each run. barrier : "message" or "zookeeper". transport : its name.
     threads : per task. hosts : a ZooKeeper to use instead of an embedded one. guests : servers are
     threads of the first tasks' processes.
@@ -102,7 +102,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Change:
+class ScaleRequest:
     """Other groups are to be there. hosts : where ranks are, by the name of the host."""
 
     groups: tuple[int, ...]
@@ -110,7 +110,7 @@ class Change:
 
 
 @dataclass
-class Site:
+class ClusterAttempt:
     """Where one attempt of a job on a cluster runs, whose entry in ZooKeeper is there already.
 
     hosts, job, epoch : of that entry. crew : of all its tasks, started. url : of the transport on
@@ -125,7 +125,7 @@ class Site:
     hosts: str
     job: str
     epoch: int
-    crew: Crew | Crews
+    crew: TaskPool | RemoteTaskPool
     url: str
     threads: int
     key: bytes | None = None
@@ -135,7 +135,7 @@ class Site:
     on_checkpoint: Callable[[int], None] | None = None
     is_repairable: bool = False
     groups: tuple[int, ...] | None = None
-    changes: queue.SimpleQueue[Change] = field(default_factory=queue.SimpleQueue)
+    changes: queue.SimpleQueue[ScaleRequest] = field(default_factory=queue.SimpleQueue)
     on_left: Callable[[int], None] | None = None
 
 
@@ -144,7 +144,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def check_room(settings: Settings) -> None:
+def check_room(settings: LaunchSettings) -> None:
     """That this process and its tasks may hold the descriptors that they need.
 
     Raises
@@ -166,13 +166,13 @@ def check_room(settings: Settings) -> None:
 
 def launch(
     job: Job,
-    draft: Draft,
+    draft: JobDraft,
     choose: Callable[[], Placement],
-    settings: Settings,
+    settings: LaunchSettings,
     watcher: Progress,
     begun: float,
     timeout_s: float | None = None,
-    lasting: Lasting | None = None,
+    lasting: RecoverySettings | None = None,
 ) -> Outcome:
     """Run a job in a group of task processes.
 
@@ -190,10 +190,10 @@ def launch(
     check_room(settings)
     n_processes = settings.n_processes
     threads = settings.threads or max(cores() // settings.topology.n_workers, 1)
-    lasting = lasting or Lasting()
+    lasting = lasting or RecoverySettings()
     with ExitStack() as stack:
         # The first crew before everything else: its processes take long to start.
-        crew = Crew(range(n_processes), threads, job_id)
+        crew = TaskPool(range(n_processes), threads, job_id)
         crews = [crew]
         stack.callback(lambda: crews[-1].stop())
         server = None
@@ -202,7 +202,7 @@ def launch(
             server = stack.enter_context(zk.EmbeddedServer(tick_ms=TICK_MS))
             hosts = server.hosts
         placement = choose()
-        entry = stack.enter_context(Entry(hosts, job_id, job, settings, server))
+        entry = stack.enter_context(JobEntry(hosts, job_id, job, settings, server))
         # Before its nodes are removed: nobody writes there any more.
         stack.callback(lambda: crews[-1].stop())
         url = transports.load(settings.transport).default_url
@@ -212,7 +212,7 @@ def launch(
         attempts = Attempts(job, settings, watcher, lasting, run)
         stack.callback(attempts.record.end)
         deadline = None if timeout_s is None else begun + timeout_s
-        entry.change(State.RUNNING)
+        entry.change(JobState.RUNNING)
         while True:
             crew.start(draft, job, attempts.run(), placement)
             hearing = attempts.hearing(crew, entry.is_running)
@@ -225,7 +225,7 @@ def launch(
                 crew.stop()
                 attempts.close()
                 entry.is_running()
-                entry.change(State.STOPPED)
+                entry.change(JobState.STOPPED)
                 raise
             except HornError as error:
                 crew.stop()
@@ -233,7 +233,7 @@ def launch(
                     raise
                 attempts.failed(hearing, error)  # raises it, if that is all
                 entry.is_restarting()
-                crew = Crew(range(n_processes), threads, job_id)
+                crew = TaskPool(range(n_processes), threads, job_id)
                 crews.append(crew)
         crew.wait()
         attempts.close()
@@ -242,22 +242,22 @@ def launch(
             outcome = attempts.outcome(hearing)
         except Stopped:
             entry.is_running()
-            entry.change(State.STOPPED)
+            entry.change(JobState.STOPPED)
             raise
-        entry.change(State.SUCCEEDED)
+        entry.change(JobState.SUCCEEDED)
     return outcome
 
 
 def launch_at(
-    site: Site,
+    site: ClusterAttempt,
     job: Job,
-    draft: Draft,
+    draft: JobDraft,
     choose: Callable[[], Placement],
-    settings: Settings,
+    settings: LaunchSettings,
     watcher: Progress,
     begun: float,
     timeout_s: float | None,
-    lasting: Lasting,
+    lasting: RecoverySettings,
 ) -> Outcome:
     """One attempt of a job on a cluster; as ``launch``."""
     crew = site.crew
@@ -297,14 +297,14 @@ def launch_at(
 
 
 def _run_spec(
-    settings: Settings,
+    settings: LaunchSettings,
     hosts: str,
     job_id: str,
     url: str,
     threads: int,
     watcher: Progress,
     begun: float,
-    lasting: Lasting,
+    lasting: RecoverySettings,
 ) -> RunSpec:
     journals = lasting.journals
     n_events = trace.MAX_EVENTS // settings.n_processes if settings.wants_trace else 0
@@ -332,15 +332,20 @@ class Attempts:
     """The attempts of a run: where each begins, and whether there is another."""
 
     def __init__(
-        self, job: Job, settings: Settings, watcher: Progress, lasting: Lasting, run: RunSpec
+        self,
+        job: Job,
+        settings: LaunchSettings,
+        watcher: Progress,
+        lasting: RecoverySettings,
+        run: RunSpec,
     ) -> None:
         self.job, self.settings, self.watcher, self.lasting = job, settings, watcher, lasting
         self.start, plan = lasting.start, lasting.plan
-        self.record = Record(job, watcher, rows_of(self.start) if self.start else ())
+        self.record = ProgressRecord(job, watcher, rows_of(self.start) if self.start else ())
         self.checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
         self.epoch, self.earlier_s = 0, 0.0
         if lasting.journals is not None:
-            self.record = Record(job, watcher, lasting.journals.rows, lasting.journals.told)
+            self.record = ProgressRecord(job, watcher, lasting.journals.rows, lasting.journals.told)
             self.epoch = lasting.journals.first_epoch
         if self.start is not None:
             self.record.iteration = self.start.iteration
@@ -349,7 +354,7 @@ class Attempts:
         if self.checkpoints is not None:
             self.epoch = max(self.epoch, self.checkpoints.next_epoch())
             self.checkpoints.sweep()
-        self.keeper: Keeper | None = None
+        self.keeper: CheckpointCoordinator | None = None
         self._run = run
         self._n_failed = 0  # since the last new checkpoint
         self._first: HornError | None = None
@@ -366,7 +371,9 @@ class Attempts:
             earlier_s=self.earlier_s,
         )
 
-    def hearing(self, crew: Crew | Crews, on_ready: Callable[[], None] | None = None) -> Hearing:
+    def hearing(
+        self, crew: TaskPool | RemoteTaskPool, on_ready: Callable[[], None] | None = None
+    ) -> TaskMonitor:
         """For a crew that has been started; ``keeper`` is for it, too."""
         settings, plan, record = self.settings, self.lasting.plan, self.record
         if self.checkpoints is not None and plan is not None:
@@ -376,7 +383,7 @@ class Attempts:
                 n = settings.n_groups, settings.n_tasks
                 return manifest_facts(self.lasting.mine, rows, *n)
 
-            self.keeper = Keeper(
+            self.keeper = CheckpointCoordinator(
                 self.checkpoints,
                 self.epoch,
                 settings.topology.n_workers,
@@ -385,7 +392,7 @@ class Attempts:
                 plan.seconds,
             )
         timeout_s = settings.superstep_timeout_s
-        watch = Watch(
+        watch = StallDetector(
             crew.pids,
             self._unit,
             settings.start_timeout_s,
@@ -394,7 +401,7 @@ class Attempts:
             lambda: crew.pids,
             lambda rank: not settings.topology.is_server(rank),
         )
-        return Hearing(
+        return TaskMonitor(
             record,
             settings.topology,
             crew.pids,
@@ -410,7 +417,7 @@ class Attempts:
         topology = self.settings.topology
         return topology.name(rank) if topology.is_server(rank) else f"group {topology.group(rank)}"
 
-    def failed(self, hearing: Hearing, error: HornError) -> None:
+    def failed(self, hearing: TaskMonitor, error: HornError) -> None:
         """All tasks have ended because of an error; raises what is to be said if that was all."""
         is_repairable = hearing.is_repairable(error)
         self.close()
@@ -441,12 +448,12 @@ class Attempts:
 
     def repairs(
         self,
-        crew: Crew | Crews,
-        hearing: Hearing,
+        crew: TaskPool | RemoteTaskPool,
+        hearing: TaskMonitor,
         placement: Placement,
-        draft: Draft,
-        site: Site | None = None,
-    ) -> Repairs | None:
+        draft: JobDraft,
+        site: ClusterAttempt | None = None,
+    ) -> Restarts | None:
         """What starts again what ended of the attempt, where servers last."""
         journals = self.lasting.journals
         if journals is None:
@@ -463,7 +470,7 @@ class Attempts:
                 run = msgspec.structs.replace(run, n_groups=n_groups, n_first=n_first)
             crew.start(draft, self.job, run, placement, key, credential, ranks)
 
-        return Repairs(
+        return Restarts(
             topology,
             self.lasting.max_restarts,
             crew,
@@ -477,7 +484,7 @@ class Attempts:
             None if site is None else site.on_left,
         )
 
-    def outcome(self, hearing: Hearing) -> Outcome:
+    def outcome(self, hearing: TaskMonitor) -> Outcome:
         """What came of an attempt whose tasks have all finished. Raises Stopped if they were asked
         to stop before the end.
         """
@@ -496,16 +503,16 @@ class Attempts:
 
 
 def listen(
-    hearing: Hearing,
-    crew: Crew | Crews,
-    keeper: Keeper | None,
+    hearing: TaskMonitor,
+    crew: TaskPool | RemoteTaskPool,
+    keeper: CheckpointCoordinator | None,
     asked: threading.Event,
     deadline: float | None = None,
     timeout_s: float | None = None,
-    repairs: Repairs | None = None,
-    changes: queue.SimpleQueue[Change] | None = None,
+    repairs: Restarts | None = None,
+    changes: queue.SimpleQueue[ScaleRequest] | None = None,
     look: Callable[[], None] | None = None,
-    start: Opened | None = None,
+    start: CheckpointReader | None = None,
 ) -> None:
     """Hear a crew that has all tasks, until all have finished; raises what went wrong first.
     changes : of the groups that are to be there, as they come. look : called now and then. start :
@@ -531,7 +538,7 @@ def listen(
             raise overdue(hearing.job, timeout_s, record.iteration, record.epoch)
         if keeper is not None:
             if asked.is_set() and not keeper.is_stopping:
-                if isinstance(crew, Crew) and not hearing.ready:
+                if isinstance(crew, TaskPool) and not hearing.ready:
                     raise stopped_at(start)
                 record.watcher.note(STOPPING)
                 keeper.stop()
@@ -551,14 +558,14 @@ def listen(
         for rank, said, descriptors in crew.events(min(max(wait_s, 0.001), look_s)):
             if hearing.watch is not None:
                 hearing.watch.hear(rank, said)
-            if isinstance(said, (Saved, Heard)):
+            if isinstance(said, (PartSaved, SaveReply)):
                 if keeper is not None:
                     keeper.hear(rank, said)
             elif repairs is None or not repairs.hear(rank, said):
                 hearing.hear(rank, said, descriptors)
 
 
-class Entry:
+class JobEntry:
     """The job's place in ZooKeeper, while it runs; removed at the end.
 
     server : the one that it is in, if it is this process's own. When it, or the session with it, is
@@ -574,17 +581,17 @@ class Entry:
         hosts: str,
         job_id: str,
         job: Job,
-        settings: Settings,
+        settings: LaunchSettings,
         server: zk.EmbeddedServer | None = None,
     ) -> None:
-        self.hosts, self.job_id, self.server, self.state = hosts, job_id, server, State.PENDING
+        self.hosts, self.job_id, self.server, self.state = hosts, job_id, server, JobState.PENDING
         spec = {"name": job.name, "groups": settings.n_groups, "tasks": settings.n_tasks,
                 "servers": settings.n_servers, "barrier": settings.barrier,
                 "transport": settings.transport,
                 "layers": [x.size for x in job.network.layers],
                 "parent": os.getpid()}  # fmt: skip
         self._spec = json.dumps(spec).encode()
-        self.coord = Coordinator(hosts)
+        self.coord = Session(hosts)
         try:
             self._create()
         except BaseException:
@@ -604,7 +611,7 @@ class Entry:
         if self._is_server_gone:
             self._renew("the embedded ZooKeeper has ended")
 
-    def change(self, state: State) -> None:
+    def change(self, state: JobState) -> None:
         """Write the state. Nobody else does, so what is there is that of before."""
         before, self.state = self.state, state
         try:
@@ -620,7 +627,7 @@ class Entry:
             if self.server is not None and self._is_server_gone:
                 self.server.stop()
                 self.server.start()
-            self.coord = Coordinator(self.hosts)
+            self.coord = Session(self.hosts)
             with contextlib.suppress(Conflict):  # it is still there
                 self._create()
             self.coord.set(self.coord.paths.state(self.job_id), self.state.value.encode())
@@ -629,15 +636,15 @@ class Entry:
 
     def is_restarting(self) -> None:
         """A task has failed, maybe while all were starting again."""
-        if self.state is not State.RESTARTING:
-            self.change(State.RESTARTING)
+        if self.state is not JobState.RESTARTING:
+            self.change(JobState.RESTARTING)
 
     def is_running(self) -> None:
         """All tasks have met, maybe again."""
-        if self.state is State.RESTARTING:
-            self.change(State.RUNNING)
+        if self.state is JobState.RESTARTING:
+            self.change(JobState.RUNNING)
 
-    def __enter__(self) -> Entry:
+    def __enter__(self) -> JobEntry:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -19,16 +19,24 @@ import numpy as np
 
 from horn.aggregates import COLUMNS
 from horn.errors import Diverged, HornError, ProtocolError
-from horn.executor.failures import Case, is_repairable, verdict
-from horn.executor.stalls import Watch
+from horn.executor.failures import FailureEvidence, is_repairable, verdict
+from horn.executor.stalls import StallDetector
 from horn.job import Job
 from horn.patience import Patience
 from horn.process import control
-from horn.process.control import Alive, Doing, Failed, Finished, Ready, Row, Stepped
+from horn.process.control import (
+    BatchProgress,
+    EpochRow,
+    FailureReport,
+    GroupReady,
+    Heartbeat,
+    StartPhase,
+    TaskFinished,
+)
 from horn.process.job_spec import map_private
 from horn.strategies import Topology
 from horn.training.identity import shapes
-from horn.training.loop import Ending, Trouble, divergence
+from horn.training.loop import LoopResult, NonFinite, divergence
 from horn.training.progress import Progress
 from horn.wire.frames import Array
 
@@ -43,16 +51,16 @@ class Outcome:
     servers by how many updates it was late.
     """
 
-    ending: Ending
+    ending: LoopResult
     rows: list[dict[str, Any]]
     parameters: dict[str, Array]
     states: dict[str, Array]
     counters: list[dict[str, Any]]
-    traces: list[control.Trace] = field(default_factory=list)
+    traces: list[control.TraceEvents] = field(default_factory=list)
     staleness: dict[int, int] = field(default_factory=dict)
 
 
-class Record:
+class ProgressRecord:
     """What a job's progress shows, over all attempts: ``rows`` of the history, and where it is.
 
     told : as ``told`` of the one before.
@@ -70,11 +78,13 @@ class Record:
         self.epoch, self.iteration = len(self.rows) + 1, 0
         self.is_shown = False
         self._n_told = len(self.rows)
-        self._heard: dict[int, dict[int, Row]] = {}  # epoch, group: what is not in ``rows`` yet
+        self._heard: dict[
+            int, dict[int, EpochRow]
+        ] = {}  # epoch, group: what is not in ``rows`` yet
         self._latest: dict[int, int] = {}  # group: the last epoch that it told of
         self._gone: set[int] = set()  # groups that have left: nobody waits for them
         for said in told:
-            self._note(msgspec.convert(said, Row))
+            self._note(msgspec.convert(said, EpochRow))
 
     @property
     def told(self) -> list[dict[str, Any]]:
@@ -102,11 +112,11 @@ class Record:
         self.epoch, self.iteration = epoch, iteration
         self.watcher.step(epoch, iteration, loss, samples_per_s)
 
-    def hear(self, row: Row, n_groups: int, is_joined: bool) -> None:
+    def hear(self, row: EpochRow, n_groups: int, is_joined: bool) -> None:
         self._note(row)
         self.put(n_groups, is_joined)
 
-    def _note(self, row: Row) -> None:
+    def _note(self, row: EpochRow) -> None:
         epoch, group = int(row.values["epoch"]), row.group  # type: ignore[arg-type]
         self._latest[group] = max(epoch, self._latest.get(group, 0))
         if epoch > len(self.rows):
@@ -149,7 +159,7 @@ class Record:
         return {**dict.fromkeys(columns), "epoch": epoch, "iteration": iteration}
 
 
-class Hearing:
+class TaskMonitor:
     """What the tasks of one attempt have said so far.
 
     pids : of the processes by rank, for messages. record : what it adds rows to. on_ready : called
@@ -158,13 +168,13 @@ class Hearing:
 
     def __init__(
         self,
-        record: Record,
+        record: ProgressRecord,
         topology: Topology,
         pids: Mapping[int, int],
         *,
         is_joined: bool = True,
         on_ready: Callable[[], None] | None = None,
-        watch: Watch | None = None,
+        watch: StallDetector | None = None,
     ) -> None:
         self.watch = watch
         self.record, self.job = record, record.job
@@ -173,10 +183,10 @@ class Hearing:
         names = {rank: topology.name(rank) for rank in pids if rank >= topology.n_workers}
         names[NOBODY] = "the run"
         self.awaited = set(pids)  # all have finished when these have
-        self.case = Case(n, pids, names=names)
+        self.case = FailureEvidence(n, pids, names=names)
         self.ready: set[int] = set()
-        self.finished: dict[int, Finished] = {}
-        self.traces: dict[int, control.Trace] = {}
+        self.finished: dict[int, TaskFinished] = {}
+        self.traces: dict[int, control.TraceEvents] = {}
         self.whole: dict[str, dict[str, Array]] = {"parameter": {}, "state": {}}
         self.n_covered: dict[tuple[str, str], int] = {}
         # Of trouble: by whether it is mute. What came while this process stood still is read first.
@@ -193,28 +203,28 @@ class Hearing:
             match said:
                 case int(code):
                     self.case.exits[rank] = code
-                case Ready():
+                case GroupReady():
                     self.ready.add(rank)
                     if self.awaited <= self.ready:
                         self.record.begin()
                         if self.on_ready is not None:
                             self.on_ready()
-                case Doing() | Alive():
+                case StartPhase() | Heartbeat():
                     pass  # for the watch
-                case Stepped(epoch, iteration, loss, samples_per_s):
-                    self.record.begin()  # another task's Ready may be read after this
+                case BatchProgress(epoch, iteration, loss, samples_per_s):
+                    self.record.begin()  # another task's GroupReady may be read after this
                     self.record.step(epoch, iteration, loss, samples_per_s)
-                case Row():
+                case EpochRow():
                     self.record.begin()
                     self.record.hear(said, self.topology.n_groups, self.is_joined)
-                case control.Share(parts):
+                case control.ArrayShare(parts):
                     self._put(rank, parts, descriptors)
-                case control.Trace():
+                case control.TraceEvents():
                     self.traces[rank] = said
-                case Finished():
+                case TaskFinished():
                     self.finished[rank] = said
                     self.case.finished.add(rank)
-                case Failed():
+                case FailureReport():
                     self.case.failures[rank] = said
                 case _:
                     raise ProtocolError(f"task {rank} says {type(said).__name__} to its parent")
@@ -277,7 +287,7 @@ class Hearing:
         for task in case.causes[:1]:
             failed = case.failures.get(task)
             if failed is not None and failed.trouble is not None:
-                trouble = Trouble(*failed.trouble)
+                trouble = NonFinite(*failed.trouble)
                 return Diverged(divergence(self.job, self.whole["parameter"], trouble))
         late = {} if case.causes else stacks(case.late)
         shown = self.record.is_shown and self.awaited <= self.ready
@@ -303,7 +313,9 @@ class Hearing:
 
     # arrays
 
-    def _put(self, task: int, parts: tuple[control.Part, ...], descriptors: Sequence[int]) -> None:
+    def _put(
+        self, task: int, parts: tuple[control.ArrayPart, ...], descriptors: Sequence[int]
+    ) -> None:
         """A task's parts into their places of the whole arrays."""
         if len(descriptors) != 1:
             raise ProtocolError(f"task {task}: a share with {len(descriptors)} memories, not 1")
@@ -345,7 +357,7 @@ class Hearing:
         # Of an asynchronous run that ended early, some groups had fewer epochs.
         self.record.put(1, self.is_joined, is_over=True)
         first = self.finished[0]
-        ending = Ending(
+        ending = LoopResult(
             first.iterations, first.iteration, first.stopped_early, first.best_epoch, first.test,
             first.metrics,
         )  # fmt: skip
@@ -360,7 +372,7 @@ class Hearing:
         )
 
 
-def merged(found: Mapping[int, Row], is_joined: bool) -> dict[str, Any]:
+def merged(found: Mapping[int, EpochRow], is_joined: bool) -> dict[str, Any]:
     """One row of what the groups say of an epoch. What group 0 measured counts; where groups are
     not joined, the loss is that of all groups' samples, and their speeds are added.
     """
@@ -390,7 +402,7 @@ def _place(memory: mmap.mmap, at: tuple[int, ...]) -> slice | Array:
     return np.frombuffer(memory, np.int64, count, offset)
 
 
-def _values(memory: mmap.mmap, part: control.Part) -> Array:
+def _values(memory: mmap.mmap, part: control.ArrayPart) -> Array:
     count = int(np.prod(part.shape))
     dtype = np.dtype(part.dtype)
     if part.offset + count * dtype.itemsize > len(memory):

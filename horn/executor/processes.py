@@ -1,6 +1,6 @@
 """The processes of a group's tasks, as the one that started them sees them.
 
-Fresh interpreters, never forks. When a Family is left, none of them is there any more.
+Fresh interpreters, never forks. When a ProcessGroup is left, none of them is there any more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from horn.errors import JobError
 from horn.executor import preload
-from horn.process.control import Line, Said, Start
+from horn.process.control import ControlChannel, Said, StartTask
 from horn.security.keys import Credential
 
 STOP_S = 2.0  # from SIGTERM to SIGKILL
@@ -37,7 +37,7 @@ QUICKLY = "import gc; gc.disable(); "
 PROGRAM = "from horn.process.main import end, main; end(main())"
 
 
-class Child:
+class ChildProcess:
     """One task process, as its parent sees it. output : a descriptor that it prints to; by default
     it shares its parent's stderr. code : one with what it imports, of executor/preload.py.
     """
@@ -54,7 +54,7 @@ class Child:
         self.folder = ""  # to be the current one of a task that was started before it was known
         self.code: int | None = None
         self.is_open = True  # there may be more to read
-        self.line, theirs = Line.pair()
+        self.line, theirs = ControlChannel.pair()
         self.stack = os.memfd_create(f"horn-stack-{task}", os.MFD_CLOEXEC)
         paths = [entry or os.getcwd() for entry in sys.path]
         env = {**os.environ, **dict.fromkeys(BLAS, str(threads))}
@@ -92,7 +92,7 @@ class Child:
     ) -> None:
         """number : what it goes by among tasks, if that is not the one it has here."""
         task = self.task if number is None else number
-        self.tell(Start(task, key, credential, self.folder), descriptors)
+        self.tell(StartTask(task, key, credential, self.folder), descriptors)
 
     def tell(self, message: Said, descriptors: Sequence[int] = ()) -> None:
         try:
@@ -135,9 +135,9 @@ class Child:
         os.close(self.stack)
 
 
-class Family:
+class ProcessGroup:
     """The processes of tasks ``ranks``; ends them when it is left. outputs : of each rank, see
-    Child. spares : processes that wait already, which are taken first; none is left of them.
+    ChildProcess. spares : processes that wait already, which are taken first; none is left of them.
     """
 
     def __init__(
@@ -146,9 +146,9 @@ class Family:
         threads: int,
         job_id: str,
         outputs: Mapping[int, int] | None = None,
-        spares: Sequence[Child] = (),
+        spares: Sequence[ChildProcess] = (),
     ) -> None:
-        self.children: list[Child] = []
+        self.children: list[ChildProcess] = []
         waiting, wanted = list(spares), list(ranks)
         code = preload.memory() if len(wanted) - len(waiting) >= preload.LEAST else None
         try:
@@ -159,7 +159,7 @@ class Family:
                     self.children.append(child)
                 else:
                     output = (outputs or {}).get(task)
-                    self.children.append(Child(task, threads, job_id, output, code))
+                    self.children.append(ChildProcess(task, threads, job_id, output, code))
             for child in waiting:
                 child.process.kill()
                 child.process.wait()
@@ -175,7 +175,7 @@ class Family:
         """Others in the place of these, which end at once if they have not."""
         self.drop(ranks)
         for task in ranks:
-            self.children.append(Child(task, threads, job_id))
+            self.children.append(ChildProcess(task, threads, job_id))
 
     def drop(self, ranks: Sequence[int]) -> None:
         """End these at once, if they have not ended, and forget them."""
@@ -188,18 +188,18 @@ class Family:
             child.close()
         self.children = [child for child in self.children if child not in old]
 
-    def __enter__(self) -> Family:
+    def __enter__(self) -> ProcessGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def events(self, timeout_s: float) -> Iterator[tuple[Child, Any, list[int]]]:
+    def events(self, timeout_s: float) -> Iterator[tuple[ChildProcess, Any, list[int]]]:
         """What the tasks say within a time: (child, message, descriptors), and (child, exit code)
         as an int once all it said has been passed on.
         """
         poll = select.poll()
-        waiting: dict[int, Child] = {}
+        waiting: dict[int, ChildProcess] = {}
         for child in self.children:
             if child.is_open:
                 waiting[child.line.fileno()] = child
@@ -217,7 +217,7 @@ class Family:
             elif child.is_open:
                 yield from self._read(child)
 
-    def _read(self, child: Child) -> Iterator[tuple[Child, Any, list[int]]]:
+    def _read(self, child: ChildProcess) -> Iterator[tuple[ChildProcess, Any, list[int]]]:
         """One message. Of a child that has ended everything is there already, and its end."""
         try:
             got = child.line.receive(LAST_WORD_S)

@@ -24,13 +24,13 @@ import numpy as np
 
 from horn.compiler.placement import Placement
 from horn.errors import HornError, ProtocolError
-from horn.executor.task_pool import Crew
+from horn.executor.task_pool import TaskPool
 from horn.job import Job
 from horn.process import control
 from horn.process.control import Said
-from horn.process.job_spec import Draft, RunSpec
+from horn.process.job_spec import JobDraft, RunSpec
 from horn.security.keys import Credential
-from horn.transport import PeerLost, Place
+from horn.transport import Identity, PeerLost
 from horn.transport._framed import FramedTransport
 from horn.transport.tcp import Tcp
 from horn.wire.frames import Note
@@ -45,7 +45,7 @@ START, SAID, EXIT, TELL, PIDS, DONE = "start", "said", "exit", "tell", "pids", "
 RENEW, DROP = "renew", "drop"
 
 
-class Begin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keeper's word to begin: what its own tasks get. ranks : who is to."""
 
     run: RunSpec
@@ -54,7 +54,7 @@ class Begin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ranks: list[int]
 
 
-class Renew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RestartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The keeper's word to end the processes of ranks and start others, which are its ``life`` th:
     what those before them said may come later.
     """
@@ -64,7 +64,7 @@ class Renew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Heard:
+class RemoteMessage:
     """From another host: ``topic`` and what goes with it. life : of the rank's process."""
 
     host: int
@@ -75,7 +75,7 @@ class Heard:
     memory: bytes
 
 
-class Bridge:
+class HostLink:
     """The link between the hosts of a job. A thread owns the transport; call from one other.
 
     url : to listen at. number : of this host among ``names``. ``endpoint`` is for the others.
@@ -85,12 +85,12 @@ class Bridge:
     PeerLost : from ``receive``, when another host's foreman has gone.
     """
 
-    def __init__(self, url: str, place: Place, names: Sequence[str]) -> None:
+    def __init__(self, url: str, place: Identity, names: Sequence[str]) -> None:
         self.names, self.number = tuple(names), place.task
         self.transport: FramedTransport = Tcp(url, place)
         self.endpoint = self.transport.endpoint
         self._out: queue.SimpleQueue[tuple[int, str, int, bytes, bytes, int]] = queue.SimpleQueue()
-        self._in: queue.SimpleQueue[Heard | HornError] = queue.SimpleQueue()
+        self._in: queue.SimpleQueue[RemoteMessage | HornError] = queue.SimpleQueue()
         self._partial: dict[int, bytearray] = {}
         self._closing = threading.Event()
         self._is_done = False
@@ -118,7 +118,7 @@ class Bridge:
             if host != self.number:
                 self.send(host, topic, blob=blob)
 
-    def receive(self, timeout_s: float) -> Heard | None:
+    def receive(self, timeout_s: float) -> RemoteMessage | None:
         try:
             found = self._in.get(timeout=timeout_s) if timeout_s > 0 else self._in.get_nowait()
         except queue.Empty:
@@ -184,16 +184,20 @@ class Bridge:
         del self._partial[host]
         whole = bytes(got)
         rank, life = (int(meta.fields[name] or 0) for name in ("rank", "life"))
-        self._in.put(Heard(host, meta.topic, rank, life, whole[:n_blob], whole[n_blob:size]))
+        self._in.put(
+            RemoteMessage(host, meta.topic, rank, life, whole[:n_blob], whole[n_blob:size])
+        )
 
 
-class Crews:
-    """All crews of a job, for its keeper: what a Crew is to who has all tasks on one host.
+class RemoteTaskPool:
+    """All crews of a job, for its keeper: what a TaskPool is to who has all tasks on one host.
 
     crew : this host's. elsewhere : ranks by host number.
     """
 
-    def __init__(self, crew: Crew, bridge: Bridge, elsewhere: Mapping[int, Sequence[int]]) -> None:
+    def __init__(
+        self, crew: TaskPool, bridge: HostLink, elsewhere: Mapping[int, Sequence[int]]
+    ) -> None:
         self.crew, self.bridge = crew, bridge
         self._host_of = {rank: host for host, ranks in elsewhere.items() for rank in ranks}
         self._lives: dict[int, int] = {}  # by rank, of those that were renewed
@@ -224,7 +228,7 @@ class Crews:
                 self._host_of[rank] = host
 
     def drop(self, ranks: Sequence[int]) -> None:
-        """As a Crew does."""
+        """As a TaskPool does."""
         for host, there in self._by_host(ranks).items():
             if host == KEEPER:
                 self.crew.drop(there)
@@ -238,7 +242,7 @@ class Crews:
         return found
 
     def renew(self, ranks: Sequence[int]) -> None:
-        """As a Crew does, each host those that it has."""
+        """As a TaskPool does, each host those that it has."""
         self._n_renewed += 1
         self._lives.update(dict.fromkeys(ranks, self._n_renewed))
         for host, there in self._by_host(ranks).items():
@@ -247,12 +251,12 @@ class Crews:
                 self._pids.update(self.crew.pids)
             else:
                 self._pids.update(dict.fromkeys(there, 0))
-                said = msgspec.json.encode(Renew(there, self._n_renewed))
+                said = msgspec.json.encode(RestartRanks(there, self._n_renewed))
                 self.bridge.send(host, RENEW, blob=said)
 
     def start(
         self,
-        draft: Draft,
+        draft: JobDraft,
         job: Job,
         run: RunSpec,
         placement: Placement,
@@ -265,7 +269,7 @@ class Crews:
         for host, there in self._by_host(everyone).items():
             if host == KEEPER:
                 continue
-            begin = Begin(run, links, sorted(placement.layers.items()), there)
+            begin = StartRanks(run, links, sorted(placement.layers.items()), there)
             self.bridge.send(host, START, blob=msgspec.json.encode(begin))
         here = [rank for rank in everyone if rank not in self._host_of]
         if here:
@@ -286,7 +290,7 @@ class Crews:
             if found or time.monotonic() >= ends:
                 return
 
-    def _event(self, heard: Heard) -> tuple[int, Any, list[int]] | None:
+    def _event(self, heard: RemoteMessage) -> tuple[int, Any, list[int]] | None:
         if heard.life < self._lives.get(heard.rank, 0) and heard.topic in (SAID, EXIT):
             return None  # another has its place
         if heard.topic == SAID:
@@ -320,10 +324,10 @@ class Crews:
 
 
 def attend(
-    crew: Crew,
-    bridge: Bridge,
+    crew: TaskPool,
+    bridge: HostLink,
     job: Job,
-    draft: Draft,
+    draft: JobDraft,
     change: Callable[[RunSpec], RunSpec],
     is_over: threading.Event,
     on_ready: Callable[[], None],
@@ -351,19 +355,19 @@ def attend(
             memory = b"".join(map(_bytes_of, descriptors))
             life = lives.get(rank, 0)
             bridge.send(KEEPER, SAID, rank, control.packed(said), memory, life)
-            if isinstance(said, control.Ready):
+            if isinstance(said, control.GroupReady):
                 ready.add(rank)
                 if len(ready) == len(crew.pids):
                     on_ready()
         while (heard := bridge.receive(0.0)) is not None:
             if heard.topic == START:
-                begin = msgspec.json.decode(heard.blob, type=Begin)
+                begin = msgspec.json.decode(heard.blob, type=StartRanks)
                 links = {(layer, at): where for layer, at, where in begin.links}
                 placement = Placement(links, dict(begin.layers))
                 run = change(begin.run)
                 crew.start(draft, job, run, placement, key, credential, begin.ranks)
             elif heard.topic == RENEW:
-                renew = msgspec.json.decode(heard.blob, type=Renew)
+                renew = msgspec.json.decode(heard.blob, type=RestartRanks)
                 crew.renew(renew.ranks)
                 lives.update(dict.fromkeys(renew.ranks, renew.life))
                 bridge.send(KEEPER, PIDS, blob=msgspec.json.encode(crew.pids))

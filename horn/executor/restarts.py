@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from horn.executor.failures import REPAIRABLE, is_echo, numbers
-from horn.executor.monitor import Hearing
-from horn.executor.remote_pool import Crews
-from horn.executor.task_pool import Crew
-from horn.process.control import Failed, Leave, Row
+from horn.executor.monitor import TaskMonitor
+from horn.executor.remote_pool import RemoteTaskPool
+from horn.executor.task_pool import TaskPool
+from horn.process.control import EpochRow, FailureReport, LeaveRun
 from horn.strategies import Topology
 from horn.training.progress import Progress
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 ECHO_S = 0.5  # how long a task whose peer has gone waits for word of how that one ended
 
 
-class Repairs:
+class Restarts:
     """The restarts of a run.
 
     most : of a group or server, without an epoch between them that it, or any group, has finished.
@@ -44,8 +44,8 @@ class Repairs:
         self,
         topology: Topology,
         most: int,
-        crew: Crew | Crews,
-        hearing: Hearing,
+        crew: TaskPool | RemoteTaskPool,
+        hearing: TaskMonitor,
         start: Callable[[Sequence[int], int], None],
         watcher: Progress,
         epoch: int,
@@ -91,7 +91,7 @@ class Repairs:
         """These groups are to be there: new ones are started, the others leave at the end of an
         epoch. hosts : where ranks are, by the host's name; None: all here.
         """
-        if hosts is not None and isinstance(self.crew, Crews):
+        if hosts is not None and isinstance(self.crew, RemoteTaskPool):
             self.crew.seat(hosts)
         for group in sorted(set(groups) - self.groups):
             self.groups.add(group)
@@ -104,7 +104,7 @@ class Repairs:
         for group in sorted(self.groups - self.leaving - set(groups)):
             self.leaving.add(group)
             self.watcher.note(f"Group {group} is to leave at the end of its epoch.")
-            self.crew.tell(Leave(group))
+            self.crew.tell(LeaveRun(group))
 
     def _let_go(self) -> None:
         """Of groups that were to leave, those that have."""
@@ -123,13 +123,13 @@ class Repairs:
     def hear(self, rank: int, said: Any) -> bool:
         """Whether this is about a failure that is repaired here."""
         unit = self.unit(rank)
-        if isinstance(said, Row):  # it works, and so do servers
+        if isinstance(said, EpochRow):  # it works, and so do servers
             for counted in [*self._counts]:
                 if counted == unit or counted.startswith("server"):
                     del self._counts[counted]
             return False
         is_end = isinstance(said, int)
-        if not (is_end or isinstance(said, Failed)):
+        if not (is_end or isinstance(said, FailureReport)):
             return False
         if is_end and rank in self.hearing.finished:
             return False
@@ -137,7 +137,7 @@ class Repairs:
             return False  # it has said why, and that cannot be repaired
         if self.is_over.is_set():
             return False
-        if isinstance(said, Failed) and rank >= self.topology.n_ranks:
+        if isinstance(said, FailureReport) and rank >= self.topology.n_ranks:
             said = _in_ranks(said, self.topology, self.topology.group(rank))
         if self._counts[unit] >= self.most:
             self.is_given_up = True
@@ -157,7 +157,7 @@ class Repairs:
             return False
         return True
 
-    def _is_own(self, unit: str, failed: Failed) -> bool:
+    def _is_own(self, unit: str, failed: FailureReport) -> bool:
         """Whether who is missing belongs to it, or has only gone: then it is started again, too."""
         if "BarrierTimeout" not in failed.kinds:
             return True
@@ -205,7 +205,7 @@ class Repairs:
             self.start(ranks, self.epoch)
             group = None if unit.startswith("server") else self.topology.group(ranks[0])
             if group is not None and group in self.leaving:
-                self.crew.tell(Leave(group))
+                self.crew.tell(LeaveRun(group))
         self._let_go()
 
 
@@ -213,7 +213,7 @@ def _code(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _in_ranks(failed: Failed, topology: Topology, group: int) -> Failed:
+def _in_ranks(failed: FailureReport, topology: Topology, group: int) -> FailureReport:
     """What a task of a group that came later says of others, by their ranks: it counts as if there
     were no more groups than its own.
     """

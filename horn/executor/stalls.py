@@ -19,10 +19,10 @@ from horn.process.control import (
     IMPORTING,
     STEPS,
     WAITING,
-    Doing,
-    Failed,
-    Finished,
-    Ready,
+    FailureReport,
+    GroupReady,
+    StartPhase,
+    TaskFinished,
 )
 
 LOOK_S = 0.2  # how often it looks, of those that come more often
@@ -33,7 +33,7 @@ HINT = "If it only needs longer, raise start_timeout (--start-timeout)"
 
 
 @dataclass(frozen=True)
-class Late:
+class StalledRanks:
     """These ranks have been in a step for longer than it may take; ``others`` are further."""
 
     ranks: tuple[int, ...]
@@ -42,11 +42,11 @@ class Late:
     timeout_s: float
     hint: str = ""
 
-    def failed(self, now: float) -> Failed:
+    def failed(self, now: float) -> FailureReport:
         """As the word of somebody who waited for them in vain."""
         absent, arrived = (tuple(f"task {r}" for r in who) for who in (self.ranks, self.others))
         kinds = (BarrierTimeout, ClusterError, HornError, Exception)
-        return Failed(
+        return FailureReport(
             kinds=tuple(kind.__name__ for kind in kinds),
             text=f"{self.where}: {', '.join(absent)} got no further for {self.timeout_s:g} s",
             when=now,
@@ -58,7 +58,7 @@ class Late:
         )
 
 
-class Watch:
+class StallDetector:
     """The ranks of a run.
 
     unit : of a rank, with which it starts. start_s : for each step of a start, from when the last
@@ -106,15 +106,15 @@ class Watch:
 
     def hear(self, rank: int, said: Any) -> None:
         """Whatever a task says; an int is its exit code."""
-        if isinstance(said, (int, Finished, Failed)):
+        if isinstance(said, (int, TaskFinished, FailureReport)):
             self.drop((rank,))
-        elif isinstance(said, Doing) and said.step == ENDING:
+        elif isinstance(said, StartPhase) and said.step == ENDING:
             self._signs.pop(rank, None)
             self._ends[rank] = Patience(len(STEPS) * self.start_s, self.clock)
-        elif isinstance(said, Doing):
+        elif isinstance(said, StartPhase):
             if rank in self._steps:
                 self._steps[rank] = said.step
-        elif isinstance(said, Ready):
+        elif isinstance(said, GroupReady):
             self._steps.pop(rank, None)
             self._ready.setdefault(self.unit(rank), set()).add(rank)
             if self.silence_s is not None and self.trains(rank):
@@ -123,7 +123,7 @@ class Watch:
             if rank in known:
                 known[rank].renew()
 
-    def look(self) -> list[Late]:
+    def look(self) -> list[StalledRanks]:
         """Who is late now. They are not named again."""
         now = self.clock()
         if now - self._looked < LOOK_S:
@@ -134,7 +134,7 @@ class Watch:
             self.drop(late.ranks)
         return found
 
-    def _late_starts(self) -> Iterable[Late]:
+    def _late_starts(self) -> Iterable[StalledRanks]:
         units: dict[str, list[int]] = {}
         for rank in self._steps:
             units.setdefault(self.unit(rank), []).append(rank)
@@ -157,14 +157,16 @@ class Watch:
             late = tuple(rank for rank in behind if rank in stopped) or tuple(loading or behind)
             others = tuple(sorted({*ranks, *self._ready.get(unit, ())} - {*late}))
             where = LOADING if set(late) <= set(loading) else f"start, {STEPS[step]}"
-            yield Late(late, others, where, start_s, HINT)
+            yield StalledRanks(late, others, where, start_s, HINT)
 
-    def _silent(self) -> Iterable[Late]:
+    def _silent(self) -> Iterable[StalledRanks]:
         for rank, patience in self._signs.items():
             if patience.left_s() <= 0:
                 assert self.silence_s is not None
                 others = tuple(sorted(self._signs.keys() - {rank}))
-                yield Late((rank,), others, "training, without a sign of life", self.silence_s)
+                yield StalledRanks(
+                    (rank,), others, "training, without a sign of life", self.silence_s
+                )
         for rank, patience in self._ends.items():
             if patience.left_s() <= 0:
-                yield Late((rank,), (), "ending", len(STEPS) * self.start_s, HINT)
+                yield StalledRanks((rank,), (), "ending", len(STEPS) * self.start_s, HINT)

@@ -10,20 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from horn.compiler.placement import Placement
-from horn.executor.processes import STOP_S, Child, Family
+from horn.executor.processes import STOP_S, ChildProcess, ProcessGroup
 from horn.job import Job
 from horn.process.control import Said
-from horn.process.job_spec import Draft, RunSpec, pack
+from horn.process.job_spec import JobDraft, RunSpec, pack
 from horn.security.keys import Credential
 from horn.topology import Topology
 
 
-class Crew:
-    """The processes of ``ranks``, started at once; they wait for ``start``. When a Crew is left
+class TaskPool:
+    """The processes of ``ranks``, started at once; they wait for ``start``. When a TaskPool is left
     none of them is there any more.
 
     threads : per task. name : to be listed by; the rank is added. outputs : descriptors to print
-    to, by rank; by default this process's stderr. spares : see Family.
+    to, by rank; by default this process's stderr. spares : see ProcessGroup.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class Crew:
         threads: int,
         name: str,
         outputs: Mapping[int, int] | None = None,
-        spares: Sequence[Child] = (),
+        spares: Sequence[ChildProcess] = (),
     ) -> None:
         self.ranks, self.threads, self.name = tuple(ranks), threads, name
-        self._family = Family(self.ranks, threads, name, outputs, spares)
+        self._family = ProcessGroup(self.ranks, threads, name, outputs, spares)
         self._of = {child.task: child for child in self._family.children}
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> TaskPool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -61,7 +61,7 @@ class Crew:
 
     def start(
         self,
-        draft: Draft,
+        draft: JobDraft,
         job: Job,
         run: RunSpec,
         placement: Placement,

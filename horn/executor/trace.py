@@ -7,13 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from horn.process.control import Trace
+from horn.process.control import TraceEvents
 
 MAX_EVENTS = 100_000  # in all, about 15 MB of JSON
 
 
 def write(
-    path: str | os.PathLike[str], traces: Sequence[Trace], rows: Sequence[Mapping[str, Any]]
+    path: str | os.PathLike[str], traces: Sequence[TraceEvents], rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """A Chrome trace: a row per task, and a line through all of them where a superstep ended."""
     events: list[dict[str, Any]] = []

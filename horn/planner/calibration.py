@@ -55,8 +55,8 @@ from horn.network import Network
 from horn.optimizers import SGD
 from horn.planner.cost_model import PRODUCTS, Machine
 from horn.runtime.engine import GroupEngine
-from horn.runtime.group import Group, Spent
-from horn.transport import Channel, Place, Transport
+from horn.runtime.group import Group, TaskTimes
+from horn.transport import Channel, Identity, Transport
 from horn.wire.frames import Array
 
 FORMAT = 4  # of the file; another one is measured again
@@ -149,7 +149,7 @@ def rounded(machine: Machine) -> Machine:
 def measure(dtype: str = "float32") -> Machine:
     """The figures, measured now, not rounded."""
     call_s = _call_s(dtype)
-    strips = Strips(dtype, call_s)
+    strips = StripTimings(dtype, call_s)
     passes, synapses, draws = [], [], []
     for _ in range(PASSES):
         passes.append(_all_products_s(dtype))
@@ -273,7 +273,7 @@ def _call_s(dtype: str, n: int = 50) -> float:
     return _best_s(lambda: runner.compute(0)) / n
 
 
-class Strips:
+class StripTimings:
     """Loops over a few rows that stay near, of which each is a strip: what one takes more than
     another, divided by what it has more, is a figure.
 
@@ -522,13 +522,13 @@ def _best_s(call: Callable[[], Any], budget_s: float = 0.8e-3) -> float:
 # --- the Python of a superstep
 
 
-class Silent(Transport):
+class NullTransport(Transport):
     """A transport whose blocks are always there and lead nowhere: what is left is Python."""
 
     scheme = "silent"
 
     def __init__(self) -> None:
-        super().__init__("silent://", Place(0, 2, "calibration"))
+        super().__init__("silent://", Identity(0, 2, "calibration"))
         self.endpoint = ""
         self.boxes: dict[int, Array] = {}
 
@@ -577,7 +577,7 @@ def _python_s(dtype: str) -> dict[str, float]:
     }
 
 
-def _group_s(sizes: Sequence[int], dtype: str, n: int = 40) -> tuple[Spent, float]:
+def _group_s(sizes: Sequence[int], dtype: str, n: int = 40) -> tuple[TaskTimes, float]:
     """One of two tasks without the other: where the time of a step goes, and all of it."""
     batch = BATCHES[-1]
     network = Network()
@@ -585,7 +585,7 @@ def _group_s(sizes: Sequence[int], dtype: str, n: int = 40) -> tuple[Spent, floa
     for size in sizes[1:-1]:
         network.layer(size)
     network.output(sizes[-1], loss="squared_error")
-    group = Group(Silent())
+    group = Group(NullTransport())
     setup = Setup(network, SGD(), "labels", batch, dtype, 1)
     runs = GroupEngine(setup, Placement.default(network), group)
     runs.bind(Dataset(np.zeros((batch, sizes[0]), dtype), np.zeros((batch, sizes[-1]), dtype)))
@@ -599,6 +599,6 @@ def _group_s(sizes: Sequence[int], dtype: str, n: int = 40) -> tuple[Spent, floa
         spent = [
             getattr(after, f.name) - getattr(before, f.name) for f in dataclasses.fields(after)
         ]
-        rounds.append((seconds, Spent(*spent)))
+        rounds.append((seconds, TaskTimes(*spent)))
     seconds, spent_best = min(rounds, key=lambda item: item[0])
     return spent_best, seconds

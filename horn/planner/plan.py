@@ -32,7 +32,7 @@ from horn.topology import Topology
 MAX_SHOWN = 4  # tasks whose shares are named one by one
 
 
-class Ran(Protocol):
+class RunFigures(Protocol):
     """What a run says of itself: rows of the history, and the counters of each task."""
 
     @property
@@ -83,7 +83,7 @@ class LayerPlan:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredStep:
     """What a run took. step_s : an update, the median of the epochs. The rest per update, of the
     slowest task, evaluation included: computing, packing and sending, waiting, unpacking.
     """
@@ -113,7 +113,7 @@ class Plan:
     predicted_s: float
     memory_bytes: dict[str, tuple[int, ...]]
     assumed: str = ""
-    measured: Measured | None = None
+    measured: MeasuredStep | None = None
 
     @property
     def n_bytes(self) -> int:
@@ -125,7 +125,7 @@ class Plan:
         """How many messages all tasks send in a batch."""
         return sum(s.n_messages for s in self.supersteps)
 
-    def after(self, run: Ran) -> Plan:
+    def after(self, run: RunFigures) -> Plan:
         """The same with what a run of it took."""
         rates = [row["samples_per_s"] for row in run.history if row["samples_per_s"] > 0]
         if not rates:
@@ -134,7 +134,7 @@ class Plan:
             name: max((row[name] for row in run.counters), default=0.0) / max(run.iterations, 1)
             for name in ("compute_s", "pack_s", "send_s", "wait_s", "unpack_s")
         }
-        measured = Measured(
+        measured = MeasuredStep(
             self.batch_size / statistics.median(rates),
             each["compute_s"],
             each["pack_s"] + each["send_s"],
@@ -416,7 +416,7 @@ def _is_state(layers: tuple[Layer, ...], name: str) -> bool:
 
 def _layer(
     layer: Layer,
-    row: summary.LayerPlan,
+    row: summary.LayerSummary,
     placement: Placement,
     sizes: Mapping[str, list[int]],
     cost: StepCost,

@@ -27,7 +27,7 @@ Forms = dict[Form, str]
 Choice = tuple[str, ...]  # a word per link, then one per layer, in their order
 
 
-class Memory:
+class PartitionCache:
     """What partitioning each statement has led to: placements that are tried differ in little.
 
     A statement becomes the same whenever its frame's split, the forms of what it touches, and where
@@ -59,11 +59,11 @@ def _touched(s: Statement) -> tuple[str, ...]:
     return ()
 
 
-class Remembering(Partition):
+class CachingPartition(Partition):
     """A partition that looks first whether it has met a statement like this."""
 
     def __init__(
-        self, program: Program, placement: Placement, results: Iterable[str], memory: Memory
+        self, program: Program, placement: Placement, results: Iterable[str], memory: PartitionCache
     ) -> None:
         super().__init__(program, placement, results)
         self.memory, self.is_inside = memory, False
@@ -105,7 +105,7 @@ class Remembering(Partition):
     def met(self, method: Callable[[Any], None], s: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
         """What a statement leads to, seen by doing it on the side."""
         kept = self.statements, self.prologue, self.buffers
-        self.statements, self.prologue, self.buffers = [], [], Noting(self.buffers)
+        self.statements, self.prologue, self.buffers = [], [], TrackedBuffers(self.buffers)
         self.is_inside = True
         try:
             method(s)
@@ -120,7 +120,7 @@ class Remembering(Partition):
             self.statements, self.prologue, self.buffers = kept
 
 
-class Noting(dict[str, Buffer]):
+class TrackedBuffers(dict[str, Buffer]):
     """Buffers that know which of them were asked for or added."""
 
     def __init__(self, buffers: Mapping[str, Buffer]) -> None:
@@ -146,7 +146,7 @@ class Noting(dict[str, Buffer]):
         return super().setdefault(name, buffer)
 
     def noted(self) -> tuple[tuple[str, Buffer], ...]:
-        return tuple((name, super(Noting, self).__getitem__(name)) for name in self.names)
+        return tuple((name, super(TrackedBuffers, self).__getitem__(name)) for name in self.names)
 
 
 class Search:
@@ -179,7 +179,7 @@ class Search:
             (fixed[link],) if link in fixed else tuple(LINK_SPLITS) for link in self.links
         ] + [tuple(LAYER_SPLITS)] * len(self.layers)
         self.known: dict[Choice, float | CompileError] = {}
-        self.memory = Memory(program)
+        self.memory = PartitionCache(program)
 
     def run(self) -> tuple[Placement, Program]:
         """The placement, and the program that follows from it: of one task, as it is.
@@ -287,7 +287,7 @@ class Search:
     def program_of(self, choice: Choice) -> Program:
         """The program of every task."""
         results = [] if self.program.loss is None else [self.program.loss]
-        remembering = Remembering(self.program, self.placement(choice), results, self.memory)
+        remembering = CachingPartition(self.program, self.placement(choice), results, self.memory)
         return scheduled(remembering.run())
 
     def placement(self, choice: Choice) -> Placement:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from horn.checkpoint import Checkpoints, Written
+from horn.checkpoint import Checkpoints, WrittenPart
 from horn.errors import CheckpointError, Timeout
-from horn.process.control import Due, Heard, Line, Saved, Settle
+from horn.process.control import ControlChannel, PartSaved, SaveReply, SaveRequest, StopDecision
 from horn.process.job_spec import RunSpec
 from horn.strategies import Member
-from horn.training.checkpointing import Writer, part_name, pieces
-from horn.training.loop import Loop
+from horn.training.checkpointing import PartWriter, part_name, pieces
+from horn.training.loop import TrainingLoop
 
 
-class Saver:
+class TaskCheckpoints:
     """The ``at_boundary`` of a task's loop.
 
     Raises
@@ -26,12 +26,12 @@ class Saver:
     Timeout : it waits at a boundary to stop, and hears nothing for ``superstep_timeout_s``.
     """
 
-    def __init__(self, line: Line, run: RunSpec, rank: int, engine: Member) -> None:
+    def __init__(self, line: ControlChannel, run: RunSpec, rank: int, engine: Member) -> None:
         self.line, self.run, self.rank, self.engine = line, run, rank, engine
-        self.loop: Loop | None = None
-        self.due: Due | None = None
+        self.loop: TrainingLoop | None = None
+        self.due: SaveRequest | None = None
         self.settled_at = -1  # the boundary where all are to stop
-        self.writer = Writer(Checkpoints(run.checkpoints), run.epoch)
+        self.writer = PartWriter(Checkpoints(run.checkpoints), run.epoch)
         self._owned: set[str] | None = None
 
     def __call__(self) -> bool:
@@ -54,41 +54,41 @@ class Saver:
         if found is None:
             raise SystemExit(0)  # the one who started it has gone
         said, _ = found
-        if isinstance(said, Due):
+        if isinstance(said, SaveRequest):
             is_late = said.at < iteration
-            self.line.send(Heard(said.at, iteration, is_late))
+            self.line.send(SaveReply(said.at, iteration, is_late))
             self.due = None if is_late else said
-        elif isinstance(said, Settle):
+        elif isinstance(said, StopDecision):
             if not said.go_on:  # it may come before this task is there
                 self.settled_at = said.at
             elif self.due is not None and self.due.at == said.at:
                 self.due = None
 
-    def _is_settled(self, due: Due) -> bool:
+    def _is_settled(self, due: SaveRequest) -> bool:
         """Wait for what is to be done at this boundary; True to stop."""
-        self.line.send(Heard(due.at, due.at, is_waiting=True))
+        self.line.send(SaveReply(due.at, due.at, is_waiting=True))
         while self.due is due and self.settled_at != due.at:
             if not self.line.wait(self.run.superstep_timeout_s):
                 raise self._unsettled(due)
             self._hear(due.at)
         return self.settled_at == due.at
 
-    def _unsettled(self, due: Due) -> Timeout:
+    def _unsettled(self, due: SaveRequest) -> Timeout:
         return Timeout(
             f"task {self.rank} is to stop after iteration {due.at}, but has heard for "
             f"{self.run.superstep_timeout_s:g} s not that all others are"
         )
 
-    def _save(self, loop: Loop) -> None:
+    def _save(self, loop: TrainingLoop) -> None:
         if self._owned is None:
             names = [name for arrays in self.engine.memory().values() for name in arrays]
             self._owned = {name for name in names if self.engine.owns(name)}
         iteration, epoch, line = loop.iteration, loop.epoch, self.line
 
-        def then(found: Written | CheckpointError) -> None:
-            said = Saved(iteration, epoch, error=str(found)[:60_000])
-            if isinstance(found, Written):
-                said = Saved(iteration, epoch, found.n_bytes, found.sha256)
+        def then(found: WrittenPart | CheckpointError) -> None:
+            said = PartSaved(iteration, epoch, error=str(found)[:60_000])
+            if isinstance(found, WrittenPart):
+                said = PartSaved(iteration, epoch, found.n_bytes, found.sha256)
             try:
                 line.send(said)
             except OSError:

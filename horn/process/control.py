@@ -46,11 +46,11 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Text = Annotated[str, msgspec.Meta(max_length=64_000)]
 
 
-class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class ControlMessage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """One message."""
 
 
-class Start(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+class StartTask(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """To a task: be this one. The descriptors are a parcel. key : the job's, for what leaves the
     host; credential : for ZooKeeper; both are here because others can read arguments and
     environments. folder : to be the current one.
@@ -62,23 +62,23 @@ class Start(Message, frozen=True, tag=True, forbid_unknown_fields=True):
     folder: str = ""
 
 
-class Doing(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+class StartPhase(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """A task has come to a step of its start, or to its end: an index of STEPS."""
 
     step: Annotated[int, msgspec.Meta(ge=0, lt=len(STEPS))]
 
 
-class Alive(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+class Heartbeat(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """A task trains: a sign of life, every few seconds, where nobody else would miss it."""
 
 
-class Ready(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+class GroupReady(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """The group has met and agreed; training begins. ``seconds`` since the process began."""
 
     seconds: float
 
 
-class Stepped(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+class BatchProgress(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """Inside an epoch: what ``Progress.step`` gets."""
 
     epoch: int
@@ -87,7 +87,7 @@ class Stepped(Message, frozen=True, tag=True, forbid_unknown_fields=True):
     samples_per_s: float
 
 
-class Row(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+class EpochRow(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """An epoch is over in a group: its row of the history. ``own`` is the group's own loss, and of
     how many samples.
     """
@@ -97,7 +97,7 @@ class Row(Message, frozen=True, tag=True, forbid_unknown_fields=True):
     own: tuple[float, _Count] | None = None
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ArrayPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A task's part of one array: in the message's memory from ``offset``. ``places`` has per axis
     (start, stop, step), or (offset, count) of the int64 indices of its places.
     """
@@ -110,13 +110,13 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     places: tuple[Annotated[tuple[_Count, ...], msgspec.Meta(min_length=2, max_length=3)], ...]
 
 
-class Share(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+class ArrayShare(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """A task's part of all arrays; the descriptor is their memory."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ArrayPart, ...]
 
 
-class Trace(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+class TraceEvents(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """Pieces of work: (phase, label, superstep, begin, end), in seconds of the monotonic clock.
     ``n_left_out`` came after the limit.
     """
@@ -125,7 +125,7 @@ class Trace(Message, frozen=True, tag=True, forbid_unknown_fields=True):
     n_left_out: int
 
 
-class Finished(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+class TaskFinished(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """The last word of a task that succeeded: a loop's Ending, a group's Spent. Of a server
     ``staleness``: how many pushed pieces were late by so many updates. is_halted : it stopped at a
     boundary, as it was told.
@@ -142,7 +142,9 @@ class Finished(Message, frozen=True, tag=True, forbid_unknown_fields=True):
     is_halted: bool = False
 
 
-class Failed(Message, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
+class FailureReport(
+    ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True
+):
     """The last word of a task that failed.
 
     kinds : the exception's class and its bases, by name. where : in the run, in words. label : of
@@ -166,20 +168,22 @@ class Failed(Message, frozen=True, tag=True, forbid_unknown_fields=True, kw_only
     trouble: tuple[str, int, int] | None = None
 
 
-class Leave(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+class LeaveRun(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """To the tasks of a group that servers outlast: train no further than this epoch."""
 
     group: _Count
 
 
-class Due(Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To tasks: save at the boundary after so many updates; to ``stop``, wait there for Settle."""
+class SaveRequest(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To tasks: save at the boundary after so many updates; to ``stop``, wait there for
+    StopDecision.
+    """
 
     at: _Count
     stop: bool = False
 
 
-class Settle(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+class StopDecision(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """To tasks: all have heard to stop ``at`` a boundary, and stop there; or somebody had passed
     it, and all ``go_on``.
     """
@@ -188,9 +192,9 @@ class Settle(Message, frozen=True, tag=True, forbid_unknown_fields=True):
     go_on: bool
 
 
-class Heard(Message, frozen=True, tag=True, forbid_unknown_fields=True):
-    """An answer to Due, at the boundary after ``iteration`` updates. is_late : it is past ``at``.
-    is_waiting : it is there, for Settle.
+class SaveReply(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+    """An answer to SaveRequest, at the boundary after ``iteration`` updates. is_late : it is past
+    ``at``. is_waiting : it is there, for StopDecision.
     """
 
     at: _Count
@@ -199,7 +203,7 @@ class Heard(Message, frozen=True, tag=True, forbid_unknown_fields=True):
     is_waiting: bool = False
 
 
-class Saved(Message, frozen=True, tag=True, forbid_unknown_fields=True):
+class PartSaved(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
     """A task's part of a checkpoint is on the disk, or it says why not. epoch : of the training,
     the one under way.
     """
@@ -212,28 +216,28 @@ class Saved(Message, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 Said: TypeAlias = (
-    Start
-    | Doing
-    | Alive
-    | Ready
-    | Stepped
-    | Row
-    | Share
-    | Trace
-    | Finished
-    | Failed
-    | Leave
-    | Due
-    | Settle
-    | Heard
-    | Saved
+    StartTask
+    | StartPhase
+    | Heartbeat
+    | GroupReady
+    | BatchProgress
+    | EpochRow
+    | ArrayShare
+    | TraceEvents
+    | TaskFinished
+    | FailureReport
+    | LeaveRun
+    | SaveRequest
+    | StopDecision
+    | SaveReply
+    | PartSaved
 )
 _ENCODE = msgspec.msgpack.Encoder()
 _DECODE = msgspec.msgpack.Decoder(Said)
 
 
 def packed(message: Said) -> bytes:
-    """A message for another way than a Line: to another host."""
+    """A message for another way than a ControlChannel: to another host."""
     return _ENCODE.encode(message)
 
 
@@ -246,7 +250,7 @@ def parsed(data: bytes) -> Said:
     return found
 
 
-class Line:
+class ControlChannel:
     """One end of the line.
 
     Raises
@@ -261,7 +265,7 @@ class Line:
         self._poll.register(sock, select.POLLIN)
 
     @classmethod
-    def pair(cls) -> tuple[Line, Line]:
+    def pair(cls) -> tuple[ControlChannel, ControlChannel]:
         """Two ends; the second is to be inherited."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(ours), cls(theirs)

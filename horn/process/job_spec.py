@@ -29,7 +29,7 @@ from horn.job import EarlyStopping, Job
 from horn.model import network_to_json, rebuild
 from horn.network import Network
 from horn.optimizers import Optimizer
-from horn.sources import Capture, Code
+from horn.sources import CapturedCode, SourceCapture
 from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce
 from horn.wire.frames import DTYPES, Array
@@ -141,7 +141,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     silence_s: float = 0.0
 
 
-class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JobText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole text. ``arrays`` are "parameter/<name>", "state/<name>", "edges/<weight>/indptr"
     and "edges/<weight>/indices".
     """
@@ -157,7 +157,7 @@ class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arrays: dict[str, ArraySpec]
 
 
-class Memory:
+class SharedArrays:
     """Arrays on their way into memfds or files that others can map; ``descriptors`` are theirs."""
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ def _mapped_inode(address: int) -> int | None:
 
 
 @dataclass(frozen=True)
-class Draft:
+class JobDraft:
     """What of a job can be written down without looking at its arrays: the network, the sources,
     the optimizer, the strategy. Made before anything starts.
     """
@@ -253,14 +253,14 @@ class Draft:
     aggregates: dict[str, AggregateSpec]
 
 
-def draft(job: Job, strategy: Strategy | None = None) -> Draft:
+def draft(job: Job, strategy: Strategy | None = None) -> JobDraft:
     """The job's code as text; ``strategy`` is allreduce if nothing else is said.
 
     Raises
     ------
     JobError : something in it cannot travel to another process; says what, and what to do.
     """
-    capture = Capture()
+    capture = SourceCapture()
     try:
         network = network_to_json(job.network, capture)
         optimizer = _thing_to_json(job.optimizer, "optimizer", capture)
@@ -270,7 +270,7 @@ def draft(job: Job, strategy: Strategy | None = None) -> Draft:
             for name, a in job.aggregates.items()
         }
         sources = capture.sources(whole_paths=True)
-        found = Draft(network, sources, optimizer, plan, aggregates)
+        found = JobDraft(network, sources, optimizer, plan, aggregates)
         json.dumps([found.network, found.sources, found.optimizer, found.strategy])
         json.dumps(msgspec.to_builtins(aggregates))
     except (ModelError, TypeError, ValueError) as error:
@@ -281,10 +281,10 @@ def draft(job: Job, strategy: Strategy | None = None) -> Draft:
 
 
 @dataclass
-class Parcel:
+class JobPayload:
     """Everything that a task process gets. ``descriptors[0]`` is the text."""
 
-    memory: Memory = field(default_factory=Memory)
+    memory: SharedArrays = field(default_factory=SharedArrays)
 
     @property
     def descriptors(self) -> list[int]:
@@ -294,9 +294,9 @@ class Parcel:
         self.memory.close()
 
 
-def pack(draft: Draft, job: Job, run: RunSpec, placement: Placement) -> Parcel:
+def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> JobPayload:
     """Copy a job into shared memory. Close the parcel when all have it."""
-    memory = Memory()
+    memory = SharedArrays()
     try:
         memory.descriptors.append(-1)  # the text comes first
         arrays = memory.add(_arrays_of(job), "arrays")
@@ -318,7 +318,7 @@ def pack(draft: Draft, job: Job, run: RunSpec, placement: Placement) -> Parcel:
         )
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         layers = sorted(placement.layers.items())
-        text = Text(
+        text = JobText(
             FORMAT, draft.network, draft.sources, spec, run, draft.strategy, links, layers, arrays
         )
         written = json.dumps(msgspec.to_builtins(text, enc_hook=_number)).encode()
@@ -328,7 +328,7 @@ def pack(draft: Draft, job: Job, run: RunSpec, placement: Placement) -> Parcel:
         memory.descriptors = [fd for fd in memory.descriptors if fd >= 0]
         memory.close()
         raise
-    return Parcel(memory)
+    return JobPayload(memory)
 
 
 def _number(value: Any) -> Any:
@@ -351,7 +351,7 @@ def _arrays_of(job: Job) -> dict[str, Array]:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedPayload:
     """A parcel in the process that it was sent to.
 
     ``parameters`` and ``states`` are the initial arrays, whole and read-only: views of shared
@@ -372,7 +372,7 @@ class Opened:
             mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def open_parcel(descriptors: Sequence[int]) -> Opened:
+def open_parcel(descriptors: Sequence[int]) -> OpenedPayload:
     """The job of a parcel; takes over the descriptors. Runs the sources of the user's code.
 
     Raises
@@ -385,15 +385,15 @@ def open_parcel(descriptors: Sequence[int]) -> Opened:
         if len(raw) > MAX_TEXT_BYTES:
             raise ProtocolError(f"parcel: {len(raw)} bytes of text, at most {MAX_TEXT_BYTES}")
         try:
-            text = msgspec.convert(json.loads(bytes(raw)), Text)
+            text = msgspec.convert(json.loads(bytes(raw)), JobText)
         except (msgspec.ValidationError, ValueError, RecursionError) as error:
             raise ProtocolError(f"parcel: {error}") from error
         if text.format != FORMAT:
             raise ProtocolError(f"parcel: format {text.format}, this horn reads {FORMAT}")
         found = {n: _array(descriptors, s, maps, n) for n, s in text.arrays.items()}
-        code = Code(text.sources, "")  # its files have whole paths
+        code = CapturedCode(text.sources, "")  # its files have whole paths
         job = _job(text, found, descriptors, maps, code)
-        return Opened(
+        return OpenedPayload(
             job,
             text.run,
             _placement(text, job.network),
@@ -439,11 +439,11 @@ def _array(
 
 
 def _job(
-    text: Text,
+    text: JobText,
     arrays: Mapping[str, Array],
     descriptors: Sequence[int],
     maps: dict[int, mmap.mmap],
-    code: Code,
+    code: CapturedCode,
 ) -> Job:
     def data(spec: DataSpec | None, what: str) -> Dataset | None:
         if spec is None:
@@ -483,7 +483,7 @@ def _job(
     )
 
 
-def _placement(text: Text, network: Network) -> Placement:
+def _placement(text: JobText, network: Network) -> Placement:
     links = {(layer, at): where for layer, at, where in text.links}
     layers = dict(text.layers)
     wanted = {(layer.index, at) for layer in network.layers for at in range(len(layer.links))}
@@ -499,7 +499,7 @@ def _placement(text: Text, network: Network) -> Placement:
 # optimizers, schedules and strategies: frozen dataclasses, horn's or the user's
 
 
-def _thing_to_json(thing: Any, where: str, capture: Capture) -> Any:
+def _thing_to_json(thing: Any, where: str, capture: SourceCapture) -> Any:
     """A number, a text, None, or {"class": reference, "fields": {...}}."""
     if isinstance(thing, np.generic):
         return thing.item()
@@ -523,7 +523,7 @@ def _thing_to_json(thing: Any, where: str, capture: Capture) -> Any:
 T = TypeVar("T")
 
 
-def _thing_from_json(found: Mapping[str, Any], code: Code, kind: type[T]) -> T:
+def _thing_from_json(found: Mapping[str, Any], code: CapturedCode, kind: type[T]) -> T:
     try:
         thing: Any = _value_from_json(found, code)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
@@ -533,7 +533,7 @@ def _thing_from_json(found: Mapping[str, Any], code: Code, kind: type[T]) -> T:
     return thing
 
 
-def _value_from_json(found: Any, code: Code) -> Any:
+def _value_from_json(found: Any, code: CapturedCode) -> Any:
     if not isinstance(found, dict):
         return found
     return code.resolve(found["class"])(

@@ -31,7 +31,7 @@ ALLOWED = frozenset(
 ALLOWED_PREFIXES = ("LC_",)
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of each process of a job. None: as the agent has it.
 
     memory_bytes : private memory (RLIMIT_DATA: heap, stacks, anonymous maps). address_bytes : all
@@ -49,7 +49,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gid: int | None = None
 
 
-def apply(limits: Limits, *, keep: Iterable[int] = (), parent: int | None = None) -> None:
+def apply(limits: ProcessLimits, *, keep: Iterable[int] = (), parent: int | None = None) -> None:
     """Apply to this process and all that it starts. ``keep``: descriptors beside 0, 1 and 2 that
     stay open. ``parent``: end with this process.
 
@@ -117,7 +117,7 @@ def close_all_but(keep: Iterable[int]) -> None:
                 os.close(fd)
 
 
-def _become(limits: Limits) -> None:
+def _become(limits: ProcessLimits) -> None:
     uid = os.getuid() if limits.uid is None else limits.uid
     gid = os.getgid() if limits.gid is None else limits.gid
     if uid == os.getuid() and gid == os.getgid():

@@ -30,7 +30,7 @@ from horn.compiler.partition import homes
 from horn.compiler.share import Share
 from horn.errors import BarrierTimeout, MemberLost
 from horn.process import control
-from horn.process.checkpoints import Saver
+from horn.process.checkpoints import TaskCheckpoints
 from horn.process.control import (
     COMPILING,
     ENDING,
@@ -39,20 +39,20 @@ from horn.process.control import (
     READING,
     RESUMING,
     STEPS,
-    Alive,
-    Doing,
-    Failed,
-    Finished,
-    Leave,
-    Line,
-    Part,
-    Ready,
-    Row,
-    Start,
-    Stepped,
+    ArrayPart,
+    BatchProgress,
+    ControlChannel,
+    EpochRow,
+    FailureReport,
+    GroupReady,
+    Heartbeat,
+    LeaveRun,
+    StartPhase,
+    StartTask,
+    TaskFinished,
 )
-from horn.process.job_spec import Memory, Opened, RunSpec, open_parcel
-from horn.process.rendezvous import Meeting
+from horn.process.job_spec import OpenedPayload, RunSpec, SharedArrays, open_parcel
+from horn.process.rendezvous import Rendezvous
 from horn.runtime.group import Group, task_name
 from horn.sources import line_of
 from horn.strategies import Member, Topology
@@ -61,7 +61,7 @@ from horn.strategies._seat import Seat
 from horn.strategies.parameter_server.client import Wire
 from horn.strategies.parameter_server.pieces import pieces
 from horn.training.checkpointing import part_name, restore
-from horn.training.loop import Loop, Own
+from horn.training.loop import OwnLoss, TrainingLoop
 from horn.training.progress import Progress
 from horn.transport import PeerLost
 from horn.wire.frames import Array
@@ -93,26 +93,28 @@ def peak_memory_bytes() -> int:
     return held["VmHWM"] - held["RssFile"]
 
 
-class Reporter(Progress):
+class ProgressReporter(Progress):
     """The progress of a group's first task goes to the parent: of group 0 every step, of the others
     the epochs; other tasks say nothing.
     """
 
-    def __init__(self, line: Line, interval_s: float, group: int, own: Callable[[], Own]) -> None:
+    def __init__(
+        self, line: ControlChannel, interval_s: float, group: int, own: Callable[[], OwnLoss]
+    ) -> None:
         self.line, self.interval_s, self.group, self.own = line, interval_s, group, own
 
     def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
         if self.group == 0:
-            self.line.send(Stepped(epoch, iteration, loss, samples_per_s))
+            self.line.send(BatchProgress(epoch, iteration, loss, samples_per_s))
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         own = self.own()
         values: dict[str, Any] = {name: _plain(value) for name, value in row.items()}
         mean = own.total / own.samples if own.samples else 0.0
-        self.line.send(Row(values, self.group, (float(mean), own.samples)))
+        self.line.send(EpochRow(values, self.group, (float(mean), own.samples)))
 
 
-class Recorder:
+class TraceRecorder:
     """The first ``limit`` pieces of work of a task, for the trace."""
 
     def __init__(self, limit: int) -> None:
@@ -126,10 +128,10 @@ class Recorder:
             self.n_left_out += 1
 
 
-class Signs:
+class Heartbeats:
     """Signs of life for the parent, from the thread that trains."""
 
-    def __init__(self, line: Line, superstep_timeout_s: float) -> None:
+    def __init__(self, line: ControlChannel, superstep_timeout_s: float) -> None:
         self.line, self.every_s = line, sign_s(superstep_timeout_s)
         self._next = 0.0
 
@@ -137,7 +139,7 @@ class Signs:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self.every_s
-            self.line.send(Alive())
+            self.line.send(Heartbeat())
 
 
 def sign_s(superstep_timeout_s: float) -> float:
@@ -145,15 +147,15 @@ def sign_s(superstep_timeout_s: float) -> float:
     return min(superstep_timeout_s / SIGNS, SIGN_S)
 
 
-class Process:
+class TaskProcess:
     """One task. ``run`` is its life; what it knows when it fails is in ``failed``."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ControlChannel) -> None:
         self.line = line
         self.began = time.monotonic()
         self.group: Group | None = None
         self.engine: Member | None = None
-        self.loop: Loop | None = None
+        self.loop: TrainingLoop | None = None
         self.guest: Guest | None = None
         self.first_of_group = 0  # rank of this group's first task, if its supersteps are its own
         self.leaves = False
@@ -167,7 +169,7 @@ class Process:
         if found is None:
             raise SystemExit(0)  # the one who started it has gone
         start, descriptors = found
-        assert isinstance(start, Start)
+        assert isinstance(start, StartTask)
         _be_called(f"horn-task-{start.task}")
         if start.folder:
             os.chdir(start.folder)
@@ -188,25 +190,27 @@ class Process:
     def enter(self, step: int) -> None:
         """The next step of the start."""
         self.doing = STEPS[step]
-        self.line.send(Doing(step))
+        self.line.send(StartPhase(step))
 
-    def _train(self, start: Start, opened: Opened, stack: ExitStack) -> None:
+    def _train(self, start: StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
         run, job, rank = opened.run, opened.job, start.task
-        recorder = Recorder(run.max_trace_events) if run.max_trace_events else None
+        recorder = TraceRecorder(run.max_trace_events) if run.max_trace_events else None
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.enter(JOINING)
-        meeting = Meeting(rank, opened, topology, stack, start.key, start.credential, self.enter)
+        meeting = Rendezvous(rank, opened, topology, stack, start.key, start.credential, self.enter)
         self.guest = guest = self._guest(meeting, topology, opened)
         self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
         reunion = None
         if run.journals:
-            from horn.process.server_discovery import Reunion
+            from horn.process.server_discovery import ServerDiscovery
 
-            reunion = Reunion(meeting)
+            reunion = ServerDiscovery(meeting)
             stack.callback(reunion.close)
         group, wire = meeting.group(), meeting.wire()
         group.on_trace = recorder
-        signs = None if opened.strategy.is_joined else Signs(self.line, run.superstep_timeout_s)
+        signs = (
+            None if opened.strategy.is_joined else Heartbeats(self.line, run.superstep_timeout_s)
+        )
         group.on_run = signs
         self.group = group
         self.enter(COMPILING)
@@ -233,12 +237,12 @@ class Process:
             stack.callback(engine.wire.close)
         engine.bind(job.data)
         opened.forget()
-        saver = Saver(self.line, run, rank, engine) if run.checkpoints else None
-        loop: Loop
+        saver = TaskCheckpoints(self.line, run, rank, engine) if run.checkpoints else None
+        loop: TrainingLoop
         n_first = run.n_first or run.n_groups
         watcher = Progress()
         if task == 0:
-            watcher = Reporter(self.line, run.interval_s, region, lambda: loop.own)
+            watcher = ProgressReporter(self.line, run.interval_s, region, lambda: loop.own)
 
         def on_epoch(epoch: int, stop: bool) -> bool:
             if guest is not None:
@@ -246,7 +250,7 @@ class Process:
             group.cross()
             return engine.agree(epoch, stop or (saver is None and self._is_leaving(region)))
 
-        self.loop = loop = Loop(
+        self.loop = loop = TrainingLoop(
             job,
             engine,
             watcher,
@@ -274,13 +278,13 @@ class Process:
         self.enter(MEETING)
         group.cross()
         self.doing = ""
-        self.line.send(Ready(time.monotonic() - self.began))
+        self.line.send(GroupReady(time.monotonic() - self.began))
         loop.run()
-        self.line.send(Doing(ENDING))
+        self.line.send(StartPhase(ENDING))
         if saver is not None:
             saver.close()
         if loop.is_halted:
-            self.line.send(Finished(loop.iteration, loop.iteration, is_halted=True))
+            self.line.send(TaskFinished(loop.iteration, loop.iteration, is_halted=True))
             return
         ending = loop.finish()
         if guest is not None:
@@ -288,11 +292,11 @@ class Process:
         if region == 0:  # what it has is the model
             self.send_share()
         if recorder is not None:
-            self.line.send(control.Trace(tuple(recorder.events), recorder.n_left_out))
+            self.line.send(control.TraceEvents(tuple(recorder.events), recorder.n_left_out))
         total = dataclasses.asdict(group.spent + seat.spent)
         spent = {**total, "peak_memory_bytes": peak_memory_bytes()}
         staleness = {} if guest is None else dict(guest.server.staleness)
-        self.line.send(Finished(**dataclasses.asdict(ending), spent=spent, staleness=staleness))
+        self.line.send(TaskFinished(**dataclasses.asdict(ending), spent=spent, staleness=staleness))
 
     def _is_leaving(self, region: int) -> bool:
         """Whether the parent has said that this group is to leave."""
@@ -301,11 +305,11 @@ class Process:
             if found is None:
                 raise SystemExit(0)  # the one who started it has gone
             said, _ = found
-            self.leaves = self.leaves or (isinstance(said, Leave) and said.group == region)
+            self.leaves = self.leaves or (isinstance(said, LeaveRun) and said.group == region)
         return self.leaves
 
     def _resume(
-        self, run: RunSpec, rank: int, loop: Loop, engine: Member, group: int | None
+        self, run: RunSpec, rank: int, loop: TrainingLoop, engine: Member, group: int | None
     ) -> None:
         """Go on from a checkpoint. group : whose parts count, where each has a model of its own."""
         path = Path(run.resume)
@@ -314,27 +318,27 @@ class Process:
         if "aside" in facts:  # else it was one task, without a strategy
             engine.recall_aside(facts["aside"])
 
-    def _serve(self, start: Start, opened: Opened, stack: ExitStack) -> None:
+    def _serve(self, start: StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
         """A server's life."""
         from horn.strategies.parameter_server.serving import serve
 
         run, rank = opened.run, start.task
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.enter(JOINING)
-        meeting = Meeting(rank, opened, topology, stack, start.key, start.credential, self.enter)
+        meeting = Rendezvous(rank, opened, topology, stack, start.key, start.credential, self.enter)
         server = _server(opened, topology, rank - topology.n_workers)
         if run.journals:
             self._last(meeting, server)
             return
         wire = meeting.server_wire()
         self.doing = f"serving as {topology.name(rank)}"
-        self.line.send(Ready(time.monotonic() - self.began))
+        self.line.send(GroupReady(time.monotonic() - self.began))
         others_s = len(STEPS) * run.start_timeout_s  # tasks compile first
         total = serve(server, wire, IDLE_TIMEOUTS * run.superstep_timeout_s, others_s)
         spent = {**dataclasses.asdict(total), "peak_memory_bytes": peak_memory_bytes()}
-        self.line.send(Finished(spent=spent, staleness=dict(server.staleness)))
+        self.line.send(TaskFinished(spent=spent, staleness=dict(server.staleness)))
 
-    def _last(self, meeting: Meeting, server: Server) -> None:
+    def _last(self, meeting: Rendezvous, server: Server) -> None:
         """The life of a server that lasts."""
         from horn.process.server_discovery import served
         from horn.strategies.parameter_server.durable_server import LastingServer
@@ -343,16 +347,18 @@ class Process:
 
         def ready() -> None:
             self.doing = f"serving as {name}"
-            self.line.send(Ready(time.monotonic() - self.began))
+            self.line.send(GroupReady(time.monotonic() - self.began))
 
         self.enter(RESUMING)
         spent = served(
             meeting, LastingServer(server), IDLE_TIMEOUTS * run.superstep_timeout_s, ready
         )
         spent["peak_memory_bytes"] = peak_memory_bytes()
-        self.line.send(Finished(spent=spent, staleness=dict(server.staleness)))
+        self.line.send(TaskFinished(spent=spent, staleness=dict(server.staleness)))
 
-    def _guest(self, meeting: Meeting, topology: Topology, opened: Opened) -> Guest | None:
+    def _guest(
+        self, meeting: Rendezvous, topology: Topology, opened: OpenedPayload
+    ) -> Guest | None:
         """The server that this task's process runs beside it, if it does."""
         wire = meeting.guest_wire()
         if wire is None:
@@ -369,7 +375,7 @@ class Process:
         """This task's part of every array, through shared memory."""
         engine = self.engine
         assert engine is not None
-        memory = Memory()
+        memory = SharedArrays()
         try:
             parts = [(k, n, a) for k, found in engine.views().items() for n, a in found.items()]
             arrays: dict[str, Array] = {}
@@ -389,9 +395,11 @@ class Process:
                     else:
                         places.append((specs[f"{key}@{axis}"].offset, len(at)))
                 told.append(
-                    Part(kind, name, array.dtype.str, array.shape, specs[key].offset, tuple(places))
+                    ArrayPart(
+                        kind, name, array.dtype.str, array.shape, specs[key].offset, tuple(places)
+                    )
                 )
-            self.line.send(control.Share(tuple(told)), memory.descriptors)
+            self.line.send(control.ArrayShare(tuple(told)), memory.descriptors)
         finally:
             memory.close()
 
@@ -409,7 +417,7 @@ class Process:
             except OSError:
                 pass  # nobody listens any more
 
-    def failed(self, error: BaseException) -> Failed:
+    def failed(self, error: BaseException) -> FailureReport:
         group, loop = self.group, self.loop
         where, label = self.doing, ""
         if group is not None and not self.doing:
@@ -432,7 +440,7 @@ class Process:
             more = {"lost": called(error.lost)}
             if isinstance(error, PeerLost):
                 more["reason"] = in_ranks(error.reason, first)
-        return Failed(
+        return FailureReport(
             kinds=tuple(c.__name__ for c in type(error).__mro__),
             text=str(error)[:MAX_TEXT],
             when=time.monotonic(),
@@ -458,7 +466,7 @@ def _both(
     return both
 
 
-def _server(opened: Opened, topology: Topology, number: int) -> Server:
+def _server(opened: OpenedPayload, topology: Topology, number: int) -> Server:
     """Server ``number`` of the job's strategy."""
     job = opened.job
     cut = pieces(job.network, opened.placement, topology, job.dtype)
@@ -470,7 +478,7 @@ class _Initial(Mapping[str, Array]):
     time is more of the whole in this process's memory than a piece.
     """
 
-    def __init__(self, opened: Opened, task: int) -> None:
+    def __init__(self, opened: OpenedPayload, task: int) -> None:
         self.opened, network = opened, opened.job.network
         self.share = Share(network, task, opened.run.n_tasks)
         self.at = homes(network, opened.placement)
@@ -528,9 +536,9 @@ def main() -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=stack_file, all_threads=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
-    line = Line(socket.socket(fileno=control))
+    line = ControlChannel(socket.socket(fileno=control))
     try:
-        Process(line).run()
+        TaskProcess(line).run()
     except Exception:
         return 1
     return 0

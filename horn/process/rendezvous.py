@@ -6,21 +6,21 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from horn.coordination.barrier import Members, RegionBarrier
+from horn.coordination.barrier import GroupBarrier, GroupMembers
 from horn.coordination.membership import Membership
-from horn.coordination.roster import Entry, Publication, Registration, Roster, Table
-from horn.coordination.session import Coordinator
+from horn.coordination.roster import Publication, Registration, Roster, RosterEntry, RosterTable
+from horn.coordination.session import Session
 from horn.process.control import CONNECTING, STEPS, WAITING
-from horn.process.job_spec import Opened
+from horn.process.job_spec import OpenedPayload
 from horn.runtime.group import Group
 from horn.security.keys import Credential
 from horn.strategies import Topology
-from horn.transport import Place, Transport, open_transport
+from horn.transport import Identity, Transport, open_transport
 
 SESSION_S = 20.0
 
 
-class Meeting:
+class Rendezvous:
     """One rank meets the others: registers its endpoints, waits for theirs, connects.
 
     rank : of a task or of a server. key : the job's, for what leaves the host. credential :
@@ -31,7 +31,7 @@ class Meeting:
     def __init__(
         self,
         rank: int,
-        opened: Opened,
+        opened: OpenedPayload,
         topology: Topology,
         stack: ExitStack,
         key: bytes | None = None,
@@ -45,14 +45,14 @@ class Meeting:
         self.is_joined = opened.strategy.is_joined
         self.region, self.task = divmod(rank, topology.n_tasks)
         is_server = rank >= topology.n_workers
-        coord = Coordinator(
+        coord = Session(
             run.hosts, session_s=SESSION_S, credential=credential, silence_s=run.silence_s
         )
         stack.enter_context(coord)
         self.coord = coord
         self._memberships: dict[str, Membership] = {}
         self.own: Registration | Membership | None = None
-        self._table: Table | None = None
+        self._table: RosterTable | None = None
         # Who finds servers that come and go watches them; else the table says where they are.
         self.servers = self.membership(coord.paths.servers(run.job)) if run.journals else None
         self._wire: Transport | None = None
@@ -103,7 +103,7 @@ class Meeting:
         """Whether this rank writes the table that the others read."""
         return self.rank == (0 if self._is_whole else self.region * self.topology.n_tasks)
 
-    def table(self) -> Table:
+    def table(self) -> RosterTable:
         """Who they all are, once all are there. Of its barrier's members the roster tells."""
         if self._table is not None:
             return self._table
@@ -123,7 +123,7 @@ class Meeting:
             publication = Publication(self.coord, path, members, run.epoch)
             self.stack.callback(publication.close)
             self._table = publication.publish(counts, wait_s)
-            self.roster: Members = self.own
+            self.roster: GroupMembers = self.own
         else:
             assert isinstance(self.own, Registration)
             publisher = paths.members(run.job, first), "0"
@@ -145,15 +145,15 @@ class Meeting:
         self.stack.callback(found.close)
         return found
 
-    def _place(self, rank: int) -> Place:
+    def _place(self, rank: int) -> Identity:
         run = self.run
-        return Place(rank, self.topology.n_ranks, f"{run.job}/wire", run.epoch, self.key)
+        return Identity(rank, self.topology.n_ranks, f"{run.job}/wire", run.epoch, self.key)
 
     def _open(self, n: int, number: int, job: str) -> Transport:
-        place = Place(number, n, job, self.run.epoch, self.key)
+        place = Identity(number, n, job, self.run.epoch, self.key)
         return self.stack.enter_context(open_transport(self.run.url, place))
 
-    def _entries(self, group: int) -> list[Entry]:
+    def _entries(self, group: int) -> list[RosterEntry]:
         """Of a group's tasks."""
         return self.table().folders[self.coord.paths.members(self.run.job, group)]
 
@@ -168,7 +168,7 @@ class Meeting:
         if self._wire is not None:
             self._wire.connect(wires, run.start_timeout_s)
         names = [str(task) for task in range(self.topology.n_tasks)]
-        barrier = RegionBarrier(
+        barrier = GroupBarrier(
             self.coord,
             self.coord.paths.barrier(run.job, self.region),
             str(self.task),

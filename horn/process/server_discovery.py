@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from horn import transport
-from horn.coordination.membership import Change, Member, Membership
-from horn.process.rendezvous import Meeting
+from horn.coordination.membership import Member, Membership, MembershipChange
+from horn.process.rendezvous import Rendezvous
 from horn.strategies._seat import Found
 from horn.strategies.parameter_server.durable import serve
 from horn.strategies.parameter_server.durable_server import LastingServer
 from horn.strategies.parameter_server.journal import Journal
 from horn.strategies.parameter_server.server_links import Hub
 from horn.training.journals import EPOCHS
-from horn.transport import Place
+from horn.transport import Identity
 
 PAUSE_S = 2.0  # who did nothing for so long asks ZooKeeper whose place it is
 
 
-class Watched:
+class WatchedFolder:
     """The members of one folder as they were when it last changed."""
 
     def __init__(self, membership: Membership) -> None:
@@ -36,7 +36,7 @@ class Watched:
         self._members: dict[str, Member] = {}
         self._unsubscribe = membership.subscribe(self._note)
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: MembershipChange) -> None:
         self._changed.set()
 
     def members(self) -> dict[str, Member]:
@@ -49,7 +49,7 @@ class Watched:
         self._unsubscribe()
 
 
-class Reunion:
+class ServerDiscovery:
     """A rank's eyes on who is there, where servers last.
 
     Raises
@@ -57,26 +57,26 @@ class Reunion:
     SessionLost, Fenced : this process has lost its place.
     """
 
-    def __init__(self, meeting: Meeting) -> None:
+    def __init__(self, meeting: Rendezvous) -> None:
         self.meeting, self.run = meeting, meeting.run
-        self._groups: list[Watched] = []  # a server's: they come and go, too
+        self._groups: list[WatchedFolder] = []  # a server's: they come and go, too
         if self._is_server:
             self._watch(meeting.topology.n_groups)
         assert meeting.servers is not None
-        self._servers = Watched(meeting.servers)
+        self._servers = WatchedFolder(meeting.servers)
         self._looked = time.monotonic()
 
     def close(self) -> None:
         for watched in (*self._groups, self._servers):
             watched.close()
 
-    def place(self) -> Place:
+    def place(self) -> Identity:
         """This rank's on its links."""
         meeting, run = self.meeting, self.run
         topology = meeting.topology
         rank = meeting.rank
         number = rank - topology.n_workers if rank >= topology.n_workers else rank
-        return Place(number, run.n_tasks, f"{run.job}/servers", run.epoch, meeting.key)
+        return Identity(number, run.n_tasks, f"{run.job}/servers", run.epoch, meeting.key)
 
     def find(self, server: int) -> Found | None:
         """Where a server is now."""
@@ -92,7 +92,7 @@ class Reunion:
     def _watch(self, n_groups: int) -> None:
         while len(self._groups) < n_groups:
             folder = self.meeting.coord.paths.members(self.run.job, len(self._groups))
-            self._groups.append(Watched(self.meeting.membership(folder)))
+            self._groups.append(WatchedFolder(self.meeting.membership(folder)))
 
     def is_anybody_there(self) -> bool:
         """Whether a task of any group is registered."""
@@ -114,14 +114,14 @@ class Reunion:
 
 
 def served(
-    meeting: Meeting, lasting: LastingServer, idle_s: float, ready: Callable[[], None]
+    meeting: Rendezvous, lasting: LastingServer, idle_s: float, ready: Callable[[], None]
 ) -> dict[str, Any]:
     """A server's life: it comes back from its journal, registers, is ``ready``, and serves until it
     is done. Where its time went, and what it had to do with those who came back: n_stale messages
     of an epoch that is over, n_repeated pieces of pushes, n_replayed messages of the journal.
     """
     run = meeting.run
-    reunion = Reunion(meeting)
+    reunion = ServerDiscovery(meeting)
     stack = meeting.stack
     stack.callback(reunion.close)
     scheme = run.url.partition("://")[0]

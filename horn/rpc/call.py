@@ -13,10 +13,10 @@ import msgspec
 
 from horn.errors import HornError, ProtocolError
 from horn.rpc import protocol as calls
-from horn.wire.admission import Limits, room
+from horn.wire.admission import ConnectionLimits, room
 
 
-class Quotas(Limits, frozen=True, kw_only=True):
+class Quotas(ConnectionLimits, frozen=True, kw_only=True):
     """What strangers and peers may take. A peer has at most ``calls_per_peer`` times
     ``WINDOW_BYTES`` in each direction under way.
     """
@@ -29,7 +29,7 @@ class Quotas(Limits, frozen=True, kw_only=True):
 
 
 @dataclass
-class Counters:
+class CallCounters:
     """Since the start. ``n_malformed``: frames whose sender was cut off; ``n_refused``: calls."""
 
     n_calls: int = 0
@@ -38,7 +38,7 @@ class Counters:
     n_late: int = 0
 
 
-class Sender(Protocol):
+class ReplySender(Protocol):
     """What a call needs of its service."""
 
     quotas: Quotas
@@ -47,17 +47,23 @@ class Sender(Protocol):
         """Send parts to a peer; from any thread."""
 
 
-class Over(Exception):
+class CallAbandoned(Exception):
     """Nobody waits for this call any more; a handler lets it pass."""
 
 
-class Call:
+class RpcCall:
     """One call, as its handler sees it. ``role``: of the caller, "client", "worker" or "open".
     ``deadline``: on the monotonic clock.
     """
 
     def __init__(
-        self, service: Sender, peer: bytes, ask: calls.Ask, request: Any, role: str, address: str
+        self,
+        service: ReplySender,
+        peer: bytes,
+        ask: calls.CallRequest,
+        request: Any,
+        role: str,
+        address: str,
     ) -> None:
         self.request, self.role, self.address = request, role, address
         self.number, self.size = ask.call, ask.size
@@ -76,7 +82,7 @@ class Call:
         return bool(self._over)
 
     def read(self) -> Iterator[bytes | memoryview]:
-        """The body, in portions as they come. Raises Over."""
+        """The body, in portions as they come. Raises CallAbandoned."""
         n_left = self.size
         while n_left:
             with self._changed:
@@ -86,13 +92,13 @@ class Call:
                 n_left -= len(data)
                 self._n_granted += len(data)
             if n_left:
-                self.say(calls.Grant(self.number, len(data)))
+                self.say(calls.WindowGrant(self.number, len(data)))
             yield data
 
     def say(self, frame: calls.Frame, *raw: bytes | memoryview) -> None:
-        """Send. Raises Over."""
+        """Send. Raises CallAbandoned."""
         if self._over:
-            raise Over(self._over)
+            raise CallAbandoned(self._over)
         self._service.put(self._peer, [calls.encode(frame), *raw])
 
     def send(self, body: Iterable[bytes | memoryview]) -> None:
@@ -105,8 +111,8 @@ class Call:
                     while self._n_credit < len(data):
                         self._wait()
                     self._n_credit -= len(data)
-                self.say(calls.Chunk(self.number), bytes(data))
-        self.say(calls.End(self.number))
+                self.say(calls.BodyChunk(self.number), bytes(data))
+        self.say(calls.EndOfBody(self.number))
 
     def end(self, reason: str) -> None:
         """From now on it is over. From any thread."""
@@ -117,47 +123,49 @@ class Call:
     def take(self, frame: calls.Frame, raw: bytes | memoryview) -> None:
         """A frame of the caller's. Raises ProtocolError."""
         with self._changed:
-            if isinstance(frame, calls.Chunk):
+            if isinstance(frame, calls.BodyChunk):
                 if len(raw) > min(self._n_granted, self._n_to_come):
                     raise ProtocolError("more of a body than was granted")
                 self._n_granted -= len(raw)
                 self._n_to_come -= len(raw)
                 self._chunks.append(raw)
-            elif isinstance(frame, calls.Grant):
+            elif isinstance(frame, calls.WindowGrant):
                 self._n_credit += frame.n_bytes
                 if self._n_credit > calls.WINDOW_BYTES:
                     raise ProtocolError("more granted than was sent")
-            elif isinstance(frame, calls.Cancel):
+            elif isinstance(frame, calls.CancelCall):
                 self._over = self._over or "cancelled"
-            elif not isinstance(frame, calls.End) or self._n_to_come:
+            elif not isinstance(frame, calls.EndOfBody) or self._n_to_come:
                 raise ProtocolError(f"{type(frame).__name__} from a caller")
             self._changed.notify_all()
 
     def _wait(self) -> None:
         if self._over:
-            raise Over(self._over)
+            raise CallAbandoned(self._over)
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise Over("deadline")
+            raise CallAbandoned("deadline")
         self._changed.wait(left)
 
 
 @dataclass(frozen=True)
-class Op:
+class Operation:
     """One thing that can be asked for. ``handler`` gives a struct, or one and a body."""
 
     request: msgspec.msgpack.Decoder[Any]
-    handler: Callable[[Call], msgspec.Struct | tuple[msgspec.Struct, Iterable[bytes | memoryview]]]
+    handler: Callable[
+        [RpcCall], msgspec.Struct | tuple[msgspec.Struct, Iterable[bytes | memoryview]]
+    ]
     roles: frozenset[str]
     max_body: int
     is_audited: bool
 
 
-class Busy(HornError):
+class ServiceBusy(HornError):
     """The service has too many calls; try again."""
 
 
-class Late(HornError):
+class DeadlineExceeded(HornError):
     """The service has not finished in the time that the caller gave it."""
 
 

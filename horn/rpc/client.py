@@ -36,7 +36,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
-class Access:
+class ClientKeys:
     """The keys of a caller: its own pair, which says its role, and whom it expects to answer."""
 
     public: bytes
@@ -44,12 +44,12 @@ class Access:
     service: bytes
 
     @classmethod
-    def of(cls, key: Key, role: str, service: str) -> Access:
+    def of(cls, key: Key, role: str, service: str) -> ClientKeys:
         """For a holder of the cluster's key, as "client" or "worker", to the service so called."""
         return cls(*pair_of(key.role(role)), pair_of(key.service(service))[0])
 
 
-class Client:
+class RpcClient:
     """Calls the service at ``endpoint``. access : None, if that has no key.
 
     Raises
@@ -59,7 +59,7 @@ class Client:
     handler raised them.
     """
 
-    def __init__(self, endpoint: str, access: Access | None = None) -> None:
+    def __init__(self, endpoint: str, access: ClientKeys | None = None) -> None:
         self.endpoint = endpoint
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -102,7 +102,7 @@ class Client:
             ends = time.monotonic() + timeout_s
             number = self._ask(op, request, size, timeout_s)
             answer = self._send_body(number, op, body, ends) if size else None
-            while not isinstance(answer, calls.Answer):
+            while not isinstance(answer, calls.CallResponse):
                 answer, _ = self._receive(number, op, ends)
             return self._parsed(op, answer, reply)
 
@@ -123,14 +123,14 @@ class Client:
             ends = time.monotonic() + timeout_s
             number = self._ask(op, request, 0, timeout_s)
             answer = None
-            while not isinstance(answer, calls.Answer):
+            while not isinstance(answer, calls.CallResponse):
                 answer, _ = self._receive(number, op, ends)
             parsed = self._parsed(op, answer, reply)
             portions = self._body(number, op, ends, max_bytes if answer.size else -1)
         except BaseException:
             self._lock.release()
             raise
-        return parsed, _Portions(portions, self._lock)
+        return parsed, _BodyStream(portions, self._lock)
 
     def close(self) -> None:
         """May be called twice."""
@@ -145,7 +145,7 @@ class Client:
     def _ask(self, op: str, request: msgspec.Struct, size: int, timeout_s: float) -> int:
         number = next(self._numbers)
         raw = msgspec.Raw(msgspec.msgpack.encode(request))
-        ask = calls.Ask(number, calls.VERSION, op, timeout_s, raw, size)
+        ask = calls.CallRequest(number, calls.VERSION, op, timeout_s, raw, size)
         self._credit = calls.WINDOW_BYTES
         self._put(op, [calls.encode(ask)], time.monotonic() + timeout_s)
         return number
@@ -160,10 +160,10 @@ class Client:
                 data = view[at : at + calls.CHUNK_BYTES]
                 while self._credit < len(data):
                     frame, _ = self._receive(number, op, ends)
-                    if isinstance(frame, calls.Answer):
+                    if isinstance(frame, calls.CallResponse):
                         return frame
                 self._credit -= len(data)
-                self._put(op, [calls.encode(calls.Chunk(number)), bytes(data)], ends)
+                self._put(op, [calls.encode(calls.BodyChunk(number)), bytes(data)], ends)
         return None
 
     def _body(self, number: int, op: str, ends: float, n_left: int) -> Iterator[bytes]:
@@ -172,18 +172,18 @@ class Client:
         try:
             while True:
                 frame, raw = self._receive(number, op, ends)
-                if isinstance(frame, calls.End):
+                if isinstance(frame, calls.EndOfBody):
                     number = 0
                     return
-                if isinstance(frame, calls.Chunk):
+                if isinstance(frame, calls.BodyChunk):
                     n_left -= len(raw)
                     if n_left < 0:
                         raise ProtocolError(f"{op} at {self.endpoint}: more bytes than expected")
-                    self._put(op, [calls.encode(calls.Grant(number, len(raw)))], ends)
+                    self._put(op, [calls.encode(calls.WindowGrant(number, len(raw)))], ends)
                     yield bytes(raw)
         finally:
             if number:  # not read to its end
-                self._put(op, [calls.encode(calls.Cancel(number))], ends + 1.0)
+                self._put(op, [calls.encode(calls.CancelCall(number))], ends + 1.0)
 
     def _put(self, op: str, parts: list[bytes], ends: float) -> None:
         while True:
@@ -204,9 +204,9 @@ class Client:
             frame, raw = calls.decode(parts)
             if frame.call != number:
                 continue  # of a call that was given up
-            if isinstance(frame, calls.Problem):
+            if isinstance(frame, calls.CallError):
                 raise self._error(frame, op)
-            if isinstance(frame, calls.Grant):
+            if isinstance(frame, calls.WindowGrant):
                 self._credit += frame.n_bytes
             return frame, raw
 
@@ -224,22 +224,22 @@ class Client:
                     f"the key file of its cluster"
                 )
 
-    def _error(self, problem: calls.Problem, op: str) -> HornError:
+    def _error(self, problem: calls.CallError, op: str) -> HornError:
         if problem.kind in _RAISED:
             kind: type[HornError] = getattr(errors, problem.kind)
             return kind(problem.text)
-        if problem.kind == "Late":
+        if problem.kind == "DeadlineExceeded":
             return Timeout(problem.text)
         return ClusterError(problem.text or f"{op} failed at {self.endpoint}")
 
-    def _parsed(self, op: str, answer: calls.Answer, reply: type[S]) -> S:
+    def _parsed(self, op: str, answer: calls.CallResponse, reply: type[S]) -> S:
         try:
             return msgspec.msgpack.decode(answer.reply, type=reply)
         except (ValueError, RecursionError, OverflowError) as error:
             raise ProtocolError(f"answer to {op!r} from {self.endpoint}: {error}") from None
 
 
-class _Portions(Iterator[bytes]):
+class _BodyStream(Iterator[bytes]):
     """A body; lets the next call in when it ends."""
 
     def __init__(self, portions: Iterator[bytes], lock: threading.Lock) -> None:

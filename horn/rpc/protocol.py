@@ -1,8 +1,8 @@
 """What a client and a service say: calls, answers, and bodies in chunks.
 
-A frame is msgpack of one class below, at most 64 KiB; a ``Chunk`` is followed by one raw part. Each
-end sends of a body only what it was granted: ``WINDOW_BYTES`` at first, then what ``Grant`` adds.
-Pure: no socket, no clock.
+A frame is msgpack of one class below, at most 64 KiB; a ``BodyChunk`` is followed by one raw part.
+Each end sends of a body only what it was granted: ``WINDOW_BYTES`` at first, then what
+``WindowGrant`` adds. Pure: no socket, no clock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from horn.errors import ProtocolError
 
-VERSION = 1
+VERSION = 2
 FRAME_BYTES = 64 * 1024
 CHUNK_BYTES = 256 * 1024
 MESSAGE_BYTES = CHUNK_BYTES + 1024  # encrypted, a part is longer
@@ -28,13 +28,13 @@ _Word = Annotated[str, msgspec.Meta(max_length=100)]
 _Text = Annotated[str, msgspec.Meta(max_length=16_000)]
 
 
-class Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class RpcFrame(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """One frame. ``call`` is the client's number of the call it belongs to."""
 
     call: _Number
 
 
-class Ask(Said, frozen=True, tag=True, forbid_unknown_fields=True):
+class CallRequest(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
     """To a service: do ``op``. ``size`` bytes of body follow; the answer is awaited so long."""
 
     version: _Number
@@ -44,39 +44,41 @@ class Ask(Said, frozen=True, tag=True, forbid_unknown_fields=True):
     size: _Size = 0
 
 
-class Answer(Said, frozen=True, tag=True, forbid_unknown_fields=True):
-    """It is done. ``size`` bytes of body follow, then ``End``."""
+class CallResponse(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
+    """It is done. ``size`` bytes of body follow, then ``EndOfBody``."""
 
     reply: msgspec.Raw
     size: _Size = 0
 
 
-class Chunk(Said, frozen=True, tag=True, forbid_unknown_fields=True):
+class BodyChunk(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
     """The next bytes of a body: the part after this."""
 
 
-class End(Said, frozen=True, tag=True, forbid_unknown_fields=True):
+class EndOfBody(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
     """All of a body has been sent."""
 
 
-class Grant(Said, frozen=True, tag=True, forbid_unknown_fields=True):
+class WindowGrant(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
     """So many bytes more may be sent."""
 
     n_bytes: Annotated[int, msgspec.Meta(ge=1, le=WINDOW_BYTES)]
 
 
-class Problem(Said, frozen=True, tag=True, forbid_unknown_fields=True):
+class CallError(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
     """The call failed: ``kind`` is the class of the error."""
 
     kind: _Word
     text: _Text
 
 
-class Cancel(Said, frozen=True, tag=True, forbid_unknown_fields=True):
+class CancelCall(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
     """The answer is awaited no longer."""
 
 
-Frame: TypeAlias = Ask | Answer | Chunk | End | Grant | Problem | Cancel
+Frame: TypeAlias = (
+    CallRequest | CallResponse | BodyChunk | EndOfBody | WindowGrant | CallError | CancelCall
+)
 _ENCODE = msgspec.msgpack.Encoder()
 _DECODE = msgspec.msgpack.Decoder(Frame)
 
@@ -101,7 +103,7 @@ def decode(parts: Sequence[bytes | memoryview]) -> tuple[Frame, bytes | memoryvi
         frame = _DECODE.decode(parts[0])
     except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors among them
         raise ProtocolError(f"no frame: {error}") from None
-    if isinstance(frame, Chunk) != (len(parts) == 2):
+    if isinstance(frame, BodyChunk) != (len(parts) == 2):
         raise ProtocolError(f"{type(frame).__name__} with {len(parts) - 1} raw parts")
     if len(parts) == 1:
         return frame, b""

@@ -21,14 +21,23 @@ import zmq
 
 from horn.errors import HornError, JobError, NotAllowed, ProtocolError
 from horn.rpc import protocol as calls
-from horn.rpc.call import Busy, Call, Counters, Late, Op, Over, Quotas, ServiceFailed
-from horn.security.audit import Audit
+from horn.rpc.call import (
+    CallAbandoned,
+    CallCounters,
+    DeadlineExceeded,
+    Operation,
+    Quotas,
+    RpcCall,
+    ServiceBusy,
+    ServiceFailed,
+)
+from horn.security.audit import AuditLog
 from horn.security.keys import SERVICE_ROLES, Key
 from horn.transport._zeromq import LIMITS, is_loopback
 from horn.wire.admission import Admission
-from horn.wire.zap import ZAP_DOMAIN, Gate, Zap, pair_of
+from horn.wire.zap import ZAP_DOMAIN, AllowedKeys, ZapHandler, pair_of
 
-__all__ = ["ROLES", "Call", "Over", "Quotas", "Service"]
+__all__ = ["ROLES", "RpcCall", "CallAbandoned", "Quotas", "RpcServer"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +47,7 @@ LOOK_S = 0.5  # how often deadlines are looked at
 AT_ONCE = 64  # frames between two looks at what else there is to do
 
 
-class Service:
+class RpcServer:
     """Answers calls at ``url`` (``tcp://host:port``, port 0 for any) once it is started.
 
     key : encrypts and tells roles apart; without one, only loopback is listened on and everybody is
@@ -57,7 +66,7 @@ class Service:
         key: Key | None,
         *,
         quotas: Quotas | None = None,
-        audit: Audit | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         host, separator, port = url.removeprefix("tcp://").rpartition(":")
         if not url.startswith("tcp://") or not separator or not port.isdigit():
@@ -68,21 +77,21 @@ class Service:
                 f"horn keygen, or listen on 127.0.0.1"
             )
         self.name, self.quotas = name, quotas or Quotas()
-        self.audit = audit or Audit()
-        self.counters = Counters()
+        self.audit = audit or AuditLog()
+        self.counters = CallCounters()
         self.public = b""
-        self._key, self._ops = key, dict[str, Op]()
-        self._calls: dict[tuple[bytes, int], Call] = {}
+        self._key, self._ops = key, dict[str, Operation]()
+        self._calls: dict[tuple[bytes, int], RpcCall] = {}
         self._threads: set[threading.Thread] = set()
         self._banned: dict[bytes, float] = {}
         self._out: deque[tuple[bytes, Sequence[bytes | memoryview]]] = deque()
         self._lock = threading.Lock()
         self._is_closing = False
         self._thread: threading.Thread | None = None
-        self._zap: Zap | None = None
+        self._zap: ZapHandler | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.gate = Gate(self.audit, f"service {name}")
+        self.gate = AllowedKeys(self.audit, f"service {name}")
         try:
             self._open(host, port)
         except BaseException:
@@ -102,7 +111,7 @@ class Service:
             self.public, secret = pair_of(self._key.service(self.name))
             for role in SERVICE_ROLES:
                 self.gate.admit(pair_of(self._key.role(role))[0], role)
-            self._zap = Zap(self._context, self.gate)
+            self._zap = ZapHandler(self._context, self.gate)
             self._router.set(zmq.CURVE_SERVER, 1)
             self._router.set(zmq.CURVE_SECRETKEY, secret)
             self._router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
@@ -121,7 +130,7 @@ class Service:
         self,
         op: str,
         request: type[msgspec.Struct],
-        handler: Callable[[Call], Any],
+        handler: Callable[[RpcCall], Any],
         roles: Iterable[str],
         *,
         max_body: int = 0,
@@ -131,7 +140,7 @@ class Service:
         allowed = frozenset(roles)
         assert allowed and allowed <= set(ROLES), f"roles of {op}: {sorted(allowed)}"
         decoder = msgspec.msgpack.Decoder(request)
-        self._ops[op] = Op(decoder, handler, allowed, max_body, is_audited)
+        self._ops[op] = Operation(decoder, handler, allowed, max_body, is_audited)
 
     def start(self) -> Self:
         self._thread = threading.Thread(target=self._run, name="horn-service", daemon=True)
@@ -221,7 +230,7 @@ class Service:
         self, peer: bytes, who: str, address: str, frame: calls.Frame, raw: bytes | memoryview
     ) -> None:
         call = self._calls.get((peer, frame.call))
-        if isinstance(frame, calls.Ask):
+        if isinstance(frame, calls.CallRequest):
             if call is not None:
                 raise ProtocolError(f"call {frame.call} twice")
             try:
@@ -238,7 +247,7 @@ class Service:
         else:
             call.take(frame, raw)
 
-    def _begin(self, peer: bytes, who: str, address: str, ask: calls.Ask) -> None:
+    def _begin(self, peer: bytes, who: str, address: str, ask: calls.CallRequest) -> None:
         op = self._ops.get(ask.op)
         if ask.version != calls.VERSION:
             raise ProtocolError(f"version {ask.version} is spoken there, {calls.VERSION} here")
@@ -248,12 +257,12 @@ class Service:
             raise NotAllowed(f"{ask.op!r} takes at most {op.max_body} bytes, not {ask.size}")
         n_own = sum(1 for other, _ in list(self._calls) if other == peer)
         if n_own >= self.quotas.calls_per_peer or len(self._calls) >= self.quotas.calls:
-            raise Busy(f"{self.name} is busy: {len(self._calls)} calls, {n_own} from here")
+            raise ServiceBusy(f"{self.name} is busy: {len(self._calls)} calls, {n_own} from here")
         try:
             request = op.request.decode(ask.request)
         except (ValueError, RecursionError, OverflowError) as error:
             raise ProtocolError(f"{ask.op!r}: {error}") from None
-        call = Call(self, peer, ask, request, who, address)
+        call = RpcCall(self, peer, ask, request, who, address)
         if op.is_audited:
             self.audit.line(ask.op, address=address, key=who, job=getattr(request, "job", ""))
         self.counters.n_calls += 1
@@ -287,7 +296,7 @@ class Service:
         for (peer, number), call in list(self._calls.items()):
             if now > call.deadline and not call.is_over:
                 call.end("deadline")
-                self._problem(peer, number, Late(f"{self.name} did not answer in time"))
+                self._problem(peer, number, DeadlineExceeded(f"{self.name} did not answer in time"))
 
     def put(self, peer: bytes, parts: Sequence[bytes | memoryview]) -> None:
         self._out.append((peer, parts))
@@ -295,21 +304,21 @@ class Service:
             os.eventfd_write(self._wake, 1)
 
     def _problem(self, peer: bytes, number: int, error: HornError) -> None:
-        problem = calls.Problem(number, type(error).__name__, str(error)[:4000])
+        problem = calls.CallError(number, type(error).__name__, str(error)[:4000])
         self.put(peer, [calls.encode(problem)])
 
     # the thread of a call
 
-    def _serve(self, call: Call, op: Op, name: str) -> None:
+    def _serve(self, call: RpcCall, op: Operation, name: str) -> None:
         try:
             found = op.handler(call)
             reply, body = found if isinstance(found, tuple) else (found, None)
             raw = msgspec.Raw(msgspec.msgpack.encode(reply))
             size = 0 if body is None else calls.UNKNOWN
-            call.say(calls.Answer(call.number, raw, size))
+            call.say(calls.CallResponse(call.number, raw, size))
             if body is not None:
                 call.send(body)
-        except Over:
+        except CallAbandoned:
             pass
         except HornError as error:
             self._fail(call, error)
@@ -320,6 +329,6 @@ class Service:
             with self._lock:
                 self._calls.pop((call._peer, call.number), None)
 
-    def _fail(self, call: Call, error: HornError) -> None:
+    def _fail(self, call: RpcCall, error: HornError) -> None:
         if not call.is_over:
             self._problem(call._peer, call.number, error)

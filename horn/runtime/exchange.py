@@ -22,9 +22,9 @@ from horn.compiler.program import Collect, Mark, Move, Post, Program, base, segm
 from horn.compiler.share import Array, Places, Share, count
 from horn.compiler.supersteps import rendezvous, roots, writes
 from horn.language import ir
-from horn.runtime.task import Collect as CollectStep
-from horn.runtime.task import Compute, Instruction
-from horn.runtime.task import Post as PostStep
+from horn.runtime.task import CollectInstruction as CollectStep
+from horn.runtime.task import ComputeInstruction, Instruction
+from horn.runtime.task import PostInstruction as PostStep
 from horn.transport import Channel
 
 Index = tuple[Any, ...]  # of one axis each: a slice, or int64 places
@@ -156,7 +156,7 @@ def _global(share: Share, axis: str, batch_size: int) -> Places:
     return share.places(axis)
 
 
-class Region:
+class ArrayRegion:
     """Places of an array, as a block has them: a view, or what is picked of it along one axis."""
 
     __slots__ = ("view", "axis", "places", "shape")
@@ -198,7 +198,7 @@ class Region:
         """Whether it is all of an array, which may be turned."""
         return self.places is None and sorted(self.shape) == sorted(array.shape)
 
-    def is_same(self, other: Region) -> bool:
+    def is_same(self, other: ArrayRegion) -> bool:
         """Whether both are the same memory."""
         a, b = self.view, other.view
         return (
@@ -209,14 +209,14 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class Unpacking:
     """What a collect does for one move: where each block goes, and its channel or, of this task's
     own, where it lies. ``combine`` is None where they do not overlap; ``fills``: each block is all
     of ``out``.
     """
 
     out: Array
-    pieces: list[tuple[Region, Region | int]]
+    pieces: list[tuple[ArrayRegion, ArrayRegion | int]]
     combine: Any
     identity: float
     fills: bool
@@ -247,7 +247,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class InPlace:
+class ReadInPlace:
     """What a collect does for a move of one block that is read where it came."""
 
     runner: Runner
@@ -258,7 +258,7 @@ class InPlace:
         self.runner.settle(self.name, inbox(self.part))
 
 
-class Bundle:
+class SumBundle:
     """Small sums over groups that travel together: one block each way instead of one per sum.
 
     pieces : array, out and how many numbers, one after the other in a block. sources : the part of
@@ -334,18 +334,20 @@ class Exchange:
         self._can_share = can_share
         self._moved: list[list[Channel]] = []  # by superstep, those of its blocks
         self._signals: list[tuple[list[int], list[int]]] = []  # superstep -> outboxes, inboxes
-        self._bundles: list[list[Bundle]] = []  # by superstep
+        self._bundles: list[list[SumBundle]] = []  # by superstep
         self._own: list[list[tuple[str, Index, int]]] = []  # superstep -> array, places, part
         self._wanted: list[list[tuple[Move, list[Block]]]] = []
-        self._sent: dict[int, list[tuple[Region, int]]] = {}  # superstep -> what leaves by channel
-        self._arrivals: dict[int, list[Arrival | InPlace]] = {}
-        steps: list[Instruction] = [Compute(0, self._what(0))]
+        self._sent: dict[
+            int, list[tuple[ArrayRegion, int]]
+        ] = {}  # superstep -> what leaves by channel
+        self._arrivals: dict[int, list[Unpacking | ReadInPlace]] = {}
+        steps: list[Instruction] = [ComputeInstruction(0, self._what(0))]
         segment = 0
         parts: dict[int, tuple[int, ...]] = {}
         for statement in program.statements:
             if isinstance(statement, Mark):
                 segment += 1
-                steps.append(Compute(segment, self._what(segment)))
+                steps.append(ComputeInstruction(segment, self._what(segment)))
                 continue
             if not isinstance(statement, (Post, Collect)):
                 continue
@@ -358,7 +360,7 @@ class Exchange:
             else:
                 steps.append(CollectStep(statement.superstep, parts[statement.superstep], label))
             segment += 1
-            steps.append(Compute(segment, self._what(segment)))
+            steps.append(ComputeInstruction(segment, self._what(segment)))
         self.script = tuple(steps)
         self._outbox = outbox
         self._made: dict[int, list[tuple[str, int]]] = {}  # segment -> what it makes in outboxes
@@ -407,7 +409,7 @@ class Exchange:
             and bool(buffer.axes)
             and all(base(axis) != "b" for axis in buffer.axes)
             and array.flags.c_contiguous
-            and Region(array, places, False).covers(array)
+            and ArrayRegion(array, places, False).covers(array)
         )
 
     def _what(self, segment: int) -> str:
@@ -547,7 +549,7 @@ class Exchange:
 
     def _bundle(
         self, moves: list[Move], shares: Mapping[int, Share], code: str, first_part: int
-    ) -> Bundle | None:
+    ) -> SumBundle | None:
         """The channels of small sums of the same kind; what this task does for them."""
         first = first_part + len(self.channels)
         is_alone = len(shares) == 1
@@ -566,7 +568,7 @@ class Exchange:
             return None
         sources = [None if rank == self.rank else part for rank, part in parts.items()]
         monoid, mine = moves[0].monoid, parts[self.rank]
-        return Bundle(self.runner, pieces, sources, mine, monoid, code)
+        return SumBundle(self.runner, pieces, sources, mine, monoid, code)
 
     def _may_share(self, move: Move, across: Sequence[Mapping[int, Share]]) -> bool:
         """Whether groups can have a learned array in common, of which each updates a part: where
@@ -649,10 +651,10 @@ class Exchange:
             for bundle in self._bundles[index]:
                 bundle.unpack(inbox)
 
-    def _find_sent(self, index: int) -> list[tuple[Region, int]]:
+    def _find_sent(self, index: int) -> list[tuple[ArrayRegion, int]]:
         made = {part for pairs in self._made.values() for _, part in pairs}
         sent = [
-            (Region(self.runner.array(name), taken, self._is_turned(name)), part)
+            (ArrayRegion(self.runner.array(name), taken, self._is_turned(name)), part)
             for name, taken, part in self._own[index]
             if part not in made
         ]
@@ -660,29 +662,29 @@ class Exchange:
             self._sent[index] = sent
         return sent
 
-    def _find_arrivals(self, index: int) -> list[Arrival | InPlace]:
+    def _find_arrivals(self, index: int) -> list[Unpacking | ReadInPlace]:
         arrivals = [self._arrival(move, blocks) for move, blocks in self._wanted[index]]
         if self.runner.is_static:
             self._arrivals[index] = arrivals
         return arrivals
 
-    def _arrival(self, move: Move, blocks: list[Block]) -> Arrival | InPlace:
+    def _arrival(self, move: Move, blocks: list[Block]) -> Unpacking | ReadInPlace:
         turned = self._is_turned(move.out)
         array, out = self.runner.array(move.array), self.runner.target_array(move.out)
-        pieces: list[tuple[Region, Region | int]] = []
+        pieces: list[tuple[ArrayRegion, ArrayRegion | int]] = []
         for block in blocks:
-            region = Region(out, block.put, turned)
+            region = ArrayRegion(out, block.put, turned)
             if block.part is not None:
                 pieces.append((region, block.part))
                 continue
-            own = Region(array, block.taken, turned)
+            own = ArrayRegion(array, block.taken, turned)
             if move.monoid or not own.is_same(region):
                 pieces.append((region, own))
         if move.out in self._read:
-            return InPlace(self.runner, move.out, self._read[move.out])
+            return ReadInPlace(self.runner, move.out, self._read[move.out])
         fills = bool(pieces) and all(region.covers(out) for region, _ in pieces)
         combine = _COMBINE[move.monoid] if move.monoid else None
-        return Arrival(out, pieces, combine, ir.IDENTITY.get(move.monoid, 0.0), fills)
+        return Unpacking(out, pieces, combine, ir.IDENTITY.get(move.monoid, 0.0), fills)
 
     def _is_turned(self, name: str) -> bool:
         return is_turned(self.program.buffers[name].axes, self.runner.layout)

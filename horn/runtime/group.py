@@ -17,7 +17,7 @@ from horn.transport import Channel, PeerLost, Transport
 from horn.wire.frames import Array
 
 
-class Work(Protocol):
+class ScriptHandler(Protocol):
     """What the instructions of a script mean to a program."""
 
     def compute(self, index: int) -> None:
@@ -41,7 +41,7 @@ class Barrier(Protocol):
 
 
 @dataclass
-class Spent:
+class TaskTimes:
     """Where the time went, and what was moved. Seconds, bytes; a block sent to two tasks is two
     messages.
 
@@ -61,8 +61,10 @@ class Spent:
     n_received: int = 0
     received_bytes: int = 0
 
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Spent)))
+    def __add__(self, other: TaskTimes) -> TaskTimes:
+        return TaskTimes(
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(TaskTimes))
+        )
 
 
 # phase ("compute", "pack", "send", "wait", "unpack"), label, superstep, begin and end in seconds
@@ -102,13 +104,13 @@ class Group:
         self.on_run = on_run
         self.task, self.n_tasks = transport.task, transport.n_tasks
         self.state = Task(self.task, self.n_tasks)
-        self._spent = Spent()
+        self._spent = TaskTimes()
         self._n_crossed = 0
         self._written: list[int] = []  # parts whose outbox was asked for, and not posted yet
         self._n_read = 0
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> TaskTimes:
         """Of all scripts until now."""
         return replace(self._spent)
 
@@ -122,7 +124,7 @@ class Group:
         """Go on when all tasks are here: collective, between scripts."""
         self.transport.barrier(self.state.superstep, self.agree_timeout_s)
 
-    def run(self, script: Script, work: Work) -> None:
+    def run(self, script: Script, work: ScriptHandler) -> None:
         """Run a script on ``work``: collective."""
         try:
             self._run(script, work)
@@ -134,7 +136,7 @@ class Group:
             self.state.fail(type(error).__name__, str(error))
             raise
 
-    def _run(self, script: Script, work: Work) -> None:
+    def _run(self, script: Script, work: ScriptHandler) -> None:
         state, transport, clock, trace = self.state, self.transport, self.clock, self.on_trace
         timeout_s, base = self.timeout_s, state.superstep
         compute, pack, unpack = work.compute, work.pack, work.unpack

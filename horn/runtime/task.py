@@ -17,7 +17,7 @@ from horn.transport import Channel, checked
 
 
 @dataclass(frozen=True)
-class Compute:
+class ComputeInstruction:
     """Run segment ``index`` of the program."""
 
     index: int
@@ -25,7 +25,7 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Post:
+class PostInstruction:
     """Pack and send what this task owes of ``parts``: superstep ``index`` of the script begins."""
 
     index: int
@@ -34,7 +34,7 @@ class Post:
 
 
 @dataclass(frozen=True)
-class Collect:
+class CollectInstruction:
     """Wait for what this task is owed of ``parts``, and unpack it: superstep ``index`` is over."""
 
     index: int
@@ -42,14 +42,14 @@ class Collect:
     label: str = ""
 
 
-Instruction: TypeAlias = Compute | Post | Collect
+Instruction: TypeAlias = ComputeInstruction | PostInstruction | CollectInstruction
 Script: TypeAlias = tuple[Instruction, ...]
 
 COMPUTE, POST, COLLECT = "compute", "post", "collect"
-_PHASE = {Compute: COMPUTE, Post: POST, Collect: COLLECT}
+_PHASE = {ComputeInstruction: COMPUTE, PostInstruction: POST, CollectInstruction: COLLECT}
 
 
-class Step:
+class ScriptStep:
     """One instruction with what it means for this task; made once per script.
 
     ``n_blocks`` to pack or to unpack; ``n_messages`` and ``n_bytes`` count each receiver of a block
@@ -64,7 +64,7 @@ class Step:
         self.parts: tuple[int, ...] = ()
         self.owes: dict[int, tuple[Channel, ...]] = {}  # by the task that has to send it
         mine: list[Channel] = []
-        if not isinstance(instruction, Compute):
+        if not isinstance(instruction, ComputeInstruction):
             self.parts = instruction.parts
             wanted = [channels[part] for part in instruction.parts]
             if self.phase == POST:
@@ -80,7 +80,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FirstFailure:
     """The first thing that went wrong here, and where the task was."""
 
     kind: str  # the name of the exception's class
@@ -104,10 +104,12 @@ class Task:
         self.iteration = -1
         self.superstep = 0  # the first of the script that runs, or the next one's
         self.is_at_barrier = False  # between scripts, as at the end of an epoch
-        self.failure: Failure | None = None
+        self.failure: FirstFailure | None = None
         self._channels: dict[int, Channel] = {}
-        self._known: dict[int, tuple[Script, tuple[Step, ...], int]] = {}  # by id of the script
-        self._steps: tuple[Step, ...] = ()
+        self._known: dict[
+            int, tuple[Script, tuple[ScriptStep, ...], int]
+        ] = {}  # by id of the script
+        self._steps: tuple[ScriptStep, ...] = ()
         self._n_supersteps = 0
         self._at = 0
 
@@ -118,7 +120,7 @@ class Task:
         self._channels = checked(channels, self.n_tasks)
         self._known.clear()
 
-    def begin(self, script: Script) -> Step | None:
+    def begin(self, script: Script) -> ScriptStep | None:
         """A script begins; its first step, None if it is empty."""
         found = self._known.get(id(script))
         if found is None or found[0] is not script:
@@ -137,7 +139,7 @@ class Task:
     def leave(self) -> None:
         self.is_at_barrier = False
 
-    def done(self, n_blocks: int) -> Step | None:
+    def done(self, n_blocks: int) -> ScriptStep | None:
         """The last step is done, with so many blocks packed or unpacked; the next, or None."""
         steps, at = self._steps, self._at
         if n_blocks != steps[at].n_blocks:
@@ -152,13 +154,13 @@ class Task:
         """Something went wrong. The first failure is kept; True if this was it."""
         if self.failure is not None:
             return False
-        self.failure = Failure(kind, text, self.where)
+        self.failure = FirstFailure(kind, text, self.where)
         return True
 
     # where it is
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> ScriptStep | None:
         """The step under way."""
         return self._steps[self._at] if self._at < len(self._steps) else None
 
@@ -202,19 +204,19 @@ class Task:
 
     # scripts
 
-    def _read(self, script: Script) -> tuple[Script, tuple[Step, ...], int]:
+    def _read(self, script: Script) -> tuple[Script, tuple[ScriptStep, ...], int]:
         posted: dict[int, tuple[int, ...]] = {}
         collected: set[int] = set()
         for at, item in enumerate(script):
             where = f"instruction {at} of a script, {item}"
-            if isinstance(item, Compute):
+            if isinstance(item, ComputeInstruction):
                 continue
             unknown = [part for part in item.parts if part not in self._channels]
             if unknown:
                 raise ProtocolError(f"{where}: parts {unknown} are not in the plan")
             if len(set(item.parts)) != len(item.parts):
                 raise ProtocolError(f"{where}: a part is named twice")
-            if isinstance(item, Post):
+            if isinstance(item, PostInstruction):
                 if item.index != len(posted):
                     raise ProtocolError(f"{where}: the superstep to post next is {len(posted)}")
                 busy = {p for n in posted.keys() - collected for p in posted[n]} & set(item.parts)
@@ -227,14 +229,14 @@ class Task:
                 collected.add(item.index)
         if missing := sorted(posted.keys() - collected):
             raise ProtocolError(f"a script posts supersteps {missing} and does not collect them")
-        steps = tuple(Step(item, self.task, self._channels) for item in script)
+        steps = tuple(ScriptStep(item, self.task, self._channels) for item in script)
         return script, steps, len(posted)
 
     def _end(self) -> None:
         self.superstep += self._n_supersteps
         self._steps, self._n_supersteps, self._at = (), 0, 0
 
-    def _not_conserved(self, step: Step, n_blocks: int) -> ProtocolError:
+    def _not_conserved(self, step: ScriptStep, n_blocks: int) -> ProtocolError:
         how = {COMPUTE: "moved", POST: "packed", COLLECT: "unpacked"}[step.phase]
         return ProtocolError(
             f"task {self.task}, {self.where}: {how} {n_blocks} blocks, but the plan says "

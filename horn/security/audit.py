@@ -23,7 +23,7 @@ WARNINGS = ("refused", "malformed", "cut")  # the rest is what somebody may do
 MAX_CHARACTERS = 200  # of one value
 
 
-class Bucket:
+class RateLimiter:
     """``take`` gives True ``per_s`` times a second, and ``burst`` times at once."""
 
     __slots__ = ("at", "burst", "left", "per_s")
@@ -44,7 +44,7 @@ class Bucket:
         return self.left + (now - self.at) * self.per_s < 1.0
 
 
-class Audit:
+class AuditLog:
     """Writes the lines. May be used from several threads. ``clock``: seconds, monotonic."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Audit:
     ) -> None:
         self.per_s, self.burst, self.clock = per_s, burst, clock
         self._lock = threading.Lock()
-        self._sources: OrderedDict[tuple[str, str], tuple[Bucket, list[int]]] = OrderedDict()
+        self._sources: OrderedDict[tuple[str, str], tuple[RateLimiter, list[int]]] = OrderedDict()
 
     def line(
         self,
@@ -77,7 +77,7 @@ class Audit:
             source = (event, address)
             found = self._sources.pop(source, None)
             if found is None:
-                found = Bucket(self.per_s, self.burst, now), [0]
+                found = RateLimiter(self.per_s, self.burst, now), [0]
                 if len(self._sources) >= MAX_SOURCES:
                     self._sources.popitem(last=False)
             self._sources[source] = found

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from horn.security.keys import Key, Trust
+from horn.security.keys import Key, TlsIdentity
 
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256 (FIPS 186)
 # Clocks of hosts do not matter. The end is RFC 5280's for "no well-defined expiration date".
@@ -25,7 +25,7 @@ _BEGIN, _END = (
 )
 
 
-class Authority:
+class CertificateAuthority:
     """Who signs, for holders of the key."""
 
     def __init__(self, key: Key) -> None:
@@ -35,7 +35,7 @@ class Authority:
         self._own = self._certificate(self._name, self._private.public_key(), ())
         self.certificate = _pem(self._own)
 
-    def trust(self, role: str) -> Trust:
+    def trust(self, role: str) -> TlsIdentity:
         """That of a new "client" or "server". A client's certificate, which tasks have too, cannot
         be a server's.
         """
@@ -49,7 +49,7 @@ class Authority:
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-        return Trust(self.certificate, secret.decode() + _pem(own))
+        return TlsIdentity(self.certificate, secret.decode() + _pem(own))
 
     def _certificate(
         self,

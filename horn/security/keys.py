@@ -32,7 +32,7 @@ SERVICE_ROLES = ("client", "worker")
 _SALT = b"horn cluster key 1"
 
 
-class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TlsIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Certificates for one end of TLS to ZooKeeper, in PEM: whose the other end's must be, and this
     end's own with its private key. checks_names : of the servers, not only who signed.
     """
@@ -55,7 +55,7 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     secret: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
     job: str = ""
     owner: str = ""
-    tls: Trust | None = None
+    tls: TlsIdentity | None = None
 
     @property
     def text(self) -> str:

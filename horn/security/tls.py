@@ -13,7 +13,7 @@ import ssl
 import msgspec
 
 from horn.errors import JobError, NotFound
-from horn.security.keys import Credential, Key, Trust
+from horn.security.keys import Credential, Key, TlsIdentity
 
 VARIABLE = "HORN_ZK_TLS"
 AUTO, KEY, OFF = "auto", "key", "off"
@@ -39,15 +39,15 @@ def credential(key: Key | None, hosts: str, job: str = "") -> Credential | None:
     return msgspec.structs.replace(own, tls=_trust(key, hosts, mode))
 
 
-def _trust(key: Key, hosts: str, mode: str) -> Trust | None:
+def _trust(key: Key, hosts: str, mode: str) -> TlsIdentity | None:
     if not is_wanted(hosts):
         return None
     if mode in (AUTO, KEY):
-        from horn.security.certificates import Authority
+        from horn.security.certificates import CertificateAuthority
 
-        return Authority(key).trust("client")
+        return CertificateAuthority(key).trust("client")
     authority, _, own = mode.partition(",")
-    return Trust(_text(authority), _text(own) if own else "", checks_names=True)
+    return TlsIdentity(_text(authority), _text(own) if own else "", checks_names=True)
 
 
 def is_wanted(hosts: str) -> bool:
@@ -85,7 +85,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def context_of(trust: Trust, *, is_server: bool = False) -> ssl.SSLContext:
+def context_of(trust: TlsIdentity, *, is_server: bool = False) -> ssl.SSLContext:
     """The settings of one end. A server lets in who shows a certificate of the same authority.
 
     Raises
@@ -108,9 +108,9 @@ def context_of(trust: Trust, *, is_server: bool = False) -> ssl.SSLContext:
 
 def server_context(key: Key) -> ssl.SSLContext:
     """For a server that only holders of the key, and the tasks of their jobs, can speak to."""
-    from horn.security.certificates import Authority
+    from horn.security.certificates import CertificateAuthority
 
-    return context_of(Authority(key).trust("server"), is_server=True)
+    return context_of(CertificateAuthority(key).trust("server"), is_server=True)
 
 
 def _load(context: ssl.SSLContext, identity: str) -> None:

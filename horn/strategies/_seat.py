@@ -10,9 +10,9 @@ import numpy as np
 
 from horn.compiler.placement import Placement
 from horn.job import Job
-from horn.runtime.group import Group, Spent
+from horn.runtime.group import Group, TaskTimes
 from horn.topology import Topology
-from horn.transport import Place, Transport
+from horn.transport import Identity, Transport
 
 Array = np.ndarray[Any, Any]
 
@@ -28,7 +28,7 @@ class Found:
 class Finds(Protocol):
     """Where servers that last are found: ``process/server_discovery.py``."""
 
-    def place(self) -> Place: ...
+    def place(self) -> Identity: ...
     def find(self, server: int) -> Found | None: ...
     def check(self) -> None: ...
 
@@ -55,7 +55,7 @@ class Seat:
     threads: int | None = None
     initial: Mapping[str, Array] | None = None
     timeout_s: float = 60.0
-    spent: Spent = field(default_factory=Spent)
+    spent: TaskTimes = field(default_factory=TaskTimes)
     check: Callable[[], None] | None = None
     servers: Finds | None = None
     n_first: int = 0

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from horn.backends import Array
-from horn.checkpoint import Checkpoints, Opened, Piece, Written, write_part
+from horn.checkpoint import ArrayPiece, CheckpointReader, Checkpoints, WrittenPart, write_part
 from horn.errors import CheckpointError, Conflict, HornError, ProtocolError, Stopped
 from horn.job import Job
 from horn.training.cursor import Cursor, plain_row
 from horn.training.identity import check_same
-from horn.training.journals import Journals
-from horn.training.loop import Best, Loop
+from horn.training.journals import JournalFolder
+from horn.training.loop import BestModel, TrainingLoop
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def part_name(rank: int) -> str:
     return f"rank-{rank}"
 
 
-def pieces(loop: Loop, owned: Collection[str] | None = None) -> list[Piece]:
+def pieces(loop: TrainingLoop, owned: Collection[str] | None = None) -> list[ArrayPiece]:
     """Copies of all that is learned and remembered, and of the kept model. owned : the arrays that
     are this engine's to save, all if None.
     """
@@ -43,7 +43,7 @@ def pieces(loop: Loop, owned: Collection[str] | None = None) -> list[Piece]:
     if loop.best is not None:
         kinds |= {f"{BEST}parameter": loop.best.parameters, f"{BEST}state": loop.best.states}
     return [
-        Piece(kind, name, array.copy(), engine.places(name))
+        ArrayPiece(kind, name, array.copy(), engine.places(name))
         for kind, arrays in kinds.items()
         for name, array in arrays.items()
         if owned is None or name in owned
@@ -51,8 +51,8 @@ def pieces(loop: Loop, owned: Collection[str] | None = None) -> list[Piece]:
 
 
 def restore(
-    loop: Loop,
-    opened: Opened,
+    loop: TrainingLoop,
+    opened: CheckpointReader,
     part: str,
     group: int | None = None,
     earlier_s: float | None = None,
@@ -96,12 +96,12 @@ def restore(
     best = None
     if cursor.best is not None and loop.is_watcher:
         kept = [cut(f"{BEST}{kind}", memory[kind]) for kind in ("parameter", "state")]
-        best = Best(*cursor.best, *kept)
+        best = BestModel(*cursor.best, *kept)
     loop.go_on(cursor, best, cursor.seconds if earlier_s is None else earlier_s)
     return found
 
 
-class Writer:
+class PartWriter:
     """Writes parts in a thread, one at a time."""
 
     def __init__(self, checkpoints: Checkpoints, epoch: int) -> None:
@@ -112,9 +112,9 @@ class Writer:
         self,
         iteration: int,
         name: str,
-        found: Sequence[Piece],
+        found: Sequence[ArrayPiece],
         facts: Mapping[str, Any],
-        then: Callable[[Written | CheckpointError], None],
+        then: Callable[[WrittenPart | CheckpointError], None],
     ) -> None:
         """Begin, once the last one has been written. ``then(written)`` is called in the thread,
         with the CheckpointError if it failed.
@@ -122,7 +122,7 @@ class Writer:
         self.wait()
 
         def work() -> None:
-            result: Written | CheckpointError
+            result: WrittenPart | CheckpointError
             try:
                 folder = self.checkpoints.begin(iteration, self.epoch)
                 result = write_part(folder, name, found, facts)
@@ -141,7 +141,7 @@ class Writer:
 
 
 def check_fits(
-    opened: Opened, job: Job, mine: Mapping[str, Any], is_changed: bool = False
+    opened: CheckpointReader, job: Job, mine: Mapping[str, Any], is_changed: bool = False
 ) -> None:
     """Raises CheckpointError for the checkpoint of another network or job; says what differs.
     is_changed : another job may go on from it: what differs is logged.
@@ -164,7 +164,7 @@ def choose(
     job: Job,
     mine: Mapping[str, Any],
     is_changed: bool = False,
-) -> Opened | None:
+) -> CheckpointReader | None:
     """The checkpoint to begin from; None to begin anew. is_changed : it may be another job's.
 
     Raises
@@ -172,7 +172,7 @@ def choose(
     CheckpointError : missing, damaged or of another job. Conflict : not to be resumed, but the
     folder has checkpoints of a run.
     """
-    opened: Opened | None
+    opened: CheckpointReader | None
     if resume is True:
         opened = None if checkpoints is None else checkpoints.latest()
     elif resume is not False:
@@ -194,7 +194,7 @@ def choose(
     return opened
 
 
-def cursor_of(opened: Opened) -> Cursor:
+def cursor_of(opened: CheckpointReader) -> Cursor:
     """Where the first task stood. Raises CheckpointError."""
     facts = opened.parts()
     if not facts:
@@ -202,14 +202,14 @@ def cursor_of(opened: Opened) -> Cursor:
     return _cursor(opened, facts[min(facts)])
 
 
-def _cursor(opened: Opened, facts: Mapping[str, Any]) -> Cursor:
+def _cursor(opened: CheckpointReader, facts: Mapping[str, Any]) -> Cursor:
     try:
         return Cursor.from_json(facts["cursor"])
     except (ProtocolError, KeyError, TypeError, ValueError) as error:
         raise _odd(opened, error) from error
 
 
-def _odd(opened: Opened, error: Exception) -> CheckpointError:
+def _odd(opened: CheckpointReader, error: Exception) -> CheckpointError:
     what = f"is not as this horn writes it ({type(error).__name__}: {error}"[:300]
     return CheckpointError(str(opened.path), f"{what}); use an older checkpoint")
 
@@ -220,12 +220,12 @@ def stopped(last: tuple[int, Path] | None, iteration: int) -> Stopped:
     return Stopped(iteration, str(last[1]) if last is not None and is_saved else "")
 
 
-def stopped_at(start: Opened | None) -> Stopped:
+def stopped_at(start: CheckpointReader | None) -> Stopped:
     """A run was asked to stop before it did anything that is not in what it starts from."""
     return Stopped(0, "") if start is None else Stopped(start.iteration, str(start.path))
 
 
-def rows_of(opened: Opened) -> list[dict[str, Any]]:
+def rows_of(opened: CheckpointReader) -> list[dict[str, Any]]:
     """The history until a checkpoint, as people see it."""
     try:
         return [dict(row) for row in opened.facts.get("rows", [])]
@@ -234,7 +234,7 @@ def rows_of(opened: Opened) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CheckpointSchedule:
     """When and where to save. every : iterations; seconds : between two; None: not by that."""
 
     folder: Path
@@ -244,7 +244,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Lasting:
+class RecoverySettings:
     """What makes a run outlast its processes.
 
     plan : when and where to save; None: never. mine : what a checkpoint says of the job. start :
@@ -253,12 +253,12 @@ class Lasting:
     journals : of servers, which keep what they were told, instead of a plan.
     """
 
-    plan: Plan | None = None
+    plan: CheckpointSchedule | None = None
     mine: Mapping[str, Any] = field(default_factory=dict)
-    start: Opened | None = None
+    start: CheckpointReader | None = None
     asked: threading.Event = field(default_factory=threading.Event)
     max_restarts: int = 0
-    journals: Journals | None = None
+    journals: JournalFolder | None = None
 
 
 def manifest_facts(
@@ -269,7 +269,7 @@ def manifest_facts(
     return {"identity": dict(mine), "rows": found, "groups": groups, "tasks": tasks}
 
 
-class Alone:
+class LocalCheckpoints:
     """Saves the training of one process: its loop's ``at_boundary``.
 
     asked : set by who wants it to stop at the next boundary, with a checkpoint. last : the newest
@@ -277,14 +277,14 @@ class Alone:
     """
 
     def __init__(
-        self, plan: Plan, mine: Mapping[str, Any], epoch: int, asked: threading.Event
+        self, plan: CheckpointSchedule, mine: Mapping[str, Any], epoch: int, asked: threading.Event
     ) -> None:
         self.plan, self.mine, self.asked = plan, mine, asked
         self.checkpoints = Checkpoints(plan.folder, plan.keep)
         self.checkpoints.sweep()
-        self.writer = Writer(self.checkpoints, max(epoch, self.checkpoints.next_epoch()))
+        self.writer = PartWriter(self.checkpoints, max(epoch, self.checkpoints.next_epoch()))
         self.last: tuple[int, Path] | None = None
-        self.loop: Loop | None = None
+        self.loop: TrainingLoop | None = None
         self._next_at = self._after(time.monotonic())
 
     def _after(self, now: float) -> float:
@@ -300,11 +300,11 @@ class Alone:
             self._save(loop)
         return stop
 
-    def _save(self, loop: Loop) -> None:
+    def _save(self, loop: TrainingLoop) -> None:
         iteration = loop.iteration
         facts = manifest_facts(self.mine, loop.history.rows)
 
-        def then(found: Written | CheckpointError) -> None:
+        def then(found: WrittenPart | CheckpointError) -> None:
             try:
                 if isinstance(found, CheckpointError):
                     raise found

@@ -27,7 +27,7 @@ from horn.errors import CheckpointError, ModelError
 from horn.job import Job
 from horn.network import Layer, Link, Network
 from horn.neuron import Neuron, Parameter
-from horn.sources import Capture, is_horn
+from horn.sources import SourceCapture, is_horn
 from horn.training.digest import digest
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def identity(job: Job, strategy: str, settings: Any = None) -> dict[str, Any]:
     strategy itself.
     """
     network = job.network
-    describer = Describer()
+    describer = JobDescriber()
     described = describer.describe(job)
     described["strategy"] = describer.describe(settings)
     return {
@@ -168,11 +168,11 @@ def _in_words(found: list[str]) -> str:
 # describing
 
 
-class Describer:
+class JobDescriber:
     """Anything as plain values; code as names, whose texts are in ``sources``."""
 
     def __init__(self) -> None:
-        self._capture = Capture(other=self.describe)
+        self._capture = SourceCapture(other=self.describe)
         self._under_way: list[int] = []
 
     def sources(self) -> dict[str, Any]:

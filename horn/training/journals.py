@@ -20,7 +20,7 @@ FORMAT = 1
 EPOCHS = 1 << 20  # of each start of the run: so many restarts are told apart
 
 
-class Journals:
+class JournalFolder:
     """One run's.
 
     n_starts : of the run, this one too; its first epoch is ``first_epoch``. rows : of the epochs

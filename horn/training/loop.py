@@ -78,7 +78,7 @@ class History:
 
 
 @dataclass
-class Best:
+class BestModel:
     """The model of the best epoch so far; in a group, this task's share of it."""
 
     score: float
@@ -89,7 +89,7 @@ class Best:
 
 
 @dataclass
-class Own:
+class OwnLoss:
     """The sum of the losses of a group's own samples in an epoch."""
 
     total: float = 0.0
@@ -101,7 +101,7 @@ class Own:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class NonFinite:
     """Where NaN or infinity was met: ``what`` says it, as in "the loss became nan"."""
 
     what: str
@@ -110,7 +110,7 @@ class Trouble:
 
 
 @dataclass(frozen=True)
-class Ending:
+class LoopResult:
     """How a loop ended. ``iteration`` and ``best_epoch`` are of the model that was kept."""
 
     iterations: int
@@ -121,7 +121,7 @@ class Ending:
     metrics: dict[str, dict[str, float]]
 
 
-class Loop:
+class TrainingLoop:
     """The steps of one job.
 
     begun : when the run began (``perf_counter``). timeout : seconds from then, after which it ends.
@@ -169,7 +169,7 @@ class Loop:
         self.begun, self.timeout = begun, timeout
         self.is_share, self.on_iteration, self.on_epoch = is_share, on_iteration, on_epoch
         self.is_watcher, self.before_measuring = is_watcher, before_measuring
-        self.before_end, self.own_of, self.own = before_end, own_of, Own()
+        self.before_end, self.own_of, self.own = before_end, own_of, OwnLoss()
         self.part, self.deal = part, deal
         self.is_changed_at_end, self.at_boundary = is_changed_at_end, at_boundary
         self.look = look or engine.parameters
@@ -179,9 +179,9 @@ class Loop:
         self.unseen = 0  # of these samples: whose losses are not known
         self.earlier_s = 0.0  # that training took before it was interrupted
         self.is_halted = False
-        self.best: Best | None = None
+        self.best: BestModel | None = None
         self.stopped_early = False
-        self.trouble: Trouble | None = None
+        self.trouble: NonFinite | None = None
         self.has_labels = has_labels(job.network, job.data, job.target)
         self.sample = _sample(job) if self.has_labels or job.aggregates else None
 
@@ -201,14 +201,14 @@ class Loop:
             updates=self.engine.updates,
         )
 
-    def go_on(self, cursor: Cursor, best: Best | None, earlier_s: float = 0.0) -> None:
+    def go_on(self, cursor: Cursor, best: BestModel | None, earlier_s: float = 0.0) -> None:
         """Begin where another stopped; the engine has its arrays already. earlier_s : what training
         took before ``begun``.
         """
         self.iteration, self.epoch, self.done = cursor.iteration, cursor.epoch, cursor.done
         self.total, self.best, self.earlier_s = cursor.total, best, earlier_s
         self.unseen = 0
-        self.own = Own(cursor.own_total, cursor.own_samples)
+        self.own = OwnLoss(cursor.own_total, cursor.own_samples)
         self.history = History(cursor.rows)
 
     def skip_to(self, iteration: int) -> None:
@@ -268,16 +268,16 @@ class Loop:
             found = _measure(self.engine, job, job.validation)
             row["val_loss"], row["val_acc"] = found["loss"], found.get("acc")
 
-    def finish(self) -> Ending:
+    def finish(self) -> LoopResult:
         """Go back to the best model, if one was kept, and measure the last word on it."""
         job, best = self.job, self.best
         self._check_finite()
         if not self.is_watcher:
-            return Ending(self.iteration, self.iteration, self.stopped_early, None, None, {})
+            return LoopResult(self.iteration, self.iteration, self.stopped_early, None, None, {})
         if best is not None:
             self.engine.load(best.parameters, best.states, None, best.iteration)
         test = None if job.test is None else _measure(self.engine, job, job.test)
-        return Ending(
+        return LoopResult(
             self.iteration,
             self.iteration if best is None else best.iteration,
             self.stopped_early,
@@ -292,7 +292,7 @@ class Loop:
         n, size = len(job.data), job.batch_size
         if not self.done:
             self.epoch += 1
-            self.total, self.unseen, self.own = 0.0, 0, Own()
+            self.total, self.unseen, self.own = 0.0, 0, OwnLoss()
         epoch, done_before, begun = self.epoch, self.done, perf_counter()
         order = permutation(n, job.network.seed + DEALS_APART * self.deal, epoch - 1)
         sample = (epoch - 1) * n
@@ -353,7 +353,7 @@ class Loop:
         score = row[monitor] if monitor == "val_loss" else -row[monitor]
         margin = stopping.min_delta if stopping else 0.0
         if self.best is None or score < self.best.score - margin:
-            self.best = Best(
+            self.best = BestModel(
                 score,
                 row["epoch"],
                 row["iteration"],
@@ -379,7 +379,7 @@ class Loop:
             raise self._diverged("a weight is not finite", self.iteration - 1, len(self.history))
 
     def _diverged(self, what: str, iteration: int, epoch: int) -> Diverged:
-        self.trouble = Trouble(what, iteration, epoch)
+        self.trouble = NonFinite(what, iteration, epoch)
         if self.is_share:
             return Diverged(what)
         return Diverged(divergence(self.job, self.engine.parameters(), self.trouble))
@@ -393,7 +393,7 @@ def overdue(job: Job, timeout_s: float, iteration: int, epoch: int) -> Timeout:
     )
 
 
-def divergence(job: Job, parameters: Mapping[str, Array], trouble: Trouble) -> str:
+def divergence(job: Job, parameters: Mapping[str, Array], trouble: NonFinite) -> str:
     """Where it was first seen, how large the weights are, and what to try. What is not among the
     ``parameters`` is not looked at.
     """

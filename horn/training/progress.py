@@ -33,7 +33,7 @@ class Progress:
         """After the last step, also when training fails."""
 
 
-class Lines(Progress):
+class LineProgress(Progress):
     """One line per epoch, on stderr unless told otherwise."""
 
     def __init__(self, stream: TextIO | None = None) -> None:

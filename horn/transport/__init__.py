@@ -17,13 +17,13 @@ import numpy as np
 
 from horn import registry
 from horn.errors import JobError, MemberLost
-from horn.wire.frames import DTYPES, Array, BadFrame, Message, Meta
+from horn.wire.frames import DTYPES, Array, BadFrame, Meta, WireMessage
 
 DEFAULT = "shm"  # where nobody says which
 
 
 @dataclass(frozen=True)
-class Place:
+class Identity:
     """Who a task is: ``job`` names the group and only it; ``key`` encrypts what leaves a host."""
 
     task: int
@@ -61,7 +61,7 @@ class Channel:
 
 
 @dataclass
-class Counters:
+class TransportCounters:
     """Since the start. ``n_dropped`` are frames of strangers, ``n_damaged`` those of peers that
     were altered on the way, ``n_had`` those that came again or too early, ``n_again`` those that
     were sent again, ``n_mended`` connections that broke and were made anew, ``wait_s`` seconds of
@@ -92,7 +92,7 @@ class PeerLost(MemberLost):
         return f"{self.where}: lost {', '.join(self.lost)} ({self.reason})"
 
 
-class CutOff(PeerLost):
+class PeerUnreachable(PeerLost):
     """No way leads to a peer that others can still reach: its place is taken, and nothing answers
     there. No echo of another failure; only another seat helps.
     """
@@ -124,8 +124,8 @@ class Transport(ABC):
     bytes_per_s: ClassVar[float]
     endpoint: str  # give this to the others, in whatever way
 
-    def __init__(self, url: str, place: Place) -> None:
-        self.url, self.place, self.counters = url, place, Counters()
+    def __init__(self, url: str, place: Identity) -> None:
+        self.url, self.place, self.counters = url, place, TransportCounters()
         self.task, self.n_tasks = place.task, place.n_tasks
 
     @abstractmethod
@@ -176,7 +176,7 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def receive(self, timeout_s: float) -> Message | None:
+    def receive(self, timeout_s: float) -> WireMessage | None:
         """The next message outside the plan, None if there is none in time."""
 
     @abstractmethod
@@ -214,7 +214,7 @@ def across_hosts() -> str:
     return next(name for name in names() if load(name).crosses_hosts)
 
 
-def open_transport(url: str, place: Place) -> Transport:
+def open_transport(url: str, place: Identity) -> Transport:
     """A transport by its URL: ``shm://``, ``ipc:///folder``, ``tcp://host:port``, ``inproc://``."""
     scheme, separator, _ = url.partition("://")
     if not separator:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from horn.transport import Channel
-from horn.transport._stream import Frame
-from horn.wire.frames import CHUNK_BYTES, Array, BadFrame, Block, Message
+from horn.transport._stream import NumberedFrame
+from horn.wire.frames import CHUNK_BYTES, Array, BadFrame, BlockData, WireMessage
 
 AHEAD = 2  # blocks of a channel that may wait here; the bytes of more are not granted again
 
@@ -26,9 +26,9 @@ class Outlet:
     n_uses: int = 0
     is_open: bool = False  # the outbox was asked for
     n_unsent: list[int] = field(default_factory=lambda: [0, 0])  # not given to the link
-    frames: list[list[Frame]] = field(default_factory=lambda: [[], []])
+    frames: list[list[NumberedFrame]] = field(default_factory=lambda: [[], []])
     buffers: list[Array] = field(default_factory=list)
-    resting: list[tuple[Array, list[Frame]]] = field(default_factory=list)
+    resting: list[tuple[Array, list[NumberedFrame]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.buffers = [self._made() for _ in range(2)]
@@ -70,7 +70,7 @@ class Inlet:
             self.spare.append(self.current)  # it was put together here
         self.current = None
 
-    def file(self, message: Message, meta: Block, where: str) -> int:
+    def file(self, message: WireMessage, meta: BlockData, where: str) -> int:
         """Take a block or a piece of one; how many bytes may be granted again now."""
         channel = self.channel
         array = message.arrays[0]
@@ -100,12 +100,12 @@ class Inlet:
         return array.nbytes - held
 
 
-def chunks(array: Array) -> list[tuple[Block, Array]]:
+def chunks(array: Array) -> list[tuple[BlockData, Array]]:
     """A block in pieces that fit a frame."""
     if array.nbytes <= CHUNK_BYTES:
-        return [(Block(), array)]
+        return [(BlockData(), array)]
     flat = array.reshape(-1).view(np.uint8)
     return [
-        (Block(at=at, whole=array.nbytes), flat[at : at + CHUNK_BYTES])
+        (BlockData(at=at, whole=array.nbytes), flat[at : at + CHUNK_BYTES])
         for at in range(0, array.nbytes, CHUNK_BYTES)
     ]

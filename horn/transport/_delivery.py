@@ -13,27 +13,27 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from horn.transport import Place, Transport
+from horn.transport import Identity, Transport
 from horn.transport._channel import Outlet
-from horn.transport._handshake import INCARNATION_BYTES, Door, refused
-from horn.transport._link import Link, always
-from horn.transport._stream import Frame, Stream
+from horn.transport._handshake import INCARNATION_BYTES, Handshake, refused
+from horn.transport._link import FrameLink, always
+from horn.transport._stream import FrameStream, NumberedFrame
 from horn.wire.frames import (
     BODY_BYTES,
     BODY_SUM,
     MINOR,
+    Acknowledgement,
     BadFrame,
     Buffer,
     Bye,
-    Credit,
-    Damaged,
+    DamagedFrame,
     Expected,
+    HandshakeRefused,
     Hello,
-    Message,
     Meta,
     Refusal,
-    Refused,
     Welcome,
+    WireMessage,
     decode,
     encode,
 )
@@ -49,10 +49,10 @@ MOST_DAMAGED, DAMAGED_S = 8, 5.0
 
 
 @dataclass(slots=True)
-class Outgoing:
+class UnnumberedMessage:
     """A message that has no number yet; buffer ``at`` of ``slot`` is what it is sent from."""
 
-    message: Message
+    message: WireMessage
     n_bytes: int = 0
     slot: Outlet | None = None
     at: int = 0
@@ -64,12 +64,14 @@ class Peer:
     """One other task: what went to it, what came from it."""
 
     name: str
-    stream: Stream
+    stream: FrameStream
     incarnation: bytes = b""
     is_welcome: bool = False  # it has welcomed this task
-    urgent: deque[Outgoing] = field(default_factory=deque)
-    queue: deque[Outgoing] = field(default_factory=deque)
-    fresh: Outgoing | None = None  # what the last frame was made of, until the link has taken it
+    urgent: deque[UnnumberedMessage] = field(default_factory=deque)
+    queue: deque[UnnumberedMessage] = field(default_factory=deque)
+    fresh: UnnumberedMessage | None = (
+        None  # what the last frame was made of, until the link has taken it
+    )
     must_tell: bool = False  # how far its frames have come
     asks: bool = False  # ... and wants to hear the same
     pause_s: float = SLICE_S  # until the next word, if it is waited for
@@ -99,25 +101,25 @@ class Peer:
 class Delivery(Transport):
     """A transport's frames over a link, which a subclass makes in ``__init__``."""
 
-    link: Link
+    link: FrameLink
 
-    def __init__(self, url: str, place: Place, incarnation: bytes) -> None:
+    def __init__(self, url: str, place: Identity, incarnation: bytes) -> None:
         super().__init__(url, place)
         self.incarnation = incarnation
         self._peers = {
-            task: Peer(f"task {task}", Stream(f"frames of task {task}, epoch {place.epoch}"))
+            task: Peer(f"task {task}", FrameStream(f"frames of task {task}, epoch {place.epoch}"))
             for task in range(place.n_tasks)
             if task != place.task
         }
         self._by_incarnation: dict[bytes, int] = {}
-        self._door = Door(place, self.counters, self._is_free)
+        self._door = Handshake(place, self.counters, self._is_free)
         self._expected: dict[int, Expected] = {}
         self._max_body = BODY_BYTES
         self._gone: dict[int, str] = {}
         self._looked_s = 0.0
 
     @abstractmethod
-    def _act(self, peer: Peer, message: Message) -> None:
+    def _act(self, peer: Peer, message: WireMessage) -> None:
         """Do what a peer's message says."""
 
     def _turn(self, wait_s: float) -> bool:
@@ -162,7 +164,7 @@ class Delivery(Transport):
 
     def _say(self, task: int, meta: Meta, step: int = 0) -> None:
         """A short message that needs no credit and goes before blocks."""
-        self._peers[task].urgent.append(Outgoing(Message(meta, step=step)))
+        self._peers[task].urgent.append(UnnumberedMessage(WireMessage(meta, step=step)))
         self._flush(task)
 
     def _holds(self, task: int) -> bool:
@@ -170,7 +172,7 @@ class Delivery(Transport):
         peer = self._peers[task]
         return bool(peer.fresh or peer.urgent or peer.queue)
 
-    def _next(self, peer: Peer) -> Outgoing | None:
+    def _next(self, peer: Peer) -> UnnumberedMessage | None:
         if peer.urgent:
             return peer.urgent.popleft()
         if peer.queue and peer.sent + peer.queue[0].n_bytes <= peer.credit:
@@ -210,11 +212,11 @@ class Delivery(Transport):
             if fresh.slot is not None:
                 fresh.slot.n_unsent[fresh.at] -= 1
 
-    def _number(self, peer: Peer, out: Outgoing) -> Frame:
+    def _number(self, peer: Peer, out: UnnumberedMessage) -> NumberedFrame:
         """Make a frame; it keeps its number and its bytes, however often it is sent."""
         stream, m = peer.stream, out.message
         parts = encode(
-            Message(
+            WireMessage(
                 m.meta, m.arrays, self.task, self.place.epoch, stream.n_out + 1, m.step, m.part,
                 BODY_SUM if self.link.needs_sum else 0,
             ),
@@ -234,11 +236,11 @@ class Delivery(Transport):
         """How far the peer's frames have come, and what was used of them; False: not now."""
         stream = peer.stream
         peer.granted = peer.used
-        word = Credit(
+        word = Acknowledgement(
             used=peer.used, seq=stream.n_in, sent=stream.n_put, again=stream.asks_again,
             ask=peer.asks,
         )  # fmt: skip
-        if self.link.put(task, encode(Message(word, (), self.task, self.place.epoch))) is None:
+        if self.link.put(task, encode(WireMessage(word, (), self.task, self.place.epoch))) is None:
             return False
         peer.must_tell = peer.asks = stream.asks_again = False
         stream.n_told = stream.n_in
@@ -264,7 +266,9 @@ class Delivery(Transport):
         try:
             message = decode(parts, self._expected[src])
         except BadFrame as error:
-            if isinstance(error, (Damaged, Refused)):  # the way here did it: it comes again
+            if isinstance(
+                error, (DamagedFrame, HandshakeRefused)
+            ):  # the way here did it: it comes again
                 now = time.monotonic()
                 self.counters.n_damaged += 1
                 peer.n_damaged += 1
@@ -275,7 +279,7 @@ class Delivery(Transport):
             where = f"frame {stream.n_in + 1} from {peer.name}: {error.where}"
             raise BadFrame(where, error.got, error.expected) from error
         meta = message.meta
-        if isinstance(meta, Credit):
+        if isinstance(meta, Acknowledgement):
             self._heed(src, peer, meta)
             return
         if meta.ack > stream.n_known:
@@ -304,7 +308,7 @@ class Delivery(Transport):
             case _:
                 self._act(peer, message)
 
-    def _heed(self, src: int, peer: Peer, word: Credit) -> None:
+    def _heed(self, src: int, peer: Peer, word: Acknowledgement) -> None:
         """A peer's word on how far frames have come, in both directions. It may be an old one."""
         if word.used > peer.sent:
             raise BadFrame(f"credit of {peer.name}", word.used, f"at most {peer.sent}")
@@ -341,7 +345,7 @@ class Delivery(Transport):
                 message = decode(parts, Expected(needs_sum=self.link.needs_sum))
             except BadFrame as error:
                 where = f"answer of {peer.name}: {error.where}"
-                raise Refused(where, error.got, error.expected) from error
+                raise HandshakeRefused(where, error.got, error.expected) from error
             if isinstance(message.meta, Refusal) and peer.is_welcome:
                 # It knew this task, so another process has come in its place.
                 peer.left = peer.left or f"another process is at its address: {message.meta.where}"

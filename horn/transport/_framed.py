@@ -17,21 +17,21 @@ import numpy as np
 
 from horn.errors import BarrierTimeout
 from horn.patience import Patience
-from horn.transport import Channel, PeerLost, Place, checked, digest
+from horn.transport import Channel, Identity, PeerLost, checked, digest
 from horn.transport._channel import AHEAD, Inlet, Outlet, chunks
-from horn.transport._delivery import SLICE_S, Delivery, Outgoing, Peer
+from horn.transport._delivery import SLICE_S, Delivery, Peer, UnnumberedMessage
 from horn.wire.frames import (
     MENDS,
     Array,
     Arrived,
     BadFrame,
-    Block,
+    BlockData,
     Bye,
+    ChannelPlan,
+    HandshakeRefused,
     Hello,
-    Message,
     Meta,
-    Plan,
-    Refused,
+    WireMessage,
     sum_of,
 )
 
@@ -46,20 +46,20 @@ DOUBT_S = 2.0  # of waiting, until it is asked whether the peer's process lives
 class FramedTransport(Delivery):
     """The protocol over a link, which a subclass makes in ``__init__``."""
 
-    def __init__(self, url: str, place: Place, incarnation: bytes) -> None:
+    def __init__(self, url: str, place: Identity, incarnation: bytes) -> None:
         super().__init__(url, place, incarnation)
         self._channels: dict[int, Channel] = {}
         self._outlets: dict[int, Outlet] = {}
         self._inlets: dict[int, Inlet] = {}
         self._steps: dict[tuple[int, ...], tuple[list[Outlet], list[Inlet]]] = {}
-        self._loose: deque[Message] = deque()
+        self._loose: deque[WireMessage] = deque()
         self._is_closed = False
 
     # meeting
 
     def connect(self, peers: Sequence[str], timeout_s: float) -> None:
         if len(peers) != self.n_tasks:
-            raise Refused("endpoints", len(peers), f"{self.n_tasks}, one per task")
+            raise HandshakeRefused("endpoints", len(peers), f"{self.n_tasks}, one per task")
         self.link.connect(peers, self.incarnation)
         hello = Hello(
             task=self.task,
@@ -87,7 +87,7 @@ class FramedTransport(Delivery):
         mine_in = {p: c for p, c in by_part.items() if self.task in c.dsts}
         self._inlets = {part: Inlet(channel) for part, channel in mine_in.items()}
         for task in self._peers:
-            self._say(task, Plan(digest=mine))
+            self._say(task, ChannelPlan(digest=mine))
         self._until(
             lambda: [t for t, p in self._peers.items() if not p.plans],
             timeout_s,
@@ -97,7 +97,7 @@ class FramedTransport(Delivery):
         for peer in self._peers.values():
             theirs = peer.plans.popleft()
             if theirs != mine:
-                raise Refused(f"plan of {peer.name}", theirs.hex()[:12], mine.hex()[:12])
+                raise HandshakeRefused(f"plan of {peer.name}", theirs.hex()[:12], mine.hex()[:12])
 
     # blocks
 
@@ -127,13 +127,15 @@ class FramedTransport(Delivery):
             slot.n_uses += 1
             at = slot.n_uses & 1
             for meta, array in chunks(slot.buffers[at]):
-                message = Message(meta, (array,), step=superstep, part=channel.part)
+                message = WireMessage(meta, (array,), step=superstep, part=channel.part)
                 known = None
                 if len(channel.dsts) > 1 and self.link.needs_sum and array.nbytes:
                     known = sum_of([array.reshape(-1).view(np.uint8).data])
                 for task in channel.dsts:
                     slot.n_unsent[at] += 1
-                    self._peers[task].queue.append(Outgoing(message, array.nbytes, slot, at, known))
+                    self._peers[task].queue.append(
+                        UnnumberedMessage(message, array.nbytes, slot, at, known)
+                    )
         for slot in sending:
             for task in slot.channel.dsts:
                 self._flush(task)
@@ -227,7 +229,9 @@ class FramedTransport(Delivery):
         if to not in self._peers:
             raise BadFrame("receiver", f"task {to}", f"another task below {self.n_tasks}")
         peer = self._peers[to]
-        peer.queue.append(Outgoing(Message(meta, tuple(arrays)), sum(a.nbytes for a in arrays)))
+        peer.queue.append(
+            UnnumberedMessage(WireMessage(meta, tuple(arrays)), sum(a.nbytes for a in arrays))
+        )
         self._flush(to)
         if not wait:
             return
@@ -238,7 +242,7 @@ class FramedTransport(Delivery):
             lambda task: "room for it",
         )
 
-    def receive(self, timeout_s: float) -> Message | None:
+    def receive(self, timeout_s: float) -> WireMessage | None:
         ends = time.monotonic() + timeout_s
         while not self._loose:
             left_s = ends - time.monotonic()
@@ -263,10 +267,10 @@ class FramedTransport(Delivery):
             return
         self._is_closed = True
         linger_s = LINGER_S if reason == "finished" else 0.2
-        bye = Message(Bye(reason=reason[:4000]))
+        bye = WireMessage(Bye(reason=reason[:4000]))
         for peer in self._peers.values():
             if peer.incarnation and peer.left is None:
-                peer.queue.append(Outgoing(bye))  # after all that is owed
+                peer.queue.append(UnnumberedMessage(bye))  # after all that is owed
         now = began = time.monotonic()
         try:
             while now < began + linger_s and self._owes(now < began + ACK_LINGER_S):
@@ -340,22 +344,22 @@ class FramedTransport(Delivery):
 
     # taking
 
-    def _act(self, peer: Peer, message: Message) -> None:
+    def _act(self, peer: Peer, message: WireMessage) -> None:
         match message.meta:
-            case Block() as meta:
+            case BlockData() as meta:
                 self._file(message, meta)
             case Arrived():
                 peer.barriers.append(message.step)
                 if len(peer.barriers) > AHEAD:
                     raise BadFrame(f"barrier with {peer.name}", "a third arrival", "two at most")
-            case Plan(digest=theirs):
+            case ChannelPlan(digest=theirs):
                 peer.plans.append(theirs)  # one that has this plan may be at the next
                 if len(peer.plans) > AHEAD:
                     raise BadFrame(f"plan of {peer.name}", "a third one", "two at most")
             case _:
                 self._loose.append(message)
 
-    def _file(self, message: Message, meta: Block) -> None:
+    def _file(self, message: WireMessage, meta: BlockData) -> None:
         """Put a block where ``collect`` finds it."""
         channel = self._channels.get(message.part)
         where = f"block from task {message.src}, superstep {message.step}"

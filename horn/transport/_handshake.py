@@ -6,17 +6,17 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from horn.transport import Counters, Place
+from horn.transport import Identity, TransportCounters
 from horn.wire import frames
 from horn.wire.frames import (
     MENDS,
     BadFrame,
     Buffer,
     Expected,
+    HandshakeRefused,
     Hello,
-    Message,
     Refusal,
-    Refused,
+    WireMessage,
     decode,
     encode,
 )
@@ -29,14 +29,14 @@ MOST_STRANGERS = 1000
 INCARNATION_BYTES = 16
 
 
-class Door:
+class Handshake:
     """``is_free`` says of a task whether its place is; None if there is no such place."""
 
     def __init__(
-        self, place: Place, counters: Counters, is_free: Callable[[int], bool | None]
+        self, place: Identity, counters: TransportCounters, is_free: Callable[[int], bool | None]
     ) -> None:
         self.place, self.counters, self.is_free = place, counters, is_free
-        self.unfit: dict[int, tuple[float, Refused]] = {}  # tasks' hellos that did not fit
+        self.unfit: dict[int, tuple[float, HandshakeRefused]] = {}  # tasks' hellos that did not fit
         self._strikes: dict[bytes, int] = {}
 
     def meet(
@@ -60,7 +60,7 @@ class Door:
             self._check(sender, message, message.meta)
             return message.meta
         except BadFrame as error:
-            if isinstance(error, Refused) and self.is_free(claimed):
+            if isinstance(error, HandshakeRefused) and self.is_free(claimed):
                 self.unfit.setdefault(claimed, (time.monotonic(), error))
             self.counters.n_dropped += 1
             if len(self._strikes) > MOST_STRANGERS:
@@ -72,11 +72,12 @@ class Door:
                     where=error.where[:256], got=error.got[:1000], expected=error.expected[:1000]
                 )
                 answer(
-                    sender, encode(Message(refusal, src=self.place.task, epoch=self.place.epoch))
+                    sender,
+                    encode(WireMessage(refusal, src=self.place.task, epoch=self.place.epoch)),
                 )
             return None
 
-    def _check(self, sender: bytes, message: Message, hello: Hello) -> None:
+    def _check(self, sender: bytes, message: WireMessage, hello: Hello) -> None:
         place = self.place
         where = f"hello of task {hello.task}"
         checks = [
@@ -91,13 +92,13 @@ class Door:
         ]
         for what, got, wanted in checks:
             if got != wanted:
-                raise Refused(f"{where}: {what}", got, wanted)
+                raise HandshakeRefused(f"{where}: {what}", got, wanted)
         if hello.min_minor > frames.MINOR:
-            raise Refused(f"{where}: minor version", hello.min_minor, frames.MINOR)
+            raise HandshakeRefused(f"{where}: minor version", hello.min_minor, frames.MINOR)
         if not self.is_free(hello.task):
-            raise Refused(where, "a place that is taken", "each task once")
+            raise HandshakeRefused(where, "a place that is taken", "each task once")
 
 
-def refused(name: str, refusal: Refusal) -> Refused:
+def refused(name: str, refusal: Refusal) -> HandshakeRefused:
     """What a peer's refusal means here."""
-    return Refused(f"refused by {name}: {refusal.where}", refusal.got, refusal.expected)
+    return HandshakeRefused(f"refused by {name}: {refusal.where}", refusal.got, refusal.expected)

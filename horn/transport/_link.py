@@ -8,7 +8,7 @@ from typing import Protocol
 from horn.wire.frames import Buffer
 
 
-class Link(Protocol):
+class FrameLink(Protocol):
     """Moves frames; ``sender`` is what the other end calls itself, its incarnation first."""
 
     needs_sum: bool

@@ -16,7 +16,7 @@ ACK_FRAMES = 64  # so many may have come before the peer is told so in a message
 ASK_FRAMES = 64  # so many may come too early before the peer is asked again for those before them
 
 
-class Frame:
+class NumberedFrame:
     """A numbered frame; what its parts are views of must not be written until ``is_free``."""
 
     __slots__ = ("gone", "is_known", "n_puts", "parts", "seq")
@@ -31,7 +31,7 @@ class Frame:
         return self.is_known and all(is_gone() for is_gone in self.gone)
 
 
-class Stream:
+class FrameStream:
     """One peer's frames in both directions.
 
     ``n_put`` is the number up to which frames have been given to the present connection, in order;
@@ -42,7 +42,7 @@ class Stream:
         self.where = where
         self.n_out = self.n_put = self.n_known = 0
         self.n_sent = 0  # the highest that n_put was
-        self.kept: deque[Frame] = deque()  # those after n_known
+        self.kept: deque[NumberedFrame] = deque()  # those after n_known
         self.n_in = 0  # every frame of the peer up to this one was taken
         self.n_told = 0  # ... and up to this one it was told so
         self.n_early = 0  # frames that came too early since the last that was taken
@@ -50,18 +50,18 @@ class Stream:
 
     # out
 
-    def add(self, parts: Sequence[Buffer]) -> Frame:
+    def add(self, parts: Sequence[Buffer]) -> NumberedFrame:
         """Number a frame, which is ``n_out + 1``, and keep it."""
         self.n_out += 1
-        frame = Frame(self.n_out, parts)
+        frame = NumberedFrame(self.n_out, parts)
         self.kept.append(frame)
         return frame
 
-    def next(self) -> Frame | None:
+    def next(self) -> NumberedFrame | None:
         """What to give to the link now, if anything."""
         return self.kept[self.n_put - self.n_known] if self.n_put < self.n_out else None
 
-    def put(self, frame: Frame, is_gone: Callable[[], bool] | None = None) -> None:
+    def put(self, frame: NumberedFrame, is_gone: Callable[[], bool] | None = None) -> None:
         """The link has taken it, and says by ``is_gone`` when it has done with it."""
         frame.n_puts += 1
         if is_gone is not None:

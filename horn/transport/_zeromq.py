@@ -24,13 +24,13 @@ from zmq.backend.cython import _zmq
 
 from horn._kernels import sockets
 from horn.errors import JobError
-from horn.transport import Place
+from horn.transport import Identity
 from horn.transport._framed import FramedTransport
 from horn.transport._link import always
 from horn.wire.admission import Admission, of_a_job
-from horn.wire.connection import MENDING, Way
+from horn.wire.connection import MENDING, PeerConnection
 from horn.wire.frames import Buffer
-from horn.wire.zap import ZAP_DOMAIN, Gate, Zap, pair_of
+from horn.wire.zap import ZAP_DOMAIN, AllowedKeys, ZapHandler, pair_of
 
 LIMITS = {
     zmq.MAXMSGSIZE: 8 * 1024 * 1024,  # [no limit]
@@ -97,21 +97,21 @@ def is_loopback(host: str) -> bool:
 class _Sockets:
     """The link."""
 
-    def __init__(self, bind_to: str, place: Place) -> None:
+    def __init__(self, bind_to: str, place: Identity) -> None:
         self.place = place
         self.needs_sum = place.key is None
         self.incarnation = b""
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.zap: Zap | None = None
-        self.ways: dict[int, Way] = {}
+        self.zap: ZapHandler | None = None
+        self.ways: dict[int, PeerConnection] = {}
         self.mending: set[int] = set()  # whose connection broke since ``broke`` was asked
         self.full: set[int] = set()
         self.pair = keypair(place.key, place.job) if place.key is not None else None
         try:
             if self.pair is not None:
-                gate = Gate(where=f"task {place.task} of {place.job}")
+                gate = AllowedKeys(where=f"task {place.task} of {place.job}")
                 gate.admit(self.pair[0], "task")  # of this job, and nobody else
-                self.zap = Zap(self.context, gate)
+                self.zap = ZapHandler(self.context, gate)
             sockets.use(_addresses())
             self.router = self._socket(zmq.ROUTER)
             self.inlet = sockets.Socket(self.router.underlying)
@@ -148,7 +148,7 @@ class _Sockets:
             if task == self.place.task:
                 continue
             try:
-                self.ways[task] = Way(endpoint, partial(self._dial, endpoint))
+                self.ways[task] = PeerConnection(endpoint, partial(self._dial, endpoint))
             except zmq.ZMQError as error:
                 raise JobError(f"cannot connect to {endpoint!r}: {error}") from error
 
@@ -246,7 +246,7 @@ class _Sockets:
 class ZeroMq(FramedTransport):
     """What ``ipc`` and ``tcp`` share; they say where to listen."""
 
-    def __init__(self, url: str, place: Place, bind_to: str) -> None:
+    def __init__(self, url: str, place: Identity, bind_to: str) -> None:
         super().__init__(url, place, b"\1" + secrets.token_bytes(15))  # 0 first is ZeroMQ's own
         self.link = self.sockets = _Sockets(bind_to, place)
         self.endpoint = self.sockets.endpoint

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from horn.errors import JobError
-from horn.transport import Place
+from horn.transport import Identity
 from horn.transport._framed import FramedTransport
 from horn.transport._link import always
 from horn.wire.frames import HEADER, Buffer
@@ -26,36 +26,36 @@ Frame = tuple[bytes, list[bytes]]
 
 
 @dataclass(frozen=True)
-class Lose:
+class DropFault:
     """The frame never arrives."""
 
 
 @dataclass(frozen=True)
-class Double:
+class DuplicateFault:
     """It arrives twice."""
 
 
 @dataclass(frozen=True)
-class Delay:
+class DelayFault:
     """It arrives after ``n_frames`` later ones of the same sender: 1 swaps it with the next."""
 
     n_frames: int = 1
 
 
 @dataclass(frozen=True)
-class Corrupt:
+class CorruptFault:
     """One bit of it is another: ``bit`` of part ``part`` (0 header, 1 meta, 2.. bodies)."""
 
     part: int = 0
     bit: int = 0
 
 
-Fault = Lose | Double | Delay | Corrupt
+Fault = DropFault | DuplicateFault | DelayFault | CorruptFault
 # (from, to, number of the frame from 1; 0 for any word)
 Faults = Mapping[tuple[int, int, int], Fault]
 
 
-class _Box:
+class _Mailbox:
     """What lies before one task."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class _Box:
 
 
 _lock = threading.Lock()
-_boxes: dict[str, _Box] = {}
+_boxes: dict[str, _Mailbox] = {}
 
 
 class _Queues:
@@ -78,8 +78,8 @@ class _Queues:
 
     def __init__(self, endpoint: str, task: int, faults: Faults) -> None:
         self.endpoint, self.task, self.faults = endpoint, task, dict(faults)
-        self.box = _Box()
-        self.peers: dict[int, _Box] = {}
+        self.box = _Mailbox()
+        self.peers: dict[int, _Mailbox] = {}
         self.names: dict[int, str] = {}
         self.n_put: dict[int, int] = {}
         self.late: dict[int, list[tuple[int, list[bytes]]]] = {}
@@ -94,7 +94,7 @@ class _Queues:
         self.incarnation = incarnation
         self.names = {t: name for t, name in enumerate(peers) if t != self.task}
 
-    def _find(self, to: int) -> _Box | None:
+    def _find(self, to: int) -> _Mailbox | None:
         if to not in self.peers:
             with _lock:
                 found = _boxes.get(self.names[to])
@@ -116,14 +116,14 @@ class _Queues:
             late = self.late.setdefault(to, [])
             copies = [bytes(part) for part in parts]
             match self.faults.get((self.task, to, 0 if is_word else number)):
-                case Lose():
+                case DropFault():
                     now = []
-                case Double():
+                case DuplicateFault():
                     now = [copies, copies]
-                case Delay(n_frames=n_frames):
+                case DelayFault(n_frames=n_frames):
                     late.append((number + n_frames, copies))
                     now = []
-                case Corrupt(part=part, bit=bit):
+                case CorruptFault(part=part, bit=bit):
                     bad = bytearray(copies[part])
                     bad[bit // 8 % len(bad)] ^= 1 << bit % 8
                     now = [[*copies[:part], bytes(bad), *copies[part + 1 :]]]
@@ -192,7 +192,7 @@ class InProc(FramedTransport):
     fds_per_peer = 0
     latency_s, bytes_per_s = 60e-6, 4e9
 
-    def __init__(self, url: str, place: Place, faults: Faults | None = None) -> None:
+    def __init__(self, url: str, place: Identity, faults: Faults | None = None) -> None:
         super().__init__(url, place, secrets.token_bytes(16))
         name = url.removeprefix("inproc://") or secrets.token_hex(8)
         self.endpoint = f"inproc://{name}"

@@ -12,7 +12,7 @@ import stat
 from contextlib import suppress
 
 from horn.errors import JobError
-from horn.transport import Place
+from horn.transport import Identity
 from horn.transport._zeromq import ZeroMq
 
 
@@ -24,7 +24,7 @@ class Ipc(ZeroMq):
     fds_per_peer = 6
     latency_s, bytes_per_s = 90e-6, 1.2e9
 
-    def __init__(self, url: str, place: Place) -> None:
+    def __init__(self, url: str, place: Identity) -> None:
         folder = url.removeprefix("ipc://")
         name = f"horn-{secrets.token_hex(16)}"
         self.path = os.path.join(folder, name) if folder else ""

@@ -39,7 +39,7 @@ from horn._kernels.mailbox import (
 )
 from horn.errors import BarrierTimeout, JobError
 from horn.patience import Patience
-from horn.transport import Channel, PeerLost, Place, Transport, checked, digest
+from horn.transport import Channel, Identity, PeerLost, Transport, checked, digest
 from horn.transport._memfds import (
     SEALS,
     bodies_from_memfd,
@@ -53,14 +53,14 @@ from horn.wire.frames import (
     BadFrame,
     Buffer,
     Bye,
+    ChannelPlan,
     Expected,
+    HandshakeRefused,
     Hello,
-    Message,
     Meta,
-    Plan,
+    ReceiveWindow,
     Refusal,
-    Refused,
-    Window,
+    WireMessage,
     decode,
     encode,
 )
@@ -83,11 +83,11 @@ class _Peer:
     """One other task and the socket to it."""
 
     name: str
-    window: Window
+    window: ReceiveWindow
     sock: socket.socket | None = None
     n_out: int = 0
     is_met: bool = False  # its hello has come
-    plans: deque[tuple[Plan, int]] = field(default_factory=deque)  # with the memfd
+    plans: deque[tuple[ChannelPlan, int]] = field(default_factory=deque)  # with the memfd
     gone: str | None = None
 
 
@@ -115,17 +115,19 @@ class Shm(Transport):
     fds_per_peer = 3  # of the first task, while it gives out what all have in common
     latency_s, bytes_per_s = 12e-6, 1e11
 
-    def __init__(self, url: str, place: Place) -> None:
+    def __init__(self, url: str, place: Identity) -> None:
         super().__init__(url, place)
         if url != "shm://":
             raise JobError(f"{url!r}: write shm://, it needs no more")
         self.incarnation = secrets.token_bytes(16)
         self._peers = {
-            task: _Peer(f"task {task}", Window(f"frames of task {task}, epoch {place.epoch}"))
+            task: _Peer(
+                f"task {task}", ReceiveWindow(f"frames of task {task}, epoch {place.epoch}")
+            )
             for task in range(place.n_tasks)
             if task != place.task
         }
-        self._loose: deque[Message] = deque()
+        self._loose: deque[WireMessage] = deque()
         self._slots: dict[int, _Slot] = {}
         self._by_index: list[_Slot] = []
         self._steps: dict[tuple[int, ...], tuple[Step, list[_Slot], list[_Slot]]] = {}
@@ -152,7 +154,7 @@ class Shm(Transport):
 
     def connect(self, peers: Sequence[str], timeout_s: float) -> None:
         if len(peers) != self.n_tasks:
-            raise Refused("endpoints", len(peers), f"{self.n_tasks}, one per task")
+            raise HandshakeRefused("endpoints", len(peers), f"{self.n_tasks}, one per task")
         patience = Patience(timeout_s)
         self._endpoints = peers
         self._is_meeting = True
@@ -205,7 +207,7 @@ class Shm(Transport):
         hello = Hello(
             task=self.task, n_tasks=self.n_tasks, job=self.place.job, incarnation=self.incarnation
         )
-        return b"".join(encode(Message(hello, src=self.task, epoch=self.place.epoch, seq=1)))
+        return b"".join(encode(WireMessage(hello, src=self.task, epoch=self.place.epoch, seq=1)))
 
     def _listen_to(self, sock: socket.socket, task: int | None) -> None:
         self._sockets[sock.fileno()] = sock, task
@@ -232,7 +234,7 @@ class Shm(Transport):
             return
         try:
             _check_user(sock)
-        except Refused as error:
+        except HandshakeRefused as error:
             sock.close()
             if self._is_meeting:
                 raise
@@ -268,7 +270,9 @@ class Shm(Transport):
         message = decode((packet[:HEADER_BYTES], packet[HEADER_BYTES:]))
         hello = message.meta
         if isinstance(hello, Refusal):
-            raise Refused(f"refused by task {task}: {hello.where}", hello.got, hello.expected)
+            raise HandshakeRefused(
+                f"refused by task {task}: {hello.where}", hello.got, hello.expected
+            )
         if not isinstance(hello, Hello):
             raise BadFrame("first frame", type(hello).__name__, "Hello")
         where = f"hello of task {hello.task}"
@@ -280,16 +284,18 @@ class Shm(Transport):
             ("task", hello.task, hello.task if task is None else task),
         ]:
             if got != wanted:
-                raise Refused(f"{where}: {what}", got, wanted)
+                raise HandshakeRefused(f"{where}: {what}", got, wanted)
         if hello.task not in self._peers or self._peers[hello.task].is_met:
-            raise Refused(where, "a place that is taken", "each task once")
+            raise HandshakeRefused(where, "a place that is taken", "each task once")
         return hello
 
     def _refuse(self, sock: socket.socket, error: BadFrame) -> None:
         refusal = Refusal(
             where=error.where[:256], got=error.got[:1000], expected=error.expected[:1000]
         )
-        packet = b"".join(encode(Message(refusal, src=self.task, epoch=self.place.epoch, seq=1)))
+        packet = b"".join(
+            encode(WireMessage(refusal, src=self.task, epoch=self.place.epoch, seq=1))
+        )
         try:
             sock.send(packet)
         except OSError:
@@ -320,7 +326,7 @@ class Shm(Transport):
         for task, peer in self._peers.items():
             theirs = self._mail.digest(self._n_plans, task)
             if theirs != mine:
-                raise Refused(f"plan of {peer.name}", theirs.hex()[:12], mine.hex()[:12])
+                raise HandshakeRefused(f"plan of {peer.name}", theirs.hex()[:12], mine.hex()[:12])
         self._lay_out(list(by_part.values()), mine, patience, where)
 
     def _lay_out(
@@ -354,12 +360,12 @@ class Shm(Transport):
             may_spin = self.n_tasks <= len(os.sched_getaffinity(0))
             boxes = Mailboxes(self.task, segments, table, may_spin)
             if is_hub:
-                self._give(boxes, Plan(digest=mine, size=size), fd, patience)
+                self._give(boxes, ChannelPlan(digest=mine, size=size), fd, patience)
             self._boxes = boxes
         finally:
             os.close(fd)
 
-    def _give(self, boxes: Mailboxes, plan: Plan, fd: int, patience: Patience) -> None:
+    def _give(self, boxes: Mailboxes, plan: ChannelPlan, fd: int, patience: Patience) -> None:
         """The hub's memory to all; with the first, by what they see who has ended."""
         n, given = self.n_tasks, list[tuple[int, int]]()
         try:
@@ -389,7 +395,7 @@ class Shm(Transport):
         try:
             if plan.digest != mine:
                 got, wanted = plan.digest.hex()[:12], mine.hex()[:12]
-                raise Refused(f"plan of {peer.name}", got, wanted)
+                raise HandshakeRefused(f"plan of {peer.name}", got, wanted)
             real, seals = os.fstat(fd).st_size, fcntl.fcntl(fd, fcntl.F_GET_SEALS)
             if not plan.size == real == size or seals & SEALS != SEALS:
                 got = f"{real} bytes, seals {seals:#x}"
@@ -602,7 +608,7 @@ class Shm(Transport):
         self._send(to, meta, arrays, Patience(timeout_s))
         self._mail.call(to)
 
-    def receive(self, timeout_s: float) -> Message | None:
+    def receive(self, timeout_s: float) -> WireMessage | None:
         ends = time.monotonic() + timeout_s
         while not self._loose:
             left_s = ends - time.monotonic()
@@ -624,7 +630,9 @@ class Shm(Transport):
         where = f"sending {type(meta).__name__} to {peer.name}"
         if peer.sock is None and self._endpoints and not self._find_gone([to]):
             self._dial(to, patience, where)
-        parts = encode(Message(meta, tuple(arrays), self.task, self.place.epoch, peer.n_out + 1))
+        parts = encode(
+            WireMessage(meta, tuple(arrays), self.task, self.place.epoch, peer.n_out + 1)
+        )
         bodies = parts[2:]
         own_fd, inline = None, []
         lengths = [len(body) for body in bodies]
@@ -705,7 +713,7 @@ class Shm(Transport):
                 where = f"frame from {peer.name}: {error.where}"
                 raise BadFrame(where, error.got, error.expected) from error
             match message.meta:
-                case Plan() as plan:
+                case ChannelPlan() as plan:
                     n_wanted = 4 if self._ends is None else 1
                     if len(fds) != n_wanted or task != HUB:
                         got = f"{len(fds)} descriptors"
@@ -760,7 +768,7 @@ def _check_user(sock: socket.socket) -> None:
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     uid = struct.unpack("3i", credentials)[1]
     if uid != os.getuid():
-        raise Refused("connection", f"user {uid}", f"user {os.getuid()}")
+        raise HandshakeRefused("connection", f"user {uid}", f"user {os.getuid()}")
 
 
 def _kept(pipes: Sequence[tuple[int, int]], task: int) -> list[int]:

@@ -7,7 +7,7 @@ clients, or it does not start.
 from __future__ import annotations
 
 from horn.errors import JobError
-from horn.transport import Place
+from horn.transport import Identity
 from horn.transport._zeromq import ZeroMq, is_loopback
 
 
@@ -20,7 +20,7 @@ class Tcp(ZeroMq):
     fds_per_peer = 6
     latency_s, bytes_per_s = 110e-6, 1.0e9
 
-    def __init__(self, url: str, place: Place) -> None:
+    def __init__(self, url: str, place: Identity) -> None:
         host, separator, port = url.removeprefix("tcp://").rpartition(":")
         if not separator or not port.isdigit():
             raise JobError(f"{url!r}: write tcp://host:port, port 0 for any free one")

@@ -14,7 +14,7 @@ import socket
 import struct
 from collections import OrderedDict
 
-from horn.security.audit import Bucket
+from horn.security.audit import RateLimiter
 
 MAX_ADDRESSES = 4096
 UCRED = struct.Struct("3i")  # pid, uid, gid
@@ -29,7 +29,7 @@ def local_name(listener: socket.socket) -> int | str | bytes:
     return int(name[1]) if isinstance(name, tuple) else name
 
 
-class Connections:
+class AcceptedConnections:
     """Open connections: descriptor -> address, which is a uid for those of a path. local : the
     name of their listener. counts_silent : who ends without having said anything has failed.
     Used from one thread.
@@ -50,7 +50,7 @@ class Connections:
         self.counts_silent = counts_silent
         self._open: dict[int, str] = {}
         self._n_of: dict[str, int] = {}
-        self._failures: OrderedDict[str, Bucket] = OrderedDict()
+        self._failures: OrderedDict[str, RateLimiter] = OrderedDict()
         self._spoke: set[int] = set()
         self._n_failed = 0  # told of, but not yet whose they were
 
@@ -104,7 +104,7 @@ class Connections:
         """One failure of an address: a handshake, or a peer that broke the rules."""
         bucket = self._failures.pop(address, None)
         if bucket is None:
-            bucket = Bucket(self.failures_per_s, self.burst, now)
+            bucket = RateLimiter(self.failures_per_s, self.burst, now)
             if len(self._failures) >= MAX_ADDRESSES:
                 self._failures.popitem(last=False)
         self._failures[address] = bucket

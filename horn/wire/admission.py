@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 import zmq
 
-from horn.security.audit import Audit
-from horn.wire.accepted import TOO_MANY, Connections, local_name
-from horn.wire.blocklist import Blocked
+from horn.security.audit import AuditLog
+from horn.wire.accepted import TOO_MANY, AcceptedConnections, local_name
+from horn.wire.blocklist import Blocklist
 
 RESERVED = 256  # descriptors that connections of others leave to a process
 LISTENERS = 2  # ZeroMQ sockets that a process of a job listens on, at most
@@ -36,7 +36,7 @@ EVENTS = (
 )
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Of one listening socket. counts_silent : who ends without having said anything has failed
     too; not where peers ask in this way whether a process lives.
     """
@@ -57,10 +57,12 @@ def room(n_listeners: int = 1) -> int:
     return max(min((soft - RESERVED) // n_listeners, MOST), FEWEST)
 
 
-def of_a_job() -> Limits:
+def of_a_job() -> ConnectionLimits:
     """For a process of a job: its peers may all be on one host, and are known by nothing else."""
     most = room(LISTENERS)
-    return Limits(connections=most, connections_per_address=most * 3 // 4, counts_silent=False)
+    return ConnectionLimits(
+        connections=most, connections_per_address=most * 3 // 4, counts_silent=False
+    )
 
 
 class Admission:
@@ -72,11 +74,11 @@ class Admission:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         socket: zmq.Socket[bytes],
-        limits: Limits,
-        audit: Audit | None = None,
+        limits: ConnectionLimits,
+        audit: AuditLog | None = None,
         where: str = "",
     ) -> None:
-        self.limits, self.audit, self.where = limits, audit or Audit(), where
+        self.limits, self.audit, self.where = limits, audit or AuditLog(), where
         self.n_cut = self.n_failed = 0
         self._socket = socket
         self._thread: threading.Thread | None = None
@@ -133,8 +135,8 @@ class Admission:
 
     def _listens(self, fd: int) -> None:
         limits = self.limits
-        self.blocked = Blocked(fd)
-        self.connections = Connections(
+        self.blocked = Blocklist(fd)
+        self.connections = AcceptedConnections(
             local_name(self.blocked.listener),
             limits.connections,
             limits.connections_per_address,

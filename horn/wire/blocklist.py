@@ -59,7 +59,7 @@ def _is_address(text: str) -> bool:
     return True
 
 
-class Blocked:
+class Blocklist:
     """Of one listening socket, whose descriptor may be closed meanwhile. Times are the caller's."""
 
     def __init__(self, fd: int) -> None:

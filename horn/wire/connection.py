@@ -15,7 +15,7 @@ from collections.abc import Callable
 import zmq
 
 from horn._kernels import sockets
-from horn.wire.probe import Answer, Knock
+from horn.wire.probe import Probe, ProbeResult
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def event_of(monitor: zmq.Socket[bytes]) -> int:
     return event
 
 
-class Way:
+class PeerConnection:
     """To the peer at ``endpoint``. ``dial`` makes the DEALER of its n-th connection, from 0.
 
     dealer, outlet, monitor : the present connection, what frames go by, what tells of it.
@@ -56,7 +56,7 @@ class Way:
         self.is_open = True  # at first ZeroMQ itself takes nothing before there is a connection
         self.lost = ""
         self._broke_s: float | None = None  # when, until it is mended
-        self._knock: Knock | None = None
+        self._knock: Probe | None = None
         self._knocked_s = 0.0
         self._retired: list[sockets.Socket] = []  # ZeroMQ may still read what they sent
         self._dial()
@@ -120,11 +120,11 @@ class Way:
     def _judge(self, now_s: float) -> None:
         if self._knock is not None:
             match self._knock.look(now_s):
-                case Answer.REFUSED:
+                case ProbeResult.REFUSED:
                     self._lose("its connection broke: killed, crashed or cut off")
-                case Answer.GREETED:
+                case ProbeResult.GREETED:
                     self._stop_knocking()
-                case Answer.NONE if now_s - self._knock.began_s > SILENCE_S:
+                case ProbeResult.NONE if now_s - self._knock.began_s > SILENCE_S:
                     self._lose(f"silent for {SILENCE_S:g} s: stopped or cut off")
         elif self._broke_s is not None and now_s - self._knocked_s > RETRY_S:
             self._start_knocking(now_s)  # it may end while its connection is made anew
@@ -137,7 +137,7 @@ class Way:
         self._stop_knocking()
 
     def _start_knocking(self, now_s: float) -> None:
-        self._knock, self._knocked_s = Knock(self.endpoint, now_s), now_s
+        self._knock, self._knocked_s = Probe(self.endpoint, now_s), now_s
 
     def _stop_knocking(self) -> None:
         if self._knock is not None:

@@ -60,7 +60,7 @@ class BadFrame(ProtocolError):
         return f"{self.where}: got {self.got}, expected {self.expected}"
 
 
-class Damaged(BadFrame):
+class DamagedFrame(BadFrame):
     """A frame is not as it was sent: parts, lengths or checksums do not fit."""
 
 
@@ -76,11 +76,11 @@ class OutOfSequence(BadFrame):
         return f"{self.where}: a frame was {self.fault}: got {self.got}, expected {self.expected}"
 
 
-class Refused(BadFrame):
+class HandshakeRefused(BadFrame):
     """Two ends do not belong together: other version, job, plan or key."""
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """What a frame is for, readable without its type."""
 
     CTL = 1
@@ -113,7 +113,7 @@ class Meta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     the last of the receiver's frames up to which the sender has all.
     """
 
-    kind: ClassVar[Kind] = Kind.CTL
+    kind: ClassVar[FrameKind] = FrameKind.CTL
     arrays: _Specs = ()
     ack: _Count = 0
 
@@ -145,23 +145,23 @@ class Welcome(Meta, frozen=True, omit_defaults=True, kw_only=True):
 class Refusal(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """The other end does not belong to me, and why."""
 
-    kind = Kind.ERR
+    kind = FrameKind.ERR
     where: _Word
     got: _Text
     expected: _Text
 
 
-class Plan(Meta, frozen=True, omit_defaults=True, kw_only=True):
+class ChannelPlan(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """The channels I know of: all must know the same. ``size`` is that of my shared memory."""
 
     digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
     size: _Count = 0
 
 
-class Block(Meta, frozen=True, omit_defaults=True, kw_only=True):
+class BlockData(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """The values of many neurons: all of a channel (``whole`` = 0), or bytes ``at`` .. of it."""
 
-    kind = Kind.DATA
+    kind = FrameKind.DATA
     at: _Count = 0
     whole: _Count = 0
 
@@ -170,14 +170,14 @@ class Arrived(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """I am at the barrier of the header's superstep."""
 
 
-class Credit(Meta, frozen=True, omit_defaults=True, kw_only=True):
+class Acknowledgement(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """I have used ``used`` bytes of yours in all, and have every frame up to ``seq``; what I have
     sent up to ``sent`` is before this on the same connection. ``again``: send what follows ``seq``
     once more. ``ask``: tell me the same. Between tasks it has no number, since a later one says
     all that an earlier one did.
     """
 
-    kind = Kind.ACK
+    kind = FrameKind.ACK
     used: _Count
     seq: _Count
     sent: _Count = 0
@@ -205,7 +205,7 @@ _Pieces = Annotated[tuple[_Small, ...], msgspec.Meta(max_length=MAX_BODIES)]
 WAITS = "waits"
 
 
-class Parameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
+class ParameterData(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """Learned numbers by piece: to a server what training begins with, from it what it has. They
     are the block of channel ``part`` that was posted just before, or, where servers last, in the
     message. ``clock`` and ``turn`` are those of the pull.
@@ -217,9 +217,9 @@ class Parameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
     turn: _Count = 0
 
 
-class Gradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
+class PushGradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """To a server: the group's push number ``clock``, from so many samples; the block of channel
-    ``part``, as for Parameters.
+    ``part``, as for ParameterData.
     """
 
     pieces: _Pieces
@@ -228,7 +228,7 @@ class Gradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
     part: _Small = 0
 
 
-class Wanted(Meta, frozen=True, omit_defaults=True, kw_only=True):
+class PullParameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """To a server: my group has pushed ``clock`` times and wants parameters. ``final``: last.
     ``turn`` counts the pulls of a group that may ask again, from 1.
     """
@@ -238,13 +238,13 @@ class Wanted(Meta, frozen=True, omit_defaults=True, kw_only=True):
     turn: _Count = 0
 
 
-class Left(Meta, frozen=True, omit_defaults=True, kw_only=True):
+class LeaveServers(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """To a server: my group pushes no more; or, ``is_thanks``, I have the last parameters."""
 
     is_thanks: bool = False
 
 
-class Ask(Meta, frozen=True, omit_defaults=True, kw_only=True):
+class EndOfEpoch(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """An epoch is over here: does training end? ``stop`` is what group 0 says."""
 
     epoch: _Count
@@ -258,11 +258,11 @@ class Verdict(Meta, frozen=True, omit_defaults=True, kw_only=True):
     stop: bool = False
 
 
-class Joined(Meta, frozen=True, omit_defaults=True, kw_only=True):
+class JoinServers(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """To a server that lasts: this task of my group is there, in the header's epoch."""
 
 
-class Welcomed(Meta, frozen=True, omit_defaults=True, kw_only=True):
+class ServersReady(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """From a server that lasts: all of your group are there, and every piece has ``clock`` pushes
     of yours at least; None if the server has none. ``is_new``: your group has not been there, and
     this is where it may begin.
@@ -272,7 +272,7 @@ class Welcomed(Meta, frozen=True, omit_defaults=True, kw_only=True):
     is_new: bool = False
 
 
-class Applied(Meta, frozen=True, omit_defaults=True, kw_only=True):
+class PushAcknowledged(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """From a server that lasts: bundle ``part`` of push ``clock`` need not be said again; without a
     clock that of what training begins with.
     """
@@ -281,19 +281,20 @@ class Applied(Meta, frozen=True, omit_defaults=True, kw_only=True):
     clock: _Count | None = None
 
 
-class Values(Meta, frozen=True, omit_defaults=True, kw_only=True):
+class MeanPart(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """A piece of the ``at``-th array of the ``number``-th mean that groups take."""
 
-    kind = Kind.DATA
+    kind = FrameKind.DATA
     number: _Count
     at: _Count = 0
 
 
 TYPES: dict[int, type[Meta]] = {
-    1: Hello, 2: Welcome, 3: Refusal, 4: Plan, 5: Bye,
-    16: Block, 17: Arrived, 18: Credit, 32: Note,
-    48: Parameters, 49: Gradients, 50: Wanted, 51: Left, 52: Ask, 53: Verdict, 54: Values,
-    55: Joined, 56: Welcomed, 57: Applied,
+    1: Hello, 2: Welcome, 3: Refusal, 4: ChannelPlan, 5: Bye,
+    16: BlockData, 17: Arrived, 18: Acknowledgement, 32: Note,
+    48: ParameterData, 49: PushGradients, 50: PullParameters, 51: LeaveServers,
+    52: EndOfEpoch, 53: Verdict, 54: MeanPart,
+    55: JoinServers, 56: ServersReady, 57: PushAcknowledged,
 }  # fmt: skip
 _TYPE = {cls: number for number, cls in TYPES.items()}
 _ENCODE = msgspec.msgpack.Encoder()
@@ -307,7 +308,7 @@ def _no_extension(code: int, data: memoryview) -> Any:
 _ANY = msgspec.msgpack.Decoder(ext_hook=_no_extension)
 
 
-class Message(msgspec.Struct, frozen=True):
+class WireMessage(msgspec.Struct, frozen=True):
     """One message. ``meta.arrays`` is filled in by ``encode``; ``seq`` counts from 1."""
 
     meta: Meta
@@ -337,7 +338,7 @@ def sum_of(bodies: Sequence[Buffer]) -> int:
     return found
 
 
-def encode(message: Message, body_sum: int | None = None, ack: int = 0) -> list[Buffer]:
+def encode(message: WireMessage, body_sum: int | None = None, ack: int = 0) -> list[Buffer]:
     """The parts of a message; bodies are views of its arrays, so do not write them until sent.
 
     ``body_sum``: of the bodies, if it is known. ``ack``: instead of the meta's.
@@ -380,32 +381,34 @@ def encode(message: Message, body_sum: int | None = None, ack: int = 0) -> list[
 NOTHING_KNOWN = Expected()
 
 
-def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> Message:
-    """The message of these parts; arrays are read-only views of them. Raises BadFrame, Damaged
+def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> WireMessage:
+    """The message of these parts; arrays are read-only views of them. Raises BadFrame, DamagedFrame
     where only the way here can have made it so."""
     n_bodies = len(parts) - 2
     if not 0 <= n_bodies <= MAX_BODIES:
-        raise Damaged("frame", f"{len(parts)} parts", f"2 to {MAX_BODIES + 2}")
+        raise DamagedFrame("frame", f"{len(parts)} parts", f"2 to {MAX_BODIES + 2}")
     head, packed = parts[0], parts[1]
     if len(head) != HEADER_BYTES:
-        raise Damaged("header", f"{len(head)} bytes", HEADER_BYTES)
+        raise DamagedFrame("header", f"{len(head)} bytes", HEADER_BYTES)
     (magic, minor, kind, number, flags, nbody, meta_len, body_len, epoch, seq, step, src, part,
      body_sum) = HEADER.unpack_from(head)  # fmt: skip
     if magic != MAGIC:
         if magic[:3] == MAGIC[:3]:
-            raise Refused("header: protocol version", f"major {magic[3]}", f"major {MAJOR}")
-        raise Damaged("header: magic", magic, MAGIC)
+            raise HandshakeRefused(
+                "header: protocol version", f"major {magic[3]}", f"major {MAJOR}"
+            )
+        raise DamagedFrame("header: magic", magic, MAGIC)
     guard = int.from_bytes(head[60:64], "little")
     if len(packed) <= META_BYTES and zlib.crc32(packed, zlib.crc32(head[:60])) != guard:
-        raise Damaged("header: checksum", f"{guard:#010x}", "that of header and meta")
+        raise DamagedFrame("header: checksum", f"{guard:#010x}", "that of header and meta")
     if meta_len != len(packed) or len(packed) > META_BYTES:
         wanted = f"{meta_len}, at most {META_BYTES}"
-        raise Damaged("meta", f"{len(packed)} bytes", wanted)
+        raise DamagedFrame("meta", f"{len(packed)} bytes", wanted)
     bodies = parts[2:]
     size = sum(len(body) for body in bodies)
     if nbody != n_bodies or body_len != size:
         wanted = f"{nbody} of {body_len}"
-        raise Damaged("bodies", f"{n_bodies} parts of {size} bytes", wanted)
+        raise DamagedFrame("bodies", f"{n_bodies} parts of {size} bytes", wanted)
     if size > expected.max_body:
         raise BadFrame("bodies", f"{size} bytes", f"at most {expected.max_body}")
     if expected.src is not None and src != expected.src:
@@ -418,7 +421,7 @@ def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> Messa
         found = sum_of(bodies)
         if found != body_sum:
             wanted = f"{body_sum:#018x}"
-            raise Damaged(f"bodies of task {src}: checksum", f"{found:#018x}", wanted)
+            raise DamagedFrame(f"bodies of task {src}: checksum", f"{found:#018x}", wanted)
     elif body_sum:
         raise BadFrame("header: body checksum", f"{body_sum:#010x}", "0, as its flag is off")
     cls = TYPES.get(number)
@@ -428,7 +431,7 @@ def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> Messa
         raise BadFrame(f"header: kind of {cls.__name__}", kind, int(cls.kind))
     meta = _decode_meta(number, bytes(packed), minor)
     arrays = _arrays(meta, bodies, bool(flags & FINITE))
-    return Message(meta, arrays, src, epoch, seq, step, part, flags)
+    return WireMessage(meta, arrays, src, epoch, seq, step, part, flags)
 
 
 def _decode_meta(number: int, packed: bytes, minor: int) -> Meta:
@@ -497,7 +500,7 @@ def _arrays(meta: Meta, bodies: Sequence[Buffer], needs_finite: bool) -> tuple[A
     return tuple(arrays)
 
 
-class Window:
+class ReceiveWindow:
     """Which frames of one (src, epoch) have come: everything to ``last``, some of the next 1,024.
 
     ``admit`` lets each sequence number in exactly once, in any order; it never grows.

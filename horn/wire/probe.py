@@ -19,7 +19,7 @@ ATTEMPT_S = 2.0  # a network that is whole again is not known to an attempt from
 GREETING = b"\xff"  # how ZMTP begins
 
 
-class Answer(enum.Enum):
+class ProbeResult(enum.Enum):
     """What came of it so far."""
 
     NONE = enum.auto()
@@ -27,7 +27,7 @@ class Answer(enum.Enum):
     GREETED = enum.auto()
 
 
-class Knock:
+class Probe:
     """Knocks at a ``tcp://`` or ``ipc://`` endpoint until there is an answer. Times are monotonic
     seconds.
     """
@@ -37,13 +37,13 @@ class Knock:
         self._socket: socket.socket | None = None
         self._tried_s = 0.0
 
-    def look(self, now_s: float) -> Answer:
+    def look(self, now_s: float) -> ProbeResult:
         """The answer, if there is one; call it now and then."""
         if self._socket is not None and now_s - self._tried_s > ATTEMPT_S:
             self.close()
         if self._socket is None:
             if now_s - self._tried_s < AGAIN_S:
-                return Answer.NONE
+                return ProbeResult.NONE
             self._tried_s = now_s
             try:
                 self._open()
@@ -71,23 +71,23 @@ class Knock:
         if code not in (0, errno.EINPROGRESS):
             raise OSError(code, os.strerror(code))
 
-    def _read(self) -> Answer:
+    def _read(self) -> ProbeResult:
         assert self._socket is not None
         try:
             data = self._socket.recv(1)  # also says what came of connecting
         except BlockingIOError:
-            return Answer.NONE
+            return ProbeResult.NONE
         except OSError as error:
             return self._failed(error.errno)
         self.close()
-        return Answer.GREETED if data == GREETING else Answer.NONE
+        return ProbeResult.GREETED if data == GREETING else ProbeResult.NONE
 
-    def _failed(self, code: int | None) -> Answer:
+    def _failed(self, code: int | None) -> ProbeResult:
         self.close()
         is_refused = code == errno.ECONNREFUSED or (
             code == errno.ENOENT and self.endpoint.startswith("ipc:")
         )
-        return Answer.REFUSED if is_refused else Answer.NONE
+        return ProbeResult.REFUSED if is_refused else ProbeResult.NONE
 
     def close(self) -> None:
         if self._socket is not None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import zmq
 from zmq.utils import z85
 
-from horn.security.audit import Audit
+from horn.security.audit import AuditLog
 
 ZAP_DOMAIN = b"horn"
 _ENDPOINT = "inproc://zeromq.zap.01"
@@ -26,11 +26,11 @@ def pair_of(seed: bytes) -> tuple[bytes, bytes]:
     return zmq.curve_public(secret), secret
 
 
-class Gate:
+class AllowedKeys:
     """The public keys (z85) that are let in, and whose they are. From any thread."""
 
-    def __init__(self, audit: Audit | None = None, where: str = "") -> None:
-        self.audit = audit or Audit()
+    def __init__(self, audit: AuditLog | None = None, where: str = "") -> None:
+        self.audit = audit or AuditLog()
         self.where = where  # what is knocked at, for the log
         self.n_refused = 0
         self.n_admitted = 0
@@ -61,12 +61,12 @@ class Gate:
         return [b"1.0", request, b"400", b"refused", b"", b""]
 
 
-class Zap:
+class ZapHandler:
     """The thread of a context. Started before the first server socket binds, ``close`` after the
     last is closed.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], gate: Gate) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], gate: AllowedKeys) -> None:
         self.gate = gate
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._socket = context.socket(zmq.REP)

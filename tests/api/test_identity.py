@@ -24,7 +24,7 @@ from horn.errors import CheckpointError
 from horn.training.digest import digest
 from horn.training.identity import (
     LEFT_OUT,
-    Describer,
+    JobDescriber,
     check_same,
     differences,
     identity,
@@ -193,7 +193,7 @@ def test_every_field_of_every_description_counts(name):
 
 
 def described(job):
-    return json.loads(json.dumps(Describer().describe(job)))
+    return json.loads(json.dumps(JobDescriber().describe(job)))
 
 
 def with_words(found):

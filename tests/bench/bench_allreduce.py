@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.transport import Channel, Place, Transport, open_transport
+from horn.transport import Channel, Identity, Transport, open_transport
 
 SCHEMES = {"shm": "shm://", "tcp": "tcp://127.0.0.1:0"}
 SIZES = {"4 KB": 4096, "400 KB": 409_600, "4 MB": 4_194_304, "48 MB": 50_331_648}
@@ -129,7 +129,7 @@ def measure(task: int, rounds: int, store: str, pipe: Any) -> dict[str, list[flo
     opened: dict[str, Transport] = {}
     cases: dict[tuple[str, str], Pieces] = {}
     for scheme, url in SCHEMES.items():
-        t = opened[scheme] = open_transport(url, Place(task, 2, "bench"))
+        t = opened[scheme] = open_transport(url, Identity(task, 2, "bench"))
         pipe.send(t.endpoint)
         t.connect(pipe.recv(), TIMEOUT_S)
         channels: list[Channel] = []

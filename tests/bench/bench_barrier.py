@@ -29,8 +29,8 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 import zk
-from horn.coordination.barrier import RegionBarrier
-from horn.coordination.session import Coordinator
+from horn.coordination.barrier import GroupBarrier
+from horn.coordination.session import Session
 from tests.apache import ApacheServer, is_available
 
 METHODS = ("crossing", "strict", "kazoo")
@@ -63,8 +63,8 @@ def member(hosts: str, root: str, me: int, n: int, block: int, shared: Any, queu
     client = KazooClient(hosts, timeout=30, handler=BoundedHandler())
     client.start(TIMEOUT_S)
     seconds: dict[str, list[float]] = {method: [] for method in METHODS}
-    with Coordinator(hosts, session_s=30, root=root, timeout_s=TIMEOUT_S) as coord:
-        barrier = RegionBarrier(coord, f"{root}/barrier", name, names)
+    with Session(hosts, session_s=30, root=root, timeout_s=TIMEOUT_S) as coord:
+        barrier = GroupBarrier(coord, f"{root}/barrier", name, names)
         generation = round_ = 0
 
         def arrive() -> None:

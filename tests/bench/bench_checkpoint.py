@@ -24,8 +24,15 @@ import numpy as np
 import horn
 from horn.backends import Setup, make
 from horn.checkpoint import Checkpoints
-from horn.training.checkpointing import Alone, Plan, choose, identity, part_name, restore
-from horn.training.loop import Loop
+from horn.training.checkpointing import (
+    CheckpointSchedule,
+    LocalCheckpoints,
+    choose,
+    identity,
+    part_name,
+    restore,
+)
+from horn.training.loop import TrainingLoop
 from horn.training.progress import Progress
 
 SIZES = (2500, 2000, 1500, 1000, 500)
@@ -45,7 +52,7 @@ def job() -> horn.Job:
     return horn.Job(net, data, horn.SGD(0.01, momentum=0.9), batch_size=100, epochs=1000)
 
 
-class Timed(Alone):
+class Timed(LocalCheckpoints):
     """Notes when each step ended; saves when the last checkpoint was some ordinary steps ago."""
 
     def __init__(self, *given: Any) -> None:
@@ -81,8 +88,8 @@ def engine_of(given: horn.Job) -> Any:
 def measure(folder: Path) -> dict[str, Any]:
     given = job()
     mine = identity(given, "allreduce")
-    saver = Timed(Plan(folder), mine, 0, threading.Event())
-    loop = Loop(given, engine_of(given), Progress(), time.perf_counter(), at_boundary=saver)
+    saver = Timed(CheckpointSchedule(folder), mine, 0, threading.Event())
+    loop = TrainingLoop(given, engine_of(given), Progress(), time.perf_counter(), at_boundary=saver)
     saver.loop = loop
     loop.run()
     saver.close()
@@ -92,7 +99,7 @@ def measure(folder: Path) -> dict[str, Any]:
         busy[first - 1 : last - 1] = True
     ordinary = float(np.median(steps[~busy]))
     costs = [float((steps[a - 1 : b - 1] - ordinary).sum()) for a, b, _ in saver.saves]
-    fresh = Loop(given, engine_of(given), Progress(), time.perf_counter())
+    fresh = TrainingLoop(given, engine_of(given), Progress(), time.perf_counter())
     before, cpu = time.perf_counter(), time.process_time()
     opened = choose(Checkpoints(folder), True, given, mine)
     assert opened is not None

@@ -31,7 +31,7 @@ from horn.strategies import Topology
 from horn.strategies._seat import Seat
 from horn.strategies.parallel_dropout import ParallelDropout
 from horn.strategies.sub_models.engine import SubModels
-from horn.transport import Place, open_transport
+from horn.transport import Identity, open_transport
 from tests.bench.contenders import dataset
 
 SIZES = "784-2048-2048-10"
@@ -58,7 +58,7 @@ def whole(job: Job, batch: int, threads: int) -> Any:
 
 
 def parallel(job: Job, n_sub_models: int, threads: int) -> SubModels:
-    transport = open_transport("inproc://", Place(0, 1, "bench"))
+    transport = open_transport("inproc://", Identity(0, 1, "bench"))
     transport.connect([transport.endpoint], 10)
     seat = Seat(job, Topology(), 0, Placement.default(job.network), Group(transport),
                 threads=threads)  # fmt: skip

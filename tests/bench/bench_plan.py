@@ -35,7 +35,7 @@ from horn.compiler.share import Share
 from horn.planner import calibration, plan
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
-from horn.transport import Place, open_transport
+from horn.transport import Identity, open_transport
 
 TIMEOUT_S = 120.0
 WITHIN, OF_BEST = 0.25, 0.10
@@ -272,7 +272,7 @@ def initial(described: horn.Job, placement: Placement, task: int, n_tasks: int) 
 
 def worker(task: int, n_tasks: int, group_name: str, pipe: Any) -> None:
     """Makes engines and runs steps, as it is told."""
-    transport = open_transport("shm://", Place(task, n_tasks, group_name))
+    transport = open_transport("shm://", Identity(task, n_tasks, group_name))
     pipe.send(transport.endpoint)
     transport.connect(pipe.recv(), TIMEOUT_S)
     group = Group(transport, timeout_s=TIMEOUT_S)

@@ -23,7 +23,7 @@ import numpy as np
 
 import horn
 import zk
-from horn.executor.launch import Settings, launch
+from horn.executor.launch import LaunchSettings, launch
 from horn.planner.plan import choose
 from horn.process.job_spec import draft
 from horn.strategies.allreduce import AllReduce
@@ -92,7 +92,7 @@ def start(groups: int, tasks: int) -> Started:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with zk.EmbeddedServer(tick_ms=1000) as server:
         count, begun = Count(), time.perf_counter()
-        settings = Settings(tasks, n_groups=groups, hosts=server.hosts)
+        settings = LaunchSettings(tasks, n_groups=groups, hosts=server.hosts)
         strategy = AllReduce() if groups > 1 else None
         outcome = launch(given, draft(given, strategy), lambda: placement, settings, count, begun)
         seconds = time.perf_counter() - begun

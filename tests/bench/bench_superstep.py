@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.transport import Channel, Place, open_transport
+from horn.transport import Channel, Identity, open_transport
 
 SCHEMES = {"shm": "shm://", "ipc": "ipc://", "tcp": "tcp://127.0.0.1:0"}
 SIZES = {"4 KB": 4096, "400 KB": 409_600, "4 MB": 4_194_304}
@@ -73,7 +73,7 @@ def measure(task: int, n_tasks: int, rounds: int, store: str, pipe: Any) -> dict
                        for t in parts] for name, size in SIZES.items()}  # fmt: skip
     opened = {}
     for scheme, url in SCHEMES.items():
-        opened[scheme] = open_transport(url, Place(task, n_tasks, "bench"))
+        opened[scheme] = open_transport(url, Identity(task, n_tasks, "bench"))
         pipe.send(opened[scheme].endpoint)
         opened[scheme].connect(pipe.recv(), TIMEOUT_S)
     step = 0

@@ -17,7 +17,7 @@ from horn.compiler.placement import Placement
 from horn.data import Dataset
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
-from horn.transport import Place, open_transport
+from horn.transport import Identity, open_transport
 
 N_SAMPLES = 2000
 TIMEOUT_S = 120.0
@@ -68,7 +68,7 @@ def horn_side(pipe: Any, rank: int, n_ranks: int, job: str, sizes: str, batch: i
     if n_ranks == 1:
         engine: Any = make("kernels", setup)
     else:
-        transport = open_transport("shm://", Place(rank, n_ranks, job))
+        transport = open_transport("shm://", Identity(rank, n_ranks, job))
         pipe.send(transport.endpoint)
         transport.connect(pipe.recv(), TIMEOUT_S)
         group = Group(transport, timeout_s=TIMEOUT_S)

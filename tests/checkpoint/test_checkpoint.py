@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from horn.checkpoint import Checkpoints, Piece, write_part
+from horn.checkpoint import ArrayPiece, Checkpoints, write_part
 from horn.checkpoint import disk as disk_module
 from horn.checkpoint.places import axis, cross, meet
 from horn.errors import CheckpointError, Conflict, Fenced, HornError
@@ -28,7 +28,7 @@ FACTS = {"network": "abc", "best": float("inf"), "rate": 0.1, "history": [1, 2.5
 
 
 def pieces(rng, rows=slice(0, 4), columns=slice(0, 3)):
-    return [Piece("parameter", "layer1.weight", rng.standard_normal((4, 3)), (rows, columns))]
+    return [ArrayPiece("parameter", "layer1.weight", rng.standard_normal((4, 3)), (rows, columns))]
 
 
 def save(folder, iteration, parts=None, epoch=0, facts=FACTS, keep=3):
@@ -36,8 +36,8 @@ def save(folder, iteration, parts=None, epoch=0, facts=FACTS, keep=3):
     if parts is None:
         whole = np.arange(18.0).reshape(6, 3) + iteration
         parts = {
-            f"rank-{k}": [Piece("parameter", "w", whole[3 * k :][:3], (slice(3 * k, 3 * k + 3),) * 1
-                                + (slice(0, 3),))]
+            f"rank-{k}": [ArrayPiece("parameter", "w", whole[3 * k :][:3],
+                                     (slice(3 * k, 3 * k + 3), slice(0, 3)))]
             for k in range(2)
         }  # fmt: skip
     checkpoints = Checkpoints(folder, keep)
@@ -61,7 +61,7 @@ def test_what_is_written_comes_back(tmp_path, rng):
         "nan": np.array([np.nan, -0.0, np.inf]),
     }
     given = [
-        Piece("parameter", name, a, tuple(slice(0, n) for n in a.shape))
+        ArrayPiece("parameter", name, a, tuple(slice(0, n) for n in a.shape))
         for name, a in arrays.items()
     ]
     path = save(tmp_path / "job", 12, {"rank-0": given})
@@ -80,7 +80,10 @@ def test_what_is_written_comes_back(tmp_path, rng):
 def test_a_part_is_a_safetensors_file_with_a_true_sha256(tmp_path, rng):
     a, b = rng.standard_normal((300, 5000)), rng.integers(0, 9, 5).astype(np.uint8)  # 12 MB: chunks
     indices = np.array([4, 0, 2, 9, 7])
-    given = [Piece("state", "b", b, (indices,)), Piece("state", "a", a.T, (slice(None),) * 2)]
+    given = [
+        ArrayPiece("state", "b", b, (indices,)),
+        ArrayPiece("state", "a", a.T, (slice(None),) * 2),
+    ]
     written = write_part(tmp_path, "rank-3", given, {})
     path = tmp_path / "rank-3.safetensors"
     found = load_file(path)
@@ -102,9 +105,9 @@ def test_parts_are_cut_to_another_division(tmp_path, rng):
     whole = rng.standard_normal((10, 6))
     odd, even = np.arange(1, 10, 2), slice(0, 10, 2)
     parts = {
-        "rank-0": [Piece("parameter", "w", whole[odd], (odd, slice(0, 6)))],
-        "rank-1": [Piece("parameter", "w", whole[even, :2], (even, slice(0, 2)))],
-        "rank-2": [Piece("parameter", "w", whole[even, 2:], (even, slice(2, 6)))],
+        "rank-0": [ArrayPiece("parameter", "w", whole[odd], (odd, slice(0, 6)))],
+        "rank-1": [ArrayPiece("parameter", "w", whole[even, :2], (even, slice(0, 2)))],
+        "rank-2": [ArrayPiece("parameter", "w", whole[even, 2:], (even, slice(2, 6)))],
     }
     save(tmp_path, 1, parts)
     opened = Checkpoints(tmp_path).latest()
@@ -284,7 +287,7 @@ def test_facts_that_would_not_read_back_are_refused(tmp_path, facts, said):
 def test_places_that_do_not_fit_are_refused_when_they_are_written(tmp_path, rng, places, said):
     with pytest.raises(CheckpointError, match=said):
         write_part(tmp_path, "rank-0", pieces(rng, *places), {}) if len(places) == 2 else (
-            write_part(tmp_path, "rank-0", [Piece("p", "w", np.ones((4, 3)), places)], {})
+            write_part(tmp_path, "rank-0", [ArrayPiece("p", "w", np.ones((4, 3)), places)], {})
         )
     assert list(tmp_path.iterdir()) == []
 
@@ -411,7 +414,7 @@ def test_any_division_is_read_by_any_other(given, dtype):
     whole = (np.arange(math.prod(shape)) * 7 % 31).astype(dtype).reshape(shape)
     with tempfile.TemporaryDirectory() as folder:
         parts = {
-            f"rank-{k}": [Piece("state", "w", whole[cross(places)], places)]
+            f"rank-{k}": [ArrayPiece("state", "w", whole[cross(places)], places)]
             for k, places in enumerate(written)
         }
         with monkeypatched(disk_module, "os", Unsynced()):
@@ -443,7 +446,7 @@ def test_no_second_copy_is_made_of_what_is_written(tmp_path, view):
     places = tuple(slice(0, n) for n in array.shape)
     tracemalloc.start()
     try:
-        write_part(tmp_path, "rank-0", [Piece("parameter", "w", array, places)], {})
+        write_part(tmp_path, "rank-0", [ArrayPiece("parameter", "w", array, places)], {})
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -452,7 +455,7 @@ def test_no_second_copy_is_made_of_what_is_written(tmp_path, view):
 
 def test_a_whole_checkpoint_is_not_read_into_memory(tmp_path):
     whole = np.ones((2000, 1500))  # 24 MB
-    save(tmp_path, 1, {"rank-0": [Piece("parameter", "w", whole, (slice(None),) * 2)]})
+    save(tmp_path, 1, {"rank-0": [ArrayPiece("parameter", "w", whole, (slice(None),) * 2)]})
     tracemalloc.start()
     try:
         opened = Checkpoints(tmp_path).latest()

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from horn.cli._remote import Watch
+from horn.cli._remote import JobWatcher
 from horn.cli.logs import _Reader
 from horn.cli.up import first_node, slurm
 from horn.cluster.client import Cluster
 from horn.cluster.resume import saved
 from horn.cluster.store import MARK
-from horn.coordination.jobs import State
+from horn.coordination.jobs import JobState
 from tests.cli.conftest import Result
 from tests.cluster.agents import FOREVER, ROOT, Agents, agents, alive, own_port
 from tests.cluster.helpers import end_session
@@ -177,7 +177,7 @@ def test_resume_goes_on_from_the_checkpoint_that_it_is_told(cluster: Agents, run
         done = run("resume", job, "--from", "best")
         assert done.code == 4 and f"job {job} keeps no best model" in done.err
         assert run("resume", job, "--from", "first").code == 2
-        assert client.jobs.state(job) is State.STOPPED, "what is refused changes nothing"
+        assert client.jobs.state(job) is JobState.STOPPED, "what is refused changes nothing"
         done = run("resume", job, "--from", str(earlier))
         assert done.code == 0 and f"goes on from iteration {earlier:,}." in done.err
         cluster.wait(lambda: client.status(job).record.checkpoint > earlier)
@@ -194,7 +194,7 @@ def test_resume_goes_on_from_the_checkpoint_that_it_is_told(cluster: Agents, run
             (folder / "MANIFEST.json").write_text("{}")
         assert run("resume", job, "--from", str(chosen)).code == 0
         status = cluster.wait_ended(client, job)
-        assert status.state is State.FAILED
+        assert status.state is JobState.FAILED
         assert any(folder.name in status.result["cause"] for folder in folders), status.result
     assert last > earlier
 
@@ -228,7 +228,7 @@ def test_resume_refuses_data_that_changed_unless_that_is_meant(
         np.save(table, np.random.default_rng(1).standard_normal((40, 2)))
         assert run("resume", job).code == 0
         status = cluster.wait_ended(client, job)
-        assert status.state is State.FAILED and status.result["code"] == 2
+        assert status.state is JobState.FAILED and status.result["code"] == 2
         assert "is of another job: its data.x is float64 (40, 2)" in status.result["cause"]
         assert "--changed" in status.result["cause"] and status.record.n_restarts == 0
         before = status.record.checkpoint
@@ -318,7 +318,7 @@ def test_who_follows_logs_goes_on_in_a_new_session(
 def test_who_is_attached_goes_on_in_a_new_session(
     cluster: Agents, run: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    sessions = sessions_of(monkeypatch, Watch, "look")
+    sessions = sessions_of(monkeypatch, JobWatcher, "look")
     done = run("submit", "job.py")
     assert done.code == 0 and done.files == {"job.horn"}, done.err + cluster.said()
     assert done.err.count("Epoch 3/3") == 1 and len(set(sessions)) == 2
@@ -375,9 +375,9 @@ def test_ctrl_c_detaches_and_the_job_goes_on(cluster: Agents, run: Run, folder: 
         _, err = process.communicate(timeout=60)
         assert process.returncode == 130
         assert f"Detached; the job goes on. horn logs -f {job} · horn stop {job}" in err
-        assert client.jobs.state(job) is State.RUNNING
+        assert client.jobs.state(job) is JobState.RUNNING
         client.stop(job, now=True)
-        assert cluster.wait_ended(client, job).state is State.STOPPED
+        assert cluster.wait_ended(client, job).state is JobState.STOPPED
 
 
 def test_a_client_that_is_killed_changes_nothing(cluster: Agents):
@@ -389,7 +389,7 @@ def test_a_client_that_is_killed_changes_nothing(cluster: Agents):
         process.kill()
         process.communicate(timeout=60)
         cluster.let_go()
-        assert cluster.wait_ended(client, job).state is State.SUCCEEDED, cluster.said()
+        assert cluster.wait_ended(client, job).state is JobState.SUCCEEDED, cluster.said()
 
 
 def test_a_client_that_is_stopped_by_another_ends_with_5(cluster: Agents, folder: Path):

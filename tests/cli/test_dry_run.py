@@ -86,6 +86,7 @@ def test_assume_is_for_a_plan(run: Any) -> None:
     done = run("submit", "job.py", "--assume", "tasks=2")
     assert done.code == 2 and "--dry-run" in done.err
 
+
 # --- what is said before a start
 
 

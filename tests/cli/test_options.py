@@ -19,7 +19,7 @@ import pytest
 import horn
 from horn.cli import _cluster
 from horn.cluster import job_runner
-from horn.cluster.master import Seat
+from horn.cluster.master import Allocation
 from horn.cluster.runner_protocol import Assignment
 from horn.errors import JobError
 from horn.security.keys import generate
@@ -147,12 +147,12 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
     def found(submission: Any) -> dict[str, Any]:
         given = Assignment(
-            job="job-1", epoch=0, host="a", seats={"a": Seat(0, "127.0.0.1", (0,))},
+            job="job-1", epoch=0, host="a", seats={"a": Allocation(0, "127.0.0.1", (0,))},
             work=str(tmp_path), keep=str(tmp_path / "kept"), logs=str(tmp_path),
             submission=msgspec.to_builtins(submission), zookeeper="zk1:2181", can_save=True,
             threads=2,
         )  # fmt: skip
-        boss = job_runner.Foreman(None, given)  # type: ignore[arg-type]
+        boss = job_runner.JobRunner(None, given)  # type: ignore[arg-type]
         threads = int(boss.submission.options.get("threads") or given.threads)
         boss._conduct(types.SimpleNamespace(threads=threads), *boss._load())  # type: ignore[arg-type]
         return told[-1]

@@ -16,10 +16,10 @@ from typing import Any
 import horn
 import zk
 from horn.cluster import packing
-from horn.cluster.client import Cluster, Status
+from horn.cluster.client import Cluster, JobStatus
 from horn.cluster.submission import Submission
 from horn.cluster.versions import versions
-from horn.coordination.jobs import ENDED, State
+from horn.coordination.jobs import ENDED, JobState
 from horn.security.keys import Key, generate
 
 ROOT = Path(horn.__file__).parents[1]
@@ -142,21 +142,21 @@ class Agents:
             time.sleep(0.03)
         return value
 
-    def wait_ended(self, cluster: Cluster, job: str) -> Status:
+    def wait_ended(self, cluster: Cluster, job: str) -> JobStatus:
         self.wait(lambda: cluster.jobs.state(job) in ENDED)
         return cluster.status(job)
 
-    def wait_running(self, cluster: Cluster, job: str, iteration: int = 1) -> Status:
+    def wait_running(self, cluster: Cluster, job: str, iteration: int = 1) -> JobStatus:
         """Until its tasks have come so far."""
 
-        def there() -> Status | None:
+        def there() -> JobStatus | None:
             status = cluster.status(job)
             assert status.state not in ENDED, (status, self.said())
             so_far = int(status.progress.get("iteration", 0))
-            is_there = status.state is State.RUNNING and so_far >= iteration
+            is_there = status.state is JobState.RUNNING and so_far >= iteration
             return status if is_there else None
 
-        found: Status = self.wait(there)
+        found: JobStatus = self.wait(there)
         return found
 
     def said(self) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 import zk
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from tests.apache import ApacheEnsemble, ApacheServer, is_available
 
 java = [
@@ -68,7 +68,7 @@ def embedded(servers: Callable[[str], Server]) -> Zookeeper:
     return Zookeeper("embedded", servers("embedded").hosts, f"/test-{next(_roots)}")
 
 
-Connect = Callable[..., Coordinator]
+Connect = Callable[..., Session]
 
 
 @pytest.fixture
@@ -83,12 +83,12 @@ def connect_embedded(embedded: Zookeeper) -> Iterator[Connect]:
 
 
 def _connect(zookeeper: Zookeeper) -> Iterator[Connect]:
-    opened: list[Coordinator] = []
+    opened: list[Session] = []
 
-    def connect(hosts: str = "", **settings: object) -> Coordinator:
+    def connect(hosts: str = "", **settings: object) -> Session:
         # The longest session, unless its end is what is tested: the machine may stand still.
         settings = {"root": zookeeper.root, "session_s": 12.0, "timeout_s": 20.0} | settings
-        coord = Coordinator(hosts or zookeeper.hosts, **settings)  # type: ignore[arg-type]
+        coord = Session(hosts or zookeeper.hosts, **settings)  # type: ignore[arg-type]
         opened.append(coord)
         coord.sync(zookeeper.root)  # of an ensemble, this server may be behind the others
         return coord

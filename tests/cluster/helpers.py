@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
 
-from horn.coordination.barrier import RegionBarrier
+from horn.coordination.barrier import GroupBarrier
 from horn.coordination.membership import Membership
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 
 DEADLINE_S = 30.0
 
@@ -57,7 +57,7 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = DEADLINE_S) -> A
     return value
 
 
-def wait_arrived(coord: Coordinator, folder: str, generation: int, name: str) -> None:
+def wait_arrived(coord: Session, folder: str, generation: int, name: str) -> None:
     """Until ``name``'s mark is in the generation, whatever the region."""
 
     def is_there() -> bool:
@@ -117,10 +117,10 @@ class Member:
 def _member(
     pipe: Connection, hosts: str, root: str, name: str, names: list[str], session_s: float
 ) -> None:
-    with Coordinator(hosts, root=root, session_s=session_s, timeout_s=20) as coord:
+    with Session(hosts, root=root, session_s=session_s, timeout_s=20) as coord:
         membership = Membership(coord, f"{root}/members")
         membership.join(name, f"tcp://127.0.0.1:{os.getpid()}")
-        barrier = RegionBarrier(coord, f"{root}/barrier", name, names, membership=membership)
+        barrier = GroupBarrier(coord, f"{root}/barrier", name, names, membership=membership)
         pipe.send("ready")
         while True:
             order, *args = pipe.recv()
@@ -148,7 +148,7 @@ def members(
             member.stop()
 
 
-def end_session(coord: Coordinator) -> None:
+def end_session(coord: Session) -> None:
     """Close the session on the server over another connection: its client sees it expire. The
     client comes back at once and may take the session along: then it is taken from it again.
     """

@@ -8,12 +8,12 @@ import pytest
 from kazoo.exceptions import NoAuthError
 
 from horn import errors
-from horn.coordination.barrier import RegionBarrier
-from horn.coordination.jobs import Jobs, State
+from horn.coordination.barrier import GroupBarrier
+from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.membership import Membership
 from horn.coordination.paths import Paths
 from horn.coordination.records import Check, Create, Delete, Put
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from horn.security.keys import Key
 from tests.cluster.conftest import Connect, Zookeeper
 from tests.cluster.helpers import Call
@@ -30,7 +30,7 @@ class Tree:
     """
 
     def __init__(self, connect: Connect) -> None:
-        self.cluster: Coordinator = connect(credential=KEY.zookeeper())
+        self.cluster: Session = connect(credential=KEY.zookeeper())
         self.at: Paths = self.cluster.paths
         jobs = Jobs(self.cluster)
         for job in (OURS, THEIRS):
@@ -42,7 +42,7 @@ class Tree:
         with connect(credential=KEY.zookeeper_of(THEIRS)) as other:
             other.ensure(f"{at.members(THEIRS, 0)}/0")
         self.cluster.sync(at.root)
-        self.task: Coordinator = connect(credential=KEY.zookeeper_of(OURS))
+        self.task: Session = connect(credential=KEY.zookeeper_of(OURS))
 
     def forbidden(self) -> list[str]:
         """Nodes that are there and none of the job's tasks' business."""
@@ -66,7 +66,7 @@ def tree(connect: Connect) -> Tree:
     return Tree(connect)
 
 
-def let_in(coord: Coordinator, path: str) -> None:
+def let_in(coord: Session, path: str) -> None:
     """What horn itself never asks for."""
     try:
         coord._client.set_acls(path, coord._acl)
@@ -74,7 +74,7 @@ def let_in(coord: Coordinator, path: str) -> None:
         raise errors.AccessDenied(coord.hosts, path, "refused") from None
 
 
-ACTS: dict[str, Callable[[Coordinator, str], object]] = {
+ACTS: dict[str, Callable[[Session, str], object]] = {
     "read": lambda coord, path: coord.get(path),
     "list": lambda coord, path: coord.children(path),
     "write": lambda coord, path: coord.set(path, b"evil"),
@@ -124,7 +124,7 @@ def test_a_watch_tells_nothing_of_others(tree: Tree):
         for path in tree.forbidden():
             with pytest.raises(errors.AccessDenied):
                 tree.task._ask(request, path, timeout_s=20.0, watch=told.append)
-    tree.cluster.set(tree.at.state(THEIRS), State.RUNNING.value.encode())
+    tree.cluster.set(tree.at.state(THEIRS), JobState.RUNNING.value.encode())
     tree.cluster.sync(tree.at.root)
     tree.task.sync(tree.at.groups(OURS))
     assert told == []
@@ -140,7 +140,7 @@ def test_tasks_meet_and_the_cluster_clears_up_after_them(tree: Tree, connect: Co
     for number, (coord, membership) in enumerate(zip(coords, members, strict=True)):
         membership.join(str(number), f"tcp://127.0.0.1:{number}")
         barriers.append(
-            RegionBarrier(
+            GroupBarrier(
                 coord, at.barrier(OURS, 0), str(number), "01", epoch=3, membership=membership
             )
         )
@@ -164,7 +164,7 @@ def test_tasks_meet_and_the_cluster_clears_up_after_them(tree: Tree, connect: Co
     for membership in (*members, servers, crews):
         membership.close()
     jobs = Jobs(cluster)
-    jobs.change(OURS, State.PENDING, State.FAILED)
+    jobs.change(OURS, JobState.PENDING, JobState.FAILED)
     jobs.remove(OURS)
     assert cluster.children(at.jobs()) == [THEIRS]
 

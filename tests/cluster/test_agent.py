@@ -13,13 +13,13 @@ import pytest
 import zk
 from horn.cluster import job_controller
 from horn.cluster.agent import Agent
-from horn.cluster.capacity import Offer
+from horn.cluster.capacity import HostCapacity
 from horn.cluster.client import Cluster
 from horn.cluster.resume import resume
-from horn.cluster.scheduler import Need
-from horn.coordination.jobs import ENDED, State
+from horn.cluster.scheduler import ResourceRequest
+from horn.coordination.jobs import ENDED, JobState
 from horn.coordination.membership import Membership
-from horn.coordination.records import Node
+from horn.coordination.records import Znode
 from horn.errors import AccessDenied, JobError
 from tests.cluster.agents import FOREVER, Agents, alive, own_port
 
@@ -44,7 +44,7 @@ def test_a_job_runs_on_one_worker_and_leaves_its_model_and_logs(
     cluster_of.start("a")
     job = cluster_of.submit(client, tasks=2)
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.result["iterations"] == 120 and status.result["host"] == "a"
     files = client.files(job)["a"]
     assert {"g0.t0", "g0.t1", "a", "progress.jsonl", "model.horn"} == set(files)
@@ -59,12 +59,12 @@ def test_groups_on_two_workers_give_the_answer_of_one(
     cluster_of.start("a", "b")
     job = cluster_of.submit(client, groups=2, tasks=2)
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     cluster_of.stop()
     cluster_of.start("c", slots=4)
     cluster_of.wait_known(client)
     other = cluster_of.submit(client, groups=2, tasks=2)
-    assert cluster_of.wait_ended(client, other).state is State.SUCCEEDED
+    assert cluster_of.wait_ended(client, other).state is JobState.SUCCEEDED
     alone = weights(client, other, tmp_path)
     cluster_of.start("a", "b")
     cluster_of.wait_known(client)
@@ -78,7 +78,7 @@ def test_an_error_in_the_users_file_is_the_cause_and_is_not_repeated(
     cluster_of.start("a")
     job = cluster_of.submit(client, target=tmp_path / "bad.py")
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.FAILED and status.record.epoch == 1
+    assert status.state is JobState.FAILED and status.record.epoch == 1
     assert "bad.py:2  return nonsense\nNameError" in status.result["cause"]
 
 
@@ -87,14 +87,14 @@ def test_the_death_of_a_task_costs_an_attempt_and_the_model_is_the_same(
 ):
     cluster_of.start("a")
     calm = cluster_of.submit(client, "--epochs", "120", tasks=2)
-    assert cluster_of.wait_ended(client, calm).state is State.SUCCEEDED
+    assert cluster_of.wait_ended(client, calm).state is JobState.SUCCEEDED
     held = cluster_of.held(150)
     job = cluster_of.submit(client, "--epochs", "120", *held, tasks=2, checkpoint_every=100)
     cluster_of.wait_running(client, job, 150)
     os.kill(cluster_of.tasks("a")[0], signal.SIGKILL)
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.epoch == 2 and status.record.n_restarts == 1
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
 
@@ -116,7 +116,7 @@ def test_a_job_whose_tasks_always_die_fails_with_the_first_cause(
         cluster_of.wait(is_there)
         os.kill(cluster_of.tasks("a")[1], signal.SIGKILL)
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.FAILED and status.record.epoch == 3
+    assert status.state is JobState.FAILED and status.record.epoch == 3
     assert "killed by SIGKILL" in status.result["cause"]
     assert "failed 3 times" in status.result["cause"]
 
@@ -126,17 +126,17 @@ def test_stop_saves_and_resume_goes_on_to_the_same_model(
 ):
     cluster_of.start("a")
     calm = cluster_of.submit(client, "--epochs", "150", tasks=2)
-    assert cluster_of.wait_ended(client, calm).state is State.SUCCEEDED
+    assert cluster_of.wait_ended(client, calm).state is JobState.SUCCEEDED
     job = cluster_of.submit(client, "--epochs", "150", *cluster_of.held(40), tasks=2)
     cluster_of.wait_running(client, job, 40)
     client.stop(job, now=False)
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.STOPPED and status.record.checkpoint > 0, cluster_of.said()
+    assert status.state is JobState.STOPPED and status.record.checkpoint > 0, cluster_of.said()
     assert not cluster_of.tasks("a")
     cluster_of.let_go()
     resume(client, job)
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
 
 
@@ -146,7 +146,7 @@ def test_stop_now_ends_a_job_at_once_and_rm_forgets_it(cluster_of: Agents, clien
     cluster_of.wait_running(client, job)
     tasks = cluster_of.tasks("a")
     client.stop(job, now=True)
-    assert cluster_of.wait_ended(client, job).state is State.STOPPED
+    assert cluster_of.wait_ended(client, job).state is JobState.STOPPED
     assert not alive(tasks)
     client.remove(job)
     assert client.coord.children(client.paths.jobs()) == []
@@ -170,7 +170,7 @@ def test_a_job_outlives_the_agent_that_was_killed_and_comes_to_the_same_model(
     cluster_of.session_s = 2.0
     cluster_of.start("a", shared=True)
     calm = cluster_of.submit(client, "--epochs", "150", tasks=2)
-    assert cluster_of.wait_ended(client, calm).state is State.SUCCEEDED
+    assert cluster_of.wait_ended(client, calm).state is JobState.SUCCEEDED
     held = cluster_of.held(60)
     job = cluster_of.submit(client, "--epochs", "150", *held, tasks=2, checkpoint_every=100)
     cluster_of.start("b", shared=True)
@@ -178,7 +178,7 @@ def test_a_job_outlives_the_agent_that_was_killed_and_comes_to_the_same_model(
     cluster_of.kill("a")
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.result["host"] == "b"
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
 
@@ -195,7 +195,7 @@ def test_an_agent_that_is_started_again_takes_its_place_at_once(
     cluster_of.let_go()
     cluster_of.start("a")
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.n_restarts >= 1
 
 
@@ -209,7 +209,7 @@ def test_an_agent_that_is_told_to_leave_hands_its_jobs_over(cluster_of: Agents, 
     assert cluster_of.processes["a"].wait(60) == 0
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
 
 
 def test_a_job_waits_for_slots_says_why_and_begins_when_they_come(
@@ -221,9 +221,9 @@ def test_a_job_waits_for_slots_says_why_and_begins_when_they_come(
     assert client.status(job).record.reason == (
         "waits for 2 slots; the 1 usable worker has 1: start more workers"
     )
-    assert client.status(job).state is State.PENDING
+    assert client.status(job).state is JobState.PENDING
     cluster_of.start("b", slots=1)
-    assert cluster_of.wait_ended(client, job).state is State.SUCCEEDED, cluster_of.said()
+    assert cluster_of.wait_ended(client, job).state is JobState.SUCCEEDED, cluster_of.said()
 
 
 def test_a_worker_of_another_version_is_not_used(cluster_of: Agents, client: Cluster):
@@ -232,7 +232,7 @@ def test_a_worker_of_another_version_is_not_used(cluster_of: Agents, client: Clu
     cluster_of.wait(lambda: client.status(job).record.reason)
     assert "Not used: a has Python" in client.status(job).record.reason
     client.stop(job, now=False)
-    assert cluster_of.wait_ended(client, job).state is State.STOPPED
+    assert cluster_of.wait_ended(client, job).state is JobState.STOPPED
 
 
 def test_with_a_key_a_job_runs_on_two_workers_and_without_it_nothing_can_be_read(
@@ -243,7 +243,7 @@ def test_with_a_key_a_job_runs_on_two_workers_and_without_it_nothing_can_be_read
     with cluster_of.client() as cluster:
         job = cluster_of.submit(cluster, groups=2, tasks=2)
         status = cluster_of.wait_ended(cluster, job)
-        assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+        assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
         assert cluster.files(job)["a"]
         assert cluster_of.key is not None
         made_by_tasks = cluster.coord._acl_of(cluster.paths.members(job, 1), 10.0)
@@ -259,7 +259,7 @@ def test_a_job_that_nobody_of_the_cluster_signed_is_refused_and_says_so(cluster_
     with cluster_of.client() as cluster:
         cluster.jobs.create("forged-0001", b'{"job": "forged-0001"}')
         status = cluster_of.wait_ended(cluster, "forged-0001")
-        assert status.state is State.FAILED and status.result["code"] == 3
+        assert status.state is JobState.FAILED and status.result["code"] == 3
         assert "refused" in status.result["cause"] and not cluster_of.tasks("a")
 
 
@@ -275,7 +275,7 @@ def test_a_recorded_submission_runs_on_no_worker_that_has_not_seen_it(cluster_of
         guest = cluster_of.key.zookeeper_of(job).id
         recorded = cluster.coord.get(cluster.coord.paths.spec(job)).data
         status = cluster_of.wait_ended(cluster, job)
-        assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+        assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
         ran_on = set(status.record.hosts)
         cluster.remove(job)
         for name in ran_on:  # it would know
@@ -283,7 +283,7 @@ def test_a_recorded_submission_runs_on_no_worker_that_has_not_seen_it(cluster_of
         cluster_of.wait(lambda: not ran_on & set(cluster.workers()))
         cluster.jobs.create(job, recorded, guest)
         status = cluster_of.wait_ended(cluster, job)
-        assert (status.state, status.result["code"]) == (State.FAILED, 3), status
+        assert (status.state, status.result["code"]) == (JobState.FAILED, 3), status
         assert "signed for another node of ZooKeeper" in status.result["cause"]
 
 
@@ -293,7 +293,7 @@ def test_what_a_submitter_left_unfinished_is_no_job_and_is_removed(
     class Ended(BaseException):
         """The submitter's process, between two steps."""
 
-    def end(node: Node) -> bytes:
+    def end(node: Znode) -> bytes:
         raise Ended
 
     with cluster_of.client() as cluster:
@@ -302,9 +302,9 @@ def test_what_a_submitter_left_unfinished_is_no_job_and_is_removed(
             cluster.jobs.create_signed("half-0001", end)
         assert cluster.all_statuses() == [] and cluster.jobs.states() == {}
         monkeypatch.setattr(job_controller, "UNFINISHED_S", 0.0)
-        terms = job_controller.Terms(Need(1, 1), 0)
+        terms = job_controller.JobTerms(ResourceRequest(1, 1), 0)
         workers = Membership(cluster.coord, cluster.paths.workers())
-        masters = job_controller.Masters(cluster.coord, workers, "a", lambda job, node: terms)
+        masters = job_controller.JobController(cluster.coord, workers, "a", lambda job, node: terms)
         cluster_of.wait(lambda: cluster.coord.children(cluster.paths.jobs()) == [])
         masters.close()
         workers.close()
@@ -312,7 +312,7 @@ def test_what_a_submitter_left_unfinished_is_no_job_and_is_removed(
 
 def test_off_loopback_a_worker_without_a_key_refuses_to_start(cluster_of: Agents):
     with pytest.raises(JobError, match="horn keygen"):
-        Agent(Offer(cluster_of.hosts, 2, "0.0.0.0", folder=cluster_of.folder / "x"))
+        Agent(HostCapacity(cluster_of.hosts, 2, "0.0.0.0", folder=cluster_of.folder / "x"))
 
 
 def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
@@ -336,7 +336,7 @@ def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
         server.start()  # again, on its port and its data
         with made.client() as cluster:
             status = made.wait_ended(cluster, job)
-        assert status.state is State.SUCCEEDED, (status.result, made.said())
+        assert status.state is JobState.SUCCEEDED, (status.result, made.said())
         assert status.record.n_restarts == 1
     finally:
         made.stop()
@@ -356,7 +356,7 @@ def test_of_downpour_only_the_group_that_lost_a_task_starts_again(
     assert len(tasks) == 5
     os.kill(tasks[0], signal.SIGKILL)
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.epoch == 1, "the master had nothing to do"
 
 
@@ -378,7 +378,7 @@ def test_a_job_leaves_a_host_on_which_every_task_dies_and_finishes_elsewhere(
 
     cluster_of.wait(is_over)
     status = client.status(job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert poisoned and status.result["host"] == "b"
     assert status.record.n_restarts == 1 and status.record.epoch == 2
 
@@ -404,7 +404,7 @@ def test_a_job_whose_host_does_not_come_is_placed_on_others(
     pid = stopped_foreman(cluster_of, late)
     job = cluster_of.submit(client, groups=2, tasks=2, options={"start_timeout_s": 5.0})
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.epoch == status.record.n_restarts + 1 >= 2
     assert late not in status.record.hosts and not alive([pid])
     # Either of the two says it first: who waited for the host, or the host's own agent.
@@ -421,6 +421,6 @@ def test_a_job_on_one_host_whose_foreman_is_stopped_goes_on(
     pid = stopped_foreman(cluster_of, "a")
     job = cluster_of.submit(client, tasks=2, options={"start_timeout_s": 3.0})
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.epoch == 2 and not alive([pid])
     assert f"own process on this host (pid {pid}) was stopped" in status.record.trouble

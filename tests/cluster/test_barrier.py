@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from horn.coordination import barrier, paths
-from horn.coordination.barrier import RegionBarrier
+from horn.coordination.barrier import GroupBarrier
 from horn.coordination.membership import Membership
 from horn.errors import (
     BarrierTimeout,
@@ -69,7 +69,7 @@ def test_nobody_passes_before_all_have_arrived_and_little_is_left(zookeeper, con
     # given n members in n sessions
     names = [f"t{i}" for i in range(n)]
     arrivals, folder, generations = [0] * n, folder_of(zookeeper), 12
-    barriers = [RegionBarrier(connect(), folder, name, names) for name in names]
+    barriers = [GroupBarrier(connect(), folder, name, names) for name in names]
 
     def run(i):
         for generation in range(generations):
@@ -90,7 +90,7 @@ def test_nobody_passes_before_all_have_arrived_and_little_is_left(zookeeper, con
 
 def test_a_timeout_names_the_absent_and_the_late_one_can_still_come(zookeeper, connect, clock):
     names, folder = ["a", "b", "c"], folder_of(zookeeper)
-    a, b, c = (RegionBarrier(connect(), folder, name, names) for name in names)
+    a, b, c = (GroupBarrier(connect(), folder, name, names) for name in names)
     other, waiting = Call(b.cross, 3, LONG_S), Call(a.cross, 3, 0.5)
     for name in "ab":
         wait_arrived(connect(), folder, 3, name)
@@ -123,7 +123,7 @@ def test_killed_stopped_and_expired_members_are_named_at_the_deadline(zookeeper,
         members(zookeeper.hosts, zookeeper.root, faults[1:], ["a", *faults]) as [killed, stopped],
         members(relay.hosts, zookeeper.root, faults[:1], ["a", *faults]) as [expired],
     ):
-        a = RegionBarrier(connect(), folder_of(zookeeper), "a", ["a", *faults])
+        a = GroupBarrier(connect(), folder_of(zookeeper), "a", ["a", *faults])
         waiting = Call(a.cross, 0, 1.0)
         wait_arrived(connect(), folder_of(zookeeper), 0, "a")
         # when they are lost
@@ -149,7 +149,7 @@ def test_a_lost_member_is_named_as_soon_as_its_session_ends(zookeeper, connect, 
     for name in "ab":
         coord = connect()
         seen.append(Membership(coord, f"{zookeeper.root}/members"))
-        pair.append(RegionBarrier(coord, folder, name, names, membership=seen[-1]))
+        pair.append(GroupBarrier(coord, folder, name, names, membership=seen[-1]))
     with (
         Relay(zookeeper.hosts) as relay,
         members(relay.hosts, zookeeper.root, ["victim"], names, session_s=2.4) as [victim],
@@ -170,7 +170,7 @@ def test_a_lost_member_is_named_as_soon_as_its_session_ends(zookeeper, connect, 
 def test_a_fast_member_may_enter_the_next_generation_while_a_slow_one_leaves(zookeeper, connect):
     folder, names = folder_of(zookeeper), ["fast", "slow"]
     coord = connect()
-    fast = RegionBarrier(coord, folder, "fast", names)
+    fast = GroupBarrier(coord, folder, "fast", names)
     with members(zookeeper.hosts, zookeeper.root, ["slow"], names) as [slow]:
         # given a slow one that stops while it waits
         slow.tell("cross", 0, LONG_S)
@@ -196,7 +196,7 @@ def test_a_member_that_passes_and_exits_does_not_strand_a_slower_one(zookeeper, 
         coord = connect()
         membership = Membership(coord, f"{zookeeper.root}/members")
         membership.join("fast", "tcp://here")
-        fast = RegionBarrier(coord, folder, "fast", names, membership=membership)
+        fast = GroupBarrier(coord, folder, "fast", names, membership=membership)
         slow.tell("cross", 0, LONG_S)
         wait_arrived(coord, folder, 0, "slow")
         slow.signal(signal.SIGSTOP)
@@ -211,8 +211,8 @@ def test_a_member_that_passes_and_exits_does_not_strand_a_slower_one(zookeeper, 
 def test_a_cut_connection_changes_nothing(zookeeper, connect):
     folder, names = folder_of(zookeeper), ["a", "b"]
     with Relay(zookeeper.hosts) as relay:
-        a = RegionBarrier(connect(relay.hosts), folder, "a", names)
-        b = RegionBarrier(connect(), folder, "b", names)
+        a = GroupBarrier(connect(relay.hosts), folder, "a", names)
+        b = GroupBarrier(connect(), folder, "b", names)
         waiting = Call(a.cross, 0, LONG_S)
         wait_arrived(connect(), folder, 0, "a")
         # when the last one arrives while a is cut off
@@ -228,8 +228,8 @@ def test_an_arrival_whose_answer_is_lost_counts_once(zookeeper, connect, clock):
     folder, names = folder_of(zookeeper), ["a", "b", "c"]
     with Relay(zookeeper.hosts) as relay:
         coord = connect(relay.hosts)
-        a = RegionBarrier(coord, folder, "a", names)
-        b, c = (RegionBarrier(connect(), folder, name, names) for name in "bc")
+        a = GroupBarrier(coord, folder, "a", names)
+        b, c = (GroupBarrier(connect(), folder, name, names) for name in "bc")
         # given an arrival that lands, but whose answer never comes
         first = Call(b.cross, 0, LONG_S)
         wait_arrived(connect(), folder, 0, "b")
@@ -241,7 +241,7 @@ def test_an_arrival_whose_answer_is_lost_counts_once(zookeeper, connect, clock):
         relay.mend()
         wait_until(lambda: coord.connected)
         # then two have arrived, not three
-        other = Call(RegionBarrier(connect(), folder, "c", [*names, "d"]).cross, 0, 0.2)
+        other = Call(GroupBarrier(connect(), folder, "c", [*names, "d"]).cross, 0, 0.2)
         wait_arrived(connect(), folder, 0, "c")
         clock.strike()
         with pytest.raises(BarrierTimeout) as caught:
@@ -261,8 +261,8 @@ def test_an_arrival_whose_answer_is_lost_counts_once(zookeeper, connect, clock):
 
 def test_other_lists_of_members_never_meet(zookeeper, connect, clock):
     folder = folder_of(zookeeper)
-    a = RegionBarrier(connect(), folder, "a", ["a", "b"])
-    b = RegionBarrier(connect(), folder, "b", ["b", "c"])
+    a = GroupBarrier(connect(), folder, "a", ["a", "b"])
+    b = GroupBarrier(connect(), folder, "b", ["b", "c"])
     calls = [Call(a.cross, 0, 0.5), Call(b.cross, 0, 0.5)]
     for name in "ab":
         wait_arrived(connect(), folder, 0, name)
@@ -275,19 +275,19 @@ def test_other_lists_of_members_never_meet(zookeeper, connect, clock):
 
 def test_a_generation_that_is_over_fences_who_comes_to_it(zookeeper, connect):
     folder, names = folder_of(zookeeper), ["a"]
-    a = RegionBarrier(connect(), folder, "a", names)
+    a = GroupBarrier(connect(), folder, "a", names)
     for generation in range(5):
         a.cross(generation, LONG_S)
-    late = RegionBarrier(connect(), folder, "a", names)
+    late = GroupBarrier(connect(), folder, "a", names)
     with pytest.raises(Fenced, match="the group is past it"):
         late.cross(1, LONG_S)
 
 
 def test_two_processes_under_one_name_conflict(zookeeper, connect):
     folder, names = folder_of(zookeeper), ["a", "b"]
-    first = RegionBarrier(connect(), folder, "a", names)
-    second = RegionBarrier(connect(), folder, "a", names)
-    b = RegionBarrier(connect(), folder, "b", names)
+    first = GroupBarrier(connect(), folder, "a", names)
+    second = GroupBarrier(connect(), folder, "a", names)
+    b = GroupBarrier(connect(), folder, "b", names)
     waiting = Call(first.cross, 0, LONG_S)
     wait_arrived(connect(), folder, 0, "a")
     with pytest.raises(Conflict, match="as another process"):
@@ -299,15 +299,15 @@ def test_two_processes_under_one_name_conflict(zookeeper, connect):
 def test_a_new_epoch_may_repeat_generations_and_removes_the_old_ones(zookeeper, connect):
     folder, names = folder_of(zookeeper), ["a"]
     coord = connect()
-    RegionBarrier(coord, folder, "a", names, epoch=5).cross(7, LONG_S)
-    again = RegionBarrier(coord, folder, "a", names, epoch=6)
+    GroupBarrier(coord, folder, "a", names, epoch=5).cross(7, LONG_S)
+    again = GroupBarrier(coord, folder, "a", names, epoch=6)
     again.cross(7, LONG_S)
     assert coord.children(folder) == [paths.region(6, names)]
 
 
 def test_generations_may_jump_and_what_lies_before_is_removed(zookeeper, connect):
     folder, names = folder_of(zookeeper), ["a", "b"]
-    pair = [RegionBarrier(connect(), folder, name, names) for name in names]
+    pair = [GroupBarrier(connect(), folder, name, names) for name in names]
     for generation in (0, 1, 2, 100, 101, 102):
         for call in [Call(m.cross, generation, LONG_S) for m in pair]:
             call.result()
@@ -318,7 +318,7 @@ def test_generations_may_jump_and_what_lies_before_is_removed(zookeeper, connect
 
 def test_a_member_whose_session_ends_is_told_so(zookeeper, connect):
     coord = connect()
-    a = RegionBarrier(coord, folder_of(zookeeper), "a", ["a", "b"])
+    a = GroupBarrier(coord, folder_of(zookeeper), "a", ["a", "b"])
     waiting = Call(a.cross, 0, LONG_S)
     wait_arrived(connect(), folder_of(zookeeper), 0, "a")
     end_session(coord)
@@ -331,7 +331,7 @@ def test_a_member_whose_place_is_taken_is_fenced_while_it_waits(zookeeper, conne
     coord, successor = connect(), connect()
     membership = Membership(coord, f"{zookeeper.root}/members")
     membership.join("a", "tcp://old")
-    a = RegionBarrier(coord, folder, "a", names, membership=membership)
+    a = GroupBarrier(coord, folder, "a", names, membership=membership)
     waiting = Call(a.cross, 0, LONG_S)
     wait_arrived(successor, folder, 0, "a")
     Membership(successor, f"{zookeeper.root}/members").join("a", "tcp://new", replace=True)
@@ -350,7 +350,7 @@ def test_without_zookeeper_the_deadline_still_holds(embedded, connect_embedded, 
     monkeypatch.setattr(barrier, "Patience", Noted)
     with Relay(embedded.hosts) as relay:
         coord = connect_embedded(relay.hosts)
-        a = RegionBarrier(coord, folder_of(embedded), "a", ["a", "b"])
+        a = GroupBarrier(coord, folder_of(embedded), "a", ["a", "b"])
         relay.cut()
         with pytest.raises(Unreachable):
             a.cross(0, 0.5)
@@ -361,10 +361,10 @@ def test_without_zookeeper_the_deadline_still_holds(embedded, connect_embedded, 
 def test_wrong_use_is_refused(embedded, connect_embedded):
     coord, folder = connect_embedded(), folder_of(embedded)
     with pytest.raises(JobError, match="not among the members"):
-        RegionBarrier(coord, folder, "x", ["a"])
+        GroupBarrier(coord, folder, "x", ["a"])
     with pytest.raises(JobError, match="letters"):
-        RegionBarrier(coord, folder, "a/b", ["a/b"])
-    a = RegionBarrier(coord, folder, "a", ["a"])
+        GroupBarrier(coord, folder, "a/b", ["a/b"])
+    a = GroupBarrier(coord, folder, "a", ["a"])
     a.cross(3, LONG_S)
     with pytest.raises(ProtocolError, match="has crossed 3 already"):
         a.cross(3, LONG_S)
@@ -374,7 +374,7 @@ def test_wrong_use_is_refused(embedded, connect_embedded):
 @pytest.mark.parametrize("zookeeper", [KINDS[-1]], indirect=True)
 def test_an_ensemble_that_loses_its_leader_loses_no_crossing(zookeeper, servers, connect):
     names, halfway = ["a", "b", "c"], threading.Event()
-    group = [RegionBarrier(connect(), folder_of(zookeeper), name, names) for name in names]
+    group = [GroupBarrier(connect(), folder_of(zookeeper), name, names) for name in names]
 
     def run(member):
         for generation in range(40):

@@ -21,15 +21,15 @@ import zk
 from horn import errors
 from horn.coordination.records import (
     Check,
+    ConnectionResumed,
+    ConnectionSuspended,
     Create,
     Delete,
-    Lost,
     Put,
-    Resumed,
-    Suspended,
-    Tls,
+    SessionExpired,
+    TlsFiles,
 )
-from horn.coordination.session import AWAKE_S, OVERDUE, Coordinator, _Handler
+from horn.coordination.session import AWAKE_S, OVERDUE, Session, _Handler
 from horn.security.keys import Credential
 from tests.cluster.conftest import TICK_MS
 from tests.cluster.helpers import Call, end_session, wait_until
@@ -104,7 +104,7 @@ def test_an_unreachable_zookeeper_is_one_sentence():
         taken.bind(("127.0.0.1", 0))  # nobody listens
         port = taken.getsockname()[1]
         with pytest.raises(errors.Unreachable) as caught:
-            Coordinator(f"127.0.0.1:{port}", timeout_s=0.3)
+            Session(f"127.0.0.1:{port}", timeout_s=0.3)
     assert caught.value.exit_code == 3
     assert str(caught.value) == (
         f"Cannot reach ZooKeeper at 127.0.0.1:{port} (connection refused, tried for "
@@ -115,12 +115,12 @@ def test_an_unreachable_zookeeper_is_one_sentence():
 def test_a_server_that_never_answers_is_said_so():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(errors.Unreachable, match="accepts connections but does not answer"):
-            Coordinator(f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.3)
+            Session(f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.3)
 
 
 def test_a_name_without_address_is_said_so():
     with pytest.raises(errors.Unreachable, match="no address for the name 'horn.invalid'"):
-        Coordinator("horn.invalid:2181", timeout_s=0.3)
+        Session("horn.invalid:2181", timeout_s=0.3)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate")
@@ -137,8 +137,11 @@ def test_tls_reaches_the_server_and_refuses_a_stranger(tmp_path):
     context.load_cert_chain(*certificates[0])
     with zk.EmbeddedServer(tls=context, tick_ms=3000) as server:
         hosts = f"localhost:{server.port}"
-        with Coordinator(
-            hosts, tls=Tls(certificates[0][0]), credential=Credential(b"k" * 32), session_s=60.0
+        with Session(
+            hosts,
+            tls=TlsFiles(certificates[0][0]),
+            credential=Credential(b"k" * 32),
+            session_s=60.0,
         ) as coord:
             assert coord.create("/horn/a", b"x" * 300_000).version == 0
             assert len(coord.get("/horn/a").data) == 300_000
@@ -152,15 +155,15 @@ def test_tls_reaches_the_server_and_refuses_a_stranger(tmp_path):
                 coord.get("/horn/b", timeout_s=15.0)
                 assert len(n_seen) == n_here
         with pytest.raises(errors.JobError, match="TLS files /none cannot be read"):
-            Coordinator(hosts, tls=Tls("/none"))
+            Session(hosts, tls=TlsFiles("/none"))
         with pytest.raises(errors.Unreachable, match="its certificate is refused"):
-            Coordinator(hosts, tls=Tls(certificates[1][0]), timeout_s=0.3)
+            Session(hosts, tls=TlsFiles(certificates[1][0]), timeout_s=0.3)
 
 
 @pytest.mark.parametrize("hosts", ["zk1:port", "", "zk1:99999"])
 def test_hosts_that_cannot_be_parsed_are_a_usage_error(hosts):
     with pytest.raises(errors.JobError, match="write host:port") as caught:
-        Coordinator(hosts, timeout_s=0.3)
+        Session(hosts, timeout_s=0.3)
     assert caught.value.exit_code == 2
 
 
@@ -172,11 +175,11 @@ def test_a_short_cut_is_suspended_then_resumed_in_the_same_session(zookeeper, co
         session = coord.session
         coord.create(f"{zookeeper.root}/mine", ephemeral=True)
         relay.cut()
-        assert events.get(timeout=10) == Suspended()
+        assert events.get(timeout=10) == ConnectionSuspended()
         assert not coord.connected and coord.session == session
         asked = Call(coord.get, f"{zookeeper.root}/mine")  # waits for the connection
         relay.mend()
-        assert events.get(timeout=10) == Resumed()
+        assert events.get(timeout=10) == ConnectionResumed()
         assert asked.result().owner == session == coord.session
         unsubscribe()
         coord.close()
@@ -207,10 +210,10 @@ def test_who_asks_often_knows_of_silence_after_half_a_session_and_goes_on(
         with monkeypatch.context() as patch:  # most of the session is left to go on
             patch.setattr("horn.coordination.session.OVERDUE", OVERDUE / 6)
             wait_until(is_told)
-        assert events.get() == Suspended()
+        assert events.get() == ConnectionSuspended()
         assert silent_s[0] >= coord.session_s * OVERDUE / 6
         relay.mend()
-        assert events.get(timeout=10) == Resumed()
+        assert events.get(timeout=10) == ConnectionResumed()
         assert coord.session == session
         coord.close()
 
@@ -221,7 +224,7 @@ def test_silence_for_a_session_time_is_loss_before_others_can_take_over(zookeepe
         events, planned_s = queue.Queue(), []
 
         def heard(event):
-            if isinstance(event, Suspended):
+            if isinstance(event, ConnectionSuspended):
                 planned_s.append(coord._timer.interval)
             events.put(event)
 
@@ -229,8 +232,8 @@ def test_silence_for_a_session_time_is_loss_before_others_can_take_over(zookeepe
         coord.create(f"{zookeeper.root}/mine", ephemeral=True)
         relay.freeze()
         waiting = Call(coord.get, f"{zookeeper.root}/mine")
-        assert events.get(timeout=10) == Suspended()
-        assert isinstance(events.get(timeout=10), Lost)
+        assert events.get(timeout=10) == ConnectionSuspended()
+        assert isinstance(events.get(timeout=10), SessionExpired)
         # a session's time in all: it had been silent for 0.4 s at least, a ping's, when suspended
         assert planned_s[0] <= 2.4 - 0.4
         # from now on every call says so, those under way too, and nothing brings it back
@@ -256,28 +259,30 @@ def test_an_expired_session_is_lost_once_and_never_replaced(zookeeper, connect):
     coord.subscribe(events.put)
     end_session(coord)
     seen = [events.get(timeout=10)]
-    while not isinstance(seen[-1], Lost):  # before that: suspended, in an ensemble also resumed
+    while not isinstance(
+        seen[-1], SessionExpired
+    ):  # before that: suspended, in an ensemble also resumed
         seen.append(events.get(timeout=10))
-    assert seen[-1] == Lost("ZooKeeper ended it")
+    assert seen[-1] == SessionExpired("ZooKeeper ended it")
     for write in (coord.delete, coord.create, coord.ensure):
         with pytest.raises(errors.SessionLost):
             write(f"{zookeeper.root}/late")
     assert other.get(f"{zookeeper.root}/late") is None
     late = queue.Queue()
     coord.subscribe(late.put)  # who comes late is told as well
-    assert late.get(timeout=1) == Lost("ZooKeeper ended it")
+    assert late.get(timeout=1) == SessionExpired("ZooKeeper ended it")
 
 
 def test_a_closed_session_leaves_no_thread_and_no_descriptor(embedded):
     def descriptors() -> set[str]:
         return set(os.listdir("/proc/self/fd"))
 
-    Coordinator(embedded.hosts, root=embedded.root).close()  # what is made once is made
+    Session(embedded.hosts, root=embedded.root).close()  # what is made once is made
     before, threads = descriptors(), set(threading.enumerate())
-    with Coordinator(embedded.hosts, root=embedded.root) as coord:
+    with Session(embedded.hosts, root=embedded.root) as coord:
         coord.create(f"{embedded.root}/mine", ephemeral=True)
     coord.close()
-    with Coordinator(embedded.hosts, root=embedded.root) as coord:
+    with Session(embedded.hosts, root=embedded.root) as coord:
         assert coord.get(f"{embedded.root}/mine") is None
     # who says that it has ended may take a moment to be gone
     assert wait_until(lambda: set(threading.enumerate()) <= threads)

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import horn
-from horn.cluster.client import Cluster, Status
+from horn.cluster.client import Cluster, JobStatus
 from horn.cluster.resume import resume
-from horn.coordination.jobs import ENDED, State
+from horn.coordination.jobs import ENDED, JobState
 from tests.cluster import ones
 from tests.cluster.agents import DEADLINE_S, FOREVER, ROOT, Agents, alive
 
@@ -58,9 +58,9 @@ def pushes(client: Cluster, job: str, folder: Path) -> int:
     return ones.n_pushes(horn.Model.load(folder / f"{job}.horn"))
 
 
-def ended_well(made: Agents, client: Cluster, job: str, epochs: int) -> Status:
+def ended_well(made: Agents, client: Cluster, job: str, epochs: int) -> JobStatus:
     status = made.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, made.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, made.said())
     assert status.record.epoch == 1 and status.record.n_restarts == 0, "all have started again"
     assert [row["epoch"] for row in status.result["history"]] == list(range(1, epochs + 1))
     return status
@@ -131,7 +131,7 @@ def test_a_group_that_always_dies_fails_the_job_though_the_other_goes_on(
 
     cluster_of.wait(is_over)
     status = client.status(job)
-    assert status.state is State.FAILED and status.record.epoch == 1, cluster_of.said()
+    assert status.state is JobState.FAILED and status.record.epoch == 1, cluster_of.said()
     assert "task 1" in status.result["cause"] and "killed by SIGKILL" in status.result["cause"]
 
 
@@ -148,7 +148,7 @@ def test_when_a_worker_is_lost_all_go_on_from_what_servers_were_told(
     cluster_of.let_go()
     cluster_of.start("b", slots=1, shared=True)
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.epoch == 2 and status.record.n_restarts == 1
     assert pushes(client, job, tmp_path) == 2 * 60 * PER_EPOCH
 
@@ -245,11 +245,11 @@ def test_a_job_that_is_stopped_goes_on_with_the_groups_that_it_had(
     client.wait_scaled(job, 2, 60.0)
     cluster_of.wait(lambda: trains(cluster_of, job, 1, 2))
     client.stop(job, now=False)
-    assert cluster_of.wait_ended(client, job).state is State.STOPPED
+    assert cluster_of.wait_ended(client, job).state is JobState.STOPPED
     assert "foreman killed" not in cluster_of.said(), "its tasks were started again"
     resume(client, job)
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.groups == (0, 1) and status.record.epoch == 2
     assert [len(row["group_loss"]) for row in status.result["history"][-3:]] == [2, 2, 2]
     assert pushes(client, job, tmp_path) > 150 * ones.per_epoch(1)

@@ -9,7 +9,7 @@ import pytest
 
 import horn
 from horn.cluster.client import Cluster
-from horn.coordination.jobs import State
+from horn.coordination.jobs import JobState
 from horn.errors import Conflict
 from tests.cluster.agents import DEADLINE_S, Agents
 
@@ -28,7 +28,7 @@ def test_groups_come_and_leave_without_changing_the_result(
 ):
     cluster_of.start("a", slots=3)
     calm = cluster_of.submit(client, "--epochs", str(EPOCHS))
-    assert cluster_of.wait_ended(client, calm).state is State.SUCCEEDED, cluster_of.said()
+    assert cluster_of.wait_ended(client, calm).state is JobState.SUCCEEDED, cluster_of.said()
 
     held = cluster_of.held(300)  # of 1200 iterations
     job = cluster_of.submit(client, "--epochs", str(EPOCHS), *held, groups=before)
@@ -42,7 +42,7 @@ def test_groups_come_and_leave_without_changing_the_result(
         cluster_of.wait_running(client, job, 100)
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert (status.record.epoch, status.record.n_restarts) == (1 + len(then), 0)
     rows = status.result["history"]
     assert [row["epoch"] for row in rows] == list(range(1, EPOCHS + 1))
@@ -63,5 +63,5 @@ def test_more_groups_than_a_batch_has_samples_are_not_taken(cluster_of: Agents, 
         client.wait_scaled(job, 3, DEADLINE_S)
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert [len(row["group_loss"]) for row in status.result["history"]][-1] == 2

@@ -6,7 +6,7 @@ import pytest
 
 from horn import errors
 from horn.coordination import paths
-from horn.coordination.jobs import NEXT, Jobs, State
+from horn.coordination.jobs import NEXT, Jobs, JobState
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -53,12 +53,12 @@ def test_a_job_from_entry_to_removal(zookeeper, connect):
         jobs.create("j", b"other")
     at = coord.paths
     said = [coord.get(path("j")).data for path in (at.spec, at.result, at.checkpoints)]
-    assert (jobs.state("j"), said) == (State.PENDING, [b"spec", b"", b""])
-    jobs.change("j", State.PENDING, State.RUNNING)
+    assert (jobs.state("j"), said) == (JobState.PENDING, [b"spec", b"", b""])
+    jobs.change("j", JobState.PENDING, JobState.RUNNING)
     with pytest.raises(errors.Conflict, match="RUNNING; stop it first"):
         jobs.remove("j")
-    jobs.change("j", State.RUNNING, State.SUCCEEDED)
-    assert jobs.state("j") is State.SUCCEEDED
+    jobs.change("j", JobState.RUNNING, JobState.SUCCEEDED)
+    assert jobs.state("j") is JobState.SUCCEEDED
     jobs.remove("j")
     assert coord.children(at.jobs()) == []
     with pytest.raises(errors.NotFound, match="no job 'j'"):
@@ -80,11 +80,11 @@ def test_a_description_is_signed_for_the_node_that_it_is_written_to(zookeeper, c
     jobs.create_signed("j", sign)
     found = coord.get(coord.paths.spec("j"))
     assert (found.data, found.created, found.made_s) == (b"signed", seen[0].created, seen[0].made_s)
-    assert jobs.state("j") is State.PENDING
+    assert jobs.state("j") is JobState.PENDING
     assert not jobs.remove_unfinished("j")
     with pytest.raises(errors.Conflict, match="there is a job 'j' already"):
         jobs.create_signed("j", sign)
-    jobs.change("j", State.PENDING, State.FAILED)
+    jobs.change("j", JobState.PENDING, JobState.FAILED)
     jobs.remove("j")
     jobs.create_signed("j", sign)  # under its old name, in another place
     assert seen[1].created > seen[0].created and seen[1].made_s >= seen[0].made_s
@@ -116,11 +116,11 @@ def test_a_change_of_state_must_fit_the_state(zookeeper, connect):
     jobs = Jobs(coord)
     jobs.create("j", b"")
     with pytest.raises(errors.Conflict, match="PENDING, not RUNNING"):
-        jobs.change("j", State.RUNNING, State.FAILED)
+        jobs.change("j", JobState.RUNNING, JobState.FAILED)
     with pytest.raises(errors.Conflict, match="PENDING does not lead to SUCCEEDED"):
-        jobs.change("j", State.PENDING, State.SUCCEEDED)
+        jobs.change("j", JobState.PENDING, JobState.SUCCEEDED)
     with pytest.raises(errors.NotFound):
-        jobs.change("k", State.PENDING, State.RUNNING)
+        jobs.change("k", JobState.PENDING, JobState.RUNNING)
     coord.set(coord.paths.state("j"), b"ODD")
     with pytest.raises(errors.ProtocolError, match="unknown state"):
         jobs.state("j")
@@ -133,10 +133,10 @@ def test_a_description_that_does_not_fit_is_refused_before_it_is_sent(embedded, 
 
 
 def test_every_state_is_reachable_and_only_success_is_final():
-    reached, todo = {State.PENDING}, [State.PENDING]
+    reached, todo = {JobState.PENDING}, [JobState.PENDING]
     while todo:
         new = NEXT[todo.pop()] - reached
         reached |= new
         todo += new
-    assert reached == set(State)
-    assert [state for state in State if not NEXT[state]] == [State.SUCCEEDED]
+    assert reached == set(JobState)
+    assert [state for state in JobState if not NEXT[state]] == [JobState.SUCCEEDED]

@@ -23,15 +23,15 @@ from horn.cluster.master import (
     STOP,
     STOPPED,
     Decision,
-    Failure,
-    Order,
-    Picture,
-    Record,
-    Report,
+    HostFailure,
+    HostOrder,
+    HostReport,
+    JobRecord,
+    JobSnapshot,
     decide,
 )
-from horn.cluster.scheduler import Host, Need
-from horn.coordination.jobs import ENDED, NEXT, State
+from horn.cluster.scheduler import Host, ResourceRequest
+from horn.coordination.jobs import ENDED, NEXT, JobState
 from horn.errors import BarrierTimeout, HornError, MemberLost, ProtocolError, TaskFailed
 from horn.transport import PeerLost
 
@@ -40,29 +40,31 @@ def hosts(**slots: int) -> dict[str, Host]:
     return {name: Host(name, "h", n, n, member=1 + k) for k, (name, n) in enumerate(slots.items())}
 
 
-def start(**more: Any) -> Picture:
-    return Picture(State.PENDING, Need(2, 1), Record(), {}, hosts(a=1, b=1), **more)
+def start(**more: Any) -> JobSnapshot:
+    return JobSnapshot(
+        JobState.PENDING, ResourceRequest(2, 1), JobRecord(), {}, hosts(a=1, b=1), **more
+    )
 
 
-def after(picture: Picture, decision: Decision | None) -> Picture:
+def after(picture: JobSnapshot, decision: Decision | None) -> JobSnapshot:
     assert decision is not None
     return replace(picture, record=decision.record, state=decision.state or picture.state)
 
 
-def saying(picture: Picture, **said: Report) -> Picture:
+def saying(picture: JobSnapshot, **said: HostReport) -> JobSnapshot:
     members = {name: seat.member for name, seat in picture.record.seats.items()}
     reports = {n: msgspec.structs.replace(r, member=members[n]) for n, r in said.items()}
     return replace(picture, reports={**picture.reports, **reports})
 
 
-def running(**more: Any) -> Picture:
+def running(**more: Any) -> JobSnapshot:
     first = start(**more)
-    return saying(after(first, decide(first)), a=Report(RUNNING), b=Report(RUNNING))
+    return saying(after(first, decide(first)), a=HostReport(RUNNING), b=HostReport(RUNNING))
 
 
 def test_a_job_is_placed_with_the_next_epoch():
     found = decide(start())
-    assert found is not None and found.state is State.RUNNING
+    assert found is not None and found.state is JobState.RUNNING
     assert found.record.epoch == 1
     assert {h: (o.aim, o.epoch) for h, o in found.orders.items() if o} == {
         "a": (RUN, 1),
@@ -79,54 +81,56 @@ def test_why_it_waits_is_noted_once():
 
 
 def test_when_all_have_finished_it_has_succeeded_with_the_result_of_rank_0():
-    picture = saying(running(), a=Report(FINISHED, result={"model": "m"}))
+    picture = saying(running(), a=HostReport(FINISHED, result={"model": "m"}))
     assert decide(picture) is None
-    found = decide(saying(picture, b=Report(FINISHED)))
-    assert found is not None and found.state is State.SUCCEEDED
+    found = decide(saying(picture, b=HostReport(FINISHED)))
+    assert found is not None and found.state is JobState.SUCCEEDED
     assert found.result == {"state": "SUCCEEDED", "code": 0, "host": "a", "model": "m"}
     assert found.orders == {"a": None, "b": None} and not found.record.seats
 
 
 def test_after_a_failure_the_others_are_ended_before_the_next_epoch_starts():
-    picture = saying(running(), a=Report(FAILED, failure=Failure("task 0 was killed")))
+    picture = saying(running(), a=HostReport(FAILED, failure=HostFailure("task 0 was killed")))
     found = decide(picture)
     assert found is not None and found.state is None
     assert [order.aim for order in found.orders.values() if order] == [END, END]
     picture = after(picture, found)
     assert decide(picture) is None
-    picture = saying(picture, b=Report(GONE))
+    picture = saying(picture, b=HostReport(GONE))
     found = decide(picture)
-    assert found is not None and found.state is State.RESTARTING
+    assert found is not None and found.state is JobState.RESTARTING
     assert found.record.n_failures == 1 and not found.record.seats
     picture = replace(after(picture, found), reports={})
     found = decide(picture)
-    assert found is not None and found.record.epoch == 2 and found.state is State.RUNNING
+    assert found is not None and found.record.epoch == 2 and found.state is JobState.RUNNING
 
 
 def test_what_would_come_again_is_not_repeated():
-    failure = Failure("AttributeError", code=1, is_final=True)
-    echo = Failure("lost task 0", is_echo=True)
-    picture = saying(running(), a=Report(FAILED, failure=echo), b=Report(FAILED, failure=failure))
+    failure = HostFailure("AttributeError", code=1, is_final=True)
+    echo = HostFailure("lost task 0", is_echo=True)
+    picture = saying(
+        running(), a=HostReport(FAILED, failure=echo), b=HostReport(FAILED, failure=failure)
+    )
     found = decide(picture)
-    assert found is not None and found.state is State.FAILED and found.result is not None
+    assert found is not None and found.state is JobState.FAILED and found.result is not None
     assert found.result["cause"] == "AttributeError" and found.result["code"] == 1
 
 
 def test_the_failure_that_zookeeper_heard_of_first_is_the_cause():
-    first, second = Failure("task 3 crashed", when=11), Failure("task 0 crashed", when=12)
-    reports = {"a": Report(FAILED, failure=second), "b": Report(FAILED, failure=first)}
+    first, second = HostFailure("task 3 crashed", when=11), HostFailure("task 0 crashed", when=12)
+    reports = {"a": HostReport(FAILED, failure=second), "b": HostReport(FAILED, failure=first)}
     found = decide(saying(running(max_restarts=0), **reports))
     assert found is not None and found.result is not None
     assert found.result["cause"].startswith("task 3 crashed")
 
 
 def test_a_host_that_went_is_the_cause_and_not_those_who_missed_it():
-    echo = Failure("lost task 1", is_echo=True)
-    picture = saying(running(max_restarts=0), a=Report(FAILED, failure=echo))
+    echo = HostFailure("lost task 1", is_echo=True)
+    picture = saying(running(max_restarts=0), a=HostReport(FAILED, failure=echo))
     picture = after(picture, decide(picture))
     assert decide(picture) is None, "its tasks may still run"
     found = decide(replace(picture, hosts=hosts(a=1)))
-    assert found is not None and found.state is State.FAILED and found.result is not None
+    assert found is not None and found.state is JobState.FAILED and found.result is not None
     assert "worker b was lost" in found.result["cause"]
 
 
@@ -139,15 +143,15 @@ def test_an_agent_that_came_back_is_not_the_one_that_had_the_order():
 
 
 def test_failures_are_counted_since_the_last_checkpoint():
-    picture = replace(start(max_restarts=1), need=Need(1, 1), hosts=hosts(a=1))
-    bad = Failure("task 0 was killed by SIGKILL")
+    picture = replace(start(max_restarts=1), need=ResourceRequest(1, 1), hosts=hosts(a=1))
+    bad = HostFailure("task 0 was killed by SIGKILL")
 
-    def fail(picture: Picture, checkpoint: int) -> Picture:
+    def fail(picture: JobSnapshot, checkpoint: int) -> JobSnapshot:
         picture = replace(after(picture, decide(picture)), reports={})
-        picture = saying(picture, a=Report(RUNNING, checkpoint=checkpoint))
+        picture = saying(picture, a=HostReport(RUNNING, checkpoint=checkpoint))
         if checkpoint > picture.record.checkpoint:
             picture = after(picture, decide(picture))
-        picture = saying(picture, a=Report(FAILED, checkpoint=checkpoint, failure=bad))
+        picture = saying(picture, a=HostReport(FAILED, checkpoint=checkpoint, failure=bad))
         aimed = decide(picture)
         if aimed is not None and aimed.record.seats:
             picture = after(picture, aimed)
@@ -155,55 +159,55 @@ def test_failures_are_counted_since_the_last_checkpoint():
         return after(picture, aimed)
 
     for checkpoint in (10, 20, 30, 30):
-        assert picture.state is not State.FAILED
+        assert picture.state is not JobState.FAILED
         picture = fail(picture, checkpoint)
-    assert picture.state is State.FAILED
+    assert picture.state is JobState.FAILED
     assert picture.record.n_failures == 0, "horn resume begins anew"
 
 
 def test_to_stop_tasks_are_told_to_save_first_and_with_now_they_are_not():
-    picture = replace(running(), state=State.STOPPING)
+    picture = replace(running(), state=JobState.STOPPING)
     found = decide(picture)
     assert found is not None and found.record.aim == STOP
     picture = after(picture, found)
     assert decide(picture) is None
     now = decide(replace(picture, wants_now=True))
     assert now is not None and now.record.aim == END
-    found = decide(saying(picture, a=Report(STOPPED, checkpoint=7), b=Report(STOPPED)))
+    found = decide(saying(picture, a=HostReport(STOPPED, checkpoint=7), b=HostReport(STOPPED)))
     assert found is not None
-    picture = saying(picture, a=Report(STOPPED, checkpoint=7), b=Report(STOPPED))
+    picture = saying(picture, a=HostReport(STOPPED, checkpoint=7), b=HostReport(STOPPED))
     found = decide(after(picture, found))
-    assert found is not None and found.state is State.STOPPED and found.result is not None
+    assert found is not None and found.state is JobState.STOPPED and found.result is not None
     assert found.result["checkpoint"] == 7 and found.result["code"] == 5
 
 
 def test_a_job_that_waits_is_stopped_at_once():
-    found = decide(replace(start(), state=State.STOPPING))
-    assert found is not None and found.state is State.STOPPED
+    found = decide(replace(start(), state=JobState.STOPPING))
+    assert found is not None and found.state is JobState.STOPPED
 
 
 def test_a_job_that_finished_while_it_was_to_stop_has_succeeded():
-    picture = replace(running(), state=State.STOPPING)
-    found = decide(saying(picture, a=Report(FINISHED), b=Report(FINISHED)))
-    assert found is not None and found.state is State.SUCCEEDED
+    picture = replace(running(), state=JobState.STOPPING)
+    found = decide(saying(picture, a=HostReport(FINISHED), b=HostReport(FINISHED)))
+    assert found is not None and found.state is JobState.SUCCEEDED
 
 
 # groups that come and leave
 
 
-def downpour(**slots: int) -> Picture:
+def downpour(**slots: int) -> JobSnapshot:
     """Two groups of two tasks and a server, on hosts with so many slots, running."""
     all_of = hosts(**slots)
-    picture = Picture(State.PENDING, Need(2, 2, 1), Record(), {}, all_of)
+    picture = JobSnapshot(JobState.PENDING, ResourceRequest(2, 2, 1), JobRecord(), {}, all_of)
     picture = after(picture, decide(picture))
-    return saying(picture, **dict.fromkeys(picture.record.seats, Report(RUNNING)))
+    return saying(picture, **dict.fromkeys(picture.record.seats, HostReport(RUNNING)))
 
 
-def ranks_of(picture: Picture) -> dict[str, tuple[int, ...]]:
+def ranks_of(picture: JobSnapshot) -> dict[str, tuple[int, ...]]:
     return {name: seat.ranks for name, seat in picture.record.seats.items()}
 
 
-def wishing(picture: Picture, n_groups: int) -> Picture:
+def wishing(picture: JobSnapshot, n_groups: int) -> JobSnapshot:
     """The wish is noted first: whoever is master next knows it."""
     picture = replace(picture, wants_groups=n_groups)
     found = decide(picture)
@@ -235,7 +239,7 @@ def test_a_group_keeps_its_seat_until_it_has_left():
     assert found.record.seats["a"].ranks == (0, 1, 2, 3, 4)
     picture = after(picture, found)
     assert decide(picture) is None
-    found = decide(saying(picture, a=Report(RUNNING, left=(1,))))
+    found = decide(saying(picture, a=HostReport(RUNNING, left=(1,))))
     assert found is not None and found.record.leaving == ()
     assert found.record.seats["a"].ranks == (0, 1, 4)
 
@@ -243,13 +247,13 @@ def test_a_group_keeps_its_seat_until_it_has_left():
 def test_a_number_is_not_given_again_and_a_start_has_the_groups_that_are_wanted():
     picture = wishing(downpour(a=4), 1)
     picture = after(picture, decide(picture))
-    picture = saying(picture, a=Report(RUNNING, left=(1,)))
+    picture = saying(picture, a=HostReport(RUNNING, left=(1,)))
     picture = wishing(after(picture, decide(picture)), 2)
     picture = after(picture, decide(picture))
     assert picture.record.groups == (0, 3) and picture.record.seats["a"].ranks == (0, 1, 4, 7, 8)
-    picture = saying(picture, a=Report(FAILED, failure=Failure("killed")))
+    picture = saying(picture, a=HostReport(FAILED, failure=HostFailure("killed")))
     picture = after(picture, decide(picture))
-    assert picture.state is State.RESTARTING and not picture.record.seats
+    assert picture.state is JobState.RESTARTING and not picture.record.seats
     picture = replace(picture, reports={}, hosts=hosts(c=2, d=2))
     found = decide(picture)
     assert found is not None and found.record.epoch == 2
@@ -261,36 +265,38 @@ def test_a_group_that_is_to_leave_is_started_again_with_the_others_and_then_leav
     """Else servers would wait for it."""
     picture = wishing(downpour(a=4), 1)
     picture = after(picture, decide(picture))
-    picture = saying(picture, a=Report(FAILED, failure=Failure("killed")))
+    picture = saying(picture, a=HostReport(FAILED, failure=HostFailure("killed")))
     picture = after(picture, decide(picture))
-    assert picture.state is State.RESTARTING and picture.record.leaving == (1,)
+    assert picture.state is JobState.RESTARTING and picture.record.leaving == (1,)
     found = decide(replace(picture, reports={}))
     assert found is not None and found.record.seats["a"].ranks == (0, 1, 2, 3, 4)
     assert found.orders["a"] is not None and found.orders["a"].groups == (0,)
-    picture = saying(after(picture, found), a=Report(RUNNING, left=(1,)))
+    picture = saying(after(picture, found), a=HostReport(RUNNING, left=(1,)))
     found = decide(picture)
     assert found is not None and found.record.seats["a"].ranks == (0, 1, 4)
 
 
 def test_a_job_that_has_not_begun_begins_with_all_of_its_groups():
-    picture = Picture(State.PENDING, Need(2, 1, 1), Record(), {}, hosts(a=4))
+    picture = JobSnapshot(JobState.PENDING, ResourceRequest(2, 1, 1), JobRecord(), {}, hosts(a=4))
     found = decide(wishing(picture, 1))
     assert found is not None and found.record.groups == (0,) and found.record.leaving == (1,)
     assert found.record.seats["a"].ranks == (0, 1, 2)
 
 
 def test_groups_whose_servers_are_in_their_processes_are_left_as_they_are():
-    first = Picture(State.PENDING, Need(2, 1, 1, guests=True), Record(), {}, hosts(a=1, b=1))
+    first = JobSnapshot(
+        JobState.PENDING, ResourceRequest(2, 1, 1, guests=True), JobRecord(), {}, hosts(a=1, b=1)
+    )
     picture = after(first, decide(first))
-    picture = wishing(saying(picture, a=Report(RUNNING), b=Report(RUNNING)), 1)
+    picture = wishing(saying(picture, a=HostReport(RUNNING), b=HostReport(RUNNING)), 1)
     assert decide(picture) is None
 
 
 def test_an_agent_that_was_told_to_leave_is_no_failure():
-    picture = saying(running(max_restarts=0), a=Report(GONE))
+    picture = saying(running(max_restarts=0), a=HostReport(GONE))
     picture = after(picture, decide(picture))
-    found = decide(saying(picture, b=Report(GONE)))
-    assert found is not None and found.state is State.RESTARTING
+    found = decide(saying(picture, b=HostReport(GONE)))
+    assert found is not None and found.state is JobState.RESTARTING
     assert found.record.n_failures == 0 and "worker" in found.record.trouble
 
 
@@ -313,14 +319,14 @@ class Agent:
 class World:
     """ZooKeeper and the agents."""
 
-    need: Need
+    need: ResourceRequest
     max_restarts: int
     is_poison: bool
     agents: dict[str, Agent] = field(default_factory=dict)
-    state: State = State.PENDING
-    record: Record = field(default_factory=Record)
-    reports: dict[tuple[int, str], Report] = field(default_factory=dict)
-    orders: dict[str, Order] = field(default_factory=dict)
+    state: JobState = JobState.PENDING
+    record: JobRecord = field(default_factory=JobRecord)
+    reports: dict[tuple[int, str], HostReport] = field(default_factory=dict)
+    orders: dict[str, HostOrder] = field(default_factory=dict)
     wants_now: bool = False
     n_members: int = 0
     n_failures: int = 0
@@ -333,7 +339,7 @@ class World:
     def lose(self, name: str) -> None:
         self.agents.pop(name, None)
 
-    def picture(self) -> Picture:
+    def picture(self) -> JobSnapshot:
         there = {
             a.name: Host(
                 a.name, "h", a.slots,
@@ -346,7 +352,7 @@ class World:
             for a in self.agents.values()
         }  # fmt: skip
         reports = {h: r for (e, h), r in self.reports.items() if e == self.record.epoch}
-        return Picture(
+        return JobSnapshot(
             self.state, self.need, self.record, reports, there, self.max_restarts, self.wants_now
         )
 
@@ -380,17 +386,17 @@ class World:
                 agent.runs = order.epoch
                 self.report(agent, STARTING)
             else:  # it was never started
-                self.reports[order.epoch, name] = Report(GONE, member=agent.member)
+                self.reports[order.epoch, name] = HostReport(GONE, member=agent.member)
         elif agent.runs == order.epoch and order.aim != RUN:
             phase = STOPPED if order.aim == STOP else GONE
             self.report(agent, phase)
         self.check()
 
-    def report(self, agent: Agent, phase: str, failure: Failure | None = None) -> None:
+    def report(self, agent: Agent, phase: str, failure: HostFailure | None = None) -> None:
         assert agent.runs is not None
         old = self.reports.get((agent.runs, agent.name))
         assert old is None or old.phase not in LAST
-        self.reports[agent.runs, agent.name] = Report(
+        self.reports[agent.runs, agent.name] = HostReport(
             phase, member=agent.member, failure=failure,
             checkpoint=-1 if old is None else old.checkpoint,
         )  # fmt: skip
@@ -401,7 +407,7 @@ class World:
         agent = self.agents.get(name)
         if agent is not None and agent.runs is not None:
             self.n_failures += 1
-            self.report(agent, FAILED, Failure("killed"))
+            self.report(agent, FAILED, HostFailure("killed"))
 
     def finish(self, name: str) -> None:
         agent = self.agents.get(name)
@@ -446,11 +452,11 @@ EVENTS = st.one_of(
 def test_no_two_epochs_run_at_once_and_every_job_can_end(
     events: list[Any], groups: int, tasks: int, max_restarts: int
 ):
-    world = World(Need(groups, tasks), max_restarts, is_poison=False)
+    world = World(ResourceRequest(groups, tasks), max_restarts, is_poison=False)
     for what, *arguments in events:
         if what == "stop":
-            if State.STOPPING in NEXT[world.state]:
-                world.state, world.wants_now = State.STOPPING, arguments[0]
+            if JobState.STOPPING in NEXT[world.state]:
+                world.state, world.wants_now = JobState.STOPPING, arguments[0]
         else:
             getattr(world, what)(*arguments)
     # From wherever it is: enough workers, and nothing more goes wrong.
@@ -478,7 +484,7 @@ def test_no_two_epochs_run_at_once_and_every_job_can_end(
 def test_a_job_that_always_fails_is_started_only_so_often(
     order: list[str], groups: int, max_restarts: int
 ):
-    world = World(Need(groups, 1), max_restarts, is_poison=True)
+    world = World(ResourceRequest(groups, 1), max_restarts, is_poison=True)
     for name in "abc":
         world.join(name, 1)
     order = [*order, *"abc"]
@@ -491,57 +497,59 @@ def test_a_job_that_always_fails_is_started_only_so_often(
         world.fail(order[k % len(order)])
         for name in "abc":
             world.agent(name)
-    assert world.state is State.FAILED
+    assert world.state is JobState.FAILED
     assert world.record.epoch == max_restarts + 1
 
 
 # Where it goes after a failure
 
 
-def failing(picture: Picture, host: str, failure: Failure) -> Picture:
+def failing(picture: JobSnapshot, host: str, failure: HostFailure) -> JobSnapshot:
     """As its master leaves it when nothing runs any more after a failure said by ``host``."""
-    picture = saying(picture, **{host: Report(FAILED, failure=failure)})
+    picture = saying(picture, **{host: HostReport(FAILED, failure=failure)})
     others = [name for name in picture.record.seats if name != host]
     if others:
         picture = after(picture, decide(picture))
-        picture = saying(picture, **{name: Report(GONE) for name in others})
+        picture = saying(picture, **{name: HostReport(GONE) for name in others})
     return replace(after(picture, decide(picture)), reports={})
 
 
-def placed(picture: Picture) -> Picture:
+def placed(picture: JobSnapshot) -> JobSnapshot:
     return replace(after(picture, decide(picture)), reports={})
 
 
 def test_a_poison_host_is_left_for_another_and_comes_last_until_it_has_proven_itself():
-    one = replace(start(), need=Need(1, 1), hosts=hosts(a=1, b=1))
+    one = replace(start(), need=ResourceRequest(1, 1), hosts=hosts(a=1, b=1))
     picture = placed(one)
     assert set(picture.record.seats) == {"a"}
-    picture = failing(picture, "a", Failure("task 0 was killed"))
+    picture = failing(picture, "a", HostFailure("task 0 was killed"))
     assert picture.record.blamed == {"a": 1}
     picture = placed(picture)
     assert set(picture.record.seats) == {"b"}
     # elsewhere it makes a checkpoint: that says nothing for the host that is blamed
-    picture = saying(picture, b=Report(RUNNING, checkpoint=10))
+    picture = saying(picture, b=HostReport(RUNNING, checkpoint=10))
     picture = after(picture, decide(picture))
     assert picture.record.blamed == {"a": 1}
     # it is not excluded: with nothing else it is taken, and with a checkpoint it is as any other
-    picture = failing(picture, "b", Failure("task 0 was killed"))
+    picture = failing(picture, "b", HostFailure("task 0 was killed"))
     picture = placed(replace(picture, hosts=hosts(a=1)))
     assert set(picture.record.seats) == {"a"}
-    picture = saying(picture, a=Report(RUNNING, checkpoint=20))
+    picture = saying(picture, a=HostReport(RUNNING, checkpoint=20))
     assert after(picture, decide(picture)).record.blamed == {"b": 1}
 
 
 def test_the_host_of_the_task_is_blamed_and_not_the_one_that_tells_of_it():
-    picture = replace(start(), need=Need(2, 1), hosts=hosts(a=1, b=1, c=1))
-    picture = failing(placed(picture), "a", Failure("task 1 was killed", hosts=("b",)))
+    picture = replace(start(), need=ResourceRequest(2, 1), hosts=hosts(a=1, b=1, c=1))
+    picture = failing(placed(picture), "a", HostFailure("task 1 was killed", hosts=("b",)))
     assert picture.record.blamed == {"b": 1}
     assert set(placed(picture).record.seats) == {"a", "c"}
 
 
 def test_a_host_that_was_lost_is_blamed_for_it():
-    picture = replace(start(), need=Need(2, 1), hosts=hosts(a=1, b=1, c=1))
-    picture = saying(placed(picture), a=Report(FAILED, failure=Failure("lost", is_echo=True)))
+    picture = replace(start(), need=ResourceRequest(2, 1), hosts=hosts(a=1, b=1, c=1))
+    picture = saying(
+        placed(picture), a=HostReport(FAILED, failure=HostFailure("lost", is_echo=True))
+    )
     picture = after(picture, decide(picture))
     there = {name: host for name, host in picture.hosts.items() if name != "b"}
     picture = placed(replace(picture, hosts=there))
@@ -551,22 +559,22 @@ def test_a_host_that_was_lost_is_blamed_for_it():
 
 
 def test_two_hosts_that_lost_each_other_are_not_asked_again_while_there_is_a_third():
-    picture = replace(start(), need=Need(2, 1), hosts=hosts(a=1, b=1, c=1))
-    lost = Failure("lost task 1", is_echo=True, hosts=("a", "b"))
+    picture = replace(start(), need=ResourceRequest(2, 1), hosts=hosts(a=1, b=1, c=1))
+    lost = HostFailure("lost task 1", is_echo=True, hosts=("a", "b"))
     picture = failing(placed(picture), "a", lost)
     assert picture.record.parted == (("a", "b"),) and not picture.record.blamed
     without_c = replace(picture, hosts=hosts(a=1, b=1))
     assert set(placed(without_c).record.seats) == {"a", "b"}
     picture = placed(picture)
     assert set(picture.record.seats) == {"b", "c"}
-    together = saying(placed(without_c), a=Report(RUNNING, checkpoint=5))
+    together = saying(placed(without_c), a=HostReport(RUNNING, checkpoint=5))
     assert after(together, decide(together)).record.parted == ()
 
 
 def test_what_is_resumed_begins_without_blame():
-    picture = replace(start(max_restarts=0), need=Need(1, 1), hosts=hosts(a=1, b=1))
-    picture = failing(placed(picture), "a", Failure("task 0 was killed"))
-    assert picture.state is State.FAILED and not picture.record.blamed
+    picture = replace(start(max_restarts=0), need=ResourceRequest(1, 1), hosts=hosts(a=1, b=1))
+    picture = failing(placed(picture), "a", HostFailure("task 0 was killed"))
+    assert picture.state is JobState.FAILED and not picture.record.blamed
 
 
 RANKS = {"a": (0, 1), "b": (2, 3, 4)}
@@ -591,29 +599,29 @@ def test_whose_failure_it_was(error: HornError, expected: tuple[str, ...]):
 
 
 def test_it_goes_on_from_the_checkpoint_it_was_resumed_from_until_there_is_a_newer_one():
-    picture = replace(start(), need=Need(1, 1), hosts=hosts(a=1, b=1))
-    picture = replace(picture, record=Record(epoch=3, checkpoint=100, begin=100))
+    picture = replace(start(), need=ResourceRequest(1, 1), hosts=hosts(a=1, b=1))
+    picture = replace(picture, record=JobRecord(epoch=3, checkpoint=100, begin=100))
     found = decide(picture)
     assert found is not None
     assert [order.begin for order in found.orders.values() if order] == [100]
-    picture = failing(placed(picture), "a", Failure("task 0 was killed"))
+    picture = failing(placed(picture), "a", HostFailure("task 0 was killed"))
     picture = placed(picture)
     assert picture.record.begin == 100, "after a failure, too"
-    picture = saying(picture, b=Report(RUNNING, checkpoint=110))
+    picture = saying(picture, b=HostReport(RUNNING, checkpoint=110))
     assert after(picture, decide(picture)).record.begin == -1
 
 
 # groups that share every batch: others go on from a checkpoint
 
 
-def sharing(**slots: int) -> Picture:
+def sharing(**slots: int) -> JobSnapshot:
     """Two groups of two tasks without servers, running."""
-    picture = Picture(State.PENDING, Need(2, 2), Record(), {}, hosts(**slots))
+    picture = JobSnapshot(JobState.PENDING, ResourceRequest(2, 2), JobRecord(), {}, hosts(**slots))
     picture = after(picture, decide(picture))
-    return saying(picture, **dict.fromkeys(picture.record.seats, Report(RUNNING, checkpoint=7)))
+    return saying(picture, **dict.fromkeys(picture.record.seats, HostReport(RUNNING, checkpoint=7)))
 
 
-def regrouped(picture: Picture, n_groups: int) -> Picture:
+def regrouped(picture: JobSnapshot, n_groups: int) -> JobSnapshot:
     """As many groups have been started as were wished for."""
     picture = after(picture, decide(picture))  # the checkpoint is noted
     picture = wishing(picture, n_groups)
@@ -622,12 +630,12 @@ def regrouped(picture: Picture, n_groups: int) -> Picture:
     assert {order and order.aim for order in found.orders.values()} == {STOP}
     picture = after(picture, found)
     assert decide(picture) is None, "they are saving"
-    stopped = dict.fromkeys(picture.record.seats, Report(STOPPED, checkpoint=9))
+    stopped = dict.fromkeys(picture.record.seats, HostReport(STOPPED, checkpoint=9))
     picture = saying(picture, **stopped)
     picture = after(picture, decide(picture))
     assert picture.record.checkpoint == 9
     picture = after(picture, decide(picture))
-    assert picture.state is State.RESTARTING and not picture.record.seats
+    assert picture.state is JobState.RESTARTING and not picture.record.seats
     assert (picture.record.n_restarts, picture.record.n_failures) == (0, 0)
     picture = replace(picture, reports={})
     found = decide(picture)
@@ -640,9 +648,9 @@ def regrouped(picture: Picture, n_groups: int) -> Picture:
 def test_other_groups_go_on_from_a_checkpoint_in_a_new_epoch(n_groups):
     picture = regrouped(sharing(a=6), n_groups)
     assert picture.record.epoch == 2 and ranks_of(picture) == {"a": tuple(range(2 * n_groups))}
-    picture = saying(picture, a=Report(RUNNING))
+    picture = saying(picture, a=HostReport(RUNNING))
     assert decide(picture) is None
-    picture = saying(picture, a=Report(RUNNING, checkpoint=12))
+    picture = saying(picture, a=HostReport(RUNNING, checkpoint=12))
     picture = after(picture, decide(picture))
     assert (picture.record.checkpoint, picture.record.n_before) == (12, 0)
     assert decide(picture) is None
@@ -657,38 +665,38 @@ def test_nothing_is_stopped_before_there_is_room_and_all_run():
     wider = replace(picture, hosts=hosts(a=6, b=5))
     found = decide(wider)
     assert found is not None and found.record.aim == STOP
-    assert decide(saying(wider, a=Report(STARTING, checkpoint=7))) is None
+    assert decide(saying(wider, a=HostReport(STARTING, checkpoint=7))) is None
 
 
 def test_a_job_that_is_to_stop_while_it_changes_its_groups_stops():
     picture = sharing(a=6)
     picture = wishing(after(picture, decide(picture)), 3)
-    picture = replace(after(picture, decide(picture)), state=State.STOPPING)
+    picture = replace(after(picture, decide(picture)), state=JobState.STOPPING)
     assert decide(picture) is None
-    found = decide(saying(picture, a=Report(STOPPED, checkpoint=7)))
-    assert found is not None and found.state is State.STOPPED
+    found = decide(saying(picture, a=HostReport(STOPPED, checkpoint=7)))
+    assert found is not None and found.state is JobState.STOPPED
 
 
 def test_what_so_many_groups_cannot_run_goes_on_with_those_that_it_had():
     picture = regrouped(sharing(a=6), 3)
-    refused = Failure("a batch has 2 samples", 2, is_final=True)
-    picture = saying(picture, a=Report(FAILED, failure=refused))
+    refused = HostFailure("a batch has 2 samples", 2, is_final=True)
+    picture = saying(picture, a=HostReport(FAILED, failure=refused))
     picture = after(picture, decide(picture))
-    assert picture.state is State.RESTARTING
+    assert picture.state is JobState.RESTARTING
     assert picture.record.trouble == "3 groups cannot run it: a batch has 2 samples"
     picture = replace(picture, reports={})
     picture = after(picture, decide(picture))
     assert ranks_of(picture) == {"a": (0, 1, 2, 3)} and picture.record.n_refused == 3
-    picture = saying(picture, a=Report(RUNNING))
+    picture = saying(picture, a=HostReport(RUNNING))
     assert decide(picture) is None, "it is not tried again"
-    found = decide(saying(picture, a=Report(FAILED, failure=refused)))
-    assert found is not None and found.state is State.FAILED
+    found = decide(saying(picture, a=HostReport(FAILED, failure=refused)))
+    assert found is not None and found.state is JobState.FAILED
 
 
 def test_groups_that_fail_after_a_checkpoint_are_no_reason_to_go_back():
     picture = regrouped(sharing(a=6), 3)
-    picture = saying(picture, a=Report(RUNNING, checkpoint=20))
+    picture = saying(picture, a=HostReport(RUNNING, checkpoint=20))
     picture = after(picture, decide(picture))
-    refused = Failure("ZeroDivisionError", 1, is_final=True)
-    found = decide(saying(picture, a=Report(FAILED, failure=refused, checkpoint=20)))
-    assert found is not None and found.state is State.FAILED
+    refused = HostFailure("ZeroDivisionError", 1, is_final=True)
+    found = decide(saying(picture, a=HostReport(FAILED, failure=refused, checkpoint=20)))
+    assert found is not None and found.state is JobState.FAILED

@@ -7,7 +7,7 @@ import queue
 import pytest
 
 from horn import errors
-from horn.coordination.membership import Change, Membership
+from horn.coordination.membership import Membership, MembershipChange
 from tests.cluster.helpers import Call, end_session, wait_until
 from tests.cluster.relay import Relay
 
@@ -99,7 +99,7 @@ def test_changes_during_a_broken_connection_are_all_seen(zookeeper, folder, conn
         assert watcher.members()["reborn"].endpoint == "tcp://h:5"
         # and the watches work again
         stays.leave()
-        assert changes.get(timeout=10) == Change(frozenset(), frozenset({"stays"}))
+        assert changes.get(timeout=10) == MembershipChange(frozenset(), frozenset({"stays"}))
 
 
 def test_a_thousand_changes_end_in_the_true_picture(folder, connect):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import zk
-from horn.coordination.jobs import State
+from horn.coordination.jobs import JobState
 from tests.cluster.agents import Agents, alive, own_port
 from tests.cluster.test_downpour import DOWNPOUR, PER_EPOCH
 
@@ -40,7 +40,7 @@ def test_after_an_outage_no_job_blames_a_signal(tmp_path: Path, kind: str, names
             made.wait(lambda: not alive(tasks))
             server.start()
             status = made.wait_ended(client, job)
-        assert status.state is State.FAILED, (status.result, made.said())
+        assert status.state is JobState.FAILED, (status.result, made.said())
         cause = status.result["cause"]
         assert "SIGKILL" not in cause and "ZooKeeper" in cause, (cause, made.said())
     finally:

@@ -23,8 +23,8 @@ from horn.cluster.package import (
     MAX_BYTES,
     MAX_FILES,
     BadPackage,
-    File,
-    Manifest,
+    PackageFile,
+    PackageManifest,
     Unpacker,
 )
 from horn.errors import JobError, NotFound
@@ -166,10 +166,10 @@ def test_files_that_hold_secrets_are_not_sent_unless_it_is_said(source):
     ],
 )
 def test_patterns_are_those_of_git(pattern, yes, no):
-    ignored = packing.Ignored((pattern,))
+    ignored = packing.IgnoreFile((pattern,))
     assert all(ignored.has(path, is_folder=False) for path in yes)
     assert not any(ignored.has(path, is_folder=False) for path in no)
-    assert not packing.Ignored((f"{pattern}/",)).has(yes[0], is_folder=False)
+    assert not packing.IgnoreFile((f"{pattern}/",)).has(yes[0], is_folder=False)
 
 
 def test_what_is_no_file_of_ones_own_is_not_sent(source, tmp_path):
@@ -464,10 +464,10 @@ def test_the_largest_package_takes_little_memory_and_time(tmp_path):
     content = bytes(MAX_BYTES // MAX_FILES)
     folders = "/".join("d" * 14)
     files = tuple(
-        File(f"{folders}/{n % 64:02}/f{n:04}", len(content), sha(content))
+        PackageFile(f"{folders}/{n % 64:02}/f{n:04}", len(content), sha(content))
         for n in sorted(range(MAX_FILES), key=lambda n: (n % 64, n))
     )
-    packed = package.encode(Manifest(FORMAT, files))
+    packed = package.encode(PackageManifest(FORMAT, files))
 
     def unpacked(name):
         with Unpacker(tmp_path / name, packed) as unpacker:

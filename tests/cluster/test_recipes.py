@@ -185,8 +185,13 @@ def test_under_slurm_the_nodes_of_a_step_are_a_cluster(net: Network, key: Key, t
                 line = ["sh", "-c", f'{of_node} && exec "$@"', "sh", *HORN, *words, *job]
                 nodes.append(
                     host.start(
-                        *unshare, *line, env=environment(tmp_path, **slurm), cwd=tmp_path,
-                        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                        *unshare,
+                        *line,
+                        env=environment(tmp_path, **slurm),
+                        cwd=tmp_path,
+                        text=True,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT,
                     )  # fmt: skip
                 )
             texts = [node.communicate(timeout=150)[0] for node in nodes]

@@ -16,13 +16,13 @@ import pytest
 
 import zk
 from horn.cluster.client import Cluster
-from horn.cluster.job_controller import Masters, Terms
+from horn.cluster.job_controller import JobController, JobTerms
 from horn.cluster.resume import resume
-from horn.cluster.scheduler import Need
-from horn.coordination.jobs import Jobs, State
-from horn.coordination.membership import Change, Membership, View
-from horn.coordination.records import Create, Resumed
-from horn.coordination.session import Coordinator
+from horn.cluster.scheduler import ResourceRequest
+from horn.coordination.jobs import Jobs, JobState
+from horn.coordination.membership import FolderView, Membership, MembershipChange
+from horn.coordination.records import ConnectionResumed, Create
+from horn.coordination.session import Session
 from tests.cluster.agents import FOREVER, Agents, alive, own_port
 from tests.cluster.helpers import Call, wait_until
 from tests.cluster.relay import Relay
@@ -30,7 +30,7 @@ from tests.cluster.relay import Relay
 MANY = 600  # more than the bytes that fit into a pair of Unix sockets, 278 on Linux
 
 
-def make_nodes(coord: Coordinator, folder: str, n: int, data: bytes = b"") -> None:
+def make_nodes(coord: Session, folder: str, n: int, data: bytes = b"") -> None:
     coord.ensure(folder)
     for start in range(0, n, 100):
         names = range(start, min(n, start + 100))
@@ -41,7 +41,7 @@ def end_jobs(jobs: Jobs, n: int) -> None:
     """Jobs that have failed, as a cluster has them after a while."""
     for i in range(n):
         jobs.create(f"old-{i:04}", b"{}")
-        jobs.change(f"old-{i:04}", State.PENDING, State.FAILED)
+        jobs.change(f"old-{i:04}", JobState.PENDING, JobState.FAILED)
 
 
 @pytest.mark.net
@@ -71,9 +71,11 @@ def test_a_view_of_many_nodes_lives_through_broken_connections(zookeeper, connec
     make_nodes(connect(), folder, MANY)
     with Relay(zookeeper.hosts) as relay:
         coord, changes, events = connect(relay.hosts), queue.Queue(), queue.Queue()
-        view = View(coord, folder, changes.put)
+        view = FolderView(coord, folder, changes.put)
         view.wait_ready(20)
-        coord.subscribe(lambda event: events.put(event) if isinstance(event, Resumed) else None)
+        coord.subscribe(
+            lambda event: events.put(event) if isinstance(event, ConnectionResumed) else None
+        )
         for i in range(5):
             relay.cut()
             connect().create(f"{folder}/new-{i}")
@@ -85,7 +87,7 @@ def test_a_view_of_many_nodes_lives_through_broken_connections(zookeeper, connec
         assert len(view.nodes()) == MANY + 5
         # and every node is watched again
         connect().delete(f"{folder}/m{MANY - 1}")
-        assert changes.get(timeout=20) == Change(frozenset(), frozenset({f"m{MANY - 1}"}))
+        assert changes.get(timeout=20) == MembershipChange(frozenset(), frozenset({f"m{MANY - 1}"}))
         view.close()
         coord.close()
 
@@ -133,7 +135,7 @@ def test_who_waits_for_members_before_the_first_picture_keeps_nobody_from_it(
     folder = f"{zookeeper.root}/members"
     Membership(connect(), folder).join("a", "tcp://h:1")
     coord, is_waiting = connect(), threading.Event()
-    heard, waits = View._on_names, View.wait_ready
+    heard, waits = FolderView._on_names, FolderView.wait_ready
 
     def hear_late(self, *reply):
         is_waiting.wait(20)
@@ -143,8 +145,8 @@ def test_who_waits_for_members_before_the_first_picture_keeps_nobody_from_it(
         is_waiting.set()
         waits(self, timeout_s)
 
-    monkeypatch.setattr(View, "_on_names", hear_late)
-    monkeypatch.setattr(View, "wait_ready", wait)
+    monkeypatch.setattr(FolderView, "_on_names", hear_late)
+    monkeypatch.setattr(FolderView, "wait_ready", wait)
     watcher = Membership(coord, folder)
     found = Call(watcher.wait_for, ["a"], 8.0, lambda member: True).result(20)
     assert set(found) == {"a"}
@@ -154,7 +156,7 @@ def test_who_waits_for_members_before_the_first_picture_keeps_nobody_from_it(
 @pytest.mark.timeout(60)
 def test_masters_watch_no_job_that_has_ended_and_hear_when_one_goes_on(tmp_path):
     with zk.EmbeddedServer(tick_ms=500) as server:
-        with Coordinator(server.hosts) as coord, Coordinator(server.hosts) as other:
+        with Session(server.hosts) as coord, Session(server.hosts) as other:
             jobs, workers = Jobs(other), Membership(coord, coord.paths.workers())
             end_jobs(jobs, 30)
             jobs.create("new-0001", b"{}")
@@ -162,9 +164,9 @@ def test_masters_watch_no_job_that_has_ended_and_hear_when_one_goes_on(tmp_path)
 
             def terms(job, node):
                 read.put(job)
-                return Terms(Need(1, 1, 0, False, "", ""), 0)
+                return JobTerms(ResourceRequest(1, 1, 0, False, "", ""), 0)
 
-            masters = Masters(coord, workers, "here", terms)
+            masters = JobController(coord, workers, "here", terms)
             try:
                 assert read.get(timeout=20) == "new-0001"
                 assert _watched_jobs(server) == {"new-0001"}
@@ -174,7 +176,7 @@ def test_masters_watch_no_job_that_has_ended_and_hear_when_one_goes_on(tmp_path)
                     pass
                 assert _watched_jobs(server) == {"new-0001", "old-0007"}
                 # one that ends is let go, with the candidacy
-                jobs.change("old-0007", State.PENDING, State.STOPPED)
+                jobs.change("old-0007", JobState.PENDING, JobState.STOPPED)
                 leader = coord.paths.leader("old-0007")
                 wait_until(lambda: not other.children(leader))
                 wait_until(lambda: set(masters._jobs) == {"new-0001"})
@@ -277,7 +279,7 @@ def test_an_agent_with_500_ended_jobs_comes_back_from_20_kills_of_zookeeper(tmp_
         with made.client() as cluster:
             made.wait_known(cluster)
             job = made.submit(cluster, tasks=2)
-            assert made.wait_ended(cluster, job).state is State.SUCCEEDED, made.said()
+            assert made.wait_ended(cluster, job).state is JobState.SUCCEEDED, made.said()
         made.kill("a", signal.SIGTERM)
         assert made.processes["a"].wait(40) == 0, made.said()
     finally:

@@ -10,7 +10,7 @@ import pytest
 
 import horn
 from horn.cluster.client import Cluster
-from horn.coordination.jobs import State
+from horn.coordination.jobs import JobState
 from tests.cluster.agents import Agents
 from tests.cluster.test_strategies import job_of, parameters
 from tests.faults.test_checkpoint_storage import fill, small_disk
@@ -44,10 +44,10 @@ def test_a_model_waits_for_room_and_nothing_is_computed_again(
 ):
     job = begun(cluster_of, client, small_disk)
     cluster_of.wait(lambda: waits(cluster_of))
-    assert client.status(job).state is State.RUNNING
+    assert client.status(job).state is JobState.RUNNING
     (small_disk / "full").unlink()
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert (status.record.epoch, status.record.n_restarts) == (1, 0)
     calm = horn.train(job_of(EPOCHS), tasks=2).model.parameters
     for name, array in parameters(client, job, tmp_path).items():
@@ -62,4 +62,4 @@ def test_who_does_not_want_to_wait_for_room_stops_the_job(
     cluster_of.wait(lambda: waits(cluster_of))
     client.stop(job, now=False)
     status = cluster_of.wait_ended(client, job)
-    assert status.state in (State.FAILED, State.STOPPED), cluster_of.said()
+    assert status.state in (JobState.FAILED, JobState.STOPPED), cluster_of.said()

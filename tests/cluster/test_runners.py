@@ -5,18 +5,20 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from horn.cluster.job_runner import Foreman
-from horn.cluster.master import FAILED, RUN, Failure, Order, Seat
-from horn.cluster.runner_protocol import Over
-from horn.cluster.runners import Run
+from horn.cluster.job_runner import JobRunner
+from horn.cluster.master import FAILED, RUN, Allocation, HostFailure, HostOrder
+from horn.cluster.runner_protocol import RunnerFinished
+from horn.cluster.runners import JobRun
 from horn.errors import ModelError, ProtocolError
 
-SIGKILLED = Over(FAILED, Failure("First failure: task 0 of group 1 was killed by signal SIGKILL"))
+SIGKILLED = RunnerFinished(
+    FAILED, HostFailure("First failure: task 0 of group 1 was killed by signal SIGKILL")
+)
 
 
 def test_what_an_agent_kills_is_not_blamed_on_the_signal():
     """The agent was cut off and ends a job; its job runner sees its tasks go first, and says so."""
-    run = Run("one", Order(1, RUN, {}), member=1)
+    run = JobRun("one", HostOrder(1, RUN, {}), member=1)
     words: list[list[Any] | None] = [[SIGKILLED], None]
     foreman: Any = SimpleNamespace(
         is_open=True,
@@ -34,7 +36,7 @@ def test_what_an_agent_kills_is_not_blamed_on_the_signal():
 
 
 def test_what_ended_before_has_its_own_cause():
-    run = Run("one", Order(1, RUN, {}), member=1)
+    run = JobRun("one", HostOrder(1, RUN, {}), member=1)
     words: list[list[Any] | None] = [[SIGKILLED], None]
     run.foreman = SimpleNamespace(  # type: ignore[assignment]
         is_open=True,
@@ -46,10 +48,10 @@ def test_what_ended_before_has_its_own_cause():
 
 
 def test_a_model_that_cannot_be_written_is_not_computed_again():
-    foreman = Foreman.__new__(Foreman)
+    foreman = JobRunner.__new__(JobRunner)
     foreman._is_meeting = False
     foreman.site = SimpleNamespace(is_repairable=True)  # type: ignore[assignment]
-    seats = {"a": Seat(1, "127.0.0.1", (0,))}
+    seats = {"a": Allocation(1, "127.0.0.1", (0,))}
     foreman.assignment = SimpleNamespace(host="a", groups=(), seats=seats)  # type: ignore[assignment]
     foreman.submission = SimpleNamespace(groups=1, tasks=1, servers=0)  # type: ignore[assignment]
     found = foreman._failure(ModelError("model.horn: cannot be written (No space left on device)"))

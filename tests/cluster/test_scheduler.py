@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horn.cluster.scheduler import Host, Need, Waits, check_files, seat
+from horn.cluster.scheduler import Host, ResourceRequest, Unschedulable, check_files, seat
 from horn.errors import JobError
 from horn.topology import Topology
 
@@ -31,8 +31,8 @@ def hosts(*free: int, slots: int = 0) -> dict[str, Host]:
     }
 
 
-def need(groups: int, tasks: int, servers: int = 0, **more: object) -> Need:
-    return Need(groups, tasks, servers, **{"horn": "1", "python": "3.11", **more})  # type: ignore[arg-type]
+def need(groups: int, tasks: int, servers: int = 0, **more: object) -> ResourceRequest:
+    return ResourceRequest(groups, tasks, servers, **{"horn": "1", "python": "3.11", **more})  # type: ignore[arg-type]
 
 
 def test_a_job_goes_to_the_one_host_that_it_fills_best():
@@ -68,20 +68,22 @@ def test_a_group_that_fits_on_no_host_is_divided():
 
 def test_the_reason_says_how_many_slots_are_short():
     found = seat(need(4, 2), hosts(2, 1, slots=4))
-    assert found == Waits("waits for 8 slots; 3 are free on 2 hosts")
+    assert found == Unschedulable("waits for 8 slots; 3 are free on 2 hosts")
 
 
 def test_the_reason_says_that_the_cluster_is_too_small():
     found = seat(need(4, 2), hosts(2, 1))
-    assert found == Waits("waits for 8 slots; the 2 usable workers have 3: start more workers")
-    assert seat(need(1, 1), {}) == Waits("waits for 1 slot; no worker is up")
+    assert found == Unschedulable(
+        "waits for 8 slots; the 2 usable workers have 3: start more workers"
+    )
+    assert seat(need(1, 1), {}) == Unschedulable("waits for 1 slot; no worker is up")
 
 
 def test_workers_of_another_version_are_not_used_and_the_reason_says_so():
     there = hosts(4) | {"node-d": Host("node-d", "h", 8, 8, "2", "3.13")}
     assert seat(need(1, 4), there) == {"node-a": (0, 1, 2, 3)}
     found = seat(need(1, 5), there)
-    assert isinstance(found, Waits)
+    assert isinstance(found, Unschedulable)
     assert "node-d has Python 3.13 and horn 2" in found.reason
     assert "submitted with Python 3.11 and horn 1" in found.reason
 
@@ -97,7 +99,7 @@ def test_every_rank_has_one_seat_no_host_too_many_and_as_many_groups_as_can_are_
 ):
     there = hosts(*free)
     found = seat(need(groups, tasks, servers), there)
-    if isinstance(found, Waits):
+    if isinstance(found, Unschedulable):
         assert sum(free) < groups * tasks
         return
     assert sorted(r for ranks in found.values() for r in ranks) == [
@@ -156,8 +158,8 @@ def test_blame_never_keeps_a_job_from_running_and_no_more_of_it_is_taken_than_ne
     there, wanted = hosts(*free), need(groups, tasks)
     pairs = [pair for pair in parted if pair[0] != pair[1]]
     found, calm = seat(wanted, there, (), blamed, pairs), seat(wanted, there)
-    assert isinstance(found, Waits) == isinstance(calm, Waits)
-    if isinstance(found, Waits):
+    assert isinstance(found, Unschedulable) == isinstance(calm, Unschedulable)
+    if isinstance(found, Unschedulable):
         return
     assert sorted(r for ranks in found.values() for r in ranks) == [*range(groups * tasks)]
     assert all(len(ranks) <= there[name].free for name, ranks in found.items())

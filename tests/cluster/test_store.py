@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horn.cluster import store
-from horn.cluster.store import MARK_S, Log, written_since
+from horn.cluster.store import MARK_S, LogFile, written_since
 
 
 class Clock:
@@ -39,7 +39,7 @@ def test_what_is_not_older_is_there_and_little_more(
     path = tmp_path / "g0.t0.log"
     for old in tmp_path.iterdir():
         old.unlink()
-    log, made = Log(path), []
+    log, made = LogFile(path), []
     for pause_s, text in writes:
         clock.now_s += pause_s
         made += [(clock.now_s, byte) for byte in text.encode()]
@@ -62,7 +62,7 @@ def test_a_log_without_times_is_read_from_its_beginning(tmp_path: Path):
 
 
 def test_a_clock_that_goes_back_hides_nothing(tmp_path: Path, clock: Clock):
-    log = Log(tmp_path / "a.log")
+    log = LogFile(tmp_path / "a.log")
     log.write(b"first\n")
     clock.now_s -= 3600
     log.write(b"second\n")

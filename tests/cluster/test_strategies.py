@@ -16,7 +16,7 @@ import pytest
 
 import horn
 from horn.cluster.client import Cluster
-from horn.coordination.jobs import State
+from horn.coordination.jobs import JobState
 from tests.cluster.agents import JOB, Agents, alive
 from tests.cluster.test_downpour import ended_well, horn_says, notes, ranks, trains
 
@@ -59,7 +59,7 @@ def test_a_kill_changes_no_bit_of_averaging(
     cluster_of.wait(lambda: client.status(job).record.epoch == 2)
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert (status.record.epoch, status.record.n_restarts) == (2, 1)
     calm = horn.train(job_of(EPOCHS), groups=2, strategy="averaging").model.parameters
     for name, array in parameters(client, job, tmp_path).items():
@@ -135,4 +135,4 @@ def test_groups_of_averaging_are_part_of_it(cluster_of: Agents, client: Cluster)
     assert "Stop it, and submit it with --groups 3" in asked.stderr
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED and status.record.epoch == 1, cluster_of.said()
+    assert status.state is JobState.SUCCEEDED and status.record.epoch == 1, cluster_of.said()

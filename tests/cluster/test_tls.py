@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 import zk
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from horn.errors import JobError, NotFound, Unreachable
 from horn.security import tls
-from horn.security.certificates import Authority
+from horn.security.certificates import CertificateAuthority
 from horn.security.keys import Credential, Key
 from horn.security.tls import server_context
 from tests.apache import ApacheServer, free_ports, is_available
@@ -42,7 +42,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_whoever_has_the_key_gets_in_and_a_job_s_tasks_too(key: Key, server: zk.EmbeddedServer):
     own = tls.credential(key, server.hosts)
-    with Coordinator(server.hosts, credential=own) as coord:
+    with Session(server.hosts, credential=own) as coord:
         coord.create("/horn/a", b"x" * 300_000)
         coord.ensure(coord.paths.jobs())
         from horn.coordination.jobs import Jobs
@@ -51,37 +51,37 @@ def test_whoever_has_the_key_gets_in_and_a_job_s_tasks_too(key: Key, server: zk.
     # as it travels to a task
     sent = msgspec.msgpack.encode(tls.credential(key, server.hosts, "j"))
     task = msgspec.msgpack.decode(sent, type=Credential)
-    with Coordinator(server.hosts, credential=task) as coord:
+    with Session(server.hosts, credential=task) as coord:
         assert coord.children(coord.paths.groups("j")) == []
 
 
 def test_who_has_another_key_or_none_does_not_get_in(key: Key, server: zk.EmbeddedServer):
     other = Key(secrets.token_bytes(32))
     with pytest.raises(Unreachable, match="its certificate is refused"):
-        Coordinator(server.hosts, credential=tls.credential(other, server.hosts), timeout_s=1.0)
+        Session(server.hosts, credential=tls.credential(other, server.hosts), timeout_s=1.0)
     for wrong in (None, key.zookeeper()):  # not encrypted
         with pytest.raises(Unreachable):
-            Coordinator(server.hosts, credential=wrong, timeout_s=1.0)
+            Session(server.hosts, credential=wrong, timeout_s=1.0)
     # who knows the authority but has no certificate of it
-    bare = msgspec.structs.replace(Authority(key).trust("client"), identity="")
+    bare = msgspec.structs.replace(CertificateAuthority(key).trust("client"), identity="")
     credential = msgspec.structs.replace(key.zookeeper(), tls=bare)
     with pytest.raises(Unreachable, match="certificates are of another key, or none"):
-        Coordinator(server.hosts, credential=credential, timeout_s=1.0)
+        Session(server.hosts, credential=credential, timeout_s=1.0)
 
 
 def test_a_task_cannot_pose_as_the_server(key: Key):
-    as_server = tls.context_of(Authority(key).trust("client"), is_server=True)
+    as_server = tls.context_of(CertificateAuthority(key).trust("client"), is_server=True)
     with zk.EmbeddedServer(tls=as_server) as posing:
         own = tls.credential(key, posing.hosts)
         with pytest.raises(Unreachable, match="its certificate is refused: unsuitable"):
-            Coordinator(posing.hosts, credential=own, timeout_s=1.0)
+            Session(posing.hosts, credential=own, timeout_s=1.0)
 
 
 def test_a_server_without_tls_is_said_so_and_is_not_told_the_password(key: Key):
     with zk.EmbeddedServer() as plain:
         with pytest.raises(Unreachable, match="it speaks no TLS there, .*horn keygen --tls"):
             own = tls.credential(key, plain.hosts)
-            Coordinator(plain.hosts, credential=own, timeout_s=1.0)
+            Session(plain.hosts, credential=own, timeout_s=1.0)
 
 
 @pytest.mark.parametrize(
@@ -105,21 +105,21 @@ def test_it_is_on_off_loopback_and_where_it_is_asked_for(key, monkeypatch, hosts
 def test_an_authority_of_one_s_own_is_read_from_files_and_names_are_checked(
     key, server, monkeypatch, tmp_path
 ):
-    trust = Authority(key).trust("client")
+    trust = CertificateAuthority(key).trust("client")
     (tmp_path / "ca.pem").write_text(trust.authority)
     (tmp_path / "own.pem").write_text(trust.identity)
     monkeypatch.setenv("HORN_ZK_TLS", f"{tmp_path}/ca.pem,{tmp_path}/own.pem")
     own = tls.credential(key, server.hosts)
     assert own is not None and own.tls is not None and own.tls.checks_names
     with pytest.raises(Unreachable, match="refused: IP address mismatch"):
-        Coordinator(server.hosts, credential=own, timeout_s=1.0)
+        Session(server.hosts, credential=own, timeout_s=1.0)
     monkeypatch.setenv("HORN_ZK_TLS", f"{tmp_path}/none.pem")
     with pytest.raises(NotFound, match="there is no file .*none.pem; write auto, key, off"):
         tls.credential(key, server.hosts)
     (tmp_path / "odd.pem").write_text("odd")
     monkeypatch.setenv("HORN_ZK_TLS", f"{tmp_path}/odd.pem")
     with pytest.raises(JobError, match="certificates for ZooKeeper are not usable"):
-        Coordinator(server.hosts, credential=tls.credential(key, server.hosts), timeout_s=1.0)
+        Session(server.hosts, credential=tls.credential(key, server.hosts), timeout_s=1.0)
     with pytest.raises(JobError, match="horn keygen"):
         tls.credential(None, server.hosts)
 
@@ -141,11 +141,11 @@ def test_apache_takes_the_certificates_that_keygen_makes(tmp_path: Path):
     own, other = Key.from_file(tmp_path / "key"), Key(secrets.token_bytes(32))
     hosts = f"127.0.0.1:{port}"
     with ApacheServer(settings=tuple(settings)):
-        with Coordinator(hosts, credential=tls.credential(own, hosts), timeout_s=20.0) as coord:
+        with Session(hosts, credential=tls.credential(own, hosts), timeout_s=20.0) as coord:
             coord.create("/horn/a", b"x" * 300_000)
             assert len(coord.get("/horn/a").data) == 300_000
         task = tls.credential(own, hosts, "j")
         with pytest.raises(NotFound, match="no job 'j'"):  # it gets as far as that
-            Coordinator(hosts, credential=task, timeout_s=20.0)
+            Session(hosts, credential=task, timeout_s=20.0)
         with pytest.raises(Unreachable, match="its certificate is refused"):
-            Coordinator(hosts, credential=tls.credential(other, hosts), timeout_s=2.0)
+            Session(hosts, credential=tls.credential(other, hosts), timeout_s=2.0)

@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 
 from horn.cluster.client import Cluster
-from horn.cluster.file_service import Desk, Read
+from horn.cluster.file_service import FileService, ReadRequest
 from horn.cluster.resume import resume
-from horn.cluster.store import Depot, Log
-from horn.cluster.user import User, opened
-from horn.coordination.jobs import State
+from horn.cluster.store import HostStore, LogFile
+from horn.cluster.user import JobUser, opened
+from horn.coordination.jobs import JobState
 from horn.errors import JobError, NotFound
 from horn.process.limits import environment
 from tests.cluster.agents import FOREVER, Agents, agents
 from tests.passable import can_be_another_user, open_folder, passable
 
 UID = 54321
-SOMEBODY = User(str(UID), UID, UID, "/")
+SOMEBODY = JobUser(str(UID), UID, UID, "/")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 # Beside training, the job says who it is, and what it gets of what is the agent's.
@@ -61,26 +61,26 @@ def job(key: str = "", ours: str = "", epochs: int = 3):
 
 def test_who_does_not_exist_or_may_not_be_is_said(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(JobError, match="--user nobody-of-that-name: this machine has no such user"):
-        User.named("nobody-of-that-name")
+        JobUser.named("nobody-of-that-name")
     with pytest.raises(JobError, match=r"--user -1: this machine has no such user"):
-        User.named("-1")
+        JobUser.named("-1")
     with pytest.raises(JobError, match="--user 99999999999: this machine has no such user"):
-        User.named("99999999999")
+        JobUser.named("99999999999")
     for root in ("root", "0"):
         with pytest.raises(JobError, match="that is root; name a user who may do less"):
-            User.named(root)
+            JobUser.named(root)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(JobError, match="only a worker that runs as root .* has uid 1000"):
-        User.named(str(UID))
+        JobUser.named(str(UID))
 
 
 @as_root
 def test_a_user_is_found_by_name_and_by_number():
     entry = next(e for e in pwd.getpwall() if e.pw_uid)
-    by_name = User.named(entry.pw_name)
-    assert by_name == User.named(str(entry.pw_uid))
+    by_name = JobUser.named(entry.pw_name)
+    assert by_name == JobUser.named(str(entry.pw_uid))
     assert (by_name.uid, by_name.gid, by_name.home) == (entry.pw_uid, entry.pw_gid, entry.pw_dir)
-    assert User.named(str(UID)) == SOMEBODY
+    assert JobUser.named(str(UID)) == SOMEBODY
     assert SOMEBODY.environment["HOME"] == "/" and SOMEBODY.environment["USER"] == str(UID)
 
 
@@ -98,7 +98,7 @@ def test_what_is_given_is_given_whole_and_no_link_is_followed(tmp_path: Path):
     assert tmp_path.stat().st_uid == (tmp_path / "mine").stat().st_uid == 0
     SOMEBODY.give(tree)  # it is already
     with pytest.raises(JobError, match=f"belongs to uid {UID}, and jobs run as other"):
-        User("other", UID + 1, UID + 1, "/").give(tree)
+        JobUser("other", UID + 1, UID + 1, "/").give(tree)
     (tmp_path / "another").symlink_to(tmp_path)
     with pytest.raises(JobError, match="belongs to uid 0"):
         SOMEBODY.give(tmp_path / "another")
@@ -106,7 +106,7 @@ def test_what_is_given_is_given_whole_and_no_link_is_followed(tmp_path: Path):
 
 @as_root
 def test_only_what_a_job_writes_is_its_users(tmp_path: Path):
-    depot = Depot(tmp_path / "a", tmp_path / "shared", SOMEBODY)
+    depot = HostStore(tmp_path / "a", tmp_path / "shared", SOMEBODY)
     try:
         made = {depot.logs("j"), depot.kept("j")}
         assert {path.stat().st_uid for path in made} == {UID}
@@ -129,20 +129,20 @@ def test_folders_that_others_may_change_are_refused(tmp_path: Path):
     folder.mkdir(parents=True)
     (tmp_path / "theirs").chmod(0o770)
     with pytest.raises(JobError, match=f"{tmp_path}/theirs has mode 0770 .*chmod go-w"):
-        Depot(folder, None, SOMEBODY)
+        HostStore(folder, None, SOMEBODY)
     (tmp_path / "theirs").chmod(0o1777)  # there nobody renames what is root's
-    Depot(folder, None, SOMEBODY).close()
+    HostStore(folder, None, SOMEBODY).close()
     os.chown(tmp_path / "theirs", UID, UID)
     with pytest.raises(JobError, match=f"{tmp_path}/theirs has .* belongs to uid {UID}"):
-        Depot(folder, None, SOMEBODY)
-    Depot(folder).close()
+        HostStore(folder, None, SOMEBODY)
+    HostStore(folder).close()
 
 
 @pytest.fixture(params=["link", "hard link", "pipe", "folder"])
 def trap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """In the place of a log, made by a job that would like to see what the agent sees."""
     (tmp_path / "secret").write_text("a line that the agent may read\n")
-    depot = Depot(tmp_path / "a")
+    depot = HostStore(tmp_path / "a")
     path = depot.logs("j") / "g0.t0.log"
     depot.close()
     if request.param == "link":
@@ -159,15 +159,15 @@ def trap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.timeout(20)
 def test_a_trap_is_neither_read_nor_written(trap: Path, tmp_path: Path):
     with pytest.raises(JobError, match="cannot be opened|is a link or no regular file"):
-        Log(trap)
+        LogFile(trap)
     with pytest.raises(JobError, match="cannot be opened|is a link or no regular file"):
         opened(trap, os.O_RDONLY)
-    depot = Depot(tmp_path / "a")
+    depot = HostStore(tmp_path / "a")
     service: Any = SimpleNamespace(on=lambda *_, **__: None)
-    desk = Desk(depot, service, lambda: ())
+    desk = FileService(depot, service, lambda: ())
     try:
         assert depot.files("j") == {}
-        call: Any = SimpleNamespace(request=Read("j", "g0.t0"), is_over=False)
+        call: Any = SimpleNamespace(request=ReadRequest("j", "g0.t0"), is_over=False)
         with pytest.raises(NotFound, match="there is no g0.t0 here"):
             desk.read(call)
     finally:
@@ -211,15 +211,15 @@ def test_a_job_of_another_user_trains_stops_and_goes_on_and_sees_no_key(
         foremen = {_of(pid, "PPid")[0] for pid in tasks}
         owners = {_of(pid, "Uid") for pid in (*tasks, *foremen)}
         client.stop(job, now=False)
-        assert cluster.wait_ended(client, job).state is State.STOPPED, cluster.said()
+        assert cluster.wait_ended(client, job).state is JobState.STOPPED, cluster.said()
         resume(client, job)
         saved = int(client.status(job).record.checkpoint)
         cluster.wait_running(client, job, saved + 10)
         text = _log(client, job)
         client.stop(job, now=True)
-        assert cluster.wait_ended(client, job).state is State.STOPPED, cluster.said()
+        assert cluster.wait_ended(client, job).state is JobState.STOPPED, cluster.said()
         ended = cluster.submit(client, tasks=2, target=cluster.folder / "spy.py")
-        assert cluster.wait_ended(client, ended).state is State.SUCCEEDED, cluster.said()
+        assert cluster.wait_ended(client, ended).state is JobState.SUCCEEDED, cluster.said()
         client.fetch_model(ended, tmp_path / "m.horn")
         client.remove(ended)
     assert _of(agent, "Uid") == (0,) * 4 and len(tasks) == 2 and owners == {(UID,) * 4}

@@ -16,15 +16,15 @@ from horn.errors import BarrierTimeout, JobError, ProtocolError
 from horn.transport import (
     DEFAULT,
     Channel,
+    Identity,
     PeerLost,
-    Place,
     Transport,
     across_hosts,
     between_processes,
     load,
     open_transport,
 )
-from horn.wire.frames import BadFrame, Note, Refused
+from horn.wire.frames import BadFrame, HandshakeRefused, Note
 from tests.transport.groups import (
     SCHEMES,
     TIMEOUT_S,
@@ -109,13 +109,13 @@ def test_a_transport_of_the_users_carries_blocks_between_tasks(tmp_path, monkeyp
 
 
 def test_unknown_urls_are_refused_with_what_there_is():
-    place = Place(0, 2, "test")
+    place = Identity(0, 2, "test")
     with pytest.raises(JobError, match="no transport is called 'rdma'; Known: inproc, ipc"):
         open_transport("rdma://", place)
     with pytest.raises(JobError, match="'tcp' is no transport: write "):
         open_transport("tcp", place)
     with pytest.raises(JobError, match="task 2 of 2"):
-        open_transport("shm://", Place(2, 2, "test"))
+        open_transport("shm://", Identity(2, 2, "test"))
 
 
 @pytest.mark.parametrize("n_tasks", [2, 3, 4])
@@ -247,23 +247,23 @@ def both(results, kind, sentence):
 @pytest.mark.parametrize(
     "other, sentence",
     [
-        (Place(1, 2, "other", 7), "job"),
-        (Place(1, 2, "test", 6), "epoch"),
+        (Identity(1, 2, "other", 7), "job"),
+        (Identity(1, 2, "test", 6), "epoch"),
     ],
 )
 def test_who_does_not_belong_is_refused_at_both_ends_at_once(scheme, other, sentence):
-    places = [Place(0, 2, "test", 7), other]
+    places = [Identity(0, 2, "test", 7), other]
 
     def made(task):
         return open_transport(url_of(scheme), places[task])
 
     results = run_threads(scheme, 2, lambda t: None, made=made, timeout_s=NEVER_S)
-    both(results, Refused, sentence)
+    both(results, HandshakeRefused, sentence)
 
 
 def test_there_must_be_an_endpoint_for_each_task(scheme):
-    with open_transport(url_of(scheme), Place(0, 3, "test")) as t:
-        with pytest.raises(Refused, match="endpoints: got 1, expected 3"):
+    with open_transport(url_of(scheme), Identity(0, 3, "test")) as t:
+        with pytest.raises(HandshakeRefused, match="endpoints: got 1, expected 3"):
             t.connect([t.endpoint], 1.0)
 
 
@@ -271,7 +271,7 @@ def test_another_plan_is_refused_at_both_ends(scheme):
     def body(t):
         t.plan(all_to_all(2, (3 + t.task,)), TIMEOUT_S)
 
-    both(run_threads(scheme, 2, body), Refused, "plan of task")
+    both(run_threads(scheme, 2, body), HandshakeRefused, "plan of task")
 
 
 def test_a_late_task_is_named_with_what_it_owes(scheme):

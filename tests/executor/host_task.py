@@ -16,7 +16,7 @@ from horn.compiler.placement import Placement
 from horn.data import Dataset
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
-from horn.transport import Place, open_transport
+from horn.transport import Identity, open_transport
 
 KEY = bytes(range(32))
 BATCH, N_SAMPLES, N_STEPS = 50, 400, 24
@@ -39,7 +39,7 @@ def rows(step: int) -> np.ndarray:
 
 
 def main(task: int, address: str) -> None:
-    transport = open_transport(f"tcp://{address}:0", Place(task, 2, "hosts", key=KEY))
+    transport = open_transport(f"tcp://{address}:0", Identity(task, 2, "hosts", key=KEY))
     print(transport.endpoint, flush=True)
     with transport:
         transport.connect(json.loads(sys.stdin.readline()), TIMEOUT_S)

@@ -20,13 +20,13 @@ import pytest
 from safetensors.numpy import load_file
 
 import horn
-from horn.checkpoint import Checkpoints, Piece, write_part
+from horn.checkpoint import ArrayPiece, Checkpoints, write_part
 from horn.errors import Stopped
-from horn.executor.checkpoint_coordinator import HOLD_S, Keeper
-from horn.process.checkpoints import Saver
-from horn.process.control import Due, Heard, Line, Saved, Settle
+from horn.executor.checkpoint_coordinator import HOLD_S, CheckpointCoordinator
+from horn.process.checkpoints import TaskCheckpoints
+from horn.process.control import ControlChannel, PartSaved, SaveReply, SaveRequest, StopDecision
 from horn.training.checkpointing import part_name
-from horn.training.loop import Loop
+from horn.training.loop import TrainingLoop
 from horn.training.progress import Progress
 from tests.executor.test_launch import bits, children, endless, job
 from tests.process.test_job_spec import RUN
@@ -41,20 +41,21 @@ class Board:
     def __init__(self, folder, seconds=None):
         self.said, self.folder = [], folder
         self.checkpoints = Checkpoints(folder)
-        self.keeper = Keeper(self.checkpoints, 4, N, lambda epoch: {"until": epoch}, self.tell,
-                             seconds)  # fmt: skip
+        self.keeper = CheckpointCoordinator(
+            self.checkpoints, 4, N, lambda epoch: {"until": epoch}, self.tell, seconds
+        )
 
     def tell(self, message):
         self.said.append(message)
 
     def save(self, rank, iteration, epoch=1, error=""):
         if error:
-            self.keeper.hear(rank, Saved(iteration, epoch, error=error))
+            self.keeper.hear(rank, PartSaved(iteration, epoch, error=error))
             return
-        piece = Piece("parameter", "w", np.arange(3.0), (slice(3 * rank, 3 * rank + 3),))
+        piece = ArrayPiece("parameter", "w", np.arange(3.0), (slice(3 * rank, 3 * rank + 3),))
         folder = self.checkpoints.begin(iteration, 4)
         written = write_part(folder, part_name(rank), [piece], {"rank": rank})
-        self.keeper.hear(rank, Saved(iteration, epoch, written.n_bytes, written.sha256))
+        self.keeper.hear(rank, PartSaved(iteration, epoch, written.n_bytes, written.sha256))
 
 
 def test_a_checkpoint_is_there_when_all_parts_are(tmp_path):
@@ -88,9 +89,9 @@ def test_by_time_tasks_are_told_an_iteration_that_none_has_reached(tmp_path):
     keeper = board.keeper
     for k in range(41):  # 128 iterations per second
         keeper.look(100.0 + k / 8, 16 * k)
-    assert board.said == [Due(679)]  # 0.3 s ahead
+    assert board.said == [SaveRequest(679)]  # 0.3 s ahead
     for rank in range(N):
-        keeper.hear(rank, Heard(679, 642))
+        keeper.hear(rank, SaveReply(679, 642))
         board.save(rank, 679)
     keeper.look(106.0, 700)
     assert board.checkpoints.iterations() == [679] and len(board.said) == 1
@@ -105,26 +106,26 @@ def test_steps_that_are_told_all_at_once_are_not_taken_for_a_speed(tmp_path):
         board.keeper.look(1.0001 + k / 2, 51 + 50 * k)
     board.keeper.stop()
     board.keeper.look(10.6, 1001)
-    assert board.said == [Due(1031, stop=True)]
+    assert board.said == [SaveRequest(1031, stop=True)]
 
 
 def test_who_is_late_makes_the_next_boundary_further_ahead(tmp_path):
     board = Board(tmp_path)
     board.keeper.stop()
     board.keeper.look(1.0, 7)
-    assert board.said == [Due(9, stop=True)]
-    board.keeper.hear(0, Heard(9, 8))
-    board.keeper.hear(1, Heard(9, 11, is_late=True))
+    assert board.said == [SaveRequest(9, stop=True)]
+    board.keeper.hear(0, SaveReply(9, 8))
+    board.keeper.hear(1, SaveReply(9, 11, is_late=True))
     board.keeper.look(1.1, 7)
-    assert board.said[1:] == [Settle(9, go_on=True), Due(15, stop=True)]
-    board.keeper.hear(0, Heard(9, 9, is_waiting=True))  # of the old one: it does not count
-    board.keeper.hear(0, Heard(15, 12))
+    assert board.said[1:] == [StopDecision(9, go_on=True), SaveRequest(15, stop=True)]
+    board.keeper.hear(0, SaveReply(9, 9, is_waiting=True))  # of the old one: it does not count
+    board.keeper.hear(0, SaveReply(15, 12))
     board.keeper.look(1.2, 7)
     assert len(board.said) == 3
-    board.keeper.hear(1, Heard(15, 13))
+    board.keeper.hear(1, SaveReply(15, 13))
     board.keeper.look(1.3, 7)
     board.keeper.look(1.4, 7)
-    assert board.said[3:] == [Settle(15, go_on=False)]
+    assert board.said[3:] == [StopDecision(15, go_on=False)]
 
 
 def test_who_waits_is_let_go_if_another_has_not_heard(tmp_path):
@@ -132,16 +133,16 @@ def test_who_waits_is_let_go_if_another_has_not_heard(tmp_path):
     board = Board(tmp_path)
     board.keeper.stop()
     board.keeper.look(1.0, 7)
-    board.keeper.hear(0, Heard(9, 9, is_waiting=True))
+    board.keeper.hear(0, SaveReply(9, 9, is_waiting=True))
     board.keeper.look(1.1, 7)
     board.keeper.look(1.0 + HOLD_S, 7)
     assert len(board.said) == 1
     board.keeper.look(1.2 + HOLD_S, 7)
-    assert board.said[1:] == [Settle(9, go_on=True), Due(13, stop=True)]
+    assert board.said[1:] == [StopDecision(9, go_on=True), SaveRequest(13, stop=True)]
 
 
 class Engine:
-    """What a Saver asks of an engine."""
+    """What a TaskCheckpoints asks of an engine."""
 
     def __init__(self):
         self.w = np.zeros(3)
@@ -165,12 +166,12 @@ class Engine:
 
 
 def saver(tmp_path, every=0):
-    ours, theirs = Line.pair()
+    ours, theirs = ControlChannel.pair()
     run = msgspec.structs.replace(
         RUN, checkpoints=str(tmp_path), checkpoint_every=every, superstep_timeout_s=60.0
     )
-    made = Saver(theirs, run, 0, Engine())
-    made.loop = Loop(job(), made.engine, Progress(), time.perf_counter())
+    made = TaskCheckpoints(theirs, run, 0, Engine())
+    made.loop = TrainingLoop(job(), made.engine, Progress(), time.perf_counter())
     return made, ours
 
 
@@ -189,7 +190,7 @@ def test_a_task_saves_by_itself_what_was_there_at_the_boundary(tmp_path):
     made, line = saver(tmp_path, every=2)
     assert [reach(made, k) for k in range(1, 4)] == [False] * 3
     said = heard(line)
-    assert isinstance(said, Saved) and said.iteration == 2 and not said.error
+    assert isinstance(said, PartSaved) and said.iteration == 2 and not said.error
     made.close()
     parts = tmp_path / "ckpt-000000002-0000.tmp"
     assert (parts / "rank-0.safetensors").stat().st_size == said.n_bytes
@@ -201,16 +202,16 @@ def test_a_task_saves_by_itself_what_was_there_at_the_boundary(tmp_path):
 
 def test_a_task_that_is_told_to_stop_waits_for_the_others(tmp_path):
     made, line = saver(tmp_path)
-    line.send(Due(3, stop=True))
-    assert not reach(made, 1) and heard(line) == Heard(3, 1)
+    line.send(SaveRequest(3, stop=True))
+    assert not reach(made, 1) and heard(line) == SaveReply(3, 1)
     assert not reach(made, 2)
     result = []
     thread = threading.Thread(target=lambda: result.append(reach(made, 3)))
     thread.start()
     found = [heard(line), heard(line)]
-    assert Heard(3, 3, is_waiting=True) in found
-    assert any(isinstance(said, Saved) and said.iteration == 3 for said in found)
-    line.send(Settle(3, go_on=False))
+    assert SaveReply(3, 3, is_waiting=True) in found
+    assert any(isinstance(said, PartSaved) and said.iteration == 3 for said in found)
+    line.send(StopDecision(3, go_on=False))
     thread.join(60)
     assert result == [True]
     line.close()
@@ -219,9 +220,9 @@ def test_a_task_that_is_told_to_stop_waits_for_the_others(tmp_path):
 
 def test_a_task_may_hear_that_all_stop_before_it_is_there(tmp_path):
     made, line = saver(tmp_path)
-    line.send(Due(3, stop=True))
+    line.send(SaveRequest(3, stop=True))
     assert not reach(made, 1)
-    line.send(Settle(3, go_on=False))
+    line.send(StopDecision(3, go_on=False))
     assert not reach(made, 2)
     assert reach(made, 3)
     line.close()
@@ -230,11 +231,11 @@ def test_a_task_may_hear_that_all_stop_before_it_is_there(tmp_path):
 
 def test_a_task_that_is_let_go_goes_on(tmp_path):
     made, line = saver(tmp_path)
-    line.send(Due(2, stop=True))
+    line.send(SaveRequest(2, stop=True))
     assert not reach(made, 1)
-    line.send(Settle(2, go_on=True))
-    line.send(Due(4, stop=True))
-    line.send(Settle(4, go_on=False))
+    line.send(StopDecision(2, go_on=True))
+    line.send(SaveRequest(4, stop=True))
+    line.send(StopDecision(4, go_on=False))
     assert [reach(made, k) for k in (2, 3, 4)] == [False, False, True]
     made.close()
     line.close()
@@ -244,8 +245,8 @@ def test_a_task_that_is_let_go_goes_on(tmp_path):
 def test_a_task_that_has_passed_the_boundary_says_so(tmp_path):
     made, line = saver(tmp_path)
     assert not reach(made, 4)
-    line.send(Due(3, stop=True))
-    assert not reach(made, 5) and heard(line) == Heard(3, 5, is_late=True)
+    line.send(SaveRequest(3, stop=True))
+    assert not reach(made, 5) and heard(line) == SaveReply(3, 5, is_late=True)
     assert not reach(made, 6)
     line.close()
     made.line.close()

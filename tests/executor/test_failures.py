@@ -18,13 +18,13 @@ from horn.errors import (
     ProtocolError,
     TaskFailed,
 )
-from horn.executor.failures import Case, is_repairable, verdict
-from horn.process.control import Failed, Line
-from horn.process.main import Process
-from horn.runtime.group import Spent
+from horn.executor.failures import FailureEvidence, is_repairable, verdict
+from horn.process.control import ControlChannel, FailureReport
+from horn.process.main import TaskProcess
+from horn.runtime.group import TaskTimes
 from horn.strategies.parameter_server.durable import LastingWire
 from horn.topology import Topology
-from horn.transport import CutOff, Place
+from horn.transport import Identity, PeerUnreachable
 
 WHERE = "iteration 3, superstep 12 (layer1, forward), collect"
 
@@ -39,7 +39,7 @@ def network():
 
 def failed(error, when=1.0, **fields):
     kinds = tuple(c.__name__ for c in type(error).__mro__)
-    return Failed(kinds=kinds, text=str(error), when=when, where=WHERE, **fields)
+    return FailureReport(kinds=kinds, text=str(error), when=when, where=WHERE, **fields)
 
 
 def lost(task, when=1.0):
@@ -53,7 +53,9 @@ def late(*tasks, when=1.0):
 
 
 def case(n_tasks, failures=(), exits=()):
-    return Case(n_tasks, {t: 100 + t for t in range(n_tasks)}, dict(failures), dict(exits))
+    return FailureEvidence(
+        n_tasks, {t: 100 + t for t in range(n_tasks)}, dict(failures), dict(exits)
+    )
 
 
 def said(found, stacks=None):
@@ -72,13 +74,13 @@ def test_a_killed_task_is_the_cause_whoever_lost_it():
 
 def test_who_is_cut_off_from_another_says_so_and_nobody_waits_for_more():
     """What it names is still there, and others, who lost it because of this, say nothing new."""
-    error = CutOff("task 0, pull 3", ("task 2",), "nothing answers")
+    error = PeerUnreachable("task 0, pull 3", ("task 2",), "nothing answers")
     cut = failed(error, 2.0, lost=("task 2",), reason="nothing answers")
     found = case(3, {0: cut, 1: lost(0, 1.0)})
     found.names = {2: "server 0"}
     assert found.is_complete and is_repairable(found)
     told = said(found)
-    assert type(told) is CutOff and told.lost == ("server 0",)
+    assert type(told) is PeerUnreachable and told.lost == ("server 0",)
     assert str(told) == f"task 0, {WHERE}: lost server 0 (nothing answers)"
     assert blamed(told, "a", {"a": [0, 1], "b": [2]}, {0: "task 0", 2: "server 0"}) == ("a", "b")
 
@@ -152,11 +154,11 @@ def test_who_waits_for_a_server_names_it_by_its_rank_in_whatever_group():
     """Its own group's supersteps count tasks from 0, what goes between batches counts ranks."""
     topology = Topology(2, 2, 1)
     ours, theirs = socket.socketpair()
-    process = Process(Line(ours))
+    process = TaskProcess(ControlChannel(ours))
     process.first_of_group = 2
-    place = Place(3, 2, "nobody/servers", 0, None)
+    place = Identity(3, 2, "nobody/servers", 0, None)
     wire = LastingWire(
-        topology, [], "float32", 0.1, Spent(), place, lambda server: None, lambda: None
+        topology, [], "float32", 0.1, TaskTimes(), place, lambda server: None, lambda: None
     )
     with pytest.raises(BarrierTimeout) as caught:
         wire.join(0.05)

@@ -24,7 +24,7 @@ import pytest
 import horn
 import zk
 from horn.compiler.placement import Placement
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from horn.errors import (
     BarrierTimeout,
     CompileError,
@@ -33,7 +33,7 @@ from horn.errors import (
     TaskFailed,
     Timeout,
 )
-from horn.executor.launch import Entry, Settings, launch
+from horn.executor.launch import JobEntry, LaunchSettings, launch
 from horn.planner.plan import choose
 from horn.process.job_spec import draft
 from horn.training.progress import Progress
@@ -529,7 +529,7 @@ def test_a_process_that_still_imports_ends_with_its_parent(tmp_path):
     (tmp_path / "horn").mkdir()
     (tmp_path / "horn" / "__init__.py").write_text("import time\ntime.sleep(1000)\n")
     code = (
-        "import sys; from horn.executor.processes import Child\n"
+        "import sys; from horn.executor.processes import ChildProcess\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
         "print(Child(0, 1, 'test').process.pid, flush=True); input()"
     )
@@ -578,7 +578,7 @@ class Waits:
 
 def test_a_job_leaves_no_node_behind(tmp_path):
     mark = tmp_path / "mark"
-    with zk.EmbeddedServer(tick_ms=1000) as server, Coordinator(server.hosts) as coord:
+    with zk.EmbeddedServer(tick_ms=1000) as server, Session(server.hosts) as coord:
         seen = []
 
         def look():
@@ -591,7 +591,7 @@ def test_a_job_leaves_no_node_behind(tmp_path):
         given = job(name="a job!", optimizer=horn.SGD(Waits(str(mark))))
 
         def run(given, watcher):
-            settings = Settings(2, barrier="zookeeper", hosts=server.hosts)
+            settings = LaunchSettings(2, barrier="zookeeper", hosts=server.hosts)
             return launch(
                 given, draft(given), lambda: choose(given, 2).placement, settings, watcher,
                 time.perf_counter(),
@@ -645,12 +645,12 @@ def test_a_run_whose_own_session_ended_restarts_and_succeeds(own_server, monkeyp
     mark.unlink()
     entries = []
 
-    class Seen(Entry):
+    class Seen(JobEntry):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             entries.append(self)
 
-    monkeypatch.setattr("horn.executor.launch.Entry", Seen)
+    monkeypatch.setattr("horn.executor.launch.JobEntry", Seen)
 
     def lose():
         end_session(entries[0].coord)

@@ -14,8 +14,8 @@ import pytest
 
 import horn
 import zk
-from horn.coordination.session import Coordinator
-from horn.executor.launch import Settings, launch
+from horn.coordination.session import Session
+from horn.executor.launch import LaunchSettings, launch
 from horn.planner.plan import choose
 from horn.process.job_spec import draft
 from horn.training.progress import Progress
@@ -32,11 +32,13 @@ def test_200_runs_of_3_tasks_leave_nothing_behind(tmp_path, monkeypatch):
     given = job(epochs=1)
     placement = choose(given, 3).placement
     first: dict[str, bytes] = {}
-    with zk.EmbeddedServer(tick_ms=200) as server, Coordinator(server.hosts) as coord:
+    with zk.EmbeddedServer(tick_ms=200) as server, Session(server.hosts) as coord:
 
         def run() -> dict[str, bytes]:
-            found = launch(given, draft(given), lambda: placement, Settings(3, hosts=server.hosts),
-                           Progress(), time.perf_counter(), 60.0)  # fmt: skip
+            found = launch(
+                given, draft(given), lambda: placement, LaunchSettings(3, hosts=server.hosts),
+                Progress(), time.perf_counter(), 60.0,
+            )  # fmt: skip
             return {name: array.tobytes() for name, array in found.parameters.items()}
 
         first = run()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from horn.executor.monitor import Hearing, Record
-from horn.process.control import Ready, Row, Stepped
+from horn.executor.monitor import ProgressRecord, TaskMonitor
+from horn.process.control import BatchProgress, EpochRow, GroupReady
 from horn.topology import Topology
 from horn.training.progress import Progress
 from tests.executor.test_launch import job
@@ -26,12 +26,12 @@ class Told(Progress):
 
 def row(epoch, group):
     values = {"epoch": epoch, "iteration": 10 * epoch, "loss": 0.5, "samples_per_s": 1.0}
-    return Row(values, group, (0.25 * (group + 1), 4))
+    return EpochRow(values, group, (0.25 * (group + 1), 4))
 
 
 @pytest.fixture
 def record():
-    return Record(job(), Told())
+    return ProgressRecord(job(), Told())
 
 
 def hear(record, *pairs, n_groups=2):
@@ -48,7 +48,7 @@ def test_an_epoch_is_put_when_all_groups_have_told_of_it(record):
 
 def test_what_some_have_told_of_outlives_a_start(record):
     assert hear(record, (1, 0), (2, 0), (3, 0), (1, 1)) == [1]
-    again = Record(job(), Told(), record.rows, record.told)
+    again = ProgressRecord(job(), Told(), record.rows, record.told)
     assert hear(again, (2, 1), (3, 1)) == [1, 2, 3] and again.watcher.epochs == [2, 3]
     assert again.rows[2]["loss"] == 0.375
 
@@ -56,7 +56,7 @@ def test_what_some_have_told_of_outlives_a_start(record):
 def test_an_epoch_told_of_to_somebody_who_has_gone_leaves_a_row_and_holds_nothing_up(record):
     """Group 0 goes on in epoch 4, and what it said of epoch 3 went with who heard it."""
     assert hear(record, (1, 0), (1, 1), (2, 0), (2, 1)) == [1, 2]
-    again = Record(job(), Told(), record.rows, record.told)
+    again = ProgressRecord(job(), Told(), record.rows, record.told)
     assert hear(again, (3, 1), (4, 1), (4, 0)) == [1, 2, 3, 4]
     assert again.rows[2]["loss"] is None and again.rows[2]["iteration"] > 0
     assert again.watcher.epochs == [4]
@@ -76,10 +76,17 @@ def test_who_begins_before_a_checkpoint_tells_again(record):
     assert record.watcher.epochs == [1, 2]  # epochs that were told are not told again
 
 
-@pytest.mark.parametrize("first", [Stepped(1, 10, 0.5, 1.0), row(1, 0)], ids=["step", "epoch"])
+@pytest.mark.parametrize(
+    "first", [BatchProgress(1, 10, 0.5, 1.0), row(1, 0)], ids=["step", "epoch"]
+)
 def test_what_a_task_tells_before_the_start_of_another_is_read_begins_the_progress(record, first):
     """Each task has its own pipe: the order between two of them is that of reading."""
-    hearing = Hearing(record, Topology(1, 2), {0: 10, 1: 11})
-    for rank, said in ((0, Ready(0.1)), (0, first), (1, Ready(0.1)), (0, Stepped(1, 11, 0.5, 1.0))):
+    hearing = TaskMonitor(record, Topology(1, 2), {0: 10, 1: 11})
+    for rank, said in (
+        (0, GroupReady(0.1)),
+        (0, first),
+        (1, GroupReady(0.1)),
+        (0, BatchProgress(1, 11, 0.5, 1.0)),
+    ):
         hearing.hear(rank, said)
     assert record.watcher.said == ["begin", 10, 11]

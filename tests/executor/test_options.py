@@ -16,7 +16,7 @@ import horn
 import zk
 from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from horn.executor import launch
 from tests.executor.test_launch import (
     At,
@@ -54,7 +54,7 @@ class Look:
                 self.environment[task] = dict(
                     word.partition("=")[::2] for word in lines.read().split("\0")
                 )
-        with Coordinator(hosts) as coord:
+        with Session(hosts) as coord:
             (name,) = coord.children("/horn/jobs")
             region = f"/horn/jobs/{name}/groups/0/barrier"
             (epoch,) = coord.children(region)

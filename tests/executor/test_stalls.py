@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horn.executor.stalls import MARGIN_S, Watch
+from horn.executor.stalls import MARGIN_S, StallDetector
 from horn.process.control import (
     COMPILING,
     ENDING,
@@ -13,10 +13,10 @@ from horn.process.control import (
     READING,
     STEPS,
     WAITING,
-    Alive,
-    Doing,
-    Finished,
-    Ready,
+    GroupReady,
+    Heartbeat,
+    StartPhase,
+    TaskFinished,
 )
 
 START_S = 60.0
@@ -45,12 +45,12 @@ def after(watch, clock, seconds):
 
 
 def a_run(clock, n=3, **settings):
-    return Watch(range(n), lambda rank: "run", START_S, clock=clock, **settings)
+    return StallDetector(range(n), lambda rank: "run", START_S, clock=clock, **settings)
 
 
 def say(watch, step, *ranks):
     for rank in ranks:
-        watch.hear(rank, Doing(step))
+        watch.hear(rank, StartPhase(step))
 
 
 def test_who_is_behind_is_late_and_who_is_further_is_not(clock):
@@ -82,7 +82,7 @@ def test_of_those_who_are_in_a_step_together_the_stopped_are_late(clock):
 def test_who_is_ready_is_not_late_and_counts_as_further(clock):
     watch = a_run(clock, 2)
     say(watch, MEETING, 0, 1)
-    watch.hear(0, Ready(1.0))
+    watch.hear(0, GroupReady(1.0))
     assert after(watch, clock, START_S + MARGIN_S + 2) == [((1,), (0,), f"start, {STEPS[MEETING]}")]
 
 
@@ -107,10 +107,10 @@ def test_whoever_looks_may_stand_still(clock):
 
 
 def test_units_start_on_their_own(clock):
-    watch = Watch(range(3), lambda rank: f"group {rank}", START_S, clock=clock)
+    watch = StallDetector(range(3), lambda rank: f"group {rank}", START_S, clock=clock)
     say(watch, WAITING, 0)  # for a server, say
     say(watch, COMPILING, 1)
-    watch.hear(2, Ready(1.0))
+    watch.hear(2, GroupReady(1.0))
     assert after(watch, clock, START_S + 2) == []
     assert after(watch, clock, MARGIN_S)[0][0] == (1,)
     watch.begin([2])
@@ -120,18 +120,18 @@ def test_units_start_on_their_own(clock):
 def test_who_trains_gives_signs_of_life_where_nobody_waits_for_it(clock):
     watch = a_run(clock, 4, silence_s=10.0, trains=lambda rank: rank < 3)
     for rank in range(4):
-        watch.hear(rank, Ready(1.0))
-    watch.hear(2, Doing(ENDING))  # what comes then may take long
+        watch.hear(rank, GroupReady(1.0))
+    watch.hear(2, StartPhase(ENDING))  # what comes then may take long
     assert after(watch, clock, 9) == []
-    watch.hear(0, Alive())
+    watch.hear(0, Heartbeat())
     assert after(watch, clock, 3) == [((1,), (0,), "training, without a sign of life")]
-    watch.hear(0, Finished())
+    watch.hear(0, TaskFinished())
     assert after(watch, clock, 30) == []
     assert after(watch, clock, START_S * len(STEPS)) == [((2,), (), "ending")]
 
 
 def test_where_others_wait_for_it_nobody_asks_for_signs_of_life(clock):
     watch = a_run(clock, 2)
-    watch.hear(0, Ready(1.0))
-    watch.hear(1, Ready(1.0))
+    watch.hear(0, GroupReady(1.0))
+    watch.hear(1, GroupReady(1.0))
     assert after(watch, clock, 1000) == []

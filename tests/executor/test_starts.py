@@ -16,8 +16,8 @@ import pytest
 import horn
 from horn.errors import BarrierTimeout
 from horn.executor.monitor import GRACE_S
-from horn.executor.processes import Child
-from horn.executor.stalls import Watch
+from horn.executor.processes import ChildProcess
+from horn.executor.stalls import StallDetector
 from horn.process.control import (
     COMPILING,
     CONNECTING,
@@ -56,7 +56,7 @@ class Stops:
     initial: float = 0.1
 
     def __post_init__(self):
-        from horn.process.main import Process
+        from horn.process.main import TaskProcess
         from tests.executor.test_starts import halt
         from tests.faults.springs import my_rank
 
@@ -64,14 +64,14 @@ class Stops:
             return
         if self.step == READING:
             halt(self.mark)
-        enter = Process.enter
+        enter = TaskProcess.enter
 
         def enters(process, step):
             enter(process, step)
             if step == self.step:
                 halt(self.mark)
 
-        Process.enter = enters
+        TaskProcess.enter = enters
 
     def at(self, iteration):
         return self.initial
@@ -86,7 +86,7 @@ def halt(mark):
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-class Flying(Watch):
+class Flying(StallDetector):
     """For which time flies while the process of the file ``mark`` is stopped, and others are not
     further behind or in a start of their own.
     """
@@ -111,7 +111,7 @@ def stopped(tmp_path, monkeypatch):
     """The file with which a process is stopped."""
     mark = tmp_path / "mark"
     monkeypatch.setattr("horn.patience.STRIDE_S", START_S)  # half of a deadline in each look
-    monkeypatch.setattr("horn.executor.launch.Watch", functools.partial(Flying, mark))
+    monkeypatch.setattr("horn.executor.launch.StallDetector", functools.partial(Flying, mark))
     return mark
 
 
@@ -176,7 +176,7 @@ def test_who_stops_in_a_start_is_started_again(stopped, tmp_path, how):
 
 def test_who_never_gets_to_say_a_word_is_named_in_time(monkeypatch):
     """By the clock on the wall: stopped as soon as it is there."""
-    began, stopped_at = Child.__init__, []
+    began, stopped_at = ChildProcess.__init__, []
 
     def begins(child, task, *arguments):
         began(child, task, *arguments)
@@ -185,7 +185,7 @@ def test_who_never_gets_to_say_a_word_is_named_in_time(monkeypatch):
             wait_until(lambda: is_stopped(child.process.pid))
             stopped_at.append(time.monotonic())
 
-    monkeypatch.setattr(Child, "__init__", begins)
+    monkeypatch.setattr(ChildProcess, "__init__", begins)
     with pytest.raises(BarrierTimeout) as caught:
         horn.train(job(), tasks=2, max_restarts=0, start_timeout=LATE_S)
     seconds = time.monotonic() - stopped_at[0]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 from horn.executor import trace
-from horn.process.control import Trace
-from horn.process.main import Recorder
+from horn.process.control import TraceEvents
+from horn.process.main import TraceRecorder
 
 
 def test_a_recorder_keeps_the_first_and_counts_the_rest():
-    recorder = Recorder(3)
+    recorder = TraceRecorder(3)
     for k in range(5):
         recorder("compute", "layer1, forward", k, float(k), k + 0.5)
     assert [event[2] for event in recorder.events] == [0, 1, 2]
@@ -21,7 +21,7 @@ def test_a_row_per_task_and_a_line_where_a_superstep_ended_for_all(tmp_path):
     first = (("compute", "layer1", 0, 5.0, 5.5), ("wait", "layer1", 0, 5.5, 6.0))
     second = (("compute", "layer1", 0, 5.25, 6.0), ("wait", "layer1", 0, 6.0, 6.25))
     path = tmp_path / "t.json"
-    trace.write(path, [Trace(first, 0), Trace(second, 4)], [{"task": 0}, {"task": 1}])
+    trace.write(path, [TraceEvents(first, 0), TraceEvents(second, 4)], [{"task": 0}, {"task": 1}])
     whole = json.loads(path.read_text())
     events = whole["traceEvents"]
     names = [e["args"]["name"] for e in events if e["ph"] == "M"]
@@ -37,5 +37,5 @@ def test_a_row_per_task_and_a_line_where_a_superstep_ended_for_all(tmp_path):
 
 
 def test_a_trace_of_nothing_is_a_trace(tmp_path):
-    trace.write(tmp_path / "t.json", [Trace((), 0)], [])
+    trace.write(tmp_path / "t.json", [TraceEvents((), 0)], [])
     assert len(json.loads((tmp_path / "t.json").read_text())["traceEvents"]) == 1

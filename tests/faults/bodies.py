@@ -21,9 +21,9 @@ import numpy as np
 
 from horn.errors import ClusterError
 from horn.optimizers import SGD
-from horn.process.rendezvous import Meeting
-from horn.process.server_discovery import Reunion, served
-from horn.runtime.group import Spent
+from horn.process.rendezvous import Rendezvous
+from horn.process.server_discovery import ServerDiscovery, served
+from horn.runtime.group import TaskTimes
 from horn.strategies import Pull, Push, Topology
 from horn.strategies.parameter_server.durable import LastingWire
 from horn.strategies.parameter_server.durable_server import LastingServer
@@ -46,7 +46,7 @@ def wait_for(path: str) -> None:
         time.sleep(0.01)
 
 
-def met(given: Any, stack: ExitStack) -> tuple[Meeting, Topology]:
+def met(given: Any, stack: ExitStack) -> tuple[Rendezvous, Topology]:
     """The rank in ZooKeeper."""
     topology = Topology(*given.topology)
     run = SimpleNamespace(
@@ -56,7 +56,7 @@ def met(given: Any, stack: ExitStack) -> tuple[Meeting, Topology]:
     )  # fmt: skip
     strategy = SimpleNamespace(is_joined=False, has_messages=True)
     opened: Any = SimpleNamespace(run=run, strategy=strategy)
-    return Meeting(given.rank, opened, topology, stack), topology
+    return Rendezvous(given.rank, opened, topology, stack), topology
 
 
 def server(given: Any, stack: ExitStack) -> None:
@@ -77,9 +77,9 @@ def server(given: Any, stack: ExitStack) -> None:
 def task(given: Any, stack: ExitStack) -> None:
     """Push ones: the optimizer takes them away, so minus ones."""
     meeting, topology = met(given, stack)
-    reunion = Reunion(meeting)
+    reunion = ServerDiscovery(meeting)
     stack.callback(reunion.close)
-    spent = Spent()
+    spent = TaskTimes()
     wire = LastingWire(topology, dealt(topology), "float64", given.timeout_s, spent,
                        reunion.place(), reunion.find, reunion.check)  # fmt: skip
     stack.callback(wire.close)

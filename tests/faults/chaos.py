@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from horn.errors import ClusterError, NotFound
 from tests.apache import ApacheEnsemble, free_ports
 from tests.faults.cluster import SESSION_S, Cluster
@@ -138,7 +138,7 @@ class Asker:
                 while not self._stop.wait(0.2):
                     self._look(coord)
 
-    def _look(self, coord: Coordinator) -> None:
+    def _look(self, coord: Session) -> None:
         node = coord.get(coord.paths.progress(self.job))
         if node is not None and node.data:
             self.iteration = json.loads(node.data).get("iteration", 0)

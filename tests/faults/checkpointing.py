@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.checkpoint import Checkpoints, Opened, Piece, Written, write_part
+from horn.checkpoint import ArrayPiece, CheckpointReader, Checkpoints, WrittenPart, write_part
 from horn.errors import CheckpointError
 
 Array = np.ndarray[Any, Any]
@@ -30,10 +30,10 @@ def weights(iteration: int, n_columns: int = N_COLUMNS) -> Array:
     return values.astype(np.float32)
 
 
-def parts(iteration: int, n_columns: int) -> dict[str, list[Piece]]:
+def parts(iteration: int, n_columns: int) -> dict[str, list[ArrayPiece]]:
     whole = weights(iteration, n_columns)
     return {
-        name: [Piece("parameter", "w", whole[rows], (rows, slice(0, n_columns)))]
+        name: [ArrayPiece("parameter", "w", whole[rows], (rows, slice(0, n_columns)))]
         for name, rows in SHARES.items()
     }
 
@@ -52,7 +52,7 @@ def save(
     given = parts(iteration, n_columns)
     facts = {"seed": iteration, "n_columns": n_columns}
 
-    def write(part: tuple[str, list[Piece]]) -> Written:
+    def write(part: tuple[str, list[ArrayPiece]]) -> WrittenPart:
         return write_part(temporary, *part, {"rank": part[0]})
 
     try:
@@ -67,7 +67,7 @@ def save(
     return checkpoints.commit(temporary, iteration, facts, written)
 
 
-def check(opened: Opened) -> None:
+def check(opened: CheckpointReader) -> None:
     """It is all there, and of one iteration."""
     assert opened.facts["seed"] == opened.iteration
     expected = weights(opened.iteration, opened.facts["n_columns"])

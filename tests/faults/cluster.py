@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import horn
 import zk
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from horn.security import tls
 from horn.security.keys import Key
 from horn.security.tls import server_context
@@ -160,12 +160,12 @@ class Cluster:
                 worker.wait(10)
 
     @contextlib.contextmanager
-    def session(self, host: Host | None = None, timeout_s: float = 30.0) -> Iterator[Coordinator]:
+    def session(self, host: Host | None = None, timeout_s: float = 30.0) -> Iterator[Session]:
         """A session with ZooKeeper, from a host."""
         own = tls.credential(self.key, self.address)
         with (
             (host or self.zk_host or self.hosts[-1]).inside(),
-            Coordinator(self.address, credential=own, timeout_s=timeout_s) as coord,
+            Session(self.address, credential=own, timeout_s=timeout_s) as coord,
         ):
             yield coord
 
@@ -241,7 +241,7 @@ class Cluster:
                 done = self.horn("stop", "--now", job["id"])
                 assert done.code in (0, 6), (done, self.told())
 
-    def ended(self, coord: Coordinator, job: str) -> bool:
+    def ended(self, coord: Session, job: str) -> bool:
         """Whether a job is over, as far as a session says."""
         node = coord.get(coord.paths.state(job))
         return node is not None and node.data.decode() in ("SUCCEEDED", "FAILED", "STOPPED")

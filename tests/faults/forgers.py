@@ -22,8 +22,8 @@ import zmq
 from horn.cluster.submission import Origin, Submission, sign, verify
 from horn.errors import NotAllowed
 from horn.rpc import protocol as calls
-from horn.rpc.client import Access, Client
-from horn.rpc.server import Service
+from horn.rpc.client import ClientKeys, RpcClient
+from horn.rpc.server import RpcServer
 from horn.security.keys import Key
 from horn.wire.zap import pair_of
 from tests.cluster.helpers import wait_until
@@ -40,7 +40,7 @@ KINDS = ("no key", "PLAIN", "another key", "random key", "another service", "wro
 
 def order(number: int = 1, op: str = "order") -> bytes:
     request = msgspec.Raw(msgspec.msgpack.encode(Text("forged")))
-    return calls.encode(calls.Ask(number, calls.VERSION, op, 5.0, request, 0))
+    return calls.encode(calls.CallRequest(number, calls.VERSION, op, 5.0, request, 0))
 
 
 @contextlib.contextmanager
@@ -89,7 +89,7 @@ def dress(kind: str, public: bytes, rng: random.Random) -> Callable[[zmq.Socket]
     return put_on
 
 
-def knock(found: Service, echo: Echo, kind: str, n: int, rng: random.Random) -> int:
+def knock(found: RpcServer, echo: Echo, kind: str, n: int, rng: random.Random) -> int:
     """So many attempts of a kind; how many were accepted. Each is seen to be refused."""
     if kind in ("garbage", "replayed bytes", "altered byte"):
         return {"garbage": _garbage, "replayed bytes": _replayed, "altered byte": _altered}[kind](
@@ -113,12 +113,12 @@ def knock(found: Service, echo: Echo, kind: str, n: int, rng: random.Random) -> 
     return n_accepted + len(echo.called) - n_called
 
 
-def _address(found: Service) -> tuple[str, int]:
+def _address(found: RpcServer) -> tuple[str, int]:
     host, _, port = found.endpoint.removeprefix("tcp://").rpartition(":")
     return host, int(port)
 
 
-def _say(found: Service, data: bytes) -> None:
+def _say(found: RpcServer, data: bytes) -> None:
     with contextlib.suppress(OSError), socket.create_connection(_address(found), 5) as made:
         made.sendall(data)
         made.settimeout(0.05)
@@ -126,7 +126,7 @@ def _say(found: Service, data: bytes) -> None:
             pass
 
 
-def _garbage(found: Service, echo: Echo, n: int, rng: random.Random) -> int:
+def _garbage(found: RpcServer, echo: Echo, n: int, rng: random.Random) -> int:
     before = len(echo.called)
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(48)
     for _ in range(n):
@@ -177,16 +177,16 @@ class Middle:
         self.thread.join(5)
 
 
-def _heard(found: Service) -> bytes:
+def _heard(found: RpcServer) -> bytes:
     """All that a real caller says over the wire."""
     middle = Middle(_address(found))
-    with Client(middle.endpoint, Access.of(KEY, "worker", "host-1")) as caller:
+    with RpcClient(middle.endpoint, ClientKeys.of(KEY, "worker", "host-1")) as caller:
         caller.call("order", Text("genuine"), Text)
     middle.close()
     return middle.heard
 
 
-def _replayed(found: Service, echo: Echo, n: int, rng: random.Random) -> int:
+def _replayed(found: RpcServer, echo: Echo, n: int, rng: random.Random) -> int:
     said = _heard(found)
     before = len(echo.called)
     for _ in range(n):
@@ -194,7 +194,7 @@ def _replayed(found: Service, echo: Echo, n: int, rng: random.Random) -> int:
     return len(echo.called) - before
 
 
-def _altered(found: Service, echo: Echo, n: int, rng: random.Random) -> int:
+def _altered(found: RpcServer, echo: Echo, n: int, rng: random.Random) -> int:
     """A genuine call with one bit changed on the way: nothing arrives, or what was sent if the bit
     meant nothing. How many arrived altered.
     """

@@ -30,7 +30,7 @@ from horn.process import control
 from horn.rpc import protocol as calls
 from horn.security.keys import Key
 from horn.wire import frames as messages
-from horn.wire.zap import ZAP_DOMAIN, Gate, pair_of
+from horn.wire.zap import ZAP_DOMAIN, AllowedKeys, pair_of
 
 KEY, NODE = Key(bytes(range(32))), submission.Origin(41, 1000.25)
 SLOW_S = 0.001
@@ -131,12 +131,12 @@ class Frames(Parser):
 
 
 class Lines(Parser):
-    """``control.Line``: real packets over a real socket."""
+    """``control.ControlChannel``: real packets over a real socket."""
 
     def __init__(self) -> None:
         from tests.process.test_control import MESSAGES
 
-        self.ours, self.theirs = control.Line.pair()
+        self.ours, self.theirs = control.ControlChannel.pair()
         self.good = [msgspec.msgpack.encode(message) for message in MESSAGES]
 
     def make(self, rng: random.Random) -> bytes:
@@ -146,7 +146,7 @@ class Lines(Parser):
     def parse(self, packet: bytes) -> None:
         self.ours.sock.send(packet)
         found = self.theirs.receive(5.0)
-        assert found is not None and isinstance(found[0], control.Message) and found[1] == []
+        assert found is not None and isinstance(found[0], control.ControlMessage) and found[1] == []
 
     def close(self) -> None:
         self.ours.close()
@@ -161,9 +161,10 @@ class Calls(Parser):
         self.good = [
             calls.encode(frame)
             for frame in (
-                calls.Ask(1, calls.VERSION, "echo", 5.0, request, 10),
-                calls.Answer(1, request, calls.UNKNOWN), calls.Chunk(1), calls.End(1),
-                calls.Grant(1, 1000), calls.Problem(1, "JobError", "no"), calls.Cancel(1),
+                calls.CallRequest(1, calls.VERSION, "echo", 5.0, request, 10),
+                calls.CallResponse(1, request, calls.UNKNOWN), calls.BodyChunk(1),
+                calls.EndOfBody(1), calls.WindowGrant(1, 1000),
+                calls.CallError(1, "JobError", "no"), calls.CancelCall(1),
             )
         ]  # fmt: skip
 
@@ -175,10 +176,10 @@ class Calls(Parser):
 
     def parse(self, parts: list[bytes]) -> None:
         frame, _ = calls.decode(parts)
-        assert isinstance(frame, calls.Said)
-        if isinstance(frame, calls.Ask):
+        assert isinstance(frame, calls.RpcFrame)
+        if isinstance(frame, calls.CallRequest):
             try:
-                msgspec.msgpack.decode(frame.request, type=control.Start)
+                msgspec.msgpack.decode(frame.request, type=control.StartTask)
             except ValueError as error:
                 raise calls.ProtocolError(str(error)) from None
 
@@ -188,8 +189,8 @@ class Manifests(Parser):
 
     def __init__(self) -> None:
         def of(*paths: str) -> bytes:
-            files = tuple(package.File(path, len(path), bytes(32)) for path in paths)
-            return package.encode(package.Manifest(package.FORMAT, files))
+            files = tuple(package.PackageFile(path, len(path), bytes(32)) for path in paths)
+            return package.encode(package.PackageManifest(package.FORMAT, files))
 
         self.good = [of(), of("a.py"), of("a.py", "b/c.py", "b/d.py", "é.txt"),
                      of(*(f"f{n:03}" for n in range(30)))]  # fmt: skip
@@ -225,7 +226,7 @@ class Zaps(Parser):
 
     def __init__(self) -> None:
         public = pair_of(KEY.role("client"))[0]
-        self.gate = Gate()
+        self.gate = AllowedKeys()
         self.gate.admit(public, "client")
         self.known = z85.decode(public)
         self.good = [b"1.0", b"1", ZAP_DOMAIN, b"127.0.0.1", b"", b"CURVE", self.known]

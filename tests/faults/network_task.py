@@ -42,7 +42,7 @@ def train(task: int, address: str, spec: Spec) -> dict[str, Any]:
     from horn.data import Dataset
     from horn.runtime.engine import GroupEngine
     from horn.runtime.group import Group
-    from horn.transport import Place, open_transport
+    from horn.transport import Identity, open_transport
 
     rng = np.random.default_rng(2)
     first, *hidden, last = spec.sizes
@@ -56,7 +56,7 @@ def train(task: int, address: str, spec: Spec) -> dict[str, Any]:
     setup = Setup(net, horn.SGD(0.05, momentum=0.9), "labels", spec.batch, "float64", 1)
     url = f"tcp://{address}:0"
     step = 0
-    with open_transport(url, Place(task, spec.n_tasks, "hosts", key=KEY)) as transport:
+    with open_transport(url, Identity(task, spec.n_tasks, "hosts", key=KEY)) as transport:
         say(transport.endpoint)
         transport.connect(json.loads(sys.stdin.readline()), spec.timeout_s)
         group = Group(transport, timeout_s=spec.timeout_s)

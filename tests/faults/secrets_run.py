@@ -17,14 +17,14 @@ import sys
 import zk
 from horn.cluster.packing import pack
 from horn.cluster.submission import Origin, Submission, sign, verify
-from horn.coordination.jobs import Jobs, State
-from horn.coordination.session import Coordinator
+from horn.coordination.jobs import Jobs, JobState
+from horn.coordination.session import Session
 from horn.errors import HornError
 from horn.process.limits import environment, guard
-from horn.rpc.client import Access, Client
-from horn.rpc.server import Service
+from horn.rpc.client import ClientKeys, RpcClient
+from horn.rpc.server import RpcServer
 from horn.security.keys import Key
-from horn.transport import Place, open_transport
+from horn.transport import Identity, open_transport
 from tests.rpc.services import Echo, Text, register
 
 TASK = "import sys; print('task', flush=True); sys.stdin.read()"
@@ -38,7 +38,7 @@ def main(folder: str) -> None:
     assert key is not None
     print(key, repr(key), file=sys.stderr)
     server = zk.EmbeddedServer(data_dir=os.path.join(folder, "zk"))
-    with server, Coordinator(server.hosts, credential=key.zookeeper()) as coord:
+    with server, Session(server.hosts, credential=key.zookeeper()) as coord:
         jobs = Jobs(coord)
         with open(os.path.join(folder, "job.py"), "w") as file:
             file.write("def job(): ...\n")
@@ -49,19 +49,19 @@ def main(folder: str) -> None:
         assert spec is not None
         raw, node = spec.data, Origin.of(spec)
         verify(key, raw, job="a-1", origin=node)
-        jobs.change("a-1", State.PENDING, State.RUNNING)
-        service, echo = Service("tcp://127.0.0.1:0", "host-1", key), Echo()
+        jobs.change("a-1", JobState.PENDING, JobState.RUNNING)
+        service, echo = RpcServer("tcp://127.0.0.1:0", "host-1", key), Echo()
         register(service, echo)
-        place = Place(0, 1, "a-1", key=key.job("a-1"))
+        place = Identity(0, 1, "a-1", key=key.job("a-1"))
         print(place, file=sys.stderr)
-        access = Access.of(key, "client", "host-1")
+        access = ClientKeys.of(key, "client", "host-1")
         print(access, file=sys.stderr)
         with service, open_transport("tcp://127.0.0.1:0", place) as transport:
             print(transport, vars(transport).keys(), file=sys.stderr)
-            with Client(service.endpoint, access) as client:
+            with RpcClient(service.endpoint, access) as client:
                 client.call("echo", Text("x"), Text)
-            other = Access.of(Key(hashlib.sha256(b"other").digest()), "client", "host-1")
-            with Client(service.endpoint, other) as client:
+            other = ClientKeys.of(Key(hashlib.sha256(b"other").digest()), "client", "host-1")
+            with RpcClient(service.endpoint, other) as client:
                 try:
                     client.call("echo", Text("x"), Text)
                 except HornError:

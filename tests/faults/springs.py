@@ -180,16 +180,16 @@ def hold_before(iteration: int, mark: str) -> None:
     """In this process no batch of that iteration begins until the file is there. Not every strategy
     asks a task's schedule before it.
     """
-    from horn.training.loop import Loop
+    from horn.training.loop import TrainingLoop
 
-    expect = Loop._expect
+    expect = TrainingLoop._expect
 
-    def expects(loop: Loop, rows: Any) -> None:
+    def expects(loop: TrainingLoop, rows: Any) -> None:
         if loop.iteration == iteration:
             wait_for(mark)
         expect(loop, rows)
 
-    Loop._expect = expects  # type: ignore[method-assign]
+    TrainingLoop._expect = expects  # type: ignore[method-assign]
 
 
 def wait_for(path: str) -> None:
@@ -227,9 +227,9 @@ def set_in_start(phase: str, mark: str, rank: int, iteration: int) -> None:
     if my_rank() != rank:
         return
     if phase == "start" and not os.path.exists(mark):
-        from horn.process.rendezvous import Meeting
+        from horn.process.rendezvous import Rendezvous
 
-        after(Meeting, "join", lambda: die(mark))  # it is listed, and others wait for it
+        after(Rendezvous, "join", lambda: die(mark))  # it is listed, and others wait for it
     if phase == PUSHING:
         from horn.strategies.parameter_server.durable import LastingWire
 
@@ -398,19 +398,19 @@ def damage_frames() -> None:
     """Of every transport that is opened in this process from now on, once two have greeted: what
     comes before that is a stranger's, and refused by name.
     """
-    from horn.process.rendezvous import Meeting
+    from horn.process.rendezvous import Rendezvous
     from tests.faults.noise import Noisy, flipped
 
-    opened = Meeting._open
+    opened = Rendezvous._open
 
-    def opens(meeting: Meeting, n: int, number: int, job: str) -> Any:
+    def opens(meeting: Rendezvous, n: int, number: int, job: str) -> Any:
         found: Any = opened(meeting, n, number, job)
         found.link = Noisy(found.link, _behind_greetings(flipped(my_rank())))
         found.link.is_on = True
         _noisy.append(found.link)
         return found
 
-    Meeting._open = opens  # type: ignore[method-assign]
+    Rendezvous._open = opens  # type: ignore[method-assign]
 
 
 def _behind_greetings(wrong: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
@@ -481,7 +481,7 @@ POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "joined": _at("horn.process.rendezvous", "Meeting.join", after),  # it is listed: others wait
     "connecting": _at("horn.process.rendezvous", "Meeting.group", before),
     "compiling": _at("horn.process.main", "Seat", before),
-    "compiled": _at("horn.process.main", "Loop", before),
+    "compiled": _at("horn.process.main", "TrainingLoop", before),
     "going on": _at("horn.process.main", "Process._resume", after),
     "crossing": _at("horn.runtime.group", "Group.cross", before),  # all are to begin together
     "beginning": _at("horn.training.loop", "Loop.run", before),

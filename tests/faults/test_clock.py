@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from horn.coordination.records import Lost, Suspended
-from horn.coordination.session import Coordinator
+from horn.coordination.records import ConnectionSuspended, SessionExpired
+from horn.coordination.session import Session
 from tests.faults import clock
 from tests.faults.network_task import Spec, Tasks
 from tests.hosts import ROOT, hosts, why_not
@@ -85,10 +85,10 @@ def test_a_task_whose_clock_jumps_trains_as_ever(wrong):
 
 CLIENT = """
 import json, sys, threading
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from horn.coordination.membership import Membership
 events = []
-with Coordinator(sys.argv[1], session_s=10.0) as coord:
+with Session(sys.argv[1], session_s=10.0) as coord:
     coord.subscribe(lambda event: events.append(type(event).__name__))
     members = Membership(coord, "/horn/workers")
     members.join("jumper", "here")
@@ -114,7 +114,7 @@ def test_no_session_ends_because_a_clock_jumps(wrong, who):
             words = [sys.executable, "-c", CLIENT, address]
             with (
                 subprocess.Popen(words, env=env if who == "client" else None, **how) as client,
-                Coordinator(address, session_s=10.0) as coord,
+                Session(address, session_s=10.0) as coord,
             ):
                 events = []
                 coord.subscribe(events.append)
@@ -126,7 +126,11 @@ def test_no_session_ends_because_a_clock_jumps(wrong, who):
                     assert client.stdout.readline() == "jumper\n"
                 print("end", file=client.stdin, flush=True)
                 session_s, names, theirs = json.loads(client.stdout.readline())
-                assert not [event for event in events if isinstance(event, (Lost, Suspended))]
+                assert not [
+                    event
+                    for event in events
+                    if isinstance(event, (SessionExpired, ConnectionSuspended))
+                ]
                 client.communicate(timeout=20)
             assert session_s == 10.0 and names == ["jumper"] and theirs == []
         finally:

@@ -21,8 +21,8 @@ import msgspec
 import pytest
 
 import horn
-from horn.cluster.master import Record
-from horn.coordination.session import Coordinator
+from horn.cluster.master import JobRecord
+from horn.coordination.session import Session
 from horn.errors import NotFound, Unreachable
 from tests.apache import is_available
 from tests.faults.cluster import HORN, JOB, SESSION_S, Cluster, digest, until
@@ -88,7 +88,7 @@ def progress(coord, job):
 
 
 def record(coord, job):
-    return msgspec.json.decode(coord.get(coord.paths.record(job)).data, type=Record)
+    return msgspec.json.decode(coord.get(coord.paths.record(job)).data, type=JobRecord)
 
 
 def in_shared_memory():
@@ -340,7 +340,7 @@ def test_with_an_ensemble_of_three_the_answer_is_that_of_one_machine(tmp_path):
         assert abs(result["acc"] - alone["acc"]) < 0.002
         assert abs(result["loss"] - alone["loss"]) < 0.001
         with net.hosts[0].inside(), pytest.raises(Unreachable):  # without the key
-            Coordinator(cluster.address, timeout_s=5.0)
+            Session(cluster.address, timeout_s=5.0)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from horn.cluster.client import Cluster
-from horn.coordination.jobs import State
+from horn.coordination.jobs import JobState
 from tests.cluster.agents import Agents
 from tests.cluster.test_agent import weights
 
@@ -34,7 +34,7 @@ EPOCHS = "300"
 def calm(cluster_of: Agents, client: Cluster, folder: Path) -> str:
     """What nothing disturbed comes to."""
     job = cluster_of.submit(client, "--epochs", EPOCHS, tasks=2)
-    assert cluster_of.wait_ended(client, job).state is State.SUCCEEDED, cluster_of.said()
+    assert cluster_of.wait_ended(client, job).state is JobState.SUCCEEDED, cluster_of.said()
     return weights(client, job, folder)
 
 
@@ -58,7 +58,7 @@ def test_all_tasks_may_die_at_once(cluster_of: Agents, client: Cluster, tmp_path
     for pid in tasks:
         os.kill(pid, signal.SIGKILL)
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.n_restarts == 1
     assert weights(client, job, tmp_path) == expected
 
@@ -75,7 +75,7 @@ def test_a_second_failure_while_it_recovers(cluster_of: Agents, client: Cluster,
     pid = min(cluster_of.wait(lambda: set(cluster_of.tasks("a")) - first))
     os.kill(pid, signal.SIGKILL)
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.record.epoch == 3 and status.record.n_restarts == 2
     assert weights(client, job, tmp_path) == expected
 
@@ -94,7 +94,7 @@ def test_a_job_moves_on_as_workers_come_and_go(cluster_of: Agents, client: Clust
         cluster_of.wait(lambda f=follower: cluster_of.tasks(f))
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.result["host"] == "c" and status.record.n_restarts == 2
     assert weights(client, job, tmp_path) == expected
 
@@ -112,8 +112,8 @@ def test_a_job_that_lost_its_only_worker_waits_for_another(
     del cluster_of.processes["a"]
     reason = cluster_of.wait(lambda: client.status(job).record.reason)
     assert reason == "waits for 2 slots; the 1 usable worker has 1: start more workers"
-    assert client.status(job).state is State.RESTARTING
+    assert client.status(job).state is JobState.RESTARTING
     cluster_of.start("c", slots=1, shared=True)
     status = cluster_of.wait_ended(client, job)
-    assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert weights(client, job, tmp_path) == expected

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from horn.errors import BarrierTimeout
-from horn.transport import PeerLost, Place, open_transport
-from horn.wire.frames import BadFrame, Message, Note, decode, encode
+from horn.transport import Identity, PeerLost, open_transport
+from horn.wire.frames import BadFrame, Note, WireMessage, decode, encode
 from tests.faults.noise import Noisy, flipped
 from tests.transport.groups import TIMEOUT_S, all_to_all, good, run_threads
 
@@ -44,7 +44,7 @@ def talk(scheme, wrong, n_frames=N_FRAMES):
 
     def made(task):
         t = open_transport(f"{scheme}://127.0.0.1:0" if scheme == "tcp" else f"{scheme}://",
-                           Place(task, 2, "test", 7))  # fmt: skip
+                           Identity(task, 2, "test", 7))  # fmt: skip
         if task == 0:
             t.link = Noisy(t.link, wrong)
         return t
@@ -100,7 +100,7 @@ def test_an_old_epoch_is_refused():
 
 def _in_epoch(parts, epoch):
     m = decode([bytes(part) for part in parts])
-    return encode(Message(m.meta, m.arrays, m.src, epoch, m.seq, m.step, m.part, m.flags))
+    return encode(WireMessage(m.meta, m.arrays, m.src, epoch, m.seq, m.step, m.part, m.flags))
 
 
 class Flipper:
@@ -185,7 +185,7 @@ def run_over(relay, key):
     flippers = []
 
     def made(task):
-        t = open_transport("tcp://127.0.0.1:0", Place(task, 2, "test", 7, key))
+        t = open_transport("tcp://127.0.0.1:0", Identity(task, 2, "test", 7, key))
         if task == 1:
             flippers.append(relay(t.endpoint))
             t.endpoint = flippers[0].endpoint

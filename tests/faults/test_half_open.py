@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from horn.cluster.resume import saved
-from horn.coordination.jobs import State
+from horn.coordination.jobs import JobState
 from tests.cluster.agents import Agents
 from tests.faults.half_open import strangers
 
@@ -56,7 +56,7 @@ def test_a_job_runs_saves_and_ends_while_strangers_hold_connections(
         with strangers(n, *ports):
             cluster_of.let_go()
             status = cluster_of.wait_ended(cluster, job)
-        assert status.state is State.SUCCEEDED, (status.result, cluster_of.said())
+        assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
         assert status.record.n_restarts == 0
         if not servers:
             assert saved(cluster, job)[0][-1] >= 500

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from tests.apache import ApacheEnsemble, is_available
 from tests.cluster.helpers import wait_until
 from tests.hosts import ROOT, STEM, hosts, sweep, why_not
@@ -220,7 +220,7 @@ def test_an_ensemble_has_a_server_on_each_host(net):
     assert STEM in net.hosts[0].namespace
     with ApacheEnsemble(on=net.hosts) as ensemble:
         assert ensemble.hosts.count("10.77.0.") == 3
-        with net.hosts[1].inside(), Coordinator(ensemble.hosts) as coord:
+        with net.hosts[1].inside(), Session(ensemble.hosts) as coord:
             coord.ensure("/horn/there")
             leader = ensemble.leader()
             net.cut(net.hosts[leader])

@@ -19,12 +19,12 @@ import pytest
 import horn
 import zk
 from horn.checkpoint import Checkpoints
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from horn.errors import BarrierTimeout, TaskFailed
-from horn.executor.launch import Settings, launch
+from horn.executor.launch import LaunchSettings, launch
 from horn.planner.plan import choose
 from horn.process.job_spec import draft
-from horn.training.checkpointing import Lasting
+from horn.training.checkpointing import RecoverySettings
 from horn.training.progress import Progress
 from tests.executor.test_launch import bits, children, nothing_is_left, pid_of, stop
 from tests.faults.springs import Holds
@@ -426,7 +426,7 @@ def test_the_state_says_restarting(tmp_path):
     """What others see of it in ZooKeeper."""
     mark, seen, states = tmp_path / "killed", tmp_path / "seen", []
     given = held(mark, 30, seen, iterations=60)
-    with zk.EmbeddedServer(tick_ms=500) as server, Coordinator(server.hosts) as coord:
+    with zk.EmbeddedServer(tick_ms=500) as server, Session(server.hosts) as coord:
 
         def look():
             (name,) = coord.children("/horn/jobs")
@@ -448,9 +448,9 @@ def test_the_state_says_restarting(tmp_path):
                     look()
                 seen.touch()
 
-        watcher, settings = Looks(), Settings(2, hosts=server.hosts)
+        watcher, settings = Looks(), LaunchSettings(2, hosts=server.hosts)
         launch(given, draft(given), lambda: choose(given, 2).placement, settings, watcher,
-               time.perf_counter(), lasting=Lasting(max_restarts=1))  # fmt: skip
+               time.perf_counter(), lasting=RecoverySettings(max_restarts=1))  # fmt: skip
         watcher.thread.join()
         assert coord.children("/horn/jobs") == []
     assert states[0] == states[-1] == "RUNNING" and "RESTARTING" in states

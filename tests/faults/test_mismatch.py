@@ -13,7 +13,7 @@ import pytest
 
 from horn.errors import BarrierTimeout, HornError, ProtocolError
 from horn.transport import Channel, PeerLost
-from horn.wire.frames import Note, Refused
+from horn.wire.frames import HandshakeRefused, Note
 from tests.transport.groups import SCHEMES, all_to_all, run_threads
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(100)]
@@ -87,7 +87,7 @@ def message_instead(t):
 CASES = {
     more_barriers: (PeerLost, "superstep 3, barrier"),
     other_supersteps: (ProtocolError, "barrier with task"),
-    other_plans: (Refused, "plan of task"),
+    other_plans: (HandshakeRefused, "plan of task"),
     other_order: (BarrierTimeout, "superstep 0, "),
     other_parts: (BarrierTimeout, "owes part 2"),
     early_return: (PeerLost, "superstep 2, exchange"),

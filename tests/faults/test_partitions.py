@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from horn.cluster.master import RUNNING, Record, Report
+from horn.cluster.master import RUNNING, HostReport, JobRecord
 from tests.cluster.agents import alive
 from tests.faults.cluster import SESSION_S, Cluster, digest, until
 from tests.hosts import hosts, why_not
@@ -91,7 +91,7 @@ def cut(cluster, kind, host, home=None, ports=()):
 
 
 def record(coord, job):
-    return msgspec.json.decode(coord.get(coord.paths.record(job)).data, type=Record)
+    return msgspec.json.decode(coord.get(coord.paths.record(job)).data, type=JobRecord)
 
 
 def is_running(coord, job, epoch):
@@ -100,7 +100,7 @@ def is_running(coord, job, epoch):
     nodes = [coord.get(coord.paths.report(job, epoch, host)) for host in found.seats]
     if found.epoch != epoch or not nodes or None in nodes:
         return False
-    return all(msgspec.json.decode(n.data, type=Report).phase == RUNNING for n in nodes)
+    return all(msgspec.json.decode(n.data, type=HostReport).phase == RUNNING for n in nodes)
 
 
 def iteration(coord, job):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn.executor.processes import Family
+from horn.executor.processes import ProcessGroup
 from horn.strategies.downpour import Downpour
 from tests.executor.test_launch import bits
 from tests.faults.springs import PUSHING, SET, Trap
@@ -40,7 +40,7 @@ class Heard(Watch):
     def __init__(self, monkeypatch):
         super().__init__()
         self.heard_at, self.steps = [], []
-        events = Family.events
+        events = ProcessGroup.events
 
         def watched(family, timeout_s):
             for child, said, descriptors in events(family, timeout_s):
@@ -48,7 +48,7 @@ class Heard(Watch):
                     self.heard_at.append(time.monotonic())
                 yield child, said, descriptors
 
-        monkeypatch.setattr(Family, "events", watched)
+        monkeypatch.setattr(ProcessGroup, "events", watched)
 
     def on_step(self, iteration):
         self.steps.append((iteration, time.monotonic()))

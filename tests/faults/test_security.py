@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from zmq.utils import z85
 
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from horn.rpc.server import Quotas
 from horn.security.keys import Key, generate
 from horn.transport._zeromq import keypair
@@ -293,7 +293,7 @@ def test_the_key_is_found_nowhere(tmp_path):
                     places[f"/proc/{pid}/{name}"] = file.read()
         shown = subprocess.run(["ps", "-efww"], capture_output=True, check=True)
         places["ps"] = shown.stdout
-        with Coordinator(zookeeper, credential=Key.from_file(key_file).zookeeper()) as coord:
+        with Session(zookeeper, credential=Key.from_file(key_file).zookeeper()) as coord:
             todo = [coord.paths.root]
             while todo:
                 path = todo.pop()

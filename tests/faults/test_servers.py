@@ -21,7 +21,7 @@ import pytest
 
 import zk
 from horn.coordination.paths import Paths
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from horn.strategies import Topology
 
 pytestmark = pytest.mark.cluster
@@ -346,7 +346,7 @@ def test_groups_come_and_leave_while_others_go_on(make, hosts, tmp_path):
     assert set(arrays[0]) == {float(total)}
     assert {value for word in words for w in word["w"].values() for value in w} == {float(total)}
     assert first.end() == again.end() == 0
-    with Coordinator(hosts) as coord:
+    with Session(hosts) as coord:
         paths = Paths()
         for group in range(4):
             assert coord.children(paths.members(job.settings["job"], group)) == []

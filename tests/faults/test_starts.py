@@ -26,9 +26,9 @@ import pytest
 
 import horn
 import zk
-from horn.cluster.client import Cluster, Status
+from horn.cluster.client import Cluster, JobStatus
 from horn.cluster.resume import resume
-from horn.coordination.jobs import State
+from horn.coordination.jobs import JobState
 from horn.errors import TaskFailed
 from horn.strategies.downpour import Downpour
 from tests.cluster.agents import JOB as PLAIN
@@ -488,7 +488,7 @@ class Stage:
         [name] = [name for name in self.made.processes if self.task() in self.made.tasks(name)]
         return name
 
-    def end(self, job: str, state: State = State.SUCCEEDED) -> Status:
+    def end(self, job: str, state: JobState = JobState.SUCCEEDED) -> JobStatus:
         status = self.made.wait_ended(self.client, job)
         assert status.state is state, (status.result, self.made.said())
         return status
@@ -662,7 +662,7 @@ def test_chaos_that_falls_into_starts_and_recoveries_changes_no_bit(stage, seed,
 def test_a_job_that_is_stopped_in_a_start_can_be_resumed(stage, point, again, calm_on_agents):
     job = stage.begin(point, again)
     stage.client.stop(job, now=False)
-    stage.end(job, State.STOPPED)  # it need not be waited for
+    stage.end(job, JobState.STOPPED)  # it need not be waited for
     stage.go()
     resume(stage.client, job)
     stage.end(job)

@@ -15,7 +15,7 @@ import pytest
 
 from horn.cluster.client import Cluster
 from horn.cluster.resume import resume
-from horn.coordination.jobs import State
+from horn.coordination.jobs import JobState
 from horn.errors import NotFound
 from tests.cluster.agents import FOREVER, Agents, agents
 from tests.faults import watch
@@ -69,7 +69,7 @@ def _run(made: Agents, cluster: Cluster) -> Traces:
     foremen = [pid for pid, line in lines.items() if b"horn.cluster.job_runner" in line]
     _read_tree(made, cluster, job, places)
     cluster.stop(job, now=False)
-    assert made.wait_ended(cluster, job).state is State.STOPPED, made.said()
+    assert made.wait_ended(cluster, job).state is JobState.STOPPED, made.said()
     resume(cluster, job)
     made.wait_running(cluster, job, int(cluster.status(job).record.checkpoint) + 10)
     cluster.stop(job, now=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from horn.cluster.client import Cluster
-from horn.coordination.jobs import ENDED, State
+from horn.coordination.jobs import ENDED, JobState
 from tests.cluster.agents import Agents, agents, alive
 from tests.passable import can_be_another_user, open_folder, passable
 
@@ -79,16 +79,16 @@ def job(how: str = ""):
 """
 
 CASES = {
-    "exception": (State.FAILED, ["wrong.py", "ValueError: the user's mistake"]),
-    "exit": (State.FAILED, ["SystemExit: 3"]),
-    "_exit": (State.FAILED, ["ended with exit code 3"]),
-    "segfault": (State.FAILED, ["was killed by SIGSEGV"]),
-    "loop": (State.FAILED, ["absent: task 1", "wrong.py"]),
-    "thread": (State.SUCCEEDED, []),
-    "memory": (State.FAILED, ["Unable to allocate 10.0 GiB"]),
-    "log": (State.SUCCEEDED, []),
-    "descriptors": (State.FAILED, ["wrong.py", "Too many open files"]),
-    "forks": (State.FAILED, ["wrong.py", "Resource temporarily unavailable"]),
+    "exception": (JobState.FAILED, ["wrong.py", "ValueError: the user's mistake"]),
+    "exit": (JobState.FAILED, ["SystemExit: 3"]),
+    "_exit": (JobState.FAILED, ["ended with exit code 3"]),
+    "segfault": (JobState.FAILED, ["was killed by SIGSEGV"]),
+    "loop": (JobState.FAILED, ["absent: task 1", "wrong.py"]),
+    "thread": (JobState.SUCCEEDED, []),
+    "memory": (JobState.FAILED, ["Unable to allocate 10.0 GiB"]),
+    "log": (JobState.SUCCEEDED, []),
+    "descriptors": (JobState.FAILED, ["wrong.py", "Too many open files"]),
+    "forks": (JobState.FAILED, ["wrong.py", "Resource temporarily unavailable"]),
 }
 IN_GATE = {"memory"}
 
@@ -126,7 +126,7 @@ def test_a_job_that_misbehaves_costs_itself_only(how: str, cluster: Agents):
         cluster.wait(has_ended)
         status = client.status(job)
         assert status.state is CASES[how][0], (status.result, cluster.said())
-        if status.state is State.FAILED:
+        if status.state is JobState.FAILED:
             assert status.result["code"] == 1
             told = f"{status.result['cause']}\n{status.result['details']}"
             for words in (*CASES[how][1], "task 1" if how == "loop" else "task "):
@@ -148,7 +148,7 @@ def test_a_job_that_misbehaves_costs_itself_only(how: str, cluster: Agents):
 def run_next(cluster: Agents, client: Cluster) -> None:
     """A job that does nothing wrong."""
     job = cluster.submit(client, tasks=2)
-    assert cluster.wait_ended(client, job).state is State.SUCCEEDED, cluster.said()
+    assert cluster.wait_ended(client, job).state is JobState.SUCCEEDED, cluster.said()
     client.remove(job)
 
 

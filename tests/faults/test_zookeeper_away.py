@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import pytest
 
 import zk
-from horn.coordination.barrier import RegionBarrier
+from horn.coordination.barrier import GroupBarrier
 from horn.coordination.election import Candidate, commit_as
 from horn.coordination.membership import Membership
-from horn.coordination.records import Create, Lost, Tls
-from horn.coordination.session import Coordinator
+from horn.coordination.records import Create, SessionExpired, TlsFiles
+from horn.coordination.session import Session
 from horn.errors import ClusterError, HornError, Timeout
 from tests.cluster.helpers import Call, wait_until
 from tests.hosts import hosts, why_not
@@ -58,7 +58,7 @@ def server(net, tmp_path, request):
     with host.inside():
         made = zk.EmbeddedServer(host=host.address, tick_ms=tick_ms, tls=context)
         made.start()
-    yield Server(made.hosts, Tls(str(tmp_path / "certificate.pem")), tick_ms / 50)
+    yield Server(made.hosts, TlsFiles(str(tmp_path / "certificate.pem")), tick_ms / 50)
     made.stop()
 
 
@@ -67,13 +67,13 @@ class Server:
     """How to reach it."""
 
     address: str
-    tls: Tls
+    tls: TlsFiles
     session_s: float
 
     def session(self, host, timeout_s):
         """A session of a process on ``host``."""
         with host.inside():
-            return Coordinator(
+            return Session(
                 self.address, tls=self.tls, session_s=self.session_s, timeout_s=timeout_s
             )
 
@@ -87,7 +87,7 @@ class Task:
         self.coord.subscribe(lambda event: self.events.append((event, time.monotonic())))
         self.members = Membership(self.coord, "/horn/g/members")
         self.members.join(name, "here", timeout_s=20.0)
-        self.barrier = RegionBarrier(
+        self.barrier = GroupBarrier(
             self.coord, "/horn/g/barrier", name, NAMES, epoch=epoch, membership=self.members
         )
         self.n_crossed = 0
@@ -101,7 +101,7 @@ class Task:
             pause.wait(0.02)
 
     def lost(self):
-        return [when for event, when in self.events if isinstance(event, Lost)]
+        return [when for event, when in self.events if isinstance(event, SessionExpired)]
 
 
 def away(net, seconds):
@@ -168,7 +168,7 @@ class Reign:
         self.ended = self.ended or time.monotonic()
 
     def on_event(self, event):
-        if isinstance(event, Lost):
+        if isinstance(event, SessionExpired):
             self.end()
 
 

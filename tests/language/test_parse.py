@@ -648,8 +648,7 @@ REFUSED = {
         def forward(self, messages):
             self.feedforward(sum(«m» for m in messages))
         """,
-        "a message is not a number; read one of its fields: input, weight, index, "
-        "previous_update",
+        "a message is not a number; read one of its fields: input, weight, index, previous_update",
     ),
     "messages as a number": (
         """

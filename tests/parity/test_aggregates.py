@@ -16,7 +16,7 @@ import horn
 from horn import math
 from horn.aggregates import named
 from horn.backends import Setup, make
-from horn.cluster.relay import Told
+from horn.cluster.relay import ProgressWriter
 from horn.compiler import lower
 from horn.compiler.partition import partition
 from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS
@@ -24,7 +24,7 @@ from horn.compiler.program import Post, base
 from horn.errors import CompileError, ModelError
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
-from horn.training.progress import Lines, Progress
+from horn.training.progress import LineProgress, Progress
 from tests.executor.test_launch import bits
 from tests.parity.generated import Case, cases
 from tests.parity.test_tasks import BACKENDS, labelled, place
@@ -67,9 +67,7 @@ def every(network) -> tuple[horn.Aggregate, ...]:
 # one batch of inference after another
 
 
-@settings(
-    max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     case=cases(),
     n_tasks=st.sampled_from((2, 3, 5)),
@@ -274,7 +272,7 @@ def test_a_training_goes_on_with_other_aggregates(tasks, tmp_path):
 
 def test_the_line_of_an_epoch_says_them():
     stream = io.StringIO()
-    run = horn.train(job(epochs=1), progress=Lines(stream))
+    run = horn.train(job(epochs=1), progress=LineProgress(stream))
     row = run.history[-1]
     assert f"acc {row['acc']:.4f}  active {row['active']:#.4g}  spread" in stream.getvalue()
     assert "seen 85.00  " in stream.getvalue()
@@ -283,7 +281,7 @@ def test_the_line_of_an_epoch_says_them():
 
 def test_a_cluster_tells_them_apart_from_what_else_it_tells(tmp_path, alone):
     said = []
-    told = Told(said.append, 1, tmp_path / "progress")
+    told = ProgressWriter(said.append, 1, tmp_path / "progress")
     told.begin(job())
     told.step(1, 3, 0.5, 100.0)
     assert named(said[-1].progress) == {}  # nothing but horn's own so far

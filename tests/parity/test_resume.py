@@ -22,7 +22,7 @@ from horn.data import permutation
 from horn.errors import CheckpointError, Conflict, HornError, JobError
 from horn.losses import LOSSES
 from horn.training.identity import identity
-from horn.training.loop import Loop
+from horn.training.loop import TrainingLoop
 from tests.executor.test_launch import bits
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
@@ -190,7 +190,7 @@ def test_what_another_number_of_tasks_reads_is_what_was_written(tmp_path):
             assert run.model.states[name].tobytes() == array.tobytes()
 
 
-class Recorded(Loop):
+class Recorded(TrainingLoop):
     """A loop that writes down which samples it learns from."""
 
     seen: list[list[int]] = []
@@ -214,7 +214,7 @@ def test_every_sample_is_seen_once_per_epoch(iteration, tmp_path, monkeypatch):
     module = __import__("sys").modules["horn.train"]
     given = job()
     horn.train(given, checkpoints=tmp_path, checkpoint_every=iteration, keep_checkpoints=99)
-    monkeypatch.setattr(module, "Loop", Recorded)
+    monkeypatch.setattr(module, "TrainingLoop", Recorded)
     monkeypatch.setattr(Recorded, "seen", [])
     horn.train(given, resume=Checkpoints(tmp_path).open(iteration).path)
     order = list(itertools.chain(*(permutation(N, 5, epoch) for epoch in range(EPOCHS))))

@@ -13,14 +13,14 @@ from horn.process.control import (
     IN_MEMORY,
     INLINE,
     PACKET_BYTES,
-    Failed,
-    Line,
-    Part,
-    Ready,
-    Row,
-    Share,
-    Start,
-    Trace,
+    ArrayPart,
+    ArrayShare,
+    ControlChannel,
+    EpochRow,
+    FailureReport,
+    GroupReady,
+    StartTask,
+    TraceEvents,
 )
 
 
@@ -28,7 +28,7 @@ from horn.process.control import (
 def ends():
     gc.freeze()  # what others left in circles of references may hold files, and is not let go now
     n_open = len(os.listdir("/proc/self/fd"))
-    ours, theirs = Line.pair()
+    ours, theirs = ControlChannel.pair()
     yield ours, theirs
     ours.close()
     theirs.close()
@@ -37,11 +37,13 @@ def ends():
 
 
 MESSAGES = [
-    Start(3),
-    Ready(0.25),
-    Row({"epoch": 1, "loss": float("inf"), "acc": None}),
-    Share((Part("parameter", "layer1.weight", "<f4", (3, 4), 64, ((0, 3, 1), (128, 4))),)),
-    Failed(kinds=("Diverged", "HornError"), text="it did", when=1.5, trouble=("nan", 3, 1)),
+    StartTask(3),
+    GroupReady(0.25),
+    EpochRow({"epoch": 1, "loss": float("inf"), "acc": None}),
+    ArrayShare(
+        (ArrayPart("parameter", "layer1.weight", "<f4", (3, 4), 64, ((0, 3, 1), (128, 4))),)
+    ),
+    FailureReport(kinds=("Diverged", "HornError"), text="it did", when=1.5, trouble=("nan", 3, 1)),
 ]
 
 
@@ -55,25 +57,25 @@ def test_a_long_message_goes_in_memory_with_its_descriptors(ends):
     events = tuple(("compute", "layer1, forward", k, float(k), k + 0.5) for k in range(20_000))
     fd = os.memfd_create("with it")
     os.write(fd, b"here")
-    ends[0].send(Trace(events, 7), [fd])
+    ends[0].send(TraceEvents(events, 7), [fd])
     os.close(fd)
     got, (copy,) = ends[1].receive(1.0)
-    assert got == Trace(events, 7)
+    assert got == TraceEvents(events, 7)
     assert os.pread(copy, 10, 0) == b"here"
     os.close(copy)
 
 
 def test_the_end_of_the_other_side_is_none(ends):
-    ends[0].send(Start(1))
+    ends[0].send(StartTask(1))
     ends[0].close()
-    assert ends[1].receive(1.0) == (Start(1), [])
+    assert ends[1].receive(1.0) == (StartTask(1), [])
     assert ends[1].receive(1.0) is None
     with pytest.raises(OSError):
-        ends[1].send(Start(1))
+        ends[1].send(StartTask(1))
 
 
 def test_what_was_said_is_heard_of_one_who_has_gone_and_left_something_unread(ends):
-    ends[0].send(Start(1))
+    ends[0].send(StartTask(1))
     for message in MESSAGES:
         ends[1].send(message)
     ends[1].close()

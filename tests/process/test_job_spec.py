@@ -17,7 +17,7 @@ from horn.data import Dataset
 from horn.errors import JobError, ProtocolError
 from horn.optimizers import Optimizer
 from horn.process import job_spec
-from horn.process.job_spec import Memory, RunSpec, draft, map_private, open_parcel, pack
+from horn.process.job_spec import RunSpec, SharedArrays, draft, map_private, open_parcel, pack
 
 
 class Leaky(horn.Neuron):
@@ -142,7 +142,7 @@ def test_mapped_data_are_not_copied(tmp_path):
     np.save(tmp_path / "x.npy", x)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     labels = np.arange(100) % 3
-    memory = Memory()
+    memory = SharedArrays()
     spec = memory.add_data(Dataset(np.asarray(mapped)[10:], labels[10:]))
     file, copied = memory.descriptors
     assert os.fstat(file).st_ino == (tmp_path / "x.npy").stat().st_ino
@@ -157,7 +157,7 @@ def test_a_mapped_file_that_was_replaced_is_copied(tmp_path):
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     np.save(tmp_path / "new.npy", np.zeros((100, 6), "<f4"))
     os.replace(tmp_path / "new.npy", tmp_path / "x.npy")
-    memory = Memory()
+    memory = SharedArrays()
     spec = memory.add_data(Dataset(np.asarray(mapped), None))
     raw = map_private(memory.descriptors[spec.x.memory])
     assert np.frombuffer(raw, "<f4", 600, spec.x.offset).min() == 1.0
@@ -198,7 +198,7 @@ def broken(change):
     made = pack(draft(given), given, RUN, Placement.default(given.network))
     text = json.loads(bytes(map_private(made.descriptors[0])))
     change(text)
-    memory = Memory()
+    memory = SharedArrays()
     memory.add({"text": np.frombuffer(json.dumps(text).encode(), np.uint8)}, "job")
     os.close(made.descriptors.pop(0))
     return open_parcel([*memory.descriptors, *made.descriptors])
@@ -235,7 +235,7 @@ def test_a_parcel_that_is_not_ours_is_refused(change, words):
 
 
 def test_the_memory_of_a_parcel_is_sealed():
-    memory = Memory()
+    memory = SharedArrays()
     memory.add({"a": np.arange(5)}, "x")
     assert fcntl.fcntl(memory.descriptors[0], fcntl.F_GET_SEALS) == job_spec.SEALS
     with pytest.raises(OSError):

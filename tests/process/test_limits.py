@@ -10,13 +10,13 @@ import sys
 
 import pytest
 
-from horn.process.limits import ALLOWED, Limits, environment
+from horn.process.limits import ALLOWED, ProcessLimits, environment
 
 pytestmark = pytest.mark.cluster
 
 BEGIN = """
 import json, os, resource, sys
-from horn.process.limits import Limits, apply, guard
+from horn.process.limits import ProcessLimits, apply, guard
 def tell(**found):
     print(json.dumps(found))
 """
@@ -39,7 +39,7 @@ def run(text, *, new_session=True, env=None, pass_fds=(), code=0):
 
 def test_all_of_it_holds_after_apply():
     found = run("""
-apply(Limits(n_files=200, n_processes=50, file_bytes=10_000_000, memory_bytes=1 << 30,
+apply(ProcessLimits(n_files=200, n_processes=50, file_bytes=10_000_000, memory_bytes=1 << 30,
              address_bytes=8 << 30))
 status = dict(l.split(":", 1) for l in open("/proc/self/status").read().splitlines())
 limits = {n: resource.getrlimit(getattr(resource, "RLIMIT_" + n))
@@ -56,15 +56,15 @@ tell(sid=os.getsid(0) == os.getpid(), group=os.getpgrp() == os.getpid(), umask=b
 
 
 def test_a_session_is_begun_where_there_is_none():
-    assert run("apply(Limits()); tell(sid=os.getsid(0) == os.getpid())", new_session=False) == {
-        "sid": True
-    }
+    assert run(
+        "apply(ProcessLimits()); tell(sid=os.getsid(0) == os.getpid())", new_session=False
+    ) == {"sid": True}
 
 
 def test_too_much_memory_is_a_memory_error():
     found = run("""
 import numpy as np
-apply(Limits(memory_bytes=1 << 30))
+apply(ProcessLimits(memory_bytes=1 << 30))
 try:
     np.ones(10 << 27)
 except MemoryError:
@@ -76,7 +76,7 @@ except MemoryError:
 def test_shared_memory_counts_where_the_address_space_is_limited():
     found = run("""
 import mmap
-apply(Limits(address_bytes=4 << 30))
+apply(ProcessLimits(address_bytes=4 << 30))
 fd = os.memfd_create("x")
 os.ftruncate(fd, 8 << 30)
 try:
@@ -89,7 +89,7 @@ except OSError as error:
 
 def test_a_file_that_grows_too_large_is_an_error_and_no_death(tmp_path):
     found = run(f"""
-apply(Limits(file_bytes=1000))
+apply(ProcessLimits(file_bytes=1000))
 try:
     with open({str(tmp_path / "file")!r}, "wb") as file:
         file.write(bytes(5000))
@@ -101,7 +101,7 @@ except OSError as error:
 
 def test_descriptors_run_out_at_their_number():
     found = run("""
-apply(Limits(n_files=64))
+apply(ProcessLimits(n_files=64))
 fds = []
 try:
     while True:
@@ -115,7 +115,7 @@ except OSError as error:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_as_another_user_there_is_no_way_back_and_forks_run_out():
     found = run("""
-apply(Limits(uid=54321, gid=54321, n_processes=5))
+apply(ProcessLimits(uid=54321, gid=54321, n_processes=5))
 pids, error = [], ""
 for _ in range(50):
     try:
@@ -152,7 +152,7 @@ def test_another_user_is_for_root_alone():
         text
         + """
 try:
-    apply(Limits(uid=54322))
+    apply(ProcessLimits(uid=54322))
 except Exception as error:
     tell(kind=type(error).__name__, text=str(error))
 """
@@ -165,7 +165,7 @@ def test_descriptors_of_the_agent_are_closed():
     kept = os.dup(ours)
     try:
         found = run(
-            f"apply(Limits(), keep=[{kept}]); "
+            f"apply(ProcessLimits(), keep=[{kept}]); "
             "tell(fds=sorted(int(fd) for fd in os.listdir('/proc/self/fd')))",
             pass_fds=(ours, theirs, kept),
         )
@@ -194,7 +194,7 @@ def test_it_ends_with_its_parent():
     text = (
         BEGIN
         + f"""
-apply(Limits({ids}), parent=os.getppid())
+apply(ProcessLimits({ids}), parent=os.getppid())
 print("ready", os.getpid(), flush=True)
 import signal
 signal.pause()
@@ -235,7 +235,7 @@ tell(owner=[os.stat(f"{path}/environ").st_uid, os.stat(f"{path}/mem").st_uid],
 def test_a_limit_is_never_raised():
     found = run("""
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-apply(Limits(n_files=5000))
+apply(ProcessLimits(n_files=5000))
 tell(limit=resource.getrlimit(resource.RLIMIT_NOFILE))
 """)
     assert found == {"limit": [100, 100]}
@@ -243,7 +243,7 @@ tell(limit=resource.getrlimit(resource.RLIMIT_NOFILE))
 
 def test_a_group_leader_of_another_session_is_told_how_to_start():
     done = subprocess.run(
-        [sys.executable, "-c", BEGIN + "apply(Limits())"],
+        [sys.executable, "-c", BEGIN + "apply(ProcessLimits())"],
         capture_output=True, process_group=0, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode != 0 and "start it with start_new_session=True" in done.stderr
@@ -253,4 +253,4 @@ def test_limits_are_checked_when_they_are_read():
     import msgspec
 
     with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(b'{"memory": 1}', type=Limits)
+        msgspec.json.decode(b'{"memory": 1}', type=ProcessLimits)

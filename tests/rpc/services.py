@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from horn.rpc.client import Access, Client
-from horn.rpc.server import Call, Quotas, Service
+from horn.rpc.client import ClientKeys, RpcClient
+from horn.rpc.server import Quotas, RpcCall, RpcServer
 from horn.security.keys import Key
 
 KEY = Key(bytes(range(32)))
@@ -35,19 +35,19 @@ class Echo:
         self.texts: list[str] = []
         self.ended = threading.Event()
 
-    def echo(self, call: Call) -> Text:
+    def echo(self, call: RpcCall) -> Text:
         self.called.append(call.role)
         self.texts.append(call.request.text)
         return Text(call.request.text)
 
-    def store(self, call: Call) -> Text:
+    def store(self, call: RpcCall) -> Text:
         self.called.append(call.role)
         hashed = hashlib.sha256()
         for data in call.read():
             hashed.update(data)
         return Text(hashed.hexdigest())
 
-    def send(self, call: Call) -> tuple[Text, Iterator[bytes]]:
+    def send(self, call: RpcCall) -> tuple[Text, Iterator[bytes]]:
         def body() -> Iterator[bytes]:
             try:
                 for at in range(0, call.request.n, 100_000):
@@ -57,7 +57,7 @@ class Echo:
 
         return Text("here"), body()
 
-    def wait(self, call: Call) -> Text:
+    def wait(self, call: RpcCall) -> Text:
         try:
             for _ in call.read():
                 pass
@@ -70,13 +70,13 @@ class Echo:
 def service(key: Key | None = KEY, quotas: Quotas = QUOTAS, **settings):
     """A running service and its handlers."""
     echo = Echo()
-    found = Service(URL, "host-1", key, quotas=quotas, **settings)
+    found = RpcServer(URL, "host-1", key, quotas=quotas, **settings)
     register(found, echo)
     with found:
         yield found, echo
 
 
-def register(found: Service, echo: Echo) -> None:
+def register(found: RpcServer, echo: Echo) -> None:
     roles = ("client", "worker", "open")
     found.on("echo", Text, echo.echo, roles)
     found.on("order", Text, echo.echo, ("worker",), is_audited=True)
@@ -85,5 +85,7 @@ def register(found: Service, echo: Echo) -> None:
     found.on("wait", Text, echo.wait, roles, max_body=100)
 
 
-def client(found: Service, role: str = "client", key: Key = KEY, name: str = "host-1") -> Client:
-    return Client(found.endpoint, Access.of(key, role, name) if found.public else None)
+def client(
+    found: RpcServer, role: str = "client", key: Key = KEY, name: str = "host-1"
+) -> RpcClient:
+    return RpcClient(found.endpoint, ClientKeys.of(key, role, name) if found.public else None)

@@ -16,12 +16,12 @@ import zmq
 
 from horn.errors import ClusterError, Conflict, JobError, NotAllowed, ProtocolError, Timeout
 from horn.rpc import protocol as calls
-from horn.rpc.client import Access, Client
-from horn.rpc.server import Quotas, Service
-from horn.security.audit import Audit
+from horn.rpc.client import ClientKeys, RpcClient
+from horn.rpc.server import Quotas, RpcServer
+from horn.security.audit import AuditLog
 from horn.security.keys import Key
 from horn.transport._zeromq import LIMITS
-from horn.wire.zap import ZAP_DOMAIN, Gate, pair_of
+from horn.wire.zap import ZAP_DOMAIN, AllowedKeys, pair_of
 from tests.cluster.helpers import wait_until
 from tests.rpc.services import KEY, OTHER, QUOTAS, URL, Count, Text, client, service
 
@@ -91,8 +91,8 @@ def test_what_a_role_may_not_do_it_cannot(caplog):
 def test_the_key_of_a_job_opens_no_service():
     """Its tasks have that key, and user code runs there."""
     with service() as (found, echo):
-        access = Access(*pair_of(KEY.job("mnist-1")), found.public)
-        with Client(found.endpoint, access) as task, pytest.raises(NotAllowed):
+        access = ClientKeys(*pair_of(KEY.job("mnist-1")), found.public)
+        with RpcClient(found.endpoint, access) as task, pytest.raises(NotAllowed):
             task.call("echo", Text(), Text)
         assert echo.called == []
 
@@ -104,7 +104,7 @@ def test_errors_of_handlers_come_back_as_what_they_are(caplog):
     def bug(call):
         raise ZeroDivisionError("secret detail")
 
-    found = Service(URL, "host-1", KEY)
+    found = RpcServer(URL, "host-1", KEY)
     found.on("conflict", Text, conflict, ["client"])
     found.on("bug", Text, bug, ["client"])
     with found, client(found) as caller:
@@ -148,7 +148,7 @@ def test_every_call_has_a_deadline_at_both_ends():
         assert caller.call("echo", Text("next"), Text) == Text("next")
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         port = deaf.getsockname()[1]
-        with Client(f"tcp://127.0.0.1:{port}") as caller, pytest.raises(ClusterError):
+        with RpcClient(f"tcp://127.0.0.1:{port}") as caller, pytest.raises(ClusterError):
             caller.call("echo", Text(), Text, timeout_s=0.2)
 
 
@@ -159,29 +159,29 @@ def test_calls_are_counted_per_peer():
         for number in range(4):
             dealer.send(ask(number, "wait", size=10))
         kinds = [calls.decode(dealer.recv_multipart())[0] for _ in range(2)]
-        assert [(k.call, k.kind) for k in kinds] == [(2, "Busy"), (3, "Busy")]
+        assert [(k.call, k.kind) for k in kinds] == [(2, "ServiceBusy"), (3, "ServiceBusy")]
         close(dealer)
 
 
 def test_off_loopback_there_must_be_a_key():
     for host in ("0.0.0.0", "*", "[::]", "10.1.2.3"):
         with pytest.raises(JobError, match="there is no key: make one with horn keygen"):
-            Service(f"tcp://{host}:0", "host-1", None)
+            RpcServer(f"tcp://{host}:0", "host-1", None)
     with pytest.raises(JobError, match="write tcp://host:port"):
-        Service("ipc://here", "host-1", None)
+        RpcServer("ipc://here", "host-1", None)
 
 
 def test_a_taken_port_is_named_and_nothing_is_left():
     with service() as (found, _):
         port = found.endpoint.rpartition(":")[2]
         with pytest.raises(JobError, match=f"cannot listen on tcp://127.0.0.1:{port}"):
-            Service(f"tcp://127.0.0.1:{port}", "host-2", KEY)
+            RpcServer(f"tcp://127.0.0.1:{port}", "host-2", KEY)
 
 
 # strangers
 
 
-def raw(found: Service, key: Key | None = KEY, role: str = "client", **options: object):
+def raw(found: RpcServer, key: Key | None = KEY, role: str = "client", **options: object):
     """A DEALER that says what it likes."""
     context = zmq.Context()
     made = context.socket(zmq.DEALER)
@@ -209,11 +209,11 @@ def close(dealer) -> None:
 
 def ask(number: int, op: str = "echo", size: int = 0, timeout_s: float = LONG_S) -> bytes:
     request = msgspec.Raw(msgspec.msgpack.encode(Text("x")))
-    return calls.encode(calls.Ask(number, calls.VERSION, op, timeout_s, request, size))
+    return calls.encode(calls.CallRequest(number, calls.VERSION, op, timeout_s, request, size))
 
 
 @contextlib.contextmanager
-def seen_first(found: Service) -> Iterator[str]:
+def seen_first(found: RpcServer) -> Iterator[str]:
     """An endpoint that leads to the service, which sees whose a connection is before anything comes
     by it. libzmq may close one before anybody could look.
     """
@@ -261,7 +261,7 @@ def seen_first(found: Service) -> Iterator[str]:
 )
 def test_another_key_is_refused_at_both_ends(role, key, name, caplog):
     with service() as (found, echo), seen_first(found) as endpoint:
-        with Client(endpoint, Access.of(key, role, name)) as caller:
+        with RpcClient(endpoint, ClientKeys.of(key, role, name)) as caller:
             with pytest.raises(NotAllowed, match="refuses this key"):
                 caller.call("echo", Text(), Text, timeout_s=LONG_S)
         wait_until(lambda: "event=refused address=127.0.0.1" in caplog.text)
@@ -270,8 +270,8 @@ def test_another_key_is_refused_at_both_ends(role, key, name, caplog):
 
 def test_a_known_service_and_an_unknown_key_is_refused_by_zap(caplog):
     with service() as (found, echo):
-        access = Access(*pair_of(OTHER.role("client")), pair_of(KEY.service("host-1"))[0])
-        with Client(found.endpoint, access) as caller, pytest.raises(NotAllowed):
+        access = ClientKeys(*pair_of(OTHER.role("client")), pair_of(KEY.service("host-1"))[0])
+        with RpcClient(found.endpoint, access) as caller, pytest.raises(NotAllowed):
             caller.call("echo", Text(), Text)
         assert found.gate.n_refused and echo.called == []
         assert 'reason="unknown key"' in caplog.text
@@ -313,7 +313,7 @@ MALFORMED = {
     "raw part beside an ask": [ask(1), b"x"],
     "call twice": None,
     "more than granted": None,
-    "answer from a client": [calls.encode(calls.Answer(1, msgspec.Raw(b"\xc0")))],
+    "answer from a client": [calls.encode(calls.CallResponse(1, msgspec.Raw(b"\xc0")))],
 }
 
 
@@ -326,7 +326,7 @@ def test_who_breaks_the_rules_is_cut_off_and_the_others_do_not_notice(name, capl
         if name == "call twice":
             frames = [[ask(1, "wait", 10)], [ask(1, "wait", 10)]]
         elif name == "more than granted":
-            frames = [[ask(1, "wait", 10)], [calls.encode(calls.Chunk(1)), bytes(11)]]
+            frames = [[ask(1, "wait", 10)], [calls.encode(calls.BodyChunk(1)), bytes(11)]]
         elif name == "answer from a client":
             frames = [[ask(1, "wait", 10)], MALFORMED[name]]
         else:
@@ -408,7 +408,7 @@ def test_who_is_not_heard_is_heard_again_later():
 
 
 def test_the_gate_lets_nobody_in_who_is_not_known():
-    gate = Gate(Audit())
+    gate = AllowedKeys(AuditLog())
     public, _ = pair_of(KEY.role("client"))
     known = zmq.utils.z85.decode(public)
     gate.admit(public, "client")
@@ -433,7 +433,7 @@ def test_the_gate_lets_nobody_in_who_is_not_known():
 
 def test_the_audit_is_limited_and_says_what_it_left_out(caplog):
     now = [0.0]
-    audit = Audit(per_s=1.0, burst=3, clock=lambda: now[0])
+    audit = AuditLog(per_s=1.0, burst=3, clock=lambda: now[0])
     with caplog.at_level(logging.INFO, "horn.audit"):
         n_written = sum(audit.line("refused", address="a") for _ in range(1000))
         assert audit.line("refused", address="b") and audit.line("submit", address="a", job="j")

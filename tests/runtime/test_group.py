@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horn.errors import BarrierTimeout, ProtocolError
-from horn.runtime.group import Group, Spent
-from horn.runtime.task import Collect, Compute, Post
-from horn.transport import Channel, PeerLost, Place
-from horn.transport.inproc import Corrupt, Delay, Double, InProc, Lose
+from horn.runtime.group import Group, TaskTimes
+from horn.runtime.task import CollectInstruction, ComputeInstruction, PostInstruction
+from horn.transport import Channel, Identity, PeerLost
+from horn.transport.inproc import CorruptFault, DelayFault, DropFault, DuplicateFault, InProc
 from tests.transport.groups import TIMEOUT_S, all_to_all, good, run_threads
 
 N_SETUP = 3  # frames to each peer before the first block: hello, welcome, plan
@@ -48,12 +48,12 @@ class Sums:
 def script_of(n_tasks):
     first, second = tuple(range(n_tasks)), tuple(range(n_tasks, 2 * n_tasks))
     return (
-        Compute(0, "layer1, forward"),
-        Post(0, first, "layer1, forward"),
-        Post(1, second, "layer2, backward"),
-        Compute(1, "layer2, update"),
-        Collect(0, first, "layer1, forward"),
-        Collect(1, second, "layer2, backward"),
+        ComputeInstruction(0, "layer1, forward"),
+        PostInstruction(0, first, "layer1, forward"),
+        PostInstruction(1, second, "layer2, backward"),
+        ComputeInstruction(1, "layer2, update"),
+        CollectInstruction(0, first, "layer1, forward"),
+        CollectInstruction(1, second, "layer2, backward"),
     )
 
 
@@ -69,7 +69,9 @@ def run(n_tasks, body, faults=None, timeout_s=TIMEOUT_S, scheme="inproc", **sett
     """``body(group, script, work)`` on every task; its results or errors."""
 
     def made(task):
-        return InProc("inproc://", Place(task, n_tasks, "test", 7), faults if task == 0 else None)
+        return InProc(
+            "inproc://", Identity(task, n_tasks, "test", 7), faults if task == 0 else None
+        )
 
     def whole(transport):
         group = Group(transport, timeout_s=timeout_s, **settings)
@@ -110,7 +112,7 @@ def test_time_is_measured_by_the_given_clock():
     for spent in good(run(2, body)):
         assert (spent.compute_s, spent.pack_s, spent.send_s) == (2.0, 2.0, 2.0)
         assert (spent.wait_s, spent.unpack_s) == (2.0, 2.0)
-    assert Spent(n_runs=1, wait_s=0.5) + Spent(n_runs=2) == Spent(n_runs=3, wait_s=0.5)
+    assert TaskTimes(n_runs=1, wait_s=0.5) + TaskTimes(n_runs=2) == TaskTimes(n_runs=3, wait_s=0.5)
 
 
 def test_a_trace_hears_of_every_piece_of_work():
@@ -166,7 +168,14 @@ def test_messages_that_are_not_conserved_are_named(work, how):
 
 
 @pytest.mark.parametrize(
-    "fault", [Lose(), Double(), Delay(1), Corrupt(part=2, bit=5), Corrupt(0, 100)]
+    "fault",
+    [
+        DropFault(),
+        DuplicateFault(),
+        DelayFault(1),
+        CorruptFault(part=2, bit=5),
+        CorruptFault(0, 100),
+    ],
 )
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_frame_that_goes_wrong_changes_nothing(fault, at):
@@ -176,7 +185,7 @@ def test_a_frame_that_goes_wrong_changes_nothing(fault, at):
 @given(at=st.integers(1, 12), bit=st.integers(0, 511), part=st.integers(0, 2))
 @settings(max_examples=25, deadline=None)
 def test_no_flipped_bit_is_absorbed(at, bit, part):
-    assert totals({(0, 1, N_SETUP + at): Corrupt(part, bit)}) == totals({})
+    assert totals({(0, 1, N_SETUP + at): CorruptFault(part, bit)}) == totals({})
 
 
 def totals(faults):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horn.errors import ProtocolError
-from horn.runtime.task import Collect, Compute, Post, Task
+from horn.runtime.task import CollectInstruction, ComputeInstruction, PostInstruction, Task
 from horn.transport import Channel
 
 
@@ -27,9 +27,9 @@ def plans(draw):
         steps.append(step)
     script, waiting = [], []
     for index, step in enumerate(steps):
-        script.append(Compute(len(script), f"before {index}"))
-        script.append(Post(index, tuple(c.part for c in step), f"step {index}"))
-        waiting.append(Collect(index, tuple(c.part for c in step), f"step {index}"))
+        script.append(ComputeInstruction(len(script), f"before {index}"))
+        script.append(PostInstruction(index, tuple(c.part for c in step), f"step {index}"))
+        waiting.append(CollectInstruction(index, tuple(c.part for c in step), f"step {index}"))
         while waiting and draw(st.booleans()):
             script.append(waiting.pop(draw(st.integers(0, len(waiting) - 1))))
     script += waiting
@@ -77,7 +77,7 @@ def test_tasks_never_wait_for_one_another_in_a_circle(plan, n_runs, random):
             ready = [k for k in range(len(world.tasks)) if world.may_go(k)]
             assert ready, "every task waits"
             world.go(random.choice(ready))
-        n_supersteps = sum(isinstance(i, Post) for i in world.script)
+        n_supersteps = sum(isinstance(i, PostInstruction) for i in world.script)
         assert {task.superstep for task in world.tasks} == {(run + 1) * n_supersteps}
         assert {task.phase for task in world.tasks} == {"between"}
         if run < n_runs - 1:
@@ -135,12 +135,12 @@ def planned():
 
 
 SCRIPT = (
-    Compute(0, "layer1, forward"),
-    Post(0, (0, 1), "layer1, forward"),
-    Post(1, (2,), "layer2, backward"),
-    Compute(1, "layer1, update"),
-    Collect(0, (0, 1), "layer1, forward"),
-    Collect(1, (2,), "layer2, backward"),
+    ComputeInstruction(0, "layer1, forward"),
+    PostInstruction(0, (0, 1), "layer1, forward"),
+    PostInstruction(1, (2,), "layer2, backward"),
+    ComputeInstruction(1, "layer1, update"),
+    CollectInstruction(0, (0, 1), "layer1, forward"),
+    CollectInstruction(1, (2,), "layer2, backward"),
 )
 
 
@@ -191,14 +191,28 @@ def test_only_the_first_failure_is_kept():
 @pytest.mark.parametrize(
     "script, words",
     [
-        ((Collect(0, (0,)),), "not posted before"),
-        ((Post(0, (0,)),), r"supersteps \[0\] and does not collect"),
-        ((Post(0, (0,)), Collect(0, (1,))), "not posted before"),
-        ((Post(0, (0,)), Collect(0, (0,)), Collect(0, (0,))), "or twice"),
-        ((Post(1, (0,)), Collect(1, (0,))), "to post next is 0"),
-        ((Post(0, (0, 0)), Collect(0, (0, 0))), "named twice"),
-        ((Post(0, (9,)), Collect(0, (9,))), r"parts \[9\] are not in the plan"),
-        ((Post(0, (0,)), Post(1, (0,)), Collect(0, (0,)), Collect(1, (0,))), "under way"),
+        ((CollectInstruction(0, (0,)),), "not posted before"),
+        ((PostInstruction(0, (0,)),), r"supersteps \[0\] and does not collect"),
+        ((PostInstruction(0, (0,)), CollectInstruction(0, (1,))), "not posted before"),
+        (
+            (PostInstruction(0, (0,)), CollectInstruction(0, (0,)), CollectInstruction(0, (0,))),
+            "or twice",
+        ),
+        ((PostInstruction(1, (0,)), CollectInstruction(1, (0,))), "to post next is 0"),
+        ((PostInstruction(0, (0, 0)), CollectInstruction(0, (0, 0))), "named twice"),
+        (
+            (PostInstruction(0, (9,)), CollectInstruction(0, (9,))),
+            r"parts \[9\] are not in the plan",
+        ),
+        (
+            (
+                PostInstruction(0, (0,)),
+                PostInstruction(1, (0,)),
+                CollectInstruction(0, (0,)),
+                CollectInstruction(1, (0,)),
+            ),
+            "under way",
+        ),
     ],
 )
 def test_a_script_that_cannot_end_well_is_refused(script, words):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from horn.optimizers import SGD
-from horn.runtime.group import Spent
+from horn.runtime.group import TaskTimes
 from horn.strategies import Pull, Push, Topology
 from horn.strategies.parameter_server.client import Wire
 from horn.strategies.parameter_server.pieces import Piece
@@ -42,7 +42,7 @@ def sums(
         server = Server(number, pieces, SGD(1.0), topology, Policy(), "float64")
         serve(server, transport, WAIT_S)
         return server.n_pushes, dict(server.staleness)
-    wire = Wire(transport, topology, pieces, "float64", WAIT_S, Spent())
+    wire = Wire(transport, topology, pieces, "float64", WAIT_S, TaskTimes())
     arrays = {"w": np.zeros(N_NUMBERS)}
     ones = {"w": -np.ones(N_NUMBERS)}  # the optimizer takes them away
     if wire.group == 0:

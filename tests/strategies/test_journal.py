@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from horn.errors import JournalError
 from horn.strategies.parameter_server.journal import Journal, record, records
-from horn.wire.frames import Gradients, Joined, Left, Message, Wanted
+from horn.wire.frames import JoinServers, LeaveServers, PullParameters, PushGradients, WireMessage
 
 MESSAGES = [
-    Message(Joined(), src=1, epoch=2),
-    Message(Gradients(pieces=(0, 3), clock=7, samples=5, part=1), (np.arange(9.0),), 1, 2),
-    Message(Wanted(clock=8, turn=3), src=0, epoch=4),
-    Message(Gradients(pieces=(1,), clock=8, samples=0, part=2), (np.ones(3, "<f4"),), 1, 2),
+    WireMessage(JoinServers(), src=1, epoch=2),
+    WireMessage(PushGradients(pieces=(0, 3), clock=7, samples=5, part=1), (np.arange(9.0),), 1, 2),
+    WireMessage(PullParameters(clock=8, turn=3), src=0, epoch=4),
+    WireMessage(PushGradients(pieces=(1,), clock=8, samples=0, part=2), (np.ones(3, "<f4"),), 1, 2),
 ]
 
 
-def plain(message: Message) -> Any:
+def plain(message: WireMessage) -> Any:
     arrays = [(a.dtype.str, a.tolist()) for a in message.arrays]
     meta = (
         type(message.meta).__name__,
@@ -37,7 +37,7 @@ def plain(message: Message) -> Any:
     return meta, arrays, message.src, message.epoch
 
 
-def written(folder: Path, messages: list[Message]) -> Journal:
+def written(folder: Path, messages: list[WireMessage]) -> Journal:
     journal = Journal(folder)
     state, since = journal.recover()
     assert state is None and list(since) == []
@@ -70,7 +70,7 @@ def test_cut_at_any_byte_of_the_last_record_the_others_come_back(tmp_path):
     written(tmp_path, MESSAGES)
     path = tmp_path / "journal-0"
     whole = path.read_bytes()
-    last = sum(map(len, record(Message(MESSAGES[-1].meta, MESSAGES[-1].arrays, 1, 2, 4))))
+    last = sum(map(len, record(WireMessage(MESSAGES[-1].meta, MESSAGES[-1].arrays, 1, 2, 4))))
     for size in range(len(whole) - last, len(whole)):
         path.write_bytes(whole[:size])
         _, found, journal = recovered(tmp_path)
@@ -129,7 +129,7 @@ def test_a_record_that_is_missing_or_comes_twice_is_noticed(tmp_path):
     written(tmp_path, MESSAGES)
     path = tmp_path / "journal-0"
     parts = [
-        b"".join(map(bytes, record(Message(m.meta, m.arrays, m.src, m.epoch, n))))
+        b"".join(map(bytes, record(WireMessage(m.meta, m.arrays, m.src, m.epoch, n))))
         for n, m in enumerate(MESSAGES, 1)
     ]
     for order in ([0, 2, 3], [0, 1, 1], [1], [0, 2, 1]):
@@ -292,7 +292,7 @@ def test_a_journal_is_long_after_so_many_bytes_or_seconds(tmp_path, clock):
     assert journal.is_long
     journal.save({}, {})
     assert not journal.is_long
-    journal.append(Message(Left(), src=1))
+    journal.append(WireMessage(LeaveServers(), src=1))
     clock.now += 999.0
     assert not journal.is_long
     clock.now += 2.0

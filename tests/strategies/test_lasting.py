@@ -24,16 +24,16 @@ from horn.strategies.parameter_server.pieces import Piece, bundles
 from horn.strategies.parameter_server.requests import Asking
 from horn.strategies.parameter_server.server import Policy, Server
 from horn.wire.frames import (
-    Applied,
-    Ask,
-    Credit,
-    Gradients,
-    Joined,
-    Left,
-    Parameters,
+    Acknowledgement,
+    EndOfEpoch,
+    JoinServers,
+    LeaveServers,
+    ParameterData,
+    PullParameters,
+    PushAcknowledged,
+    PushGradients,
+    ServersReady,
     Verdict,
-    Wanted,
-    Welcomed,
 )
 from tests.strategies.test_server import dealings
 
@@ -216,7 +216,7 @@ class World:
     def hear(self, number: int, rank: int) -> None:
         meta, block = self.back[number, rank].popleft()
         asking = self.askings[rank]
-        if isinstance(meta, Applied) and meta.clock is not None:
+        if isinstance(meta, PushAcknowledged) and meta.clock is not None:
             bundle = self.cut[meta.part]
             group = rank // self.most.n_tasks
             self.acked |= {(piece.index, group, meta.clock) for piece in bundle.pieces}
@@ -376,24 +376,26 @@ def a_server(topology: Topology = TWO, policy: Policy = FREE) -> LastingServer:
     server = LastingServer(Server(0, pieces, PLAIN, topology, policy, "float64"))
     for group in range(topology.n_groups):
         for task in range(topology.n_tasks):
-            server.on(topology.rank(group, task), Joined(), None, 5)
+            server.on(topology.rank(group, task), JoinServers(), None, 5)
     for bundle in bundles(pieces, topology, 8):
         if bundle.rank == 0 and bundle.is_push:
-            meta = Parameters(pieces=tuple(p.index for p in bundle.pieces), part=bundle.part)
+            meta = ParameterData(pieces=tuple(p.index for p in bundle.pieces), part=bundle.part)
             server.on(0, meta, np.ones(len(bundle)), 5)
     return server
 
 
-def gradients(group: int, clock: int, **more: Any) -> Gradients:
+def gradients(group: int, clock: int, **more: Any) -> PushGradients:
     [part] = [b.part for b in bundles(PIECES[:1], Topology(4, 1, 1), 8)
               if b.rank == group and b.is_push]  # fmt: skip
-    return Gradients(**{"pieces": (0,), "clock": clock, "samples": 1, "part": part, **more})
+    return PushGradients(**{"pieces": (0,), "clock": clock, "samples": 1, "part": part, **more})
 
 
 def test_a_push_that_comes_again_is_acknowledged_and_not_applied():
     server = a_server()
     for _ in range(3):
-        assert server.on(1, gradients(1, 0), np.ones(2), 5) == [(1, Applied(part=2, clock=0), None)]
+        assert server.on(1, gradients(1, 0), np.ones(2), 5) == [
+            (1, PushAcknowledged(part=2, clock=0), None)
+        ]
     assert server.server.kept[0].w.tolist() == [0.0, 0.0]
     assert (server.n_repeated, server.server.n_pushes) == (2, 1)
 
@@ -409,7 +411,13 @@ def test_a_push_that_leaves_one_out_is_refused():
 def test_what_has_an_epoch_that_is_over_never_counts():
     server = a_server()
     server.fence(1, 6)
-    for meta in (gradients(1, 0), Wanted(clock=0, turn=1), Left(), Joined(), Ask(epoch=1)):
+    for meta in (
+        gradients(1, 0),
+        PullParameters(clock=0, turn=1),
+        LeaveServers(),
+        JoinServers(),
+        EndOfEpoch(epoch=1),
+    ):
         assert server.on(1, meta, np.ones(2), 5) == []
     assert (server.n_stale, server.server.kept[0].w.tolist()) == (5, [1.0, 1.0])
     assert server.on(0, gradients(0, 0), np.ones(2), 5)  # the other group is not concerned
@@ -417,9 +425,9 @@ def test_what_has_an_epoch_that_is_over_never_counts():
 
 def test_who_has_not_joined_in_its_epoch_is_refused():
     with pytest.raises(
-        ProtocolError, match="group 1, task 0: Left of epoch 6, in which it has not"
+        ProtocolError, match="group 1, task 0: LeaveServers of epoch 6, in which it has not"
     ):
-        a_server().on(1, Left(), None, 6)
+        a_server().on(1, LeaveServers(), None, 6)
 
 
 def test_all_tasks_of_a_group_go_on_at_one_clock():
@@ -430,13 +438,13 @@ def test_all_tasks_of_a_group_go_on_at_one_clock():
         for part, bundle in by_part.items():
             pieces = tuple(p.index for p in bundle.pieces)
             if clock == 0 or part == min(by_part):  # half a push
-                meta = Gradients(pieces=pieces, clock=clock, samples=1, part=part)
+                meta = PushGradients(pieces=pieces, clock=clock, samples=1, part=part)
                 server.on(0, meta, np.ones(len(bundle)), 5)
-    assert server.on(0, Joined(), None, 6) == []
-    assert server.on(1, Joined(), None, 6) == [
-        (0, Welcomed(clock=1), None), (1, Welcomed(clock=1), None)
+    assert server.on(0, JoinServers(), None, 6) == []
+    assert server.on(1, JoinServers(), None, 6) == [
+        (0, ServersReady(clock=1), None), (1, ServersReady(clock=1), None)
     ]  # fmt: skip
-    assert server.on(0, Joined(), None, 6) == [(0, Welcomed(clock=1), None)]  # said again
+    assert server.on(0, JoinServers(), None, 6) == [(0, ServersReady(clock=1), None)]  # said again
 
 
 def test_a_new_group_begins_where_the_slowest_is_and_counts_until_it_leaves():
@@ -445,53 +453,63 @@ def test_a_new_group_begins_where_the_slowest_is_and_counts_until_it_leaves():
         server.on(0, gradients(0, clock), np.ones(2), 5)
     for clock in range(3):
         server.on(1, gradients(1, clock), np.ones(2), 5)
-    [(rank, welcome, _)] = server.on(2, Joined(), None, 6)
-    assert (rank, welcome) == (2, Welcomed(clock=3, is_new=True))
-    server.on(2, Wanted(clock=3, turn=1), None, 6)
+    [(rank, welcome, _)] = server.on(2, JoinServers(), None, 6)
+    assert (rank, welcome) == (2, ServersReady(clock=3, is_new=True))
+    server.on(2, PullParameters(clock=3, turn=1), None, 6)
     for clock in range(3, 6):
         server.on(1, gradients(1, clock), np.ones(2), 5)
     server.on(0, gradients(0, 4), np.ones(2), 5)
-    assert server.on(0, Wanted(clock=5, turn=1), None, 5) == []  # it may be ahead by one push
+    assert (
+        server.on(0, PullParameters(clock=5, turn=1), None, 5) == []
+    )  # it may be ahead by one push
     [_, answer] = server.on(2, gradients(2, 3), np.ones(2), 6)
     assert (answer[0], answer[1].clock) == (0, 5)
-    server.on(2, Left(), None, 6)
+    server.on(2, LeaveServers(), None, 6)
     server.on(0, gradients(0, 5), np.ones(2), 5)
-    assert len(server.on(0, Wanted(clock=6, turn=2), None, 5)) == 1  # not waiting for who left
+    assert (
+        len(server.on(0, PullParameters(clock=6, turn=2), None, 5)) == 1
+    )  # not waiting for who left
     assert not server.is_done and server.server.topology.n_groups == 3
 
 
 def test_the_end_needs_who_is_there_only():
     server = a_server()
-    server.on(3, Joined(), None, 6)  # nobody has heard of group 2
-    server.on(3, Left(), None, 6)
-    server.on(1, Left(), None, 5)
-    server.on(0, Left(), None, 5)
+    server.on(3, JoinServers(), None, 6)  # nobody has heard of group 2
+    server.on(3, LeaveServers(), None, 6)
+    server.on(1, LeaveServers(), None, 5)
+    server.on(0, LeaveServers(), None, 5)
     assert not server.is_done
-    assert server.on(0, Left(is_thanks=True), None, 5)[0] == (0, Left(is_thanks=True), None)
+    assert server.on(0, LeaveServers(is_thanks=True), None, 5)[0] == (
+        0,
+        LeaveServers(is_thanks=True),
+        None,
+    )
     assert server.is_done
-    assert server.on(0, Left(is_thanks=True), None, 5) == [(0, Left(is_thanks=True), None)]
-    assert server.on(1, Left(), None, 5) == [(1, Left(), None)]
+    assert server.on(0, LeaveServers(is_thanks=True), None, 5) == [
+        (0, LeaveServers(is_thanks=True), None)
+    ]
+    assert server.on(1, LeaveServers(), None, 5) == [(1, LeaveServers(), None)]
 
 
 def test_a_group_that_comes_back_after_the_end_has_the_end_once_more():
     server = a_server(Topology(1, 1, 1))
-    server.on(0, Left(), None, 5)
-    server.on(0, Left(is_thanks=True), None, 5)
+    server.on(0, LeaveServers(), None, 5)
+    server.on(0, LeaveServers(is_thanks=True), None, 5)
     assert server.is_done
-    server.on(0, Joined(), None, 6)
+    server.on(0, JoinServers(), None, 6)
     assert not server.is_done
-    server.on(0, Left(), None, 6)
-    [answer] = server.on(0, Wanted(clock=0, final=True, turn=1), None, 6)
+    server.on(0, LeaveServers(), None, 6)
+    [answer] = server.on(0, PullParameters(clock=0, final=True, turn=1), None, 6)
     assert answer[2].tolist() == [1.0, 1.0]
 
 
 def test_all_tasks_of_a_group_agree_on_the_end_of_an_epoch_after_a_return():
     server = a_server()
-    assert server.on(1, Ask(epoch=1), None, 5) == [(1, Verdict(epoch=1, stop=False), None)]
-    server.on(0, Ask(epoch=1, stop=True), None, 5)
-    server.on(1, Joined(), None, 6)
-    assert server.on(1, Ask(epoch=1), None, 6) == [(1, Verdict(epoch=1, stop=False), None)]
-    assert server.on(1, Ask(epoch=2), None, 6) == [(1, Verdict(epoch=2, stop=True), None)]
+    assert server.on(1, EndOfEpoch(epoch=1), None, 5) == [(1, Verdict(epoch=1, stop=False), None)]
+    server.on(0, EndOfEpoch(epoch=1, stop=True), None, 5)
+    server.on(1, JoinServers(), None, 6)
+    assert server.on(1, EndOfEpoch(epoch=1), None, 6) == [(1, Verdict(epoch=1, stop=False), None)]
+    assert server.on(1, EndOfEpoch(epoch=2), None, 6) == [(1, Verdict(epoch=2, stop=True), None)]
 
 
 WRONG = {
@@ -501,7 +519,7 @@ WRONG = {
     "length": (gradients(1, 0), np.ones(3), r"bundle 2: got float64 \(3,\), expected float64"),
     "nothing": (gradients(1, 0), None, "bundle 2: got nothing, expected float64"),
     "dtype": (gradients(1, 0), np.ones(2, "f4"), r"piece 0: got float32 \(2,\), expected float64"),
-    "type": (Credit(used=1, seq=1), None, "Credit is nothing for a server"),
+    "type": (Acknowledgement(used=1, seq=1), None, "Acknowledgement is nothing for a server"),
 }  # fmt: skip
 
 
@@ -544,9 +562,13 @@ def test_a_task_refuses_what_is_not_for_it():
     topology = Topology(1, 1, 1)
     asking = Asking(topology, 0, bundles(PIECES[:1], topology, 8))
     for meta, block, sentence in (
-        (Credit(used=1, seq=1), None, "Credit is nothing for a task"),
-        (Parameters(pieces=(0,), part=0), np.ones(2), "bundle 0 is not for it"),
-        (Parameters(pieces=(0,), part=1), np.ones(3), r"bundle 1 with \(3,\) numbers, expected 2"),
+        (Acknowledgement(used=1, seq=1), None, "Acknowledgement is nothing for a task"),
+        (ParameterData(pieces=(0,), part=0), np.ones(2), "bundle 0 is not for it"),
+        (
+            ParameterData(pieces=(0,), part=1),
+            np.ones(3),
+            r"bundle 1 with \(3,\) numbers, expected 2",
+        ),
     ):
         with pytest.raises(ProtocolError, match=f"task 0: from server 0: {sentence}"):
             asking.heard(0, meta, block)

@@ -16,8 +16,8 @@ from horn.errors import Fenced
 from horn.strategies.parameter_server import link, task_links
 from horn.strategies.parameter_server.server_links import Hub
 from horn.strategies.parameter_server.task_links import Found, Links
-from horn.transport import Place
-from horn.wire.frames import Ask, Message, Refused, Verdict, encode
+from horn.transport import Identity
+from horn.wire.frames import EndOfEpoch, HandshakeRefused, Verdict, WireMessage, encode
 from tests.hosts import hosts, why_not
 from tests.transport.groups import TIMEOUT_S, url_of
 
@@ -39,7 +39,7 @@ class Served:
         self, scheme: str, *, epoch: int = 1, job: str = "job", key: Any = None, url: str = ""
     ) -> None:
         self.over: dict[int, int] = {}  # by rank: epochs below are over
-        place = Place(0, 1, job, epoch, key)
+        place = Identity(0, 1, job, epoch, key)
         self.hub = Hub(url or url_of(scheme), place, lambda rank, e: e < self.over.get(rank, 0))
         self.found = Found(self.hub.endpoint, epoch)
         self.heard: list[tuple[int, int]] = []  # rank, number
@@ -52,7 +52,7 @@ class Served:
         while not self.ends.is_set():
             message = self.hub.receive(0.02)
             if message is not None:
-                assert isinstance(message.meta, Ask)
+                assert isinstance(message.meta, EndOfEpoch)
                 self.heard.append((message.src, message.meta.epoch))
                 if not self.is_silent:
                     block = np.array(message.arrays[0]) if message.arrays else None
@@ -70,18 +70,18 @@ class Asker:
 
     def __init__(self, find: Callable[[], Found | None], rank: int = 0, **more: Any) -> None:
         settings = {"job": "job", "epoch": 1, "key": None, **more}
-        place = Place(rank, 1, settings["job"], settings["epoch"], settings["key"])
+        place = Identity(rank, 1, settings["job"], settings["epoch"], settings["key"])
         self.pending: dict[int, Any] = {}
         self.links = Links(
             place,
             1,
             lambda server: find(),
-            lambda server: [(Ask(epoch=n), block) for n, block in self.pending.items()],
+            lambda server: [(EndOfEpoch(epoch=n), block) for n, block in self.pending.items()],
         )
 
     def ask(self, number: int, block: Any = None) -> None:
         self.pending[number] = block
-        self.links.send(0, Ask(epoch=number), block)
+        self.links.send(0, EndOfEpoch(epoch=number), block)
 
     def hear(self) -> Any:
         """Until all is answered; the last block."""
@@ -240,7 +240,7 @@ def test_who_has_another_job_is_told_so(more, sentence):
     task = Asker(lambda: server.found, **more)
     with closing(task, server):
         task.ask(0)
-        with pytest.raises(Refused, match=sentence):
+        with pytest.raises(HandshakeRefused, match=sentence):
             task.hear()
 
 
@@ -274,7 +274,12 @@ def test_strangers_are_dropped_and_nobody_else_notices():
     try:
         with closing(task, server):
             stranger.connect(server.found.endpoint)
-            junk = [[b"x"], [b""] * 5, [bytes(64), b"\x80"], encode(Message(Ask(epoch=1), seq=1))]
+            junk = [
+                [b"x"],
+                [b""] * 5,
+                [bytes(64), b"\x80"],
+                encode(WireMessage(EndOfEpoch(epoch=1), seq=1)),
+            ]
             for number in range(200):
                 stranger.send_multipart(junk[number % len(junk)])
                 task.ask(number)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from horn.errors import ProtocolError
-from horn.runtime.group import Spent
+from horn.runtime.group import TaskTimes
 from horn.strategies import Topology
 from horn.strategies.parameter_server import client as wire_module
 from horn.strategies.parameter_server.client import Wire
-from horn.transport import Place, open_transport
+from horn.transport import Identity, open_transport
 from tests.transport.groups import good, url_of
 
 WAIT_S = 60.0
@@ -23,7 +23,7 @@ WAIT_S = 60.0
 def everywhere(topology: Topology, body: Callable[[Wire], Any]) -> list[Any]:
     """What ``body`` returns or raises in each task."""
     n = topology.n_workers
-    transports = [open_transport(url_of("inproc"), Place(k, n, "mean", 3)) for k in range(n)]
+    transports = [open_transport(url_of("inproc"), Identity(k, n, "mean", 3)) for k in range(n)]
     ends = [transport.endpoint for transport in transports]
     found: list[Any] = [None] * n
 
@@ -31,7 +31,7 @@ def everywhere(topology: Topology, body: Callable[[Wire], Any]) -> list[Any]:
         try:
             with transports[rank] as transport:
                 transport.connect(ends, WAIT_S)
-                wire = Wire(transport, topology, [], "float64", WAIT_S, Spent())
+                wire = Wire(transport, topology, [], "float64", WAIT_S, TaskTimes())
                 found[rank] = body(wire)
                 wire.part()
         except Exception as error:  # handed to the test

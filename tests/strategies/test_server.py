@@ -19,13 +19,13 @@ from horn.strategies import Topology
 from horn.strategies.parameter_server.pieces import Piece
 from horn.strategies.parameter_server.server import Policy, Server
 from horn.wire.frames import (
-    Ask,
-    Credit,
-    Gradients,
-    Left,
-    Parameters,
+    Acknowledgement,
+    EndOfEpoch,
+    LeaveServers,
+    ParameterData,
+    PullParameters,
+    PushGradients,
     Verdict,
-    Wanted,
 )
 
 PLAIN = horn.SGD(1.0)  # what is pushed is taken away
@@ -90,7 +90,7 @@ class Run:
                 if mine[s]:
                     indices = tuple(p.index for p in mine[s])
                     start = [np.arange(float(len(p))) for p in mine[s]]
-                    self.to[rank, s].append((Parameters(pieces=indices), start))
+                    self.to[rank, s].append((ParameterData(pieces=indices), start))
         yield
         for batch in range(self.n_batches[group]):
             if batch % self.pull_every == 0:
@@ -102,7 +102,7 @@ class Run:
                 for some in (mine[s][:1], mine[s][1:]):
                     if some:
                         clock = self.clock[rank]
-                        meta = Gradients(
+                        meta = PushGradients(
                             pieces=tuple(p.index for p in some),
                             clock=clock,
                             samples=self.samples(group, clock),
@@ -112,18 +112,18 @@ class Run:
             self.clock[rank] += 1
             yield
         for s in everywhere:
-            self.to[rank, s].append((Left(), ()))
+            self.to[rank, s].append((LeaveServers(), ()))
         self.awaited[rank] = {-1 - s for s in everywhere}  # their word that they have heard it
         yield
         if group == 0:
             yield from self._pull(rank, task, True)
             for s in everywhere:
-                self.to[rank, s].append((Left(is_thanks=True), ()))
+                self.to[rank, s].append((LeaveServers(is_thanks=True), ()))
 
     def _pull(self, rank: int, task: int, final: bool) -> Iterator[None]:
         if task == 0:
             for s in range(self.topology.n_servers):
-                self.to[rank, s].append((Wanted(clock=self.clock[rank], final=final), ()))
+                self.to[rank, s].append((PullParameters(clock=self.clock[rank], final=final), ()))
         self.awaited[rank] = {p.index for p in self.pieces if task in p.holders}
         yield
 
@@ -156,16 +156,16 @@ class Run:
 
     def _deliver(self, rank: int, s: int) -> None:
         meta, arrays = self.to[rank, s].popleft()
-        if isinstance(meta, Gradients):
+        if isinstance(meta, PushGradients):
             self.delivered[s][rank] = meta.clock + 1
-        if meta == Left():
+        if meta == LeaveServers():
             self.gone[s].add(rank)
         for to, found, answer in self.servers[s].on(rank, meta, arrays):
-            if isinstance(found, Left):
-                assert to == rank and meta == Left() and not answer
-                found = Parameters(pieces=(-1 - s,), clock=self.clock[rank])
+            if isinstance(found, LeaveServers):
+                assert to == rank and meta == LeaveServers() and not answer
+                found = ParameterData(pieces=(-1 - s,), clock=self.clock[rank])
             else:
-                assert isinstance(found, Parameters)
+                assert isinstance(found, ParameterData)
                 self._check_pull(s, to, found)
             self.back[s, to].append((found, answer))
 
@@ -175,7 +175,7 @@ class Run:
         self.awaited[rank].difference_update(meta.pieces)
         self.has[rank].update(zip(meta.pieces, arrays, strict=False))  # a word has no arrays
 
-    def _check_pull(self, s: int, to: int, meta: Parameters) -> None:
+    def _check_pull(self, s: int, to: int, meta: ParameterData) -> None:
         """Whether the server may answer it now, as the test has counted."""
         t = self.topology
         asking = to // t.n_tasks
@@ -313,25 +313,25 @@ def a_server(
     holders = tuple(range(topology.n_tasks))
     pieces = [Piece(k, "w", 2 * k, 2 * k + 2, 0, holders, 0, k % 2 == 0) for k in range(n_pieces)]
     server = Server(0, pieces, optimizer, topology, policy, "float64")
-    server.on(0, Parameters(pieces=tuple(range(n_pieces))), [np.ones(2)] * n_pieces)
+    server.on(0, ParameterData(pieces=tuple(range(n_pieces))), [np.ones(2)] * n_pieces)
     return server
 
 
 def push(server: Server, group: int, clock: int, value: float, samples: int = 1) -> list[Any]:
     n = len(server.kept)
-    meta = Gradients(pieces=tuple(range(n)), clock=clock, samples=samples)
+    meta = PushGradients(pieces=tuple(range(n)), clock=clock, samples=samples)
     return server.on(group * server.topology.n_tasks, meta, [np.full(2, value)] * n)
 
 
 def leave(server: Server, rank: int) -> list[Any]:
     """What comes of it besides the word that it was heard."""
-    heard, *others = server.on(rank, Left(), ())
-    assert heard == (rank, Left(), ())
+    heard, *others = server.on(rank, LeaveServers(), ())
+    assert heard == (rank, LeaveServers(), ())
     return others
 
 
 def pull(server: Server, group: int, clock: int, final: bool = False) -> list[Any]:
-    return server.on(group * server.topology.n_tasks, Wanted(clock=clock, final=final), ())
+    return server.on(group * server.topology.n_tasks, PullParameters(clock=clock, final=final), ())
 
 
 def test_a_push_that_is_late_counts_less_where_it_is_asked_for():
@@ -445,9 +445,9 @@ def test_a_piece_beyond_what_is_updated_at_once_is_updated_whole():
     n = (1 << 15) * 2 + 7
     piece = Piece(0, "w", 0, n, 0, (0,), 0, True)
     server = Server(0, [piece], horn.Adam(0.1), Topology(1, 1, 1), Policy(), "float32")
-    server.on(0, Parameters(pieces=(0,)), [np.zeros(n, "f4")])
+    server.on(0, ParameterData(pieces=(0,)), [np.zeros(n, "f4")])
     pull(server, 0, 0)
-    server.on(0, Gradients(pieces=(0,), clock=0, samples=1), [np.ones(n, "f4")])
+    server.on(0, PushGradients(pieces=(0,), clock=0, samples=1), [np.ones(n, "f4")])
     w = server.kept[0].w
     assert w.dtype == np.float32 and len(set(w.tolist())) == 1 and w[0] == pytest.approx(-0.1)
 
@@ -456,13 +456,13 @@ def test_what_was_sent_is_not_kept_by_a_server():
     server = a_server(Policy(0))
     start, gradient = np.ones(2), np.ones(2)
     fresh = Server(0, server.mine, PLAIN, TWO, Policy(0), "float64")
-    fresh.on(0, Parameters(pieces=(0,)), [start])
+    fresh.on(0, ParameterData(pieces=(0,)), [start])
     start[:] = 99.0
     pull(fresh, 0, 0)
-    fresh.on(0, Gradients(pieces=(0,), clock=0, samples=1), [gradient])
+    fresh.on(0, PushGradients(pieces=(0,), clock=0, samples=1), [gradient])
     gradient[:] = 99.0
     pull(fresh, 1, 0)
-    fresh.on(1, Gradients(pieces=(0,), clock=0, samples=1), [np.full(2, 3.0)])
+    fresh.on(1, PushGradients(pieces=(0,), clock=0, samples=1), [np.full(2, 3.0)])
     assert fresh.kept[0].w.tolist() == [-1.0, -1.0]
 
 
@@ -471,8 +471,8 @@ def test_all_tasks_of_a_group_get_one_version():
     pieces = [Piece(0, "x.a", 0, 2, 1, (0, 1), 0, False), Piece(1, "x.b", 0, 3, 0, (0,), 0, False)]
     server = Server(0, pieces, PLAIN, topology, Policy(), "float64")
     assert pull(server, 1, 0) == []  # before anybody has said what they are
-    server.on(0, Parameters(pieces=(1,)), [np.zeros(3)])
-    answers = server.on(1, Parameters(pieces=(0,)), [np.ones(2)])
+    server.on(0, ParameterData(pieces=(1,)), [np.zeros(3)])
+    answers = server.on(1, ParameterData(pieces=(0,)), [np.ones(2)])
     found = [(rank, meta.pieces, [a.tolist() for a in arrays]) for rank, meta, arrays in answers]
     assert found == [(2, (0, 1), [[1.0, 1.0], [0.0] * 3]), (3, (0,), [[1.0, 1.0]])]
 
@@ -484,12 +484,12 @@ def test_a_pull_waits_for_the_pushes_of_all_tasks_of_its_group():
         Piece(1, "x.b", 0, 1, 1, (0, 1), 0, False),
     ]
     server = Server(0, pieces, PLAIN, topology, Policy(), "float64")
-    server.on(0, Parameters(pieces=(0,)), [np.zeros(1)])
-    server.on(1, Parameters(pieces=(1,)), [np.zeros(1)])
+    server.on(0, ParameterData(pieces=(0,)), [np.zeros(1)])
+    server.on(1, ParameterData(pieces=(1,)), [np.zeros(1)])
     pull(server, 0, 0)
-    server.on(0, Gradients(pieces=(0,), clock=0, samples=1), [np.ones(1)])
+    server.on(0, PushGradients(pieces=(0,), clock=0, samples=1), [np.ones(1)])
     assert pull(server, 0, 1) == []
-    answers = server.on(1, Gradients(pieces=(1,), clock=0, samples=1), [np.ones(1)])
+    answers = server.on(1, PushGradients(pieces=(1,), clock=0, samples=1), [np.ones(1)])
     assert [rank for rank, _, _ in answers] == [0, 1]
 
 
@@ -533,9 +533,9 @@ def test_the_end_comes_when_all_have_left_and_is_thanked_for_by_all_tasks_of_gro
     assert server.unfinished == ("task 2", "task 3")
     answers = leave(server, 3)
     assert [(rank, arrays[0][0]) for rank, _, arrays in answers] == [(0, -1.0), (1, -1.0)]
-    server.on(0, Left(is_thanks=True), ())
+    server.on(0, LeaveServers(is_thanks=True), ())
     assert not server.is_done
-    server.on(1, Left(is_thanks=True), ())
+    server.on(1, LeaveServers(is_thanks=True), ())
     assert server.is_done
 
 
@@ -545,7 +545,7 @@ def test_a_server_without_pieces_ends_too():
     leave(server, 0)
     leave(server, 1)
     pull(server, 0, 1, final=True)
-    server.on(0, Left(is_thanks=True), ())
+    server.on(0, LeaveServers(is_thanks=True), ())
     assert server.is_done
 
 
@@ -553,7 +553,7 @@ def test_all_tasks_of_a_group_hear_the_same_of_the_end():
     server = a_server(topology=Topology(2, 2, 1))
 
     def asked(rank: int, epoch: int, stop: bool = False) -> bool:
-        [(to, verdict, arrays)] = server.on(rank, Ask(epoch=epoch, stop=stop), ())
+        [(to, verdict, arrays)] = server.on(rank, EndOfEpoch(epoch=epoch, stop=stop), ())
         assert isinstance(verdict, Verdict)
         assert (to, verdict.epoch, arrays) == (rank, epoch, ())
         return verdict.stop
@@ -568,8 +568,8 @@ def test_all_tasks_of_a_group_hear_the_same_of_the_end():
 # messages out of their turn
 
 
-def gradients(clock: int = 0, pieces: tuple[int, ...] = (0,)) -> Gradients:
-    return Gradients(pieces=pieces, clock=clock, samples=1)
+def gradients(clock: int = 0, pieces: tuple[int, ...] = (0,)) -> PushGradients:
+    return PushGradients(pieces=pieces, clock=clock, samples=1)
 
 
 WRONG = {
@@ -577,26 +577,60 @@ WRONG = {
     "piece": (2, gradients(0, (7,)), [np.ones(2)], "group 1, task 0, piece 7: is another server's"),
     "owner": (3, gradients(), [np.ones(2)], "group 1, task 1, piece 0: is task 0's"),
     "dtype": (
-        2, gradients(), [np.ones(2, "f4")],
+        2,
+        gradients(),
+        [np.ones(2, "f4")],
         r"group 1, task 0, piece 0: got float32 \(2,\), expected float64 \(2,\)",
     ),
     "shape": (
-        2, gradients(), [np.ones((2, 1))],
+        2,
+        gradients(),
+        [np.ones((2, 1))],
         r"group 1, task 0, piece 0: got float64 \(2, 1\), expected float64 \(2,\)",
     ),
     "length": (2, gradients(), [np.ones(3)], r"group 1, task 0, piece 0: got float64 \(3,\)"),
     "too few": (2, gradients(0, (0, 1)), [np.ones(2)], r"group 1, task 0: 1 arrays for pieces"),
     "twice": (2, gradients(0, (0, 0)), [np.ones(2)] * 2, r"group 1, task 0: 2 arrays for pieces"),
-    "unknown": (2, Credit(used=1, seq=1), (), "group 1, task 0: Credit is nothing for a server"),
-    "a server's": (4, Left(), (), "Left of server 0, expected one of tasks 0 to 3"),
-    "begin": (2, Parameters(pieces=(0,)), [np.ones(2)], "group 1, task 0, piece 0: initial values"),
-    "again": (0, Parameters(pieces=(0,)), [np.ones(2)], "group 0, task 0, piece 0: initial values"),
-    "thanks": (0, Left(is_thanks=True), (), "group 0, task 0: thanks for an end"),
-    "thanks of another": (2, Left(is_thanks=True), (), "group 1, task 0: thanks for an end"),
-    "pull of task 1": (3, Wanted(clock=0), (), "group 1, task 1: pull 0, but task 0 pulls"),
-    "end of group 1": (2, Wanted(clock=0, final=True), (), "group 1, task 0: pull 0 of the end"),
-    "end too early": (0, Wanted(clock=0, final=True), (), "group 0, task 0: pull 0 of the end"),
-}  # fmt: skip
+    "unknown": (
+        2,
+        Acknowledgement(used=1, seq=1),
+        (),
+        "group 1, task 0: Acknowledgement is nothing for a server",
+    ),
+    "a server's": (4, LeaveServers(), (), "LeaveServers of server 0, expected one of tasks 0 to 3"),
+    "begin": (
+        2,
+        ParameterData(pieces=(0,)),
+        [np.ones(2)],
+        "group 1, task 0, piece 0: initial values",
+    ),
+    "again": (
+        0,
+        ParameterData(pieces=(0,)),
+        [np.ones(2)],
+        "group 0, task 0, piece 0: initial values",
+    ),
+    "thanks": (0, LeaveServers(is_thanks=True), (), "group 0, task 0: thanks for an end"),
+    "thanks of another": (
+        2,
+        LeaveServers(is_thanks=True),
+        (),
+        "group 1, task 0: thanks for an end",
+    ),
+    "pull of task 1": (3, PullParameters(clock=0), (), "group 1, task 1: pull 0, but task 0 pulls"),
+    "end of group 1": (
+        2,
+        PullParameters(clock=0, final=True),
+        (),
+        "group 1, task 0: pull 0 of the end",
+    ),
+    "end too early": (
+        0,
+        PullParameters(clock=0, final=True),
+        (),
+        "group 0, task 0: pull 0 of the end",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -628,8 +662,8 @@ def test_a_push_before_initial_values_is_refused():
     "meta, arrays, sentence",
     [
         (gradients(1), [np.ones(2)], r"pushes pieces \(0,\) after it left"),
-        (Wanted(clock=1), (), "pull 1 after it left"),
-        (Left(), (), "leaves a second time"),
+        (PullParameters(clock=1), (), "pull 1 after it left"),
+        (LeaveServers(), (), "leaves a second time"),
     ],
 )
 def test_a_group_that_left_says_no_more(meta, arrays, sentence):

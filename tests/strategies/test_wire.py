@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from horn.errors import BarrierTimeout, ProtocolError
-from horn.runtime.group import Spent
+from horn.runtime.group import TaskTimes
 from horn.strategies import Pull, Topology
 from horn.strategies.parameter_server.client import Wire
 from horn.strategies.parameter_server.pieces import Piece
-from horn.wire.frames import WAITS, Message, Meta, Note, Parameters
+from horn.wire.frames import WAITS, Meta, Note, ParameterData, WireMessage
 
 PIECES = [Piece(0, "w", 0, 2, 0, (0,), 0, False)]
 PART = 3  # of what the server sends to task 1
@@ -24,7 +24,7 @@ class Slow:
 
     task = 1
 
-    def __init__(self, n_empty: int, coming: Sequence[Message] = ()) -> None:
+    def __init__(self, n_empty: int, coming: Sequence[WireMessage] = ()) -> None:
         self.n_empty, self.coming, self.sent = n_empty, list(coming), []
 
     def send(self, to: int, meta: Meta, *_: Any, **__: Any) -> None:
@@ -43,18 +43,18 @@ class Slow:
         assert part == PART
         return np.array([3.0, 4.0])
 
-    def receive(self, timeout_s: float) -> Message | None:
+    def receive(self, timeout_s: float) -> WireMessage | None:
         self.n_empty -= 1
         return self.coming.pop(0) if self.n_empty < 0 and self.coming else None
 
 
 def a_wire(transport: Slow, check: Any = None) -> Wire:
     given: Any = transport
-    return Wire(given, Topology(2, 1, 1), PIECES, "float64", 0.0, Spent(), check)
+    return Wire(given, Topology(2, 1, 1), PIECES, "float64", 0.0, TaskTimes(), check)
 
 
-def answer(clock: int, part: int = PART) -> Message:
-    return Message(Parameters(pieces=(0,), clock=clock, part=part), src=2)
+def answer(clock: int, part: int = PART) -> WireMessage:
+    return WireMessage(ParameterData(pieces=(0,), clock=clock, part=part), src=2)
 
 
 def pulled(wire: Wire, pull: Pull) -> list[float]:
@@ -69,12 +69,12 @@ def test_the_first_pull_waits_as_long_as_group_0_warms_up():
 
 
 def test_later_pulls_have_a_deadline():
-    with pytest.raises(BarrierTimeout, match="task 1, pull 1.*server 0 owes Parameters"):
+    with pytest.raises(BarrierTimeout, match="task 1, pull 1.*server 0 owes ParameterData"):
         pulled(a_wire(Slow(5, [answer(1)])), Pull(1))
 
 
 def test_of_a_server_that_waits_the_ones_it_waits_for_are_late():
-    note = Message(Note(topic=WAITS, fields={"ranks": "0"}), src=2)
+    note = WireMessage(Note(topic=WAITS, fields={"ranks": "0"}), src=2)
     with pytest.raises(BarrierTimeout, match="and waits for task 0") as caught:
         pulled(a_wire(Slow(0, [note])), Pull(1))
     assert caught.value.absent == ("task 0",)

@@ -14,7 +14,7 @@ from horn.strategies._replica import Replica, Seat
 from horn.strategies.parameter_server.pieces import pieces
 from horn.strategies.parameter_server.server import Server
 from horn.strategies.parameter_server.serving import serve
-from horn.transport import Place, Transport, open_transport
+from horn.transport import Identity, Transport, open_transport
 from tests.transport.groups import url_of
 
 TIMEOUT_S = 60.0
@@ -37,7 +37,7 @@ def together(
     n_each = topology.n_workers if strategy.is_joined else topology.n_tasks
 
     def made(rank: int, n: int, name: str) -> Transport:
-        return open_transport(url_of(scheme), Place(rank, n, name, 3))
+        return open_transport(url_of(scheme), Identity(rank, n, name, 3))
 
     steps = [
         made(rank % n_each, n_each, f"steps-{rank // n_each}") for rank in range(topology.n_workers)

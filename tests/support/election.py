@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from horn.coordination.election import Candidate, Leadership
-from horn.coordination.session import Coordinator
+from horn.coordination.session import Session
 from horn.errors import Fenced, NotFound, Timeout
 
 LOOK_S = 0.01
@@ -25,7 +25,7 @@ def wait_elected(candidate: Candidate, timeout_s: float) -> Leadership:
         time.sleep(LOOK_S)  # somebody else's end is waited for
 
 
-def leader_of(coord: Coordinator, folder: str) -> bytes:
+def leader_of(coord: Session, folder: str) -> bytes:
     """What the leader says of itself; NotFound if nobody leads."""
     for name in sorted(coord.children(folder), key=lambda name: name.rpartition("-")[2]):
         node = coord.get(f"{folder}/{name}")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from horn import transport
-from horn.transport import Channel, Place, Transport, open_transport
+from horn.transport import Channel, Identity, Transport, open_transport
 
 SCHEMES = transport.names()
 TIMEOUT_S = 60.0
@@ -35,7 +35,7 @@ def run_threads(
     timeout_s: float = TIMEOUT_S,
 ) -> list[Any]:
     """``body(transport)`` in a thread per task, connected; what each returned or raised."""
-    make = made or (lambda task: open_transport(url_of(scheme), Place(task, n_tasks, "test", 7)))
+    make = made or (lambda task: open_transport(url_of(scheme), Identity(task, n_tasks, "test", 7)))
     transports = [make(task) for task in range(n_tasks)]
     peers = [t.endpoint for t in transports]
     results: list[Any] = [None] * n_tasks
@@ -144,7 +144,7 @@ def expected_digests(n_tasks: int, steps: list[list[Channel]], n_rounds: int) ->
 # Spawned processes: a body is named "module:function" and takes the connected transport and a pipe.
 
 
-def _process(url: str, place: Place, body: str, args: tuple[Any, ...], pipe: Any) -> None:
+def _process(url: str, place: Identity, body: str, args: tuple[Any, ...], pipe: Any) -> None:
     module, _, name = body.partition(":")
     function = getattr(importlib.import_module(module), name)
     result: Any = None
@@ -198,7 +198,7 @@ class Processes:
         self.pipes, self.processes = [], []
         for task in range(n_tasks):
             ours, theirs = context.Pipe()
-            place = Place(task, n_tasks, "test", 7)
+            place = Identity(task, n_tasks, "test", 7)
             target = (url or url_of(scheme), place, body, args, theirs)
             process = context.Process(target=_process, args=target, daemon=True)
             with _no_main():

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horn.errors import BarrierTimeout
-from horn.transport import Place
-from horn.transport.inproc import Corrupt, Delay, Double, InProc, Lose
+from horn.transport import Identity
+from horn.transport.inproc import CorruptFault, DelayFault, DropFault, DuplicateFault, InProc
 from horn.wire.frames import BadFrame, Note
 from tests.transport.groups import (
     TIMEOUT_S,
@@ -34,7 +34,7 @@ def run(faults, n_steps=N_STEPS, timeout_s=TIMEOUT_S):
     has_all = [threading.Event(), threading.Event()]
 
     def made(task):
-        t = InProc("inproc://", Place(task, 2, "test", 7))
+        t = InProc("inproc://", Identity(task, 2, "test", 7))
         t.link.faults = faults if task == 0 else {}
         return t
 
@@ -59,11 +59,13 @@ def test_without_faults_nothing_is_sent_again():
 
 
 def test_a_doubled_frame_is_dropped():
-    _, counters = good(run({(0, 1, N_SETUP + 3): Double()}))
+    _, counters = good(run({(0, 1, N_SETUP + 3): DuplicateFault()}))
     assert counters.n_had >= 1
 
 
-@pytest.mark.parametrize("fault", [Lose(), Delay(1), Corrupt(0, 77), Corrupt(1, 3)])
+@pytest.mark.parametrize(
+    "fault", [DropFault(), DelayFault(1), CorruptFault(0, 77), CorruptFault(1, 3)]
+)
 @pytest.mark.parametrize("number", [N_SETUP + 1, N_SETUP + 2, N_SETUP + 2 * N_STEPS])
 def test_a_frame_that_did_not_come_is_sent_again(fault, number):
     """A block, an arrival, and the last, which nothing shows that comes after it."""
@@ -73,8 +75,10 @@ def test_a_frame_that_did_not_come_is_sent_again(fault, number):
 
 def test_who_has_a_plan_may_be_at_the_next_before_others_have_it():
     def made(task):
-        faults = {(2, 0, 3): Lose()}  # task 0 hears of that plan last, and of the next one first
-        return InProc("inproc://", Place(task, 3, "test", 7), faults if task == 2 else None)
+        faults = {
+            (2, 0, 3): DropFault()
+        }  # task 0 hears of that plan last, and of the next one first
+        return InProc("inproc://", Identity(task, 3, "test", 7), faults if task == 2 else None)
 
     def body(t):
         for n in range(1, 5):
@@ -86,8 +90,8 @@ def test_who_has_a_plan_may_be_at_the_next_before_others_have_it():
 
 def test_an_overtaken_frame_has_its_turn():
     def made(task):
-        faults = {(0, 1, N_SETUP + 1): Delay(1)}
-        return InProc("inproc://", Place(task, 2, "test", 7), faults if task == 0 else None)
+        faults = {(0, 1, N_SETUP + 1): DelayFault(1)}
+        return InProc("inproc://", Identity(task, 2, "test", 7), faults if task == 0 else None)
 
     def body(t):
         t.plan(all_to_all(2), TIMEOUT_S)
@@ -108,14 +112,14 @@ def test_an_overtaken_frame_has_its_turn():
 @given(st.integers(N_SETUP + 1, N_SETUP + 2 * N_STEPS), st.integers(0, 2), st.integers(0, 511))
 def test_a_corrupted_frame_is_never_applied_wherever_it_is_hit(number, part, bit):
     is_block = (number - N_SETUP) % 2 == 1
-    _, counters = good(run({(0, 1, number): Corrupt(part if is_block else part % 2, bit)}))
+    _, counters = good(run({(0, 1, number): CorruptFault(part if is_block else part % 2, bit)}))
     assert counters.n_damaged == 1
 
 
 def test_who_sends_nothing_but_corrupt_frames_is_named():
     class All(dict):
         def get(self, key, default=None):
-            return None if 0 < key[2] <= N_SETUP else Corrupt(0, 9)
+            return None if 0 < key[2] <= N_SETUP else CorruptFault(0, 9)
 
     _, error = run(All())
     assert isinstance(error, BadFrame)
@@ -144,8 +148,12 @@ class Draw(dict):
 
     def fault(self, name):
         if name == "bad":
-            return Corrupt(self.draw.randrange(2), self.draw.randrange(512))
-        return {"lost": Lose(), "doubled": Double(), "late": Delay(self.draw.randint(1, 3))}[name]
+            return CorruptFault(self.draw.randrange(2), self.draw.randrange(512))
+        return {
+            "lost": DropFault(),
+            "doubled": DuplicateFault(),
+            "late": DelayFault(self.draw.randint(1, 3)),
+        }[name]
 
 
 def summed(seed, n_steps, n_notes):
@@ -153,7 +161,7 @@ def summed(seed, n_steps, n_notes):
     faults = [Draw(seed), Draw(seed + 1)]
 
     def made(task):
-        t = InProc("inproc://", Place(task, 2, "test", 7))
+        t = InProc("inproc://", Identity(task, 2, "test", 7))
         t.link.faults = faults[task]
         return t
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horn.transport._stream import ACK_FRAMES, ASK_FRAMES, Stream
+from horn.transport._stream import ACK_FRAMES, ASK_FRAMES, FrameStream
 from horn.wire.frames import BadFrame
 
 FINE, LOST, DOUBLED, LATE, DAMAGED, BROKEN = "fine", "lost", "doubled", "late", "damaged", "broken"
@@ -18,7 +18,7 @@ class End:
     """One end: what it has to say, what it has taken, and what is on the way to it."""
 
     def __init__(self, n_frames):
-        self.stream = Stream("frames of the other")
+        self.stream = FrameStream("frames of the other")
         self.unsaid = deque(range(1, n_frames + 1))
         self.taken = []
         self.coming = deque()
@@ -104,7 +104,7 @@ def test_each_frame_is_taken_once_and_in_order(fates, n_frames, bursts):
 
 
 def test_what_was_sent_is_free_when_it_is_known_and_nobody_reads_it():
-    stream, is_read = Stream("task 1"), [True, True]
+    stream, is_read = FrameStream("task 1"), [True, True]
     frame = stream.add([b"x"])
     stream.put(frame, lambda: not is_read[0])
     stream.go_back()
@@ -120,7 +120,7 @@ def test_what_was_sent_is_free_when_it_is_known_and_nobody_reads_it():
 
 
 def test_what_was_never_sent_cannot_be_known():
-    stream = Stream("frames of task 1")
+    stream = FrameStream("frames of task 1")
     stream.put(stream.add([]))
     stream.add([])  # not given to the link
     with pytest.raises(BadFrame, match="frames of task 1: acknowledged: got frame 2"):
@@ -128,7 +128,7 @@ def test_what_was_never_sent_cannot_be_known():
 
 
 def test_the_peer_is_asked_once_for_what_is_missing_and_told_after_so_many():
-    stream = Stream("task 1")
+    stream = FrameStream("task 1")
     assert not stream.admit(2) and stream.asks_again
     stream.asks_again = False  # it was asked
     for _ in range(ASK_FRAMES - 1):
@@ -141,7 +141,7 @@ def test_the_peer_is_asked_once_for_what_is_missing_and_told_after_so_many():
 
 
 def test_a_word_shows_what_is_lost_and_nothing_that_is_on_its_way():
-    sender, receiver = Stream("task 1"), Stream("task 0")
+    sender, receiver = FrameStream("task 1"), FrameStream("task 0")
     for _ in range(3):
         sender.put(sender.add([]))
     assert receiver.admit(1)

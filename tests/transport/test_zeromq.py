@@ -12,9 +12,9 @@ import pytest
 import zmq
 
 from horn.errors import JobError
-from horn.transport import PeerLost, Place, open_transport
+from horn.transport import Identity, PeerLost, open_transport
 from horn.transport._zeromq import LIMITS, keypair
-from horn.wire.frames import BadFrame, Hello, Message, decode, encode
+from horn.wire.frames import BadFrame, Hello, WireMessage, decode, encode
 from tests.cluster.helpers import wait_until
 from tests.transport.groups import (
     TIMEOUT_S,
@@ -32,7 +32,7 @@ KEY = bytes(range(32))
 
 def made_with(scheme, keys):
     return lambda task: open_transport(
-        url_of(scheme), Place(task, len(keys), "test", 7, keys[task])
+        url_of(scheme), Identity(task, len(keys), "test", 7, keys[task])
     )
 
 
@@ -75,7 +75,7 @@ def test_another_key_is_refused_by_name(keys):
 
 
 def test_who_is_refused_is_in_the_log_a_few_times(caplog):
-    with open_transport("tcp://127.0.0.1:0", Place(0, 2, "test", 7, KEY)) as t:
+    with open_transport("tcp://127.0.0.1:0", Identity(0, 2, "test", 7, KEY)) as t:
         gate = t.sockets.zap.gate
         gate.audit.clock = lambda: 0.0  # all of them at one moment
         for byte in range(30):
@@ -109,7 +109,7 @@ def test_a_key_pair_belongs_to_one_key_and_one_job():
 @pytest.mark.parametrize("host", ["0.0.0.0", "*", "[::]", "10.1.2.3", "example.org"])
 def test_off_loopback_there_must_be_a_key(host):
     with pytest.raises(JobError, match="there is no key: make one with horn keygen"):
-        open_transport(f"tcp://{host}:0", Place(0, 2, "test"))
+        open_transport(f"tcp://{host}:0", Identity(0, 2, "test"))
 
 
 def test_addresses_that_cannot_be_are_named():
@@ -119,11 +119,11 @@ def test_addresses_that_cannot_be_are_named():
         ("ipc:///no/such/folder", "make the folder"),
     ]:
         with pytest.raises(JobError, match=sentence):
-            open_transport(url, Place(0, 1, "test"))
+            open_transport(url, Identity(0, 1, "test"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(JobError, match=f"cannot listen on tcp://127.0.0.1:{port}: Address"):
-            open_transport(f"tcp://127.0.0.1:{port}", Place(0, 1, "test"))
+            open_transport(f"tcp://127.0.0.1:{port}", Identity(0, 1, "test"))
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_sockets_in_a_folder_are_its_owners_and_go_with_the_group(short_path):
     short_path.chmod(0o700)
 
     def made(task):
-        return open_transport(f"ipc://{short_path}", Place(task, 2, "test", 7))
+        return open_transport(f"ipc://{short_path}", Identity(task, 2, "test", 7))
 
     def body(t):
         assert len(os.listdir(short_path)) == 2
@@ -190,8 +190,8 @@ def test_strangers_are_counted_and_do_not_disturb(stranger):
 
 def test_another_major_version_is_told_which_is_spoken_here(stranger):
     hello = Hello(task=1, n_tasks=2, job="test", incarnation=b"stranger" * 2)
-    head, meta = encode(Message(hello, src=1, epoch=7, seq=1))
-    with open_transport("tcp://127.0.0.1:0", Place(0, 2, "test", 7)) as t:
+    head, meta = encode(WireMessage(hello, src=1, epoch=7, seq=1))
+    with open_transport("tcp://127.0.0.1:0", Identity(0, 2, "test", 7)) as t:
         stranger.connect(t.endpoint)
         stranger.send_multipart([b"HRN\x01" + head[4:], meta])
         while not t.counters.n_dropped:
@@ -213,7 +213,7 @@ def test_a_damaged_frame_of_a_member_is_dropped_and_what_is_no_accident_is_its_e
         t.sockets.put(
             0,
             encode(
-                Message(
+                WireMessage(
                     Hello(task=1, n_tasks=2, job="test", incarnation=t.incarnation), src=5, epoch=7
                 )
             ),
@@ -240,7 +240,7 @@ def test_another_process_at_a_peers_address_is_not_the_peer():
                 is_over.set()
         t.link.close(0.0)
         t._is_closed = True
-        with open_transport(t.endpoint, Place(1, 2, "test", 7)) as other:
+        with open_transport(t.endpoint, Identity(1, 2, "test", 7)) as other:
             is_there.set()
             while not is_over.is_set():
                 assert other.receive(0.05) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from horn.transport import Place, open_transport
+from horn.transport import Identity, open_transport
 from horn.wire.admission import RESERVED
 from tests.cluster.helpers import wait_until
 from tests.faults.half_open import strangers
@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 TASK = """
 import os, resource, sys, threading
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
-from horn.transport import Place, open_transport
+from horn.transport import Identity, open_transport
 from horn.strategies.parameter_server.server_links import Hub
 key = bytes(range(32))
-task = open_transport("tcp://127.0.0.1:0", Place(0, 2, "test", 7, key))
-hub = Hub("tcp://127.0.0.1:0", Place(0, 2, "test", 7, key), lambda rank, epoch: False)
+task = open_transport("tcp://127.0.0.1:0", Identity(0, 2, "test", 7, key))
+hub = Hub("tcp://127.0.0.1:0", Identity(0, 2, "test", 7, key), lambda rank, epoch: False)
 print(task.endpoint, hub.endpoint, flush=True)
 ended = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
@@ -51,7 +51,7 @@ def test_half_open_connections_leave_a_task_its_descriptors(n):
     endpoints = task.stdout.readline().decode().split()
     with strangers(n, *endpoints):
         # who belongs here comes in meanwhile, from another address
-        with open_transport("tcp://127.0.0.1:0", Place(1, 2, "test", 7, KEY)) as peer:
+        with open_transport("tcp://127.0.0.1:0", Identity(1, 2, "test", 7, KEY)) as peer:
             way = peer.sockets
             way.connect([endpoints[0], peer.endpoint], bytes(16))
             wait_until(lambda: (way.gone(), way.ways[0].is_up)[1])

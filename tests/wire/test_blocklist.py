@@ -8,17 +8,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from horn.wire.blocklist import MOST, Blocked
+from horn.wire.blocklist import MOST, Blocklist
 
 ESTABLISHED, SYN_SENT = 1, 2  # tcp_info.tcpi_state
 
 
 @contextlib.contextmanager
-def listening(address: str) -> Iterator[tuple[socket.socket, Blocked]]:
+def listening(address: str) -> Iterator[tuple[socket.socket, Blocklist]]:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, 0), family=family) as listener:
         listener.setblocking(False)
-        blocked = Blocked(listener.fileno())
+        blocked = Blocklist(listener.fileno())
         try:
             yield listener, blocked
         finally:
@@ -113,7 +113,7 @@ def test_long_addresses_are_compared_whole(address: str, is_blocked: bool):
 def test_a_short_address_is_itself_on_a_socket_of_both():
     with socket.create_server(
         ("::", 0), family=socket.AF_INET6, dualstack_ipv6=True
-    ) as both, contextlib.closing(Blocked(both.fileno())) as blocked:  # fmt: skip
+    ) as both, contextlib.closing(Blocklist(both.fileno())) as blocked:  # fmt: skip
         both.setblocking(False)
         for address in ("127.0.0.2", "::ffff:127.0.0.2"):
             made = socket.socket()

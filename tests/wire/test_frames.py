@@ -30,31 +30,31 @@ from horn.wire.frames import (
     HEADER_BYTES,
     META_BYTES,
     TYPES,
-    Applied,
+    Acknowledgement,
     Arrived,
-    Ask,
     BadFrame,
-    Block,
+    BlockData,
     Bye,
-    Credit,
+    ChannelPlan,
+    EndOfEpoch,
     Expected,
-    Gradients,
+    HandshakeRefused,
     Hello,
-    Joined,
-    Left,
-    Message,
+    JoinServers,
+    LeaveServers,
+    MeanPart,
     Note,
     OutOfSequence,
-    Parameters,
-    Plan,
+    ParameterData,
+    PullParameters,
+    PushAcknowledged,
+    PushGradients,
+    ReceiveWindow,
     Refusal,
-    Refused,
-    Values,
+    ServersReady,
     Verdict,
-    Wanted,
     Welcome,
-    Welcomed,
-    Window,
+    WireMessage,
     decode,
     encode,
 )  # fmt: skip
@@ -64,37 +64,52 @@ GOLDEN = Path(__file__).with_name("golden-2.0.txt")
 
 # One of each type, with everything in it: what the golden vectors were made of.
 EXAMPLES = {
-    "hello": Message(Hello(task=1, n_tasks=3, job="mnist/0", incarnation=bytes(range(16))), src=1),
-    "welcome": Message(Welcome(features=5, max_body=1 << 20), src=2, epoch=9, seq=1),
-    "refusal": Message(Refusal(where="job", got="'a'", expected="'b'"), seq=2),
-    "plan": Message(Plan(digest=bytes(range(32)), size=4096), src=3, seq=3),
-    "bye": Message(Bye(reason="finished"), src=3, seq=4, epoch=2**63),
-    "block": Message(
-        Block(), (np.arange(6, dtype="<f4").reshape(2, 3),), 1, 7, 6, 42, 11, BODY_SUM | FINITE
+    "hello": WireMessage(
+        Hello(task=1, n_tasks=3, job="mnist/0", incarnation=bytes(range(16))), src=1
     ),
-    "chunk": Message(Block(at=8, whole=16), (np.arange(8, dtype="u1"),), 1, 7, 7, 42, 11),
-    "encrypted": Message(Block(), (np.float64([[1.5]]), np.array(True)), 1, 7, 8, 43, 12, 0),
-    "arrived": Message(Arrived(), src=2, epoch=7, seq=9, step=44),
-    "credit": Message(Credit(used=1 << 40, seq=9), src=2, epoch=7, seq=10),
-    "note": Message(
+    "welcome": WireMessage(Welcome(features=5, max_body=1 << 20), src=2, epoch=9, seq=1),
+    "refusal": WireMessage(Refusal(where="job", got="'a'", expected="'b'"), seq=2),
+    "plan": WireMessage(ChannelPlan(digest=bytes(range(32)), size=4096), src=3, seq=3),
+    "bye": WireMessage(Bye(reason="finished"), src=3, seq=4, epoch=2**63),
+    "block": WireMessage(
+        BlockData(), (np.arange(6, dtype="<f4").reshape(2, 3),), 1, 7, 6, 42, 11, BODY_SUM | FINITE
+    ),
+    "chunk": WireMessage(BlockData(at=8, whole=16), (np.arange(8, dtype="u1"),), 1, 7, 7, 42, 11),
+    "encrypted": WireMessage(
+        BlockData(), (np.float64([[1.5]]), np.array(True)), 1, 7, 8, 43, 12, 0
+    ),
+    "arrived": WireMessage(Arrived(), src=2, epoch=7, seq=9, step=44),
+    "credit": WireMessage(Acknowledgement(used=1 << 40, seq=9), src=2, epoch=7, seq=10),
+    "note": WireMessage(
         Note(topic="loss", fields={"step": 3, "loss": 0.25, "done": False, "why": None}),
-        (np.zeros((0, 5), "<i8"),), src=1, epoch=7, seq=11,
+        (np.zeros((0, 5), "<i8"),),
+        src=1,
+        epoch=7,
+        seq=11,
     ),
-    "parameters": Message(
-        Parameters(pieces=(0, 300), clock=5, part=70_000), src=4, epoch=7, seq=12,
+    "parameters": WireMessage(
+        ParameterData(pieces=(0, 300), clock=5, part=70_000),
+        src=4,
+        epoch=7,
+        seq=12,
     ),
-    "gradients": Message(
-        Gradients(pieces=(2,), clock=1 << 33, samples=100, part=3), src=1, epoch=7, seq=13,
+    "gradients": WireMessage(
+        PushGradients(pieces=(2,), clock=1 << 33, samples=100, part=3),
+        src=1,
+        epoch=7,
+        seq=13,
     ),
-    "wanted": Message(Wanted(clock=6, final=True), src=2, epoch=7, seq=14),
-    "left": Message(Left(is_thanks=True), src=2, epoch=7, seq=15),
-    "ask": Message(Ask(epoch=3, stop=True), src=0, epoch=7, seq=16),
-    "verdict": Message(Verdict(epoch=3, stop=True), src=4, epoch=7, seq=17),
-    "joined": Message(Joined(), src=3, epoch=8, seq=1),
-    "welcomed": Message(Welcomed(clock=7, is_new=True), src=4, epoch=8, seq=2),
-    "applied": Message(Applied(part=3, clock=1 << 33), src=4, epoch=8, seq=3),
-    "values": Message(Values(number=9, at=2), (np.array([0.25], "<f4"),), src=1, epoch=7, seq=18),
-}  # fmt: skip
+    "wanted": WireMessage(PullParameters(clock=6, final=True), src=2, epoch=7, seq=14),
+    "left": WireMessage(LeaveServers(is_thanks=True), src=2, epoch=7, seq=15),
+    "ask": WireMessage(EndOfEpoch(epoch=3, stop=True), src=0, epoch=7, seq=16),
+    "verdict": WireMessage(Verdict(epoch=3, stop=True), src=4, epoch=7, seq=17),
+    "joined": WireMessage(JoinServers(), src=3, epoch=8, seq=1),
+    "welcomed": WireMessage(ServersReady(clock=7, is_new=True), src=4, epoch=8, seq=2),
+    "applied": WireMessage(PushAcknowledged(part=3, clock=1 << 33), src=4, epoch=8, seq=3),
+    "values": WireMessage(
+        MeanPart(number=9, at=2), (np.array([0.25], "<f4"),), src=1, epoch=7, seq=18
+    ),
+}
 
 
 def raw(message):
@@ -148,15 +163,15 @@ fields = st.dictionaries(
     max_size=5,
 )
 metas = st.one_of(
-    st.builds(Block, at=u32, whole=u32),
+    st.builds(BlockData, at=u32, whole=u32),
     st.builds(Note, topic=text, fields=fields),
-    st.builds(Credit, used=u32, seq=u32),
+    st.builds(Acknowledgement, used=u32, seq=u32),
     st.builds(Bye, reason=text),
-    st.builds(Gradients, pieces=st.lists(u32, max_size=4).map(tuple), clock=u32, samples=u32),
-    st.builds(Wanted, clock=u32, final=st.booleans()),
+    st.builds(PushGradients, pieces=st.lists(u32, max_size=4).map(tuple), clock=u32, samples=u32),
+    st.builds(PullParameters, clock=u32, final=st.booleans()),
 )
 made = st.builds(
-    Message, metas, st.lists(arrays, max_size=3).map(tuple), u32, u64, u64, u64, u32,
+    WireMessage, metas, st.lists(arrays, max_size=3).map(tuple), u32, u64, u64, u64, u32,
     st.sampled_from([0, BODY_SUM]),
 )  # fmt: skip
 
@@ -171,7 +186,7 @@ def test_what_is_decoded_is_what_was_encoded(message):
 @settings(deadline=None)
 @given(made, st.data())
 def test_any_changed_byte_is_refused(message, data):
-    message = Message(
+    message = WireMessage(
         message.meta, message.arrays, message.src, message.epoch, message.seq, message.step
     )
     parts = [bytearray(part) for part in encode(message)]
@@ -247,7 +262,7 @@ def fuzz(n_inputs):
             assert error.where and error.expected
             n_refused += 1
         else:  # by chance it is a frame: then it is one entirely
-            assert_same(decode(encode(message)), Message(
+            assert_same(decode(encode(message)), WireMessage(
                 msgspec.structs.replace(message.meta, arrays=()), message.arrays, message.src,
                 message.epoch, message.seq, message.step, message.part, message.flags,
             ))  # fmt: skip
@@ -340,7 +355,7 @@ def test_unknown_keys_of_a_later_minor_are_ignored():
 def test_another_major_is_named():
     parts = raw(EXAMPLES["hello"])
     parts[0] = b"HRN\x01" + parts[0][4:]
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(HandshakeRefused) as caught:
         decode(parts)
     assert (caught.value.got, caught.value.expected) == ("major 1", "major 2")
 
@@ -379,9 +394,9 @@ def test_what_is_known_of_the_sender_is_checked():
 
 def test_not_finite_is_refused_where_asked():
     array = np.array([1.0, np.nan])
-    decode(encode(Message(Block(), (array,))))
+    decode(encode(WireMessage(BlockData(), (array,))))
     with pytest.raises(BadFrame, match="NaN or infinity"):
-        decode(encode(Message(Block(), (array,), flags=BODY_SUM | FINITE)))
+        decode(encode(WireMessage(BlockData(), (array,), flags=BODY_SUM | FINITE)))
 
 
 def test_kinds_flags_and_types_are_checked():
@@ -398,7 +413,7 @@ def test_kinds_flags_and_types_are_checked():
 
 def test_arrays_are_sent_as_views():
     array = np.arange(10.0)
-    body = encode(Message(Block(), (array,)))[2]
+    body = encode(WireMessage(BlockData(), (array,)))[2]
     array[0] = 99.0
     assert np.frombuffer(body)[0] == 99.0
 
@@ -426,14 +441,14 @@ def test_what_goes_to_servers_is_checked(packed, number, kind):
 )
 def test_what_the_wire_does_not_know_is_refused_by_the_sender(array):
     with pytest.raises(BadFrame, match="array 0 to send: got "):
-        encode(Message(Block(), (array,)))
+        encode(WireMessage(BlockData(), (array,)))
 
 
 def test_too_much_for_a_frame_is_refused_by_the_sender():
     for message in [
-        Message(Block(), (np.zeros(BODY_BYTES + 1, "u1"),)),
-        Message(Block(), (np.zeros(1),) * 65),
-        Message(Note(topic="x", fields={str(i): "x" * META_BYTES for i in range(2)})),
+        WireMessage(BlockData(), (np.zeros(BODY_BYTES + 1, "u1"),)),
+        WireMessage(BlockData(), (np.zeros(1),) * 65),
+        WireMessage(Note(topic="x", fields={str(i): "x" * META_BYTES for i in range(2)})),
     ]:
         with pytest.raises(BadFrame, match="message to send"):
             encode(message)
@@ -442,7 +457,7 @@ def test_too_much_for_a_frame_is_refused_by_the_sender():
 @settings(deadline=None)
 @given(st.permutations(range(1, 40)), st.integers(1, 39))
 def test_a_window_lets_every_frame_in_once_in_any_order(order, again):
-    window = Window("task 1")
+    window = ReceiveWindow("task 1")
     for index, seq in enumerate(order):
         window.admit(seq)
         assert window.missing == tuple(
@@ -455,7 +470,7 @@ def test_a_window_lets_every_frame_in_once_in_any_order(order, again):
 
 
 def test_a_window_is_bounded():
-    window = Window("task 1")
+    window = ReceiveWindow("task 1")
     window.admit(1024)
     with pytest.raises(OutOfSequence) as caught:
         window.admit(1025)
@@ -466,7 +481,7 @@ def test_a_window_is_bounded():
 
 def test_errors_carry_their_data_and_travel():
     for error in [
-        BadFrame("header", 3, 64), Refused("job", "'a'", "'b'"),
+        BadFrame("header", 3, 64), HandshakeRefused("job", "'a'", "'b'"),
         OutOfSequence("lost", "task 1", 3, 2),
     ]:  # fmt: skip
         copy = pickle.loads(pickle.dumps(error))

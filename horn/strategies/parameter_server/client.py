@@ -11,23 +11,23 @@ import numpy as np
 
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.patience import Patience
-from horn.runtime.group import Spent
+from horn.runtime.group import TaskTimes
 from horn.strategies import Pull, Push, Topology
 from horn.strategies.parameter_server.pieces import Bundle, Piece, bundles, channels
 from horn.transport import Transport
 from horn.wire.frames import (
     WAITS,
     Array,
-    Ask,
-    Gradients,
-    Left,
-    Message,
+    EndOfEpoch,
+    LeaveServers,
+    MeanPart,
     Meta,
     Note,
-    Parameters,
-    Values,
+    ParameterData,
+    PullParameters,
+    PushGradients,
     Verdict,
-    Wanted,
+    WireMessage,
 )
 
 LOOK_S = 1.0  # how often who waits looks whether something has happened beside it
@@ -54,7 +54,7 @@ class Wire:
         pieces: Sequence[Piece],
         dtype: str,
         timeout_s: float,
-        spent: Spent,
+        spent: TaskTimes,
         check: Callable[[], None] | None = None,
         agree_timeout_s: float | None = None,
     ) -> None:
@@ -75,13 +75,13 @@ class Wire:
         self._pull, self._awaited = Pull(0), set[int]()
         self._into: Mapping[str, Array] = {}
         self._waits: dict[int, list[int]] = {}  # what servers have said that they wait for
-        self._early: deque[Message] = deque()
+        self._early: deque[WireMessage] = deque()
         self._n_means = 0
 
     def begin(self, arrays: Mapping[str, Array]) -> None:
         """Tell servers what training begins with."""
         for bundle in self.pushes:
-            meta = Parameters(pieces=tuple(p.index for p in bundle.pieces), part=bundle.part)
+            meta = ParameterData(pieces=tuple(p.index for p in bundle.pieces), part=bundle.part)
             self._post(bundle, meta, arrays)
 
     def push(self, push: Push) -> None:
@@ -95,7 +95,7 @@ class Wire:
         push = self._push
         if bundle is None or push is None:
             return
-        meta = Gradients(
+        meta = PushGradients(
             pieces=tuple(p.index for p in bundle.pieces),
             clock=push.clock,
             samples=push.samples,
@@ -129,7 +129,7 @@ class Wire:
         """
         if self.task == 0:
             for server in range(self.topology.n_servers):
-                self._send(server, Wanted(clock=pull.clock, final=pull.final))
+                self._send(server, PullParameters(clock=pull.clock, final=pull.final))
         self._pull, self._into = pull, arrays
         self._waits.clear()
         self._awaited = set(self.pulls)
@@ -146,9 +146,9 @@ class Wire:
         patience = None if is_patient else Patience(self.timeout_s)
         while part in self._awaited:
             owing = sorted({self.pulls[part].server for part in self._awaited})
-            message = self._next(Parameters, patience, where, owing)
+            message = self._next(ParameterData, patience, where, owing)
             meta = message.meta
-            assert isinstance(meta, Parameters)
+            assert isinstance(meta, ParameterData)
             if meta.clock != pull.clock or meta.part not in self._awaited:
                 raise ProtocolError(
                     f"{where}: got bundle {meta.part} of pull {meta.clock} from "
@@ -174,14 +174,14 @@ class Wire:
     def thank(self) -> None:
         """Tell servers that the end is here."""
         for server in range(self.topology.n_servers):
-            self._send(server, Left(is_thanks=True))
+            self._send(server, LeaveServers(is_thanks=True))
 
     def leave(self) -> None:
         """Tell servers, and wait until they have heard it. ZeroMQ drops what the other end has not
         read when it has no room for more and the connection ends.
         """
         for server in range(self.topology.n_servers):
-            self._send(server, Left())
+            self._send(server, LeaveServers())
         self._await_left([self.topology.server(s) for s in range(self.topology.n_servers)])
 
     def part(self) -> None:
@@ -190,20 +190,22 @@ class Wire:
             groups = range(self.topology.n_groups)
             others = [self.topology.rank(g, self.task) for g in groups if g != self.group]
             for rank in others:
-                self.transport.send(rank, Left(), (), self.timeout_s)
+                self.transport.send(rank, LeaveServers(), (), self.timeout_s)
             self._await_left(others)
 
     def _await_left(self, ranks: list[int]) -> None:
         patience = Patience(self.timeout_s)
         while ranks:
-            found = self._next(Left, patience, f"task {self.rank}, leaving", ranks, are_ranks=True)
+            found = self._next(
+                LeaveServers, patience, f"task {self.rank}, leaving", ranks, are_ranks=True
+            )
             ranks.remove(found.src)
 
     def ask(self, epoch: int, stop: bool) -> bool:
         """What group 0 says of the end: by a server if there is one, else from its first task."""
         where = f"task {self.rank}, end of epoch {epoch}"
         if self.topology.n_servers:
-            self._send(0, Ask(epoch=epoch, stop=stop))
+            self._send(0, EndOfEpoch(epoch=epoch, stop=stop))
             owing = [0]
         elif self.group == 0:
             if self.task == 0:
@@ -247,10 +249,10 @@ class Wire:
         *,
         are_ranks: bool = False,
         number: int | None = None,
-    ) -> Message:
+    ) -> WireMessage:
         """The next message of a kind; others are kept. ``owing`` are servers, or ranks."""
 
-        def fits(message: Message) -> bool:
+        def fits(message: WireMessage) -> bool:
             meta = message.meta
             return isinstance(meta, kind) and getattr(meta, "number", None) == number
 
@@ -286,10 +288,10 @@ class Wire:
         names = ", ".join(map(self.topology.name, ranks)) or "group 0"
         hint = f"{names} owes {kind.__name__}"
         late = {r for server in ranks for r in self._waits.get(server, [])} - {self.rank}
-        if kind is Parameters and not late and self.task:
+        if kind is ParameterData and not late and self.task:
             # The server knows of no pull, or says nothing to the task that asks, either.
             late = {self.topology.rank(self.group, 0)}
-        if kind is Parameters and late:
+        if kind is ParameterData and late:
             ranks = sorted(late)
             hint += f", and waits for {', '.join(map(self.topology.name, ranks))}"
         absent = tuple(f"task {rank}" for rank in ranks)
@@ -335,7 +337,7 @@ class _Means:
             wire.spent.sent_bytes += array.nbytes
             for start in range(0, max(len(array), 1), size := _values_at_once([array])):
                 piece = array[start : start + size]
-                meta = Values(number=self.number, at=at)
+                meta = MeanPart(number=self.number, at=at)
                 wire.transport.send(rank, meta, (piece,), wire.timeout_s, wait=False)
         wire.spent.send_s += time.monotonic() - before
         filled = dict.fromkeys(into, 0)
@@ -363,10 +365,10 @@ class _Means:
         where = f"task {self.wire.rank}, mean {self.number}"
         while True:
             message = self.wire._next(
-                Values, patience, where, late, are_ranks=True, number=self.number
+                MeanPart, patience, where, late, are_ranks=True, number=self.number
             )
             meta, [piece] = message.meta, message.arrays
-            assert isinstance(meta, Values)
+            assert isinstance(meta, MeanPart)
             if meta.at == at and message.src in late:
                 return message.src, piece
             self._early.setdefault((message.src, meta.at), []).append(piece)

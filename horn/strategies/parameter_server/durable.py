@@ -13,7 +13,7 @@ import numpy as np
 
 from horn.errors import BarrierTimeout, JobError, ProtocolError
 from horn.patience import Patience
-from horn.runtime.group import Spent
+from horn.runtime.group import TaskTimes
 from horn.strategies import Pull, Push, Topology
 from horn.strategies._seat import Found
 from horn.strategies.parameter_server.durable_server import LastingServer
@@ -22,8 +22,8 @@ from horn.strategies.parameter_server.pieces import Bundle, Piece, bundles
 from horn.strategies.parameter_server.requests import Asking
 from horn.strategies.parameter_server.server_links import Hub
 from horn.strategies.parameter_server.task_links import Links
-from horn.transport import CutOff, Place
-from horn.wire.frames import WAITS, Array, Message, Meta, Note
+from horn.transport import Identity, PeerUnreachable
+from horn.wire.frames import WAITS, Array, Meta, Note, WireMessage
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +48,9 @@ class LastingWire:
 
     Raises
     ------
-    BarrierTimeout : an answer is late, or a server has gone and not come back. CutOff : a server
-    is there, but not for this task. ProtocolError : an answer is not what was asked for. Fenced :
-    another has this task's place.
+    BarrierTimeout : an answer is late, or a server has gone and not come back. PeerUnreachable : a
+    server is there, but not for this task. ProtocolError : an answer is not what was asked for.
+    Fenced : another has this task's place.
     """
 
     goes_by_ranks = True  # in what it says of others
@@ -61,8 +61,8 @@ class LastingWire:
         pieces: Sequence[Piece],
         dtype: str,
         timeout_s: float,
-        spent: Spent,
-        place: Place,
+        spent: TaskTimes,
+        place: Identity,
         find: Callable[[int], Found | None],
         check: Callable[[], None],
     ) -> None:
@@ -188,7 +188,7 @@ class LastingWire:
         self.links.send(server, meta, block)
         self.spent.sent_bytes += 0 if block is None else block.nbytes
 
-    def _hear(self, server: int, message: Message) -> None:
+    def _hear(self, server: int, message: WireMessage) -> None:
         meta = message.meta
         if isinstance(meta, Note) and meta.topic == WAITS:
             self._waits[server] = [*map(int, str(meta.fields["ranks"]).split())]
@@ -226,7 +226,7 @@ class LastingWire:
             if silent_s > CUT_S:
                 why = f"it has its place, but for {silent_s:.1f} s nothing has answered there"
                 lost = f"task {self.topology.server(server)}"
-                raise CutOff(f"task {self.rank}, {what}", (lost,), why)
+                raise PeerUnreachable(f"task {self.rank}, {what}", (lost,), why)
 
     def _overdue(self, what: str, timeout_s: float) -> BarrierTimeout:
         """It is late; of servers that only wait for others, those are."""
@@ -252,7 +252,7 @@ def _part(arrays: Mapping[str, Array], piece: Piece) -> Array:
 
 def serve(
     lasting: LastingServer, hub: Hub, journal: Journal | None, eyes: Eyes, idle_s: float
-) -> Spent:
+) -> TaskTimes:
     """Run a server until it is done, and everybody knows; where its time went.
 
     Raises
@@ -260,7 +260,7 @@ def serve(
     BarrierTimeout : nobody has said anything for ``idle_s``. Fenced : another has its place.
     JournalError : what it was told cannot be written.
     """
-    spent = Spent()
+    spent = TaskTimes()
     told, patience = time.monotonic(), Patience(idle_s)
     done_at: float | None = None
     while True:

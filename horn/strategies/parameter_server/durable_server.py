@@ -18,15 +18,15 @@ from horn.errors import ProtocolError
 from horn.strategies.parameter_server.pieces import Bundle, bundles
 from horn.strategies.parameter_server.server import Server, _Kept
 from horn.wire.frames import (
-    Applied,
-    Ask,
-    Gradients,
-    Joined,
-    Left,
+    EndOfEpoch,
+    JoinServers,
+    LeaveServers,
     Meta,
-    Parameters,
-    Wanted,
-    Welcomed,
+    ParameterData,
+    PullParameters,
+    PushAcknowledged,
+    PushGradients,
+    ServersReady,
 )
 
 FORMAT = 1  # of ``state``
@@ -58,8 +58,8 @@ class LastingServer:
         # pushed.
         self._fresh: set[int] = set()
         self._begun: set[int] = set()
-        self._asked: dict[int, Wanted] = {}  # by group: its pull that waits
-        self._pulled: dict[int, Wanted] = {}  # by group: its last pull that was answered
+        self._asked: dict[int, PullParameters] = {}  # by group: its pull that waits
+        self._pulled: dict[int, PullParameters] = {}  # by group: its last pull that was answered
         self._given: dict[int, dict[int, Array]] = {}  # by group: shared pieces, as it got them
         self._bundles: dict[int, Bundle] = {}
         self._list_bundles()
@@ -100,27 +100,27 @@ class LastingServer:
         if self.is_stale(group, epoch):
             self.n_stale += 1
             return []
-        if isinstance(meta, Joined):
+        if isinstance(meta, JoinServers):
             return self._join(group, task, epoch)
         if epoch != self._lives.get(group):
             what = f"{type(meta).__name__} of epoch {epoch}, in which it has not joined"
             raise s._wrong(group, task, what)
         match meta:
-            case Gradients():
+            case PushGradients():
                 return self._push(src, meta, block)
-            case Parameters():
+            case ParameterData():
                 return self._begin(src, meta, block)
-            case Wanted():
+            case PullParameters():
                 return self._want(src, meta)
-            case Left(is_thanks=True):
+            case LeaveServers(is_thanks=True):
                 if task in s._final:
                     return [(src, meta, None)]
                 return [(src, meta, None), *self._do(src, meta)]
-            case Left():
+            case LeaveServers():
                 if task in s._leavers.get(group, ()):
                     return [(src, meta, None)]
                 return self._do(src, meta)
-            case Ask():
+            case EndOfEpoch():
                 return self._do(src, meta)
         raise s._wrong(group, task, f"{type(meta).__name__} is nothing for a server")
 
@@ -134,7 +134,7 @@ class LastingServer:
         found: list[Answer] = []
         given: dict[int, dict[int, Array]] = {}
         for rank, answer, values in answers:
-            if not isinstance(answer, Parameters):
+            if not isinstance(answer, ParameterData):
                 found.append((rank, answer, None))
                 continue
             group = rank // self.server.topology.n_tasks
@@ -183,7 +183,7 @@ class LastingServer:
 
     def _welcome(self, rank: int) -> Answer:
         clock, is_new = self._clocks[rank // self.server.topology.n_tasks]
-        return rank, Welcomed(clock=clock, is_new=is_new), None
+        return rank, ServersReady(clock=clock, is_new=is_new), None
 
     def _where(self, group: int) -> tuple[int | None, bool]:
         """The clock at which a group goes on, or a new one may begin."""
@@ -202,7 +202,9 @@ class LastingServer:
 
     # what they say
 
-    def _block(self, src: int, meta: Gradients | Parameters, block: Array | None) -> list[Array]:
+    def _block(
+        self, src: int, meta: PushGradients | ParameterData, block: Array | None
+    ) -> list[Array]:
         s = self.server
         bundle = self._bundles.get(meta.part)
         group, task = divmod(src, s.topology.n_tasks)
@@ -216,7 +218,7 @@ class LastingServer:
             raise s._wrong(group, task, f"bundle {meta.part}: got {got}, {expected}")
         return bundle.cut(block)
 
-    def _push(self, src: int, meta: Gradients, block: Array | None) -> list[Answer]:
+    def _push(self, src: int, meta: PushGradients, block: Array | None) -> list[Answer]:
         s, group = self.server, src // self.server.topology.n_tasks
         new = []
         for index, array in zip(meta.pieces, self._block(src, meta, block), strict=True):
@@ -225,10 +227,10 @@ class LastingServer:
                 self.n_repeated += 1
             else:
                 new.append((index, array))
-        answers: list[Answer] = [(src, Applied(part=meta.part, clock=meta.clock), None)]
+        answers: list[Answer] = [(src, PushAcknowledged(part=meta.part, clock=meta.clock), None)]
         if new:
             self._begun |= {group} if group >= self.n_first else set()
-            said = Gradients(
+            said = PushGradients(
                 pieces=tuple(index for index, _ in new),
                 clock=meta.clock,
                 samples=meta.samples,
@@ -237,17 +239,17 @@ class LastingServer:
             answers += self._do(src, said, [array for _, array in new])
         return answers
 
-    def _begin(self, src: int, meta: Parameters, block: Array | None) -> list[Answer]:
+    def _begin(self, src: int, meta: ParameterData, block: Array | None) -> list[Answer]:
         s = self.server
         arrays = self._block(src, meta, block)
         new = [(i, a) for i, a in zip(meta.pieces, arrays, strict=True) if i not in s.kept]
-        answers: list[Answer] = [(src, Applied(part=meta.part), None)]
+        answers: list[Answer] = [(src, PushAcknowledged(part=meta.part), None)]
         if new:
-            said = Parameters(pieces=tuple(index for index, _ in new), part=meta.part)
+            said = ParameterData(pieces=tuple(index for index, _ in new), part=meta.part)
             answers += self._do(src, said, [array for _, array in new])
         return answers
 
-    def _want(self, src: int, meta: Wanted) -> list[Answer]:
+    def _want(self, src: int, meta: PullParameters) -> list[Answer]:
         s = self.server
         group = src // s.topology.n_tasks
         asked, pulled = self._asked.get(group), self._pulled.get(group)
@@ -263,7 +265,7 @@ class LastingServer:
         s._pulls[group] = meta  # each of its tasks says so: the first may find the server gone
         return self._answers(s._answers())
 
-    def _again(self, src: int, meta: Wanted) -> list[Answer]:
+    def _again(self, src: int, meta: PullParameters) -> list[Answer]:
         """To one task the answer that it may not have got, of shared pieces the same version."""
         s, found = self.server, list[Answer]()
         given = self._given.get(src // s.topology.n_tasks, {})
@@ -271,7 +273,7 @@ class LastingServer:
             if bundle.rank == src and not bundle.is_push:
                 indices = tuple(piece.index for piece in bundle.pieces)
                 values = [given.get(k, s.kept[k].w) for k in indices]
-                answer = Parameters(
+                answer = ParameterData(
                     pieces=indices, clock=meta.clock, part=bundle.part, turn=meta.turn
                 )
                 found.append((src, answer, np.concatenate(values)))
@@ -376,9 +378,9 @@ class LastingServer:
         self.n_changes, self.n_repeated = facts["n_changes"], facts["n_repeated"]
 
 
-def _wanted(found: Mapping[int, Wanted]) -> list[list[Any]]:
+def _wanted(found: Mapping[int, PullParameters]) -> list[list[Any]]:
     return [[group, w.clock, w.final, w.turn] for group, w in found.items()]
 
 
-def _read_wanted(said: Sequence[Sequence[Any]]) -> dict[int, Wanted]:
-    return {group: Wanted(clock=c, final=final, turn=n) for group, c, final, n in said}
+def _read_wanted(said: Sequence[Sequence[Any]]) -> dict[int, PullParameters]:
+    return {group: PullParameters(clock=c, final=final, turn=n) for group, c, final, n in said}

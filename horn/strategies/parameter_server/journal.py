@@ -36,8 +36,8 @@ from horn.wire.frames import (
     Array,
     BadFrame,
     Buffer,
-    Message,
     Note,
+    WireMessage,
     decode,
     encode,
 )
@@ -55,7 +55,7 @@ STATE, ARRAY, END = "state", "array", "end"  # topics of the notes in a state
 logger = logging.getLogger(__name__)
 
 
-def record(message: Message) -> list[Buffer]:
+def record(message: WireMessage) -> list[Buffer]:
     """A message as it is written; its ``seq`` is the record's number."""
     parts = encode(message)
     sizes = struct.pack(f"<{len(parts)}Q", *map(len, parts))
@@ -63,7 +63,7 @@ def record(message: Message) -> list[Buffer]:
     return [fixed + zlib.crc32(fixed).to_bytes(4, "little") + sizes, *parts]
 
 
-def records(data: Buffer, where: str, first: int, *, may_be_torn: bool) -> Iterator[Message]:
+def records(data: Buffer, where: str, first: int, *, may_be_torn: bool) -> Iterator[WireMessage]:
     """All messages of a file, numbered from ``first``. Returns the offset at which it is torn.
 
     Raises
@@ -174,7 +174,7 @@ class Journal:
 
     # coming back
 
-    def recover(self) -> tuple[State | None, Iterator[Message]]:
+    def recover(self) -> tuple[State | None, Iterator[WireMessage]]:
         """The newest whole state, and the messages since; they must be gone through to the end."""
         for path in self.folder.glob("*.new"):
             path.unlink()  # whoever wrote it died
@@ -186,7 +186,7 @@ class Journal:
             self._state_bytes = path.stat().st_size
         return state, self._since(number)
 
-    def _since(self, number: int) -> Iterator[Message]:
+    def _since(self, number: int) -> Iterator[WireMessage]:
         journals = {n: path for n, path in self._files("journal").items() if n >= number}
         for n in range(number, max(journals, default=number)):
             if n not in journals:
@@ -226,7 +226,7 @@ class Journal:
         except OSError as error:
             raise JournalError(str(path), 0, f"cannot be opened: {error.strerror}") from error
 
-    def append(self, message: Message, work_s: float = 0.0) -> None:
+    def append(self, message: WireMessage, work_s: float = 0.0) -> None:
         """Written when this returns: a process that is killed then has it. work_s : what it took to
         do what the message says.
         """
@@ -281,8 +281,8 @@ class Journal:
             self._fd = -1
 
 
-def _numbered(message: Message, number: int) -> Message:
-    return Message(message.meta, message.arrays, message.src, message.epoch, number)
+def _numbered(message: WireMessage, number: int) -> WireMessage:
+    return WireMessage(message.meta, message.arrays, message.src, message.epoch, number)
 
 
 def _mapped(path: Path) -> Buffer:
@@ -304,13 +304,13 @@ def _write(fd: int, parts: Sequence[Buffer]) -> int:
     return total
 
 
-def _state(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Iterator[Message]:
+def _state(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Iterator[WireMessage]:
     number = 0
 
-    def note(topic: str, fields: dict[str, Any], *bodies: Array) -> Message:
+    def note(topic: str, fields: dict[str, Any], *bodies: Array) -> WireMessage:
         nonlocal number
         number += 1
-        return Message(Note(topic=topic, fields=fields), bodies, seq=number)
+        return WireMessage(Note(topic=topic, fields=fields), bodies, seq=number)
 
     packed = np.frombuffer(json.dumps(facts, sort_keys=True).encode(), np.uint8)
     for start in range(0, len(packed), CHUNK_BYTES):
@@ -323,7 +323,7 @@ def _state(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Iterator[Me
     yield note(END, {"n": number})
 
 
-def _read_state(found: Iterator[Message], path: Path) -> State:
+def _read_state(found: Iterator[WireMessage], path: Path) -> State:
     """Raises StopIteration if there is no end."""
     packed, arrays, facts = b"", dict[str, Array](), None
     filled: dict[str, int] = {}

@@ -13,21 +13,21 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from horn.transport import Place
+from horn.transport import Identity
 from horn.transport._zeromq import LIMITS, YIELD_S, keypair
 from horn.wire.frames import (
     BODY_SUM,
     Array,
     Buffer,
     Expected,
-    Message,
     Meta,
     OutOfSequence,
     Refusal,
+    WireMessage,
     decode,
     encode,
 )
-from horn.wire.zap import ZAP_DOMAIN, Gate, Zap
+from horn.wire.zap import ZAP_DOMAIN, AllowedKeys, ZapHandler
 
 LINGER_S = 2.0
 # Below 64 KiB a copy costs less than a message that has to say when it is free.
@@ -53,10 +53,10 @@ class End:
             self.n_out += 1
             arrays = () if block is None else (block,)
             flags = BODY_SUM if needs_sum else 0
-            self.stuck = encode(Message(meta, arrays, src, epoch, self.n_out, flags=flags))
+            self.stuck = encode(WireMessage(meta, arrays, src, epoch, self.n_out, flags=flags))
         return self.stuck
 
-    def take(self, parts: Sequence[Buffer]) -> Message:
+    def take(self, parts: Sequence[Buffer]) -> WireMessage:
         """What came. Raises BadFrame for what is damaged, lost or doubled."""
         message = decode(parts, self.expected)
         if isinstance(message.meta, Refusal):  # of no link, so it has no number
@@ -72,12 +72,12 @@ class End:
 class Context:
     """A ZeroMQ context with the options that matter, and keys where there is a secret."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Identity) -> None:
         self.place = place
         self.needs_sum = place.key is None
         self.pair = keypair(place.key, place.job) if place.key is not None else None
         self.zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.zap: Zap | None = None
+        self.zap: ZapHandler | None = None
 
     def socket(self, kind: int) -> zmq.Socket[bytes]:
         made = self.zmq.socket(kind)
@@ -89,9 +89,9 @@ class Context:
         """Let in who has the key, if there is one."""
         if self.pair is None:
             return
-        gate = Gate(where=f"task {self.place.task} of {self.place.job}")
+        gate = AllowedKeys(where=f"task {self.place.task} of {self.place.job}")
         gate.admit(self.pair[0], "task")  # of this job, and nobody else
-        self.zap = Zap(self.zmq, gate)
+        self.zap = ZapHandler(self.zmq, gate)
         router.set(zmq.CURVE_SERVER, 1)
         router.set(zmq.CURVE_SECRETKEY, self.pair[1])
         router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)

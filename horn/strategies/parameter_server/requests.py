@@ -10,16 +10,16 @@ from horn.errors import ProtocolError
 from horn.strategies import Array, Pull, Push, Topology
 from horn.strategies.parameter_server.pieces import Bundle
 from horn.wire.frames import (
-    Applied,
-    Ask,
-    Gradients,
-    Joined,
-    Left,
+    EndOfEpoch,
+    JoinServers,
+    LeaveServers,
     Meta,
-    Parameters,
+    ParameterData,
+    PullParameters,
+    PushAcknowledged,
+    PushGradients,
+    ServersReady,
     Verdict,
-    Wanted,
-    Welcomed,
 )
 
 # Of a bundle so many pushes may be unacknowledged: one is on its way while the next is computed.
@@ -44,7 +44,7 @@ class Asking:
         self.pulls = {bundle.part: bundle for bundle in mine if not bundle.is_push}
         self.servers = range(topology.n_servers)
         self.awaited: set[int] = set()
-        self.welcomes: dict[int, Welcomed] = {}
+        self.welcomes: dict[int, ServersReady] = {}
         self.verdicts: dict[int, bool] = {}
         self._pending: dict[int, dict[_Key, Said]] = {server: {} for server in self.servers}
         self._n_pulls, self._pull = 0, Pull(0)
@@ -74,16 +74,16 @@ class Asking:
 
     def join(self) -> Iterator[tuple[int, Meta]]:
         for server in self.servers:
-            yield server, self._say(server, ("join",), Joined())[0]
+            yield server, self._say(server, ("join",), JoinServers())[0]
 
     def begin(self, bundle: Bundle, block: Array) -> Said:
         """What training begins with; the block is kept, and must not change."""
-        meta = Parameters(pieces=tuple(p.index for p in bundle.pieces), part=bundle.part)
+        meta = ParameterData(pieces=tuple(p.index for p in bundle.pieces), part=bundle.part)
         return self._say(bundle.server, ("begin", bundle.part), meta, block)
 
     def push(self, bundle: Bundle, push: Push, block: Array) -> Said:
         """As for ``begin``."""
-        meta = Gradients(
+        meta = PushGradients(
             pieces=tuple(p.index for p in bundle.pieces),
             clock=push.clock,
             samples=push.samples,
@@ -95,16 +95,19 @@ class Asking:
         """Every task asks who has something for it; the server answers all of the group at once."""
         self._n_pulls += 1
         self._pull, self.awaited = pull, set(self.pulls)
-        meta = Wanted(clock=pull.clock, final=pull.final, turn=self._n_pulls)
+        meta = PullParameters(clock=pull.clock, final=pull.final, turn=self._n_pulls)
         for server in sorted({bundle.server for bundle in self.pulls.values()}):
             yield server, self._say(server, ("want",), meta)[0]
 
     def leave(self, is_thanks: bool = False) -> Iterator[tuple[int, Meta]]:
         for server in self.servers:
-            yield server, self._say(server, ("left", is_thanks), Left(is_thanks=is_thanks))[0]
+            yield (
+                server,
+                self._say(server, ("left", is_thanks), LeaveServers(is_thanks=is_thanks))[0],
+            )
 
     def ask(self, epoch: int, stop: bool) -> tuple[int, Meta]:
-        return 0, self._say(0, ("ask", epoch), Ask(epoch=epoch, stop=stop))[0]
+        return 0, self._say(0, ("ask", epoch), EndOfEpoch(epoch=epoch, stop=stop))[0]
 
     def heard(self, server: int, meta: Meta, block: Array | None) -> Bundle | None:
         """A server's message; of parameters that were asked for, the bundle whose block it is.
@@ -115,25 +118,25 @@ class Asking:
         """
         pending = self._pending[server]
         match meta:
-            case Applied(part=part, clock=None):
+            case PushAcknowledged(part=part, clock=None):
                 pending.pop(("begin", part), None)
-            case Applied(part=part, clock=clock):
+            case PushAcknowledged(part=part, clock=clock):
                 pending.pop(("push", part, clock), None)
-            case Welcomed():
+            case ServersReady():
                 if pending.pop(("join",), None) is not None:
                     self.welcomes[server] = meta
-            case Left(is_thanks=is_thanks):
+            case LeaveServers(is_thanks=is_thanks):
                 pending.pop(("left", is_thanks), None)
             case Verdict(epoch=epoch, stop=stop):
                 if pending.pop(("ask", epoch), None) is not None:
                     self.verdicts[epoch] = stop
-            case Parameters(part=part):
+            case ParameterData(part=part):
                 return self._take(server, meta, block)
             case _:
                 raise self._wrong(server, f"{type(meta).__name__} is nothing for a task")
         return None
 
-    def _take(self, server: int, meta: Parameters, block: Array | None) -> Bundle | None:
+    def _take(self, server: int, meta: ParameterData, block: Array | None) -> Bundle | None:
         bundle = self.pulls.get(meta.part)
         if bundle is None or bundle.server != server:
             raise self._wrong(server, f"bundle {meta.part} is not for it")

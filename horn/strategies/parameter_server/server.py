@@ -19,7 +19,15 @@ from horn.optimizers import Optimizer
 from horn.strategies.parameter_server.pieces import Piece, bundles
 from horn.strategies.parameter_server.updates import Update
 from horn.topology import Topology
-from horn.wire.frames import Ask, Gradients, Left, Meta, Parameters, Verdict, Wanted
+from horn.wire.frames import (
+    EndOfEpoch,
+    LeaveServers,
+    Meta,
+    ParameterData,
+    PullParameters,
+    PushGradients,
+    Verdict,
+)
 
 Answer = tuple[int, Meta, tuple[Array, ...]]
 
@@ -81,7 +89,7 @@ class Server:
         self.staleness: Counter[int] = Counter()
         self.n_pushes = 0
         self.left: set[int] = set()  # groups that push no more
-        self._pulls: dict[int, Wanted] = {}  # by group: what waits
+        self._pulls: dict[int, PullParameters] = {}  # by group: what waits
         self._leavers: dict[int, set[int]] = {}  # by group: its tasks that have said so
         self._final: set[int] = set()  # tasks of group 0 that have the end
         self._verdicts: dict[tuple[int, int], bool] = {}  # group, epoch -> stop
@@ -128,21 +136,21 @@ class Server:
             )
         group, task = divmod(src, self.topology.n_tasks)
         match meta:
-            case Parameters(pieces=pieces):
+            case ParameterData(pieces=pieces):
                 self._begin(group, task, pieces, arrays)
-            case Gradients():
+            case PushGradients():
                 self._push(group, task, meta, arrays)
-            case Wanted():
+            case PullParameters():
                 self._want(group, task, meta)
-            case Left(is_thanks=True):
+            case LeaveServers(is_thanks=True):
                 if task not in self._leavers.get(0, ()) or group:
                     raise self._wrong(group, task, "thanks for an end that it has not got")
                 self._final.add(task)
-            case Left():
+            case LeaveServers():
                 self._leave(group, task)
                 # Who closes its connection before it hears this might take its last words with it.
-                return [(src, Left(), ()), *self._answers()]
-            case Ask(epoch=epoch, stop=stop):
+                return [(src, LeaveServers(), ()), *self._answers()]
+            case EndOfEpoch(epoch=epoch, stop=stop):
                 return [(src, Verdict(epoch=epoch, stop=self._verdict(group, epoch, stop)), ())]
             case _:
                 raise self._wrong(group, task, f"{type(meta).__name__} is nothing for a server")
@@ -201,7 +209,7 @@ class Server:
 
     # pushes
 
-    def _push(self, group: int, task: int, meta: Gradients, arrays: Sequence[Array]) -> None:
+    def _push(self, group: int, task: int, meta: PushGradients, arrays: Sequence[Array]) -> None:
         self.n_pushes += 1
         if task in self._leavers.get(group, ()):
             raise self._wrong(group, task, f"pushes pieces {meta.pieces} after it left")
@@ -265,7 +273,7 @@ class Server:
 
     # pulls
 
-    def _want(self, group: int, task: int, wanted: Wanted) -> None:
+    def _want(self, group: int, task: int, wanted: PullParameters) -> None:
         pushed = max((kept.n_pushes[group] for kept in self.kept.values()), default=0)
         if task or group in self._pulls:
             what = "task 0 pulls for its group" if task else "its last pull waits still"
@@ -289,11 +297,11 @@ class Server:
             for bundle in self._answered:
                 if bundle.rank // self.topology.n_tasks == group:
                     indices = tuple(piece.index for piece in bundle.pieces)
-                    meta = Parameters(pieces=indices, clock=wanted.clock, part=bundle.part)
+                    meta = ParameterData(pieces=indices, clock=wanted.clock, part=bundle.part)
                     found.append((bundle.rank, meta, tuple(self.kept[k].w for k in indices)))
         return found
 
-    def _owing(self, group: int, wanted: Wanted) -> set[int]:
+    def _owing(self, group: int, wanted: PullParameters) -> set[int]:
         """The ranks of the tasks that must push or leave before a pull is answered."""
         t = self.topology
         if len(self.kept) < len(self.mine):  # nobody has said yet what they are

@@ -20,7 +20,7 @@ from horn.strategies.parameter_server.link import (
     received,
     spin,
 )
-from horn.transport import Counters, Place
+from horn.transport import Identity, TransportCounters
 from horn.wire import frames
 from horn.wire.admission import Admission, of_a_job
 from horn.wire.frames import (
@@ -30,12 +30,12 @@ from horn.wire.frames import (
     Buffer,
     Bye,
     Expected,
+    HandshakeRefused,
     Hello,
-    Message,
     Meta,
     Refusal,
-    Refused,
     Welcome,
+    WireMessage,
     decode,
     encode,
 )
@@ -54,8 +54,8 @@ class Hub:
     life's. is_stale : whether a rank's epoch is over. n_stale : frames refused for that.
     """
 
-    def __init__(self, url: str, place: Place, is_stale: Callable[[int, int], bool]) -> None:
-        self.place, self.is_stale, self.counters = place, is_stale, Counters()
+    def __init__(self, url: str, place: Identity, is_stale: Callable[[int, int], bool]) -> None:
+        self.place, self.is_stale, self.counters = place, is_stale, TransportCounters()
         self.n_stale = 0
         self._ends: dict[bytes, tuple[int, End]] = {}  # by incarnation: rank, link
         self._of: dict[int, bytes] = {}  # by rank
@@ -94,7 +94,7 @@ class Hub:
             self._ends[incarnation][1].queue.append((meta, block))
             self._flush(incarnation)
 
-    def receive(self, timeout_s: float) -> Message | None:
+    def receive(self, timeout_s: float) -> WireMessage | None:
         """The next message of a link, None if there is none in time; ``src`` is the rank."""
         ends = time.monotonic() + timeout_s
         while True:
@@ -138,7 +138,7 @@ class Hub:
             self._forget(incarnation, f"its connection is gone ({error})")
         return True
 
-    def _take(self, sender: bytes, parts: Sequence[Buffer]) -> Message | None:
+    def _take(self, sender: bytes, parts: Sequence[Buffer]) -> WireMessage | None:
         found = self._ends.get(sender)
         if found is None:
             self._meet(sender, parts)
@@ -155,7 +155,9 @@ class Hub:
                 raise BadFrame(f"frame of {end.name}", "a second hello", "one")
         except BadFrame as error:
             self._forget(sender, str(error))
-            self._refuse(sender, Refused(LINK, str(error)[:4000], "frames in order, undamaged"))
+            self._refuse(
+                sender, HandshakeRefused(LINK, str(error)[:4000], "frames in order, undamaged")
+            )
             self.counters.n_dropped += 1
             return None
         self.counters.n_received += 1
@@ -180,13 +182,15 @@ class Hub:
         over = self._over.get(sender)
         if over is not None and self.is_stale(*over):
             self.n_stale += 1
-            self._refuse(sender, Refused(EPOCH, over[1], "a later one: another has this place"))
+            self._refuse(
+                sender, HandshakeRefused(EPOCH, over[1], "a later one: another has this place")
+            )
             return
         try:
             message = decode(parts, Expected(needs_sum=self._context.needs_sum))
             hello = message.meta
             if not isinstance(hello, Hello) or message.seq != 1:
-                raise Refused(LINK, type(hello).__name__, "a hello")
+                raise HandshakeRefused(LINK, type(hello).__name__, "a hello")
             self._check(sender, message, hello)
         except BadFrame as error:
             self.counters.n_dropped += 1
@@ -194,8 +198,8 @@ class Hub:
             while len(self._strikes) > OLD_LINKS:
                 self._strikes.pop(next(iter(self._strikes)))
             if strikes <= STRIKES:
-                self._refuse(sender, error if isinstance(error, Refused) else
-                             Refused(LINK, str(error)[:4000], "a hello"))  # fmt: skip
+                self._refuse(sender, error if isinstance(error, HandshakeRefused) else
+                             HandshakeRefused(LINK, str(error)[:4000], "a hello"))  # fmt: skip
             return
         rank = message.src
         if rank in self._of:
@@ -208,7 +212,7 @@ class Hub:
         end.queue.append((Welcome(minor=min(frames.MINOR, hello.max_minor)), None))
         self._flush(sender)
 
-    def _check(self, sender: bytes, message: Message, hello: Hello) -> None:
+    def _check(self, sender: bytes, message: WireMessage, hello: Hello) -> None:
         place = self.place
         for what, got, wanted in (
             ("job", hello.job, place.job),
@@ -219,17 +223,17 @@ class Hub:
             ("dtypes", set(frames.DTYPES) - set(hello.dtypes), set()),
         ):
             if got != wanted:
-                raise Refused(what, got, wanted)
+                raise HandshakeRefused(what, got, wanted)
         if hello.min_minor > frames.MINOR:
-            raise Refused("minor version", hello.min_minor, frames.MINOR)
+            raise HandshakeRefused("minor version", hello.min_minor, frames.MINOR)
         if self.is_stale(message.src, message.epoch):
             self.n_stale += 1
-            raise Refused(EPOCH, message.epoch, "a later one: another has this place")
+            raise HandshakeRefused(EPOCH, message.epoch, "a later one: another has this place")
 
-    def _refuse(self, sender: bytes, error: Refused) -> None:
+    def _refuse(self, sender: bytes, error: HandshakeRefused) -> None:
         refusal = Refusal(where=error.where[:256], got=error.got, expected=error.expected)
         flags = BODY_SUM if self._context.needs_sum else 0
-        message = Message(refusal, (), self.place.task, self.place.epoch, flags=flags)
+        message = WireMessage(refusal, (), self.place.task, self.place.epoch, flags=flags)
         try:
             self._router.send_multipart([sender, *encode(message)], zmq.DONTWAIT)
         except zmq.ZMQError:

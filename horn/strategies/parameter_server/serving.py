@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.patience import Patience
-from horn.runtime.group import Spent
+from horn.runtime.group import TaskTimes
 from horn.strategies.parameter_server.pieces import Bundle, bundles, channels
 from horn.strategies.parameter_server.server import Server
 from horn.transport import Transport
-from horn.wire.frames import WAITS, Array, Gradients, Note, Parameters
+from horn.wire.frames import WAITS, Array, Note, ParameterData, PushGradients
 
 LOOK_S = 1.0  # how often a server that hears nothing looks at the clock
 
 
 def serve(
     server: Server, transport: Transport, idle_s: float, agree_timeout_s: float | None = None
-) -> Spent:
+) -> TaskTimes:
     """Run a server until it is done; where its time went.
 
     agree_timeout_s : for all ranks to agree on the channels, before which others compile.
@@ -28,7 +28,7 @@ def serve(
     ------
     BarrierTimeout : nobody has said anything for ``idle_s``.
     """
-    spent = Spent()
+    spent = TaskTimes()
     boxes = _Boxes(server, transport, idle_s)
     transport.plan(
         channels(boxes.all, server.topology, server.dtype.str), agree_timeout_s or idle_s
@@ -52,14 +52,14 @@ def serve(
         patience.renew()
         meta = message.meta
         arrays: list[Array] = []
-        if isinstance(meta, (Gradients, Parameters)):
+        if isinstance(meta, (PushGradients, ParameterData)):
             arrays = boxes.take(message.src, meta)
             spent.received_bytes += sum(array.nbytes for array in arrays)
         answers = server.on(message.src, meta, arrays)
         between = time.monotonic()
         spent.compute_s += between - now
         for rank, answer, values in answers:
-            if isinstance(answer, Parameters):
+            if isinstance(answer, ParameterData):
                 boxes.put(answer, values)
                 spent.sent_bytes += sum(array.nbytes for array in values)
             transport.send(rank, answer, (), idle_s, wait=False)
@@ -82,7 +82,7 @@ class _Boxes:
         self.n_used[bundle.part] += 1
         return self.n_used[bundle.part]
 
-    def take(self, src: int, meta: Gradients | Parameters) -> list[Array]:
+    def take(self, src: int, meta: PushGradients | ParameterData) -> list[Array]:
         """What was posted before this message, a view per piece."""
         bundle = self.pushes.get(meta.part)
         if bundle is None or bundle.rank != src:
@@ -92,7 +92,7 @@ class _Boxes:
         self.transport.collect(use, (bundle.part,), self.timeout_s)
         return bundle.cut(self.transport.inbox(bundle.part))
 
-    def put(self, meta: Parameters, values: Sequence[Array]) -> None:
+    def put(self, meta: ParameterData, values: Sequence[Array]) -> None:
         """Post an answer."""
         bundle = self.pulls[meta.part]
         block = self.transport.outbox(bundle.part, self.timeout_s)

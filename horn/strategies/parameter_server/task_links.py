@@ -30,7 +30,7 @@ from horn.strategies.parameter_server.link import (
     received,
     spin,
 )
-from horn.transport import Counters, Place
+from horn.transport import Identity, TransportCounters
 from horn.wire import frames
 from horn.wire.connection import EVENTS, event_of
 from horn.wire.frames import (
@@ -39,14 +39,14 @@ from horn.wire.frames import (
     Buffer,
     Bye,
     Expected,
+    HandshakeRefused,
     Hello,
-    Message,
     Meta,
     Refusal,
-    Refused,
     Welcome,
+    WireMessage,
 )
-from horn.wire.probe import Answer, Knock
+from horn.wire.probe import Probe, ProbeResult
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class _Link:
     is_welcome: bool = False
     tried: float = 0.0
     why: str = NOT_YET
-    knock: Knock | None = None  # after the connection broke, until there is an answer
+    knock: Probe | None = None  # after the connection broke, until there is an answer
 
 
 class Links:
@@ -87,18 +87,18 @@ class Links:
 
     Raises
     ------
-    Fenced : another has this task's place. Refused : a server has another job or version.
+    Fenced : another has this task's place. HandshakeRefused : a server has another job or version.
     """
 
     def __init__(
         self,
-        place: Place,
+        place: Identity,
         n_servers: int,
         find: Callable[[int], Found | None],
         again: Callable[[int], Iterable[tuple[Meta, Array | None]]],
     ) -> None:
         self.place, self.find, self.again = place, find, again
-        self.counters = Counters()
+        self.counters = TransportCounters()
         self.n_links = 0  # that were made
         self._links = [_Link() for _ in range(n_servers)]
         self._context = Context(place)
@@ -122,7 +122,7 @@ class Links:
             link.end.queue.append((meta, block))
             self._flush(link)
 
-    def receive(self, timeout_s: float) -> tuple[int, Message] | None:
+    def receive(self, timeout_s: float) -> tuple[int, WireMessage] | None:
         """The next message and its server, None if there is none in time."""
         ends = time.monotonic() + timeout_s
         while True:
@@ -156,7 +156,7 @@ class Links:
             found = self.find(server)
             if found != link.found:
                 self._answered(link)
-            elif link.knock is not None and link.knock.look(now) is not Answer.NONE:
+            elif link.knock is not None and link.knock.look(now) is not ProbeResult.NONE:
                 self._answered(link)  # its process runs, or has gone: it will be seen which
             if found is not None and found != link.found:
                 self._cut(link, NOT_YET)
@@ -177,7 +177,7 @@ class Links:
                 link.is_shaken = True
             elif event == zmq.EVENT_DISCONNECTED and link.is_shaken:
                 if link.is_welcome and link.found is not None:
-                    link.knock = Knock(link.found.endpoint, time.monotonic())
+                    link.knock = Probe(link.found.endpoint, time.monotonic())
                 self._cut(link, "its connection broke: killed, crashed or cut off")
             else:
                 self._cut(link, "the handshake failed: it has another key, or has gone")
@@ -241,7 +241,7 @@ class Links:
             end.stuck = None
         return True
 
-    def _take(self, server: int, link: _Link, parts: Sequence[Buffer]) -> Message | None:
+    def _take(self, server: int, link: _Link, parts: Sequence[Buffer]) -> WireMessage | None:
         assert link.end is not None
         try:
             message = link.end.take(parts)
@@ -271,7 +271,7 @@ class Links:
             )
         if refusal.where != LINK:
             where = f"refused by server {server}: {refusal.where}"
-            raise Refused(where, refusal.got, refusal.expected)
+            raise HandshakeRefused(where, refusal.got, refusal.expected)
         logger.warning("link refused task=%d server=%d %s", self.place.task, server, refusal.got)
         self._cut(link, refusal.got)
 

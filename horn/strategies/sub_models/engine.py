@@ -20,7 +20,7 @@ from horn.data import Dataset
 from horn.errors import JobError, ModelError
 from horn.job import Job
 from horn.network import Layer, Link, Network
-from horn.runtime.task import Collect, Compute, Post, Script
+from horn.runtime.task import CollectInstruction, ComputeInstruction, PostInstruction, Script
 from horn.strategies._seat import Seat
 from horn.strategies.sub_models.masked import Masked, can_mask, is_faster
 from horn.strategies.sub_models.merging import Parent
@@ -187,8 +187,16 @@ class SubModels:
         learned = tuple(c.part for c in channels if c.part % 3 < 2)
         measured = tuple(c.part for c in channels if c.part % 3 == 2)
         self.scripts = (
-            (Compute(0, "sub-models"), Post(0, learned, "gradients"), Collect(0, learned, "merge")),
-            (Compute(0, "inference"), Post(0, measured, "losses"), Collect(0, measured, "losses")),
+            (
+                ComputeInstruction(0, "sub-models"),
+                PostInstruction(0, learned, "gradients"),
+                CollectInstruction(0, learned, "merge"),
+            ),
+            (
+                ComputeInstruction(0, "inference"),
+                PostInstruction(0, measured, "losses"),
+                CollectInstruction(0, measured, "losses"),
+            ),
         )
         self.work = (_Batch(self), _Measuring(self))
 
