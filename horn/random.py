@@ -21,6 +21,9 @@ Key = tuple[int, int]
 #: The sample number of draws that all samples share: ``per="batch"`` and ``per="run"``.
 SHARED = 2**64 - 1
 
+#: The iteration number of what is drawn once: ``per="run"`` and draws of synapses.
+ONCE = 2**32 - 1
+
 _MASK = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)

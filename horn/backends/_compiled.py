@@ -358,13 +358,10 @@ def _before(layer: Layer, position: int) -> Array:
 
 def _fans(kind: str, layer: Layer, network: Network) -> Array:
     """How many messages each neuron has, forward ("fan_in") or backward ("fan_out")."""
-    count = np.zeros(layer.size)
     if kind == "fan_in":
-        count += float(layer.bias is not None)
-        for link in layer.links:
-            count += link.source.size if link.edges is None else np.diff(link.edges.indptr)
-        return count
+        return _before(layer, len(layer.links)) + float(layer.bias is not None)
     assert kind == "fan_out"
+    count = np.zeros(layer.size)
     for other in network.layers:
         for link in other.links:
             if link.source is layer:

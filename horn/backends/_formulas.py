@@ -6,25 +6,13 @@ says with views. What has no axes is computed once before a run, not once per nu
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from horn import math
 from horn._kernels.engine import Scalar, Tape, View
+from horn.backends._passes import NAMES
 from horn.language import ir
 from horn.language.ir import Node, Op
-
-_OPS: dict[Op, str] = {
-    op: {"maximum": "max", "minimum": "min", "stop_gradient": "copy"}.get(op.value, op.value)
-    for op in ir.ELEMENTWISE
-}
-_PYTHON: dict[Op, Callable[..., Any]] = {
-    Op.ADD: operator.add, Op.SUB: operator.sub, Op.MUL: operator.mul, Op.DIV: operator.truediv,
-    Op.NEG: operator.neg, Op.LT: operator.lt, Op.LE: operator.le, Op.GT: operator.gt,
-    Op.GE: operator.ge, Op.EQ: operator.eq, Op.NE: operator.ne,
-    Op.SELECT: lambda c, a, b: a if c else b,
-}  # fmt: skip
 
 
 class Formulas:
@@ -65,7 +53,7 @@ class Formulas:
                 for argument in node.args:
                     lower(argument)
                 known[node] = (True, len(ops))
-                ops.append((_OPS[node.op], *(known[a] for a in node.args)))
+                ops.append((NAMES[node.op], *(known[a] for a in node.args)))
 
         for _, root in outputs:
             lower(root)
@@ -105,7 +93,4 @@ def _evaluated(node: Node, scalars: Mapping[str, float]) -> float:
         return float(node.value)
     if node.op is Op.SCALAR:
         return scalars[node.value]
-    args = [_evaluated(a, scalars) for a in node.args]
-    if node.op in _PYTHON:
-        return float(_PYTHON[node.op](*args))
-    return float(math.apply(node.op.value, *args))
+    return ir.compute(node.op, [_evaluated(a, scalars) for a in node.args])

@@ -11,7 +11,7 @@ from typing import Any
 
 from horn._kernels.loops import ordered
 from horn._kernels.walks import Lie, Walk, walk
-from horn.compiler.program import Buffer, Frame, Loop, Output, axis_letter, base, letter_axes
+from horn.compiler.program import Buffer, Frame, Loop, Output, base, letter_axes, letters_of
 from horn.language import ir
 from horn.language.ir import Node, Op
 from horn.network import Network
@@ -27,12 +27,12 @@ Value = tuple[str, int]  # "in" or "op", and its place among these
 class Pass:
     """One loop of the engine: elementwise with all its outputs, or one reduction.
 
-    inputs : nodes (loads, constants, scalars), or the name of an output that is added to. ops : of
-    the engine, each (name, value, ...). results : of each output its value. monoid : the engine's.
+    inputs : nodes (loads, constants, scalars). ops : of the engine, each (name, value, ...).
+    results : of each output its value. monoid : the engine's.
     """
 
     outputs: tuple[Output, ...]
-    inputs: tuple[Node | str, ...]
+    inputs: tuple[Node, ...]
     ops: tuple[tuple[Any, ...], ...]
     results: tuple[Value, ...]
     monoid: str
@@ -45,7 +45,7 @@ class Pass:
     @property
     def n_constants(self) -> int:
         """How many inputs are numbers, not arrays."""
-        return sum(not isinstance(n, str) and n.op is not Op.LOAD for n in self.inputs)
+        return sum(n.op is not Op.LOAD for n in self.inputs)
 
     @property
     def is_sum_of_products(self) -> bool:
@@ -57,8 +57,8 @@ class Pass:
         """The letters that it runs over."""
         found = ""
         for o in self.outputs:
-            letters = letters_of(o.buffer, network, frame, buffers)
-            found = ir.union(found, o.node.axes, o.axis, *letters)
+            letters = letters_of(network, frame, buffers[o.buffer].axes)
+            found = ir.union(found, o.node.axes, o.axis, letters)
         return found
 
     def is_direct(self) -> list[bool]:
@@ -70,20 +70,12 @@ class Pass:
             for kind, place in values:
                 if kind == "in":
                     last[place] = at
-        names = [node if isinstance(node, str) else node.value for node in self.inputs]
         found = []
         for k, (o, (kind, at)) in enumerate(zip(self.outputs, self.results, strict=True)):
             made = at if kind == "op" else len(self.ops)
-            reads = any(n == o.buffer and last[i] > made for i, n in enumerate(names))
+            reads = any(n.value == o.buffer and last[i] > made for i, n in enumerate(self.inputs))
             found.append(not reads and all(x.buffer != o.buffer for x in self.outputs[:k]))
         return found
-
-
-def letters_of(
-    name: str, network: Network, frame: Frame, buffers: Mapping[str, Buffer]
-) -> list[str]:
-    """The letters that the axes of a buffer have in a frame."""
-    return [axis_letter(network, frame, axis) for axis in buffers[name].axes]
 
 
 def passes(s: Loop) -> list[Pass]:
@@ -97,8 +89,8 @@ def passes(s: Loop) -> list[Pass]:
 
 
 def _pass(outputs: list[Output]) -> Pass:
-    axis, monoid = outputs[0].axis, outputs[0].monoid
-    inputs: list[Node | str] = []
+    monoid = outputs[0].monoid
+    inputs: list[Node] = []
     ops: list[tuple[Any, ...]] = []
     known: dict[Node, Value] = {}  # a node is an input or an operation
     results = []
@@ -117,10 +109,6 @@ def _pass(outputs: list[Output]) -> Pass:
         value = known[o.node]
         if monoid == "argmin":
             ops.append(("neg", value))
-            value = ("op", len(ops) - 1)
-        if o.accumulate and not axis:
-            inputs.append(o.buffer)
-            ops.append(("add", ("in", len(inputs) - 1), value))
             value = ("op", len(ops) - 1)
         results.append(value)
     monoid = "argmax" if monoid == "argmin" else monoid
@@ -186,14 +174,9 @@ class Shape:
                 found.reverse()
             return Seen(tuple(found), is_listed)
 
-        arrays = []
-        for given in each.inputs:
-            if isinstance(given, str):
-                arrays.append(seen(given, "".join(letters_of(given, network, frame, buffers))))
-            elif given.op is Op.LOAD:
-                arrays.append(seen(given.value, given.axes))
+        arrays = [seen(given.value, given.axes) for given in each.inputs if given.op is Op.LOAD]
         for o in each.outputs:
-            arrays.append(seen(o.buffer, "".join(letters_of(o.buffer, network, frame, buffers))))
+            arrays.append(seen(o.buffer, letters_of(network, frame, buffers[o.buffer].axes)))
         return cls(each, axes or {"1": ""}, folded, ragged, tuple(arrays))
 
     @property

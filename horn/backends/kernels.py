@@ -25,7 +25,7 @@ from horn.backends._choices import (
     parts_of_wholes,
 )
 from horn.backends._compiled import CompiledEngine, constant
-from horn.backends._passes import Pass, letters_of, passes
+from horn.backends._passes import Pass, passes
 from horn.compiler.program import (
     Buffer,
     Draw,
@@ -43,13 +43,13 @@ from horn.compiler.program import (
     base,
     layer_of,
     letter_axes,
+    letters_of,
     segments,
 )
 from horn.compiler.share import LocalEdges, Share, edge_link
 from horn.data import Dataset
 from horn.language.ir import Op
 
-ONCE = 2**32 - 1  # the iteration number of what is drawn once
 SCALARS = ("learning_rate", "iteration", "updates", "rows", "inv_rows")
 # Bytes of a cache line and of a vector register. NumPy aligns to 16: then every vector access of a
 # weight update straddles two lines, and the fused update takes 20 % longer (docs/notes/0002).
@@ -57,7 +57,7 @@ LINE = 64
 
 
 @dataclass(frozen=True)
-class Edges:
+class EdgeLists:
     """A sparse link's synapses, those of this task, as index lists, seen from the receivers and
     from the sources that it has.
     """
@@ -70,7 +70,7 @@ class Edges:
     back_receivers: Array
 
     @classmethod
-    def of(cls, edges: LocalEdges) -> Edges:
+    def of(cls, edges: LocalEdges) -> EdgeLists:
         sources = np.ascontiguousarray(edges.sources, np.int32)
         counts = np.diff(edges.indptr)
         receivers = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -113,7 +113,7 @@ class Runner:
         self.own = self._places("b@own")  # the rows of "b@own", which has a length of its own
         n_own = self.own.stop - self.own.start
         self.own_rows = self.rows if n_own == batch_size else self.tape.dim(n_own)
-        self.iteration: Dim = self.tape.dim(ONCE)
+        self.iteration: Dim = self.tape.dim(random.ONCE)
         self.scalars: dict[str, Scalar] = {name: self.tape.scalar() for name in SCALARS}
         self.step: Scalar = self.tape.scalar()  # learning rate per row
         self.picks = np.zeros(batch_size, np.int64)
@@ -121,7 +121,7 @@ class Runner:
         self.offsets = np.arange(batch_size, dtype=np.uint64)
         self.reads_samples = False
         self.n_rows = 0
-        self.edges: dict[tuple[int, int, str], Edges] = {}
+        self.edges: dict[tuple[int, int, str], EdgeLists] = {}
         self.taken: dict[str, str] = {}  # full buffer -> its live part, as long as both agree
         self.alive: dict[int, tuple[Array, Dim]] = {}  # layer -> its live neurons, how many
         # live parts that nobody needs side by side, and what they are parts of
@@ -138,7 +138,7 @@ class Runner:
 
         for statement in program.prologue:
             self._lower(statement)
-        self.tape.dims[self.iteration.index] = ONCE
+        self.tape.dims[self.iteration.index] = random.ONCE
         self.tape.run()
         self.first = len(self.tape)
         self.anchors: dict[str, Anchor] = {}  # of buffers that move
@@ -200,10 +200,10 @@ class Runner:
         assert isinstance(places, slice), axis
         return places
 
-    def _edges(self, layer: int, link: int, split: str) -> Edges:
+    def _edges(self, layer: int, link: int, split: str) -> EdgeLists:
         key = (layer, link, split)
         if key not in self.edges:
-            self.edges[key] = Edges.of(self.share.edges(layer, link, split))
+            self.edges[key] = EdgeLists.of(self.share.edges(layer, link, split))
         return self.edges[key]
 
     # --- Runner
@@ -378,7 +378,7 @@ class Runner:
         result = np.empty(len(sources))
         for start, stop in zip(starts, np.append(starts, len(sources))[1:], strict=True):
             row = slice(start, stop)
-            result[row] = draw(key, s.site, [receivers[start]], sources[row], ONCE)[:, 0]
+            result[row] = draw(key, s.site, [receivers[start]], sources[row], random.ONCE)[:, 0]
         return result
 
     def _pick(self, s: Pick) -> None:
@@ -434,11 +434,12 @@ class Runner:
         if s.b in self.in_place:
             axes = s.b_axes.replace(s.axis, "k").replace(right, "n")
             w = self._live_view(self.in_place[s.b], axes)
-            self.tape.live_gemm(a, w, c, beta=1.0 if s.accumulate else 0.0, m=extent[left],
-                                n=extent[right], k=extent[s.axis], label=s.out)  # fmt: skip
+            self.tape.live_gemm(
+                a, w, c, beta=0.0, m=extent[left], n=extent[right], k=extent[s.axis], label=s.out
+            )
             return
-        self.tape.gemm(a, b, c, beta=1.0 if s.accumulate else 0.0, m=extent[left], n=extent[right],
-                       k=extent[s.axis], thin=s.frame.grouped, label=s.out)  # fmt: skip
+        self.tape.gemm(a, b, c, beta=0.0, m=extent[left], n=extent[right], k=extent[s.axis],
+                       thin=s.frame.grouped, label=s.out)  # fmt: skip
 
     def _update(self, s: Update) -> None:
         delta, x, w = self.arrays[s.a].T, self.arrays[s.b], self.arrays[s.weight]
@@ -512,9 +513,7 @@ class Runner:
         place = _Places(self, s, domain, edges, axis)
         inputs: list[Any] = []
         for given in each.inputs:
-            if isinstance(given, str):
-                inputs.append(place.out(given))
-            elif given.op is Op.LOAD:
+            if given.op is Op.LOAD:
                 inputs.append(place.view(given.value, given.axes))
             elif given.op is Op.CONST:
                 inputs.append(float(given.value))
@@ -528,8 +527,7 @@ class Runner:
         self.tape.loop(
             place.axes, inputs, [(name, *map(number, args)) for name, *args in each.ops],
             [(place.out(o.buffer), number(value)) for o, value in outputs],
-            reduce=(each.monoid, place.folded) if axis else None,
-            accumulate=bool(axis) and each.outputs[0].accumulate, label=each.outputs[0].buffer,
+            reduce=(each.monoid, place.folded) if axis else None, label=each.outputs[0].buffer,
         )  # fmt: skip
 
 
@@ -541,7 +539,7 @@ class _Places:
     """
 
     def __init__(
-        self, runner: Runner, s: Loop, domain: str, edges: Edges | None, axis: str
+        self, runner: Runner, s: Loop, domain: str, edges: EdgeLists | None, axis: str
     ) -> None:
         self.runner, self.s, self.edges, self.axis = runner, s, edges, axis
         extent = runner._extents(s.frame)
@@ -592,7 +590,7 @@ class _Places:
         """An output buffer."""
         runner = self.runner
         array = runner.arrays[name]
-        letters = "".join(letters_of(name, runner.network, self.s.frame, runner.program.buffers))
+        letters = letters_of(runner.network, self.s.frame, runner.program.buffers[name].axes)
         if self.edges is not None:
             return View(array, letters.replace("oi", "e"))
         if not letters:

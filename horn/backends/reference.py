@@ -23,10 +23,10 @@ from horn.compiler.program import (
     Take,
     Target,
     Update,
-    axis_letter,
     base,
     layer_of,
     letter_axes,
+    letters_of,
     segments,
 )
 from horn.compiler.share import Share, count
@@ -208,15 +208,14 @@ class Runner:
         key = random.key(self.network.seed, s.layer)
         f = random.normal if s.kind == "normal" else random.uniform
         axes = self.program.buffers[s.out].axes
-        once = 2**32 - 1
         if s.per == "synapse":
             neurons = np.arange(layer.size)
             if s.link == len(layer.links):
-                out = f(key, s.site, neurons, [s.link << 32], once)[0]
+                out = f(key, s.site, neurons, [s.link << 32], random.ONCE)[0]
             else:
                 link = layer.links[s.link]
                 sources = np.arange(link.source.size, dtype=np.uint64) + np.uint64(s.link << 32)
-                out = f(key, s.site, neurons, sources, once).T
+                out = f(key, s.site, neurons, sources, random.ONCE).T
                 if link.edges is not None:
                     out = out[_receivers(link.edges.indptr), link.edges.indices]
             out = self.share.part(out, axes)
@@ -227,7 +226,7 @@ class Runner:
                 samples = samples + np.uint64(self.first_sample)
                 out = f(key, s.site, neurons, samples, int(self.scalars["iteration"]))
             else:
-                iteration = once if s.per == "run" else int(self.scalars["iteration"])
+                iteration = random.ONCE if s.per == "run" else int(self.scalars["iteration"])
                 out = f(key, s.site, neurons, [random.SHARED], iteration)[0]
         self.env[s.out] = np.ascontiguousarray(out, self.dtype)
 
@@ -249,8 +248,7 @@ class Runner:
 
     def matmul(self, s: Matmul) -> None:
         letters = f"{s.a_axes},{s.b_axes}->{s.out_axes}"
-        out = np.einsum(letters, self.array(s.a), self.array(s.b), optimize=True)
-        self.env[s.out] = self.env[s.out] + out if s.accumulate else out
+        self.env[s.out] = np.einsum(letters, self.array(s.a), self.array(s.b), optimize=True)
 
     def update(self, s: Update) -> None:
         gradient = self.array(s.a).T @ self.array(s.b)
@@ -271,9 +269,7 @@ class Runner:
         for output, value in zip(s.outputs, results, strict=True):
             buffer = self.program.buffers[output.buffer]
             if buffer.role == "work":
-                self.env[output.buffer] = (
-                    self.env[output.buffer] + value if output.accumulate else value
-                )
+                self.env[output.buffer] = value
             elif s.scatter:
                 self.arrays[output.buffer][self.places(output.buffer)] = value
             else:
@@ -292,12 +288,8 @@ class Runner:
 
     def result(self, s: Loop, output: Output) -> Array:
         node, frame = output.node, s.frame
-        buffer = self.program.buffers[output.buffer]
-        domain = ir.union(
-            node.axes,
-            output.axis,
-            *(axis_letter(self.network, frame, axis) for axis in buffer.axes),
-        )
+        letters = letters_of(self.network, frame, self.program.buffers[output.buffer].axes)
+        domain = ir.union(node.axes, output.axis, letters)
         if frame.link is not None and "o" in domain and "i" in domain:
             if self.network.layers[frame.layer].links[frame.link].edges is not None:
                 return self.on_edges(frame, output)

@@ -28,10 +28,10 @@ from horn.compiler.program import (
     Statement,
     Target,
     Update,
-    axis_letter,
     base,
     in_all_groups,
     letter_axes,
+    letters_of,
     of_group,
 )
 from horn.compiler.supersteps import scheduled as scheduled
@@ -135,7 +135,6 @@ class Partition:
     # --- statements
 
     def matmul(self, s: Matmul) -> None:
-        assert not s.accumulate
         frame = self.placement.at(s.frame)
         a = self.operand(s.a, s.a_axes, frame)
         b = self.operand(s.b, s.b_axes, frame)
@@ -170,10 +169,8 @@ class Partition:
         nodes = [self.expression(o.node, frame) for o in s.outputs]
         outputs = []
         for o, node in zip(s.outputs, nodes, strict=True):
-            assert not o.accumulate
-            letters = ir.union(
-                *(axis_letter(self.network, frame, x) for x in self.program.buffers[o.buffer].axes)
-            )
+            axes = self.program.buffers[o.buffer].axes
+            letters = ir.union(letters_of(self.network, frame, axes))
             monoid = o.monoid if o.axis and o.axis == frame.split else ""
             if monoid and monoid not in COMBINED:
                 raise CompileError(

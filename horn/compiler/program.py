@@ -108,6 +108,11 @@ def axis_letter(network: Network, frame: Frame, axis: str) -> str:
     return "i"
 
 
+def letters_of(network: Network, frame: Frame, axes: tuple[str, ...]) -> str:
+    """The letters of a buffer's axes in a frame, in their order."""
+    return "".join(axis_letter(network, frame, axis) for axis in axes)
+
+
 @dataclass(frozen=True)
 class Buffer:
     """An array of the program.
@@ -166,7 +171,7 @@ class Draw(Statement):
 
 @dataclass(frozen=True)
 class Matmul(Statement):
-    """out = sum over ``axis`` of a * b, or out += that.
+    """out = sum over ``axis`` of a * b.
 
     The operands' letters are in the link's frame: forward a (b,i), b (o,i), axis i -> (b,o);
     backward a (b,o), b (o,i), axis o -> (b,i); gradient a (b,o), b (b,i), axis b -> (o,i).
@@ -181,20 +186,16 @@ class Matmul(Statement):
     b: str
     b_axes: str
     axis: str
-    accumulate: bool = False
 
 
 @dataclass(frozen=True)
 class Output:
-    """One result of a Loop: ``node`` stored, or reduced over ``axis`` with ``monoid`` (and, if
-    accumulate, into what is there).
-    """
+    """One result of a Loop: ``node`` stored, or reduced over ``axis`` with ``monoid``."""
 
     buffer: str
     node: Node
     axis: str = ""
     monoid: str = ""
-    accumulate: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ is computed before the loop.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from horn.compiler.contract import contract
 from horn.compiler.program import (
     Buffer,
@@ -16,6 +18,7 @@ from horn.compiler.program import (
     Statement,
     Take,
     letter_axes,
+    letters_of,
 )
 from horn.language import ir
 from horn.language.ir import Node, Op, Scalar, const, load, mul
@@ -116,45 +119,14 @@ class Storage:
 
     def loop(self, frame: Frame, outputs: list[Output], scatter: bool = False) -> None:
         """Emit a Loop, after storing what varies along fewer axes than the loop does."""
-        domain = ir.union(
-            *(o.node.axes for o in outputs), *(self.letters(frame, o) for o in outputs)
-        )
-        axis = outputs[0].axis
-        domain = ir.union(domain, axis)
-        lifted = (
-            [self.lift_out(o.node, frame, domain) for o in outputs]
-            if not scatter
-            else [self.lift_scalars(o.node) for o in outputs]
-        )
-        self.emit(
-            Loop(
-                frame,
-                tuple(
-                    Output(o.buffer, n, o.axis, o.monoid, o.accumulate)
-                    for o, n in zip(outputs, lifted, strict=True)
-                ),
-                scatter,
-            )
-        )
-
-    def letters(self, frame: Frame, output: Output) -> str:
-        """The letters of an output's buffer in this frame."""
-        names = {
-            name: letter
-            for letter, name in zip(
-                "boi",
-                (
-                    *self.axes_of(frame, "bo"),
-                    "" if frame.link is None else f"n{self.link(frame).source.index}",
-                ),
-                strict=True,
-            )
-            if name
-        }
-        letters = ""
-        for axis in self.buffers[output.buffer].axes:
-            letters += "oi" if axis.startswith("e") else names[axis]
-        return ir.union(letters)
+        if scatter:
+            nodes = [self.lift_scalars(o.node) for o in outputs]
+        else:
+            stored = (letters_of(self.network, frame, self.buffers[o.buffer].axes) for o in outputs)
+            domain = ir.union(*(o.node.axes for o in outputs), *stored, outputs[0].axis)
+            nodes = [self.lift_out(o.node, frame, domain) for o in outputs]
+        computed = [replace(o, node=node) for o, node in zip(outputs, nodes, strict=True)]
+        self.emit(Loop(frame, tuple(computed), scatter))
 
     def lift_out(self, root: Node, frame: Frame, domain: str) -> Node:
         """Store every subexpression that varies along fewer axes than the domain: it is computed

@@ -19,8 +19,6 @@ from horn.interpreter import places
 from horn.interpreter.tape import Traced, is_number, listening, number
 from horn.neuron import DRAWS, MESSAGE_FIELDS, PERIODS, READABLE, Neuron, Synapse
 
-FOREVER = 2**32 - 1  # the iteration of draws that are made once per run
-
 
 @lru_cache(maxsize=65_536)
 def drawn(
@@ -108,7 +106,7 @@ class Message(Synapse):
         layer, neuron, link, source = self._identity
         place, seed = places.draw_site(self._host.code), self._host.moment.seed
         sample = (link << 32) + source
-        return Traced(drawn(kind, seed, layer, place, neuron, sample, FOREVER), "synapse")
+        return Traced(drawn(kind, seed, layer, place, neuron, sample, random.ONCE), "synapse")
 
 
 class Messages:
@@ -299,7 +297,7 @@ class Call:
         self.sites.add(where)
         moment = self.moment
         sample = moment.sample if per == "sample" else random.SHARED
-        iteration = FOREVER if per == "run" else moment.iteration
+        iteration = random.ONCE if per == "run" else moment.iteration
         found = drawn(
             source, moment.seed, neuron.layer_index, where[0], neuron.index, sample, iteration
         )

@@ -363,11 +363,16 @@ def _compare_choice(op: Op, args: tuple[Node, ...]) -> Node | None:
     return None
 
 
+def compute(op: Op, values: list[float]) -> float:
+    """An elementwise operation on numbers, as Python does it."""
+    if op.value in math.OPS:
+        return float(math.apply(op.value, *values))
+    return float(_FOLD[op](*values))
+
+
 def _fold(op: Op, values: list[float]) -> float | None:
     try:
-        if op.value in math.OPS:
-            return float(math.apply(op.value, *values))
-        return float(_FOLD[op](*values))
+        return compute(op, values)
     except (ValueError, TypeError, ZeroDivisionError, OverflowError):  # TypeError: a complex power
         return None  # left to the run, which gives inf or nan as for any other value
 

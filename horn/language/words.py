@@ -16,6 +16,13 @@ from horn.language.source import suggest
 from horn.neuron import DRAWS, PERIODS, Parameter
 from horn.random import site
 
+# What each draw takes, and its default.
+_ARGUMENTS: dict[str, dict[str, float | None]] = {
+    "bernoulli": {"p": None},
+    "uniform": {"low": 0.0, "high": 1.0},
+    "normal": {"mean": 0.0, "std": 1.0},
+}
+
 
 @dataclass(frozen=True)
 class Words:
@@ -126,52 +133,41 @@ class Words:
 
     def draw(self, word: Word, node: ast.Call) -> Node:
         assert self.scope.context is not None
-        arguments: dict[str, Any] = {}
-        order = {"bernoulli": ("p",), "uniform": ("low", "high"), "normal": ("mean", "std")}[
-            word.name
-        ]
-        for name, a in zip((*order, "per"), node.args, strict=False):
-            arguments[name] = a
+        defaults = _ARGUMENTS[word.name]
+        arguments = dict(zip((*defaults, "per"), node.args, strict=False))
         for keyword in node.keywords:
-            if keyword.arg not in (*order, "per"):
+            if keyword.arg is None or keyword.arg not in (*defaults, "per"):
                 self.scope.fail(
-                    node, f"{word.name} takes {', '.join(order)} and per; got {keyword.arg!r}"
+                    node, f"{word.name} takes {', '.join(defaults)} and per; got {keyword.arg!r}"
                 )
             arguments[keyword.arg] = keyword.value
         per_node = arguments.pop("per", None)
-        per = "sample" if word.of == "self" else "run"
-        if per_node is not None:
-            per = self.expressions.value(per_node)
-            if per not in PERIODS or (word.of == "message" and per != "run"):
-                allowed = PERIODS if word.of == "self" else ("run",)
-                self.scope.fail(
-                    per_node,
-                    f"per must be one of {', '.join(map(repr, allowed))}, got "
-                    f"{ast.unparse(per_node)}",
-                )
-        defaults = {"low": 0.0, "high": 1.0, "mean": 0.0, "std": 1.0}
+        allowed = PERIODS if word.of == "self" else ("run",)
+        per = allowed[0] if per_node is None else self.expressions.value(per_node)
+        if per_node is not None and per not in allowed:
+            self.scope.fail(
+                per_node,
+                f"per must be one of {', '.join(map(repr, allowed))}, got {ast.unparse(per_node)}",
+            )
         values = []
-        for name in order:
+        for name, default in defaults.items():
             if name in arguments:
                 values.append(self.expressions.number(arguments[name]))
-            elif name in defaults:
-                values.append(const(defaults[name]))
+            elif default is not None:
+                values.append(const(default))
             else:
                 self.scope.fail(node, f"self.{word.name} needs {name}")
         number = site((*self.scope.call_sites, self.scope.source.place(node)))
+        kind = "normal" if word.name == "normal" else "uniform"
         if word.of == "message":
-            u = leaf(
-                Op.SYNAPSE_DRAW, "oi", ("normal" if word.name == "normal" else "uniform", number)
-            )
+            u = leaf(Op.SYNAPSE_DRAW, "oi", (kind, number))
         else:
             if self.scope.in_loop:
                 self.scope.fail(
                     node,
                     f"self.{word.name} is drawn inside the loop over messages; draw once "
-                    f"before the loop, or m.{'normal' if word.name == 'normal' else 'uniform'}()"
-                    " for a number that belongs to the synapse",
+                    f"before the loop, or m.{kind}() for a number that belongs to the synapse",
                 )
-            kind = "normal" if word.name == "normal" else "uniform"
             u = leaf(Op.DRAW, "bo" if per == "sample" else "o", (kind, number, per))
         if word.name == "bernoulli":
             return select(ir.make(Op.LT, u, values[0]), const(1.0), const(0.0))
