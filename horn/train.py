@@ -321,7 +321,7 @@ def _train_here(
     start, plan = lasting.start, lasting.plan
     if plan is not None:
         alone = LocalCheckpoints(
-            plan, lasting.mine, 0 if start is None else start.epoch + 1, lasting.asked
+            plan, lasting.mine, 0 if start is None else start.attempt + 1, lasting.asked
         )
     loop = TrainingLoop(job, engine, watcher, begun, timeout, at_boundary=alone)
     if start is not None:

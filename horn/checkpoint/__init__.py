@@ -1,7 +1,7 @@
 """Checkpoints that survive a crash: one is complete and unaltered, or it is not loaded.
 
-    <folder>/ckpt-<iteration>-<epoch>/         0700
-        MANIFEST.json                          iteration, epoch, facts, size and sha256 of each part
+    <folder>/ckpt-<iteration>-<attempt>/       0700
+        MANIFEST.json                          iteration, attempt, facts; size, sha256 of each part
         <part>.safetensors                     what one task has, and where it lies in the whole
 
 A part is written by the task that has it (``write_part``), into the temporary folder that

@@ -17,16 +17,16 @@ from horn.errors import CheckpointError, Conflict, Fenced
 
 logger = logging.getLogger(__name__)
 
-NAME = re.compile(r"ckpt-(?P<iteration>\d{9,18})-(?P<epoch>\d{4,20})(?P<ending>|\.tmp|\.old)")
+NAME = re.compile(r"ckpt-(?P<iteration>\d{9,18})-(?P<attempt>\d{4,20})(?P<ending>|\.tmp|\.old)")
 
 
 @dataclass(frozen=True, order=True)
 class CheckpointFolder:
-    """A folder by its name alone; sorted as checkpoints are: a later epoch has gone on from one
+    """A folder by its name alone; sorted as checkpoints are: a later attempt has gone on from one
     of an earlier, so it is newer whatever its iteration.
     """
 
-    epoch: int
+    attempt: int
     iteration: int
     ending: str
     path: Path
@@ -35,7 +35,7 @@ class CheckpointFolder:
 class Checkpoints:
     """The checkpoints of one job in a folder of their own; the newest ``keep`` are kept.
 
-    One process at a time begins, commits and removes: who starts the tasks of the highest epoch.
+    One process at a time begins, commits and removes: who starts the tasks of the highest attempt.
     """
 
     def __init__(self, path: str | os.PathLike[str], keep: int = 3) -> None:
@@ -43,39 +43,39 @@ class Checkpoints:
             raise CheckpointError(str(path), f"keep is {keep}; keep 1 or more checkpoints")
         self.path, self.keep = Path(path), keep
 
-    def sweep(self, below_epoch: int | None = None) -> list[Path]:
-        """Remove what killed writers left; of epochs below that only, if one is given.
+    def sweep(self, below_attempt: int | None = None) -> list[Path]:
+        """Remove what killed writers left; of attempts below that only, if one is given.
 
         Returns what was removed. What cannot be is told in the log.
         """
         leftovers = [
             found.path
             for found in self._found()
-            if found.ending and (below_epoch is None or found.epoch < below_epoch)
+            if found.ending and (below_attempt is None or found.attempt < below_attempt)
         ]
         removed = [path for path in leftovers if disk.remove(path)]
         if removed:
             logger.info("leftovers removed folder=%s n=%d", self.path, len(removed))
         return removed
 
-    def next_epoch(self) -> int:
+    def next_attempt(self) -> int:
         """Higher than any that has begun a checkpoint here; 0 in an empty folder."""
-        return max((found.epoch for found in self._found()), default=-1) + 1
+        return max((found.attempt for found in self._found()), default=-1) + 1
 
-    def temporary(self, iteration: int, epoch: int) -> Path:
+    def temporary(self, iteration: int, attempt: int) -> Path:
         """Where the parts of a checkpoint are written, for every rank to compute."""
-        return self.path / f"{_name(iteration, epoch)}.tmp"
+        return self.path / f"{_name(iteration, attempt)}.tmp"
 
-    def begin(self, iteration: int, epoch: int) -> Path:
+    def begin(self, iteration: int, attempt: int) -> Path:
         """Make the temporary folder (0700), or use the one that a failed attempt left.
 
         Raises
         ------
         CheckpointError : the disk refused.
-        Fenced : a higher epoch has written a checkpoint.
+        Fenced : a higher attempt has written a checkpoint.
         """
-        self._check_epoch(epoch)
-        temporary = self.temporary(iteration, epoch)
+        self._check_attempt(attempt)
+        temporary = self.temporary(iteration, attempt)
         disk.make_folder(temporary)
         return temporary
 
@@ -93,20 +93,20 @@ class Checkpoints:
         Raises
         ------
         CheckpointError : a part is missing or of another size, or the disk refused.
-        Fenced : a higher epoch has written a checkpoint.
-        Conflict : this epoch has written this iteration already.
+        Fenced : a higher attempt has written a checkpoint.
+        Conflict : this attempt has written this iteration already.
         """
         name = NAME.fullmatch(temporary.name)
         if name is None or int(name["iteration"]) != iteration or name["ending"] != ".tmp":
             what = f"is not the temporary folder of iteration {iteration}"
             raise CheckpointError(str(temporary), what)
-        epoch = int(name["epoch"])
-        target = self.path / _name(iteration, epoch)
+        attempt = int(name["attempt"])
+        target = self.path / _name(iteration, attempt)
         is_done = False
         try:
-            self._check_epoch(epoch)
+            self._check_attempt(attempt)
             self._check_parts(temporary, parts)
-            manifest.write(temporary, iteration, epoch, facts, parts)
+            manifest.write(temporary, iteration, attempt, facts, parts)
             disk.sync_folder(temporary)
             self._make_way(target)
             disk.rename(temporary, target)
@@ -134,7 +134,7 @@ class Checkpoints:
         return None
 
     def open(self, at: int | str | os.PathLike[str], verify: bool = True) -> CheckpointReader:
-        """A checkpoint by its iteration (of the last epoch that has it) or path.
+        """A checkpoint by its iteration (of the last attempt that has it) or path.
 
         Without ``verify`` each part is verified when something of it is used: for a task that
         needs its share alone.
@@ -170,11 +170,11 @@ class Checkpoints:
             raise CheckpointError(str(path), "is an unfinished checkpoint; use another")
         opened = CheckpointReader(path)
         if name is not None:
-            got, expected = (opened.iteration, opened.epoch), (name["iteration"], name["epoch"])
+            got, expected = (opened.iteration, opened.attempt), (name["iteration"], name["attempt"])
             if got != tuple(map(int, expected)):
                 raise CheckpointError(
                     str(path),
-                    f"is the checkpoint of iteration {got[0]}, epoch {got[1]} by its manifest; "
+                    f"is the checkpoint of iteration {got[0]}, attempt {got[1]} by its manifest; "
                     "give it its own name again",
                 )
         if verify:
@@ -188,7 +188,7 @@ class Checkpoints:
             for entry in os.scandir(self.path):
                 name = NAME.fullmatch(entry.name)
                 if name is not None and entry.is_dir(follow_symlinks=False):
-                    numbers = int(name["epoch"]), int(name["iteration"])
+                    numbers = int(name["attempt"]), int(name["iteration"])
                     found.append(CheckpointFolder(*numbers, name["ending"], self.path / entry.name))
         except FileNotFoundError:
             return []
@@ -199,11 +199,12 @@ class Checkpoints:
     def _complete(self) -> list[CheckpointFolder]:
         return [found for found in self._found() if not found.ending]
 
-    def _check_epoch(self, epoch: int) -> None:
-        newest = max((found.epoch for found in self._complete()), default=epoch)
-        if newest > epoch:
+    def _check_attempt(self, attempt: int) -> None:
+        newest = max((found.attempt for found in self._complete()), default=attempt)
+        if newest > attempt:
             raise Fenced(
-                f"epoch {epoch} of {self.path}", f"epoch {newest} has written a checkpoint there"
+                f"attempt {attempt} of {self.path}",
+                f"attempt {newest} has written a checkpoint there",
             )
 
     def _check_parts(self, temporary: Path, parts: Sequence[WrittenPart]) -> None:
@@ -230,8 +231,8 @@ class Checkpoints:
             self._remove(target)
         else:
             raise Conflict(
-                f"{target}: is a good checkpoint already; go on with another epoch (next_epoch) "
-                "to write this iteration anew"
+                f"{target}: is a good checkpoint already; go on with another attempt "
+                "(next_attempt) to write this iteration anew"
             )
 
     def _sync_or_undo(self, temporary: Path, target: Path) -> None:
@@ -260,5 +261,5 @@ class Checkpoints:
         disk.remove(old)
 
 
-def _name(iteration: int, epoch: int) -> str:
-    return f"ckpt-{iteration:09d}-{epoch:04d}"
+def _name(iteration: int, attempt: int) -> str:
+    return f"ckpt-{iteration:09d}-{attempt:04d}"

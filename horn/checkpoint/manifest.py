@@ -17,7 +17,8 @@ from horn.errors import CheckpointError
 
 FILE = "MANIFEST.json"
 FORMAT = "horn checkpoint"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # in the first, an attempt was called an epoch
 MAX_BYTES = 64 << 20
 SEALED = re.compile(rb'(.*),\n "sha256": "([0-9a-f]{64})"\n\}\n', re.DOTALL)
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -32,13 +33,17 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
     """``files`` by file name."""
 
     iteration: int
-    epoch: int
+    attempt: int
     facts: dict[str, Any]
     files: dict[str, FileFacts]
 
 
 def write(
-    folder: Path, iteration: int, epoch: int, facts: Mapping[str, Any], parts: Sequence[WrittenPart]
+    folder: Path,
+    iteration: int,
+    attempt: int,
+    facts: Mapping[str, Any],
+    parts: Sequence[WrittenPart],
 ) -> None:
     """Raises CheckpointError if the disk refuses, or a fact is nothing for JSON."""
     path = folder / FILE
@@ -48,7 +53,7 @@ def write(
             "format": FORMAT,
             "version": VERSION,
             "iteration": iteration,
-            "epoch": epoch,
+            "attempt": attempt,
             "facts": dict(facts),
             "files": {f"{p.name}{SUFFIX}": {"bytes": p.n_bytes, "sha256": p.sha256} for p in parts},
         },
@@ -74,7 +79,7 @@ def read(folder: Path) -> CheckpointManifest:
     found = decode(path, text, "its text")
     if found.get("format") != FORMAT:
         raise CheckpointError(str(path), "is no manifest of a checkpoint that horn wrote")
-    if found.get("version") != VERSION:
+    if found.get("version") not in READABLE:
         raise CheckpointError(
             str(path),
             f"is of format {found.get('version')!r}, this horn reads format {VERSION}; "
@@ -83,6 +88,8 @@ def read(folder: Path) -> CheckpointManifest:
     sealed = SEALED.fullmatch(text)
     if sealed is None or hashlib.sha256(sealed[1]).hexdigest() != sealed[2].decode():
         raise damaged(path, "its text does not have the sha256 that its last line says")
+    if found["version"] == 1 and "epoch" in found:
+        found["attempt"] = found.pop("epoch")
     manifest = convert(path, found, CheckpointManifest, "its text")
     for name, file in manifest.files.items():
         stem = name.removesuffix(SUFFIX)

@@ -32,7 +32,7 @@ class CheckpointReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         found = manifests.read(path)
-        self.iteration, self.epoch = found.iteration, found.epoch
+        self.iteration, self.attempt = found.iteration, found.attempt
         self.facts: Mapping[str, Any] = found.facts
         self._parts = {
             name.removesuffix(SUFFIX): open_part(path / name, file.bytes, file.sha256)

@@ -152,7 +152,7 @@ def as_json(status: JobStatus) -> dict[str, Any]:
         "iteration": at.get("iteration"),
         "iterations": at.get("n_iterations"),
         "metrics": metrics,
-        "attempt": status.record.epoch,
+        "attempt": status.record.attempt,
         "restarts": status.record.n_restarts,
         "hosts": {name: list(seat.ranks) for name, seat in status.record.seats.items()},
         "checkpoint": status.record.checkpoint if status.record.checkpoint >= 0 else None,

@@ -191,7 +191,7 @@ class JobWatcher:
             self._rows(host)
         at = status.progress
         if self.is_begun and "iteration" in at and "loss" in at:
-            key = (status.record.epoch, int(at["iteration"]))
+            key = (status.record.attempt, int(at["iteration"]))
             if key > self._at and int(at["epoch"]) > self._epoch:
                 self._at = key
                 speed = float(at.get("samples_per_s") or 0.0)

@@ -89,7 +89,7 @@ class Agent:
         self._stopping = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._warm: RunnerProcess | None = None
-        self._leaving: dict[str, list[JobRun]] = {}  # earlier epochs that have not ended yet
+        self._leaving: dict[str, list[JobRun]] = {}  # earlier attempts that have not ended yet
         self._written: dict[str, float] = {}  # when progress was
         self._progress: dict[str, dict[str, Any]] = {}  # and what is to be
         self._suspended = False
@@ -250,7 +250,7 @@ class Agent:
             if seat is None or seat.member != self.member:
                 continue  # it was for an agent before this one
             run = self.runs.get(job)
-            if run is not None and run.epoch < order.epoch:
+            if run is not None and run.attempt < order.attempt:
                 run.aim_at("end")
                 if not run.is_over:
                     continue
@@ -261,12 +261,12 @@ class Agent:
                     self._prepare(run)
                 else:
                     run.say(GONE)
-            if run.epoch == order.epoch:
+            if run.attempt == order.attempt:
                 run.follow(order)
             run.aim_at(order.aim)
         for job, run in list(self.runs.items()):
             found = orders.get(job)
-            if found is None or found.epoch > run.epoch:
+            if found is None or found.attempt > run.attempt:
                 run.aim_at("end")
                 if run.is_over and (found is None or run.is_told):
                     del self.runs[job]
@@ -314,7 +314,7 @@ class Agent:
 
     def _begin(self, run: JobRun, assignment: Assignment) -> None:
         if run.report.phase in LAST:
-            self.depot.drop_work(run.job, run.epoch)
+            self.depot.drop_work(run.job, run.attempt)
             return
         foreman, self._warm = self._warm, None
         if foreman is not None and foreman.process.poll() is not None:
@@ -346,7 +346,7 @@ class Agent:
             if run.is_told or (run.report.phase in LAST and not run.is_over):
                 continue  # the last word is told once nothing runs any more
             run.is_told = True
-            path = paths.report(run.job, run.epoch, self.name)
+            path = paths.report(run.job, run.attempt, self.name)
             try:
                 self._put(path, msgspec.json.encode(run.report))
             except NotFound:
@@ -411,9 +411,9 @@ class Agent:
         elif fd == foreman.pidfd:
             if run is not None:
                 run.ended()
-                self.depot.drop_work(run.job, run.epoch)
-                logger.info("foreman ended job=%s epoch=%d phase=%s used=%s", run.job, run.epoch,
-                            run.report.phase, run.used)  # fmt: skip
+                self.depot.drop_work(run.job, run.attempt)
+                logger.info("foreman ended job=%s attempt=%d phase=%s used=%s", run.job,
+                            run.attempt, run.report.phase, run.used)  # fmt: skip
             else:
                 foreman.reap()
                 self._warm = None
@@ -438,7 +438,7 @@ class Agent:
             if run.foreman is not None:
                 select_until(run.foreman.pidfd)
                 run.ended()
-                self.depot.drop_work(run.job, run.epoch)
+                self.depot.drop_work(run.job, run.attempt)
 
     def _ended(self, run: JobRun, why: str) -> str:
         n_ranks = len(run.order.seats[self.name].ranks)

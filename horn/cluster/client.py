@@ -370,8 +370,8 @@ class Cluster:
             time.sleep(0.1)
 
     def _all_run(self, job: str, record: JobRecord) -> bool:
-        """Whether all hosts of an epoch say that their tasks have met."""
-        nodes = [self.coord.get(self.paths.report(job, record.epoch, h)) for h in record.seats]
+        """Whether all hosts of an attempt say that their tasks have met."""
+        nodes = [self.coord.get(self.paths.report(job, record.attempt, h)) for h in record.seats]
         said = [
             msgspec.json.decode(node.data, type=HostReport) for node in nodes if node is not None
         ]

@@ -230,8 +230,8 @@ class _Candidacy:
         hosts, taken = self.masters.hosts(self.name)
         reports = {}
         for name, node in self.reports.nodes().items():
-            epoch, _, host = name.partition("-")
-            report = _decoded(node, HostReport) if epoch == str(record.epoch) else None
+            attempt, _, host = name.partition("-")
+            report = _decoded(node, HostReport) if attempt == str(record.attempt) else None
             if report is not None and report.failure is not None:
                 failure = msgspec.structs.replace(report.failure, when=node.changed)
                 report = msgspec.structs.replace(report, failure=failure)
@@ -248,8 +248,8 @@ class _Candidacy:
         steps = self._steps(nodes, found, taken, terms.need)
         commit_as(self.coord, leadership, steps)
         logger.info(
-            "decided job=%s epoch=%d state=%s aim=%s seats=%s reason=%s",
-            self.name, found.record.epoch, (found.state or state).value, found.record.aim,
+            "decided job=%s attempt=%d state=%s aim=%s seats=%s reason=%s",
+            self.name, found.record.attempt, (found.state or state).value, found.record.aim,
             ",".join(found.record.seats), found.record.reason or found.record.trouble,
         )  # fmt: skip
         self._wait_seen(found)
@@ -364,5 +364,5 @@ def host_of(member: Member, used: int) -> Host:
     return Host(
         member.name, str(info.get("address", "")), slots, slots - used,
         str(versions.get("horn", "")), str(versions.get("python", "")),
-        str(info.get("shared", "")), member.epoch, int(info.get("files", 0)),
+        str(info.get("shared", "")), member.token, int(info.get("files", 0)),
     )  # fmt: skip

@@ -77,7 +77,7 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
 ROOM_S, ROOM_LOOK_S = 600.0, 0.5  # for somebody to make room for the model
 LEAVE_S = 1.0  # for what runs to end once it is told to
-REPAIRS = 1000  # epochs of tasks within one of the job: what ended alone starts again alone
+REPAIRS = 1000  # attempts of tasks within one of the job: what ended alone starts again alone
 
 
 class JobRunner:
@@ -278,7 +278,7 @@ class JobRunner:
             }
             crews = RemoteTaskPool(crew, bridge, elsewhere)
         return launch.ClusterAttempt(
-            mine.zookeeper, mine.job, mine.epoch * REPAIRS, crews, self._url(), threads, mine.key,
+            mine.zookeeper, mine.job, mine.attempt * REPAIRS, crews, self._url(), threads, mine.key,
             mine.credential, self.asked, self.is_over, self._saved, groups=self._seated(),
             changes=self.changes, on_left=lambda group: self.say(GroupLeft(group)),
         )  # fmt: skip
@@ -326,7 +326,7 @@ class JobRunner:
             backend=str(options.get("backend", "kernels")),
             seed=None,
             threads=site.threads,
-            progress=ProgressWriter(self.say, mine.epoch, Path(mine.keep) / PROGRESS),
+            progress=ProgressWriter(self.say, mine.attempt, Path(mine.keep) / PROGRESS),
             timeout=submission.timeout_s,
             barrier=str(options.get("barrier", "message")),
             transport=self._transport(),
@@ -358,7 +358,7 @@ class JobRunner:
         mine = self.assignment
         names = sorted(mine.seats, key=lambda name: min(mine.seats[name].ranks))  # rank 0's first
         place = Identity(
-            names.index(mine.host), len(names), f"{mine.job}/crews", mine.epoch, mine.key
+            names.index(mine.host), len(names), f"{mine.job}/crews", mine.attempt, mine.key
         )
         self._is_meeting = True
         bridge = HostLink(f"tcp://{_host(mine)}:0", place, names)
@@ -366,9 +366,11 @@ class JobRunner:
         coord = stack.enter_context(Session(mine.zookeeper, credential=mine.credential))
         here = Membership(coord, coord.paths.crews(mine.job))
         stack.callback(here.close)
-        here.join(mine.host, bridge.endpoint, info={"epoch": mine.epoch}, replace=True)
+        here.join(mine.host, bridge.endpoint, info={"attempt": mine.attempt}, replace=True)
         try:
-            found = here.wait_for(names, self.start_s, lambda m: int(m.info["epoch"]) >= mine.epoch)
+            found = here.wait_for(
+                names, self.start_s, lambda m: int(m.info["attempt"]) >= mine.attempt
+            )
             bridge.connect([found[name].endpoint for name in names], self.start_s)
         except BarrierTimeout as error:
             raise _hosts_late(error, names) from error

@@ -1,8 +1,8 @@
 """What the master of a job decides. Pure: what is in ZooKeeper in, what is to be written out.
 
 Everything it knows is in ZooKeeper, so whoever is elected next goes on. Every start of a job's
-tasks has an epoch; the tasks of one have all ended, or the session of their agent has, before there
-is an order with the next. docs/notes/0060.
+tasks has an attempt; the tasks of one have all ended, or the session of their agent has, before
+there is an order with the next. docs/notes/0060.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class StoredRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Allocation(StoredRecord, frozen=True, forbid_unknown_fields=True):
-    """A host's part in an epoch. ``member`` : the epoch of its agent's registration. ``shared`` :
-    the folder that it shares with others, "" for none.
+    """A host's part in an attempt. ``member`` : the attempt of its agent's registration. ``shared``
+    : the folder that it shares with others, "" for none.
     """
 
     member: _Count
@@ -49,7 +49,7 @@ class HostOrder(StoredRecord, frozen=True, forbid_unknown_fields=True):
     may be of a job that was another.
     """
 
-    epoch: _Count
+    attempt: _Count
     aim: str
     seats: dict[str, Allocation]
     begin: int = -1
@@ -76,9 +76,9 @@ class HostFailure(StoredRecord, frozen=True, forbid_unknown_fields=True):
 
 
 class HostReport(StoredRecord, frozen=True, forbid_unknown_fields=True):
-    """What an agent says of its tasks of an epoch. checkpoint : the last complete one that it knows
-    of; -1 for none. result : of the host with rank 0, when all have finished. left : of that host,
-    the groups that have left since the epoch began.
+    """What an agent says of its tasks of an attempt. checkpoint : the last complete one that it
+    knows of; -1 for none. result : of the host with rank 0, when all have finished. left : of that
+    host, the groups that have left since the attempt began.
     """
 
     phase: str
@@ -105,7 +105,7 @@ class JobRecord(StoredRecord, frozen=True, forbid_unknown_fields=True):
     now have made a checkpoint; n_refused : so many could not run it.
     """
 
-    epoch: _Count = 0
+    attempt: _Count = 0
     aim: str = RUN
     seats: dict[str, Allocation] = {}
     checkpoint: int = -1
@@ -129,7 +129,7 @@ class JobRecord(StoredRecord, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class JobSnapshot:
-    """What is in ZooKeeper about a job. ``reports`` are those of the record's epoch, by host;
+    """What is in ZooKeeper about a job. ``reports`` are those of the record's attempt, by host;
     ``hosts`` are the workers that are there. wants_groups : what somebody has asked for, 0 if
     nobody has.
     """
@@ -170,7 +170,7 @@ def decide(picture: JobSnapshot) -> Decision | None:
 
 
 def ended(picture: JobSnapshot) -> frozenset[str]:
-    """The hosts on which nothing of the epoch runs any more, for sure."""
+    """The hosts on which nothing of the attempt runs any more, for sure."""
     seats = picture.record.seats
     done = {h for h, report in _reports(picture).items() if report.phase in LAST}
     return frozenset(done | {name for name in seats if is_gone(picture, name)})
@@ -212,7 +212,7 @@ def _place(picture: JobSnapshot) -> Decision | None:
         for host in (picture.hosts[name],)
     }
     record = _changed(
-        record, epoch=record.epoch + 1, aim=RUN, seats=seats, hosts=tuple(seats), reason=""
+        record, attempt=record.attempt + 1, aim=RUN, seats=seats, hosts=tuple(seats), reason=""
     )
     return Decision(record, _orders(record), JobState.RUNNING)
 
@@ -339,7 +339,7 @@ def _room(picture: JobSnapshot) -> dict[str, int]:
 
 
 def _conclude(picture: JobSnapshot, reports: Mapping[str, HostReport]) -> Decision:
-    """Nothing of the epoch runs any more."""
+    """Nothing of the attempt runs any more."""
     record = picture.record
     withdrawn: dict[str, HostOrder | None] = dict.fromkeys(record.seats)
     free = _changed(record, seats={}, aim=RUN)
@@ -466,7 +466,7 @@ def _settled(record: JobRecord) -> JobRecord:
 
 def _orders(record: JobRecord) -> dict[str, HostOrder | None]:
     order = HostOrder(
-        record.epoch, record.aim, dict(record.seats), record.begin, record.groups, record.changed
+        record.attempt, record.aim, dict(record.seats), record.begin, record.groups, record.changed
     )
     return dict.fromkeys(record.seats, order)
 

@@ -59,10 +59,10 @@ class JobPreparer:
         folders = {seat.shared or name for name, seat in order.seats.items()}
         return Assignment(
             job=job,
-            epoch=order.epoch,
+            attempt=order.attempt,
             host=self.name,
             seats=order.seats,
-            work=str(self.depot.work(job, order.epoch, found.package)),
+            work=str(self.depot.work(job, order.attempt, found.package)),
             keep=str(self.depot.kept(job)),
             logs=str(self.depot.logs(job)),
             submission=msgspec.to_builtins(found),

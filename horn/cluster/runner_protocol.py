@@ -32,16 +32,16 @@ class StandbySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Assignment(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
-    """To a foreman: be the one of this job, on this host, for this epoch.
+    """To a foreman: be the one of this job, on this host, for this attempt.
 
     work : its folder, with the package. keep : where checkpoints and the model go. logs : a folder.
     submission : as msgspec makes builtins of it. zookeeper : hosts. key, credential : the job's.
-    can_save : whether all hosts of the epoch see the same ``keep``. threads : per task. begin : the
-    iteration of the checkpoint to go on from, -1 for the newest. groups, changed : as in Order.
+    can_save : whether all hosts of the attempt see the same ``keep``. threads : per task. begin :
+    the iteration of the checkpoint to go on from, -1 for the newest. groups, changed : as in Order.
     """
 
     job: str
-    epoch: int
+    attempt: int
     host: str
     seats: dict[str, Allocation]
     work: str

@@ -1,6 +1,6 @@
 """What an agent runs: a foreman per job, which has the job's tasks of this host.
 
-A ``JobRun`` is the agent's side of one epoch of one job. All calls come from the agent's own
+A ``JobRun`` is the agent's side of one attempt of one job. All calls come from the agent's own
 thread: the foreman's life hangs on the thread that started it (PDEATHSIG).
 """
 
@@ -184,14 +184,14 @@ def _state(pid: int) -> list[bytes]:
 
 
 class JobRun:
-    """One epoch of a job on this host.
+    """One attempt of a job on this host.
 
     ``report`` is what is to be told of it; ``is_told`` whether it has been. ``progress`` is the
     latest to be written down, if there is any.
     """
 
     def __init__(self, job: str, order: HostOrder, member: int) -> None:
-        self.job, self.order, self.epoch = job, order, order.epoch
+        self.job, self.order, self.attempt = job, order, order.attempt
         self.report = HostReport(STARTING, member=member)
         self.is_told = False
         self.progress: dict[str, Any] | None = None
@@ -219,7 +219,7 @@ class JobRun:
             self._regroup()
 
     def follow(self, order: HostOrder) -> None:
-        """The order as it is now, of the same epoch."""
+        """The order as it is now, of the same attempt."""
         before, self.order = self.order, order
         if order.groups != before.groups and self.foreman is not None:
             self._regroup()
@@ -285,7 +285,9 @@ class JobRun:
             return now + LOOK_S
         if now >= self._deadline:
             self._deadline = None
-            logger.warning("foreman killed job=%s epoch=%d aim=%s", self.job, self.epoch, self.aim)
+            logger.warning(
+                "foreman killed job=%s attempt=%d aim=%s", self.job, self.attempt, self.aim
+            )
             self.foreman.kill()
             return None
         return self._deadline

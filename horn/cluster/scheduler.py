@@ -21,8 +21,9 @@ from horn.topology import Topology
 @dataclass(frozen=True)
 class Host:
     """A worker, as it registered. ``free`` : slots that no order has taken. ``shared`` : what the
-    folder that it shares with others is known by, "" without one. ``member`` : the epoch of its
-    registration. ``files`` : how many a process of a job may have open there, 0 if it is not known.
+    folder that it shares with others is known by, "" without one. ``member`` : the fencing token of
+    its registration. ``files`` : how many a process of a job may have open there, 0 if it is not
+    known.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
     id, lock                       who has this folder; one agent at a time
     packages/<digest>/             as it came: ``manifest`` and ``files``
-    jobs/<job>/work-<epoch>/       a copy of the package, the current folder of the job's processes
+    jobs/<job>/work-<attempt>/     a copy of the package, the folder that the job's processes are in
     jobs/<job>/logs/               a file per process
     jobs/<job>/kept/               progress.jsonl, checkpoints, model.horn
 
@@ -133,15 +133,15 @@ class HostStore:
 
     # jobs
 
-    def work(self, job: str, epoch: int, digest: str) -> Path:
-        """A fresh copy of the package for an epoch."""
-        folder = self._made(job) / f"work-{epoch}"
+    def work(self, job: str, attempt: int, digest: str) -> Path:
+        """A fresh copy of the package for an attempt."""
+        folder = self._made(job) / f"work-{attempt}"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self._package(digest) / "files", folder)
         return self._given(folder)
 
-    def drop_work(self, job: str, epoch: int) -> None:
-        shutil.rmtree(self._job(job) / f"work-{epoch}", ignore_errors=True)
+    def drop_work(self, job: str, attempt: int) -> None:
+        shutil.rmtree(self._job(job) / f"work-{attempt}", ignore_errors=True)
 
     def logs(self, job: str) -> Path:
         folder = self._made(job) / "logs"

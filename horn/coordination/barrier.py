@@ -67,8 +67,8 @@ class _Crossing:
 class GroupBarrier:
     """Crossings of one group's barrier by one of its members.
 
-    ``members`` are the names of the whole group, ``name`` is this one's; ``epoch`` grows each time
-    the group is formed again. Generations must grow from call to call. With a ``membership`` a
+    ``members`` are the names of the whole group, ``name`` is this one's; ``attempt`` grows each
+    time the group is formed again. Generations must grow from call to call. With a ``membership`` a
     member's end is noticed at once.
 
     Raises
@@ -86,14 +86,14 @@ class GroupBarrier:
         name: str,
         members: Iterable[str],
         *,
-        epoch: int = 0,
+        attempt: int = 0,
         membership: GroupMembers | None = None,
     ) -> None:
         self.coord, self.name, self.membership = coord, name, membership
         self.members = frozenset(paths.checked("member", member) for member in members)
         if name not in self.members:
             raise JobError(f"{name!r} is not among the members {sorted(self.members)}")
-        self.folder, self._region = folder, paths.region(epoch, self.members)
+        self.folder, self._attempt_folder = folder, paths.attempt_folder(attempt, self.members)
         self._last_number = 2 * len(self.members) - 1
         self._latest = -1
         self._past: deque[_Crossing] = deque(maxlen=KEPT)
@@ -102,13 +102,13 @@ class GroupBarrier:
         self._departed = membership.departures() if membership is not None else Counter()
         self._wake = threading.Event()
         self._crossing: _Crossing | None = None
-        self._prepare(epoch)
+        self._prepare(attempt)
         self._unsubscribe = [coord.subscribe(self._on_event)]
         if membership is not None:
             self._unsubscribe.append(membership.subscribe(self._on_change))
 
     def close(self) -> None:
-        """Stop listening. The marks stay; they go with the job, or when a newer epoch starts."""
+        """Stop listening. The marks stay; they go with the job, or when a newer attempt starts."""
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         self._unsubscribe = []
@@ -216,7 +216,7 @@ class GroupBarrier:
             if mark is not None and mark.data != self._token():
                 raise Conflict(
                     f"{self.name} has arrived at generation {generation} of {self.folder} "
-                    f"already, as another process; give the new one another epoch"
+                    f"already, as another process; give the new one another attempt"
                 )
             if mark is not None:  # ours, from before the connection broke
                 crossing.marks, crossing.arrived = self._marks(crossing), True
@@ -226,7 +226,7 @@ class GroupBarrier:
 
     def _make(self, crossing: _Crossing, generation: int) -> None:
         """The folder is not there: the first crossing, a jump, or too late."""
-        names = self.coord.children(f"{self.folder}/{self._region}")
+        names = self.coord.children(f"{self.folder}/{self._attempt_folder}")
         mine = paths.generation(generation)  # made before any later one: if it is here, it is early
         if mine not in names and any(name > mine for name in names):
             raise Fenced(
@@ -290,11 +290,11 @@ class GroupBarrier:
         absent = tuple(sorted(self.members - arrived))
         if not absent:
             return
-        regions = self.coord.children(self.folder, timeout_s=LOOK_S)
-        epoch = self._region.partition("-")[0]
-        others = [r for r in regions if r.startswith(epoch) and r != self._region]
+        folders = self.coord.children(self.folder, timeout_s=LOOK_S)
+        attempt = self._attempt_folder.partition("-")[0]
+        others = [f for f in folders if f.startswith(attempt) and f != self._attempt_folder]
         hint = (
-            "Another list of members waits in the same epoch: the tasks disagree about who "
+            "Another list of members waits in the same attempt: the tasks disagree about who "
             "belongs to the group"
             if others
             else ""
@@ -321,23 +321,23 @@ class GroupBarrier:
             self._chores.append(Delete(behind.folder))
 
     def _folder(self, generation: int) -> str:
-        return f"{self.folder}/{self._region}/{paths.generation(generation)}"
+        return f"{self.folder}/{self._attempt_folder}/{paths.generation(generation)}"
 
     def _tidy(self, generation: int) -> None:
         """The slow way, after the first crossing, a jump, or trouble. Everybody has arrived at
         ``generation``: nobody needs what lies before it, but for the marks of the one before."""
         self.coord.ensure(*(self._folder(generation + n) for n in range(1, KEPT + 1)))
         kept = {crossing.folder for crossing in self._past}
-        for name in self.coord.children(f"{self.folder}/{self._region}"):
-            folder = f"{self.folder}/{self._region}/{name}"
+        for name in self.coord.children(f"{self.folder}/{self._attempt_folder}"):
+            folder = f"{self.folder}/{self._attempt_folder}/{name}"
             if folder not in kept and name < paths.generation(generation):
                 self.coord.remove(folder)
 
-    def _prepare(self, epoch: int) -> None:
-        """The region's folder is there, and none of an earlier epoch."""
-        regions = self.coord.children(self.folder)
-        if self._region not in regions:
-            self.coord.ensure(f"{self.folder}/{self._region}")
-        for region in regions:
-            if region.partition("-")[0] < f"{epoch:016x}":
-                self.coord.remove(f"{self.folder}/{region}")
+    def _prepare(self, attempt: int) -> None:
+        """The attempt's folder is there, and none of an earlier attempt."""
+        folders = self.coord.children(self.folder)
+        if self._attempt_folder not in folders:
+            self.coord.ensure(f"{self.folder}/{self._attempt_folder}")
+        for folder in folders:
+            if folder.partition("-")[0] < f"{attempt:016x}":
+                self.coord.remove(f"{self.folder}/{folder}")

@@ -1,7 +1,7 @@
 """Who leads: the candidate that came first and is still there.
 
-Candidates are ephemeral sequential nodes, and who stands looks at all of them. The epoch of a
-leader is the zxid of its candidacy: a later leader's is always higher. A transaction that begins
+Candidates are ephemeral sequential nodes, and who stands looks at all of them. The fencing token of
+a leader is the zxid of its candidacy: a later leader's is always higher. A transaction that begins
 with ``Leadership.step`` is refused by ZooKeeper itself once the candidacy is gone.
 """
 
@@ -21,7 +21,7 @@ class Leadership:
     """The proof of having been elected. ``path`` is the candidacy."""
 
     path: str
-    epoch: int
+    token: int
 
     @property
     def step(self) -> Step:
@@ -36,7 +36,7 @@ def commit_as(coord: Session, leadership: Leadership, steps: list[Step]) -> None
     except NotApplied as error:
         if error.index == 0:
             raise Fenced(
-                f"the leader of epoch {leadership.epoch}", "its candidacy has ended"
+                f"the leader with fencing token {leadership.token}", "its candidacy has ended"
             ) from None
         raise NotApplied(error.index - 1, error.path, error.reason) from None
 

@@ -1,8 +1,8 @@
 """Who is there: ephemeral nodes with an endpoint and versions, and a view of them that stays true.
 
 The same for workers of a cluster, tasks of a group and servers of a job; only the folder differs. A
-member that comes back as another process is told from the old one by its epoch, the zxid of its
-node's creation.
+member that comes back as another process is told from the old one by its fencing token, the zxid of
+its node's creation.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Member:
-    """``epoch`` grows with every new holder of a name; ``session`` is its ZooKeeper session."""
+    """``token`` grows with every new holder of a name; ``session`` is its ZooKeeper session."""
 
     name: str
     endpoint: str
     versions: Mapping[str, str | int]
     info: Mapping[str, Any]
-    epoch: int
+    token: int
     session: int
 
 
@@ -219,7 +219,7 @@ class _OwnEntry:
     """This process's own place."""
 
     name: str
-    epoch: int
+    token: int
     evicted: str = ""
 
 
@@ -256,7 +256,7 @@ class Membership:
         replace: bool = False,
         timeout_s: float = 10.0,
     ) -> int:
-        """Take the place ``name`` and return its epoch.
+        """Take the place ``name`` and return its token.
 
         A dead predecessor's node is waited for until ``timeout_s`` (it goes when its session ends);
         with ``replace`` it is removed at once, and its holder, should it live, is fenced.
@@ -299,12 +299,12 @@ class Membership:
         node = self.coord.get(path)
         return node is not None and (node.owner, node.data) == (self.coord.session, data)
 
-    def _wait_seen(self, name: str, epoch: int) -> None:
+    def _wait_seen(self, name: str, token: int) -> None:
         """Until the own view has caught up, so that members() shows what join() did."""
 
         def is_seen() -> bool:
             node = self._view.nodes().get(name)
-            return node is not None and node.created >= epoch
+            return node is not None and node.created >= token
 
         with self._changed:
             self._changed.wait_for(lambda: is_seen() or not self.coord.connected, ANSWER_S)
@@ -324,7 +324,7 @@ class Membership:
         mine = self._mine
         path = "" if mine is None else f"{self.folder}/{mine.name}"
         node = self.coord.get(path) if path else None
-        if mine is not None and node is not None and node.created == mine.epoch:
+        if mine is not None and node is not None and node.created == mine.token:
             said = json.loads(node.data)
             said["info"] = said.get("info", {}) | info
             self.coord.set(path, json.dumps(said, sort_keys=True).encode(), node.version)
@@ -334,7 +334,7 @@ class Membership:
         mine, self._mine = self._mine, None
         if mine is not None:
             node = self.coord.get(f"{self.folder}/{mine.name}")
-            if node is not None and node.created == mine.epoch:
+            if node is not None and node.created == mine.token:
                 self.coord.delete(f"{self.folder}/{mine.name}")
 
     def members(self) -> dict[str, Member]:
@@ -404,7 +404,7 @@ class Membership:
         if mine is None:
             return
         node = self.coord.get(f"{self.folder}/{mine.name}")
-        if node is None or node.created != mine.epoch:
+        if node is None or node.created != mine.token:
             mine.evicted = mine.evicted or "its node was removed, or is another's now"
         self.check()
 
@@ -421,8 +421,10 @@ class Membership:
                 node = self._view.nodes().get(mine.name)
                 if node is None:
                     mine.evicted = "its node was removed"
-                elif node.created > mine.epoch:
-                    mine.evicted = f"another process took its place, with epoch {node.created}"
+                elif node.created > mine.token:
+                    mine.evicted = (
+                        f"another process took its place, with fencing token {node.created}"
+                    )
             self._changed.notify_all()
         for callback in list(self._callbacks):
             callback(change)

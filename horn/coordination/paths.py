@@ -78,9 +78,9 @@ class Paths:
     def members(self, job: str, group: int) -> str:
         return f"{self.group(job, group)}/members"
 
-    def table(self, job: str, group: int, epoch: int) -> str:
+    def table(self, job: str, group: int, attempt: int) -> str:
         """Who its members are; that of group 0 tells of all where all ranks meet."""
-        return f"{self.group(job, group)}/table-{counted('epoch', epoch):016x}"
+        return f"{self.group(job, group)}/table-{counted('attempt', attempt):016x}"
 
     def barrier(self, job: str, group: int) -> str:
         return f"{self.group(job, group)}/barrier"
@@ -109,9 +109,9 @@ class Paths:
     def reports(self, job: str) -> str:
         return f"{self.job(job)}/reports"
 
-    def report(self, job: str, epoch: int, host: str) -> str:
-        """What a host says of its tasks of an epoch."""
-        return f"{self.reports(job)}/{counted('epoch', epoch)}-{checked('host', host)}"
+    def report(self, job: str, attempt: int, host: str) -> str:
+        """What a host says of its tasks of an attempt."""
+        return f"{self.reports(job)}/{counted('attempt', attempt)}-{checked('host', host)}"
 
     def all_orders(self) -> str:
         return f"{self.root}/orders"
@@ -124,10 +124,10 @@ class Paths:
         return f"{self.orders(host)}/{checked('job', job)}"
 
 
-def region(epoch: int, members: Iterable[str]) -> str:
-    """The folder of a group's generations: its epoch, and who it says it consists of."""
+def attempt_folder(attempt: int, members: Iterable[str]) -> str:
+    """The folder of a group's generations: its attempt, and who it says it consists of."""
     names = "\n".join(sorted(members)).encode()
-    return f"{counted('epoch', epoch):016x}-{hashlib.sha256(names).hexdigest()[:12]}"
+    return f"{counted('attempt', attempt):016x}-{hashlib.sha256(names).hexdigest()[:12]}"
 
 
 def generation(number: int) -> str:

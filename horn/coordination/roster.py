@@ -54,7 +54,7 @@ class RosterEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RosterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All members by folder, in the order of their names. gone : folder and name of who went."""
 
-    epoch: int
+    attempt: int
     folders: dict[str, list[RosterEntry]]
     gone: list[tuple[str, str]] = []
     layout: int = paths.LAYOUT
@@ -107,7 +107,7 @@ class Registration:
         self.coord, self.folder = coord, folder
         self._changed = threading.Event()
         self._node: WatchedNode | None = None
-        self._epoch, self._evicted = 0, ""
+        self._token, self._evicted = 0, ""
 
     def join(
         self,
@@ -138,7 +138,7 @@ class Registration:
                 if old.owner == self.coord.session or replace:
                     node = _taken_over(self.coord, path, data, old)
             if node is not None:
-                self._epoch = node.created
+                self._token = node.created
                 self.confirm()  # and hear of it from now on
                 return node.created
             left = deadline - time.monotonic()
@@ -161,13 +161,13 @@ class Registration:
     def confirm(self) -> None:
         """Ask ZooKeeper whether the place is still this process's. Raises as ``check`` does."""
         self.coord.check()
-        if self._node is None or not self._epoch:
+        if self._node is None or not self._token:
             return
         node = self._node.read()
         if node is None:
             self._evicted = self._evicted or "its node was removed"
-        elif node.created != self._epoch:
-            self._evicted = f"another process took its place, with epoch {node.created}"
+        elif node.created != self._token:
+            self._evicted = f"another process took its place, with fencing token {node.created}"
         if self._evicted:
             raise Fenced(self._node.path, self._evicted)
 
@@ -178,23 +178,23 @@ class Registration:
 
 
 class Publication:
-    """The table of an epoch, for who writes it: once all members are there, and again when one
+    """The table of an attempt, for who writes it: once all members are there, and again when one
     goes.
 
     members : of each folder, which has as many as ``counts`` says, numbered from 0.
     """
 
     def __init__(
-        self, coord: Session, path: str, members: Mapping[str, Membership], epoch: int
+        self, coord: Session, path: str, members: Mapping[str, Membership], attempt: int
     ) -> None:
-        self.coord, self.path, self.members, self.epoch = coord, path, members, epoch
+        self.coord, self.path, self.members, self.attempt = coord, path, members, attempt
         self._table: RosterTable | None = None
         self._lock = threading.Lock()
         self._gone: list[tuple[str, str]] = []
         self._unsubscribe: list[Callable[[], None]] = []
 
     def publish(self, counts: Mapping[str, int], timeout_s: float) -> RosterTable:
-        """Wait for all, of this epoch or a later one, and write the table."""
+        """Wait for all, of this attempt or a later one, and write the table."""
         deadline = time.monotonic() + timeout_s
         folders: dict[str, list[RosterEntry]] = {}
         for folder, n in counts.items():
@@ -203,13 +203,13 @@ class Publication:
             found = self.members[folder].wait_for(
                 names,
                 max(deadline - time.monotonic(), 0.001),
-                lambda member: int(member.info["epoch"]) >= self.epoch,
+                lambda member: int(member.info["attempt"]) >= self.attempt,
             )
             folders[folder] = [
                 RosterEntry(found[name].endpoint, str(found[name].info.get("wire", "")))
                 for name in names
             ]
-        table = RosterTable(self.epoch, folders)
+        table = RosterTable(self.attempt, folders)
         try:
             self.coord.create(self.path, msgspec.json.encode(table), ephemeral=True)
         except Conflict as error:

@@ -35,13 +35,13 @@ class CheckpointCoordinator:
     def __init__(
         self,
         checkpoints: Checkpoints,
-        epoch: int,
+        attempt: int,
         n_parts: int,
         facts: Callable[[int], Mapping[str, Any]],
         tell: Callable[[Said], None],
         seconds: float | None = None,
     ) -> None:
-        self.checkpoints, self.epoch, self.n_parts = checkpoints, epoch, n_parts
+        self.checkpoints, self.attempt, self.n_parts = checkpoints, attempt, n_parts
         self.facts, self.tell, self.seconds = facts, tell, seconds
         self.last: tuple[int, Path] | None = None
         self.is_stopping = self.is_settled = False
@@ -126,11 +126,11 @@ class CheckpointCoordinator:
     def close(self) -> None:
         """All tasks have ended: what is not whole will not become so."""
         for iteration in self._parts:
-            self.checkpoints.discard(self.checkpoints.temporary(iteration, self.epoch))
+            self.checkpoints.discard(self.checkpoints.temporary(iteration, self.attempt))
         self._parts.clear()
 
     def _commit(self, iteration: int, parts: Mapping[int, PartSaved]) -> None:
-        temporary = self.checkpoints.temporary(iteration, self.epoch)
+        temporary = self.checkpoints.temporary(iteration, self.attempt)
         failed = [rank for rank in sorted(parts) if parts[rank].error]
         if failed:
             self.checkpoints.discard(temporary)

@@ -113,7 +113,7 @@ class ScaleRequest:
 class ClusterAttempt:
     """Where one attempt of a job on a cluster runs, whose entry in ZooKeeper is there already.
 
-    hosts, job, epoch : of that entry. crew : of all its tasks, started. url : of the transport on
+    hosts, job, attempt : of that entry. crew : of all its tasks, started. url : of the transport on
     this host. key, credential : the job's. asked : set to stop at a boundary. is_over : set when
     the tasks are ended, and none is to be started again. on_checkpoint : is told the iteration of
     each. is_repairable : whether what went wrong need not come again.
@@ -124,7 +124,7 @@ class ClusterAttempt:
 
     hosts: str
     job: str
-    epoch: int
+    attempt: int
     crew: TaskPool | RemoteTaskPool
     url: str
     threads: int
@@ -266,7 +266,7 @@ def launch_at(
     journals = lasting.journals
     attempts = Attempts(job, settings, watcher, lasting, run)
     if journals is None:  # else each start has one that is higher than those of the last
-        attempts.epoch = site.epoch
+        attempts.attempt = site.attempt
     deadline = None if timeout_s is None else begun + timeout_s
     try:
         placement = choose()
@@ -343,16 +343,16 @@ class Attempts:
         self.start, plan = lasting.start, lasting.plan
         self.record = ProgressRecord(job, watcher, rows_of(self.start) if self.start else ())
         self.checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
-        self.epoch, self.earlier_s = 0, 0.0
+        self.attempt, self.earlier_s = 0, 0.0
         if lasting.journals is not None:
             self.record = ProgressRecord(job, watcher, lasting.journals.rows, lasting.journals.told)
-            self.epoch = lasting.journals.first_epoch
+            self.attempt = lasting.journals.first_attempt
         if self.start is not None:
             self.record.iteration = self.start.iteration
             self.earlier_s = cursor_of(self.start).seconds
-            self.epoch = self.start.epoch + 1
+            self.attempt = self.start.attempt + 1
         if self.checkpoints is not None:
-            self.epoch = max(self.epoch, self.checkpoints.next_epoch())
+            self.attempt = max(self.attempt, self.checkpoints.next_attempt())
             self.checkpoints.sweep()
         self.keeper: CheckpointCoordinator | None = None
         self._run = run
@@ -364,7 +364,7 @@ class Attempts:
         plan, start = self.lasting.plan, self.start
         return msgspec.structs.replace(
             self._run,
-            epoch=self.epoch,
+            attempt=self.attempt,
             checkpoints="" if plan is None else str(plan.folder.absolute()),
             checkpoint_every=0 if plan is None else plan.every or 0,
             resume="" if start is None else str(start.path.absolute()),
@@ -385,7 +385,7 @@ class Attempts:
 
             self.keeper = CheckpointCoordinator(
                 self.checkpoints,
-                self.epoch,
+                self.attempt,
                 settings.topology.n_workers,
                 facts,
                 crew.tell,
@@ -435,9 +435,9 @@ class Attempts:
                 self.watcher.note(f"Given up: {times} without a new checkpoint between them.")
             raise self._first
         self._n_failed += 1
-        self.epoch += 1
+        self.attempt += 1
         if self.checkpoints is not None:
-            self.checkpoints.sweep(self.epoch)
+            self.checkpoints.sweep(self.attempt)
         start = self.start
         rows = rows_of(start) if start is not None else ()
         self.record.back_to(0 if start is None else start.iteration, rows)
@@ -463,8 +463,8 @@ class Attempts:
         n_first = self.settings.n_groups
         topology = self.settings.topology
 
-        def start(ranks: Sequence[int], epoch: int) -> None:
-            run = msgspec.structs.replace(self.run(), epoch=epoch)
+        def start(ranks: Sequence[int], attempt: int) -> None:
+            run = msgspec.structs.replace(self.run(), attempt=attempt)
             if ranks[0] >= topology.n_ranks:  # it came later
                 n_groups = topology.group(ranks[0]) + 1
                 run = msgspec.structs.replace(run, n_groups=n_groups, n_first=n_first)
@@ -477,7 +477,7 @@ class Attempts:
             hearing,
             start,
             self.watcher,
-            self.epoch,
+            self.attempt,
             journals.keep,
             None if site is None else site.is_over,
             None if site is None else site.groups,

@@ -33,7 +33,7 @@ class Restarts:
     """The restarts of a run.
 
     most : of a group or server, without an epoch between them that it, or any group, has finished.
-    start : gives new processes of these ranks the job, in an epoch; ``epoch`` is the highest so
+    start : gives new processes of these ranks the job, in an attempt; ``attempt`` is the highest so
     far. keep : is given the history now and then. is_over : when it is set, nothing is started
     again. is_given_up : whether something ended more often than ``most``. groups : by number, who
     is there from the beginning; default: all that the job was described with. on_left : is told of
@@ -48,14 +48,14 @@ class Restarts:
         hearing: TaskMonitor,
         start: Callable[[Sequence[int], int], None],
         watcher: Progress,
-        epoch: int,
+        attempt: int,
         keep: Callable[[Sequence[Any], Sequence[Any]], None],
         is_over: threading.Event | None = None,
         groups: Collection[int] | None = None,
         on_left: Callable[[int], None] | None = None,
     ) -> None:
         self.topology, self.most, self.crew, self.hearing = topology, most, crew, hearing
-        self.start, self.watcher, self.epoch, self.keep = start, watcher, epoch, keep
+        self.start, self.watcher, self.attempt, self.keep = start, watcher, attempt, keep
         self.is_over = is_over or threading.Event()
         self.n_restarts = 0
         self.is_given_up = False
@@ -81,26 +81,26 @@ class Restarts:
         """Start all that are there."""
         t = self.topology
         first = [r for g in sorted(self.groups) if g < t.n_groups for r in t.ranks(g)]
-        self.start([*first, *(t.server(n) for n in range(t.n_servers))], self.epoch)
+        self.start([*first, *(t.server(n) for n in range(t.n_servers))], self.attempt)
         for group in self.hearing.record.known(t.n_groups) - self.groups:
             self.hearing.record.without(group)
         for group in sorted(g for g in self.groups if g >= t.n_groups):
-            self.start(t.ranks(group), self.epoch)
+            self.start(t.ranks(group), self.attempt)
 
     def change(self, groups: Collection[int], hosts: Mapping[int, str] | None = None) -> None:
         """These groups are to be there: new ones are started, the others leave at the end of an
-        epoch. hosts : where ranks are, by the host's name; None: all here.
+        attempt. hosts : where ranks are, by the host's name; None: all here.
         """
         if hosts is not None and isinstance(self.crew, RemoteTaskPool):
             self.crew.seat(hosts)
         for group in sorted(set(groups) - self.groups):
             self.groups.add(group)
             ranks = self.topology.ranks(group)
-            self.epoch += 1
+            self.attempt += 1
             self.watcher.note(f"Group {group} comes.")
             self.crew.renew(ranks)
             self.hearing.add(ranks, self.crew.pids)
-            self.start(ranks, self.epoch)
+            self.start(ranks, self.attempt)
         for group in sorted(self.groups - self.leaving - set(groups)):
             self.leaving.add(group)
             self.watcher.note(f"Group {group} is to leave at the end of its epoch.")
@@ -195,14 +195,14 @@ class Restarts:
             self._held.pop(unit, None)
             self._counts[unit] += 1
             self.n_restarts += 1
-            self.epoch += 1
-            logger.warning("restarting %s epoch=%d reason=%s", unit, self.epoch, why)
+            self.attempt += 1
+            logger.warning("restarting %s attempt=%d reason=%s", unit, self.attempt, why)
             self.watcher.note(
                 f"Restarting {unit} (attempt {self._counts[unit]} of {self.most}): {why}"
             )
             self.crew.renew(ranks)
             self.hearing.forget(ranks, self.crew.pids)
-            self.start(ranks, self.epoch)
+            self.start(ranks, self.attempt)
             group = None if unit.startswith("server") else self.topology.group(ranks[0])
             if group is not None and group in self.leaving:
                 self.crew.tell(LeaveRun(group))

@@ -31,7 +31,7 @@ class TaskCheckpoints:
         self.loop: TrainingLoop | None = None
         self.due: SaveRequest | None = None
         self.settled_at = -1  # the boundary where all are to stop
-        self.writer = PartWriter(Checkpoints(run.checkpoints), run.epoch)
+        self.writer = PartWriter(Checkpoints(run.checkpoints), run.attempt)
         self._owned: set[str] | None = None
 
     def __call__(self) -> bool:

@@ -105,7 +105,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     n_tasks : of each group; a process's number is its rank (strategies.Topology). guests : servers
     are threads of the first tasks' processes. hosts, job : the ZooKeeper and the job's name in it.
     url : of the transport on this host. begun : when the run began, on the monotonic clock of this
-    host. interval_s : how often progress is told. epoch : grows with every start of the job's
+    host. interval_s : how often progress is told. attempt : grows with every start of the job's
     tasks; who has another is refused. checkpoints : the folder to save in, "" if nobody does;
     checkpoint_every : iterations, 0 for when tasks are told. resume : a checkpoint to begin from;
     earlier_s : what training took before ``begun``, None for what the checkpoint says. journals :
@@ -130,7 +130,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     superstep_timeout_s: float
     start_timeout_s: float
     max_trace_events: _Count
-    epoch: _Count = 0
+    attempt: _Count = 0
     checkpoints: str = ""
     checkpoint_every: _Count = 0
     resume: str = ""

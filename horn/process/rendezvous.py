@@ -84,13 +84,13 @@ class Rendezvous:
     def join(
         self, where: Registration | Membership, number: int, endpoint: str, **info: str
     ) -> None:
-        """Take a place. Whoever held it in an earlier epoch is fenced, if it still lives."""
-        epoch = self.run.epoch
+        """Take a place. Whoever held it in an earlier attempt is fenced, if it still lives."""
+        attempt = self.run.attempt
         where.join(
             str(number),
             endpoint,
-            info={"pid": os.getpid(), "epoch": epoch, **info},
-            replace=epoch > 0,
+            info={"pid": os.getpid(), "attempt": attempt, **info},
+            replace=attempt > 0,
         )
 
     @property
@@ -115,12 +115,12 @@ class Rendezvous:
         counts = {paths.members(run.job, group): topology.n_tasks for group in groups}
         if self._is_whole and topology.n_servers:
             counts[paths.servers(run.job)] = topology.n_servers
-        path = paths.table(run.job, first, run.epoch)
+        path = paths.table(run.job, first, run.attempt)
         if self._publishes:
             assert isinstance(self.own, Membership)
             self.coord.ensure(*counts)
             members = {folder: self.membership(folder, is_made=True) for folder in counts}
-            publication = Publication(self.coord, path, members, run.epoch)
+            publication = Publication(self.coord, path, members, run.attempt)
             self.stack.callback(publication.close)
             self._table = publication.publish(counts, wait_s)
             self.roster: GroupMembers = self.own
@@ -147,10 +147,10 @@ class Rendezvous:
 
     def _place(self, rank: int) -> Identity:
         run = self.run
-        return Identity(rank, self.topology.n_ranks, f"{run.job}/wire", run.epoch, self.key)
+        return Identity(rank, self.topology.n_ranks, f"{run.job}/wire", run.attempt, self.key)
 
     def _open(self, n: int, number: int, job: str) -> Transport:
-        place = Identity(number, n, job, self.run.epoch, self.key)
+        place = Identity(number, n, job, self.run.attempt, self.key)
         return self.stack.enter_context(open_transport(self.run.url, place))
 
     def _entries(self, group: int) -> list[RosterEntry]:
@@ -173,7 +173,7 @@ class Rendezvous:
             self.coord.paths.barrier(run.job, self.region),
             str(self.task),
             names,
-            epoch=run.epoch,
+            attempt=run.attempt,
             membership=self.roster,
         )
         self.stack.callback(barrier.close)

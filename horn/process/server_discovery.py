@@ -20,7 +20,7 @@ from horn.strategies.parameter_server.durable import serve
 from horn.strategies.parameter_server.durable_server import LastingServer
 from horn.strategies.parameter_server.journal import Journal
 from horn.strategies.parameter_server.server_links import Hub
-from horn.training.journals import EPOCHS
+from horn.training.journals import ATTEMPTS
 from horn.transport import Identity
 
 PAUSE_S = 2.0  # who did nothing for so long asks ZooKeeper whose place it is
@@ -76,18 +76,18 @@ class ServerDiscovery:
         topology = meeting.topology
         rank = meeting.rank
         number = rank - topology.n_workers if rank >= topology.n_workers else rank
-        return Identity(number, run.n_tasks, f"{run.job}/servers", run.epoch, meeting.key)
+        return Identity(number, run.n_tasks, f"{run.job}/servers", run.attempt, meeting.key)
 
     def find(self, server: int) -> Found | None:
         """Where a server is now."""
         member = self._servers.members().get(str(server))
-        return None if member is None else Found(member.endpoint, int(member.info["epoch"]))
+        return None if member is None else Found(member.endpoint, int(member.info["attempt"]))
 
-    def epoch(self, group: int) -> int:
+    def attempt(self, group: int) -> int:
         """The highest of a group's tasks."""
         self._watch(group + 1)  # it may have come later
         found = self._groups[group].members().values()
-        return max((int(member.info["epoch"]) for member in found), default=0)
+        return max((int(member.info["attempt"]) for member in found), default=0)
 
     def _watch(self, n_groups: int) -> None:
         while len(self._groups) < n_groups:
@@ -118,7 +118,7 @@ def served(
 ) -> dict[str, Any]:
     """A server's life: it comes back from its journal, registers, is ``ready``, and serves until it
     is done. Where its time went, and what it had to do with those who came back: n_stale messages
-    of an epoch that is over, n_repeated pieces of pushes, n_replayed messages of the journal.
+    of an attempt that is over, n_repeated pieces of pushes, n_replayed messages of the journal.
     """
     run = meeting.run
     reunion = ServerDiscovery(meeting)
@@ -129,11 +129,11 @@ def served(
     url = run.url if kind.crosses_hosts else kind.link_url
     n_tasks = run.n_tasks
 
-    def is_stale(rank: int, epoch: int) -> bool:
+    def is_stale(rank: int, attempt: int) -> bool:
         group = rank // n_tasks
         if group < lasting.server.topology.n_groups:  # else nobody of it has joined yet
-            lasting.fence(group, reunion.epoch(group))
-        return lasting.is_stale(group, epoch)
+            lasting.fence(group, reunion.attempt(group))
+        return lasting.is_stale(group, attempt)
 
     hub = Hub(url, reunion.place(), is_stale)
     stack.callback(hub.close)
@@ -147,10 +147,10 @@ def served(
     for message in since:
         n_replayed += 1
         block = message.arrays[0] if message.arrays else None
-        lasting.on(message.src, message.meta, block, message.epoch)
+        lasting.on(message.src, message.meta, block, message.attempt)
     # One that was done before must not end again before anybody has come.
     groups = run.groups or range(run.n_groups)
-    if lasting.expect(groups, run.epoch - run.epoch % EPOCHS):
+    if lasting.expect(groups, run.attempt - run.attempt % ATTEMPTS):
         journal.save(*lasting.state())
     assert meeting.servers is not None
     meeting.join(meeting.servers, number, hub.endpoint)

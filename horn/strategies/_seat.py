@@ -19,10 +19,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Found:
-    """Where a server is, and since which epoch."""
+    """Where a server is, and since which attempt."""
 
     endpoint: str
-    epoch: int
+    attempt: int
 
 
 class Finds(Protocol):

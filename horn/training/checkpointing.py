@@ -104,8 +104,8 @@ def restore(
 class PartWriter:
     """Writes parts in a thread, one at a time."""
 
-    def __init__(self, checkpoints: Checkpoints, epoch: int) -> None:
-        self.checkpoints, self.epoch = checkpoints, epoch
+    def __init__(self, checkpoints: Checkpoints, attempt: int) -> None:
+        self.checkpoints, self.attempt = checkpoints, attempt
         self._thread: threading.Thread | None = None
 
     def write(
@@ -124,7 +124,7 @@ class PartWriter:
         def work() -> None:
             result: WrittenPart | CheckpointError
             try:
-                folder = self.checkpoints.begin(iteration, self.epoch)
+                folder = self.checkpoints.begin(iteration, self.attempt)
                 result = write_part(folder, name, found, facts)
             except CheckpointError as error:
                 result = error
@@ -277,12 +277,16 @@ class LocalCheckpoints:
     """
 
     def __init__(
-        self, plan: CheckpointSchedule, mine: Mapping[str, Any], epoch: int, asked: threading.Event
+        self,
+        plan: CheckpointSchedule,
+        mine: Mapping[str, Any],
+        attempt: int,
+        asked: threading.Event,
     ) -> None:
         self.plan, self.mine, self.asked = plan, mine, asked
         self.checkpoints = Checkpoints(plan.folder, plan.keep)
         self.checkpoints.sweep()
-        self.writer = PartWriter(self.checkpoints, max(epoch, self.checkpoints.next_epoch()))
+        self.writer = PartWriter(self.checkpoints, max(attempt, self.checkpoints.next_attempt()))
         self.last: tuple[int, Path] | None = None
         self.loop: TrainingLoop | None = None
         self._next_at = self._after(time.monotonic())
@@ -308,7 +312,7 @@ class LocalCheckpoints:
             try:
                 if isinstance(found, CheckpointError):
                     raise found
-                folder = self.checkpoints.temporary(iteration, self.writer.epoch)
+                folder = self.checkpoints.temporary(iteration, self.writer.attempt)
                 self.last = iteration, self.checkpoints.commit(folder, iteration, facts, [found])
             except HornError as error:
                 logger.warning("checkpoint not saved iteration=%d reason=%s", iteration, error)

@@ -17,14 +17,14 @@ from horn.training.cursor import plain_row
 from horn.training.identity import check_same
 
 FORMAT = 1
-EPOCHS = 1 << 20  # of each start of the run: so many restarts are told apart
+ATTEMPTS = 1 << 20  # of each start of the run: so many restarts are told apart
 
 
 class JournalFolder:
     """One run's.
 
-    n_starts : of the run, this one too; its first epoch is ``first_epoch``. rows : of the epochs
-    that are over. told : what some groups have said of later ones.
+    n_starts : of the run, this one too; its first attempt is ``first_attempt``. rows : of the
+    epochs that are over. told : what some groups have said of later ones.
 
     Raises
     ------
@@ -58,8 +58,8 @@ class JournalFolder:
         self._write()
 
     @property
-    def first_epoch(self) -> int:
-        return self.n_starts * EPOCHS
+    def first_attempt(self) -> int:
+        return self.n_starts * ATTEMPTS
 
     def keep(
         self, rows: Sequence[Mapping[str, Any]], told: Sequence[Mapping[str, Any]] = ()

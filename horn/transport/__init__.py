@@ -29,7 +29,7 @@ class Identity:
     task: int
     n_tasks: int
     job: str
-    epoch: int = 0
+    attempt: int = 0
     key: bytes | None = field(default=None, repr=False)
 
 

@@ -107,7 +107,9 @@ class Delivery(Transport):
         super().__init__(url, place)
         self.incarnation = incarnation
         self._peers = {
-            task: Peer(f"task {task}", FrameStream(f"frames of task {task}, epoch {place.epoch}"))
+            task: Peer(
+                f"task {task}", FrameStream(f"frames of task {task}, attempt {place.attempt}")
+            )
             for task in range(place.n_tasks)
             if task != place.task
         }
@@ -217,7 +219,7 @@ class Delivery(Transport):
         stream, m = peer.stream, out.message
         parts = encode(
             WireMessage(
-                m.meta, m.arrays, self.task, self.place.epoch, stream.n_out + 1, m.step, m.part,
+                m.meta, m.arrays, self.task, self.place.attempt, stream.n_out + 1, m.step, m.part,
                 BODY_SUM if self.link.needs_sum else 0,
             ),
             out.body_sum,
@@ -240,7 +242,10 @@ class Delivery(Transport):
             used=peer.used, seq=stream.n_in, sent=stream.n_put, again=stream.asks_again,
             ask=peer.asks,
         )  # fmt: skip
-        if self.link.put(task, encode(WireMessage(word, (), self.task, self.place.epoch))) is None:
+        if (
+            self.link.put(task, encode(WireMessage(word, (), self.task, self.place.attempt)))
+            is None
+        ):
             return False
         peer.must_tell = peer.asks = stream.asks_again = False
         stream.n_told = stream.n_in
@@ -335,7 +340,9 @@ class Delivery(Transport):
 
     def _expect(self, task: int, max_body: int) -> None:
         self._max_body = min(self._max_body, max_body)
-        self._expected[task] = Expected(task, self.place.epoch, self._max_body, self.link.needs_sum)
+        self._expected[task] = Expected(
+            task, self.place.attempt, self._max_body, self.link.needs_sum
+        )
 
     def _take_answers(self) -> None:
         """Refusals from endpoints that were given to ``connect``."""

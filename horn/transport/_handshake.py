@@ -73,7 +73,7 @@ class Handshake:
                 )
                 answer(
                     sender,
-                    encode(WireMessage(refusal, src=self.place.task, epoch=self.place.epoch)),
+                    encode(WireMessage(refusal, src=self.place.task, attempt=self.place.attempt)),
                 )
             return None
 
@@ -83,7 +83,7 @@ class Handshake:
         checks = [
             ("job", hello.job, place.job),
             ("tasks", hello.n_tasks, place.n_tasks),
-            ("epoch", message.epoch, place.epoch),
+            ("attempt", message.attempt, place.attempt),
             ("src", message.src, hello.task),
             ("incarnation", hello.incarnation.hex(), sender[:INCARNATION_BYTES].hex()),
             ("byte order", hello.endian, "little"),

@@ -122,7 +122,7 @@ class Shm(Transport):
         self.incarnation = secrets.token_bytes(16)
         self._peers = {
             task: _Peer(
-                f"task {task}", ReceiveWindow(f"frames of task {task}, epoch {place.epoch}")
+                f"task {task}", ReceiveWindow(f"frames of task {task}, attempt {place.attempt}")
             )
             for task in range(place.n_tasks)
             if task != place.task
@@ -207,7 +207,9 @@ class Shm(Transport):
         hello = Hello(
             task=self.task, n_tasks=self.n_tasks, job=self.place.job, incarnation=self.incarnation
         )
-        return b"".join(encode(WireMessage(hello, src=self.task, epoch=self.place.epoch, seq=1)))
+        return b"".join(
+            encode(WireMessage(hello, src=self.task, attempt=self.place.attempt, seq=1))
+        )
 
     def _listen_to(self, sock: socket.socket, task: int | None) -> None:
         self._sockets[sock.fileno()] = sock, task
@@ -279,7 +281,7 @@ class Shm(Transport):
         for what, got, wanted in [
             ("job", hello.job, self.place.job),
             ("tasks", hello.n_tasks, self.n_tasks),
-            ("epoch", message.epoch, self.place.epoch),
+            ("attempt", message.attempt, self.place.attempt),
             ("src", message.src, hello.task),
             ("task", hello.task, hello.task if task is None else task),
         ]:
@@ -294,7 +296,7 @@ class Shm(Transport):
             where=error.where[:256], got=error.got[:1000], expected=error.expected[:1000]
         )
         packet = b"".join(
-            encode(WireMessage(refusal, src=self.task, epoch=self.place.epoch, seq=1))
+            encode(WireMessage(refusal, src=self.task, attempt=self.place.attempt, seq=1))
         )
         try:
             sock.send(packet)
@@ -631,7 +633,7 @@ class Shm(Transport):
         if peer.sock is None and self._endpoints and not self._find_gone([to]):
             self._dial(to, patience, where)
         parts = encode(
-            WireMessage(meta, tuple(arrays), self.task, self.place.epoch, peer.n_out + 1)
+            WireMessage(meta, tuple(arrays), self.task, self.place.attempt, peer.n_out + 1)
         )
         bodies = parts[2:]
         own_fd, inline = None, []
@@ -707,7 +709,7 @@ class Shm(Transport):
             elif not fds and len(head) == HEADER_BYTES:
                 packed, bodies = bodies_from_packet(head, packed)
             try:
-                message = decode((head, packed, *bodies), Expected(task, self.place.epoch))
+                message = decode((head, packed, *bodies), Expected(task, self.place.attempt))
                 peer.window.admit(message.seq)
             except BadFrame as error:
                 where = f"frame from {peer.name}: {error.where}"

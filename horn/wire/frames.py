@@ -259,7 +259,7 @@ class Verdict(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class JoinServers(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """To a server that lasts: this task of my group is there, in the header's epoch."""
+    """To a server that lasts: this task of my group is there, in the header's attempt."""
 
 
 class ServersReady(Meta, frozen=True, omit_defaults=True, kw_only=True):
@@ -314,7 +314,7 @@ class WireMessage(msgspec.Struct, frozen=True):
     meta: Meta
     arrays: tuple[Array, ...] = ()
     src: int = 0
-    epoch: int = 0
+    attempt: int = 0
     seq: int = 0
     step: int = 0
     part: int = 0
@@ -325,7 +325,7 @@ class Expected(msgspec.Struct, frozen=True):
     """What the receiver knows of the sender from elsewhere; None: not yet."""
 
     src: int | None = None
-    epoch: int | None = None
+    attempt: int | None = None
     max_body: int = BODY_BYTES
     needs_sum: bool = True
 
@@ -372,7 +372,7 @@ def encode(message: WireMessage, body_sum: int | None = None, ack: int = 0) -> l
     number = _TYPE[type(meta)]
     head = HEADER.pack(
         MAGIC, MINOR, meta.kind, number, message.flags, len(bodies), len(packed), size,
-        message.epoch, message.seq, message.step, message.src, message.part, body_sum,
+        message.attempt, message.seq, message.step, message.src, message.part, body_sum,
     )  # fmt: skip
     guard = zlib.crc32(packed, zlib.crc32(head))
     return [head + guard.to_bytes(4, "little"), packed, *bodies]
@@ -390,7 +390,7 @@ def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> WireM
     head, packed = parts[0], parts[1]
     if len(head) != HEADER_BYTES:
         raise DamagedFrame("header", f"{len(head)} bytes", HEADER_BYTES)
-    (magic, minor, kind, number, flags, nbody, meta_len, body_len, epoch, seq, step, src, part,
+    (magic, minor, kind, number, flags, nbody, meta_len, body_len, attempt, seq, step, src, part,
      body_sum) = HEADER.unpack_from(head)  # fmt: skip
     if magic != MAGIC:
         if magic[:3] == MAGIC[:3]:
@@ -413,8 +413,8 @@ def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> WireM
         raise BadFrame("bodies", f"{size} bytes", f"at most {expected.max_body}")
     if expected.src is not None and src != expected.src:
         raise BadFrame("header: src", f"task {src}", f"task {expected.src}")
-    if expected.epoch is not None and epoch != expected.epoch:
-        raise BadFrame(f"header: epoch of task {src}", epoch, expected.epoch)
+    if expected.attempt is not None and attempt != expected.attempt:
+        raise BadFrame(f"header: attempt of task {src}", attempt, expected.attempt)
     if flags > BODY_SUM | FINITE or (expected.needs_sum and not flags & BODY_SUM):
         raise BadFrame("header: flags", f"{flags:#x}", "a body checksum and no unknown bit")
     if flags & BODY_SUM:
@@ -431,7 +431,7 @@ def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> WireM
         raise BadFrame(f"header: kind of {cls.__name__}", kind, int(cls.kind))
     meta = _decode_meta(number, bytes(packed), minor)
     arrays = _arrays(meta, bodies, bool(flags & FINITE))
-    return WireMessage(meta, arrays, src, epoch, seq, step, part, flags)
+    return WireMessage(meta, arrays, src, attempt, seq, step, part, flags)
 
 
 def _decode_meta(number: int, packed: bytes, minor: int) -> Meta:
@@ -501,7 +501,7 @@ def _arrays(meta: Meta, bodies: Sequence[Buffer], needs_finite: bool) -> tuple[A
 
 
 class ReceiveWindow:
-    """Which frames of one (src, epoch) have come: everything to ``last``, some of the next 1,024.
+    """Which frames of one (src, attempt) have come: everything to ``last``, some of the next 1,024.
 
     ``admit`` lets each sequence number in exactly once, in any order; it never grows.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
 import json
 import logging
@@ -31,7 +32,7 @@ def pieces(rng, rows=slice(0, 4), columns=slice(0, 3)):
     return [ArrayPiece("parameter", "layer1.weight", rng.standard_normal((4, 3)), (rows, columns))]
 
 
-def save(folder, iteration, parts=None, epoch=0, facts=FACTS, keep=3):
+def save(folder, iteration, parts=None, attempt=0, facts=FACTS, keep=3):
     """A checkpoint of these parts by name; by default two, of three rows each of (6, 3)."""
     if parts is None:
         whole = np.arange(18.0).reshape(6, 3) + iteration
@@ -41,7 +42,7 @@ def save(folder, iteration, parts=None, epoch=0, facts=FACTS, keep=3):
             for k in range(2)
         }  # fmt: skip
     checkpoints = Checkpoints(folder, keep)
-    temporary = checkpoints.begin(iteration, epoch)
+    temporary = checkpoints.begin(iteration, attempt)
     written = [write_part(temporary, name, given, {"part": name}) for name, given in parts.items()]
     return checkpoints.commit(temporary, iteration, facts, written)
 
@@ -67,7 +68,7 @@ def test_what_is_written_comes_back(tmp_path, rng):
     path = save(tmp_path / "job", 12, {"rank-0": given})
 
     opened = Checkpoints(tmp_path / "job").latest()
-    assert (opened.iteration, opened.epoch, opened.path) == (12, 0, path)
+    assert (opened.iteration, opened.attempt, opened.path) == (12, 0, path)
     assert opened.facts == FACTS and opened.parts() == {"rank-0": {"part": "rank-0"}}
     assert opened.names("parameter") == tuple(sorted(arrays)) and opened.names("slot") == ()
     for name, a in arrays.items():
@@ -139,31 +140,31 @@ def test_what_is_not_there_is_said(tmp_path):
         opened.cut("parameter", "w", (slice(0, 6), slice(0, 3)), "f8", parts=["rank-7"])
 
 
-def test_the_last_are_kept_and_a_later_epoch_is_newer(tmp_path):
+def test_the_last_are_kept_and_a_later_attempt_is_newer(tmp_path):
     for iteration in (10, 20, 30, 40):
         save(tmp_path, iteration)
     checkpoints = Checkpoints(tmp_path, keep=3)
-    assert checkpoints.iterations() == [20, 30, 40] and checkpoints.next_epoch() == 1
-    save(tmp_path, 25, epoch=1)  # gone on from 20 again
+    assert checkpoints.iterations() == [20, 30, 40] and checkpoints.next_attempt() == 1
+    save(tmp_path, 25, attempt=1)  # gone on from 20 again
     assert checkpoints.iterations() == [30, 40, 25] and checkpoints.latest().iteration == 25
-    with pytest.raises(Fenced, match="epoch 0 .* epoch 1 has written"):
+    with pytest.raises(Fenced, match="attempt 0 .* attempt 1 has written"):
         checkpoints.begin(50, 0)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "ckpt-000000025-0001", "ckpt-000000030-0000", "ckpt-000000040-0000"]  # fmt: skip
 
 
-def test_an_epoch_that_is_overtaken_while_it_writes_is_fenced(tmp_path, rng):
+def test_an_attempt_that_is_overtaken_while_it_writes_is_fenced(tmp_path, rng):
     old = Checkpoints(tmp_path)
     temporary = old.begin(10, 0)
     written = [write_part(temporary, "rank-0", pieces(rng), {})]
-    save(tmp_path, 9, epoch=1)
+    save(tmp_path, 9, attempt=1)
     with pytest.raises(Fenced):
         old.commit(temporary, 10, {}, written)
     assert old.latest().iteration == 9 and not temporary.exists()
 
 
 def test_leftovers_are_swept_and_nothing_else(tmp_path):
-    save(tmp_path, 10, epoch=2)
+    save(tmp_path, 10, attempt=2)
     (tmp_path / "ckpt-000000020-0002.tmp").mkdir()
     (tmp_path / "ckpt-000000020-0002.tmp" / "rank-0.safetensors").write_bytes(b"half")
     (tmp_path / "ckpt-000000005-0001.old").mkdir()
@@ -172,7 +173,7 @@ def test_leftovers_are_swept_and_nothing_else(tmp_path):
         (tmp_path / other).mkdir()
     (tmp_path / "ckpt-000000030-0002.tmp").symlink_to(tmp_path / "elsewhere")
     checkpoints = Checkpoints(tmp_path)
-    assert [p.name for p in checkpoints.sweep(below_epoch=2)] == ["ckpt-000000005-0001.old"]
+    assert [p.name for p in checkpoints.sweep(below_attempt=2)] == ["ckpt-000000005-0001.old"]
     assert [p.name for p in checkpoints.sweep()] == ["ckpt-000000020-0002.tmp"]
     assert len(list(tmp_path.iterdir())) == 6 and checkpoints.latest().iteration == 10
 
@@ -232,8 +233,8 @@ def test_another_format_is_refused_in_a_sentence(tmp_path):
     path = save(tmp_path, 10) / "MANIFEST.json"
     whole = json.loads(path.read_text())
     for changed, expected in (
-        ({"version": 0}, "is of format 0, this horn reads format 1; use the horn that wrote it"),
-        ({"version": 2}, "is of format 2, this horn reads format 1; use the horn that wrote it"),
+        ({"version": 0}, "is of format 0, this horn reads format 2; use the horn that wrote it"),
+        ({"version": 3}, "is of format 3, this horn reads format 2; use the horn that wrote it"),
         ({"format": "other"}, "is no manifest of a checkpoint that horn wrote"),
         ({"iteration": 11}, "does not have the sha256 that its last line says"),
     ):
@@ -243,15 +244,27 @@ def test_another_format_is_refused_in_a_sentence(tmp_path):
         assert expected in str(caught.value) and str(path) in str(caught.value)
 
 
+def test_a_manifest_of_format_1_is_read_in_which_an_attempt_is_an_epoch(tmp_path):
+    path = save(tmp_path, 10, attempt=4) / "MANIFEST.json"
+    whole = json.loads(path.read_text())
+    del whole["sha256"]
+    old = {("epoch" if key == "attempt" else key): value for key, value in whole.items()}
+    body = json.dumps(old | {"version": 1}, indent=1).removesuffix("\n}")
+    path.write_text(f'{body},\n "sha256": "{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n')
+    opened = Checkpoints(tmp_path).open(10)
+    assert (opened.iteration, opened.attempt, opened.facts) == (10, 4, FACTS)
+    assert Checkpoints(tmp_path).next_attempt() == 5
+
+
 def test_a_folder_renamed_to_another_iteration_is_refused(tmp_path):
     save(tmp_path, 10).rename(tmp_path / "ckpt-000000011-0000")
-    with pytest.raises(CheckpointError, match="is the checkpoint of iteration 10, epoch 0"):
+    with pytest.raises(CheckpointError, match="is the checkpoint of iteration 10, attempt 0"):
         Checkpoints(tmp_path).open(11)
 
 
 def test_a_good_one_is_not_written_twice_a_damaged_one_is(tmp_path):
     path = save(tmp_path, 10)
-    with pytest.raises(Conflict, match="go on with another epoch"):
+    with pytest.raises(Conflict, match="go on with another attempt"):
         save(tmp_path, 10)
     assert Checkpoints(tmp_path).latest().iteration == 10
     flip(path / "rank-1.safetensors", -1)

@@ -147,7 +147,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
     def found(submission: Any) -> dict[str, Any]:
         given = Assignment(
-            job="job-1", epoch=0, host="a", seats={"a": Allocation(0, "127.0.0.1", (0,))},
+            job="job-1", attempt=0, host="a", seats={"a": Allocation(0, "127.0.0.1", (0,))},
             work=str(tmp_path), keep=str(tmp_path / "kept"), logs=str(tmp_path),
             submission=msgspec.to_builtins(submission), zookeeper="zk1:2181", can_save=True,
             threads=2,

@@ -141,7 +141,7 @@ def test_tasks_meet_and_the_cluster_clears_up_after_them(tree: Tree, connect: Co
         membership.join(str(number), f"tcp://127.0.0.1:{number}")
         barriers.append(
             GroupBarrier(
-                coord, at.barrier(OURS, 0), str(number), "01", epoch=3, membership=membership
+                coord, at.barrier(OURS, 0), str(number), "01", attempt=3, membership=membership
             )
         )
     servers.join("0", "tcp://127.0.0.1:9")

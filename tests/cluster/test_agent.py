@@ -78,7 +78,7 @@ def test_an_error_in_the_users_file_is_the_cause_and_is_not_repeated(
     cluster_of.start("a")
     job = cluster_of.submit(client, target=tmp_path / "bad.py")
     status = cluster_of.wait_ended(client, job)
-    assert status.state is JobState.FAILED and status.record.epoch == 1
+    assert status.state is JobState.FAILED and status.record.attempt == 1
     assert "bad.py:2  return nonsense\nNameError" in status.result["cause"]
 
 
@@ -95,7 +95,7 @@ def test_the_death_of_a_task_costs_an_attempt_and_the_model_is_the_same(
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
-    assert status.record.epoch == 2 and status.record.n_restarts == 1
+    assert status.record.attempt == 2 and status.record.n_restarts == 1
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
 
 
@@ -108,15 +108,15 @@ def test_a_job_whose_tasks_always_die_fails_with_the_first_cause(
     job = cluster_of.submit(
         client, "--epochs", FOREVER, tasks=2, max_restarts=2, checkpoint_s=3600.0
     )
-    for epoch in (1, 2, 3):
+    for attempt in (1, 2, 3):
 
-        def is_there(epoch: int = epoch) -> bool:
-            return client.status(job).record.epoch == epoch and len(cluster_of.tasks("a")) == 2
+        def is_there(attempt: int = attempt) -> bool:
+            return client.status(job).record.attempt == attempt and len(cluster_of.tasks("a")) == 2
 
         cluster_of.wait(is_there)
         os.kill(cluster_of.tasks("a")[1], signal.SIGKILL)
     status = cluster_of.wait_ended(client, job)
-    assert status.state is JobState.FAILED and status.record.epoch == 3
+    assert status.state is JobState.FAILED and status.record.attempt == 3
     assert "killed by SIGKILL" in status.result["cause"]
     assert "failed 3 times" in status.result["cause"]
 
@@ -357,7 +357,7 @@ def test_of_downpour_only_the_group_that_lost_a_task_starts_again(
     os.kill(tasks[0], signal.SIGKILL)
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
-    assert status.record.epoch == 1, "the master had nothing to do"
+    assert status.record.attempt == 1, "the master had nothing to do"
 
 
 def test_a_job_leaves_a_host_on_which_every_task_dies_and_finishes_elsewhere(
@@ -380,7 +380,7 @@ def test_a_job_leaves_a_host_on_which_every_task_dies_and_finishes_elsewhere(
     status = client.status(job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert poisoned and status.result["host"] == "b"
-    assert status.record.n_restarts == 1 and status.record.epoch == 2
+    assert status.record.n_restarts == 1 and status.record.attempt == 2
 
 
 def stopped_foreman(cluster_of: Agents, name: str) -> int:
@@ -405,7 +405,7 @@ def test_a_job_whose_host_does_not_come_is_placed_on_others(
     job = cluster_of.submit(client, groups=2, tasks=2, options={"start_timeout_s": 5.0})
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
-    assert status.record.epoch == status.record.n_restarts + 1 >= 2
+    assert status.record.attempt == status.record.n_restarts + 1 >= 2
     assert late not in status.record.hosts and not alive([pid])
     # Either of the two says it first: who waited for the host, or the host's own agent.
     trouble = status.record.trouble
@@ -422,5 +422,5 @@ def test_a_job_on_one_host_whose_foreman_is_stopped_goes_on(
     job = cluster_of.submit(client, tasks=2, options={"start_timeout_s": 3.0})
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
-    assert status.record.epoch == 2 and not alive([pid])
+    assert status.record.attempt == 2 and not alive([pid])
     assert f"own process on this host (pid {pid}) was stopped" in status.record.trouble

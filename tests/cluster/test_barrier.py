@@ -255,7 +255,7 @@ def test_an_arrival_whose_answer_is_lost_counts_once(zookeeper, connect, clock):
         calls = [Call(lambda m=m: [m.cross(g, LONG_S) for g in range(1, 6)]) for m in (a, b, c)]
         for call in calls:
             call.result()
-        region = paths.region(0, names)
+        region = paths.attempt_folder(0, names)
         assert wait_until(lambda: len(connect().children(f"{folder}/{region}")) == 4)
 
 
@@ -296,13 +296,13 @@ def test_two_processes_under_one_name_conflict(zookeeper, connect):
     waiting.result()
 
 
-def test_a_new_epoch_may_repeat_generations_and_removes_the_old_ones(zookeeper, connect):
+def test_a_new_attempt_may_repeat_generations_and_removes_the_old_ones(zookeeper, connect):
     folder, names = folder_of(zookeeper), ["a"]
     coord = connect()
-    GroupBarrier(coord, folder, "a", names, epoch=5).cross(7, LONG_S)
-    again = GroupBarrier(coord, folder, "a", names, epoch=6)
+    GroupBarrier(coord, folder, "a", names, attempt=5).cross(7, LONG_S)
+    again = GroupBarrier(coord, folder, "a", names, attempt=6)
     again.cross(7, LONG_S)
-    assert coord.children(folder) == [paths.region(6, names)]
+    assert coord.children(folder) == [paths.attempt_folder(6, names)]
 
 
 def test_generations_may_jump_and_what_lies_before_is_removed(zookeeper, connect):
@@ -311,7 +311,7 @@ def test_generations_may_jump_and_what_lies_before_is_removed(zookeeper, connect
     for generation in (0, 1, 2, 100, 101, 102):
         for call in [Call(m.cross, generation, LONG_S) for m in pair]:
             call.result()
-    coord, region = connect(), paths.region(0, names)
+    coord, region = connect(), paths.attempt_folder(0, names)
     left = [paths.generation(g) for g in range(100, 104)]
     assert wait_until(lambda: coord.children(f"{folder}/{region}") == left)
 

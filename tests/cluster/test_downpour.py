@@ -61,7 +61,7 @@ def pushes(client: Cluster, job: str, folder: Path) -> int:
 def ended_well(made: Agents, client: Cluster, job: str, epochs: int) -> JobStatus:
     status = made.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, made.said())
-    assert status.record.epoch == 1 and status.record.n_restarts == 0, "all have started again"
+    assert status.record.attempt == 1 and status.record.n_restarts == 0, "all have started again"
     assert [row["epoch"] for row in status.result["history"]] == list(range(1, epochs + 1))
     return status
 
@@ -131,7 +131,7 @@ def test_a_group_that_always_dies_fails_the_job_though_the_other_goes_on(
 
     cluster_of.wait(is_over)
     status = client.status(job)
-    assert status.state is JobState.FAILED and status.record.epoch == 1, cluster_of.said()
+    assert status.state is JobState.FAILED and status.record.attempt == 1, cluster_of.said()
     assert "task 1" in status.result["cause"] and "killed by SIGKILL" in status.result["cause"]
 
 
@@ -149,7 +149,7 @@ def test_when_a_worker_is_lost_all_go_on_from_what_servers_were_told(
     cluster_of.start("b", slots=1, shared=True)
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
-    assert status.record.epoch == 2 and status.record.n_restarts == 1
+    assert status.record.attempt == 2 and status.record.n_restarts == 1
     assert pushes(client, job, tmp_path) == 2 * 60 * PER_EPOCH
 
 
@@ -250,7 +250,7 @@ def test_a_job_that_is_stopped_goes_on_with_the_groups_that_it_had(
     resume(client, job)
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
-    assert status.record.groups == (0, 1) and status.record.epoch == 2
+    assert status.record.groups == (0, 1) and status.record.attempt == 2
     assert [len(row["group_loss"]) for row in status.result["history"][-3:]] == [2, 2, 2]
     assert pushes(client, job, tmp_path) > 150 * ones.per_epoch(1)
 

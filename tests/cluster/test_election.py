@@ -1,4 +1,4 @@
-"""Leader election: one leader at a time, in order, with epochs that fence."""
+"""Leader election: one leader at a time, in order, with tokens that fence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def folder(zookeeper):
     return f"{zookeeper.root}/leader"
 
 
-def test_the_first_leads_and_the_next_follows_with_a_higher_epoch(folder, connect):
+def test_the_first_leads_and_the_next_follows_with_a_higher_token(folder, connect):
     a, b, c = (Candidate(connect(), folder, name) for name in (b"a", b"b", b"c"))
     first = wait_elected(a, 10)
     assert leader_of(connect(), folder) == b"a"
@@ -29,7 +29,7 @@ def test_the_first_leads_and_the_next_follows_with_a_higher_epoch(folder, connec
     b.resign()  # one in the middle goes: nobody is elected by that
     assert not waiting.is_done()
     a.resign()
-    assert waiting.result().epoch > first.epoch
+    assert waiting.result().token > first.token
     c.resign()
     with pytest.raises(errors.NotFound, match="nobody leads"):
         leader_of(connect(), folder)
@@ -48,7 +48,7 @@ def test_a_leader_whose_session_ended_cannot_change_anything(folder, zookeeper, 
     # then neither the old session, nor a forgetful new one with the old proof, can write
     with pytest.raises(errors.SessionLost):
         commit_as(old_coord, leadership, [Put(state, b"late")])
-    with pytest.raises(errors.Fenced, match=f"epoch {leadership.epoch} is fenced"):
+    with pytest.raises(errors.Fenced, match=f"token {leadership.token} is fenced"):
         commit_as(connect(), leadership, [Put(state, b"late")])
     commit_as(new_coord, fresh, [Put(state, b"new")])
     assert new_coord.get(state).data == b"new"
@@ -60,7 +60,7 @@ def test_who_was_removed_leads_no_more(folder, connect):
     leadership = wait_elected(a, 10)
     connect().delete(a.path)
     assert not a.leads(coord.children(folder))
-    with pytest.raises(errors.Fenced, match=f"epoch {leadership.epoch} is fenced"):
+    with pytest.raises(errors.Fenced, match=f"token {leadership.token} is fenced"):
         commit_as(coord, leadership, [Create(f"{folder}-word", b"")])
 
 

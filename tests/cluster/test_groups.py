@@ -43,7 +43,7 @@ def test_groups_come_and_leave_without_changing_the_result(
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
-    assert (status.record.epoch, status.record.n_restarts) == (1 + len(then), 0)
+    assert (status.record.attempt, status.record.n_restarts) == (1 + len(then), 0)
     rows = status.result["history"]
     assert [row["epoch"] for row in rows] == list(range(1, EPOCHS + 1))
     assert len(rows[-1]["group_loss"]) == then[-1] and rows[-1]["iteration"] == 20 * EPOCHS

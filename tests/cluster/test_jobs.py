@@ -34,10 +34,12 @@ def test_names_that_are_no_path_part_are_refused(name):
         paths.Paths().job(name)
 
 
-@pytest.mark.parametrize("call", [paths.generation, paths.Paths().groups, paths.region])
+@pytest.mark.parametrize("call", [paths.generation, paths.Paths().groups, paths.attempt_folder])
 def test_numbers_below_zero_are_refused(call):
     with pytest.raises(errors.JobError):
-        call(-1, []) if call is paths.region else call(-1) if call is paths.generation else call("")
+        call(-1, []) if call is paths.attempt_folder else call(
+            -1
+        ) if call is paths.generation else call("")
 
 
 def test_generations_sort_as_numbers():

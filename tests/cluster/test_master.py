@@ -1,4 +1,4 @@
-"""What a master decides, and that whatever happens no two epochs of a job run at once."""
+"""What a master decides, and that whatever happens no two attempts of a job run at once."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def running(**more: Any) -> JobSnapshot:
     return saying(after(first, decide(first)), a=HostReport(RUNNING), b=HostReport(RUNNING))
 
 
-def test_a_job_is_placed_with_the_next_epoch():
+def test_a_job_is_placed_with_the_next_attempt():
     found = decide(start())
     assert found is not None and found.state is JobState.RUNNING
-    assert found.record.epoch == 1
-    assert {h: (o.aim, o.epoch) for h, o in found.orders.items() if o} == {
+    assert found.record.attempt == 1
+    assert {h: (o.aim, o.attempt) for h, o in found.orders.items() if o} == {
         "a": (RUN, 1),
         "b": (RUN, 1),
     }
@@ -89,7 +89,7 @@ def test_when_all_have_finished_it_has_succeeded_with_the_result_of_rank_0():
     assert found.orders == {"a": None, "b": None} and not found.record.seats
 
 
-def test_after_a_failure_the_others_are_ended_before_the_next_epoch_starts():
+def test_after_a_failure_the_others_are_ended_before_the_next_attempt_starts():
     picture = saying(running(), a=HostReport(FAILED, failure=HostFailure("task 0 was killed")))
     found = decide(picture)
     assert found is not None and found.state is None
@@ -102,7 +102,7 @@ def test_after_a_failure_the_others_are_ended_before_the_next_epoch_starts():
     assert found.record.n_failures == 1 and not found.record.seats
     picture = replace(after(picture, found), reports={})
     found = decide(picture)
-    assert found is not None and found.record.epoch == 2 and found.state is JobState.RUNNING
+    assert found is not None and found.record.attempt == 2 and found.state is JobState.RUNNING
 
 
 def test_what_would_come_again_is_not_repeated():
@@ -215,7 +215,7 @@ def wishing(picture: JobSnapshot, n_groups: int) -> JobSnapshot:
     return after(picture, found)
 
 
-def test_more_groups_get_seats_where_the_job_runs_in_the_same_epoch():
+def test_more_groups_get_seats_where_the_job_runs_in_the_same_attempt():
     picture = wishing(downpour(a=4, b=4), 4)
     assert ranks_of(picture) == {"a": (0, 1, 2, 3, 4)}, "b has no part in it"
     found = decide(picture)
@@ -226,7 +226,7 @@ def test_more_groups_get_seats_where_the_job_runs_in_the_same_epoch():
     picture = wishing(downpour(a=8, b=3), 4)
     found = decide(picture)
     assert found is not None and found.record.groups == (0, 1, 2, 3)
-    assert found.record.seats["a"].ranks == tuple(range(9)) and found.record.epoch == 1
+    assert found.record.seats["a"].ranks == tuple(range(9)) and found.record.attempt == 1
     (order,) = found.orders.values()
     assert order is not None and order.groups == (0, 1, 2, 3) and order.aim == RUN
     assert decide(after(picture, found)) is None
@@ -256,7 +256,7 @@ def test_a_number_is_not_given_again_and_a_start_has_the_groups_that_are_wanted(
     assert picture.state is JobState.RESTARTING and not picture.record.seats
     picture = replace(picture, reports={}, hosts=hosts(c=2, d=2))
     found = decide(picture)
-    assert found is not None and found.record.epoch == 2
+    assert found is not None and found.record.attempt == 2
     assert {n: s.ranks for n, s in found.record.seats.items()} == {"c": (0, 1, 4), "d": (7, 8)}
     assert all(order and order.groups == (0, 3) for order in found.orders.values())
 
@@ -311,7 +311,7 @@ class Agent:
     name: str
     member: int
     slots: int
-    runs: int | None = None  # the epoch of its tasks
+    runs: int | None = None  # the attempt of its tasks
     aim: str = RUN
 
 
@@ -351,7 +351,7 @@ class World:
             )
             for a in self.agents.values()
         }  # fmt: skip
-        reports = {h: r for (e, h), r in self.reports.items() if e == self.record.epoch}
+        reports = {h: r for (e, h), r in self.reports.items() if e == self.record.attempt}
         return JobSnapshot(
             self.state, self.need, self.record, reports, there, self.max_restarts, self.wants_now
         )
@@ -363,7 +363,7 @@ class World:
         if found.state is not None and found.state is not self.state:
             assert found.state in NEXT[self.state], (self.state, found.state)
             self.state = found.state
-        assert found.record.epoch >= self.record.epoch
+        assert found.record.attempt >= self.record.attempt
         assert (found.result is not None) == (found.state in ENDED)
         self.record = found.record
         for host, order in found.orders.items():
@@ -381,13 +381,13 @@ class World:
             return
         if order is None or order.seats[name].member != agent.member:
             agent.runs = None
-        elif (order.epoch, name) not in self.reports and agent.runs is None:
+        elif (order.attempt, name) not in self.reports and agent.runs is None:
             if order.aim == RUN:
-                agent.runs = order.epoch
+                agent.runs = order.attempt
                 self.report(agent, STARTING)
             else:  # it was never started
-                self.reports[order.epoch, name] = HostReport(GONE, member=agent.member)
-        elif agent.runs == order.epoch and order.aim != RUN:
+                self.reports[order.attempt, name] = HostReport(GONE, member=agent.member)
+        elif agent.runs == order.attempt and order.aim != RUN:
             phase = STOPPED if order.aim == STOP else GONE
             self.report(agent, phase)
         self.check()
@@ -423,10 +423,10 @@ class World:
             )
 
     def check(self) -> None:
-        epochs = {a.runs for a in self.agents.values()} - {None}
-        assert len(epochs) <= 1, f"epochs {epochs} at once"
+        attempts = {a.runs for a in self.agents.values()} - {None}
+        assert len(attempts) <= 1, f"attempts {attempts} at once"
         if self.state in ENDED:
-            assert not self.orders and not epochs
+            assert not self.orders and not attempts
 
 
 NAMES = st.sampled_from("abc")
@@ -498,7 +498,7 @@ def test_a_job_that_always_fails_is_started_only_so_often(
         for name in "abc":
             world.agent(name)
     assert world.state is JobState.FAILED
-    assert world.record.epoch == max_restarts + 1
+    assert world.record.attempt == max_restarts + 1
 
 
 # Where it goes after a failure
@@ -600,7 +600,7 @@ def test_whose_failure_it_was(error: HornError, expected: tuple[str, ...]):
 
 def test_it_goes_on_from_the_checkpoint_it_was_resumed_from_until_there_is_a_newer_one():
     picture = replace(start(), need=ResourceRequest(1, 1), hosts=hosts(a=1, b=1))
-    picture = replace(picture, record=JobRecord(epoch=3, checkpoint=100, begin=100))
+    picture = replace(picture, record=JobRecord(attempt=3, checkpoint=100, begin=100))
     found = decide(picture)
     assert found is not None
     assert [order.begin for order in found.orders.values() if order] == [100]
@@ -645,9 +645,9 @@ def regrouped(picture: JobSnapshot, n_groups: int) -> JobSnapshot:
 
 
 @pytest.mark.parametrize("n_groups", [1, 3])
-def test_other_groups_go_on_from_a_checkpoint_in_a_new_epoch(n_groups):
+def test_other_groups_go_on_from_a_checkpoint_in_a_new_attempt(n_groups):
     picture = regrouped(sharing(a=6), n_groups)
-    assert picture.record.epoch == 2 and ranks_of(picture) == {"a": tuple(range(2 * n_groups))}
+    assert picture.record.attempt == 2 and ranks_of(picture) == {"a": tuple(range(2 * n_groups))}
     picture = saying(picture, a=HostReport(RUNNING))
     assert decide(picture) is None
     picture = saying(picture, a=HostReport(RUNNING, checkpoint=12))

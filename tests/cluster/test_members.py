@@ -22,11 +22,11 @@ def folder(zookeeper):
 def test_members_see_one_another_with_endpoint_and_versions(folder, connect):
     a, b = Membership(connect(), folder), Membership(connect(), folder)
     a.join("a", "tcp://h1:5", versions={"horn": "0.1"}, info={"slots": 4})
-    epoch = b.join("b", "tcp://h2:6")
+    token = b.join("b", "tcp://h2:6")
     found = a.wait_for(["a", "b"], 10)
-    assert found["b"].endpoint == "tcp://h2:6" and found["b"].epoch == epoch
+    assert found["b"].endpoint == "tcp://h2:6" and found["b"].token == token
     assert (found["a"].versions, found["a"].info) == ({"layout": 2, "horn": "0.1"}, {"slots": 4})
-    assert found["a"].epoch < epoch
+    assert found["a"].token < token
     b.leave()
     wait_until(lambda: a.names() == {"a"})
     b.leave()  # nothing happens
@@ -48,8 +48,8 @@ def test_a_held_name_is_a_conflict_until_its_session_ends(folder, connect):
         other.join("a", "tcp://new", timeout_s=0.2)
     waiting = Call(other.join, "a", "tcp://new")
     holder.close()
-    epoch = waiting.result()
-    assert other.members()["a"].endpoint == "tcp://new" and epoch == other.members()["a"].epoch
+    token = waiting.result()
+    assert other.members()["a"].endpoint == "tcp://new" and token == other.members()["a"].token
 
 
 def test_who_is_replaced_is_fenced(folder, connect):

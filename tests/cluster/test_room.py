@@ -48,7 +48,7 @@ def test_a_model_waits_for_room_and_nothing_is_computed_again(
     (small_disk / "full").unlink()
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
-    assert (status.record.epoch, status.record.n_restarts) == (1, 0)
+    assert (status.record.attempt, status.record.n_restarts) == (1, 0)
     calm = horn.train(job_of(EPOCHS), tasks=2).model.parameters
     for name, array in parameters(client, job, tmp_path).items():
         np.testing.assert_array_equal(array, calm[name], err_msg=name)

@@ -21,23 +21,23 @@ def folder(zookeeper):
 class Group:
     """Members 0 (who publishes) to n - 1, each with a session of its own."""
 
-    def __init__(self, folder, connect, n, epoch=0, **more):
+    def __init__(self, folder, connect, n, attempt=0, **more):
         self.folder, self.counts = folder, {folder: n}
-        self.path = folder.replace("members", f"table-{epoch}")
+        self.path = folder.replace("members", f"table-{attempt}")
         self.coords = [connect() for _ in range(n)]
         self.first = Membership(self.coords[0], folder)
-        self.first.join("0", "shm://0", info={"epoch": epoch}, **more)
-        self.publication = Publication(self.coords[0], self.path, {folder: self.first}, epoch)
+        self.first.join("0", "shm://0", info={"attempt": attempt}, **more)
+        self.publication = Publication(self.coords[0], self.path, {folder: self.first}, attempt)
         self.others = [Registration(coord, folder) for coord in self.coords[1:]]
         self.rosters = [
             Roster(coord, self.path, (folder, "0"), own)
             for coord, own in zip(self.coords[1:], self.others, strict=True)
         ]
-        self.epoch, self.more = epoch, more
+        self.attempt, self.more = attempt, more
 
     def join(self, number):
         self.others[number - 1].join(
-            str(number), f"shm://{number}", info={"epoch": self.epoch, "wire": "w"}, **self.more
+            str(number), f"shm://{number}", info={"attempt": self.attempt, "wire": "w"}, **self.more
         )
 
     def meet(self, timeout_s=10.0):
@@ -100,11 +100,11 @@ def test_a_table_that_was_not_written_names_its_writer(folder, connect):
     assert caught.value.absent == ("0",)
 
 
-def test_another_epoch_takes_all_places_and_fences_who_had_them(folder, connect):
+def test_another_attempt_takes_all_places_and_fences_who_had_them(folder, connect):
     old = Group(folder, connect, 3)
     old.meet()
-    new = Group(folder, connect, 3, epoch=1, replace=True)
-    assert new.meet().epoch == 1  # the table of before does not count
+    new = Group(folder, connect, 3, attempt=1, replace=True)
+    assert new.meet().attempt == 1  # the table of before does not count
     with pytest.raises(errors.Fenced, match="another process took its place"):
         old.others[1].confirm()
     wait_until(lambda: old.others[0]._node.is_stale)
@@ -129,7 +129,7 @@ def test_what_changed_while_the_connection_was_broken_is_seen(zookeeper, folder,
         group = Group(folder, connect, 2)
         cut = connect(relay.hosts)
         own = Registration(cut, folder)
-        own.join("2", "shm://2", info={"epoch": 0})
+        own.join("2", "shm://2", info={"attempt": 0})
         group.counts[folder] = 3
         group.meet()
         roster = Roster(cut, group.path, (folder, "0"), own)

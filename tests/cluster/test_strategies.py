@@ -56,11 +56,11 @@ def test_a_kill_changes_no_bit_of_averaging(
     else:
         cluster_of.kill("b")
         cluster_of.start("b", slots=1, shared=True)
-    cluster_of.wait(lambda: client.status(job).record.epoch == 2)
+    cluster_of.wait(lambda: client.status(job).record.attempt == 2)
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
-    assert (status.record.epoch, status.record.n_restarts) == (2, 1)
+    assert (status.record.attempt, status.record.n_restarts) == (2, 1)
     calm = horn.train(job_of(EPOCHS), groups=2, strategy="averaging").model.parameters
     for name, array in parameters(client, job, tmp_path).items():
         np.testing.assert_array_equal(array, calm[name], err_msg=name)
@@ -135,4 +135,4 @@ def test_groups_of_averaging_are_part_of_it(cluster_of: Agents, client: Cluster)
     assert "Stop it, and submit it with --groups 3" in asked.stderr
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
-    assert status.state is JobState.SUCCEEDED and status.record.epoch == 1, cluster_of.said()
+    assert status.state is JobState.SUCCEEDED and status.record.attempt == 1, cluster_of.said()

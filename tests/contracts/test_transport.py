@@ -248,7 +248,7 @@ def both(results, kind, sentence):
     "other, sentence",
     [
         (Identity(1, 2, "other", 7), "job"),
-        (Identity(1, 2, "test", 6), "epoch"),
+        (Identity(1, 2, "test", 6), "attempt"),
     ],
 )
 def test_who_does_not_belong_is_refused_at_both_ends_at_once(scheme, other, sentence):

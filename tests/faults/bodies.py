@@ -51,7 +51,8 @@ def met(given: Any, stack: ExitStack) -> tuple[Rendezvous, Topology]:
     topology = Topology(*given.topology)
     run = SimpleNamespace(
         n_tasks=topology.n_tasks, n_groups=topology.n_groups, n_servers=topology.n_servers,
-        groups=(), guests=False, hosts=given.hosts, job=given.job, url=given.url, epoch=given.epoch,
+        groups=(), guests=False, hosts=given.hosts, job=given.job, url=given.url,
+        attempt=given.attempt,
         journals=given.journals, start_timeout_s=WAIT_S, superstep_timeout_s=WAIT_S, silence_s=0.0,
     )  # fmt: skip
     strategy = SimpleNamespace(is_joined=False, has_messages=True)

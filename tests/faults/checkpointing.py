@@ -41,14 +41,14 @@ def parts(iteration: int, n_columns: int) -> dict[str, list[ArrayPiece]]:
 def save(
     folder: Path,
     iteration: int,
-    epoch: int = 0,
+    attempt: int = 0,
     keep: int = 3,
     n_threads: int = 1,
     n_columns: int = N_COLUMNS,
 ) -> Path:
     """As tasks do it: the parts side by side, then the manifest, or the end of the attempt."""
     checkpoints = Checkpoints(folder, keep)
-    temporary = checkpoints.begin(iteration, epoch)
+    temporary = checkpoints.begin(iteration, attempt)
     given = parts(iteration, n_columns)
     facts = {"seed": iteration, "n_columns": n_columns}
 
@@ -87,10 +87,10 @@ def newest(folder: Path) -> int | None:
 def main(folder: Path, first: int, n: int, n_threads: int) -> None:
     checkpoints = Checkpoints(folder)
     checkpoints.sweep()
-    epoch, iteration = checkpoints.next_epoch(), first
+    attempt, iteration = checkpoints.next_attempt(), first
     while n == 0 or iteration < first + n:
         try:
-            save(folder, iteration, epoch, n_threads=n_threads)
+            save(folder, iteration, attempt, n_threads=n_threads)
             print(f"written {iteration}", flush=True)
         except CheckpointError as error:
             print(f"refused {error}", flush=True)

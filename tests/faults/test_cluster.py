@@ -222,7 +222,7 @@ def test_a_partition_does_not_let_two_epochs_overlap(cluster, undisturbed, what)
     its = cluster.job_processes(number)
     assert len(its) >= 3
     with cluster.session() as coord:
-        epoch = record(coord, job).epoch
+        attempt = record(coord, job).attempt
         cut_at = time.monotonic()
         match what:
             case "zookeeper":
@@ -233,7 +233,7 @@ def test_a_partition_does_not_let_two_epochs_overlap(cluster, undisturbed, what)
                 cluster.net.cut(host, cluster.zk_host, one_way=True)
             case "workers":
                 cluster.net.cut(host, other)
-        until(lambda: record(coord, job).epoch > epoch, 12.0, cluster.told)
+        until(lambda: record(coord, job).attempt > attempt, 12.0, cluster.told)
         ordered_s = time.monotonic() - cut_at
         alive = [_line(pid) for pid in its if Path(f"/proc/{pid}").exists()]
         if what == "workers":  # the third host is there to do without one of the two
@@ -242,7 +242,7 @@ def test_a_partition_does_not_let_two_epochs_overlap(cluster, undisturbed, what)
         until(lambda: coord.get(coord.paths.progress(job)).changed > before, 40.0, cluster.told)
         resumed_s = time.monotonic() - cut_at
     cluster.net.heal()
-    print(f"{what}: new epoch after {ordered_s:.1f} s, its first step after {resumed_s:.1f} s")
+    print(f"{what}: new attempt after {ordered_s:.1f} s, its first step after {resumed_s:.1f} s")
     assert what == "workers" or not any(alive), (ordered_s, alive, cluster.told())
     cluster.wait(job, "SUCCEEDED", 150.0)
     assert digest(cluster, job) == undisturbed
@@ -354,10 +354,10 @@ def test_a_host_that_stands_still_for_two_sessions_is_fenced(cluster, undisturbe
     for pid in whole:
         os.kill(pid, signal.SIGSTOP)
     with cluster.session() as coord:
-        epoch = record(coord, job).epoch
+        attempt = record(coord, job).attempt
         threading.Event().wait(2 * SESSION_S)
         found = record(coord, job)
-    assert found.epoch > epoch, found
+    assert found.attempt > attempt, found
     for pid in whole:
         with contextlib.suppress(ProcessLookupError):  # its parent has ended it
             os.kill(pid, signal.SIGCONT)

@@ -65,7 +65,7 @@ def test_all_tasks_may_die_at_once(cluster_of: Agents, client: Cluster, tmp_path
 
 @pytest.mark.slow
 def test_a_second_failure_while_it_recovers(cluster_of: Agents, client: Cluster, tmp_path: Path):
-    """The tasks of the second epoch are killed as soon as they are there."""
+    """The tasks of the second attempt are killed as soon as they are there."""
     cluster_of.start("a")
     expected = calm(cluster_of, client, tmp_path)
     job = submit(cluster_of, client)
@@ -76,7 +76,7 @@ def test_a_second_failure_while_it_recovers(cluster_of: Agents, client: Cluster,
     os.kill(pid, signal.SIGKILL)
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
-    assert status.record.epoch == 3 and status.record.n_restarts == 2
+    assert status.record.attempt == 3 and status.record.n_restarts == 2
     assert weights(client, job, tmp_path) == expected
 
 

@@ -89,18 +89,18 @@ def test_a_frame_that_comes_again_is_not_applied_again():
     assert counters.n_had >= n_wrong >= 1999 and not complaints
 
 
-def test_an_old_epoch_is_refused():
+def test_an_old_attempt_is_refused():
     def old(parts):
-        return [_in_epoch(parts, 6)]
+        return [_in_attempt(parts, 6)]
 
     n_wrong, complaints, _ = talk("tcp", old, 500)
     assert n_wrong == len(complaints) >= 500
-    assert all("epoch of task 0: got 6, expected 7" in str(error) for error in complaints)
+    assert all("attempt of task 0: got 6, expected 7" in str(error) for error in complaints)
 
 
-def _in_epoch(parts, epoch):
+def _in_attempt(parts, attempt):
     m = decode([bytes(part) for part in parts])
-    return encode(WireMessage(m.meta, m.arrays, m.src, epoch, m.seq, m.step, m.part, m.flags))
+    return encode(WireMessage(m.meta, m.arrays, m.src, attempt, m.seq, m.step, m.part, m.flags))
 
 
 class Flipper:

@@ -94,11 +94,11 @@ def record(coord, job):
     return msgspec.json.decode(coord.get(coord.paths.record(job)).data, type=JobRecord)
 
 
-def is_running(coord, job, epoch):
-    """Whether all hosts of an epoch say so."""
+def is_running(coord, job, attempt):
+    """Whether all hosts of an attempt say so."""
     found = record(coord, job)
-    nodes = [coord.get(coord.paths.report(job, epoch, host)) for host in found.seats]
-    if found.epoch != epoch or not nodes or None in nodes:
+    nodes = [coord.get(coord.paths.report(job, attempt, host)) for host in found.seats]
+    if found.attempt != attempt or not nodes or None in nodes:
         return False
     return all(msgspec.json.decode(n.data, type=HostReport).phase == RUNNING for n in nodes)
 
@@ -108,9 +108,9 @@ def iteration(coord, job):
     return json.loads(node.data).get("iteration", 0) if node is not None and node.data else 0
 
 
-def begun(coord, job, epoch, told):
-    """Until the first step of an epoch."""
-    until(lambda: is_running(coord, job, epoch), 60.0, told)
+def begun(coord, job, attempt, told):
+    """Until the first step of an attempt."""
+    until(lambda: is_running(coord, job, attempt), 60.0, told)
     node = coord.get(coord.paths.progress(job))
     before = -1 if node is None else node.changed
     until(lambda: (n := coord.get(coord.paths.progress(job))) and n.changed > before, 30.0, told)
@@ -140,10 +140,10 @@ class Deaths(threading.Thread):
 
 def cut_off(cluster, coord, job, kind, draw):
     """One cut and what came of it: seconds to the end of the tasks that were cut off, until
-    ZooKeeper gave the host up, to the next epoch, and to its first step.
+    ZooKeeper gave the host up, to the next attempt, and to its first step.
     """
-    epoch = record(coord, job).epoch
-    begun(coord, job, epoch, cluster.told)
+    attempt = record(coord, job).attempt
+    begun(coord, job, attempt, cluster.told)
     number = draw.choice(sorted(int(name[-1]) for name in record(coord, job).seats))
     pids = cluster.job_processes(number)
     assert len(pids) >= 3
@@ -153,11 +153,11 @@ def cut_off(cluster, coord, job, kind, draw):
     names = coord.paths.workers()
     until(lambda: len(coord.children(names)) < N_WORKERS, 2 * RESUMED_S, cluster.told)
     noticed_s = time.monotonic() - cut_at
-    until(lambda: record(coord, job).epoch > epoch, 2 * RESUMED_S, cluster.told)
+    until(lambda: record(coord, job).attempt > attempt, 2 * RESUMED_S, cluster.told)
     ordered_s = time.monotonic() - cut_at
     still = [status(pid) for pid in alive(pids)]
-    assert not still, f"{kind}: of epoch {epoch} there are {still} when the next one begins"
-    begun(coord, job, epoch + 1, cluster.told)
+    assert not still, f"{kind}: of attempt {attempt} there are {still} when the next one begins"
+    begun(coord, job, attempt + 1, cluster.told)
     resumed_s = time.monotonic() - cut_at
     deaths.join(10)
     cluster.net.heal()
@@ -214,8 +214,8 @@ def cut_off_from_server(cluster, coord, job, kind):
     waits; if it lasts, or cuts it off from ZooKeeper as well, it ends, and another host has its
     place.
     """
-    epoch = record(coord, job).epoch
-    begun(coord, job, epoch, cluster.told)
+    attempt = record(coord, job).attempt
+    begun(coord, job, attempt, cluster.told)
     home, other, ports = server_of(cluster, coord, job)
     assert ports
     pids = cluster.job_processes(other)
@@ -228,17 +228,17 @@ def cut_off_from_server(cluster, coord, job, kind):
     if kind in FROM_SERVER:
         threading.Event().wait(CUT_S)
         assert epochs_told(cluster, job) <= before + 2, "nothing was cut off"
-        assert alive(pids) == pids and record(coord, job).epoch == epoch
+        assert alive(pids) == pids and record(coord, job).attempt == attempt
         before = epochs_told(cluster, job)
         cluster.net.heal()
     else:
-        until(lambda: record(coord, job).epoch > epoch, 2 * RESUMED_S, cluster.told)
+        until(lambda: record(coord, job).attempt > attempt, 2 * RESUMED_S, cluster.told)
         still = [status(pid) for pid in alive(pids)]
-        assert not still, f"{kind}: of epoch {epoch} there are {still} when the next one begins"
+        assert not still, f"{kind}: of attempt {attempt} there are {still} when the next one begins"
     until(lambda: epochs_told(cluster, job) > before + 1, 60.0, cluster.told)
     resumed_s = time.monotonic() - cut_at
     if kind in FROM_SERVER:
-        assert alive(pids) == pids and record(coord, job).epoch == epoch
+        assert alive(pids) == pids and record(coord, job).attempt == attempt
     cluster.net.heal()
     names = coord.paths.workers()
     until(lambda: len(coord.children(names)) == N_WORKERS, HEALED_S, cluster.told)
@@ -285,16 +285,16 @@ def test_zookeeper_may_be_away(cluster, n):
             back_at = time.monotonic()
             cluster.net.heal()
             if is_long:
-                until(lambda e=before.epoch: record(coord, job).epoch > e, 30.0, cluster.told)
+                until(lambda e=before.attempt: record(coord, job).attempt > e, 30.0, cluster.told)
             else:
                 pause.wait(SESSION_S)  # for who has noticed to say so
             after = record(coord, job)
-            assert after.epoch - before.epoch <= 1 and after.n_restarts <= before.n_restarts + 1
-            begun(coord, job, after.epoch, cluster.told)
+            assert after.attempt - before.attempt <= 1 and after.n_restarts <= before.n_restarts + 1
+            begun(coord, job, after.attempt, cluster.told)
             if is_long:
                 resumed.append(time.monotonic() - back_at)
             else:
-                n_noticed += after.epoch > before.epoch
+                n_noticed += after.attempt > before.attempt
     stopped = cluster.horn("stop", "--now", job)
     assert stopped.code == 0, stopped
     print(f"\nZooKeeper away for 3 sessions, {n} times: first step {np.median(resumed):.1f} s after"
@@ -304,7 +304,7 @@ def test_zookeeper_may_be_away(cluster, n):
 
 
 def tell(kind, took):
-    names = ("its tasks ended", "given up", "next epoch", "first step")
+    names = ("its tasks ended", "given up", "next attempt", "first step")
     print(
         f"\n{kind}, {len(took)} cuts: "
         + ", ".join(

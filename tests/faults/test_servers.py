@@ -102,10 +102,10 @@ class Process:
 
 
 class Job:
-    """Processes of one job by rank; each start of one is another epoch."""
+    """Processes of one job by rank; each start of one is another attempt."""
 
     def __init__(self, hosts: str, folder: Path, topology: Topology, **more: Any) -> None:
-        self.topology, self.epoch = topology, 0
+        self.topology, self.attempt = topology, 0
         self.settings = {
             "hosts": hosts, "job": f"job-{folder.name}"[:90], "url": "ipc://",
             "topology": [topology.n_groups, topology.n_tasks, topology.n_servers],
@@ -116,11 +116,11 @@ class Job:
         self.of: dict[int, Process] = {}
 
     def start(self, *ranks: int, **more: Any) -> None:
-        """In one epoch."""
-        self.epoch += 1
+        """In one attempt."""
+        self.attempt += 1
         for rank in ranks:
             role = "server" if rank >= self.topology.n_workers else "task"
-            given = {**self.settings, "rank": rank, "epoch": self.epoch, **more}
+            given = {**self.settings, "rank": rank, "attempt": self.attempt, **more}
             process = Process(role, given)
             self.all.append(process)
             self.of[rank] = process
@@ -267,7 +267,7 @@ def test_a_task_that_was_stopped_while_another_got_its_place_applies_nothing_and
     zombie = job.of[1]
     zombie.stop()
     hold.touch()
-    # as who orders it does once its time is over: its node is taken, with an epoch
+    # as who orders it does once its time is over: its node is taken, with an attempt
     job.start(1, holds={"2000": str(last)})
     job.of[1].hear("clock", 1)
     woken = zombie.send(signal.SIGCONT)
@@ -325,7 +325,7 @@ def test_groups_come_and_leave_while_others_go_on(make, hosts, tmp_path):
     job.of[0].hear("clock", 384)
     later = []
     for group in (2, 3):
-        more = Process("task", {**job.settings, "rank": group, "epoch": job.epoch + group,
+        more = Process("task", {**job.settings, "rank": group, "attempt": job.attempt + group,
                                 "topology": [group + 1, 1, 2]})  # fmt: skip
         job.all.append(more)
         later.append((more, more.hear("clock")["clock"]))
@@ -334,7 +334,7 @@ def test_groups_come_and_leave_while_others_go_on(make, hosts, tmp_path):
     holds["400"].touch()
     later[1][0].hear("clock", later[1][1] + 16)
     later[1][0].send(signal.SIGKILL)
-    again = Process("task", {**job.settings, "rank": 3, "epoch": job.epoch + 9,
+    again = Process("task", {**job.settings, "rank": 3, "attempt": job.attempt + 9,
                              "topology": [4, 1, 2]})  # fmt: skip
     job.all.append(again)
     assert again.hear("clock")["clock"] >= later[1][1]
@@ -368,9 +368,9 @@ def test_a_zombie_of_a_group_that_came_later_applies_nothing_and_ends(make, tmp_
     job.start_all()
     job.of[0].hear("clock", 384)
     lives = []
-    for epoch in (job.epoch + 1, job.epoch + 2):
+    for attempt in (job.attempt + 1, job.attempt + 2):
         # bounded by the staleness that is allowed: who waits for a file hears no fence
-        given = {**job.settings, "rank": 2, "epoch": epoch, "topology": [3, 1, 2], "holds": {}}
+        given = {**job.settings, "rank": 2, "attempt": attempt, "topology": [3, 1, 2], "holds": {}}
         lives.append(Process("task", given))
         job.all.append(lives[-1])
         if len(lives) == 1:

@@ -523,12 +523,12 @@ def kill_the_other_agent(stage: Stage, job: str) -> int:
 
 def freeze_the_host(stage: Stage, job: str) -> int:
     """It stands still until others have its job, and then finds out."""
-    name, epoch = stage.host(), stage.client.status(job).record.epoch
+    name, attempt = stage.host(), stage.client.status(job).record.attempt
     agent = stage.made.processes[name]
     pids = [agent.pid, *(pid for pid, _ in stage.made.descendants(name))]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    stage.made.wait(lambda: stage.client.status(job).record.epoch > epoch)
+    stage.made.wait(lambda: stage.client.status(job).record.attempt > attempt)
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
@@ -716,10 +716,10 @@ def test_a_host_that_is_cut_off_in_a_start_is_done_without(on_hosts, kind, point
         [number] = [n for n, pid in names if comm(pid) == "horn-task-1"]
         pids = [pid for n, pid in names if n == number and comm(pid).startswith("horn-task-")]
         with cluster.session() as coord:
-            epoch = record(coord, job).epoch
+            attempt = record(coord, job).attempt
             cut(cluster, kind, cluster.hosts[number])
-            until(lambda: record(coord, job).epoch > epoch, 30.0, cluster.told)
-            assert not alive(pids), "two epochs overlap"
+            until(lambda: record(coord, job).attempt > attempt, 30.0, cluster.told)
+            assert not alive(pids), "two attempts overlap"
         cluster.net.heal()
         Path(f"{mark}.go").touch()
         assert cluster.wait(job, "SUCCEEDED", 120.0)["restarts"] == 1 + again

@@ -81,14 +81,14 @@ class Server:
 class Task:
     """A member on a host that crosses a barrier again and again."""
 
-    def __init__(self, host, name, server, epoch):
+    def __init__(self, host, name, server, attempt):
         self.coord = server.session(host, 20.0)
         self.events = []
         self.coord.subscribe(lambda event: self.events.append((event, time.monotonic())))
         self.members = Membership(self.coord, "/horn/g/members")
         self.members.join(name, "here", timeout_s=20.0)
         self.barrier = GroupBarrier(
-            self.coord, "/horn/g/barrier", name, NAMES, epoch=epoch, membership=self.members
+            self.coord, "/horn/g/barrier", name, NAMES, attempt=attempt, membership=self.members
         )
         self.n_crossed = 0
 
@@ -158,10 +158,10 @@ def test_three_sessions_without_zookeeper_end_all_and_let_all_come_back(net, ser
 
 
 class Reign:
-    """An epoch, and from when to when its leader believed in it; how many words it wrote."""
+    """A fencing token, and from when to when its leader believed in it; how many words it wrote."""
 
-    def __init__(self, epoch):
-        self.epoch, self.began, self.ended = epoch, time.monotonic(), None
+    def __init__(self, token):
+        self.token, self.began, self.ended = token, time.monotonic(), None
         self.n_words = 0
 
     def end(self):
@@ -173,7 +173,7 @@ class Reign:
 
 
 class Leader:
-    """Wants to lead, and while it does, writes its epoch into the log of all leaders."""
+    """Wants to lead, and while it does, writes its token into the log of all leaders."""
 
     def __init__(self, host, server, stop):
         self.host, self.server, self.stop = host, server, stop
@@ -205,12 +205,12 @@ class Leader:
                 leadership = wait_elected(candidate, 0.3)
             except Timeout:
                 continue
-            reign = Reign(leadership.epoch)
+            reign = Reign(leadership.token)
             self.reigns.append(reign)
             coord.subscribe(reign.on_event)
             try:
                 while not self.stop.is_set():
-                    word = str(leadership.epoch).encode()
+                    word = str(leadership.token).encode()
                     commit_as(coord, leadership, [Create("/horn/log/w-", word, sequence=True)])
                     reign.n_words += 1
                     pause.wait(0.02)
@@ -243,7 +243,7 @@ def test_at_no_time_do_two_leaders_count(net, server, n_cuts):
             call.result()
     with server.session(net.hosts[0], 20.0) as coord:
         log = [int(coord.get(f"/horn/log/{x}").data) for x in sorted(coord.children("/horn/log"))]
-    reigns = sorted((r for leader in leaders for r in leader.reigns), key=lambda r: r.epoch)
+    reigns = sorted((r for leader in leaders for r in leader.reigns), key=lambda r: r.token)
     assert log == sorted(log) and len(set(log)) >= n_cuts  # what counts
     both_s = max(
         before.ended - after.began for before, after in zip(reigns, reigns[1:], strict=False)

@@ -17,9 +17,9 @@ from horn.strategies.parameter_server.journal import Journal, record, records
 from horn.wire.frames import JoinServers, LeaveServers, PullParameters, PushGradients, WireMessage
 
 MESSAGES = [
-    WireMessage(JoinServers(), src=1, epoch=2),
+    WireMessage(JoinServers(), src=1, attempt=2),
     WireMessage(PushGradients(pieces=(0, 3), clock=7, samples=5, part=1), (np.arange(9.0),), 1, 2),
-    WireMessage(PullParameters(clock=8, turn=3), src=0, epoch=4),
+    WireMessage(PullParameters(clock=8, turn=3), src=0, attempt=4),
     WireMessage(PushGradients(pieces=(1,), clock=8, samples=0, part=2), (np.ones(3, "<f4"),), 1, 2),
 ]
 
@@ -34,7 +34,7 @@ def plain(message: WireMessage) -> Any:
             if name != "arrays"
         },
     )
-    return meta, arrays, message.src, message.epoch
+    return meta, arrays, message.src, message.attempt
 
 
 def written(folder: Path, messages: list[WireMessage]) -> Journal:
@@ -129,7 +129,7 @@ def test_a_record_that_is_missing_or_comes_twice_is_noticed(tmp_path):
     written(tmp_path, MESSAGES)
     path = tmp_path / "journal-0"
     parts = [
-        b"".join(map(bytes, record(WireMessage(m.meta, m.arrays, m.src, m.epoch, n))))
+        b"".join(map(bytes, record(WireMessage(m.meta, m.arrays, m.src, m.attempt, n))))
         for n, m in enumerate(MESSAGES, 1)
     ]
     for order in ([0, 2, 3], [0, 1, 1], [1], [0, 2, 1]):

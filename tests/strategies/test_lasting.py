@@ -408,7 +408,7 @@ def test_a_push_that_leaves_one_out_is_refused():
         server.on(1, gradients(1, 1), np.ones(2), 5)
 
 
-def test_what_has_an_epoch_that_is_over_never_counts():
+def test_what_has_an_attempt_that_is_over_never_counts():
     server = a_server()
     server.fence(1, 6)
     for meta in (
@@ -423,9 +423,9 @@ def test_what_has_an_epoch_that_is_over_never_counts():
     assert server.on(0, gradients(0, 0), np.ones(2), 5)  # the other group is not concerned
 
 
-def test_who_has_not_joined_in_its_epoch_is_refused():
+def test_who_has_not_joined_in_its_attempt_is_refused():
     with pytest.raises(
-        ProtocolError, match="group 1, task 0: LeaveServers of epoch 6, in which it has not"
+        ProtocolError, match="group 1, task 0: LeaveServers of attempt 6, in which it has not"
     ):
         a_server().on(1, LeaveServers(), None, 6)
 

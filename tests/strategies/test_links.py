@@ -36,12 +36,12 @@ class Served:
     """A hub in a thread that gives back what it gets, and notes it."""
 
     def __init__(
-        self, scheme: str, *, epoch: int = 1, job: str = "job", key: Any = None, url: str = ""
+        self, scheme: str, *, attempt: int = 1, job: str = "job", key: Any = None, url: str = ""
     ) -> None:
-        self.over: dict[int, int] = {}  # by rank: epochs below are over
-        place = Identity(0, 1, job, epoch, key)
+        self.over: dict[int, int] = {}  # by rank: attempts below are over
+        place = Identity(0, 1, job, attempt, key)
         self.hub = Hub(url or url_of(scheme), place, lambda rank, e: e < self.over.get(rank, 0))
-        self.found = Found(self.hub.endpoint, epoch)
+        self.found = Found(self.hub.endpoint, attempt)
         self.heard: list[tuple[int, int]] = []  # rank, number
         self.ends = threading.Event()
         self.is_silent = False
@@ -69,8 +69,8 @@ class Asker:
     """A task: it asks, and asks again what was not answered."""
 
     def __init__(self, find: Callable[[], Found | None], rank: int = 0, **more: Any) -> None:
-        settings = {"job": "job", "epoch": 1, "key": None, **more}
-        place = Identity(rank, 1, settings["job"], settings["epoch"], settings["key"])
+        settings = {"job": "job", "attempt": 1, "key": None, **more}
+        place = Identity(rank, 1, settings["job"], settings["attempt"], settings["key"])
         self.pending: dict[int, Any] = {}
         self.links = Links(
             place,
@@ -169,7 +169,7 @@ def test_a_server_that_comes_back_elsewhere_is_asked_again_what_it_had_not_answe
         while 0 not in task.links.down():
             assert time.monotonic() < ends and task.links.receive(0.01) is None
         task.ask(3)  # to nobody, for the time being
-        second = Served(scheme, epoch=2)
+        second = Served(scheme, attempt=2)
         with closing(second):
             places.append(second.found)
             task.hear()
@@ -179,7 +179,7 @@ def test_a_server_that_comes_back_elsewhere_is_asked_again_what_it_had_not_answe
 @both
 def test_a_tasks_successor_is_welcome_and_what_it_left_behind_is_not(scheme):
     server = Served(scheme)
-    old, new = Asker(lambda: server.found), Asker(lambda: server.found, epoch=2)
+    old, new = Asker(lambda: server.found), Asker(lambda: server.found, attempt=2)
     with closing(old, new, server):
         old.ask(0)
         old.hear()
@@ -188,7 +188,7 @@ def test_a_tasks_successor_is_welcome_and_what_it_left_behind_is_not(scheme):
         new.hear()
         old.ask(2)
         with pytest.raises(
-            Fenced, match="task 0 is fenced: server 0 has seen a later epoch than 1"
+            Fenced, match="task 0 is fenced: server 0 has seen a later attempt than 1"
         ):
             old.hear()
         new.ask(3)
@@ -198,7 +198,7 @@ def test_a_tasks_successor_is_welcome_and_what_it_left_behind_is_not(scheme):
 
 @both
 @pytest.mark.usefixtures("slow_ends")
-def test_a_hello_of_an_epoch_that_is_over_is_refused(scheme):
+def test_a_hello_of_an_attempt_that_is_over_is_refused(scheme):
     server = Served(scheme)
     server.over[0] = 2
     task = Asker(lambda: server.found)
@@ -244,8 +244,8 @@ def test_who_has_another_job_is_told_so(more, sentence):
             task.hear()
 
 
-def test_a_server_of_another_epoch_than_is_known_is_not_listened_to():
-    server = Served("ipc", epoch=1)
+def test_a_server_of_another_attempt_than_is_known_is_not_listened_to():
+    server = Served("ipc", attempt=1)
     task = Asker(lambda: Found(server.found.endpoint, 2))  # the old one answers at the new place
     with closing(task, server):
         task.ask(0)

@@ -190,7 +190,7 @@ def test_strangers_are_counted_and_do_not_disturb(stranger):
 
 def test_another_major_version_is_told_which_is_spoken_here(stranger):
     hello = Hello(task=1, n_tasks=2, job="test", incarnation=b"stranger" * 2)
-    head, meta = encode(WireMessage(hello, src=1, epoch=7, seq=1))
+    head, meta = encode(WireMessage(hello, src=1, attempt=7, seq=1))
     with open_transport("tcp://127.0.0.1:0", Identity(0, 2, "test", 7)) as t:
         stranger.connect(t.endpoint)
         stranger.send_multipart([b"HRN\x01" + head[4:], meta])
@@ -214,7 +214,9 @@ def test_a_damaged_frame_of_a_member_is_dropped_and_what_is_no_accident_is_its_e
             0,
             encode(
                 WireMessage(
-                    Hello(task=1, n_tasks=2, job="test", incarnation=t.incarnation), src=5, epoch=7
+                    Hello(task=1, n_tasks=2, job="test", incarnation=t.incarnation),
+                    src=5,
+                    attempt=7,
                 )
             ),
         )

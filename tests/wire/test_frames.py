@@ -67,10 +67,10 @@ EXAMPLES = {
     "hello": WireMessage(
         Hello(task=1, n_tasks=3, job="mnist/0", incarnation=bytes(range(16))), src=1
     ),
-    "welcome": WireMessage(Welcome(features=5, max_body=1 << 20), src=2, epoch=9, seq=1),
+    "welcome": WireMessage(Welcome(features=5, max_body=1 << 20), src=2, attempt=9, seq=1),
     "refusal": WireMessage(Refusal(where="job", got="'a'", expected="'b'"), seq=2),
     "plan": WireMessage(ChannelPlan(digest=bytes(range(32)), size=4096), src=3, seq=3),
-    "bye": WireMessage(Bye(reason="finished"), src=3, seq=4, epoch=2**63),
+    "bye": WireMessage(Bye(reason="finished"), src=3, seq=4, attempt=2**63),
     "block": WireMessage(
         BlockData(), (np.arange(6, dtype="<f4").reshape(2, 3),), 1, 7, 6, 42, 11, BODY_SUM | FINITE
     ),
@@ -78,36 +78,36 @@ EXAMPLES = {
     "encrypted": WireMessage(
         BlockData(), (np.float64([[1.5]]), np.array(True)), 1, 7, 8, 43, 12, 0
     ),
-    "arrived": WireMessage(Arrived(), src=2, epoch=7, seq=9, step=44),
-    "credit": WireMessage(Acknowledgement(used=1 << 40, seq=9), src=2, epoch=7, seq=10),
+    "arrived": WireMessage(Arrived(), src=2, attempt=7, seq=9, step=44),
+    "credit": WireMessage(Acknowledgement(used=1 << 40, seq=9), src=2, attempt=7, seq=10),
     "note": WireMessage(
         Note(topic="loss", fields={"step": 3, "loss": 0.25, "done": False, "why": None}),
         (np.zeros((0, 5), "<i8"),),
         src=1,
-        epoch=7,
+        attempt=7,
         seq=11,
     ),
     "parameters": WireMessage(
         ParameterData(pieces=(0, 300), clock=5, part=70_000),
         src=4,
-        epoch=7,
+        attempt=7,
         seq=12,
     ),
     "gradients": WireMessage(
         PushGradients(pieces=(2,), clock=1 << 33, samples=100, part=3),
         src=1,
-        epoch=7,
+        attempt=7,
         seq=13,
     ),
-    "wanted": WireMessage(PullParameters(clock=6, final=True), src=2, epoch=7, seq=14),
-    "left": WireMessage(LeaveServers(is_thanks=True), src=2, epoch=7, seq=15),
-    "ask": WireMessage(EndOfEpoch(epoch=3, stop=True), src=0, epoch=7, seq=16),
-    "verdict": WireMessage(Verdict(epoch=3, stop=True), src=4, epoch=7, seq=17),
-    "joined": WireMessage(JoinServers(), src=3, epoch=8, seq=1),
-    "welcomed": WireMessage(ServersReady(clock=7, is_new=True), src=4, epoch=8, seq=2),
-    "applied": WireMessage(PushAcknowledged(part=3, clock=1 << 33), src=4, epoch=8, seq=3),
+    "wanted": WireMessage(PullParameters(clock=6, final=True), src=2, attempt=7, seq=14),
+    "left": WireMessage(LeaveServers(is_thanks=True), src=2, attempt=7, seq=15),
+    "ask": WireMessage(EndOfEpoch(epoch=3, stop=True), src=0, attempt=7, seq=16),
+    "verdict": WireMessage(Verdict(epoch=3, stop=True), src=4, attempt=7, seq=17),
+    "joined": WireMessage(JoinServers(), src=3, attempt=8, seq=1),
+    "welcomed": WireMessage(ServersReady(clock=7, is_new=True), src=4, attempt=8, seq=2),
+    "applied": WireMessage(PushAcknowledged(part=3, clock=1 << 33), src=4, attempt=8, seq=3),
     "values": WireMessage(
-        MeanPart(number=9, at=2), (np.array([0.25], "<f4"),), src=1, epoch=7, seq=18
+        MeanPart(number=9, at=2), (np.array([0.25], "<f4"),), src=1, attempt=7, seq=18
     ),
 }
 
@@ -117,7 +117,7 @@ def raw(message):
 
 
 def assert_same(got, sent):
-    for name in ("src", "epoch", "seq", "step", "part", "flags"):
+    for name in ("src", "attempt", "seq", "step", "part", "flags"):
         assert getattr(got, name) == getattr(sent, name)
     assert msgspec.structs.replace(got.meta, arrays=()) == sent.meta
     assert len(got.arrays) == len(sent.arrays)
@@ -187,7 +187,7 @@ def test_what_is_decoded_is_what_was_encoded(message):
 @given(made, st.data())
 def test_any_changed_byte_is_refused(message, data):
     message = WireMessage(
-        message.meta, message.arrays, message.src, message.epoch, message.seq, message.step
+        message.meta, message.arrays, message.src, message.attempt, message.seq, message.step
     )
     parts = [bytearray(part) for part in encode(message)]
     part = data.draw(st.sampled_from([p for p in parts if p]))
@@ -264,7 +264,7 @@ def fuzz(n_inputs):
         else:  # by chance it is a frame: then it is one entirely
             assert_same(decode(encode(message)), WireMessage(
                 msgspec.structs.replace(message.meta, arrays=()), message.arrays, message.src,
-                message.epoch, message.seq, message.step, message.part, message.flags,
+                message.attempt, message.seq, message.step, message.part, message.flags,
             ))  # fmt: skip
     assert n_refused > 0.8 * n_inputs
 
@@ -283,7 +283,7 @@ def sealed(packed, bodies=(), *, number=32, kind=1, minor=0, flags=1, **fields):
     """A frame whose checksums are right, whatever is in it."""
     head = frames.HEADER.pack(
         frames.MAGIC, minor, kind, number, flags, len(bodies), len(packed),
-        sum(len(b) for b in bodies), fields.get("epoch", 0), 1, 0, fields.get("src", 0), 0,
+        sum(len(b) for b in bodies), fields.get("attempt", 0), 1, 0, fields.get("src", 0), 0,
         frames.sum_of(bodies) if flags & 1 else 0,
     )  # fmt: skip
     return [head + struct.pack("<I", zlib.crc32(packed, zlib.crc32(head))), packed, *bodies]
@@ -382,10 +382,10 @@ def test_arrays_that_do_not_fit_their_bytes_are_refused(name):
 
 def test_what_is_known_of_the_sender_is_checked():
     parts = raw(EXAMPLES["block"])
-    assert decode(parts, Expected(src=1, epoch=7)).part == 11
+    assert decode(parts, Expected(src=1, attempt=7)).part == 11
     for expected, sentence in [
         (Expected(src=2), "src: got task 1, expected task 2"),
-        (Expected(epoch=8), "epoch of task 1: got 7, expected 8"),
+        (Expected(attempt=8), "attempt of task 1: got 7, expected 8"),
         (Expected(max_body=23), "24 bytes, expected at most 23"),
     ]:
         with pytest.raises(BadFrame, match=sentence):

@@ -35,7 +35,7 @@ END_S = 10.0  # how long a server that is done stays for who has not heard it
 class Eyes(Protocol):
     """What ``process/server_discovery.py`` sees in ZooKeeper."""
 
-    def epoch(self, group: int) -> int: ...
+    def attempt(self, group: int) -> int: ...
     def is_anybody_there(self) -> bool: ...
     def check(self) -> None: ...
 
@@ -292,7 +292,7 @@ def serve(
             raise ProtocolError(f"task {message.src}: {len(message.arrays)} blocks in a message")
         block = message.arrays[0] if message.arrays else None
         n_changes = lasting.n_changes
-        answers = lasting.on(message.src, message.meta, block, message.epoch)
+        answers = lasting.on(message.src, message.meta, block, message.attempt)
         between = time.monotonic()
         spent.compute_s += between - now
         if journal is not None and lasting.n_changes > n_changes:

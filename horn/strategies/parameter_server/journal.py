@@ -282,7 +282,7 @@ class Journal:
 
 
 def _numbered(message: WireMessage, number: int) -> WireMessage:
-    return WireMessage(message.meta, message.arrays, message.src, message.epoch, number)
+    return WireMessage(message.meta, message.arrays, message.src, message.attempt, number)
 
 
 def _mapped(path: Path) -> Buffer:

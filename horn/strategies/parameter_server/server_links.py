@@ -128,7 +128,7 @@ class Hub:
             return True
         end = found[1]
         try:
-            while parts := end.frame(place.task, place.epoch, self._context.needs_sum):
+            while parts := end.frame(place.task, place.attempt, self._context.needs_sum):
                 if not self._context.send(self._router, [incarnation, *parts], 3):
                     return False
                 self.counters.n_sent += 1
@@ -144,7 +144,7 @@ class Hub:
             self._meet(sender, parts)
             return None
         rank, end = found
-        epoch = end.expected.epoch or 0
+        epoch = end.expected.attempt or 0
         if self.is_stale(rank, epoch):
             self._forget(sender, f"epoch {epoch} is over")
             self._meet(sender, parts)
@@ -171,7 +171,7 @@ class Hub:
         rank, end = self._ends.pop(incarnation)
         if self._of.get(rank) == incarnation:
             del self._of[rank]
-        self._over[incarnation] = (rank, end.expected.epoch or 0)
+        self._over[incarnation] = (rank, end.expected.attempt or 0)
         while len(self._over) > OLD_LINKS:
             self._over.pop(next(iter(self._over)))
         if why:
@@ -204,9 +204,9 @@ class Hub:
         rank = message.src
         if rank in self._of:
             self._forget(self._of[rank], "")
-        name = f"rank={rank} epoch={message.epoch}"
+        name = f"rank={rank} epoch={message.attempt}"
         max_body = min(frames.BODY_BYTES, hello.max_body)
-        expected = Expected(rank, message.epoch, max_body, self._context.needs_sum)
+        expected = Expected(rank, message.attempt, max_body, self._context.needs_sum)
         end = End(name, expected, n_in=1)
         self._ends[sender], self._of[rank] = (rank, end), sender
         end.queue.append((Welcome(minor=min(frames.MINOR, hello.max_minor)), None))
@@ -226,14 +226,14 @@ class Hub:
                 raise HandshakeRefused(what, got, wanted)
         if hello.min_minor > frames.MINOR:
             raise HandshakeRefused("minor version", hello.min_minor, frames.MINOR)
-        if self.is_stale(message.src, message.epoch):
+        if self.is_stale(message.src, message.attempt):
             self.n_stale += 1
-            raise HandshakeRefused(EPOCH, message.epoch, "a later one: another has this place")
+            raise HandshakeRefused(EPOCH, message.attempt, "a later one: another has this place")
 
     def _refuse(self, sender: bytes, error: HandshakeRefused) -> None:
         refusal = Refusal(where=error.where[:256], got=error.got, expected=error.expected)
         flags = BODY_SUM if self._context.needs_sum else 0
-        message = WireMessage(refusal, (), self.place.task, self.place.epoch, flags=flags)
+        message = WireMessage(refusal, (), self.place.task, self.place.attempt, flags=flags)
         try:
             self._router.send_multipart([sender, *encode(message)], zmq.DONTWAIT)
         except zmq.ZMQError:

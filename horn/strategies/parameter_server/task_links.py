@@ -207,7 +207,7 @@ class Links:
         name = f"server {server}"
         link.end = End(
             name,
-            Expected(server, found.epoch, frames.BODY_BYTES, self._context.needs_sum),
+            Expected(server, found.attempt, frames.BODY_BYTES, self._context.needs_sum),
         )
         hello = Hello(
             task=self.place.task,
@@ -231,7 +231,7 @@ class Links:
         """Whether nothing is left to send."""
         end, socket, place = link.end, link.socket, self.place
         while end is not None and socket is not None:
-            parts = end.frame(place.task, place.epoch, self._context.needs_sum)
+            parts = end.frame(place.task, place.attempt, self._context.needs_sum)
             if parts is None:
                 break
             if not self._context.send(socket, parts, 2):
@@ -267,7 +267,7 @@ class Links:
         if refusal.where == EPOCH:
             raise Fenced(
                 f"task {self.place.task}",
-                f"server {server} has seen a later epoch than {self.place.epoch}",
+                f"server {server} has seen a later epoch than {self.place.attempt}",
             )
         if refusal.where != LINK:
             where = f"refused by server {server}: {refusal.where}"
