@@ -197,9 +197,9 @@ def conduct(
     resume: bool | str | os.PathLike[str],
     changed: bool,
     max_restarts: int,
-    site: ClusterAttempt | None = None,
+    on_cluster: ClusterAttempt | None = None,
 ) -> Run:
-    """What ``train`` does; with a site it is one attempt of a job on a cluster."""
+    """What ``train`` does; with a place on a cluster it is one attempt of a job on a cluster."""
     begun = perf_counter()
     if resume == "changed":
         resume, changed = True, True
@@ -231,11 +231,13 @@ def conduct(
     watcher = LineProgress() if progress is True else progress or Progress()
     code = Description.of(job.network)
     is_alone = tasks == groups == 1 and isinstance(strategy, AllReduce)
-    if is_alone and (site is None or not is_compiled(backend, job.network)):
+    if is_alone and (on_cluster is None or not is_compiled(backend, job.network)):
         _check_alone(pins, trace)
-        lasting = _lasting(job, plan, resume, changed, strategy, topology, max_restarts, site)
-        with interrupts(lasting.asked, plan is not None):
-            trained = _train_here(job, backend, threads, watcher, begun, timeout, lasting)
+        recovery = _recovery(
+            job, plan, resume, changed, strategy, topology, max_restarts, on_cluster
+        )
+        with interrupts(recovery.asked, plan is not None):
+            trained = _train_here(job, backend, threads, watcher, begun, timeout, recovery)
     else:
         group = _Group(
             tasks, barrier, transport, dict(pins or {}), trace, superstep_timeout,
@@ -244,10 +246,12 @@ def conduct(
         _check_group(job, group, backend)
         job = strategy.prepared(job, topology)
         _check_groups(job, group)
-        lasting = _lasting(job, plan, resume, changed, strategy, topology, max_restarts, site)
-        with interrupts(lasting.asked, lasting.plan is not None):
+        recovery = _recovery(
+            job, plan, resume, changed, strategy, topology, max_restarts, on_cluster
+        )
+        with interrupts(recovery.asked, recovery.plan is not None):
             trained = _train_in_group(
-                job, group, backend, threads, watcher, begun, timeout, lasting, site
+                job, group, backend, threads, watcher, begun, timeout, recovery, on_cluster
             )
     ending, n_epochs = trained.ending, len(trained.history)
     facts = {
@@ -301,7 +305,7 @@ def _train_here(
     watcher: Progress,
     begun: float,
     timeout: float | None,
-    lasting: RecoverySettings,
+    recovery: RecoverySettings,
 ) -> _Trained:
     """All steps in this process."""
     setup = Setup(
@@ -318,10 +322,10 @@ def _train_here(
         _check_backwards(job, backend)
     engine.bind(job.data)
     alone = None
-    start, plan = lasting.start, lasting.plan
+    start, plan = recovery.start, recovery.plan
     if plan is not None:
         alone = LocalCheckpoints(
-            plan, lasting.mine, 0 if start is None else start.attempt + 1, lasting.asked
+            plan, recovery.mine, 0 if start is None else start.attempt + 1, recovery.asked
         )
     loop = TrainingLoop(job, engine, watcher, begun, timeout, at_boundary=alone)
     if start is not None:
@@ -367,8 +371,8 @@ def _train_in_group(
     watcher: Progress,
     begun: float,
     timeout: float | None,
-    lasting: RecoverySettings,
-    site: ClusterAttempt | None = None,
+    recovery: RecoverySettings,
+    on_cluster: ClusterAttempt | None = None,
 ) -> _Trained:
     """All steps in processes of their own; what speaks against it is said before they start."""
     from horn.executor import trace
@@ -392,7 +396,7 @@ def _train_in_group(
         group.trace is not None,
         n_groups=group.n_groups,
         n_servers=group.n_servers,
-        guests=group.guests and lasting.journals is None,
+        guests=group.guests and recovery.journals is None,
         is_joined=group.strategy.is_joined,
     )
     calibrate(job.dtype)  # now: starting tasks would disturb it
@@ -400,10 +404,12 @@ def _train_in_group(
     def choose() -> Placement:
         return _placement(job, group)
 
-    if site is not None:
-        outcome = launch_at(site, job, text, choose, settings, watcher, begun, timeout, lasting)
+    if on_cluster is not None:
+        outcome = launch_at(
+            on_cluster, job, text, choose, settings, watcher, begun, timeout, recovery
+        )
     else:
-        outcome = launch(job, text, choose, settings, watcher, begun, timeout, lasting)
+        outcome = launch(job, text, choose, settings, watcher, begun, timeout, recovery)
     if group.trace is not None:
         trace.write(group.trace, outcome.traces, outcome.counters)
     return _Trained(
@@ -458,7 +464,7 @@ def _plan(
     return CheckpointSchedule(Path(folder), every, seconds, keep)
 
 
-def _lasting(
+def _recovery(
     job: Job,
     plan: CheckpointSchedule | None,
     resume: bool | str | os.PathLike[str],
@@ -466,10 +472,10 @@ def _lasting(
     strategy: Strategy,
     topology: Topology,
     max_restarts: int,
-    site: ClusterAttempt | None = None,
+    on_cluster: ClusterAttempt | None = None,
 ) -> RecoverySettings:
     """Where the run begins, and how it lasts."""
-    asked = threading.Event() if site is None else site.asked
+    asked = threading.Event() if on_cluster is None else on_cluster.asked
     if plan is None and resume is False:
         return RecoverySettings(asked=asked, max_restarts=max_restarts)
     mine = identity(job, strategy.resumes_as(topology), strategy)

@@ -1,4 +1,4 @@
-"""Several hosts on this machine: network namespaces, joined by a bridge in one of its own.
+"""Several hosts on this machine: network namespaces, joined by a host link in one of its own.
 
     with hosts(3) as net:
         net.hosts[0].run(sys.executable, "-m", ...)

@@ -1,7 +1,7 @@
 """Delay and lose packets: ``python -m tests.tap DEVICE DELAY_MS JITTER_MS LOSS SEED``.
 
 Reads frames from a tap device and writes them back to it when they are due: whoever diverts
-frames there, and has a bridge behind it, has a slow network. Prints ``ready`` when it reads.
+frames there, and has a host link behind it, has a slow network. Prints ``ready`` when it reads.
 """
 
 from __future__ import annotations

@@ -154,7 +154,9 @@ def as_json(status: JobStatus) -> dict[str, Any]:
         "metrics": metrics,
         "attempt": status.record.attempt,
         "restarts": status.record.n_restarts,
-        "hosts": {name: list(seat.ranks) for name, seat in status.record.seats.items()},
+        "hosts": {
+            name: list(allocation.ranks) for name, allocation in status.record.allocations.items()
+        },
         "checkpoint": status.record.checkpoint if status.record.checkpoint >= 0 else None,
         "group_numbers": list(status.record.groups) or None,
         "groups_leaving": list(status.record.leaving) or None,

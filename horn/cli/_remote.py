@@ -185,7 +185,7 @@ class JobWatcher:
 
         self.cluster = cluster
         status = cluster.status(self.job)
-        host = next((n for n, s in status.record.seats.items() if 0 in s.ranks), None)
+        host = next((n for n, s in status.record.allocations.items() if 0 in s.ranks), None)
         host = host or str(status.result.get("host") or "")
         if host:
             self._rows(host)

@@ -112,8 +112,8 @@ def _details(status: JobStatus) -> list[str]:
     if record.groups:
         leaving = f"; {', '.join(map(str, record.leaving))} to leave" if record.leaving else ""
         lines.append(f"Groups: {', '.join(map(str, record.groups))}{leaving}")
-    for name, seat in sorted(record.seats.items()):
-        ranks = ", ".join(map(str, seat.ranks))
+    for name, allocation in sorted(record.allocations.items()):
+        ranks = ", ".join(map(str, allocation.ranks))
         lines.append(f"On {name}: ranks {ranks}")
     if record.checkpoint >= 0:
         lines.append(f"Last checkpoint: iteration {record.checkpoint:,}")

@@ -73,7 +73,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
         if rank == 0:
             hosts = _zookeeper(stack, mine if is_joined else "127.0.0.1",
                                port if is_joined else 0, hosts, key, insecure)  # fmt: skip
-        offer = HostCapacity(
+        capacity = HostCapacity(
             hosts=hosts,
             slots=slots or len(os.sched_getaffinity(0)),
             address=mine,
@@ -83,7 +83,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
             key=key,
             is_insecure=insecure,
         )
-        agent = _agent(stack, offer)
+        agent = _agent(stack, capacity)
         if rank > 0:
             return _follow(hosts, key_file, agent)
         return _lead(hosts, key_file, agent, nodes, words)
@@ -158,11 +158,11 @@ def _folder(stack: ExitStack) -> Path:
     return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="horn-up-")))
 
 
-def _agent(stack: ExitStack, offer: Any) -> Agent:
+def _agent(stack: ExitStack, capacity: Any) -> Agent:
     """The agent, in a thread."""
     from horn.cluster.agent import Agent
 
-    agent = Agent(offer)
+    agent = Agent(capacity)
     thread = threading.Thread(target=agent.run, name="horn-agent", daemon=True)
     thread.start()
 

@@ -65,7 +65,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
     key = _cluster.key_of(key_file)
     if key is not None:
         guard()
-    offer = HostCapacity(
+    capacity = HostCapacity(
         hosts=zk_hosts,
         slots=slots or len(os.sched_getaffinity(0)),
         address=address,
@@ -83,7 +83,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
             "jobs run as root here%s; --user NAME runs them as somebody else",
             "" if key is None else " and can read the key",
         )
-    agent = Agent(offer)
+    agent = Agent(capacity)
 
     def stop(number: int, frame: FrameType | None) -> None:
         agent.stop()
@@ -102,7 +102,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
         signal.signal(number, stop)
     if not quiet:
         _screen.say(
-            f"Worker {agent.name} offers {offer.slots} slots to {zk_hosts}. Ctrl-C ends it."
+            f"Worker {agent.name} offers {capacity.slots} slots to {zk_hosts}. Ctrl-C ends it."
         )
     agent.run()
     return 0

@@ -1,9 +1,9 @@
 """The agent of a host: offers slots, runs what it is ordered to, and offers masters.
 
-It runs no user code: a foreman does, one process per job. What is to run is in ``/orders/<host>``;
-the agent compares, starts and ends. When it goes, however it does, what it started goes. When
-ZooKeeper has not answered for five sixths of the session time, its tasks are ended before anybody
-can have been given their places; then it registers again. docs/notes/0060.
+It runs no user code: a job runner does, one process per job. What is to run is in
+``/orders/<host>``; the agent compares, starts and ends. When it goes, however it does, what it
+started goes. When ZooKeeper has not answered for five sixths of the session time, its tasks are
+ended before anybody can have been given their places; then it registers again. docs/notes/0060.
 """
 
 from __future__ import annotations
@@ -68,21 +68,21 @@ class Agent:
     JobError : it would be open to other hosts. Conflict : another agent has its folder or name.
     """
 
-    def __init__(self, offer: HostCapacity) -> None:
-        if offer.key is None and not offer.is_insecure and not is_loopback(offer.address):
+    def __init__(self, capacity: HostCapacity) -> None:
+        if capacity.key is None and not capacity.is_insecure and not is_loopback(capacity.address):
             raise JobError(
-                f"{offer.address} can be reached from other hosts, and there is no key: whoever "
+                f"{capacity.address} can be reached from other hosts, and there is no key: whoever "
                 f"reaches it could run code here. Make a key with horn keygen and give --key FILE, "
                 f"or leave --host out; --insecure accepts it"
             )
-        self.offer = offer
-        self.name = offer.name or f"{platform.node().split('.')[0] or 'host'}"
-        threads = max(len(os.sched_getaffinity(0)) // offer.slots, 1)
-        limits, self.user_environment = offer.limits, dict[str, str]()
-        if offer.user is not None:
-            limits = msgspec.structs.replace(limits, uid=offer.user.uid, gid=offer.user.gid)
-            self.user_environment = offer.user.environment
-        self.waits = StandbySize(min(offer.slots, MAX_WAITING), threads, limits)
+        self.capacity = capacity
+        self.name = capacity.name or f"{platform.node().split('.')[0] or 'host'}"
+        threads = max(len(os.sched_getaffinity(0)) // capacity.slots, 1)
+        limits, self.user_environment = capacity.limits, dict[str, str]()
+        if capacity.user is not None:
+            limits = msgspec.structs.replace(limits, uid=capacity.user.uid, gid=capacity.user.gid)
+            self.user_environment = capacity.user.environment
+        self.waits = StandbySize(min(capacity.slots, MAX_WAITING), threads, limits)
         self.runs: dict[str, JobRun] = {}
         self.is_registered = threading.Event()
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -97,18 +97,18 @@ class Agent:
         self._sure_at = 0.0  # ... and when last of what it answered: the session is no older
         self._stack = ExitStack()
         try:
-            folder = offer.folder or default_folder(self.name)
-            self.depot = HostStore(folder, offer.shared, offer.user)
-            self._stack.callback(self.depot.close)
-            if offer.user is not None:
-                offer.user.check(folder / "jobs", environment(self.user_environment))
-            self.preparer = JobPreparer(offer, self.name, self.depot, threads)
+            folder = capacity.folder or default_folder(self.name)
+            self.store = HostStore(folder, capacity.shared, capacity.user)
+            self._stack.callback(self.store.close)
+            if capacity.user is not None:
+                capacity.user.check(folder / "jobs", environment(self.user_environment))
+            self.preparer = JobPreparer(capacity, self.name, self.store, threads)
             self.service = RpcServer(
-                f"tcp://{_bracketed(offer.address)}:0", self.name, offer.key, audit=AuditLog()
+                f"tcp://{_bracketed(capacity.address)}:0", self.name, capacity.key, audit=AuditLog()
             )
             self._stack.callback(self.service.close)
-            self.desk = FileService(self.depot, self.service, self.runs.keys)
-            self._stack.callback(self.desk.close)
+            self.file_service = FileService(self.store, self.service, self.runs.keys)
+            self._stack.callback(self.file_service.close)
             self.service.start()
         except BaseException:
             self._stack.close()
@@ -150,12 +150,14 @@ class Agent:
     # a session with ZooKeeper
 
     def _session(self) -> None:
-        offer = self.offer
-        own = credential(offer.key, offer.hosts)
+        capacity = self.capacity
+        own = credential(capacity.key, capacity.hosts)
         self._beat_at = self._sure_at = time.monotonic()
         with ExitStack() as stack:
             coord = stack.enter_context(
-                Session(offer.hosts, session_s=offer.session_s, credential=own, root=offer.root)
+                Session(
+                    capacity.hosts, session_s=capacity.session_s, credential=own, root=capacity.root
+                )
             )
             self.coord = coord
             self._suspended = False
@@ -166,11 +168,11 @@ class Agent:
             self.member = self._register()
             orders = FolderView(coord, coord.paths.orders(self.name), self._poke, self._poke)
             stack.callback(orders.close)
-            orders.wait_ready(offer.session_s)
+            orders.wait_ready(capacity.session_s)
             masters = JobController(coord, self.workers, self.name, self._terms)
             stack.callback(masters.close)
             logger.info("agent registered host=%s slots=%d endpoint=%s member=%d", self.name,
-                        offer.slots, self.service.endpoint, self.member)  # fmt: skip
+                        capacity.slots, self.service.endpoint, self.member)  # fmt: skip
             self.is_registered.set()
             try:
                 while not self._stopping:
@@ -188,10 +190,10 @@ class Agent:
         """Take the host's place. A node of this folder's agent is that of one that has ended: only
         one at a time can have the folder.
         """
-        offer = self.offer
+        capacity = self.capacity
         info = {
-            "slots": offer.slots, "address": offer.address, "pid": os.getpid(),
-            "id": self.depot.id, "shared": self.depot.shared_id, "files": offer.limits.n_files,
+            "slots": capacity.slots, "address": capacity.address, "pid": os.getpid(),
+            "id": self.store.id, "shared": self.store.shared_id, "files": capacity.limits.n_files,
         }  # fmt: skip
         old = self.workers.members().get(self.name)
         return self.workers.join(
@@ -199,8 +201,8 @@ class Agent:
             self.service.endpoint,
             versions=versions(),
             info=info,
-            replace=old is not None and old.info.get("id") == self.depot.id,
-            timeout_s=2 * offer.session_s,
+            replace=old is not None and old.info.get("id") == self.store.id,
+            timeout_s=2 * capacity.session_s,
         )
 
     def _terms(self, job: str, node: Znode) -> JobTerms:
@@ -221,7 +223,7 @@ class Agent:
         while self._suspended and not self._stopping:
             if self._is_cut_off():
                 for run in list(self.runs.values()):
-                    if run.foreman is not None:
+                    if run.runner is not None:
                         run.kill(self._ended(run, "its agent was cut off from ZooKeeper"))
                 return
             pause.wait(0.05)
@@ -246,8 +248,8 @@ class Agent:
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 logger.error("order not understood job=%s reason=%s", job, error)
         for job, order in orders.items():
-            seat = order.seats.get(self.name)
-            if seat is None or seat.member != self.member:
+            allocation = order.allocations.get(self.name)
+            if allocation is None or allocation.member != self.member:
                 continue  # it was for an agent before this one
             run = self.runs.get(job)
             if run is not None and run.attempt < order.attempt:
@@ -314,27 +316,27 @@ class Agent:
 
     def _begin(self, run: JobRun, assignment: Assignment) -> None:
         if run.report.phase in LAST:
-            self.depot.drop_work(run.job, run.attempt)
+            self.store.drop_work(run.job, run.attempt)
             return
-        foreman, self._warm = self._warm, None
-        if foreman is not None and foreman.process.poll() is not None:
-            foreman.reap()
-            foreman = None
+        runner, self._warm = self._warm, None
+        if runner is not None and runner.process.poll() is not None:
+            runner.reap()
+            runner = None
         try:
-            run.begin(foreman or self._foreman(), assignment)
+            run.begin(runner or self._runner(), assignment)
         except HornError as error:
             self._refuse(run, f"First failure: worker {self.name} cannot begin: {error}")
 
     def _keep_warm(self) -> None:
-        """A foreman and tasks that have imported what they need, for the next job; not while one
+        """A job runner and tasks that have imported what they need, for the next job; not while one
         begins, which they would only slow down.
         """
         if any(run.report.phase == STARTING for run in self.runs.values()):
             return
         if self._warm is None and not self._suspended and not self._stopping:
-            self._warm = self._foreman()
+            self._warm = self._runner()
 
-    def _foreman(self) -> RunnerProcess:
+    def _runner(self) -> RunnerProcess:
         return RunnerProcess(self.name, self.waits, self.user_environment)
 
     def _tell(self) -> None:
@@ -382,14 +384,14 @@ class Agent:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         watched: dict[int, tuple[JobRun | None, RunnerProcess]] = {}
-        foremen = [(run, run.foreman) for run in self.runs.values() if run.foreman is not None]
-        everyone: list[tuple[JobRun | None, RunnerProcess]] = [*foremen]
+        runners = [(run, run.runner) for run in self.runs.values() if run.runner is not None]
+        everyone: list[tuple[JobRun | None, RunnerProcess]] = [*runners]
         if self._warm is not None:
             everyone.append((None, self._warm))
-        for run, foreman in everyone:
-            for fd in (foreman.pidfd, foreman.output, foreman.line.fileno()):
-                if fd is not None and (fd != foreman.line.fileno() or foreman.is_open):
-                    watched[fd] = (run, foreman)
+        for run, runner in everyone:
+            for fd in (runner.pidfd, runner.output, runner.line.fileno()):
+                if fd is not None and (fd != runner.line.fileno() or runner.is_open):
+                    watched[fd] = (run, runner)
                     poll.register(fd, select.POLLIN)
         now = time.monotonic()
         for run in self.runs.values():
@@ -403,28 +405,28 @@ class Agent:
         while not self._todo.empty():
             self._todo.get()()
 
-    def _hear(self, fd: int, run: JobRun | None, foreman: RunnerProcess) -> None:
-        if foreman is not (self._warm if run is None else run.foreman):
+    def _hear(self, fd: int, run: JobRun | None, runner: RunnerProcess) -> None:
+        if runner is not (self._warm if run is None else run.runner):
             return  # it has just ended
-        if fd == foreman.output:
-            foreman.read_output()
-        elif fd == foreman.pidfd:
+        if fd == runner.output:
+            runner.read_output()
+        elif fd == runner.pidfd:
             if run is not None:
                 run.ended()
-                self.depot.drop_work(run.job, run.attempt)
-                logger.info("foreman ended job=%s attempt=%d phase=%s used=%s", run.job,
+                self.store.drop_work(run.job, run.attempt)
+                logger.info("job runner ended job=%s attempt=%d phase=%s used=%s", run.job,
                             run.attempt, run.report.phase, run.used)  # fmt: skip
             else:
-                foreman.reap()
+                runner.reap()
                 self._warm = None
-                logger.error("the warm foreman ended: %s", foreman._unlogged[-2000:].decode())
-        elif foreman.is_open:
-            words = foreman.line.read()
+                logger.error("the warm job runner ended: %s", runner._unlogged[-2000:].decode())
+        elif runner.is_open:
+            words = runner.line.read()
             if words is None:
-                foreman.is_open = False
+                runner.is_open = False
             for word in words or ():
                 if run is None:
-                    foreman.is_warm = True
+                    runner.is_warm = True
                 else:
                     run.hear(word)
             if run is not None and run.progress is not None:
@@ -435,13 +437,13 @@ class Agent:
         for run in self.runs.values():
             run.kill(self._ended(run, why))
         for run in self.runs.values():
-            if run.foreman is not None:
-                select_until(run.foreman.pidfd)
+            if run.runner is not None:
+                select_until(run.runner.pidfd)
                 run.ended()
-                self.depot.drop_work(run.job, run.attempt)
+                self.store.drop_work(run.job, run.attempt)
 
     def _ended(self, run: JobRun, why: str) -> str:
-        n_ranks = len(run.order.seats[self.name].ranks)
+        n_ranks = len(run.order.allocations[self.name].ranks)
         return f"First failure: {n_ranks} tasks on worker {self.name} were ended: {why}"
 
     def _leave(self) -> None:

@@ -312,8 +312,8 @@ class Cluster:
                 f"easgd), can groups come and leave. Stop it, and submit it with --groups "
                 f"{n_groups}"
             )
-        seats = status.record.seats
-        if len({seat.shared or name for name, seat in seats.items()}) > 1:
+        allocations = status.record.allocations
+        if len({allocation.shared or name for name, allocation in allocations.items()}) > 1:
             what = "there are no checkpoints of it" if is_shared else "its servers keep no journal"
             raise JobError(
                 f"job {job!r} runs on hosts that share no folder, so {what}, and nobody could join "
@@ -331,7 +331,7 @@ class Cluster:
         here = len(record.groups) or found.groups
         n_more = (n_groups - here) * found.tasks
         hosts = self.free(self.workers())
-        where = {name: hosts[name].free for name in record.seats or hosts if name in hosts}
+        where = {name: hosts[name].free for name in record.allocations or hosts if name in hosts}
         if n_more > sum(where.values()):
             free = ", ".join(f"{n} on {name}" for name, n in sorted(where.items())) or "none"
             elsewhere = sum(host.free for host in hosts.values()) - sum(where.values())
@@ -342,8 +342,8 @@ class Cluster:
             )
 
     def wait_scaled(self, job: str, n_groups: int, timeout_s: float | None) -> JobStatus:
-        """Until so many have seats, and who is to leave has left; where all start again, until they
-        have met.
+        """Until so many have allocations, and who is to leave has left; where all start again,
+        until they have met.
 
         Raises
         ------
@@ -358,7 +358,7 @@ class Cluster:
             here = len(record.groups) or (status.submission.groups if status.submission else 0)
             if status.state in ENDED:
                 raise Conflict(f"job {job!r} is {status.state.value}; it has {here} groups")
-            if record.seats and here == n_groups and not record.leaving:
+            if record.allocations and here == n_groups and not record.leaving:
                 found = status.submission
                 if (found is not None and found.servers) or self._all_run(job, record):
                     return status
@@ -371,11 +371,13 @@ class Cluster:
 
     def _all_run(self, job: str, record: JobRecord) -> bool:
         """Whether all hosts of an attempt say that their tasks have met."""
-        nodes = [self.coord.get(self.paths.report(job, record.attempt, h)) for h in record.seats]
+        nodes = [
+            self.coord.get(self.paths.report(job, record.attempt, h)) for h in record.allocations
+        ]
         said = [
             msgspec.json.decode(node.data, type=HostReport) for node in nodes if node is not None
         ]
-        return [report.phase for report in said] == [RUNNING] * len(record.seats)
+        return [report.phase for report in said] == [RUNNING] * len(record.allocations)
 
     def remove(self, job: str) -> None:
         """Forget an ended job and its files; its package too, unless another job that is listed has

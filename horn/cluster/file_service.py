@@ -98,12 +98,12 @@ class DoneReply(msgspec.Struct, frozen=True):
 
 
 class FileService:
-    """Answers for a depot. runs : the jobs that run here now."""
+    """Answers for a store. runs : the jobs that run here now."""
 
     def __init__(
-        self, depot: HostStore, service: RpcServer, runs: Callable[[], Iterable[str]]
+        self, store: HostStore, service: RpcServer, runs: Callable[[], Iterable[str]]
     ) -> None:
-        self.depot, self.runs = depot, runs
+        self.store, self.runs = store, runs
         self._closing = threading.Event()
         service.on("have", PackageRequest, self.have, CLIENTS)
         service.on("put", PackageRequest, self.put, CLIENTS, max_body=MANIFEST_BYTES + MAX_BYTES,
@@ -119,7 +119,7 @@ class FileService:
         self._closing.set()
 
     def have(self, call: RpcCall) -> PackageKnown:
-        return PackageKnown(self.depot.has(call.request.digest))
+        return PackageKnown(self.store.has(call.request.digest))
 
     def put(self, call: RpcCall) -> DoneReply:
         request: PackageRequest = call.request
@@ -134,11 +134,11 @@ class FileService:
                 yield first
             yield from portions
 
-        self.depot.put(request.digest, packed[: request.n_manifest], rest())
+        self.store.put(request.digest, packed[: request.n_manifest], rest())
         return DoneReply()
 
     def get(self, call: RpcCall) -> tuple[PackageKnown, Iterator[bytes]]:
-        packed, portions = self.depot.get(call.request.digest)
+        packed, portions = self.store.get(call.request.digest)
 
         def body() -> Iterator[bytes]:
             yield packed
@@ -147,14 +147,14 @@ class FileService:
         return PackageKnown(True, len(packed)), body()
 
     def files(self, call: RpcCall) -> FileList:
-        found = self.depot.files(call.request.job)
+        found = self.store.files(call.request.job)
         return FileList({name: path.lstat().st_size for name, path in found.items()})
 
     def read(self, call: RpcCall) -> tuple[ReadReply, Iterator[bytes]]:
         request: ReadRequest = call.request
         ends = time.monotonic() + request.wait_s
         while True:
-            path = self.depot.files(request.job).get(request.name)
+            path = self.store.files(request.job).get(request.name)
             size = path.lstat().st_size if path is not None else 0
             if size > request.offset or time.monotonic() >= ends or call.is_over:
                 break
@@ -177,7 +177,7 @@ class FileService:
         from horn.checkpoint import Checkpoints  # here, for commands that only ask load this file
         from horn.training.checkpointing import cursor_of
 
-        checkpoints = Checkpoints(self.depot.checkpoints(call.request.job))
+        checkpoints = Checkpoints(self.store.checkpoints(call.request.job))
         iterations, best = checkpoints.iterations(), -1
         newest = checkpoints.latest() if call.request.wants_best else None
         if newest is not None and (kept := cursor_of(newest).best) is not None:
@@ -190,7 +190,7 @@ class FileService:
         while job in self.runs():
             if time.monotonic() >= ends or self._closing.wait(LOOK_S):
                 raise Conflict(f"job {job} still runs here")
-        self.depot.forget(job, call.request.package)
+        self.store.forget(job, call.request.package)
         return DoneReply()
 
 

@@ -238,19 +238,19 @@ class _Candidacy:
             if report is not None:
                 reports[host] = report
         wish = nodes["wish"].data if "wish" in nodes else b""
-        picture = JobSnapshot(
+        snapshot = JobSnapshot(
             state, terms.need, record, reports, hosts, terms.max_restarts,
             wish == NOW, groups_wished(wish),
         )  # fmt: skip
-        found = decide(picture)
+        found = decide(snapshot)
         if found is None:
             return False
         steps = self._steps(nodes, found, taken, terms.need)
         commit_as(self.coord, leadership, steps)
         logger.info(
-            "decided job=%s attempt=%d state=%s aim=%s seats=%s reason=%s",
+            "decided job=%s attempt=%d state=%s aim=%s allocations=%s reason=%s",
             self.name, found.record.attempt, (found.state or state).value, found.record.aim,
-            ",".join(found.record.seats), found.record.reason or found.record.trouble,
+            ",".join(found.record.allocations), found.record.reason or found.record.trouble,
         )  # fmt: skip
         self._wait_seen(found)
         return True
@@ -307,7 +307,9 @@ class _Candidacy:
                 Delete(path),
             ]
         topology, before = need.topology, used.get(self.name)
-        used[self.name] = sum(not topology.is_server(rank) for rank in order.seats[host].ranks)
+        used[self.name] = sum(
+            not topology.is_server(rank) for rank in order.allocations[host].ranks
+        )
         if before is not None:
             steps: list[Step] = [Put(path, _ENCODE(order))]
             if before != used[self.name]:

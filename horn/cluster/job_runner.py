@@ -1,4 +1,4 @@
-"""A job's foreman on one host: the process that loads its file and starts its tasks there.
+"""A job's job runner on one host: the process that loads its file and starts its tasks there.
 
 ``main`` is run by an agent (``runs.JobRunner``) with the arguments LINE PARENT NAME WAITS: an
 inherited descriptor, the pid of the agent, with which it ends, a name to be listed by, and what it
@@ -32,7 +32,14 @@ from horn import transport
 from horn.checkpoint import Checkpoints
 from horn.cluster.host_failures import blamed
 from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Allocation, HostFailure
-from horn.cluster.relay import OutputRelay, ProgressWriter, StandbyProcess, drop, make_spares, plain
+from horn.cluster.relay import (
+    OutputRelay,
+    ProgressWriter,
+    StandbyProcess,
+    drop,
+    plain,
+    start_standby,
+)
 from horn.cluster.runner_protocol import (
     Assignment,
     ChangeGroups,
@@ -61,7 +68,7 @@ from horn.errors import (
     Stopped,
 )
 from horn.executor import launch
-from horn.executor.remote_pool import KEEPER, HostLink, RemoteTaskPool, attend
+from horn.executor.remote_pool import PRIMARY, HostLink, RemoteTaskPool, attend
 from horn.executor.task_pool import TaskPool
 from horn.job import Job
 from horn.model import Model
@@ -84,16 +91,16 @@ class JobRunner:
     """One assignment."""
 
     def __init__(
-        self, line: RunnerConnection, assignment: Assignment, spares: Sequence[StandbyProcess] = ()
+        self, line: RunnerConnection, assignment: Assignment, standby: Sequence[StandbyProcess] = ()
     ) -> None:
         self.line, self.assignment = line, assignment
-        self.spares = spares
+        self.standby = standby
         self.submission = msgspec.convert(assignment.submission, Submission)
         self.is_over = threading.Event()  # end now
         self.asked = threading.Event()  # save, then end
         self.changes: queue.SimpleQueue[launch.ScaleRequest] = queue.SimpleQueue()
         self.checkpoint = -1
-        self.site: launch.ClusterAttempt | None = None
+        self.on_cluster: launch.ClusterAttempt | None = None
         self._is_meeting = False  # other hosts, before anything of the job's own code runs
         self._has_run = threading.Event()
         self._lock = threading.Lock()
@@ -113,7 +120,7 @@ class JobRunner:
 
     @property
     def n_hosts(self) -> int:
-        return len(self.assignment.seats)
+        return len(self.assignment.allocations)
 
     @property
     def lasts(self) -> bool:
@@ -138,7 +145,7 @@ class JobRunner:
                 os._exit(1)  # the agent has gone, and PDEATHSIG is on its way
 
     def run(self) -> RunnerFinished:
-        """Its life, up to its last word."""
+        """Its incarnation, up to its last word."""
         try:
             return self._run()
         except Stopped as error:
@@ -156,15 +163,15 @@ class JobRunner:
             self._has_run.set()
 
     def _failure(self, error: HornError) -> HostFailure:
-        site = self.site
-        is_repairable = site is not None and site.is_repairable
+        on_cluster = self.on_cluster
+        is_repairable = on_cluster is not None and on_cluster.is_repairable
         if self._is_meeting and isinstance(error, ClusterError):
             is_repairable = True  # nothing of the job has run: on other hosts it may
         host = self.assignment.host
         return HostFailure(
             f"{error}" if self.n_hosts == 1 else f"{error}\n(said by worker {host})",
             error.exit_code,
-            is_echo=isinstance(error, MemberLost) and not isinstance(error, PeerUnreachable),
+            is_secondary=isinstance(error, MemberLost) and not isinstance(error, PeerUnreachable),
             # A model that cannot be written would have to be computed again for nothing.
             is_final=not is_repairable or isinstance(error, ModelError),
             hosts=self._blamed(error),
@@ -173,7 +180,7 @@ class JobRunner:
 
     def _blamed(self, error: HornError) -> tuple[str, ...]:
         topology = self.topology
-        ranks = {name: seat.ranks for name, seat in self.assignment.seats.items()}
+        ranks = {name: allocation.ranks for name, allocation in self.assignment.allocations.items()}
         names = {rank: topology.name(rank) for seated in ranks.values() for rank in seated}
         return blamed(error, self.assignment.host, ranks, names)
 
@@ -194,26 +201,26 @@ class JobRunner:
     def _run(self) -> RunnerFinished:
         mine, submission = self.assignment, self.submission
         with ExitStack() as stack:
-            seat = mine.seats[mine.host]
+            allocation = mine.allocations[mine.host]
             topology = self.topology
-            names = {rank: topology.short_name(rank) for rank in seat.ranks}
+            names = {rank: topology.short_name(rank) for rank in allocation.ranks}
             threads = int(submission.options.get("threads") or mine.threads)
-            spares = [s for s in self.spares if s.child.process.poll() is None]
-            if threads != mine.threads or len(spares) < len(self.spares):
-                spares = drop(self.spares)
-            pumps = OutputRelay(Path(mine.logs), names, mine.log_bytes or LOG_BYTES, spares)
-            stack.callback(pumps.wait)
-            children = [spare.child for spare in spares]
-            crew = TaskPool(seat.ranks, threads, mine.job, pumps.outputs, children)
-            stack.callback(crew.stop)
-            pumps.release()
-            threading.Thread(target=self._watch, args=(crew,), name="horn-end", daemon=True).start()
-            bridge = None if self.n_hosts == 1 else self._bridge(stack)
+            standby = [s for s in self.standby if s.child.process.poll() is None]
+            if threads != mine.threads or len(standby) < len(self.standby):
+                standby = drop(self.standby)
+            output_relay = OutputRelay(Path(mine.logs), names, mine.log_bytes or LOG_BYTES, standby)
+            stack.callback(output_relay.wait)
+            children = [spare.child for spare in standby]
+            pool = TaskPool(allocation.ranks, threads, mine.job, output_relay.outputs, children)
+            stack.callback(pool.stop)
+            output_relay.release()
+            threading.Thread(target=self._watch, args=(pool,), name="horn-end", daemon=True).start()
+            host_link = None if self.n_hosts == 1 else self._host_link(stack)
             job, strategy = self._load()
-            if bridge is not None and bridge.number != KEEPER:
-                return self._attend(crew, bridge, job, strategy, threads)
-            self.site = site = self._site(crew, bridge, threads)
-            run = self._conduct(site, job, strategy)
+            if host_link is not None and host_link.number != PRIMARY:
+                return self._attend(pool, host_link, job, strategy, threads)
+            self.on_cluster = on_cluster = self._on_cluster(pool, host_link, threads)
+            run = self._conduct(on_cluster, job, strategy)
             if self.is_over.is_set():
                 return RunnerFinished(GONE)
             if not self._keep(run.model, Path(mine.keep) / MODEL):
@@ -243,10 +250,10 @@ class JobRunner:
             if self.is_over.wait(ROOM_LOOK_S):
                 return False
 
-    def _watch(self, crew: TaskPool) -> None:
+    def _watch(self, pool: TaskPool) -> None:
         """End the tasks as soon as it is told to: then everything else here ends, too."""
         self.is_over.wait()
-        crew.kill()
+        pool.kill()
         if not self._has_run.wait(LEAVE_S):  # tasks of Downpour that were killed are started again
             self.say(self.told_to_end())
             os._exit(0)
@@ -267,29 +274,31 @@ class JobRunner:
             job = job.with_settings(name=submission.name)
         return job, strategy
 
-    def _site(self, crew: TaskPool, bridge: HostLink | None, threads: int) -> launch.ClusterAttempt:
+    def _on_cluster(
+        self, pool: TaskPool, host_link: HostLink | None, threads: int
+    ) -> launch.ClusterAttempt:
         mine = self.assignment
-        crews: TaskPool | RemoteTaskPool = crew
-        if bridge is not None:
+        pools: TaskPool | RemoteTaskPool = pool
+        if host_link is not None:
             elsewhere = {
-                number: mine.seats[name].ranks
-                for number, name in enumerate(bridge.names)
-                if number != KEEPER
+                number: mine.allocations[name].ranks
+                for number, name in enumerate(host_link.names)
+                if number != PRIMARY
             }
-            crews = RemoteTaskPool(crew, bridge, elsewhere)
+            pools = RemoteTaskPool(pool, host_link, elsewhere)
         return launch.ClusterAttempt(
-            mine.zookeeper, mine.job, mine.attempt * REPAIRS, crews, self._url(), threads, mine.key,
-            mine.credential, self.asked, self.is_over, self._saved, groups=self._seated(),
+            mine.zookeeper, mine.job, mine.attempt * REPAIRS, pools, self._url(), threads, mine.key,
+            mine.credential, self.asked, self.is_over, self._saved, groups=self._allocated(),
             changes=self.changes, on_left=lambda group: self.say(GroupLeft(group)),
         )  # fmt: skip
 
-    def _seated(self) -> tuple[int, ...] | None:
+    def _allocated(self) -> tuple[int, ...] | None:
         """The groups that are there, also those that are to leave; None for all."""
         mine = self.assignment
         if not mine.groups or not self.submission.servers:
             return None
-        self.changes.put(launch.ScaleRequest(mine.groups, _hosts(mine.seats)))
-        ranks = (rank for seat in mine.seats.values() for rank in seat.ranks)
+        self.changes.put(launch.ScaleRequest(mine.groups, _hosts(mine.allocations)))
+        ranks = (rank for allocation in mine.allocations.values() for rank in allocation.ranks)
         topology = self.topology
         return tuple(sorted({topology.group(r) for r in ranks if not topology.is_server(r)}))
 
@@ -308,7 +317,7 @@ class JobRunner:
         self.checkpoint = iteration
         self.say(CheckpointComplete(iteration))
 
-    def _conduct(self, site: launch.ClusterAttempt, job: Job, strategy: Strategy) -> Run:
+    def _conduct(self, on_cluster: launch.ClusterAttempt, job: Job, strategy: Strategy) -> Run:
         mine, submission = self.assignment, self.submission
         options = submission.options
         pins = {k[4:]: str(v) for k, v in options.items() if k.startswith("pin.")}
@@ -325,7 +334,7 @@ class JobRunner:
             strategy=strategy,
             backend=str(options.get("backend", "kernels")),
             seed=None,
-            threads=site.threads,
+            threads=on_cluster.threads,
             progress=ProgressWriter(self.say, mine.attempt, Path(mine.keep) / PROGRESS),
             timeout=submission.timeout_s,
             barrier=str(options.get("barrier", "message")),
@@ -341,7 +350,7 @@ class JobRunner:
             resume=self._begin(),
             changed=mine.changed and self.lasts,
             max_restarts=submission.max_restarts if submission.servers else 0,
-            site=site,
+            on_cluster=on_cluster,
         )
 
     def _begin(self) -> bool | Path:
@@ -353,32 +362,34 @@ class JobRunner:
 
     # several hosts
 
-    def _bridge(self, stack: ExitStack) -> HostLink:
-        """The link to the other hosts' foremen, who are found through ZooKeeper."""
+    def _host_link(self, stack: ExitStack) -> HostLink:
+        """The link to the other hosts' job runners, who are found through ZooKeeper."""
         mine = self.assignment
-        names = sorted(mine.seats, key=lambda name: min(mine.seats[name].ranks))  # rank 0's first
+        names = sorted(
+            mine.allocations, key=lambda name: min(mine.allocations[name].ranks)
+        )  # rank 0's first
         place = Identity(
-            names.index(mine.host), len(names), f"{mine.job}/crews", mine.attempt, mine.key
+            names.index(mine.host), len(names), f"{mine.job}/runners", mine.attempt, mine.key
         )
         self._is_meeting = True
-        bridge = HostLink(f"tcp://{_host(mine)}:0", place, names)
-        stack.callback(bridge.close)
+        host_link = HostLink(f"tcp://{_host(mine)}:0", place, names)
+        stack.callback(host_link.close)
         coord = stack.enter_context(Session(mine.zookeeper, credential=mine.credential))
-        here = Membership(coord, coord.paths.crews(mine.job))
+        here = Membership(coord, coord.paths.runners(mine.job))
         stack.callback(here.close)
-        here.join(mine.host, bridge.endpoint, info={"attempt": mine.attempt}, replace=True)
+        here.join(mine.host, host_link.endpoint, info={"attempt": mine.attempt}, replace=True)
         try:
             found = here.wait_for(
                 names, self.start_s, lambda m: int(m.info["attempt"]) >= mine.attempt
             )
-            bridge.connect([found[name].endpoint for name in names], self.start_s)
+            host_link.connect([found[name].endpoint for name in names], self.start_s)
         except BarrierTimeout as error:
             raise _hosts_late(error, names) from error
         self._is_meeting = False
-        return bridge
+        return host_link
 
     def _attend(
-        self, crew: TaskPool, bridge: HostLink, job: Job, strategy: Strategy, threads: int
+        self, pool: TaskPool, host_link: HostLink, job: Job, strategy: Strategy, threads: int
     ) -> RunnerFinished:
         mine = self.assignment
         job = strategy.prepared(job, self.topology)
@@ -396,9 +407,9 @@ class JobRunner:
                 journals=str(Path(folder) / Path(run.journals).name) if run.journals else "",
             )
 
-        self.site = launch.ClusterAttempt("", "", 0, crew, "", 1, is_repairable=True)
+        self.on_cluster = launch.ClusterAttempt("", "", 0, pool, "", 1, is_repairable=True)
         is_done = attend(
-            crew, bridge, job, draft(job, strategy), change, self.is_over,
+            pool, host_link, job, draft(job, strategy), change, self.is_over,
             lambda: self.say(TasksRunning()), mine.key, mine.credential,
         )  # fmt: skip
         return RunnerFinished(FINISHED if is_done else GONE)
@@ -421,13 +432,13 @@ def _hosts_late(error: BarrierTimeout, names: Sequence[str]) -> BarrierTimeout:
     )
 
 
-def _hosts(seats: Mapping[str, Allocation]) -> dict[int, str]:
+def _hosts(allocations: Mapping[str, Allocation]) -> dict[int, str]:
     """By rank."""
-    return {rank: name for name, seat in seats.items() for rank in seat.ranks}
+    return {rank: name for name, allocation in allocations.items() for rank in allocation.ranks}
 
 
 def _host(assignment: Assignment) -> str:
-    address = assignment.seats[assignment.host].address
+    address = assignment.allocations[assignment.host].address
     return f"[{address}]" if ":" in address else address
 
 
@@ -447,7 +458,7 @@ def _result(run: Run) -> dict[str, Any]:
 
 
 def main() -> None:
-    """One foreman: wait for an assignment, do it, say what came of it."""
+    """One job runner: wait for an assignment, do it, say what came of it."""
     fd, parent = map(int, sys.argv[1:3])
     waits = msgspec.json.decode(sys.argv[4], type=StandbySize)
     limits.apply(waits.limits, keep=[fd], parent=parent)  # also of the tasks that wait
@@ -455,7 +466,7 @@ def main() -> None:
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = RunnerConnection(socket.socket(fileno=fd))
-    spares = make_spares(waits.n_tasks, waits.threads)
+    standby = start_standby(waits.n_tasks, waits.threads)
     line.send(RunnerReady())
     assignment: Assignment | None = None
     waiting: list[Said] = []
@@ -475,12 +486,12 @@ def main() -> None:
     os.chdir(assignment.work)
     sys.path.insert(0, assignment.work)
     os.environ["HORN_JOB_ID"] = assignment.job
-    foreman = JobRunner(line, assignment, spares)
-    threading.Thread(target=_listen, args=(line, foreman, waiting), daemon=True).start()
-    over = foreman.run()
-    if foreman.is_over.is_set() and over.phase in (FAILED, GONE) and not _is_own(over):
-        over = foreman.told_to_end()
-    foreman.say(over)
+    runner = JobRunner(line, assignment, standby)
+    threading.Thread(target=_listen, args=(line, runner, waiting), daemon=True).start()
+    over = runner.run()
+    if runner.is_over.is_set() and over.phase in (FAILED, GONE) and not _is_own(over):
+        over = runner.told_to_end()
+    runner.say(over)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -488,22 +499,22 @@ def main() -> None:
 
 def _is_own(over: RunnerFinished) -> bool:
     """Whether it failed by itself, and not because it was told to end."""
-    return over.failure is not None and over.failure.is_final and not over.failure.is_echo
+    return over.failure is not None and over.failure.is_final and not over.failure.is_secondary
 
 
-def _listen(line: RunnerConnection, foreman: JobRunner, first: Sequence[Said]) -> None:
+def _listen(line: RunnerConnection, runner: JobRunner, first: Sequence[Said]) -> None:
     """What the agent says while the job runs."""
     words: Sequence[Said] | None = first
     while words is not None:
         for word in words:
             if isinstance(word, EndJob):
-                foreman.is_over.set()
+                runner.is_over.set()
             elif isinstance(word, ChangeGroups):
-                foreman.changes.put(launch.ScaleRequest(word.groups, _hosts(word.seats)))
+                runner.changes.put(launch.ScaleRequest(word.groups, _hosts(word.allocations)))
             elif isinstance(word, StopJob):
-                foreman.asked.set()
-                if not foreman.saves:  # then there is nothing to wait for
-                    foreman.is_over.set()
+                runner.asked.set()
+                if not runner.saves:  # then there is nothing to wait for
+                    runner.is_over.set()
             else:
                 raise ProtocolError(f"the agent says {type(word).__name__}")
         words = line.read()

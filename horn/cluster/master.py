@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from horn.cluster.scheduler import Host, ResourceRequest, Unschedulable, grown, seat
+from horn.cluster.scheduler import Host, ResourceRequest, Unschedulable, allocate, grown
 from horn.coordination.jobs import ENDED, JobState
 
 RUN, STOP, END = "run", "stop", "end"  # aims of an order, in the order in which they can follow
@@ -43,15 +43,15 @@ class Allocation(StoredRecord, frozen=True, forbid_unknown_fields=True):
 
 
 class HostOrder(StoredRecord, frozen=True, forbid_unknown_fields=True):
-    """What an agent is to run of a job. ``seats`` : all hosts', its own among them. ``begin`` : the
-    iteration of the checkpoint to go on from; -1 for the newest. ``groups`` : by number, those that
-    are to be there; what has a seat and is not among them is to leave. ``changed`` : the checkpoint
-    may be of a job that was another.
+    """What an agent is to run of a job. ``allocations`` : all hosts', its own among them. ``begin``
+    : the iteration of the checkpoint to go on from; -1 for the newest. ``groups`` : by number,
+    those that are to be there; what has an allocation and is not among them is to leave.
+    ``changed`` : the checkpoint may be of a job that was another.
     """
 
     attempt: _Count
     aim: str
-    seats: dict[str, Allocation]
+    allocations: dict[str, Allocation]
     begin: int = -1
     groups: tuple[_Count, ...] = ()
     changed: bool = False
@@ -61,15 +61,15 @@ class HostFailure(StoredRecord, frozen=True, forbid_unknown_fields=True):
     """What went wrong on a host.
 
     text : for people. code : the exit code that belongs to it. when : the place of its report in
-    ZooKeeper's order, which who reads it knows; hosts' clocks may differ. is_echo : it tells of
-    another host's failure. is_final : it would come again. hosts : whose it is, or which two lost
-    each other; none means whoever reports it.
+    ZooKeeper's order, which who reads it knows; hosts' clocks may differ. is_secondary : it tells
+    of another host's failure. is_final : it would come again. hosts : whose it is, or which two
+    lost each other; none means whoever reports it.
     """
 
     text: str
     code: int = 1
     when: _Count = 0
-    is_echo: bool = False
+    is_secondary: bool = False
     is_final: bool = False
     hosts: tuple[str, ...] = ()
     details: str = ""
@@ -92,7 +92,7 @@ class HostReport(StoredRecord, frozen=True, forbid_unknown_fields=True):
 class JobRecord(StoredRecord, frozen=True, forbid_unknown_fields=True):
     """What a master knows of its job.
 
-    seats : who has orders; empty when nothing runs. n_failures : since the last checkpoint.
+    allocations : who has orders; empty when nothing runs. n_failures : since the last checkpoint.
     hosts : where it ran last. blamed : failures of hosts since they had part in a new checkpoint;
     parted : pairs of hosts that lost each other since. reason : why it waits. begin : the iteration
     that it was resumed from, until there is a checkpoint after that; -1 for the newest. changed :
@@ -100,14 +100,14 @@ class JobRecord(StoredRecord, frozen=True, forbid_unknown_fields=True):
 
     groups : by number, those that are to be there; none for those that it was submitted with.
     n_wanted : so many groups are wanted; 0 for no other wish. Of a job that servers hold together:
-    leaving : those that have seats, but are to leave. n_ever : as many numbers have been given. Of
-    one whose groups share every batch: n_before : how many there were, until those that are there
-    now have made a checkpoint; n_refused : so many could not run it.
+    leaving : those that have allocations, but are to leave. n_ever : as many numbers have been
+    given. Of one whose groups share every batch: n_before : how many there were, until those that
+    are there now have made a checkpoint; n_refused : so many could not run it.
     """
 
     attempt: _Count = 0
     aim: str = RUN
-    seats: dict[str, Allocation] = {}
+    allocations: dict[str, Allocation] = {}
     checkpoint: int = -1
     failed_at: int = -1  # the checkpoint when a failure was counted last
     n_failures: _Count = 0
@@ -156,63 +156,68 @@ class Decision:
     result: Mapping[str, Any] | None = None
 
 
-def decide(picture: JobSnapshot) -> Decision | None:
+def decide(snapshot: JobSnapshot) -> Decision | None:
     """The next step; None if there is nothing to do until something changes."""
-    if picture.state in ENDED:
+    if snapshot.state in ENDED:
         return None
-    if picture.wants_groups and picture.wants_groups != picture.record.n_wanted:
-        return Decision(_changed(picture.record, n_wanted=picture.wants_groups, n_refused=0))
-    if picture.record.seats:
-        return _tend(picture)
-    if picture.state is JobState.STOPPING:
-        return _stopped(picture, picture.record)
-    return _place(picture)
+    if snapshot.wants_groups and snapshot.wants_groups != snapshot.record.n_wanted:
+        return Decision(_changed(snapshot.record, n_wanted=snapshot.wants_groups, n_refused=0))
+    if snapshot.record.allocations:
+        return _tend(snapshot)
+    if snapshot.state is JobState.STOPPING:
+        return _stopped(snapshot, snapshot.record)
+    return _place(snapshot)
 
 
-def ended(picture: JobSnapshot) -> frozenset[str]:
+def ended(snapshot: JobSnapshot) -> frozenset[str]:
     """The hosts on which nothing of the attempt runs any more, for sure."""
-    seats = picture.record.seats
-    done = {h for h, report in _reports(picture).items() if report.phase in LAST}
-    return frozenset(done | {name for name in seats if is_gone(picture, name)})
+    allocations = snapshot.record.allocations
+    done = {h for h, report in _reports(snapshot).items() if report.phase in LAST}
+    return frozenset(done | {name for name in allocations if is_gone(snapshot, name)})
 
 
-def is_gone(picture: JobSnapshot, name: str) -> bool:
-    """Whether a seat's agent has lost its session: it ended its tasks before."""
-    host = picture.hosts.get(name)
-    return host is None or host.member != picture.record.seats[name].member
+def is_gone(snapshot: JobSnapshot, name: str) -> bool:
+    """Whether an allocation's agent has lost its session: it ended its tasks before."""
+    host = snapshot.hosts.get(name)
+    return host is None or host.member != snapshot.record.allocations[name].member
 
 
-def _reports(picture: JobSnapshot) -> dict[str, HostReport]:
+def _reports(snapshot: JobSnapshot) -> dict[str, HostReport]:
     """Of agents that are who the orders were for."""
-    seats = picture.record.seats
+    allocations = snapshot.record.allocations
     return {
         name: report
-        for name, report in picture.reports.items()
-        if name in seats and report.member == seats[name].member
+        for name, report in snapshot.reports.items()
+        if name in allocations and report.member == allocations[name].member
     }
 
 
 # Nothing runs
 
 
-def _place(picture: JobSnapshot) -> Decision | None:
-    record = _regrouped(picture)
-    need = picture.need
+def _place(snapshot: JobSnapshot) -> Decision | None:
+    record = _regrouped(snapshot)
+    need = snapshot.need
     groups = (*(record.groups or range(need.n_groups)), *record.leaving)
     wanted = need.of(len(groups))
-    found = seat(wanted, picture.hosts, record.hosts, record.blamed, record.parted)
+    found = allocate(wanted, snapshot.hosts, record.hosts, record.blamed, record.parted)
     if isinstance(found, Unschedulable):
         if found.reason == record.reason:
             return None
-        return Decision(_changed(picture.record, reason=found.reason))
+        return Decision(_changed(snapshot.record, reason=found.reason))
     found = {name: need.ranks(ranks, groups) for name, ranks in found.items()}
-    seats = {
+    allocations = {
         name: Allocation(host.member, host.address, ranks, host.shared)
         for name, ranks in found.items()
-        for host in (picture.hosts[name],)
+        for host in (snapshot.hosts[name],)
     }
     record = _changed(
-        record, attempt=record.attempt + 1, aim=RUN, seats=seats, hosts=tuple(seats), reason=""
+        record,
+        attempt=record.attempt + 1,
+        aim=RUN,
+        allocations=allocations,
+        hosts=tuple(allocations),
+        reason="",
     )
     return Decision(record, _orders(record), JobState.RUNNING)
 
@@ -220,26 +225,26 @@ def _place(picture: JobSnapshot) -> Decision | None:
 # Something runs
 
 
-def _tend(picture: JobSnapshot) -> Decision | None:
-    record, reports = picture.record, _reports(picture)
-    over = ended(picture)
+def _tend(snapshot: JobSnapshot) -> Decision | None:
+    record, reports = snapshot.record, _reports(snapshot)
+    over = ended(snapshot)
     newest = max((r.checkpoint for r in reports.values()), default=-1)
     if newest > record.checkpoint:
         return Decision(_proven(_changed(record, checkpoint=newest)))
-    if len(over) == len(record.seats):
-        return _conclude(picture, reports)
+    if len(over) == len(record.allocations):
+        return _conclude(snapshot, reports)
     fine = {name for name, report in reports.items() if report.phase in (FINISHED, STOPPED)}
     has_trouble = bool(over - fine)
     aim = record.aim
     if has_trouble:
         aim = END
-    elif picture.state is JobState.STOPPING:
-        aim = END if picture.wants_now else STOP
+    elif snapshot.state is JobState.STOPPING:
+        aim = END if snapshot.wants_now else STOP
     if aim == record.aim == RUN and not fine:
-        if picture.need.topology.n_servers:
-            return _rescale(picture, reports)
-        if _regrouped(picture) is not record and _all_run(picture, reports):
-            found = _with_other_groups(picture)
+        if snapshot.need.topology.n_servers:
+            return _rescale(snapshot, reports)
+        if _regrouped(snapshot) is not record and _all_run(snapshot, reports):
+            found = _with_other_groups(snapshot)
             if isinstance(found, Unschedulable):
                 if found.reason == record.reason:
                     return None
@@ -251,66 +256,69 @@ def _tend(picture: JobSnapshot) -> Decision | None:
     return Decision(record, _orders(record))
 
 
-def _rescale(picture: JobSnapshot, reports: Mapping[str, HostReport]) -> Decision | None:
-    """Seats for groups that come; those of groups that have left."""
-    record, need = picture.record, picture.need
+def _rescale(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decision | None:
+    """Allocations for groups that come; those of groups that have left."""
+    record, need = snapshot.record, snapshot.need
     topology = need.topology
     left = {g for report in reports.values() for g in report.left} & set(record.leaving)
     if left:
         gone = {rank for group in left for rank in topology.ranks(group)}
-        seats = {
-            name: _reseated(s, (r for r in s.ranks if r not in gone))
-            for name, s in record.seats.items()
+        allocations = {
+            name: _reallocated(s, (r for r in s.ranks if r not in gone))
+            for name, s in record.allocations.items()
         }
         leaving = tuple(g for g in record.leaving if g not in left)
-        record = _changed(record, seats=seats, leaving=leaving)
+        record = _changed(record, allocations=allocations, leaving=leaving)
         return Decision(record, _orders(record))
-    new = _regrouped(picture)
+    new = _regrouped(snapshot)
     if new.groups == record.groups:
         return None if not record.reason else Decision(_changed(record, reason=""))
     before = record.groups or tuple(range(need.n_groups))
     added = [group for group in new.groups if group not in before]
     ranks = [topology.ranks(group) for group in added]
-    found = grown(ranks, _room(picture))
+    found = grown(ranks, _room(snapshot))
     if isinstance(found, Unschedulable):
         if found.reason == record.reason:
             return None
         return Decision(_changed(record, reason=found.reason))
-    seats = {
-        name: _reseated(s, (*s.ranks, *found.get(name, ()))) for name, s in record.seats.items()
+    allocations = {
+        name: _reallocated(s, (*s.ranks, *found.get(name, ())))
+        for name, s in record.allocations.items()
     }
-    record = _changed(new, seats=seats, reason="")
+    record = _changed(new, allocations=allocations, reason="")
     return Decision(record, _orders(record))
 
 
-def _all_run(picture: JobSnapshot, reports: Mapping[str, HostReport]) -> bool:
+def _all_run(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> bool:
     phases = [report.phase for report in reports.values()]
-    return phases == [RUNNING] * len(picture.record.seats)
+    return phases == [RUNNING] * len(snapshot.record.allocations)
 
 
-def _with_other_groups(picture: JobSnapshot) -> dict[str, tuple[int, ...]] | Unschedulable:
-    """Seats for as many groups as are wanted, where the job's checkpoints are."""
-    record = picture.record
-    folders = {seat.shared for seat in record.seats.values()} - {""}
+def _with_other_groups(snapshot: JobSnapshot) -> dict[str, tuple[int, ...]] | Unschedulable:
+    """Allocations for as many groups as are wanted, where the job's checkpoints are."""
+    record = snapshot.record
+    folders = {allocation.shared for allocation in record.allocations.values()} - {""}
     near = {
         name: host
-        for name, host in picture.hosts.items()
-        if name in record.seats or host.shared in folders
+        for name, host in snapshot.hosts.items()
+        if name in record.allocations or host.shared in folders
     }
-    return seat(picture.need.of(record.n_wanted), near, record.hosts, record.blamed, record.parted)
+    return allocate(
+        snapshot.need.of(record.n_wanted), near, record.hosts, record.blamed, record.parted
+    )
 
 
-def _reseated(old: Allocation, ranks: Iterable[int]) -> Allocation:
+def _reallocated(old: Allocation, ranks: Iterable[int]) -> Allocation:
     return msgspec.structs.replace(old, ranks=tuple(sorted(ranks)))
 
 
-def _regrouped(picture: JobSnapshot) -> JobRecord:
+def _regrouped(snapshot: JobSnapshot) -> JobRecord:
     """The record with as many groups as are wanted: who came last leaves first. Servers count on
-    every group that they know, so none just stays away: it has a seat until it has left. Where
-    groups share every batch, others go on from a checkpoint.
+    every group that they know, so none just stays away: it has an allocation until it has left.
+    Where groups share every batch, others go on from a checkpoint.
     """
-    record, topology = picture.record, picture.need.topology
-    if not topology.n_servers and not picture.need.guests:
+    record, topology = snapshot.record, snapshot.need.topology
+    if not topology.n_servers and not snapshot.need.guests:
         n, here = record.n_wanted, len(record.groups) or topology.n_groups
         if n in (0, here, record.n_refused):
             return record
@@ -329,78 +337,78 @@ def _regrouped(picture: JobSnapshot) -> JobRecord:
     return _changed(record, groups=tuple(groups), leaving=tuple(leaving), n_ever=n_ever)
 
 
-def _room(picture: JobSnapshot) -> dict[str, int]:
+def _room(snapshot: JobSnapshot) -> dict[str, int]:
     """Slots that are free on the hosts where the job runs."""
-    topology, found = picture.need.topology, {}
-    for name, s in picture.record.seats.items():
+    topology, found = snapshot.need.topology, {}
+    for name, s in snapshot.record.allocations.items():
         used = sum(not topology.is_server(rank) for rank in s.ranks)
-        found[name] = max(picture.hosts[name].free - used, 0)
+        found[name] = max(snapshot.hosts[name].free - used, 0)
     return found
 
 
-def _conclude(picture: JobSnapshot, reports: Mapping[str, HostReport]) -> Decision:
+def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decision:
     """Nothing of the attempt runs any more."""
-    record = picture.record
-    withdrawn: dict[str, HostOrder | None] = dict.fromkeys(record.seats)
-    free = _changed(record, seats={}, aim=RUN)
-    phases = {reports[name].phase if name in reports else GONE for name in record.seats}
+    record = snapshot.record
+    withdrawn: dict[str, HostOrder | None] = dict.fromkeys(record.allocations)
+    free = _changed(record, allocations={}, aim=RUN)
+    phases = {reports[name].phase if name in reports else GONE for name in record.allocations}
     if phases == {FINISHED}:
-        first = next(name for name, s in record.seats.items() if 0 in s.ranks)
+        first = next(name for name, s in record.allocations.items() if 0 in s.ranks)
         result = {"state": JobState.SUCCEEDED.value, "code": 0, "host": first,
                   **(reports[first].result or {})}  # fmt: skip
         return Decision(_settled(free), withdrawn, JobState.SUCCEEDED, result)
-    cause = first_cause(picture, reports)
-    if phases == {STOPPED} and record.aim == STOP and picture.state is not JobState.STOPPING:
-        return Decision(free, withdrawn, _restarting(picture))  # other groups go on
+    cause = first_cause(snapshot, reports)
+    if phases == {STOPPED} and record.aim == STOP and snapshot.state is not JobState.STOPPING:
+        return Decision(free, withdrawn, _restarting(snapshot))  # other groups go on
     if cause is not None and cause.is_final and record.n_before:
         text = f"{len(record.groups)} groups cannot run it: {cause.text}"
         back = _changed(
             free, groups=tuple(range(record.n_before)), n_before=0, n_refused=len(record.groups),
             n_restarts=record.n_restarts + 1, trouble=text[:1000],
         )  # fmt: skip
-        return Decision(back, withdrawn, _restarting(picture))
+        return Decision(back, withdrawn, _restarting(snapshot))
     if cause is not None and cause.is_final:
         return _failed(free, withdrawn, cause, cause.text)
-    if picture.state is JobState.STOPPING:
-        return _stopped(picture, free, withdrawn)
+    if snapshot.state is JobState.STOPPING:
+        return _stopped(snapshot, free, withdrawn)
     if cause is None:  # an agent was told to leave: nobody's failure
-        left = sorted(n for n in record.seats if n not in reports or reports[n].phase == GONE)
+        left = sorted(n for n in record.allocations if n not in reports or reports[n].phase == GONE)
         record = _changed(free, n_restarts=record.n_restarts + 1, trouble=_left(left))
-        return Decision(record, withdrawn, _restarting(picture))
+        return Decision(record, withdrawn, _restarting(snapshot))
     n = 1 if record.checkpoint > record.failed_at else record.n_failures + 1
-    if n > picture.max_restarts:
+    if n > snapshot.max_restarts:
         times = f"failed {n} times" if n > 1 else "failed"
         last = (
             "with no checkpoint" if record.checkpoint < 0
             else f"since the checkpoint of iteration {record.checkpoint:,}"
         )  # fmt: skip
-        text = f"{cause.text}\nThe job {times} {last}; --max-restarts is {picture.max_restarts}."
+        text = f"{cause.text}\nThe job {times} {last}; --max-restarts is {snapshot.max_restarts}."
         return _failed(free, withdrawn, cause, text)
     free = _noted(free, cause.hosts)
     record = _changed(
         free, n_failures=n, failed_at=record.checkpoint, n_restarts=record.n_restarts + 1,
         trouble=cause.text[:1000],
     )  # fmt: skip
-    return Decision(record, withdrawn, _restarting(picture))
+    return Decision(record, withdrawn, _restarting(snapshot))
 
 
-def first_cause(picture: JobSnapshot, reports: Mapping[str, HostReport]) -> HostFailure | None:
+def first_cause(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> HostFailure | None:
     """The first failure that is no echo of another; a lost host before the echoes it made."""
     failures = [
         msgspec.structs.replace(r.failure, hosts=r.failure.hosts or (name,))
         for name, r in reports.items()
         if r.failure is not None
     ]
-    own = [f for f in failures if not f.is_echo]
+    own = [f for f in failures if not f.is_secondary]
     if own:
         # What would come again is the cause, whoever was first: the others may follow from it.
         return min(own, key=lambda f: (not f.is_final, f.when))
     lost = sorted(
-        name for name in picture.record.seats
-        if is_gone(picture, name) and (name not in reports or reports[name].phase not in LAST)
+        name for name in snapshot.record.allocations
+        if is_gone(snapshot, name) and (name not in reports or reports[name].phase not in LAST)
     )  # fmt: skip
     if lost:
-        ranks = sum(len(picture.record.seats[name].ranks) for name in lost)
+        ranks = sum(len(snapshot.record.allocations[name].ranks) for name in lost)
         return HostFailure(
             f"First failure: worker {', '.join(lost)} was lost (killed, stopped or cut off: its "
             f"session with ZooKeeper ended), and {ranks} task{'s' * (ranks > 1)} with it",
@@ -423,11 +431,11 @@ def _proven(record: JobRecord) -> JobRecord:
     """What runs has made a checkpoint: its hosts can do it, and together, and it is what to go on
     from.
     """
-    seats = record.seats
+    allocations = record.allocations
     return _changed(
         record,
-        blamed={name: n for name, n in record.blamed.items() if name not in seats},
-        parted=tuple(pair for pair in record.parted if not set(pair) <= seats.keys()),
+        blamed={name: n for name, n in record.blamed.items() if name not in allocations},
+        parted=tuple(pair for pair in record.parted if not set(pair) <= allocations.keys()),
         begin=-1,
         changed=False,
         n_before=0,
@@ -438,8 +446,8 @@ def _left(names: list[str]) -> str:
     return f"worker {', '.join(names)} was stopped" if names else "the tasks were ended"
 
 
-def _restarting(picture: JobSnapshot) -> JobState | None:
-    return None if picture.state is JobState.RESTARTING else JobState.RESTARTING
+def _restarting(snapshot: JobSnapshot) -> JobState | None:
+    return None if snapshot.state is JobState.RESTARTING else JobState.RESTARTING
 
 
 def _failed(
@@ -451,7 +459,7 @@ def _failed(
 
 
 def _stopped(
-    picture: JobSnapshot, record: JobRecord, orders: Mapping[str, HostOrder | None] | None = None
+    snapshot: JobSnapshot, record: JobRecord, orders: Mapping[str, HostOrder | None] | None = None
 ) -> Decision:
     result = {"state": JobState.STOPPED.value, "code": 5, "checkpoint": record.checkpoint}
     return Decision(_settled(record), orders or {}, JobState.STOPPED, result)
@@ -460,15 +468,20 @@ def _stopped(
 def _settled(record: JobRecord) -> JobRecord:
     """Ready for horn resume: what is counted begins anew."""
     return _changed(
-        record, n_failures=0, failed_at=-1, blamed={}, parted=(), reason="", seats={}, aim=RUN
+        record, n_failures=0, failed_at=-1, blamed={}, parted=(), reason="", allocations={}, aim=RUN
     )
 
 
 def _orders(record: JobRecord) -> dict[str, HostOrder | None]:
     order = HostOrder(
-        record.attempt, record.aim, dict(record.seats), record.begin, record.groups, record.changed
+        record.attempt,
+        record.aim,
+        dict(record.allocations),
+        record.begin,
+        record.groups,
+        record.changed,
     )
-    return dict.fromkeys(record.seats, order)
+    return dict.fromkeys(record.allocations, order)
 
 
 def _changed(record: JobRecord, **changes: Any) -> JobRecord:

@@ -1,4 +1,5 @@
-"""From an order to what a foreman is told: the job's description is checked, its package fetched.
+"""From an order to what a job runner is told: the job's description is checked, its package
+fetched.
 
 Called from threads of the agent's: it waits for ZooKeeper and for other hosts.
 """
@@ -33,42 +34,42 @@ class JobPreparer:
     NotAllowed, ProtocolError : the job may not be run. NotFound : it, or its package, is gone.
     """
 
-    def __init__(self, offer: HostCapacity, name: str, depot: HostStore, threads: int) -> None:
-        self.offer, self.name, self.depot, self.threads = offer, name, depot, threads
+    def __init__(self, capacity: HostCapacity, name: str, store: HostStore, threads: int) -> None:
+        self.capacity, self.name, self.store, self.threads = capacity, name, store, threads
         self._read: dict[tuple[str, int], Submission] = {}
 
     def submission(self, job: str, node: Znode) -> Submission:
         """A job's description, once it has been checked."""
         known = self._read.get((job, node.changed))
         if known is None:
-            known = read_spec(self.offer.key, job, node)
+            known = read_spec(self.capacity.key, job, node)
             self._read[job, node.changed] = known
         return known
 
     def assignment(
         self, coord: Session, workers: Membership, job: str, order: HostOrder
     ) -> Assignment:
-        """What its foreman is told; all that it needs is here then."""
+        """What its job runner is told; all that it needs is here then."""
         node = coord.get(coord.paths.spec(job))
         if node is None:
             raise NotFound(f"no job {job!r}")
-        key = self.offer.key
+        key = self.capacity.key
         found = self.submission(job, node)
-        if not self.depot.has(found.package):
+        if not self.store.has(found.package):
             self._fetch(workers, found.package)
-        folders = {seat.shared or name for name, seat in order.seats.items()}
+        folders = {allocation.shared or name for name, allocation in order.allocations.items()}
         return Assignment(
             job=job,
             attempt=order.attempt,
             host=self.name,
-            seats=order.seats,
-            work=str(self.depot.work(job, order.attempt, found.package)),
-            keep=str(self.depot.kept(job)),
-            logs=str(self.depot.logs(job)),
+            allocations=order.allocations,
+            work=str(self.store.work(job, order.attempt, found.package)),
+            keep=str(self.store.kept(job)),
+            logs=str(self.store.logs(job)),
             submission=msgspec.to_builtins(found),
-            zookeeper=self.offer.hosts,
+            zookeeper=self.capacity.hosts,
             key=None if key is None else key.job(job),
-            credential=tls.credential(key, self.offer.hosts, job),
+            credential=tls.credential(key, self.capacity.hosts, job),
             threads=self.threads,
             can_save=len(folders) == 1,
             begin=order.begin,
@@ -83,8 +84,8 @@ class JobPreparer:
             if name == self.name:
                 continue
             access = None
-            if self.offer.key is not None:
-                access = ClientKeys.of(self.offer.key, "worker", name)
+            if self.capacity.key is not None:
+                access = ClientKeys.of(self.capacity.key, "worker", name)
             try:
                 with RpcClient(member.endpoint, access) as client:
                     if not client.call("have", PackageRequest(digest), PackageKnown).is_here:
@@ -100,7 +101,7 @@ class JobPreparer:
                     while len(packed) < got.n_manifest:
                         packed += next(portions)
                     first = packed[got.n_manifest :]
-                    self.depot.put(digest, packed[: got.n_manifest], _chained(first, portions))
+                    self.store.put(digest, packed[: got.n_manifest], _chained(first, portions))
                     return
             except HornError as error:
                 reasons.append(f"{name}: {error}")

@@ -1,4 +1,4 @@
-"""What a foreman passes on: how far the job is, and what its tasks print.
+"""What a job runner passes on: how far the job is, and what its tasks print.
 
 Also the tasks that wait for a job: they print to pipes, since nobody knows yet what they will be.
 """
@@ -93,7 +93,7 @@ class StandbyProcess:
     output: int
 
 
-def make_spares(n: int, threads: int) -> list[StandbyProcess]:
+def start_standby(n: int, threads: int) -> list[StandbyProcess]:
     found = []
     for number in range(n):
         ours, theirs = os.pipe2(os.O_CLOEXEC)
@@ -102,9 +102,9 @@ def make_spares(n: int, threads: int) -> list[StandbyProcess]:
     return found
 
 
-def drop(spares: Sequence[StandbyProcess]) -> list[StandbyProcess]:
+def drop(standby: Sequence[StandbyProcess]) -> list[StandbyProcess]:
     """They are not what is needed."""
-    for spare in spares:
+    for spare in standby:
         spare.child.process.kill()
         spare.child.process.wait()
         spare.child.close()
@@ -116,11 +116,11 @@ class OutputRelay:
     """Pipes that tasks print to, and their logs, which have a limit. A thread reads."""
 
     def __init__(
-        self, folder: Path, names: Mapping[int, str], limit: int, spares: Sequence[StandbyProcess]
+        self, folder: Path, names: Mapping[int, str], limit: int, standby: Sequence[StandbyProcess]
     ) -> None:
         self.outputs: dict[int, int] = {}
         self._logs: dict[int, LogFile] = {}
-        waiting = [spare.output for spare in spares]
+        waiting = [spare.output for spare in standby]
         for rank, name in names.items():
             if waiting:
                 ours = waiting.pop(0)

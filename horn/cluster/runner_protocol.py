@@ -1,4 +1,5 @@
-"""What an agent and a foreman say to one another: a line of JSON each, over a socket of their own.
+"""What an agent and a job runner say to one another: a line of JSON each, over a socket of their
+own.
 
 Pure but for the socket. The keys of a job go this way and no other: arguments and environments can
 be read by others.
@@ -24,7 +25,7 @@ class RunnerMessage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields
 
 
 class StandbySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A foreman that waits: with so many tasks that wait too, of so many threads each."""
+    """A job runner that waits: with so many tasks that wait too, of so many threads each."""
 
     n_tasks: int
     threads: int
@@ -32,7 +33,7 @@ class StandbySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Assignment(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
-    """To a foreman: be the one of this job, on this host, for this attempt.
+    """To a job runner: be the one of this job, on this host, for this attempt.
 
     work : its folder, with the package. keep : where checkpoints and the model go. logs : a folder.
     submission : as msgspec makes builtins of it. zookeeper : hosts. key, credential : the job's.
@@ -43,7 +44,7 @@ class Assignment(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
     job: str
     attempt: int
     host: str
-    seats: dict[str, Allocation]
+    allocations: dict[str, Allocation]
     work: str
     keep: str
     logs: str
@@ -60,48 +61,48 @@ class Assignment(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
 
 
 class StopJob(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To a foreman: save, then end."""
+    """To a job runner: save, then end."""
 
 
 class ChangeGroups(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To a foreman: other groups are to be there than were. ``seats`` : all hosts'."""
+    """To a job runner: other groups are to be there than were. ``allocations`` : all hosts'."""
 
     groups: tuple[int, ...]
-    seats: dict[str, Allocation]
+    allocations: dict[str, Allocation]
 
 
 class GroupLeft(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Of the foreman with rank 0: a group has left."""
+    """Of the job runner with rank 0: a group has left."""
 
     group: int
 
 
 class EndJob(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To a foreman: end now."""
+    """To a job runner: end now."""
 
 
 class RunnerReady(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Of a foreman: ready for its assignment."""
+    """Of a job runner: ready for its assignment."""
 
 
 class TasksRunning(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Of a foreman: the tasks train."""
+    """Of a job runner: the tasks train."""
 
 
 class JobProgress(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Of the foreman with rank 0: how far the job is; what ``progress`` says."""
+    """Of the job runner with rank 0: how far the job is; what ``progress`` says."""
 
     progress: dict[str, Any]
 
 
 class CheckpointComplete(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Of a foreman: a checkpoint is complete."""
+    """Of a job runner: a checkpoint is complete."""
 
     iteration: int
 
 
 class RunnerFinished(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The last word of a foreman. phase : one of master.LAST."""
+    """The last word of a job runner. phase : one of master.LAST."""
 
     phase: str
     failure: HostFailure | None = None
@@ -158,13 +159,15 @@ class RunnerConnection:
             return None
         self._buffer += data
         if len(self._buffer) > MAX_BYTES:
-            raise ProtocolError(f"a line of more than {MAX_BYTES} bytes between agent and foreman")
+            raise ProtocolError(
+                f"a line of more than {MAX_BYTES} bytes between agent and job runner"
+            )
         *lines, rest = bytes(self._buffer).split(b"\n")
         self._buffer = bytearray(rest)
         try:
             return [_DECODE.decode(line) for line in lines]
         except msgspec.DecodeError as error:
-            raise ProtocolError(f"between agent and foreman: {error}") from error
+            raise ProtocolError(f"between agent and job runner: {error}") from error
 
     def close(self) -> None:
         self.sock.close()

@@ -1,7 +1,7 @@
-"""What an agent runs: a foreman per job, which has the job's tasks of this host.
+"""What an agent runs: a job runner per job, which has the job's tasks of this host.
 
 A ``JobRun`` is the agent's side of one attempt of one job. All calls come from the agent's own
-thread: the foreman's life hangs on the thread that started it (PDEATHSIG).
+thread: the job runner's life hangs on the thread that started it (PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ from horn.process.limits import environment
 
 logger = logging.getLogger(__name__)
 
-END_S = 5.0  # for a foreman to end its tasks once it is told
-LOOK_S = 1.0  # how often it is looked at whether a foreman is stopped
+END_S = 5.0  # for a job runner to end its tasks once it is told
+LOOK_S = 1.0  # how often it is looked at whether a job runner is stopped
 LAST_S = 5.0  # for it to exit after its last word
 SAVE_S = 120.0  # for it to save and stop
 PROGRAM = PREAMBLE.format(2) + "from horn.cluster.job_runner import main; main()"
 
 
 class RunnerProcess:
-    """A foreman's process: its line, its output, its end. more : for its environment."""
+    """A job runner's process: its line, its output, its end. more : for its environment."""
 
     def __init__(self, name: str, waits: StandbySize, more: Mapping[str, str]) -> None:
         self.line, theirs = RunnerConnection.pair()
@@ -195,11 +195,11 @@ class JobRun:
         self.report = HostReport(STARTING, member=member)
         self.is_told = False
         self.progress: dict[str, Any] | None = None
-        self.foreman: RunnerProcess | None = None
+        self.runner: RunnerProcess | None = None
         self.used: dict[str, float] = {}
         self.aim = RUN
         self._deadline: float | None = None
-        self._stopped: Patience | None = None  # with a foreman that is stopped
+        self._stopped: Patience | None = None  # with a job runner that is stopped
         self._may_stop_s = 60.0
         self._last: RunnerFinished | None = None
         self._is_killed = False  # by this agent, which knows why
@@ -207,43 +207,43 @@ class JobRun:
     @property
     def is_over(self) -> bool:
         """Its last report is made, and nothing of it runs any more."""
-        return self.report.phase in LAST and self.foreman is None
+        return self.report.phase in LAST and self.runner is None
 
-    def begin(self, foreman: RunnerProcess, assignment: Assignment) -> None:
-        self.foreman = foreman
+    def begin(self, runner: RunnerProcess, assignment: Assignment) -> None:
+        self.runner = runner
         options = assignment.submission.get("options") or {}
         self._may_stop_s = float(options.get("start_timeout_s") or self._may_stop_s)
-        foreman.log_to(Path(assignment.logs) / f"{assignment.host}.log")
-        foreman.send(assignment)
+        runner.log_to(Path(assignment.logs) / f"{assignment.host}.log")
+        runner.send(assignment)
         if self.order.groups != assignment.groups:
             self._regroup()
 
     def follow(self, order: HostOrder) -> None:
         """The order as it is now, of the same attempt."""
         before, self.order = self.order, order
-        if order.groups != before.groups and self.foreman is not None:
+        if order.groups != before.groups and self.runner is not None:
             self._regroup()
 
     def _regroup(self) -> None:
-        assert self.foreman is not None
-        self.foreman.send(ChangeGroups(self.order.groups, self.order.seats))
+        assert self.runner is not None
+        self.runner.send(ChangeGroups(self.order.groups, self.order.allocations))
 
     def aim_at(self, aim: str) -> None:
         """Stop or end, if it is not done yet."""
         if self.is_over or self.aim == aim or self.aim == END:
             return
         self.aim = aim
-        if self.foreman is None:  # still being prepared
+        if self.runner is None:  # still being prepared
             self.say(GONE if aim == END else STOPPED)
             return
-        self.foreman.send(StopJob() if aim == STOP else EndJob())
+        self.runner.send(StopJob() if aim == STOP else EndJob())
         self._deadline = time.monotonic() + (SAVE_S if aim == STOP else END_S)
 
     def hear(self, word: Said) -> None:
         match word:
             case RunnerReady():
-                if self.foreman is not None:
-                    self.foreman.is_warm = True
+                if self.runner is not None:
+                    self.runner.is_warm = True
             case TasksRunning():
                 self.say(IS_RUNNING)
             case JobProgress(progress):
@@ -258,7 +258,7 @@ class JobRun:
                 self._last = word
                 self._deadline = time.monotonic() + LAST_S
             case _:
-                raise ProtocolError(f"a foreman says {type(word).__name__}")
+                raise ProtocolError(f"a job runner says {type(word).__name__}")
 
     def say(
         self,
@@ -278,43 +278,43 @@ class JobRun:
 
     def tick(self, now: float) -> float | None:
         """What time has come for; when to call again."""
-        if self.foreman is None:
+        if self.runner is None:
             return None
-        self._look_at(self.foreman)
+        self._look_at(self.runner)
         if self._deadline is None:
             return now + LOOK_S
         if now >= self._deadline:
             self._deadline = None
             logger.warning(
-                "foreman killed job=%s attempt=%d aim=%s", self.job, self.attempt, self.aim
+                "job runner killed job=%s attempt=%d aim=%s", self.job, self.attempt, self.aim
             )
-            self.foreman.kill()
+            self.runner.kill()
             return None
         return self._deadline
 
-    def _look_at(self, foreman: RunnerProcess) -> None:
+    def _look_at(self, runner: RunnerProcess) -> None:
         """Its tasks may go on for long without it, and nobody would hear of them."""
-        if not foreman.is_stopped:
+        if not runner.is_stopped:
             self._stopped = None
         elif self._stopped is None:
             self._stopped = Patience(self._may_stop_s)
         elif self._stopped.left_s() <= 0 and self._last is None:
             self.kill(
-                f"the job's own process on this host (pid {foreman.process.pid}) was stopped "
+                f"the job's own process on this host (pid {runner.process.pid}) was stopped "
                 f"(SIGSTOP, or a debugger) for {self._may_stop_s:g} s; it was ended. "
                 f"--start-timeout is how long it may be"
             )
 
     def ended(self) -> None:
-        """The foreman's process has."""
-        foreman, self.foreman = self.foreman, None
-        assert foreman is not None
-        while foreman.is_open:
-            words = foreman.line.read()
-            foreman.is_open = words is not None
+        """The job runner's process has."""
+        runner, self.runner = self.runner, None
+        assert runner is not None
+        while runner.is_open:
+            words = runner.line.read()
+            runner.is_open = words is not None
             for word in words or ():
                 self.hear(word)
-        code, self.used = foreman.reap()
+        code, self.used = runner.reap()
         last = self._last
         if last is not None:
             self.say(
@@ -327,10 +327,10 @@ class JobRun:
 
     def kill(self, why: str) -> None:
         """End at once, and say why."""
-        if self.foreman is not None:
+        if self.runner is not None:
             if not self._is_killed:
                 self._is_killed, self._last = True, RunnerFinished(FAILED, HostFailure(why))
-            self.foreman.kill()
+            self.runner.kill()
         else:
             self.say(FAILED, failure=HostFailure(why))
 

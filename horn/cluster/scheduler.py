@@ -77,12 +77,12 @@ class ResourceRequest:
 
 @dataclass(frozen=True)
 class Unschedulable:
-    """No seats now; the reason is for people."""
+    """No allocations now; the reason is for people."""
 
     reason: str
 
 
-def seat(
+def allocate(
     need: ResourceRequest,
     hosts: Mapping[str, Host],
     prefer: Collection[str] = (),
@@ -97,7 +97,7 @@ def seat(
     there = {name: host for name, host in fitting.items() if host.free > 0}
     for names in _choices(list(there), blamed or {}, parted):
         if sum(there[name].free for name in names) >= need.n_slots:
-            return _seat(need, {name: there[name] for name in names}, prefer)
+            return _allocate(need, {name: there[name] for name in names}, prefer)
     return Unschedulable(_short(need, hosts, fitting))
 
 
@@ -116,27 +116,27 @@ def _choices(
     yield order
 
 
-def _seat(
+def _allocate(
     need: ResourceRequest, hosts: Mapping[str, Host], prefer: Collection[str]
 ) -> dict[str, tuple[int, ...]]:
     """On hosts that have room for all."""
     free = {name: host.free for name, host in hosts.items()}
-    seats: dict[str, list[int]] = {}
-    left = _seat_whole(need, free, seats, prefer)
+    allocations: dict[str, list[int]] = {}
+    left = _allocate_whole(need, free, allocations, prefer)
     for group in left:
-        _divide(need, group, free, seats)
+        _divide(need, group, free, allocations)
     if not need.guests:
-        order = sorted(seats, key=lambda name: (-hosts[name].slots, name))
+        order = sorted(allocations, key=lambda name: (-hosts[name].slots, name))
         for server in range(need.n_servers):
-            seats[order[server % len(order)]].append(need.n_slots + server)
-    return {name: tuple(sorted(ranks)) for name, ranks in sorted(seats.items())}
+            allocations[order[server % len(order)]].append(need.n_slots + server)
+    return {name: tuple(sorted(ranks)) for name, ranks in sorted(allocations.items())}
 
 
 def grown(
     groups: Sequence[Sequence[int]], room: Mapping[str, int]
 ) -> dict[str, list[int]] | Unschedulable:
-    """Seats for the ranks of more groups of a job where it runs, or why they have to wait. room :
-    free slots by host.
+    """Allocations for the ranks of more groups of a job where it runs, or why they have to wait.
+    room : free slots by host.
     """
     free, found = dict(room), dict[str, list[int]]()
     n = sum(map(len, groups))
@@ -160,13 +160,13 @@ def grown(
     return found
 
 
-def _seat_whole(
+def _allocate_whole(
     need: ResourceRequest,
     free: dict[str, int],
-    seats: dict[str, list[int]],
+    allocations: dict[str, list[int]],
     prefer: Collection[str],
 ) -> list[int]:
-    """Seat groups that fit on a host; returns those that do not."""
+    """Allocation groups that fit on a host; returns those that do not."""
     groups = list(range(need.n_groups))
     while groups:
         room = {name: n // need.n_tasks for name, n in free.items() if n >= need.n_tasks}
@@ -183,7 +183,7 @@ def _seat_whole(
             best = before[0] if before else best
         taken, groups = groups[: room[best]], groups[room[best] :]
         for group in taken:
-            seats.setdefault(best, []).extend(_ranks(need, group))
+            allocations.setdefault(best, []).extend(_ranks(need, group))
         free[best] -= len(taken) * need.n_tasks
     return groups
 
@@ -192,14 +192,14 @@ def _divide(
     need: ResourceRequest,
     group: int,
     free: dict[str, int],
-    seats: dict[str, list[int]],
+    allocations: dict[str, list[int]],
 ) -> None:
-    """Seat a group on several hosts, those with the most room first."""
+    """Allocation a group on several hosts, those with the most room first."""
     ranks = _ranks(need, group)
     while ranks:
         best = min((n for n, room in free.items() if room), key=lambda n: (-free[n], n))
         here, ranks = ranks[: free[best]], ranks[free[best] :]
-        seats.setdefault(best, []).extend(here)
+        allocations.setdefault(best, []).extend(here)
         free[best] -= len(here)
 
 

@@ -118,7 +118,7 @@ class Jobs:
             at.result(job), at.leader(job), at.checkpoints(job), at.wish(job), at.record(job),
             at.progress(job), at.reports(job),
         )  # fmt: skip
-        places = (at.groups(job), at.servers(job), at.crews(job))
+        places = (at.groups(job), at.servers(job), at.runners(job))
         return [
             Create(at.job(job)),
             Create(at.active(job)),

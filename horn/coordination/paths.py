@@ -91,9 +91,9 @@ class Paths:
     def checkpoints(self, job: str) -> str:
         return f"{self.job(job)}/checkpoints"
 
-    def crews(self, job: str) -> str:
+    def runners(self, job: str) -> str:
         """Where the hosts of a job meet."""
-        return f"{self.job(job)}/crews"
+        return f"{self.job(job)}/runners"
 
     def wish(self, job: str) -> str:
         """How a stop is wanted, or how many groups."""

@@ -57,7 +57,7 @@ class FailureEvidence:
     @property
     def causes(self) -> list[int]:
         """Tasks whose own failure it may have been, the earliest first; the dead come before."""
-        own = [task for task, failed in self.failures.items() if not is_echo(failed)]
+        own = [task for task, failed in self.failures.items() if not is_secondary(failed)]
         return [*sorted(self.silent), *sorted(own, key=lambda task: self.failures[task].when)]
 
     @property
@@ -75,7 +75,7 @@ class FailureEvidence:
         return len(heard) >= self.n_tasks  # of groups that have left, too
 
 
-def is_echo(failed: FailureReport) -> bool:
+def is_secondary(failed: FailureReport) -> bool:
     """Whether a failure is about another task's."""
     if "PeerUnreachable" in failed.kinds:
         return False

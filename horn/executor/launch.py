@@ -1,6 +1,6 @@
 """Run a job in task processes on this host, hear them out, and leave nothing behind.
 
-All tasks are one crew (``executor/task_pool.py``). Tasks are fresh interpreters, never
+All tasks are one task pool (``executor/task_pool.py``). Tasks are fresh interpreters, never
 forks. Whatever happens, when ``launch`` returns or raises they have ended, and with them their
 sockets and memory; the nodes in ZooKeeper are removed.
 """
@@ -59,7 +59,7 @@ from horn.training.progress import Progress
 logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # how often the clock is looked at,
-KEEPER_LOOK_S = 0.05  # and where there are checkpoints to think of
+CHECKPOINT_LOOK_S = 0.05  # and where there are checkpoints to think of
 START_S = 60.0  # for each step of a task's start
 TICK_MS = 1000  # of the embedded ZooKeeper
 # A task whose parent has ZooKeeper waits for it so long: nobody but the parent can give its place
@@ -113,7 +113,7 @@ class ScaleRequest:
 class ClusterAttempt:
     """Where one attempt of a job on a cluster runs, whose entry in ZooKeeper is there already.
 
-    hosts, job, attempt : of that entry. crew : of all its tasks, started. url : of the transport on
+    hosts, job, attempt : of that entry. pool : of all its tasks, started. url : of the transport on
     this host. key, credential : the job's. asked : set to stop at a boundary. is_over : set when
     the tasks are ended, and none is to be started again. on_checkpoint : is told the iteration of
     each. is_repairable : whether what went wrong need not come again.
@@ -125,7 +125,7 @@ class ClusterAttempt:
     hosts: str
     job: str
     attempt: int
-    crew: TaskPool | RemoteTaskPool
+    pool: TaskPool | RemoteTaskPool
     url: str
     threads: int
     key: bytes | None = None
@@ -172,7 +172,7 @@ def launch(
     watcher: Progress,
     begun: float,
     timeout_s: float | None = None,
-    lasting: RecoverySettings | None = None,
+    recovery: RecoverySettings | None = None,
 ) -> Outcome:
     """Run a job in a group of task processes.
 
@@ -190,12 +190,12 @@ def launch(
     check_room(settings)
     n_processes = settings.n_processes
     threads = settings.threads or max(cores() // settings.topology.n_workers, 1)
-    lasting = lasting or RecoverySettings()
+    recovery = recovery or RecoverySettings()
     with ExitStack() as stack:
-        # The first crew before everything else: its processes take long to start.
-        crew = TaskPool(range(n_processes), threads, job_id)
-        crews = [crew]
-        stack.callback(lambda: crews[-1].stop())
+        # The first task pool before everything else: its processes take long to start.
+        pool = TaskPool(range(n_processes), threads, job_id)
+        pools = [pool]
+        stack.callback(lambda: pools[-1].stop())
         server = None
         hosts = settings.hosts
         if hosts is None:
@@ -204,42 +204,42 @@ def launch(
         placement = choose()
         entry = stack.enter_context(JobEntry(hosts, job_id, job, settings, server))
         # Before its nodes are removed: nobody writes there any more.
-        stack.callback(lambda: crews[-1].stop())
+        stack.callback(lambda: pools[-1].stop())
         url = transports.load(settings.transport).default_url
-        run = _run_spec(settings, hosts, job_id, url, threads, watcher, begun, lasting)
+        run = _run_spec(settings, hosts, job_id, url, threads, watcher, begun, recovery)
         if server is not None:
             run = msgspec.structs.replace(run, silence_s=SILENCE_S)
-        attempts = Attempts(job, settings, watcher, lasting, run)
+        attempts = Attempts(job, settings, watcher, recovery, run)
         stack.callback(attempts.record.end)
         deadline = None if timeout_s is None else begun + timeout_s
         entry.change(JobState.RUNNING)
         while True:
-            crew.start(draft, job, attempts.run(), placement)
-            hearing = attempts.hearing(crew, entry.is_running)
-            repairs = attempts.repairs(crew, hearing, placement, draft)
+            pool.start(draft, job, attempts.run(), placement)
+            monitor = attempts.monitor(pool, entry.is_running)
+            repairs = attempts.repairs(pool, monitor, placement, draft)
             try:
-                listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs,
-                       look=entry.look, start=attempts.start)  # fmt: skip
+                listen(monitor, pool, attempts.coordinator, recovery.asked, deadline, timeout_s,
+                       repairs, look=entry.look, start=attempts.start)  # fmt: skip
                 break
             except Stopped:
-                crew.stop()
+                pool.stop()
                 attempts.close()
                 entry.is_running()
                 entry.change(JobState.STOPPED)
                 raise
             except HornError as error:
-                crew.stop()
+                pool.stop()
                 if repairs is not None:
                     raise
-                attempts.failed(hearing, error)  # raises it, if that is all
+                attempts.failed(monitor, error)  # raises it, if that is all
                 entry.is_restarting()
-                crew = TaskPool(range(n_processes), threads, job_id)
-                crews.append(crew)
-        crew.wait()
+                pool = TaskPool(range(n_processes), threads, job_id)
+                pools.append(pool)
+        pool.wait()
         attempts.close()
         attempts.record.end()
         try:
-            outcome = attempts.outcome(hearing)
+            outcome = attempts.outcome(monitor)
         except Stopped:
             entry.is_running()
             entry.change(JobState.STOPPED)
@@ -249,7 +249,7 @@ def launch(
 
 
 def launch_at(
-    site: ClusterAttempt,
+    on_cluster: ClusterAttempt,
     job: Job,
     draft: JobDraft,
     choose: Callable[[], Placement],
@@ -257,43 +257,52 @@ def launch_at(
     watcher: Progress,
     begun: float,
     timeout_s: float | None,
-    lasting: RecoverySettings,
+    recovery: RecoverySettings,
 ) -> Outcome:
     """One attempt of a job on a cluster; as ``launch``."""
-    crew = site.crew
-    run = _run_spec(settings, site.hosts, site.job, site.url, site.threads, watcher, begun, lasting)
-    run = msgspec.structs.replace(run, groups=site.groups or ())
-    journals = lasting.journals
-    attempts = Attempts(job, settings, watcher, lasting, run)
+    pool = on_cluster.pool
+    run = _run_spec(
+        settings,
+        on_cluster.hosts,
+        on_cluster.job,
+        on_cluster.url,
+        on_cluster.threads,
+        watcher,
+        begun,
+        recovery,
+    )
+    run = msgspec.structs.replace(run, groups=on_cluster.groups or ())
+    journals = recovery.journals
+    attempts = Attempts(job, settings, watcher, recovery, run)
     if journals is None:  # else each start has one that is higher than those of the last
-        attempts.attempt = site.attempt
+        attempts.attempt = on_cluster.attempt
     deadline = None if timeout_s is None else begun + timeout_s
     try:
         placement = choose()
-        hearing = attempts.hearing(crew)
-        repairs = attempts.repairs(crew, hearing, placement, draft, site)
+        monitor = attempts.monitor(pool)
+        repairs = attempts.repairs(pool, monitor, placement, draft, on_cluster)
         if repairs is None:
-            crew.start(draft, job, attempts.run(), placement, site.key, site.credential)
+            pool.start(draft, job, attempts.run(), placement, on_cluster.key, on_cluster.credential)
         else:
             repairs.begin()
-        if attempts.keeper is not None:
-            attempts.keeper.on_commit = site.on_checkpoint
+        if attempts.coordinator is not None:
+            attempts.coordinator.on_commit = on_cluster.on_checkpoint
         try:
-            listen(hearing, crew, attempts.keeper, lasting.asked, deadline, timeout_s, repairs,
-                   site.changes, start=attempts.start)  # fmt: skip
+            listen(monitor, pool, attempts.coordinator, recovery.asked, deadline, timeout_s,
+                   repairs, on_cluster.changes, start=attempts.start)  # fmt: skip
         except HornError as error:
-            may_be = hearing.is_repairable(error) or isinstance(error, MemberLost)
-            site.is_repairable = may_be and (repairs is None or not repairs.is_given_up)
+            may_be = monitor.is_repairable(error) or isinstance(error, MemberLost)
+            on_cluster.is_repairable = may_be and (repairs is None or not repairs.is_given_up)
             if journals is not None:
                 journals.keep(attempts.record.rows, attempts.record.told)
             raise
-        crew.wait()
+        pool.wait()
         attempts.close()
     finally:
         attempts.record.end()
-        crew.stop()
+        pool.stop()
         attempts.close()
-    return attempts.outcome(hearing)
+    return attempts.outcome(monitor)
 
 
 def _run_spec(
@@ -304,9 +313,9 @@ def _run_spec(
     threads: int,
     watcher: Progress,
     begun: float,
-    lasting: RecoverySettings,
+    recovery: RecoverySettings,
 ) -> RunSpec:
-    journals = lasting.journals
+    journals = recovery.journals
     n_events = trace.MAX_EVENTS // settings.n_processes if settings.wants_trace else 0
     return RunSpec(
         n_tasks=settings.n_tasks,
@@ -336,17 +345,19 @@ class Attempts:
         job: Job,
         settings: LaunchSettings,
         watcher: Progress,
-        lasting: RecoverySettings,
+        recovery: RecoverySettings,
         run: RunSpec,
     ) -> None:
-        self.job, self.settings, self.watcher, self.lasting = job, settings, watcher, lasting
-        self.start, plan = lasting.start, lasting.plan
+        self.job, self.settings, self.watcher, self.recovery = job, settings, watcher, recovery
+        self.start, plan = recovery.start, recovery.plan
         self.record = ProgressRecord(job, watcher, rows_of(self.start) if self.start else ())
         self.checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
         self.attempt, self.earlier_s = 0, 0.0
-        if lasting.journals is not None:
-            self.record = ProgressRecord(job, watcher, lasting.journals.rows, lasting.journals.told)
-            self.attempt = lasting.journals.first_attempt
+        if recovery.journals is not None:
+            self.record = ProgressRecord(
+                job, watcher, recovery.journals.rows, recovery.journals.told
+            )
+            self.attempt = recovery.journals.first_attempt
         if self.start is not None:
             self.record.iteration = self.start.iteration
             self.earlier_s = cursor_of(self.start).seconds
@@ -354,14 +365,14 @@ class Attempts:
         if self.checkpoints is not None:
             self.attempt = max(self.attempt, self.checkpoints.next_attempt())
             self.checkpoints.sweep()
-        self.keeper: CheckpointCoordinator | None = None
+        self.coordinator: CheckpointCoordinator | None = None
         self._run = run
         self._n_failed = 0  # since the last new checkpoint
         self._first: HornError | None = None
 
     def run(self) -> RunSpec:
         """What the tasks of the next attempt are told."""
-        plan, start = self.lasting.plan, self.start
+        plan, start = self.recovery.plan, self.start
         return msgspec.structs.replace(
             self._run,
             attempt=self.attempt,
@@ -371,40 +382,40 @@ class Attempts:
             earlier_s=self.earlier_s,
         )
 
-    def hearing(
-        self, crew: TaskPool | RemoteTaskPool, on_ready: Callable[[], None] | None = None
+    def monitor(
+        self, pool: TaskPool | RemoteTaskPool, on_ready: Callable[[], None] | None = None
     ) -> TaskMonitor:
-        """For a crew that has been started; ``keeper`` is for it, too."""
-        settings, plan, record = self.settings, self.lasting.plan, self.record
+        """For a task pool that has been started; ``coordinator`` is for it, too."""
+        settings, plan, record = self.settings, self.recovery.plan, self.record
         if self.checkpoints is not None and plan is not None:
 
             def facts(epoch: int) -> Mapping[str, Any]:
                 rows = record.rows[: epoch - 1]
                 n = settings.n_groups, settings.n_tasks
-                return manifest_facts(self.lasting.mine, rows, *n)
+                return manifest_facts(self.recovery.mine, rows, *n)
 
-            self.keeper = CheckpointCoordinator(
+            self.coordinator = CheckpointCoordinator(
                 self.checkpoints,
                 self.attempt,
                 settings.topology.n_workers,
                 facts,
-                crew.tell,
+                pool.tell,
                 plan.seconds,
             )
         timeout_s = settings.superstep_timeout_s
         watch = StallDetector(
-            crew.pids,
+            pool.pids,
             self._unit,
             settings.start_timeout_s,
             None if settings.is_joined else timeout_s + sign_s(timeout_s) + MARGIN_S,
-            crew.stopped,
-            lambda: crew.pids,
+            pool.stopped,
+            lambda: pool.pids,
             lambda rank: not settings.topology.is_server(rank),
         )
         return TaskMonitor(
             record,
             settings.topology,
-            crew.pids,
+            pool.pids,
             is_joined=settings.is_joined,
             on_ready=on_ready,
             watch=watch,
@@ -412,21 +423,21 @@ class Attempts:
 
     def _unit(self, rank: int) -> str:
         """What starts together with a rank."""
-        if self.lasting.journals is None:
+        if self.recovery.journals is None:
             return "run"
         topology = self.settings.topology
         return topology.name(rank) if topology.is_server(rank) else f"group {topology.group(rank)}"
 
-    def failed(self, hearing: TaskMonitor, error: HornError) -> None:
+    def failed(self, monitor: TaskMonitor, error: HornError) -> None:
         """All tasks have ended because of an error; raises what is to be said if that was all."""
-        is_repairable = hearing.is_repairable(error)
+        is_repairable = monitor.is_repairable(error)
         self.close()
-        if self.keeper is not None and self.keeper.last is not None:
+        if self.coordinator is not None and self.coordinator.last is not None:
             assert self.checkpoints is not None
             self._n_failed, self._first = 0, None
             self.start = self.checkpoints.latest() or self.start
         self._first = self._first or error
-        most = self.lasting.max_restarts
+        most = self.recovery.max_restarts
         if not is_repairable:
             raise error
         if self._n_failed >= most:
@@ -448,17 +459,19 @@ class Attempts:
 
     def repairs(
         self,
-        crew: TaskPool | RemoteTaskPool,
-        hearing: TaskMonitor,
+        pool: TaskPool | RemoteTaskPool,
+        monitor: TaskMonitor,
         placement: Placement,
         draft: JobDraft,
-        site: ClusterAttempt | None = None,
+        on_cluster: ClusterAttempt | None = None,
     ) -> Restarts | None:
         """What starts again what ended of the attempt, where servers last."""
-        journals = self.lasting.journals
+        journals = self.recovery.journals
         if journals is None:
             return None
-        key, credential = (None, None) if site is None else (site.key, site.credential)
+        key, credential = (
+            (None, None) if on_cluster is None else (on_cluster.key, on_cluster.credential)
+        )
 
         n_first = self.settings.n_groups
         topology = self.settings.topology
@@ -468,44 +481,44 @@ class Attempts:
             if ranks[0] >= topology.n_ranks:  # it came later
                 n_groups = topology.group(ranks[0]) + 1
                 run = msgspec.structs.replace(run, n_groups=n_groups, n_first=n_first)
-            crew.start(draft, self.job, run, placement, key, credential, ranks)
+            pool.start(draft, self.job, run, placement, key, credential, ranks)
 
         return Restarts(
             topology,
-            self.lasting.max_restarts,
-            crew,
-            hearing,
+            self.recovery.max_restarts,
+            pool,
+            monitor,
             start,
             self.watcher,
             self.attempt,
             journals.keep,
-            None if site is None else site.is_over,
-            None if site is None else site.groups,
-            None if site is None else site.on_left,
+            None if on_cluster is None else on_cluster.is_over,
+            None if on_cluster is None else on_cluster.groups,
+            None if on_cluster is None else on_cluster.on_left,
         )
 
-    def outcome(self, hearing: TaskMonitor) -> Outcome:
+    def outcome(self, monitor: TaskMonitor) -> Outcome:
         """What came of an attempt whose tasks have all finished. Raises Stopped if they were asked
         to stop before the end.
         """
-        if any(finished.is_halted for finished in hearing.finished.values()):
-            last = None if self.keeper is None else self.keeper.last
-            raise stopped(last, hearing.finished[0].iteration)
-        outcome = hearing.outcome()
-        if self.lasting.journals is not None:
-            self.lasting.journals.keep(outcome.rows)
+        if any(finished.is_halted for finished in monitor.finished.values()):
+            last = None if self.coordinator is None else self.coordinator.last
+            raise stopped(last, monitor.finished[0].iteration)
+        outcome = monitor.outcome()
+        if self.recovery.journals is not None:
+            self.recovery.journals.keep(outcome.rows)
         return outcome
 
     def close(self) -> None:
         """The tasks of an attempt have ended."""
-        if self.keeper is not None:
-            self.keeper.close()
+        if self.coordinator is not None:
+            self.coordinator.close()
 
 
 def listen(
-    hearing: TaskMonitor,
-    crew: TaskPool | RemoteTaskPool,
-    keeper: CheckpointCoordinator | None,
+    monitor: TaskMonitor,
+    pool: TaskPool | RemoteTaskPool,
+    coordinator: CheckpointCoordinator | None,
     asked: threading.Event,
     deadline: float | None = None,
     timeout_s: float | None = None,
@@ -514,7 +527,7 @@ def listen(
     look: Callable[[], None] | None = None,
     start: CheckpointReader | None = None,
 ) -> None:
-    """Hear a crew that has all tasks, until all have finished; raises what went wrong first.
+    """Hear a task pool that has all tasks, until all have finished; raises what went wrong first.
     changes : of the groups that are to be there, as they come. look : called now and then. start :
     the checkpoint that tasks go on from.
 
@@ -523,46 +536,46 @@ def listen(
     Stopped : that was asked for while all tasks of this host, which are all, were starting: there
     is no boundary to wait for, and nothing that is not saved.
     """
-    record = hearing.record
-    look_s = LOOK_S if keeper is None else KEEPER_LOOK_S
-    while not hearing.is_over:
+    record = monitor.record
+    look_s = LOOK_S if coordinator is None else CHECKPOINT_LOOK_S
+    while not monitor.is_over:
         now = time.monotonic()
-        error = hearing.verdict(crew.stacks)
+        error = monitor.verdict(pool.stacks)
         if error is not None:
             raise error
         if look is not None:
             look()
-        verdict_at = hearing.verdict_at
+        verdict_at = monitor.verdict_at
         if verdict_at is None and deadline is not None and now > deadline:
             assert timeout_s is not None
-            raise overdue(hearing.job, timeout_s, record.iteration, record.epoch)
-        if keeper is not None:
-            if asked.is_set() and not keeper.is_stopping:
-                if isinstance(crew, TaskPool) and not hearing.ready:
+            raise overdue(monitor.job, timeout_s, record.iteration, record.epoch)
+        if coordinator is not None:
+            if asked.is_set() and not coordinator.is_stopping:
+                if isinstance(pool, TaskPool) and not monitor.ready:
                     raise stopped_at(start)
                 record.watcher.note(STOPPING)
-                keeper.stop()
-            keeper.look(now, record.iteration)
+                coordinator.stop()
+            coordinator.look(now, record.iteration)
         if repairs is not None:
             while changes is not None and not changes.empty():
                 change = changes.get()
                 repairs.change(change.groups, change.hosts)
             repairs.look(now)
-        for late in () if hearing.watch is None else hearing.watch.look():
+        for late in () if monitor.watch is None else monitor.watch.look():
             failed = late.failed(now)
             if repairs is None or not repairs.hear(late.ranks[0], failed):
-                hearing.hear(NOBODY, failed)
+                monitor.hear(NOBODY, failed)
         repair_at = None if repairs is None else repairs.next_at
         ends = [t for t in (verdict_at, deadline, repair_at) if t is not None]
         wait_s = min([t - now for t in ends], default=look_s)
-        for rank, said, descriptors in crew.events(min(max(wait_s, 0.001), look_s)):
-            if hearing.watch is not None:
-                hearing.watch.hear(rank, said)
+        for rank, said, descriptors in pool.events(min(max(wait_s, 0.001), look_s)):
+            if monitor.watch is not None:
+                monitor.watch.hear(rank, said)
             if isinstance(said, (PartSaved, SaveReply)):
-                if keeper is not None:
-                    keeper.hear(rank, said)
+                if coordinator is not None:
+                    coordinator.hear(rank, said)
             elif repairs is None or not repairs.hear(rank, said):
-                hearing.hear(rank, said, descriptors)
+                monitor.hear(rank, said, descriptors)
 
 
 class JobEntry:

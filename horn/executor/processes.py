@@ -137,7 +137,8 @@ class ChildProcess:
 
 class ProcessGroup:
     """The processes of tasks ``ranks``; ends them when it is left. outputs : of each rank, see
-    ChildProcess. spares : processes that wait already, which are taken first; none is left of them.
+    ChildProcess. standby : processes that wait already, which are taken first; none is left of
+    them.
     """
 
     def __init__(
@@ -146,10 +147,10 @@ class ProcessGroup:
         threads: int,
         job_id: str,
         outputs: Mapping[int, int] | None = None,
-        spares: Sequence[ChildProcess] = (),
+        standby: Sequence[ChildProcess] = (),
     ) -> None:
         self.children: list[ChildProcess] = []
-        waiting, wanted = list(spares), list(ranks)
+        waiting, wanted = list(standby), list(ranks)
         code = preload.memory() if len(wanted) - len(waiting) >= preload.LEAST else None
         try:
             for task in wanted:

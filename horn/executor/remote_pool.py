@@ -1,9 +1,9 @@
-"""The crews of a job that runs on several hosts, as one: who has rank 0 hears them all.
+"""The task pools of a job that runs on several hosts, as one: who has rank 0 hears them all.
 
-On every host a foreman has a crew. The first one (the keeper) chooses the placement, hears what all
-tasks say and tells them what all are told; the others pass on what theirs say. The hosts are linked
-by a transport of their own, over which nothing of a superstep goes. An array that a task says is
-bytes here: it leaves shared memory at one end and is back in it at the other.
+On every host a job runner has a task pool. The first one (the primary host) chooses the placement,
+hears what all tasks say and tells them what all are told; the others pass on what theirs say. The
+hosts are linked by a transport of their own, over which nothing of a superstep goes. An array that
+a task says is bytes here: it leaves shared memory at one end and is back in it at the other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from horn.wire.frames import Note
 
 logger = logging.getLogger(__name__)
 
-KEEPER = 0  # its number among the hosts
+PRIMARY = 0  # its number among the hosts
 SLICE_S = 0.01  # how long one of two things is waited for
 CHUNK_BYTES = 1024 * 1024
 MAX_BYTES = 4 * 1024**3  # of what one task says
@@ -46,7 +46,7 @@ RENEW, DROP = "renew", "drop"
 
 
 class StartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The keeper's word to begin: what its own tasks get. ranks : who is to."""
+    """The primary host's word to begin: what its own tasks get. ranks : who is to."""
 
     run: RunSpec
     links: list[tuple[int, int, str]]
@@ -55,22 +55,22 @@ class StartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RestartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The keeper's word to end the processes of ranks and start others, which are its ``life`` th:
-    what those before them said may come later.
+    """The primary host's word to end the processes of ranks and start others, which are its
+    ``incarnation`` th: what those before them said may come later.
     """
 
     ranks: list[int]
-    life: int
+    incarnation: int
 
 
 @dataclass(frozen=True)
 class RemoteMessage:
-    """From another host: ``topic`` and what goes with it. life : of the rank's process."""
+    """From another host: ``topic`` and what goes with it. incarnation : of the rank's process."""
 
     host: int
     topic: str
     rank: int
-    life: int
+    incarnation: int
     blob: bytes
     memory: bytes
 
@@ -82,7 +82,7 @@ class HostLink:
 
     Raises
     ------
-    PeerLost : from ``receive``, when another host's foreman has gone.
+    PeerLost : from ``receive``, when another host's job runner has gone.
     """
 
     def __init__(self, url: str, place: Identity, names: Sequence[str]) -> None:
@@ -108,9 +108,9 @@ class HostLink:
         rank: int = 0,
         blob: bytes = b"",
         memory: bytes = b"",
-        life: int = 0,
+        incarnation: int = 0,
     ) -> None:
-        self._out.put((to, topic, rank, blob, memory, life))
+        self._out.put((to, topic, rank, blob, memory, incarnation))
 
     def tell(self, topic: str, blob: bytes = b"") -> None:
         """To all others."""
@@ -160,10 +160,12 @@ class HostLink:
             logger.exception("the link between hosts failed")
             self._in.put(ProtocolError(f"the link between the hosts failed: {error!r}"))
 
-    def _send(self, to: int, topic: str, rank: int, blob: bytes, memory: bytes, life: int) -> None:
+    def _send(
+        self, to: int, topic: str, rank: int, blob: bytes, memory: bytes, incarnation: int
+    ) -> None:
         whole = np.frombuffer(blob + memory, np.uint8)
         fields: dict[str, bool | int | float | str | None] = {
-            "rank": rank, "blob": len(blob), "size": len(whole), "life": life,
+            "rank": rank, "blob": len(blob), "size": len(whole), "incarnation": incarnation,
         }  # fmt: skip
         for at in range(0, max(len(whole), 1), CHUNK_BYTES):
             piece = whole[at : at + CHUNK_BYTES]
@@ -183,33 +185,34 @@ class HostLink:
             return
         del self._partial[host]
         whole = bytes(got)
-        rank, life = (int(meta.fields[name] or 0) for name in ("rank", "life"))
+        rank, incarnation = (int(meta.fields[name] or 0) for name in ("rank", "incarnation"))
         self._in.put(
-            RemoteMessage(host, meta.topic, rank, life, whole[:n_blob], whole[n_blob:size])
+            RemoteMessage(host, meta.topic, rank, incarnation, whole[:n_blob], whole[n_blob:size])
         )
 
 
 class RemoteTaskPool:
-    """All crews of a job, for its keeper: what a TaskPool is to who has all tasks on one host.
+    """All task pools of a job, for its primary host: what a TaskPool is to who has all tasks on one
+    host.
 
-    crew : this host's. elsewhere : ranks by host number.
+    pool : this host's. elsewhere : ranks by host number.
     """
 
     def __init__(
-        self, crew: TaskPool, bridge: HostLink, elsewhere: Mapping[int, Sequence[int]]
+        self, pool: TaskPool, host_link: HostLink, elsewhere: Mapping[int, Sequence[int]]
     ) -> None:
-        self.crew, self.bridge = crew, bridge
+        self.pool, self.host_link = pool, host_link
         self._host_of = {rank: host for host, ranks in elsewhere.items() for rank in ranks}
-        self._lives: dict[int, int] = {}  # by rank, of those that were renewed
+        self._incarnations: dict[int, int] = {}  # by rank, of those that were renewed
         self._n_renewed = 0
-        self._pids = {**crew.pids, **dict.fromkeys(self._host_of, 0)}
+        self._pids = {**pool.pids, **dict.fromkeys(self._host_of, 0)}
 
     @property
     def pids(self) -> dict[int, int]:
         """By rank; 0 until its host has said it. What comes later is put in, too."""
         return self._pids
 
-    def seat(self, hosts: Mapping[int, str]) -> None:
+    def place(self, hosts: Mapping[int, str]) -> None:
         """Where ranks are that may be renewed, by the name of the host: others than at the start.
 
         Raises
@@ -217,12 +220,13 @@ class RemoteTaskPool:
         ProtocolError : a host is not one of those that are linked.
         """
         for rank, name in hosts.items():
-            if name not in self.bridge.names:
+            if name not in self.host_link.names:
+                hosts_of_job = ", ".join(self.host_link.names)
                 raise ProtocolError(
-                    f"rank {rank} on {name}, but the job's hosts are {', '.join(self.bridge.names)}"
+                    f"rank {rank} on {name}, but the job's hosts are {hosts_of_job}"
                 )
-            host = self.bridge.names.index(name)
-            if host == KEEPER:
+            host = self.host_link.names.index(name)
+            if host == PRIMARY:
                 self._host_of.pop(rank, None)
             else:
                 self._host_of[rank] = host
@@ -230,29 +234,29 @@ class RemoteTaskPool:
     def drop(self, ranks: Sequence[int]) -> None:
         """As a TaskPool does."""
         for host, there in self._by_host(ranks).items():
-            if host == KEEPER:
-                self.crew.drop(there)
+            if host == PRIMARY:
+                self.pool.drop(there)
             else:
-                self.bridge.send(host, DROP, blob=msgspec.json.encode(there))
+                self.host_link.send(host, DROP, blob=msgspec.json.encode(there))
 
     def _by_host(self, ranks: Sequence[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}
         for rank in ranks:
-            found.setdefault(self._host_of.get(rank, KEEPER), []).append(rank)
+            found.setdefault(self._host_of.get(rank, PRIMARY), []).append(rank)
         return found
 
     def renew(self, ranks: Sequence[int]) -> None:
         """As a TaskPool does, each host those that it has."""
         self._n_renewed += 1
-        self._lives.update(dict.fromkeys(ranks, self._n_renewed))
+        self._incarnations.update(dict.fromkeys(ranks, self._n_renewed))
         for host, there in self._by_host(ranks).items():
-            if host == KEEPER:
-                self.crew.renew(there)
-                self._pids.update(self.crew.pids)
+            if host == PRIMARY:
+                self.pool.renew(there)
+                self._pids.update(self.pool.pids)
             else:
                 self._pids.update(dict.fromkeys(there, 0))
                 said = msgspec.json.encode(RestartRanks(there, self._n_renewed))
-                self.bridge.send(host, RENEW, blob=said)
+                self.host_link.send(host, RENEW, blob=said)
 
     def start(
         self,
@@ -267,22 +271,22 @@ class RemoteTaskPool:
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         everyone = [*self._pids] if ranks is None else [*ranks]
         for host, there in self._by_host(everyone).items():
-            if host == KEEPER:
+            if host == PRIMARY:
                 continue
             begin = StartRanks(run, links, sorted(placement.layers.items()), there)
-            self.bridge.send(host, START, blob=msgspec.json.encode(begin))
+            self.host_link.send(host, START, blob=msgspec.json.encode(begin))
         here = [rank for rank in everyone if rank not in self._host_of]
         if here:
-            self.crew.start(draft, job, run, placement, key, credential, here)
+            self.pool.start(draft, job, run, placement, key, credential, here)
 
     def events(self, timeout_s: float) -> Iterator[tuple[int, Any, list[int]]]:
         ends = time.monotonic() + timeout_s
         while True:
             found = False
-            for event in self.crew.events(min(SLICE_S, max(timeout_s, 0.0))):
+            for event in self.pool.events(min(SLICE_S, max(timeout_s, 0.0))):
                 found = True
                 yield event
-            while (heard := self.bridge.receive(0.0)) is not None:
+            while (heard := self.host_link.receive(0.0)) is not None:
                 told = self._event(heard)
                 if told is not None:
                     found = True
@@ -291,7 +295,10 @@ class RemoteTaskPool:
                 return
 
     def _event(self, heard: RemoteMessage) -> tuple[int, Any, list[int]] | None:
-        if heard.life < self._lives.get(heard.rank, 0) and heard.topic in (SAID, EXIT):
+        if heard.incarnation < self._incarnations.get(heard.rank, 0) and heard.topic in (
+            SAID,
+            EXIT,
+        ):
             return None  # another has its place
         if heard.topic == SAID:
             return heard.rank, control.parsed(heard.blob), _in_memory(heard.memory)
@@ -300,32 +307,34 @@ class RemoteTaskPool:
         if heard.topic == PIDS:
             self._pids.update(msgspec.json.decode(heard.blob, type=dict[int, int]))
             return None
-        raise ProtocolError(f"{self.bridge.names[heard.host]} says {heard.topic!r} to the keeper")
+        raise ProtocolError(
+            f"{self.host_link.names[heard.host]} says {heard.topic!r} to the primary host"
+        )
 
     def tell(self, message: Said) -> None:
-        self.bridge.tell(TELL, control.packed(message))
-        self.crew.tell(message)
+        self.host_link.tell(TELL, control.packed(message))
+        self.pool.tell(message)
 
     def stacks(self, ranks: Sequence[int]) -> dict[int, str]:
-        found = self.crew.stacks(ranks)
+        found = self.pool.stacks(ranks)
         return {rank: found.get(rank, f"task {rank} is on another host") for rank in ranks}
 
     def stopped(self, ranks: Sequence[int]) -> list[int]:
         """Of this host; the others' are not known."""
-        return self.crew.stopped(ranks)
+        return self.pool.stopped(ranks)
 
     def wait(self, timeout_s: float = 2.0) -> None:
-        self.bridge.finish()
-        self.bridge.tell(DONE)
-        self.crew.wait(timeout_s)
+        self.host_link.finish()
+        self.host_link.tell(DONE)
+        self.pool.wait(timeout_s)
 
     def stop(self) -> None:
-        self.crew.stop()
+        self.pool.stop()
 
 
 def attend(
-    crew: TaskPool,
-    bridge: HostLink,
+    pool: TaskPool,
+    host_link: HostLink,
     job: Job,
     draft: JobDraft,
     change: Callable[[RunSpec], RunSpec],
@@ -334,53 +343,55 @@ def attend(
     key: bytes | None = None,
     credential: Credential | None = None,
 ) -> bool:
-    """On a host that is not the keeper's: run a crew until the keeper says that all is done; False
-    if ``is_over`` was set before. change : what the keeper's tasks get into what these do. on_ready
-    : is called when this host's tasks train.
+    """On a host that is not the primary host's: run a task pool until the primary host says that
+    all is done; False if ``is_over`` was set before. change : what the primary host's tasks get
+    into what these do. on_ready : is called when this host's tasks train.
 
     Raises
     ------
-    PeerLost : the keeper, or another host, has gone.
+    PeerLost : the primary host, or another host, has gone.
     """
-    bridge.send(KEEPER, PIDS, blob=msgspec.json.encode(crew.pids))
-    lives: dict[int, int] = {}
+    host_link.send(PRIMARY, PIDS, blob=msgspec.json.encode(pool.pids))
+    incarnations: dict[int, int] = {}
     ready: set[int] = set()
     while not is_over.is_set():
-        for rank, said, descriptors in crew.events(SLICE_S):
+        for rank, said, descriptors in pool.events(SLICE_S):
             if isinstance(said, int):
                 if is_over.is_set():
                     continue  # it was ended, which is no failure
-                bridge.send(KEEPER, EXIT, rank, str(said).encode(), life=lives.get(rank, 0))
+                host_link.send(
+                    PRIMARY, EXIT, rank, str(said).encode(), incarnation=incarnations.get(rank, 0)
+                )
                 continue
             memory = b"".join(map(_bytes_of, descriptors))
-            life = lives.get(rank, 0)
-            bridge.send(KEEPER, SAID, rank, control.packed(said), memory, life)
+            incarnation = incarnations.get(rank, 0)
+            host_link.send(PRIMARY, SAID, rank, control.packed(said), memory, incarnation)
             if isinstance(said, control.GroupReady):
                 ready.add(rank)
-                if len(ready) == len(crew.pids):
+                if len(ready) == len(pool.pids):
                     on_ready()
-        while (heard := bridge.receive(0.0)) is not None:
+        while (heard := host_link.receive(0.0)) is not None:
             if heard.topic == START:
                 begin = msgspec.json.decode(heard.blob, type=StartRanks)
                 links = {(layer, at): where for layer, at, where in begin.links}
                 placement = Placement(links, dict(begin.layers))
                 run = change(begin.run)
-                crew.start(draft, job, run, placement, key, credential, begin.ranks)
+                pool.start(draft, job, run, placement, key, credential, begin.ranks)
             elif heard.topic == RENEW:
                 renew = msgspec.json.decode(heard.blob, type=RestartRanks)
-                crew.renew(renew.ranks)
-                lives.update(dict.fromkeys(renew.ranks, renew.life))
-                bridge.send(KEEPER, PIDS, blob=msgspec.json.encode(crew.pids))
+                pool.renew(renew.ranks)
+                incarnations.update(dict.fromkeys(renew.ranks, renew.incarnation))
+                host_link.send(PRIMARY, PIDS, blob=msgspec.json.encode(pool.pids))
             elif heard.topic == DROP:
-                crew.drop(msgspec.json.decode(heard.blob, type=list[int]))
+                pool.drop(msgspec.json.decode(heard.blob, type=list[int]))
             elif heard.topic == TELL:
-                crew.tell(control.parsed(heard.blob))
+                pool.tell(control.parsed(heard.blob))
             elif heard.topic == DONE:
-                bridge.finish()
-                crew.wait()
+                host_link.finish()
+                pool.wait()
                 return True
             else:
-                raise ProtocolError(f"the keeper says {heard.topic!r}")
+                raise ProtocolError(f"the primary host says {heard.topic!r}")
     return False
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from horn.executor.failures import REPAIRABLE, is_echo, numbers
+from horn.executor.failures import REPAIRABLE, is_secondary, numbers
 from horn.executor.monitor import TaskMonitor
 from horn.executor.remote_pool import RemoteTaskPool
 from horn.executor.task_pool import TaskPool
@@ -44,8 +44,8 @@ class Restarts:
         self,
         topology: Topology,
         most: int,
-        crew: TaskPool | RemoteTaskPool,
-        hearing: TaskMonitor,
+        pool: TaskPool | RemoteTaskPool,
+        monitor: TaskMonitor,
         start: Callable[[Sequence[int], int], None],
         watcher: Progress,
         attempt: int,
@@ -54,7 +54,7 @@ class Restarts:
         groups: Collection[int] | None = None,
         on_left: Callable[[int], None] | None = None,
     ) -> None:
-        self.topology, self.most, self.crew, self.hearing = topology, most, crew, hearing
+        self.topology, self.most, self.pool, self.monitor = topology, most, pool, monitor
         self.start, self.watcher, self.attempt, self.keep = start, watcher, attempt, keep
         self.is_over = is_over or threading.Event()
         self.n_restarts = 0
@@ -82,8 +82,8 @@ class Restarts:
         t = self.topology
         first = [r for g in sorted(self.groups) if g < t.n_groups for r in t.ranks(g)]
         self.start([*first, *(t.server(n) for n in range(t.n_servers))], self.attempt)
-        for group in self.hearing.record.known(t.n_groups) - self.groups:
-            self.hearing.record.without(group)
+        for group in self.monitor.record.known(t.n_groups) - self.groups:
+            self.monitor.record.without(group)
         for group in sorted(g for g in self.groups if g >= t.n_groups):
             self.start(t.ranks(group), self.attempt)
 
@@ -91,31 +91,31 @@ class Restarts:
         """These groups are to be there: new ones are started, the others leave at the end of an
         attempt. hosts : where ranks are, by the host's name; None: all here.
         """
-        if hosts is not None and isinstance(self.crew, RemoteTaskPool):
-            self.crew.seat(hosts)
+        if hosts is not None and isinstance(self.pool, RemoteTaskPool):
+            self.pool.place(hosts)
         for group in sorted(set(groups) - self.groups):
             self.groups.add(group)
             ranks = self.topology.ranks(group)
             self.attempt += 1
             self.watcher.note(f"Group {group} comes.")
-            self.crew.renew(ranks)
-            self.hearing.add(ranks, self.crew.pids)
+            self.pool.renew(ranks)
+            self.monitor.add(ranks, self.pool.pids)
             self.start(ranks, self.attempt)
         for group in sorted(self.groups - self.leaving - set(groups)):
             self.leaving.add(group)
             self.watcher.note(f"Group {group} is to leave at the end of its epoch.")
-            self.crew.tell(LeaveRun(group))
+            self.pool.tell(LeaveRun(group))
 
     def _let_go(self) -> None:
         """Of groups that were to leave, those that have."""
         for group in sorted(self.leaving):
             ranks = self.topology.ranks(group)
-            if not all(rank in self.hearing.finished for rank in ranks):
+            if not all(rank in self.monitor.finished for rank in ranks):
                 continue
             self.leaving.discard(group)
             self.groups.discard(group)
-            self.crew.drop(ranks)
-            self.hearing.leave(group)
+            self.pool.drop(ranks)
+            self.monitor.leave(group)
             self.watcher.note(f"Group {group} has left.")
             if self.on_left is not None:
                 self.on_left(group)
@@ -131,9 +131,9 @@ class Restarts:
         is_end = isinstance(said, int)
         if not (is_end or isinstance(said, FailureReport)):
             return False
-        if is_end and rank in self.hearing.finished:
+        if is_end and rank in self.monitor.finished:
             return False
-        if is_end and rank in self.hearing.case.failures:
+        if is_end and rank in self.monitor.case.failures:
             return False  # it has said why, and that cannot be repaired
         if self.is_over.is_set():
             return False
@@ -148,7 +148,7 @@ class Restarts:
             self._note(unit, now, rank, said)  # it has said why
         elif is_end:
             self._note(unit, now, rank, said, f"{self.topology.name(rank)} ended: {_code(said)}")
-        elif is_echo(said) and self._is_own(unit, said):
+        elif is_secondary(said) and self._is_own(unit, said):
             self._note(unit, now + ECHO_S, rank, said, said.text)
         elif REPAIRABLE & set(said.kinds):
             self._note(unit, now, rank, said, said.text)
@@ -176,7 +176,7 @@ class Restarts:
         """What was kept back of its failure is for the verdict."""
         self._due.pop(unit, None)
         for rank, said in self._held.pop(unit, []):
-            self.hearing.hear(rank, said)
+            self.monitor.hear(rank, said)
 
     @property
     def next_at(self) -> float | None:
@@ -185,7 +185,7 @@ class Restarts:
 
     def look(self, now: float) -> None:
         """Start again what is due."""
-        record = self.hearing.record
+        record = self.monitor.record
         self.keep(record.rows, record.told)
         for unit, (at, why) in list(self._due.items()):
             if now < at:
@@ -200,12 +200,12 @@ class Restarts:
             self.watcher.note(
                 f"Restarting {unit} (attempt {self._counts[unit]} of {self.most}): {why}"
             )
-            self.crew.renew(ranks)
-            self.hearing.forget(ranks, self.crew.pids)
+            self.pool.renew(ranks)
+            self.monitor.forget(ranks, self.pool.pids)
             self.start(ranks, self.attempt)
             group = None if unit.startswith("server") else self.topology.group(ranks[0])
             if group is not None and group in self.leaving:
-                self.crew.tell(LeaveRun(group))
+                self.pool.tell(LeaveRun(group))
         self._let_go()
 
 

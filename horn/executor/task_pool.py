@@ -1,7 +1,8 @@
-"""A crew: the tasks of a job that run on this host, in one attempt.
+"""A task pool: the tasks of a job that run on this host, in one attempt.
 
-It starts their processes, gives them their parcel, passes on what they say, and ends them. What
-their words mean for the job is for ``executor/monitor.py``: other hosts have crews of the same job.
+It starts their processes, gives them their payload, passes on what they say, and ends them. What
+their words mean for the job is for ``executor/monitor.py``: other hosts have task pools of the same
+job.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class TaskPool:
     none of them is there any more.
 
     threads : per task. name : to be listed by; the rank is added. outputs : descriptors to print
-    to, by rank; by default this process's stderr. spares : see ProcessGroup.
+    to, by rank; by default this process's stderr. standby : see ProcessGroup.
     """
 
     def __init__(
@@ -32,11 +33,11 @@ class TaskPool:
         threads: int,
         name: str,
         outputs: Mapping[int, int] | None = None,
-        spares: Sequence[ChildProcess] = (),
+        standby: Sequence[ChildProcess] = (),
     ) -> None:
         self.ranks, self.threads, self.name = tuple(ranks), threads, name
-        self._family = ProcessGroup(self.ranks, threads, name, outputs, spares)
-        self._of = {child.task: child for child in self._family.children}
+        self._processes = ProcessGroup(self.ranks, threads, name, outputs, standby)
+        self._of = {child.task: child for child in self._processes.children}
 
     def __enter__(self) -> TaskPool:
         return self
@@ -51,13 +52,13 @@ class TaskPool:
 
     def renew(self, ranks: Sequence[int]) -> None:
         """End the processes of these ranks and start others, which wait for ``start``."""
-        self._family.renew(ranks, self.threads, self.name)
-        self._of = {child.task: child for child in self._family.children}
+        self._processes.renew(ranks, self.threads, self.name)
+        self._of = {child.task: child for child in self._processes.children}
 
     def drop(self, ranks: Sequence[int]) -> None:
         """End the processes of these ranks, if they have not ended, and forget them."""
-        self._family.drop(ranks)
-        self._of = {child.task: child for child in self._family.children}
+        self._processes.drop(ranks)
+        self._of = {child.task: child for child in self._processes.children}
 
     def start(
         self,
@@ -74,19 +75,19 @@ class TaskPool:
         """
         # Of a group that came later n_groups counts it, too.
         topology = Topology(run.n_first or run.n_groups, run.n_tasks, run.n_servers)
-        parcel = pack(draft, job, run, placement)
+        payload = pack(draft, job, run, placement)
         try:
             for rank, child in self._of.items():
                 if ranks is None or rank in ranks:
-                    child.start(parcel.descriptors, key, credential, topology.link(rank))
+                    child.start(payload.descriptors, key, credential, topology.link(rank))
         finally:
-            parcel.close()
+            payload.close()
 
     def events(self, timeout_s: float) -> Iterator[tuple[int, Any, list[int]]]:
         """What tasks say within a time: (rank, message, descriptors), which are the caller's to
         close; (rank, exit code, []) once all that a task said has been passed on.
         """
-        for child, said, descriptors in self._family.events(timeout_s):
+        for child, said, descriptors in self._processes.events(timeout_s):
             yield child.task, said, descriptors
 
     def tell(self, message: Said) -> None:
@@ -104,13 +105,13 @@ class TaskPool:
 
     def wait(self, timeout_s: float = STOP_S) -> None:
         """For all to end by themselves."""
-        self._family.wait(timeout_s)
+        self._processes.wait(timeout_s)
 
     def kill(self) -> None:
         """At once, from any thread; their ends are heard of."""
-        self._family.kill()
+        self._processes.kill()
 
     def stop(self) -> None:
         """End those that have not ended. May be called twice."""
-        self._family.stop()
+        self._processes.stop()
         self._of = {}

@@ -29,7 +29,7 @@ RECEIVED = (PACKET_BYTES + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
 # The steps of a task's start, in their order, each with a deadline of its own; and its end.
 STEPS = (
     "importing horn",
-    "reading its parcel",
+    "reading its payload",
     "joining its group",
     "waiting for the others to join",
     "connecting",
@@ -51,7 +51,7 @@ class ControlMessage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_field
 
 
 class StartTask(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To a task: be this one. The descriptors are a parcel. key : the job's, for what leaves the
+    """To a task: be this one. The descriptors are a payload. key : the job's, for what leaves the
     host; credential : for ZooKeeper; both are here because others can read arguments and
     environments. folder : to be the current one.
     """

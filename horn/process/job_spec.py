@@ -295,7 +295,7 @@ class JobPayload:
 
 
 def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> JobPayload:
-    """Copy a job into shared memory. Close the parcel when all have it."""
+    """Copy a job into shared memory. Close the payload when all have it."""
     memory = SharedArrays()
     try:
         memory.descriptors.append(-1)  # the text comes first
@@ -352,7 +352,7 @@ def _arrays_of(job: Job) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class OpenedPayload:
-    """A parcel in the process that it was sent to.
+    """A payload in the process that it was sent to.
 
     ``parameters`` and ``states`` are the initial arrays, whole and read-only: views of shared
     memory, of which only what is read takes room.
@@ -372,24 +372,24 @@ class OpenedPayload:
             mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def open_parcel(descriptors: Sequence[int]) -> OpenedPayload:
-    """The job of a parcel; takes over the descriptors. Runs the sources of the user's code.
+def open_payload(descriptors: Sequence[int]) -> OpenedPayload:
+    """The job of a payload; takes over the descriptors. Runs the sources of the user's code.
 
     Raises
     ------
-    ProtocolError : the parcel is not what ``pack`` writes. ModelError : its source does not run.
+    ProtocolError : the payload is not what ``pack`` writes. ModelError : its source does not run.
     """
     maps: dict[int, mmap.mmap] = {}
     try:
         raw = _map(descriptors, 0, maps)
         if len(raw) > MAX_TEXT_BYTES:
-            raise ProtocolError(f"parcel: {len(raw)} bytes of text, at most {MAX_TEXT_BYTES}")
+            raise ProtocolError(f"payload: {len(raw)} bytes of text, at most {MAX_TEXT_BYTES}")
         try:
             text = msgspec.convert(json.loads(bytes(raw)), JobText)
         except (msgspec.ValidationError, ValueError, RecursionError) as error:
-            raise ProtocolError(f"parcel: {error}") from error
+            raise ProtocolError(f"payload: {error}") from error
         if text.format != FORMAT:
-            raise ProtocolError(f"parcel: format {text.format}, this horn reads {FORMAT}")
+            raise ProtocolError(f"payload: format {text.format}, this horn reads {FORMAT}")
         found = {n: _array(descriptors, s, maps, n) for n, s in text.arrays.items()}
         code = CapturedCode(text.sources, "")  # its files have whole paths
         job = _job(text, found, descriptors, maps, code)
@@ -410,7 +410,7 @@ def open_parcel(descriptors: Sequence[int]) -> OpenedPayload:
 def _map(descriptors: Sequence[int], index: int, maps: dict[int, mmap.mmap]) -> mmap.mmap:
     if index not in maps:
         if index >= len(descriptors):
-            raise ProtocolError(f"parcel: memory {index} of {len(descriptors)}")
+            raise ProtocolError(f"payload: memory {index} of {len(descriptors)}")
         maps[index] = map_private(descriptors[index])
     return maps[index]
 
@@ -426,11 +426,11 @@ def _array(
     descriptors: Sequence[int], spec: ArraySpec, maps: dict[int, mmap.mmap], what: str
 ) -> Array:
     if spec.dtype not in DTYPES.values():
-        raise ProtocolError(f"parcel: {what} is {spec.dtype!r}, not {' '.join(DTYPES.values())}")
+        raise ProtocolError(f"payload: {what} is {spec.dtype!r}, not {' '.join(DTYPES.values())}")
     memory = _map(descriptors, spec.memory, maps)
     if spec.offset + spec.n_bytes > len(memory):
         raise ProtocolError(
-            f"parcel: {what} ends at byte {spec.offset + spec.n_bytes} of {len(memory)}"
+            f"payload: {what} ends at byte {spec.offset + spec.n_bytes} of {len(memory)}"
         )
     if not spec.n_bytes:
         return np.empty(spec.shape, spec.dtype)
@@ -461,7 +461,7 @@ def _job(
             for name, a in spec.aggregates.items()
         }
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise ProtocolError(f"parcel: {type(error).__name__}: {error}") from error
+        raise ProtocolError(f"payload: {type(error).__name__}: {error}") from error
     optimizer = _thing_from_json(spec.optimizer, code, Optimizer)
     stopping = spec.early_stopping
     return Job(
@@ -492,7 +492,7 @@ def _placement(text: JobText, network: Network) -> Placement:
         or not set(links.values()) <= LINK_SPLITS.keys()
         or not set(layers.values()) <= LAYER_SPLITS.keys()
     ):
-        raise ProtocolError("parcel: the placement does not fit the network")
+        raise ProtocolError("payload: the placement does not fit the network")
     return Placement(links, layers)
 
 
@@ -527,9 +527,9 @@ def _thing_from_json(found: Mapping[str, Any], code: CapturedCode, kind: type[T]
     try:
         thing: Any = _value_from_json(found, code)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise ProtocolError(f"parcel: {type(error).__name__}: {error}") from error
+        raise ProtocolError(f"payload: {type(error).__name__}: {error}") from error
     if not isinstance(thing, kind):
-        raise ProtocolError(f"parcel: {thing!r} is no {kind.__name__}")
+        raise ProtocolError(f"payload: {thing!r} is no {kind.__name__}")
     return thing
 
 

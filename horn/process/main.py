@@ -1,4 +1,4 @@
-"""The main of a task process: one task of a group, from its parcel to its last word.
+"""The main of a task process: one task of a group, from its payload to its last word.
 
 ``executor/processes.py`` starts it with the arguments CONTROL STACK PARENT NAME: two inherited
 descriptors, the pid of the process that starts it, with which it ends, and a name to be listed by.
@@ -51,7 +51,7 @@ from horn.process.control import (
     StartTask,
     TaskFinished,
 )
-from horn.process.job_spec import OpenedPayload, RunSpec, SharedArrays, open_parcel
+from horn.process.job_spec import OpenedPayload, RunSpec, SharedArrays, open_payload
 from horn.process.rendezvous import Rendezvous
 from horn.runtime.group import Group, task_name
 from horn.sources import line_of
@@ -176,7 +176,7 @@ class TaskProcess:
             sys.path.insert(0, start.folder)
         with ExitStack() as stack:
             try:
-                opened = open_parcel(descriptors)
+                opened = open_payload(descriptors)
                 if start.task < opened.run.n_groups * opened.run.n_tasks:
                     self._train(start, opened, stack)
                 else:
@@ -197,16 +197,18 @@ class TaskProcess:
         recorder = TraceRecorder(run.max_trace_events) if run.max_trace_events else None
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.enter(JOINING)
-        meeting = Rendezvous(rank, opened, topology, stack, start.key, start.credential, self.enter)
-        self.guest = guest = self._guest(meeting, topology, opened)
+        rendezvous = Rendezvous(
+            rank, opened, topology, stack, start.key, start.credential, self.enter
+        )
+        self.guest = guest = self._guest(rendezvous, topology, opened)
         self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
-        reunion = None
+        discovery = None
         if run.journals:
             from horn.process.server_discovery import ServerDiscovery
 
-            reunion = ServerDiscovery(meeting)
-            stack.callback(reunion.close)
-        group, wire = meeting.group(), meeting.wire()
+            discovery = ServerDiscovery(rendezvous)
+            stack.callback(discovery.close)
+        group, wire = rendezvous.group(), rendezvous.wire()
         group.on_trace = recorder
         signs = (
             None if opened.strategy.is_joined else Heartbeats(self.line, run.superstep_timeout_s)
@@ -227,7 +229,7 @@ class TaskProcess:
             _Initial(opened, task),
             run.superstep_timeout_s,
             check=_both(signs, None if guest is None else guest.check),
-            servers=reunion,
+            servers=discovery,
             n_first=run.n_first,
             start_s=len(STEPS) * run.start_timeout_s,
         )
@@ -325,12 +327,14 @@ class TaskProcess:
         run, rank = opened.run, start.task
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
         self.enter(JOINING)
-        meeting = Rendezvous(rank, opened, topology, stack, start.key, start.credential, self.enter)
+        rendezvous = Rendezvous(
+            rank, opened, topology, stack, start.key, start.credential, self.enter
+        )
         server = _server(opened, topology, rank - topology.n_workers)
         if run.journals:
-            self._last(meeting, server)
+            self._last(rendezvous, server)
             return
-        wire = meeting.server_wire()
+        wire = rendezvous.server_wire()
         self.doing = f"serving as {topology.name(rank)}"
         self.line.send(GroupReady(time.monotonic() - self.began))
         others_s = len(STEPS) * run.start_timeout_s  # tasks compile first
@@ -338,12 +342,12 @@ class TaskProcess:
         spent = {**dataclasses.asdict(total), "peak_memory_bytes": peak_memory_bytes()}
         self.line.send(TaskFinished(spent=spent, staleness=dict(server.staleness)))
 
-    def _last(self, meeting: Rendezvous, server: Server) -> None:
+    def _last(self, rendezvous: Rendezvous, server: Server) -> None:
         """The life of a server that lasts."""
         from horn.process.server_discovery import served
         from horn.strategies.parameter_server.durable_server import LastingServer
 
-        run, name = meeting.run, meeting.topology.name(meeting.rank)
+        run, name = rendezvous.run, rendezvous.topology.name(rendezvous.rank)
 
         def ready() -> None:
             self.doing = f"serving as {name}"
@@ -351,24 +355,24 @@ class TaskProcess:
 
         self.enter(RESUMING)
         spent = served(
-            meeting, LastingServer(server), IDLE_TIMEOUTS * run.superstep_timeout_s, ready
+            rendezvous, LastingServer(server), IDLE_TIMEOUTS * run.superstep_timeout_s, ready
         )
         spent["peak_memory_bytes"] = peak_memory_bytes()
         self.line.send(TaskFinished(spent=spent, staleness=dict(server.staleness)))
 
     def _guest(
-        self, meeting: Rendezvous, topology: Topology, opened: OpenedPayload
+        self, rendezvous: Rendezvous, topology: Topology, opened: OpenedPayload
     ) -> Guest | None:
         """The server that this task's process runs beside it, if it does."""
-        wire = meeting.guest_wire()
+        wire = rendezvous.guest_wire()
         if wire is None:
             return None
         from horn.strategies.parameter_server.serving import Guest
 
-        server = _server(opened, topology, meeting.rank)
+        server = _server(opened, topology, rendezvous.rank)
         idle_s = IDLE_TIMEOUTS * opened.run.superstep_timeout_s
         guest = Guest(server, wire, idle_s, self.report)
-        guest.start(meeting.wires(), len(STEPS) * opened.run.start_timeout_s)
+        guest.start(rendezvous.wires(), len(STEPS) * opened.run.start_timeout_s)
         return guest
 
     def send_share(self) -> None:

@@ -57,13 +57,13 @@ class ServerDiscovery:
     SessionLost, Fenced : this process has lost its place.
     """
 
-    def __init__(self, meeting: Rendezvous) -> None:
-        self.meeting, self.run = meeting, meeting.run
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        self.rendezvous, self.run = rendezvous, rendezvous.run
         self._groups: list[WatchedFolder] = []  # a server's: they come and go, too
         if self._is_server:
-            self._watch(meeting.topology.n_groups)
-        assert meeting.servers is not None
-        self._servers = WatchedFolder(meeting.servers)
+            self._watch(rendezvous.topology.n_groups)
+        assert rendezvous.servers is not None
+        self._servers = WatchedFolder(rendezvous.servers)
         self._looked = time.monotonic()
 
     def close(self) -> None:
@@ -72,11 +72,11 @@ class ServerDiscovery:
 
     def place(self) -> Identity:
         """This rank's on its links."""
-        meeting, run = self.meeting, self.run
-        topology = meeting.topology
-        rank = meeting.rank
+        rendezvous, run = self.rendezvous, self.run
+        topology = rendezvous.topology
+        rank = rendezvous.rank
         number = rank - topology.n_workers if rank >= topology.n_workers else rank
-        return Identity(number, run.n_tasks, f"{run.job}/servers", run.attempt, meeting.key)
+        return Identity(number, run.n_tasks, f"{run.job}/servers", run.attempt, rendezvous.key)
 
     def find(self, server: int) -> Found | None:
         """Where a server is now."""
@@ -91,8 +91,8 @@ class ServerDiscovery:
 
     def _watch(self, n_groups: int) -> None:
         while len(self._groups) < n_groups:
-            folder = self.meeting.coord.paths.members(self.run.job, len(self._groups))
-            self._groups.append(WatchedFolder(self.meeting.membership(folder)))
+            folder = self.rendezvous.coord.paths.members(self.run.job, len(self._groups))
+            self._groups.append(WatchedFolder(self.rendezvous.membership(folder)))
 
     def is_anybody_there(self) -> bool:
         """Whether a task of any group is registered."""
@@ -102,7 +102,7 @@ class ServerDiscovery:
         """That this process still has its place. After a pause it asks; else it has been told."""
         now, looked = time.monotonic(), self._looked
         self._looked = now
-        mine = self.meeting.servers if self._is_server else self.meeting.own
+        mine = self.rendezvous.servers if self._is_server else self.rendezvous.own
         assert mine is not None
         if now - looked > PAUSE_S:
             mine.confirm()
@@ -110,20 +110,20 @@ class ServerDiscovery:
 
     @property
     def _is_server(self) -> bool:
-        return self.meeting.rank >= self.meeting.topology.n_workers
+        return self.rendezvous.rank >= self.rendezvous.topology.n_workers
 
 
 def served(
-    meeting: Rendezvous, lasting: LastingServer, idle_s: float, ready: Callable[[], None]
+    rendezvous: Rendezvous, lasting: LastingServer, idle_s: float, ready: Callable[[], None]
 ) -> dict[str, Any]:
     """A server's life: it comes back from its journal, registers, is ``ready``, and serves until it
     is done. Where its time went, and what it had to do with those who came back: n_stale messages
     of an attempt that is over, n_repeated pieces of pushes, n_replayed messages of the journal.
     """
-    run = meeting.run
-    reunion = ServerDiscovery(meeting)
-    stack = meeting.stack
-    stack.callback(reunion.close)
+    run = rendezvous.run
+    discovery = ServerDiscovery(rendezvous)
+    stack = rendezvous.stack
+    stack.callback(discovery.close)
     scheme = run.url.partition("://")[0]
     kind = transport.load(scheme)
     url = run.url if kind.crosses_hosts else kind.link_url
@@ -132,10 +132,10 @@ def served(
     def is_stale(rank: int, attempt: int) -> bool:
         group = rank // n_tasks
         if group < lasting.server.topology.n_groups:  # else nobody of it has joined yet
-            lasting.fence(group, reunion.attempt(group))
+            lasting.fence(group, discovery.attempt(group))
         return lasting.is_stale(group, attempt)
 
-    hub = Hub(url, reunion.place(), is_stale)
+    hub = Hub(url, discovery.place(), is_stale)
     stack.callback(hub.close)
     number = lasting.server.number
     journal = Journal(Path(run.journals) / f"server-{number}")
@@ -152,10 +152,10 @@ def served(
     groups = run.groups or range(run.n_groups)
     if lasting.expect(groups, run.attempt - run.attempt % ATTEMPTS):
         journal.save(*lasting.state())
-    assert meeting.servers is not None
-    meeting.join(meeting.servers, number, hub.endpoint)
+    assert rendezvous.servers is not None
+    rendezvous.join(rendezvous.servers, number, hub.endpoint)
     ready()
-    spent = serve(lasting, hub, journal, reunion, idle_s)
+    spent = serve(lasting, hub, journal, discovery, idle_s)
     return {
         **dataclasses.asdict(spent),
         "n_stale": hub.n_stale + lasting.n_stale,

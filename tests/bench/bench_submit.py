@@ -126,7 +126,7 @@ def main() -> None:
             made.start("a")
             with made.client() as cluster:
                 for k in range(options.rounds + 1):
-                    time.sleep(3.0)  # idle: the worker has made its next foreman ready
+                    time.sleep(3.0)  # idle: the worker has made its next job runner ready
                     mine, loss = horn_once(made, cluster, folder)
                     other, expected = torch_once(folder)
                     np.testing.assert_allclose(loss, expected, rtol=1e-4)

@@ -250,7 +250,9 @@ def test_a_job_with_servers_goes_on_from_what_they_were_told(cluster: Agents, ru
     with cluster.client() as client:
         cluster.wait_running(client, job, 10)
         assert run("stop", job).code == 0
-        assert "foreman killed" not in cluster.said(), "nothing is saved, so nothing is waited for"
+        assert "job runner killed" not in cluster.said(), (
+            "nothing is saved, so nothing is waited for"
+        )
     done = run("resume", job, "--from", "10")
     assert done.code == 2 and "goes on from what they were told last" in done.err
 

@@ -117,7 +117,7 @@ class FakeCluster:
 
 @pytest.fixture
 def remotely(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a cluster is handed by a command, and what a worker's foreman makes of it."""
+    """What a cluster is handed by a command, and what a worker's job runner makes of it."""
     (folder / "job.py").write_text(SIZED)
     cluster, asked = FakeCluster(), []
 
@@ -139,7 +139,7 @@ def remotely(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """What a foreman trains with, of a submission."""
+    """What a job runner trains with, of a submission."""
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(
         job_runner, "conduct", lambda job, **options: told.append(heard(job, options))
@@ -147,7 +147,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 
     def found(submission: Any) -> dict[str, Any]:
         given = Assignment(
-            job="job-1", attempt=0, host="a", seats={"a": Allocation(0, "127.0.0.1", (0,))},
+            job="job-1", attempt=0, host="a", allocations={"a": Allocation(0, "127.0.0.1", (0,))},
             work=str(tmp_path), keep=str(tmp_path / "kept"), logs=str(tmp_path),
             submission=msgspec.to_builtins(submission), zookeeper="zk1:2181", can_save=True,
             threads=2,

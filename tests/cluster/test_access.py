@@ -58,7 +58,7 @@ class Tree:
                 at.record(job), at.wish(job), at.progress(job), at.reports(job),
                 at.checkpoints(job),
             ]  # fmt: skip
-        return [*found, at.groups(THEIRS), at.servers(THEIRS), at.crews(THEIRS)]
+        return [*found, at.groups(THEIRS), at.servers(THEIRS), at.runners(THEIRS)]
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_tasks_meet_and_the_cluster_clears_up_after_them(tree: Tree, connect: Co
     barriers = []
     members = [Membership(coord, at.members(OURS, 0)) for coord in coords]
     servers = Membership(coords[0], at.servers(OURS))
-    crews = Membership(coords[1], at.crews(OURS))
+    pools = Membership(coords[1], at.runners(OURS))
     for number, (coord, membership) in enumerate(zip(coords, members, strict=True)):
         membership.join(str(number), f"tcp://127.0.0.1:{number}")
         barriers.append(
@@ -145,7 +145,7 @@ def test_tasks_meet_and_the_cluster_clears_up_after_them(tree: Tree, connect: Co
             )
         )
     servers.join("0", "tcp://127.0.0.1:9")
-    crews.join("node-a", "tcp://127.0.0.1:10")
+    pools.join("node-a", "tcp://127.0.0.1:10")
     for generation in range(5):
         calls = [Call(barrier.cross, generation, 20.0) for barrier in barriers]
         for call in calls:
@@ -161,7 +161,7 @@ def test_tasks_meet_and_the_cluster_clears_up_after_them(tree: Tree, connect: Co
     ]
     for barrier in barriers:
         barrier.close()
-    for membership in (*members, servers, crews):
+    for membership in (*members, servers, pools):
         membership.close()
     jobs = Jobs(cluster)
     jobs.change(OURS, JobState.PENDING, JobState.FAILED)

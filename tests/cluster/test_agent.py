@@ -383,7 +383,7 @@ def test_a_job_leaves_a_host_on_which_every_task_dies_and_finishes_elsewhere(
     assert status.record.n_restarts == 1 and status.record.attempt == 2
 
 
-def stopped_foreman(cluster_of: Agents, name: str) -> int:
+def stopped_runner(cluster_of: Agents, name: str) -> int:
     """That which waits at an agent for its next job, stopped; its pid."""
 
     def waiting() -> list[int]:
@@ -401,7 +401,7 @@ def test_a_job_whose_host_does_not_come_is_placed_on_others(
 ):
     cluster_of.start("a", "b", "c")
     cluster_of.wait_known(client)
-    pid = stopped_foreman(cluster_of, late)
+    pid = stopped_runner(cluster_of, late)
     job = cluster_of.submit(client, groups=2, tasks=2, options={"start_timeout_s": 5.0})
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
@@ -413,12 +413,12 @@ def test_a_job_whose_host_does_not_come_is_placed_on_others(
     assert "--start-timeout" in trouble
 
 
-def test_a_job_on_one_host_whose_foreman_is_stopped_goes_on(
+def test_a_job_on_one_host_whose_runner_is_stopped_goes_on(
     cluster_of: Agents, client: Cluster, tmp_path: Path
 ):
     cluster_of.start("a")
     cluster_of.wait_known(client)
-    pid = stopped_foreman(cluster_of, "a")
+    pid = stopped_runner(cluster_of, "a")
     job = cluster_of.submit(client, tasks=2, options={"start_timeout_s": 3.0})
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())

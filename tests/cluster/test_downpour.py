@@ -178,7 +178,7 @@ def test_groups_come_and_leave_while_a_job_trains(
     its = cluster_of.wait(lambda: trains(cluster_of, job, 1, 3))
     asked = horn_says(cluster_of, "scale", job, "--groups", "1")
     assert asked.returncode == 0, asked.stderr
-    assert not alive(its) and client.status(job).record.seats["a"].ranks == (0, 1, 2)
+    assert not alive(its) and client.status(job).record.allocations["a"].ranks == (0, 1, 2)
     assert client.free(client.workers())["a"].free == 2
     cluster_of.let_go()
     status = ended_well(cluster_of, client, job, 200)
@@ -214,12 +214,12 @@ def test_a_group_that_came_to_another_host_starts_again_alone(
     cluster_of.wait_running(client, job, PER_EPOCH)
     client.scale(job, 1)
     status = client.wait_scaled(job, 1, 60.0)
-    assert {name: seat.ranks for name, seat in status.record.seats.items()} == {
+    assert {name: allocation.ranks for name, allocation in status.record.allocations.items()} == {
         "a": (0, 1, 4), "b": (5,)
     }  # fmt: skip
     client.scale(job, 2)
     status = client.wait_scaled(job, 2, 60.0)
-    assert status.record.groups == (0, 3) and status.record.seats["b"].ranks == (5, 8, 9)
+    assert status.record.groups == (0, 3) and status.record.allocations["b"].ranks == (5, 8, 9)
     (its,) = cluster_of.wait(lambda: trains(cluster_of, job, 3, 8))
     others = ranks(cluster_of, "a")
     os.kill(its, signal.SIGKILL)
@@ -246,7 +246,7 @@ def test_a_job_that_is_stopped_goes_on_with_the_groups_that_it_had(
     cluster_of.wait(lambda: trains(cluster_of, job, 1, 2))
     client.stop(job, now=False)
     assert cluster_of.wait_ended(client, job).state is JobState.STOPPED
-    assert "foreman killed" not in cluster_of.said(), "its tasks were started again"
+    assert "job runner killed" not in cluster_of.said(), "its tasks were started again"
     resume(client, job)
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
@@ -267,7 +267,9 @@ def test_who_is_to_leave_before_a_job_begins_leaves_after_an_epoch(
     cluster_of.start("b", slots=1, shared=True)
     cluster_of.wait_known(client)
     status = client.wait_scaled(job, 1, DEADLINE_S)
-    assert status.record.seats["b"].ranks == () and client.free(client.workers())["b"].free == 1
+    assert (
+        status.record.allocations["b"].ranks == () and client.free(client.workers())["b"].free == 1
+    )
     cluster_of.let_go()
     ended_well(cluster_of, client, job, 150)
     assert pushes(client, job, tmp_path) == (150 + 1) * PER_EPOCH

@@ -37,7 +37,7 @@ def test_groups_come_and_leave_without_changing_the_result(
         client.scale(job, n_groups)
         status = client.wait_scaled(job, n_groups, DEADLINE_S)
         assert status.record.groups == tuple(range(n_groups))
-        ranks = [seat.ranks for seat in status.record.seats.values()]
+        ranks = [allocation.ranks for allocation in status.record.allocations.values()]
         assert ranks == [tuple(range(n_groups))]
         cluster_of.wait_running(client, job, 100)
     cluster_of.let_go()

@@ -46,15 +46,15 @@ def start(**more: Any) -> JobSnapshot:
     )
 
 
-def after(picture: JobSnapshot, decision: Decision | None) -> JobSnapshot:
+def after(snapshot: JobSnapshot, decision: Decision | None) -> JobSnapshot:
     assert decision is not None
-    return replace(picture, record=decision.record, state=decision.state or picture.state)
+    return replace(snapshot, record=decision.record, state=decision.state or snapshot.state)
 
 
-def saying(picture: JobSnapshot, **said: HostReport) -> JobSnapshot:
-    members = {name: seat.member for name, seat in picture.record.seats.items()}
+def saying(snapshot: JobSnapshot, **said: HostReport) -> JobSnapshot:
+    members = {name: allocation.member for name, allocation in snapshot.record.allocations.items()}
     reports = {n: msgspec.structs.replace(r, member=members[n]) for n, r in said.items()}
-    return replace(picture, reports={**picture.reports, **reports})
+    return replace(snapshot, reports={**snapshot.reports, **reports})
 
 
 def running(**more: Any) -> JobSnapshot:
@@ -74,44 +74,44 @@ def test_a_job_is_placed_with_the_next_attempt():
 
 
 def test_why_it_waits_is_noted_once():
-    picture = replace(start(), hosts=hosts(a=1))
-    found = decide(picture)
+    snapshot = replace(start(), hosts=hosts(a=1))
+    found = decide(snapshot)
     assert found is not None and "waits for 2 slots" in found.record.reason
-    assert found.state is None and decide(after(picture, found)) is None
+    assert found.state is None and decide(after(snapshot, found)) is None
 
 
 def test_when_all_have_finished_it_has_succeeded_with_the_result_of_rank_0():
-    picture = saying(running(), a=HostReport(FINISHED, result={"model": "m"}))
-    assert decide(picture) is None
-    found = decide(saying(picture, b=HostReport(FINISHED)))
+    snapshot = saying(running(), a=HostReport(FINISHED, result={"model": "m"}))
+    assert decide(snapshot) is None
+    found = decide(saying(snapshot, b=HostReport(FINISHED)))
     assert found is not None and found.state is JobState.SUCCEEDED
     assert found.result == {"state": "SUCCEEDED", "code": 0, "host": "a", "model": "m"}
-    assert found.orders == {"a": None, "b": None} and not found.record.seats
+    assert found.orders == {"a": None, "b": None} and not found.record.allocations
 
 
 def test_after_a_failure_the_others_are_ended_before_the_next_attempt_starts():
-    picture = saying(running(), a=HostReport(FAILED, failure=HostFailure("task 0 was killed")))
-    found = decide(picture)
+    snapshot = saying(running(), a=HostReport(FAILED, failure=HostFailure("task 0 was killed")))
+    found = decide(snapshot)
     assert found is not None and found.state is None
     assert [order.aim for order in found.orders.values() if order] == [END, END]
-    picture = after(picture, found)
-    assert decide(picture) is None
-    picture = saying(picture, b=HostReport(GONE))
-    found = decide(picture)
+    snapshot = after(snapshot, found)
+    assert decide(snapshot) is None
+    snapshot = saying(snapshot, b=HostReport(GONE))
+    found = decide(snapshot)
     assert found is not None and found.state is JobState.RESTARTING
-    assert found.record.n_failures == 1 and not found.record.seats
-    picture = replace(after(picture, found), reports={})
-    found = decide(picture)
+    assert found.record.n_failures == 1 and not found.record.allocations
+    snapshot = replace(after(snapshot, found), reports={})
+    found = decide(snapshot)
     assert found is not None and found.record.attempt == 2 and found.state is JobState.RUNNING
 
 
 def test_what_would_come_again_is_not_repeated():
     failure = HostFailure("AttributeError", code=1, is_final=True)
-    echo = HostFailure("lost task 0", is_echo=True)
-    picture = saying(
+    echo = HostFailure("lost task 0", is_secondary=True)
+    snapshot = saying(
         running(), a=HostReport(FAILED, failure=echo), b=HostReport(FAILED, failure=failure)
     )
-    found = decide(picture)
+    found = decide(snapshot)
     assert found is not None and found.state is JobState.FAILED and found.result is not None
     assert found.result["cause"] == "AttributeError" and found.result["code"] == 1
 
@@ -125,11 +125,11 @@ def test_the_failure_that_zookeeper_heard_of_first_is_the_cause():
 
 
 def test_a_host_that_went_is_the_cause_and_not_those_who_missed_it():
-    echo = HostFailure("lost task 1", is_echo=True)
-    picture = saying(running(max_restarts=0), a=HostReport(FAILED, failure=echo))
-    picture = after(picture, decide(picture))
-    assert decide(picture) is None, "its tasks may still run"
-    found = decide(replace(picture, hosts=hosts(a=1)))
+    echo = HostFailure("lost task 1", is_secondary=True)
+    snapshot = saying(running(max_restarts=0), a=HostReport(FAILED, failure=echo))
+    snapshot = after(snapshot, decide(snapshot))
+    assert decide(snapshot) is None, "its tasks may still run"
+    found = decide(replace(snapshot, hosts=hosts(a=1)))
     assert found is not None and found.state is JobState.FAILED and found.result is not None
     assert "worker b was lost" in found.result["cause"]
 
@@ -137,46 +137,46 @@ def test_a_host_that_went_is_the_cause_and_not_those_who_missed_it():
 def test_an_agent_that_came_back_is_not_the_one_that_had_the_order():
     back = hosts(a=1, b=1)
     back["b"] = replace(back["b"], member=9)
-    picture = replace(running(), hosts=back)
-    found = decide(picture)
+    snapshot = replace(running(), hosts=back)
+    found = decide(snapshot)
     assert found is not None and found.record.aim == END
 
 
 def test_failures_are_counted_since_the_last_checkpoint():
-    picture = replace(start(max_restarts=1), need=ResourceRequest(1, 1), hosts=hosts(a=1))
+    snapshot = replace(start(max_restarts=1), need=ResourceRequest(1, 1), hosts=hosts(a=1))
     bad = HostFailure("task 0 was killed by SIGKILL")
 
-    def fail(picture: JobSnapshot, checkpoint: int) -> JobSnapshot:
-        picture = replace(after(picture, decide(picture)), reports={})
-        picture = saying(picture, a=HostReport(RUNNING, checkpoint=checkpoint))
-        if checkpoint > picture.record.checkpoint:
-            picture = after(picture, decide(picture))
-        picture = saying(picture, a=HostReport(FAILED, checkpoint=checkpoint, failure=bad))
-        aimed = decide(picture)
-        if aimed is not None and aimed.record.seats:
-            picture = after(picture, aimed)
-            aimed = decide(picture)
-        return after(picture, aimed)
+    def fail(snapshot: JobSnapshot, checkpoint: int) -> JobSnapshot:
+        snapshot = replace(after(snapshot, decide(snapshot)), reports={})
+        snapshot = saying(snapshot, a=HostReport(RUNNING, checkpoint=checkpoint))
+        if checkpoint > snapshot.record.checkpoint:
+            snapshot = after(snapshot, decide(snapshot))
+        snapshot = saying(snapshot, a=HostReport(FAILED, checkpoint=checkpoint, failure=bad))
+        aimed = decide(snapshot)
+        if aimed is not None and aimed.record.allocations:
+            snapshot = after(snapshot, aimed)
+            aimed = decide(snapshot)
+        return after(snapshot, aimed)
 
     for checkpoint in (10, 20, 30, 30):
-        assert picture.state is not JobState.FAILED
-        picture = fail(picture, checkpoint)
-    assert picture.state is JobState.FAILED
-    assert picture.record.n_failures == 0, "horn resume begins anew"
+        assert snapshot.state is not JobState.FAILED
+        snapshot = fail(snapshot, checkpoint)
+    assert snapshot.state is JobState.FAILED
+    assert snapshot.record.n_failures == 0, "horn resume begins anew"
 
 
 def test_to_stop_tasks_are_told_to_save_first_and_with_now_they_are_not():
-    picture = replace(running(), state=JobState.STOPPING)
-    found = decide(picture)
+    snapshot = replace(running(), state=JobState.STOPPING)
+    found = decide(snapshot)
     assert found is not None and found.record.aim == STOP
-    picture = after(picture, found)
-    assert decide(picture) is None
-    now = decide(replace(picture, wants_now=True))
+    snapshot = after(snapshot, found)
+    assert decide(snapshot) is None
+    now = decide(replace(snapshot, wants_now=True))
     assert now is not None and now.record.aim == END
-    found = decide(saying(picture, a=HostReport(STOPPED, checkpoint=7), b=HostReport(STOPPED)))
+    found = decide(saying(snapshot, a=HostReport(STOPPED, checkpoint=7), b=HostReport(STOPPED)))
     assert found is not None
-    picture = saying(picture, a=HostReport(STOPPED, checkpoint=7), b=HostReport(STOPPED))
-    found = decide(after(picture, found))
+    snapshot = saying(snapshot, a=HostReport(STOPPED, checkpoint=7), b=HostReport(STOPPED))
+    found = decide(after(snapshot, found))
     assert found is not None and found.state is JobState.STOPPED and found.result is not None
     assert found.result["checkpoint"] == 7 and found.result["code"] == 5
 
@@ -187,8 +187,8 @@ def test_a_job_that_waits_is_stopped_at_once():
 
 
 def test_a_job_that_finished_while_it_was_to_stop_has_succeeded():
-    picture = replace(running(), state=JobState.STOPPING)
-    found = decide(saying(picture, a=HostReport(FINISHED), b=HostReport(FINISHED)))
+    snapshot = replace(running(), state=JobState.STOPPING)
+    found = decide(saying(snapshot, a=HostReport(FINISHED), b=HostReport(FINISHED)))
     assert found is not None and found.state is JobState.SUCCEEDED
 
 
@@ -198,104 +198,113 @@ def test_a_job_that_finished_while_it_was_to_stop_has_succeeded():
 def downpour(**slots: int) -> JobSnapshot:
     """Two groups of two tasks and a server, on hosts with so many slots, running."""
     all_of = hosts(**slots)
-    picture = JobSnapshot(JobState.PENDING, ResourceRequest(2, 2, 1), JobRecord(), {}, all_of)
-    picture = after(picture, decide(picture))
-    return saying(picture, **dict.fromkeys(picture.record.seats, HostReport(RUNNING)))
+    snapshot = JobSnapshot(JobState.PENDING, ResourceRequest(2, 2, 1), JobRecord(), {}, all_of)
+    snapshot = after(snapshot, decide(snapshot))
+    return saying(snapshot, **dict.fromkeys(snapshot.record.allocations, HostReport(RUNNING)))
 
 
-def ranks_of(picture: JobSnapshot) -> dict[str, tuple[int, ...]]:
-    return {name: seat.ranks for name, seat in picture.record.seats.items()}
+def ranks_of(snapshot: JobSnapshot) -> dict[str, tuple[int, ...]]:
+    return {name: allocation.ranks for name, allocation in snapshot.record.allocations.items()}
 
 
-def wishing(picture: JobSnapshot, n_groups: int) -> JobSnapshot:
+def wishing(snapshot: JobSnapshot, n_groups: int) -> JobSnapshot:
     """The wish is noted first: whoever is master next knows it."""
-    picture = replace(picture, wants_groups=n_groups)
-    found = decide(picture)
+    snapshot = replace(snapshot, wants_groups=n_groups)
+    found = decide(snapshot)
     assert found is not None and found.record.n_wanted == n_groups and not found.orders
-    return after(picture, found)
+    return after(snapshot, found)
 
 
 def test_more_groups_get_seats_where_the_job_runs_in_the_same_attempt():
-    picture = wishing(downpour(a=4, b=4), 4)
-    assert ranks_of(picture) == {"a": (0, 1, 2, 3, 4)}, "b has no part in it"
-    found = decide(picture)
+    snapshot = wishing(downpour(a=4, b=4), 4)
+    assert ranks_of(snapshot) == {"a": (0, 1, 2, 3, 4)}, "b has no part in it"
+    found = decide(snapshot)
     assert found is not None and "waits for 4 slots for more groups; 0 free on a" in (
         found.record.reason
     )
-    assert decide(after(picture, found)) is None
-    picture = wishing(downpour(a=8, b=3), 4)
-    found = decide(picture)
+    assert decide(after(snapshot, found)) is None
+    snapshot = wishing(downpour(a=8, b=3), 4)
+    found = decide(snapshot)
     assert found is not None and found.record.groups == (0, 1, 2, 3)
-    assert found.record.seats["a"].ranks == tuple(range(9)) and found.record.attempt == 1
+    assert found.record.allocations["a"].ranks == tuple(range(9)) and found.record.attempt == 1
     (order,) = found.orders.values()
     assert order is not None and order.groups == (0, 1, 2, 3) and order.aim == RUN
-    assert decide(after(picture, found)) is None
+    assert decide(after(snapshot, found)) is None
 
 
 def test_a_group_keeps_its_seat_until_it_has_left():
-    picture = wishing(downpour(a=4), 1)
-    found = decide(picture)
+    snapshot = wishing(downpour(a=4), 1)
+    found = decide(snapshot)
     assert found is not None and found.record.groups == (0,) and found.record.leaving == (1,)
-    assert found.record.seats["a"].ranks == (0, 1, 2, 3, 4)
-    picture = after(picture, found)
-    assert decide(picture) is None
-    found = decide(saying(picture, a=HostReport(RUNNING, left=(1,))))
+    assert found.record.allocations["a"].ranks == (0, 1, 2, 3, 4)
+    snapshot = after(snapshot, found)
+    assert decide(snapshot) is None
+    found = decide(saying(snapshot, a=HostReport(RUNNING, left=(1,))))
     assert found is not None and found.record.leaving == ()
-    assert found.record.seats["a"].ranks == (0, 1, 4)
+    assert found.record.allocations["a"].ranks == (0, 1, 4)
 
 
 def test_a_number_is_not_given_again_and_a_start_has_the_groups_that_are_wanted():
-    picture = wishing(downpour(a=4), 1)
-    picture = after(picture, decide(picture))
-    picture = saying(picture, a=HostReport(RUNNING, left=(1,)))
-    picture = wishing(after(picture, decide(picture)), 2)
-    picture = after(picture, decide(picture))
-    assert picture.record.groups == (0, 3) and picture.record.seats["a"].ranks == (0, 1, 4, 7, 8)
-    picture = saying(picture, a=HostReport(FAILED, failure=HostFailure("killed")))
-    picture = after(picture, decide(picture))
-    assert picture.state is JobState.RESTARTING and not picture.record.seats
-    picture = replace(picture, reports={}, hosts=hosts(c=2, d=2))
-    found = decide(picture)
+    snapshot = wishing(downpour(a=4), 1)
+    snapshot = after(snapshot, decide(snapshot))
+    snapshot = saying(snapshot, a=HostReport(RUNNING, left=(1,)))
+    snapshot = wishing(after(snapshot, decide(snapshot)), 2)
+    snapshot = after(snapshot, decide(snapshot))
+    assert snapshot.record.groups == (0, 3) and snapshot.record.allocations["a"].ranks == (
+        0,
+        1,
+        4,
+        7,
+        8,
+    )
+    snapshot = saying(snapshot, a=HostReport(FAILED, failure=HostFailure("killed")))
+    snapshot = after(snapshot, decide(snapshot))
+    assert snapshot.state is JobState.RESTARTING and not snapshot.record.allocations
+    snapshot = replace(snapshot, reports={}, hosts=hosts(c=2, d=2))
+    found = decide(snapshot)
     assert found is not None and found.record.attempt == 2
-    assert {n: s.ranks for n, s in found.record.seats.items()} == {"c": (0, 1, 4), "d": (7, 8)}
+    assert {n: s.ranks for n, s in found.record.allocations.items()} == {
+        "c": (0, 1, 4),
+        "d": (7, 8),
+    }
     assert all(order and order.groups == (0, 3) for order in found.orders.values())
 
 
 def test_a_group_that_is_to_leave_is_started_again_with_the_others_and_then_leaves():
     """Else servers would wait for it."""
-    picture = wishing(downpour(a=4), 1)
-    picture = after(picture, decide(picture))
-    picture = saying(picture, a=HostReport(FAILED, failure=HostFailure("killed")))
-    picture = after(picture, decide(picture))
-    assert picture.state is JobState.RESTARTING and picture.record.leaving == (1,)
-    found = decide(replace(picture, reports={}))
-    assert found is not None and found.record.seats["a"].ranks == (0, 1, 2, 3, 4)
+    snapshot = wishing(downpour(a=4), 1)
+    snapshot = after(snapshot, decide(snapshot))
+    snapshot = saying(snapshot, a=HostReport(FAILED, failure=HostFailure("killed")))
+    snapshot = after(snapshot, decide(snapshot))
+    assert snapshot.state is JobState.RESTARTING and snapshot.record.leaving == (1,)
+    found = decide(replace(snapshot, reports={}))
+    assert found is not None and found.record.allocations["a"].ranks == (0, 1, 2, 3, 4)
     assert found.orders["a"] is not None and found.orders["a"].groups == (0,)
-    picture = saying(after(picture, found), a=HostReport(RUNNING, left=(1,)))
-    found = decide(picture)
-    assert found is not None and found.record.seats["a"].ranks == (0, 1, 4)
+    snapshot = saying(after(snapshot, found), a=HostReport(RUNNING, left=(1,)))
+    found = decide(snapshot)
+    assert found is not None and found.record.allocations["a"].ranks == (0, 1, 4)
 
 
 def test_a_job_that_has_not_begun_begins_with_all_of_its_groups():
-    picture = JobSnapshot(JobState.PENDING, ResourceRequest(2, 1, 1), JobRecord(), {}, hosts(a=4))
-    found = decide(wishing(picture, 1))
+    snapshot = JobSnapshot(JobState.PENDING, ResourceRequest(2, 1, 1), JobRecord(), {}, hosts(a=4))
+    found = decide(wishing(snapshot, 1))
     assert found is not None and found.record.groups == (0,) and found.record.leaving == (1,)
-    assert found.record.seats["a"].ranks == (0, 1, 2)
+    assert found.record.allocations["a"].ranks == (0, 1, 2)
 
 
 def test_groups_whose_servers_are_in_their_processes_are_left_as_they_are():
     first = JobSnapshot(
         JobState.PENDING, ResourceRequest(2, 1, 1, guests=True), JobRecord(), {}, hosts(a=1, b=1)
     )
-    picture = after(first, decide(first))
-    picture = wishing(saying(picture, a=HostReport(RUNNING), b=HostReport(RUNNING)), 1)
-    assert decide(picture) is None
+    snapshot = after(first, decide(first))
+    snapshot = wishing(saying(snapshot, a=HostReport(RUNNING), b=HostReport(RUNNING)), 1)
+    assert decide(snapshot) is None
 
 
 def test_an_agent_that_was_told_to_leave_is_no_failure():
-    picture = saying(running(max_restarts=0), a=HostReport(GONE))
-    picture = after(picture, decide(picture))
-    found = decide(saying(picture, b=HostReport(GONE)))
+    snapshot = saying(running(max_restarts=0), a=HostReport(GONE))
+    snapshot = after(snapshot, decide(snapshot))
+    found = decide(saying(snapshot, b=HostReport(GONE)))
     assert found is not None and found.state is JobState.RESTARTING
     assert found.record.n_failures == 0 and "worker" in found.record.trouble
 
@@ -331,6 +340,9 @@ class World:
     n_members: int = 0
     n_failures: int = 0
 
+    def _ranks_on(self, name: str) -> tuple[int, ...]:
+        return self.record.allocations[name].ranks if name in self.orders else ()
+
     def join(self, name: str, slots: int) -> None:
         if name not in self.agents:
             self.n_members += 1
@@ -339,13 +351,13 @@ class World:
     def lose(self, name: str) -> None:
         self.agents.pop(name, None)
 
-    def picture(self) -> JobSnapshot:
+    def snapshot(self) -> JobSnapshot:
         there = {
             a.name: Host(
                 a.name, "h", a.slots,
                 a.slots - sum(
                     rank < self.need.n_slots
-                    for rank in (self.record.seats[a.name].ranks if a.name in self.orders else ())
+                    for rank in self._ranks_on(a.name)
                 ),
                 member=a.member,
             )
@@ -357,7 +369,7 @@ class World:
         )
 
     def master(self) -> bool:
-        found = decide(self.picture())
+        found = decide(self.snapshot())
         if found is None:
             return False
         if found.state is not None and found.state is not self.state:
@@ -379,7 +391,7 @@ class World:
         agent, order = self.agents.get(name), self.orders.get(name)
         if agent is None:
             return
-        if order is None or order.seats[name].member != agent.member:
+        if order is None or order.allocations[name].member != agent.member:
             agent.runs = None
         elif (order.attempt, name) not in self.reports and agent.runs is None:
             if order.aim == RUN:
@@ -504,77 +516,77 @@ def test_a_job_that_always_fails_is_started_only_so_often(
 # Where it goes after a failure
 
 
-def failing(picture: JobSnapshot, host: str, failure: HostFailure) -> JobSnapshot:
+def failing(snapshot: JobSnapshot, host: str, failure: HostFailure) -> JobSnapshot:
     """As its master leaves it when nothing runs any more after a failure said by ``host``."""
-    picture = saying(picture, **{host: HostReport(FAILED, failure=failure)})
-    others = [name for name in picture.record.seats if name != host]
+    snapshot = saying(snapshot, **{host: HostReport(FAILED, failure=failure)})
+    others = [name for name in snapshot.record.allocations if name != host]
     if others:
-        picture = after(picture, decide(picture))
-        picture = saying(picture, **{name: HostReport(GONE) for name in others})
-    return replace(after(picture, decide(picture)), reports={})
+        snapshot = after(snapshot, decide(snapshot))
+        snapshot = saying(snapshot, **{name: HostReport(GONE) for name in others})
+    return replace(after(snapshot, decide(snapshot)), reports={})
 
 
-def placed(picture: JobSnapshot) -> JobSnapshot:
-    return replace(after(picture, decide(picture)), reports={})
+def placed(snapshot: JobSnapshot) -> JobSnapshot:
+    return replace(after(snapshot, decide(snapshot)), reports={})
 
 
 def test_a_poison_host_is_left_for_another_and_comes_last_until_it_has_proven_itself():
     one = replace(start(), need=ResourceRequest(1, 1), hosts=hosts(a=1, b=1))
-    picture = placed(one)
-    assert set(picture.record.seats) == {"a"}
-    picture = failing(picture, "a", HostFailure("task 0 was killed"))
-    assert picture.record.blamed == {"a": 1}
-    picture = placed(picture)
-    assert set(picture.record.seats) == {"b"}
+    snapshot = placed(one)
+    assert set(snapshot.record.allocations) == {"a"}
+    snapshot = failing(snapshot, "a", HostFailure("task 0 was killed"))
+    assert snapshot.record.blamed == {"a": 1}
+    snapshot = placed(snapshot)
+    assert set(snapshot.record.allocations) == {"b"}
     # elsewhere it makes a checkpoint: that says nothing for the host that is blamed
-    picture = saying(picture, b=HostReport(RUNNING, checkpoint=10))
-    picture = after(picture, decide(picture))
-    assert picture.record.blamed == {"a": 1}
+    snapshot = saying(snapshot, b=HostReport(RUNNING, checkpoint=10))
+    snapshot = after(snapshot, decide(snapshot))
+    assert snapshot.record.blamed == {"a": 1}
     # it is not excluded: with nothing else it is taken, and with a checkpoint it is as any other
-    picture = failing(picture, "b", HostFailure("task 0 was killed"))
-    picture = placed(replace(picture, hosts=hosts(a=1)))
-    assert set(picture.record.seats) == {"a"}
-    picture = saying(picture, a=HostReport(RUNNING, checkpoint=20))
-    assert after(picture, decide(picture)).record.blamed == {"b": 1}
+    snapshot = failing(snapshot, "b", HostFailure("task 0 was killed"))
+    snapshot = placed(replace(snapshot, hosts=hosts(a=1)))
+    assert set(snapshot.record.allocations) == {"a"}
+    snapshot = saying(snapshot, a=HostReport(RUNNING, checkpoint=20))
+    assert after(snapshot, decide(snapshot)).record.blamed == {"b": 1}
 
 
 def test_the_host_of_the_task_is_blamed_and_not_the_one_that_tells_of_it():
-    picture = replace(start(), need=ResourceRequest(2, 1), hosts=hosts(a=1, b=1, c=1))
-    picture = failing(placed(picture), "a", HostFailure("task 1 was killed", hosts=("b",)))
-    assert picture.record.blamed == {"b": 1}
-    assert set(placed(picture).record.seats) == {"a", "c"}
+    snapshot = replace(start(), need=ResourceRequest(2, 1), hosts=hosts(a=1, b=1, c=1))
+    snapshot = failing(placed(snapshot), "a", HostFailure("task 1 was killed", hosts=("b",)))
+    assert snapshot.record.blamed == {"b": 1}
+    assert set(placed(snapshot).record.allocations) == {"a", "c"}
 
 
 def test_a_host_that_was_lost_is_blamed_for_it():
-    picture = replace(start(), need=ResourceRequest(2, 1), hosts=hosts(a=1, b=1, c=1))
-    picture = saying(
-        placed(picture), a=HostReport(FAILED, failure=HostFailure("lost", is_echo=True))
+    snapshot = replace(start(), need=ResourceRequest(2, 1), hosts=hosts(a=1, b=1, c=1))
+    snapshot = saying(
+        placed(snapshot), a=HostReport(FAILED, failure=HostFailure("lost", is_secondary=True))
     )
-    picture = after(picture, decide(picture))
-    there = {name: host for name, host in picture.hosts.items() if name != "b"}
-    picture = placed(replace(picture, hosts=there))
-    assert picture.record.blamed == {"b": 1}
+    snapshot = after(snapshot, decide(snapshot))
+    there = {name: host for name, host in snapshot.hosts.items() if name != "b"}
+    snapshot = placed(replace(snapshot, hosts=there))
+    assert snapshot.record.blamed == {"b": 1}
     there["b"] = Host("b", "h", 1, 1, member=99)
-    assert set(placed(replace(picture, hosts=there)).record.seats) == {"a", "c"}
+    assert set(placed(replace(snapshot, hosts=there)).record.allocations) == {"a", "c"}
 
 
 def test_two_hosts_that_lost_each_other_are_not_asked_again_while_there_is_a_third():
-    picture = replace(start(), need=ResourceRequest(2, 1), hosts=hosts(a=1, b=1, c=1))
-    lost = HostFailure("lost task 1", is_echo=True, hosts=("a", "b"))
-    picture = failing(placed(picture), "a", lost)
-    assert picture.record.parted == (("a", "b"),) and not picture.record.blamed
-    without_c = replace(picture, hosts=hosts(a=1, b=1))
-    assert set(placed(without_c).record.seats) == {"a", "b"}
-    picture = placed(picture)
-    assert set(picture.record.seats) == {"b", "c"}
+    snapshot = replace(start(), need=ResourceRequest(2, 1), hosts=hosts(a=1, b=1, c=1))
+    lost = HostFailure("lost task 1", is_secondary=True, hosts=("a", "b"))
+    snapshot = failing(placed(snapshot), "a", lost)
+    assert snapshot.record.parted == (("a", "b"),) and not snapshot.record.blamed
+    without_c = replace(snapshot, hosts=hosts(a=1, b=1))
+    assert set(placed(without_c).record.allocations) == {"a", "b"}
+    snapshot = placed(snapshot)
+    assert set(snapshot.record.allocations) == {"b", "c"}
     together = saying(placed(without_c), a=HostReport(RUNNING, checkpoint=5))
     assert after(together, decide(together)).record.parted == ()
 
 
 def test_what_is_resumed_begins_without_blame():
-    picture = replace(start(max_restarts=0), need=ResourceRequest(1, 1), hosts=hosts(a=1, b=1))
-    picture = failing(placed(picture), "a", HostFailure("task 0 was killed"))
-    assert picture.state is JobState.FAILED and not picture.record.blamed
+    snapshot = replace(start(max_restarts=0), need=ResourceRequest(1, 1), hosts=hosts(a=1, b=1))
+    snapshot = failing(placed(snapshot), "a", HostFailure("task 0 was killed"))
+    assert snapshot.state is JobState.FAILED and not snapshot.record.blamed
 
 
 RANKS = {"a": (0, 1), "b": (2, 3, 4)}
@@ -599,16 +611,16 @@ def test_whose_failure_it_was(error: HornError, expected: tuple[str, ...]):
 
 
 def test_it_goes_on_from_the_checkpoint_it_was_resumed_from_until_there_is_a_newer_one():
-    picture = replace(start(), need=ResourceRequest(1, 1), hosts=hosts(a=1, b=1))
-    picture = replace(picture, record=JobRecord(attempt=3, checkpoint=100, begin=100))
-    found = decide(picture)
+    snapshot = replace(start(), need=ResourceRequest(1, 1), hosts=hosts(a=1, b=1))
+    snapshot = replace(snapshot, record=JobRecord(attempt=3, checkpoint=100, begin=100))
+    found = decide(snapshot)
     assert found is not None
     assert [order.begin for order in found.orders.values() if order] == [100]
-    picture = failing(placed(picture), "a", HostFailure("task 0 was killed"))
-    picture = placed(picture)
-    assert picture.record.begin == 100, "after a failure, too"
-    picture = saying(picture, b=HostReport(RUNNING, checkpoint=110))
-    assert after(picture, decide(picture)).record.begin == -1
+    snapshot = failing(placed(snapshot), "a", HostFailure("task 0 was killed"))
+    snapshot = placed(snapshot)
+    assert snapshot.record.begin == 100, "after a failure, too"
+    snapshot = saying(snapshot, b=HostReport(RUNNING, checkpoint=110))
+    assert after(snapshot, decide(snapshot)).record.begin == -1
 
 
 # groups that share every batch: others go on from a checkpoint
@@ -616,87 +628,89 @@ def test_it_goes_on_from_the_checkpoint_it_was_resumed_from_until_there_is_a_new
 
 def sharing(**slots: int) -> JobSnapshot:
     """Two groups of two tasks without servers, running."""
-    picture = JobSnapshot(JobState.PENDING, ResourceRequest(2, 2), JobRecord(), {}, hosts(**slots))
-    picture = after(picture, decide(picture))
-    return saying(picture, **dict.fromkeys(picture.record.seats, HostReport(RUNNING, checkpoint=7)))
+    snapshot = JobSnapshot(JobState.PENDING, ResourceRequest(2, 2), JobRecord(), {}, hosts(**slots))
+    snapshot = after(snapshot, decide(snapshot))
+    return saying(
+        snapshot, **dict.fromkeys(snapshot.record.allocations, HostReport(RUNNING, checkpoint=7))
+    )
 
 
-def regrouped(picture: JobSnapshot, n_groups: int) -> JobSnapshot:
+def regrouped(snapshot: JobSnapshot, n_groups: int) -> JobSnapshot:
     """As many groups have been started as were wished for."""
-    picture = after(picture, decide(picture))  # the checkpoint is noted
-    picture = wishing(picture, n_groups)
-    found = decide(picture)
+    snapshot = after(snapshot, decide(snapshot))  # the checkpoint is noted
+    snapshot = wishing(snapshot, n_groups)
+    found = decide(snapshot)
     assert found is not None and found.state is None and found.record.aim == STOP
     assert {order and order.aim for order in found.orders.values()} == {STOP}
-    picture = after(picture, found)
-    assert decide(picture) is None, "they are saving"
-    stopped = dict.fromkeys(picture.record.seats, HostReport(STOPPED, checkpoint=9))
-    picture = saying(picture, **stopped)
-    picture = after(picture, decide(picture))
-    assert picture.record.checkpoint == 9
-    picture = after(picture, decide(picture))
-    assert picture.state is JobState.RESTARTING and not picture.record.seats
-    assert (picture.record.n_restarts, picture.record.n_failures) == (0, 0)
-    picture = replace(picture, reports={})
-    found = decide(picture)
+    snapshot = after(snapshot, found)
+    assert decide(snapshot) is None, "they are saving"
+    stopped = dict.fromkeys(snapshot.record.allocations, HostReport(STOPPED, checkpoint=9))
+    snapshot = saying(snapshot, **stopped)
+    snapshot = after(snapshot, decide(snapshot))
+    assert snapshot.record.checkpoint == 9
+    snapshot = after(snapshot, decide(snapshot))
+    assert snapshot.state is JobState.RESTARTING and not snapshot.record.allocations
+    assert (snapshot.record.n_restarts, snapshot.record.n_failures) == (0, 0)
+    snapshot = replace(snapshot, reports={})
+    found = decide(snapshot)
     assert found is not None and found.record.groups == tuple(range(n_groups))
     assert all(order and order.groups == found.record.groups for order in found.orders.values())
-    return after(picture, found)
+    return after(snapshot, found)
 
 
 @pytest.mark.parametrize("n_groups", [1, 3])
 def test_other_groups_go_on_from_a_checkpoint_in_a_new_attempt(n_groups):
-    picture = regrouped(sharing(a=6), n_groups)
-    assert picture.record.attempt == 2 and ranks_of(picture) == {"a": tuple(range(2 * n_groups))}
-    picture = saying(picture, a=HostReport(RUNNING))
-    assert decide(picture) is None
-    picture = saying(picture, a=HostReport(RUNNING, checkpoint=12))
-    picture = after(picture, decide(picture))
-    assert (picture.record.checkpoint, picture.record.n_before) == (12, 0)
-    assert decide(picture) is None
+    snapshot = regrouped(sharing(a=6), n_groups)
+    assert snapshot.record.attempt == 2 and ranks_of(snapshot) == {"a": tuple(range(2 * n_groups))}
+    snapshot = saying(snapshot, a=HostReport(RUNNING))
+    assert decide(snapshot) is None
+    snapshot = saying(snapshot, a=HostReport(RUNNING, checkpoint=12))
+    snapshot = after(snapshot, decide(snapshot))
+    assert (snapshot.record.checkpoint, snapshot.record.n_before) == (12, 0)
+    assert decide(snapshot) is None
 
 
 def test_nothing_is_stopped_before_there_is_room_and_all_run():
-    picture = sharing(a=5, b=5)
-    picture = wishing(after(picture, decide(picture)), 3)
-    found = decide(picture)
+    snapshot = sharing(a=5, b=5)
+    snapshot = wishing(after(snapshot, decide(snapshot)), 3)
+    found = decide(snapshot)
     assert found is not None and not found.orders, "b's folder is another"
-    assert "waits for" in found.record.reason and decide(after(picture, found)) is None
-    wider = replace(picture, hosts=hosts(a=6, b=5))
+    assert "waits for" in found.record.reason and decide(after(snapshot, found)) is None
+    wider = replace(snapshot, hosts=hosts(a=6, b=5))
     found = decide(wider)
     assert found is not None and found.record.aim == STOP
     assert decide(saying(wider, a=HostReport(STARTING, checkpoint=7))) is None
 
 
 def test_a_job_that_is_to_stop_while_it_changes_its_groups_stops():
-    picture = sharing(a=6)
-    picture = wishing(after(picture, decide(picture)), 3)
-    picture = replace(after(picture, decide(picture)), state=JobState.STOPPING)
-    assert decide(picture) is None
-    found = decide(saying(picture, a=HostReport(STOPPED, checkpoint=7)))
+    snapshot = sharing(a=6)
+    snapshot = wishing(after(snapshot, decide(snapshot)), 3)
+    snapshot = replace(after(snapshot, decide(snapshot)), state=JobState.STOPPING)
+    assert decide(snapshot) is None
+    found = decide(saying(snapshot, a=HostReport(STOPPED, checkpoint=7)))
     assert found is not None and found.state is JobState.STOPPED
 
 
 def test_what_so_many_groups_cannot_run_goes_on_with_those_that_it_had():
-    picture = regrouped(sharing(a=6), 3)
+    snapshot = regrouped(sharing(a=6), 3)
     refused = HostFailure("a batch has 2 samples", 2, is_final=True)
-    picture = saying(picture, a=HostReport(FAILED, failure=refused))
-    picture = after(picture, decide(picture))
-    assert picture.state is JobState.RESTARTING
-    assert picture.record.trouble == "3 groups cannot run it: a batch has 2 samples"
-    picture = replace(picture, reports={})
-    picture = after(picture, decide(picture))
-    assert ranks_of(picture) == {"a": (0, 1, 2, 3)} and picture.record.n_refused == 3
-    picture = saying(picture, a=HostReport(RUNNING))
-    assert decide(picture) is None, "it is not tried again"
-    found = decide(saying(picture, a=HostReport(FAILED, failure=refused)))
+    snapshot = saying(snapshot, a=HostReport(FAILED, failure=refused))
+    snapshot = after(snapshot, decide(snapshot))
+    assert snapshot.state is JobState.RESTARTING
+    assert snapshot.record.trouble == "3 groups cannot run it: a batch has 2 samples"
+    snapshot = replace(snapshot, reports={})
+    snapshot = after(snapshot, decide(snapshot))
+    assert ranks_of(snapshot) == {"a": (0, 1, 2, 3)} and snapshot.record.n_refused == 3
+    snapshot = saying(snapshot, a=HostReport(RUNNING))
+    assert decide(snapshot) is None, "it is not tried again"
+    found = decide(saying(snapshot, a=HostReport(FAILED, failure=refused)))
     assert found is not None and found.state is JobState.FAILED
 
 
 def test_groups_that_fail_after_a_checkpoint_are_no_reason_to_go_back():
-    picture = regrouped(sharing(a=6), 3)
-    picture = saying(picture, a=HostReport(RUNNING, checkpoint=20))
-    picture = after(picture, decide(picture))
+    snapshot = regrouped(sharing(a=6), 3)
+    snapshot = saying(snapshot, a=HostReport(RUNNING, checkpoint=20))
+    snapshot = after(snapshot, decide(snapshot))
     refused = HostFailure("ZeroDivisionError", 1, is_final=True)
-    found = decide(saying(picture, a=HostReport(FAILED, failure=refused, checkpoint=20)))
+    found = decide(saying(snapshot, a=HostReport(FAILED, failure=refused, checkpoint=20)))
     assert found is not None and found.state is JobState.FAILED

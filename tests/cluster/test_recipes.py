@@ -136,7 +136,7 @@ def test_three_hosts_with_horn_zk_and_a_key_nothing_else(net: Network, key: Key,
         assert (tmp_path / "m.horn").exists()
         with b.inside(), Cluster(zk, key, timeout_s=20.0) as cluster:
             (job,) = cluster.coord.children(cluster.paths.jobs())
-            assert len(cluster.status(job).record.seats or cluster.files(job)) >= 1
+            assert len(cluster.status(job).record.allocations or cluster.files(job)) >= 1
         doctor = b.run(*HORN, "doctor", "--cluster", env=environment(tmp_path, **more), timeout=60)
         assert "ZooKeeper" in doctor.stdout and "3 up" in doctor.stdout, doctor
         # who has no key, or says that TLS is off, is told in a sentence

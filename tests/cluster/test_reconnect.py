@@ -241,12 +241,12 @@ def test_sigterm_ends_an_agent_that_hangs_for_good_and_what_it_started(tmp_path:
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as agent:  # fmt: skip
         assert agent.stdout is not None
-        foreman = int(agent.stdout.readline())
+        runner = int(agent.stdout.readline())
         agent.terminate()
         _, errors = agent.communicate(timeout=60)
     assert agent.returncode == 3
     assert "could not end in order within 0.2 s" in errors
-    wait_until(lambda: not alive([foreman]))
+    wait_until(lambda: not alive([runner]))
 
 
 @pytest.mark.cluster

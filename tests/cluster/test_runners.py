@@ -20,13 +20,13 @@ def test_what_an_agent_kills_is_not_blamed_on_the_signal():
     """The agent was cut off and ends a job; its job runner sees its tasks go first, and says so."""
     run = JobRun("one", HostOrder(1, RUN, {}), member=1)
     words: list[list[Any] | None] = [[SIGKILLED], None]
-    foreman: Any = SimpleNamespace(
+    runner: Any = SimpleNamespace(
         is_open=True,
         kill=lambda: None,
         line=SimpleNamespace(read=lambda: words.pop(0)),
         reap=lambda: (-9, {}),
     )
-    run.foreman = foreman
+    run.runner = runner
     run.kill("First failure: 2 tasks on worker a were ended: its agent was cut off from ZooKeeper")
     run.kill("and again")
     run.ended()
@@ -38,7 +38,7 @@ def test_what_an_agent_kills_is_not_blamed_on_the_signal():
 def test_what_ended_before_has_its_own_cause():
     run = JobRun("one", HostOrder(1, RUN, {}), member=1)
     words: list[list[Any] | None] = [[SIGKILLED], None]
-    run.foreman = SimpleNamespace(  # type: ignore[assignment]
+    run.runner = SimpleNamespace(  # type: ignore[assignment]
         is_open=True,
         line=SimpleNamespace(read=lambda: words.pop(0)),
         reap=lambda: (1, {}),
@@ -48,12 +48,12 @@ def test_what_ended_before_has_its_own_cause():
 
 
 def test_a_model_that_cannot_be_written_is_not_computed_again():
-    foreman = JobRunner.__new__(JobRunner)
-    foreman._is_meeting = False
-    foreman.site = SimpleNamespace(is_repairable=True)  # type: ignore[assignment]
-    seats = {"a": Allocation(1, "127.0.0.1", (0,))}
-    foreman.assignment = SimpleNamespace(host="a", groups=(), seats=seats)  # type: ignore[assignment]
-    foreman.submission = SimpleNamespace(groups=1, tasks=1, servers=0)  # type: ignore[assignment]
-    found = foreman._failure(ModelError("model.horn: cannot be written (No space left on device)"))
+    runner = JobRunner.__new__(JobRunner)
+    runner._is_meeting = False
+    runner.on_cluster = SimpleNamespace(is_repairable=True)  # type: ignore[assignment]
+    allocations = {"a": Allocation(1, "127.0.0.1", (0,))}
+    runner.assignment = SimpleNamespace(host="a", groups=(), allocations=allocations)  # type: ignore[assignment]
+    runner.submission = SimpleNamespace(groups=1, tasks=1, servers=0)  # type: ignore[assignment]
+    found = runner._failure(ModelError("model.horn: cannot be written (No space left on device)"))
     assert found.is_final and found.code == 2 and "model.horn" in found.text
-    assert not foreman._failure(ProtocolError("torn")).is_final
+    assert not runner._failure(ProtocolError("torn")).is_final

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horn.cluster.scheduler import Host, ResourceRequest, Unschedulable, check_files, seat
+from horn.cluster.scheduler import Host, ResourceRequest, Unschedulable, allocate, check_files
 from horn.errors import JobError
 from horn.topology import Topology
 
@@ -36,53 +36,53 @@ def need(groups: int, tasks: int, servers: int = 0, **more: object) -> ResourceR
 
 
 def test_a_job_goes_to_the_one_host_that_it_fills_best():
-    assert seat(need(2, 2), hosts(8, 4, 6)) == {"node-b": (0, 1, 2, 3)}
+    assert allocate(need(2, 2), hosts(8, 4, 6)) == {"node-b": (0, 1, 2, 3)}
 
 
 def test_groups_stay_whole_where_they_can():
-    found = seat(need(3, 2), hosts(3, 3, 3))
+    found = allocate(need(3, 2), hosts(3, 3, 3))
     assert found == {"node-a": (0, 1), "node-b": (2, 3), "node-c": (4, 5)}
 
 
 def test_only_what_fits_nowhere_is_divided():
-    found = seat(need(3, 2), hosts(3, 3))
+    found = allocate(need(3, 2), hosts(3, 3))
     assert found == {"node-a": (0, 1, 4), "node-b": (2, 3, 5)}
 
 
 def test_servers_are_spread():
-    found = seat(need(2, 2, 3), hosts(2, 2))
+    found = allocate(need(2, 2, 3), hosts(2, 2))
     assert found == {"node-a": (0, 1, 4, 6), "node-b": (2, 3, 5)}
 
 
 def test_servers_that_are_guests_have_no_seat():
-    assert seat(need(2, 1, 2, guests=True), hosts(2)) == {"node-a": (0, 1)}
+    assert allocate(need(2, 1, 2, guests=True), hosts(2)) == {"node-a": (0, 1)}
 
 
 def test_a_job_goes_back_to_where_it_was():
-    assert seat(need(1, 2), hosts(2, 2), prefer={"node-b"}) == {"node-b": (0, 1)}
+    assert allocate(need(1, 2), hosts(2, 2), prefer={"node-b"}) == {"node-b": (0, 1)}
 
 
 def test_a_group_that_fits_on_no_host_is_divided():
-    assert seat(need(1, 4), hosts(2, 2)) == {"node-a": (0, 1), "node-b": (2, 3)}
+    assert allocate(need(1, 4), hosts(2, 2)) == {"node-a": (0, 1), "node-b": (2, 3)}
 
 
 def test_the_reason_says_how_many_slots_are_short():
-    found = seat(need(4, 2), hosts(2, 1, slots=4))
+    found = allocate(need(4, 2), hosts(2, 1, slots=4))
     assert found == Unschedulable("waits for 8 slots; 3 are free on 2 hosts")
 
 
 def test_the_reason_says_that_the_cluster_is_too_small():
-    found = seat(need(4, 2), hosts(2, 1))
+    found = allocate(need(4, 2), hosts(2, 1))
     assert found == Unschedulable(
         "waits for 8 slots; the 2 usable workers have 3: start more workers"
     )
-    assert seat(need(1, 1), {}) == Unschedulable("waits for 1 slot; no worker is up")
+    assert allocate(need(1, 1), {}) == Unschedulable("waits for 1 slot; no worker is up")
 
 
 def test_workers_of_another_version_are_not_used_and_the_reason_says_so():
     there = hosts(4) | {"node-d": Host("node-d", "h", 8, 8, "2", "3.13")}
-    assert seat(need(1, 4), there) == {"node-a": (0, 1, 2, 3)}
-    found = seat(need(1, 5), there)
+    assert allocate(need(1, 4), there) == {"node-a": (0, 1, 2, 3)}
+    found = allocate(need(1, 5), there)
     assert isinstance(found, Unschedulable)
     assert "node-d has Python 3.13 and horn 2" in found.reason
     assert "submitted with Python 3.11 and horn 1" in found.reason
@@ -98,7 +98,7 @@ def test_every_rank_has_one_seat_no_host_too_many_and_as_many_groups_as_can_are_
     free: list[int], groups: int, tasks: int, servers: int
 ):
     there = hosts(*free)
-    found = seat(need(groups, tasks, servers), there)
+    found = allocate(need(groups, tasks, servers), there)
     if isinstance(found, Unschedulable):
         assert sum(free) < groups * tasks
         return
@@ -114,28 +114,33 @@ def test_every_rank_has_one_seat_no_host_too_many_and_as_many_groups_as_can_are_
 
 def test_a_host_on_which_it_failed_is_taken_last():
     there = hosts(2, 2, 4)
-    assert seat(need(1, 2), there, prefer={"node-a"}, blamed={"node-a": 1}) == {"node-b": (0, 1)}
+    assert allocate(need(1, 2), there, prefer={"node-a"}, blamed={"node-a": 1}) == {
+        "node-b": (0, 1)
+    }
     both = {"node-a": 1, "node-b": 3}
-    assert seat(need(1, 2), there, blamed=both) == {"node-c": (0, 1)}
-    assert seat(need(3, 2), there, blamed=both) == {"node-a": (4, 5), "node-c": (0, 1, 2, 3)}
-    assert len(seat(need(4, 2), there, blamed=both)) == 3  # type: ignore[arg-type]  # all are needed
+    assert allocate(need(1, 2), there, blamed=both) == {"node-c": (0, 1)}
+    assert allocate(need(3, 2), there, blamed=both) == {"node-a": (4, 5), "node-c": (0, 1, 2, 3)}
+    assert len(allocate(need(4, 2), there, blamed=both)) == 3  # type: ignore[arg-type]  # all are needed
     everywhere = {"node-a": 2, "node-b": 1, "node-c": 2}
-    assert seat(need(1, 2), there, {"node-a"}, everywhere) == {"node-b": (0, 1)}
+    assert allocate(need(1, 2), there, {"node-a"}, everywhere) == {"node-b": (0, 1)}
 
 
 def test_two_hosts_that_lost_each_other_are_not_taken_together():
     there = hosts(2, 2, 2)
     pair = ("node-a", "node-b")
-    assert seat(need(2, 2), there, pair) == {"node-a": (0, 1), "node-b": (2, 3)}
-    assert seat(need(2, 2), there, pair, {}, [pair]) == {"node-b": (0, 1), "node-c": (2, 3)}
+    assert allocate(need(2, 2), there, pair) == {"node-a": (0, 1), "node-b": (2, 3)}
+    assert allocate(need(2, 2), there, pair, {}, [pair]) == {"node-b": (0, 1), "node-c": (2, 3)}
     # the third host failed by itself: still better than two that cannot meet
-    found = seat(need(2, 2), there, pair, {"node-c": 2}, [pair])
+    found = allocate(need(2, 2), there, pair, {"node-c": 2}, [pair])
     assert found == {"node-b": (0, 1), "node-c": (2, 3)}
     triangle = [pair, ("node-a", "node-c"), ("node-b", "node-c")]
-    assert seat(need(1, 2), there, pair, {}, triangle) == {"node-c": (0, 1)}
+    assert allocate(need(1, 2), there, pair, {}, triangle) == {"node-c": (0, 1)}
     # nothing else is left
-    assert seat(need(2, 2), hosts(2, 2), pair, {}, [pair]) == {"node-a": (0, 1), "node-b": (2, 3)}
-    assert seat(need(3, 2), there, pair, {}, triangle) == seat(need(3, 2), there)
+    assert allocate(need(2, 2), hosts(2, 2), pair, {}, [pair]) == {
+        "node-a": (0, 1),
+        "node-b": (2, 3),
+    }
+    assert allocate(need(3, 2), there, pair, {}, triangle) == allocate(need(3, 2), there)
 
 
 NAMES = [f"node-{letter}" for letter in "abcdef"]
@@ -157,7 +162,7 @@ def test_blame_never_keeps_a_job_from_running_and_no_more_of_it_is_taken_than_ne
 ):
     there, wanted = hosts(*free), need(groups, tasks)
     pairs = [pair for pair in parted if pair[0] != pair[1]]
-    found, calm = seat(wanted, there, (), blamed, pairs), seat(wanted, there)
+    found, calm = allocate(wanted, there, (), blamed, pairs), allocate(wanted, there)
     assert isinstance(found, Unschedulable) == isinstance(calm, Unschedulable)
     if isinstance(found, Unschedulable):
         return

@@ -106,9 +106,9 @@ def test_what_is_given_is_given_whole_and_no_link_is_followed(tmp_path: Path):
 
 @as_root
 def test_only_what_a_job_writes_is_its_users(tmp_path: Path):
-    depot = HostStore(tmp_path / "a", tmp_path / "shared", SOMEBODY)
+    store = HostStore(tmp_path / "a", tmp_path / "shared", SOMEBODY)
     try:
-        made = {depot.logs("j"), depot.kept("j")}
+        made = {store.logs("j"), store.kept("j")}
         assert {path.stat().st_uid for path in made} == {UID}
         for folder in (tmp_path / "a", tmp_path / "shared"):
             for path in (folder, *folder.rglob("*")):
@@ -119,7 +119,7 @@ def test_only_what_a_job_writes_is_its_users(tmp_path: Path):
                 assert mode & 0o077 in ((0o011, 0) if path.is_dir() else (0,)), (path, oct(mode))
         assert stat.S_IMODE((tmp_path / "a" / "packages").stat().st_mode) == 0o700
     finally:
-        depot.close()
+        store.close()
 
 
 @as_root
@@ -142,9 +142,9 @@ def test_folders_that_others_may_change_are_refused(tmp_path: Path):
 def trap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """In the place of a log, made by a job that would like to see what the agent sees."""
     (tmp_path / "secret").write_text("a line that the agent may read\n")
-    depot = HostStore(tmp_path / "a")
-    path = depot.logs("j") / "g0.t0.log"
-    depot.close()
+    store = HostStore(tmp_path / "a")
+    path = store.logs("j") / "g0.t0.log"
+    store.close()
     if request.param == "link":
         path.symlink_to(tmp_path / "secret")
     elif request.param == "hard link":
@@ -162,17 +162,17 @@ def test_a_trap_is_neither_read_nor_written(trap: Path, tmp_path: Path):
         LogFile(trap)
     with pytest.raises(JobError, match="cannot be opened|is a link or no regular file"):
         opened(trap, os.O_RDONLY)
-    depot = HostStore(tmp_path / "a")
+    store = HostStore(tmp_path / "a")
     service: Any = SimpleNamespace(on=lambda *_, **__: None)
-    desk = FileService(depot, service, lambda: ())
+    file_service = FileService(store, service, lambda: ())
     try:
-        assert depot.files("j") == {}
+        assert store.files("j") == {}
         call: Any = SimpleNamespace(request=ReadRequest("j", "g0.t0"), is_over=False)
         with pytest.raises(NotFound, match="there is no g0.t0 here"):
-            desk.read(call)
+            file_service.read(call)
     finally:
-        desk.close()
-        depot.close()
+        file_service.close()
+        store.close()
     assert (tmp_path / "secret").read_text() == "a line that the agent may read\n"
 
 
@@ -208,8 +208,8 @@ def test_a_job_of_another_user_trains_stops_and_goes_on_and_sees_no_key(
         cluster.wait_running(client, job, 60)
         agent = cluster.processes["a"].pid
         tasks = cluster.tasks("a")
-        foremen = {_of(pid, "PPid")[0] for pid in tasks}
-        owners = {_of(pid, "Uid") for pid in (*tasks, *foremen)}
+        runners = {_of(pid, "PPid")[0] for pid in tasks}
+        owners = {_of(pid, "Uid") for pid in (*tasks, *runners)}
         client.stop(job, now=False)
         assert cluster.wait_ended(client, job).state is JobState.STOPPED, cluster.said()
         resume(client, job)
@@ -223,7 +223,7 @@ def test_a_job_of_another_user_trains_stops_and_goes_on_and_sees_no_key(
         client.fetch_model(ended, tmp_path / "m.horn")
         client.remove(ended)
     assert _of(agent, "Uid") == (0,) * 4 and len(tasks) == 2 and owners == {(UID,) * 4}
-    assert len(foremen) == 1 and agent not in foremen
+    assert len(runners) == 1 and agent not in runners
     who = re.escape(f"spied {(UID,) * 3} {(UID,) * 3} []")
     refused = re.findall(rf"{who} (\S+) Permission denied", text)
     ours = str(cluster.folder / "a")

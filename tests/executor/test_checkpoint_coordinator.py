@@ -36,12 +36,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Board:
-    """A keeper whose tasks are written down here."""
+    """A checkpoint coordinator whose tasks are written down here."""
 
     def __init__(self, folder, seconds=None):
         self.said, self.folder = [], folder
         self.checkpoints = Checkpoints(folder)
-        self.keeper = CheckpointCoordinator(
+        self.coordinator = CheckpointCoordinator(
             self.checkpoints, 4, N, lambda epoch: {"until": epoch}, self.tell, seconds
         )
 
@@ -50,25 +50,25 @@ class Board:
 
     def save(self, rank, iteration, epoch=1, error=""):
         if error:
-            self.keeper.hear(rank, PartSaved(iteration, epoch, error=error))
+            self.coordinator.hear(rank, PartSaved(iteration, epoch, error=error))
             return
         piece = ArrayPiece("parameter", "w", np.arange(3.0), (slice(3 * rank, 3 * rank + 3),))
         folder = self.checkpoints.begin(iteration, 4)
         written = write_part(folder, part_name(rank), [piece], {"rank": rank})
-        self.keeper.hear(rank, PartSaved(iteration, epoch, written.n_bytes, written.sha256))
+        self.coordinator.hear(rank, PartSaved(iteration, epoch, written.n_bytes, written.sha256))
 
 
 def test_a_checkpoint_is_there_when_all_parts_are(tmp_path):
     board = Board(tmp_path)
     board.save(1, 10, epoch=3)
     board.save(1, 20)
-    assert board.checkpoints.iterations() == [] and board.keeper.last is None
+    assert board.checkpoints.iterations() == [] and board.coordinator.last is None
     board.save(0, 10, epoch=3)
     assert board.checkpoints.iterations() == [10] and board.said == []
     opened = board.checkpoints.open(10)
-    assert board.keeper.last == (10, opened.path) and opened.facts["until"] == 3
+    assert board.coordinator.last == (10, opened.path) and opened.facts["until"] == 3
     assert opened.assemble("parameter", "w", (6,), "float64").tolist() == [0, 1, 2, 0, 1, 2]
-    board.keeper.close()
+    board.coordinator.close()
     assert not list(tmp_path.glob("*.tmp"))
 
 
@@ -86,58 +86,58 @@ def test_a_part_that_was_not_written_costs_the_checkpoint_and_a_warning(tmp_path
 
 def test_by_time_tasks_are_told_an_iteration_that_none_has_reached(tmp_path):
     board = Board(tmp_path, seconds=5.0)
-    keeper = board.keeper
+    coordinator = board.coordinator
     for k in range(41):  # 128 iterations per second
-        keeper.look(100.0 + k / 8, 16 * k)
+        coordinator.look(100.0 + k / 8, 16 * k)
     assert board.said == [SaveRequest(679)]  # 0.3 s ahead
     for rank in range(N):
-        keeper.hear(rank, SaveReply(679, 642))
+        coordinator.hear(rank, SaveReply(679, 642))
         board.save(rank, 679)
-    keeper.look(106.0, 700)
+    coordinator.look(106.0, 700)
     assert board.checkpoints.iterations() == [679] and len(board.said) == 1
-    keeper.look(110.1, 1000)
+    coordinator.look(110.1, 1000)
     assert len(board.said) == 2
 
 
 def test_steps_that_are_told_all_at_once_are_not_taken_for_a_speed(tmp_path):
     board = Board(tmp_path)
     for k in range(20):  # 100 iterations per second, told by fifty
-        board.keeper.look(1.0 + k / 2, 26 + 50 * k)
-        board.keeper.look(1.0001 + k / 2, 51 + 50 * k)
-    board.keeper.stop()
-    board.keeper.look(10.6, 1001)
+        board.coordinator.look(1.0 + k / 2, 26 + 50 * k)
+        board.coordinator.look(1.0001 + k / 2, 51 + 50 * k)
+    board.coordinator.stop()
+    board.coordinator.look(10.6, 1001)
     assert board.said == [SaveRequest(1031, stop=True)]
 
 
 def test_who_is_late_makes_the_next_boundary_further_ahead(tmp_path):
     board = Board(tmp_path)
-    board.keeper.stop()
-    board.keeper.look(1.0, 7)
+    board.coordinator.stop()
+    board.coordinator.look(1.0, 7)
     assert board.said == [SaveRequest(9, stop=True)]
-    board.keeper.hear(0, SaveReply(9, 8))
-    board.keeper.hear(1, SaveReply(9, 11, is_late=True))
-    board.keeper.look(1.1, 7)
+    board.coordinator.hear(0, SaveReply(9, 8))
+    board.coordinator.hear(1, SaveReply(9, 11, is_late=True))
+    board.coordinator.look(1.1, 7)
     assert board.said[1:] == [StopDecision(9, go_on=True), SaveRequest(15, stop=True)]
-    board.keeper.hear(0, SaveReply(9, 9, is_waiting=True))  # of the old one: it does not count
-    board.keeper.hear(0, SaveReply(15, 12))
-    board.keeper.look(1.2, 7)
+    board.coordinator.hear(0, SaveReply(9, 9, is_waiting=True))  # of the old one: it does not count
+    board.coordinator.hear(0, SaveReply(15, 12))
+    board.coordinator.look(1.2, 7)
     assert len(board.said) == 3
-    board.keeper.hear(1, SaveReply(15, 13))
-    board.keeper.look(1.3, 7)
-    board.keeper.look(1.4, 7)
+    board.coordinator.hear(1, SaveReply(15, 13))
+    board.coordinator.look(1.3, 7)
+    board.coordinator.look(1.4, 7)
     assert board.said[3:] == [StopDecision(15, go_on=False)]
 
 
 def test_who_waits_is_let_go_if_another_has_not_heard(tmp_path):
     """It may be in the next superstep already, where it waits for the first."""
     board = Board(tmp_path)
-    board.keeper.stop()
-    board.keeper.look(1.0, 7)
-    board.keeper.hear(0, SaveReply(9, 9, is_waiting=True))
-    board.keeper.look(1.1, 7)
-    board.keeper.look(1.0 + HOLD_S, 7)
+    board.coordinator.stop()
+    board.coordinator.look(1.0, 7)
+    board.coordinator.hear(0, SaveReply(9, 9, is_waiting=True))
+    board.coordinator.look(1.1, 7)
+    board.coordinator.look(1.0 + HOLD_S, 7)
     assert len(board.said) == 1
-    board.keeper.look(1.2 + HOLD_S, 7)
+    board.coordinator.look(1.2 + HOLD_S, 7)
     assert board.said[1:] == [StopDecision(9, go_on=True), SaveRequest(13, stop=True)]
 
 

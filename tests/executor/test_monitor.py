@@ -81,12 +81,12 @@ def test_who_begins_before_a_checkpoint_tells_again(record):
 )
 def test_what_a_task_tells_before_the_start_of_another_is_read_begins_the_progress(record, first):
     """Each task has its own pipe: the order between two of them is that of reading."""
-    hearing = TaskMonitor(record, Topology(1, 2), {0: 10, 1: 11})
+    monitor = TaskMonitor(record, Topology(1, 2), {0: 10, 1: 11})
     for rank, said in (
         (0, GroupReady(0.1)),
         (0, first),
         (1, GroupReady(0.1)),
         (0, BatchProgress(1, 11, 0.5, 1.0)),
     ):
-        hearing.hear(rank, said)
+        monitor.hear(rank, said)
     assert record.watcher.said == ["begin", 10, 11]

@@ -78,11 +78,11 @@ def server(given: Any, stack: ExitStack) -> None:
 def task(given: Any, stack: ExitStack) -> None:
     """Push ones: the optimizer takes them away, so minus ones."""
     meeting, topology = met(given, stack)
-    reunion = ServerDiscovery(meeting)
-    stack.callback(reunion.close)
+    discovery = ServerDiscovery(meeting)
+    stack.callback(discovery.close)
     spent = TaskTimes()
     wire = LastingWire(topology, dealt(topology), "float64", given.timeout_s, spent,
-                       reunion.place(), reunion.find, reunion.check)  # fmt: skip
+                       discovery.place(), discovery.find, discovery.check)  # fmt: skip
     stack.callback(wire.close)
     arrays = {"w": np.zeros(N_NUMBERS)}
     ones = {"w": -np.ones(N_NUMBERS)}

@@ -31,7 +31,7 @@ from tests.hosts import Host, Network
 from tests.support.election import leader_of
 
 KINDS = (
-    "kill task", "kill foreman", "kill agent", "kill the master's agent", "stop task",
+    "kill task", "kill job runner", "kill agent", "kill the master's agent", "stop task",
     "cut host from zookeeper", "cut host", "kill zookeeper", "stop zookeeper", "kill client",
 )  # fmt: skip
 Undo = Callable[[], None]
@@ -197,7 +197,7 @@ class Chaos:
     def _note(self, what: str) -> None:
         self.done.append(f"{self._now():6.1f} s  {what}")
 
-    # tasks and foremen
+    # tasks and job runners
 
     def _processes(self, role: str) -> list[int]:
         pids = [pid for pids in pids_on(self.cluster.hosts).values() for pid in pids]
@@ -216,8 +216,8 @@ class Chaos:
         pid = self._signal("task", fault, signal.SIGKILL)
         return pid and (f"pid {pid}", 0.0, None)
 
-    def _kill_foreman(self, fault: Fault) -> Any:
-        pid = self._signal("foreman", fault, signal.SIGKILL)
+    def _kill_runner(self, fault: Fault) -> Any:
+        pid = self._signal("runner", fault, signal.SIGKILL)
         return pid and (f"pid {pid}", 0.0, None)
 
     def _stop_task(self, fault: Fault) -> Any:

@@ -476,7 +476,7 @@ def _at(module: str, name: str, when: Callable[..., None]) -> Callable[[Callable
 
 
 POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
-    "reading": lambda kill: kill(),  # its parcel
+    "reading": lambda kill: kill(),  # its payload
     "joining": _at("horn.process.rendezvous", "Meeting.__init__", before),
     "joined": _at("horn.process.rendezvous", "Meeting.join", after),  # it is listed: others wait
     "connecting": _at("horn.process.rendezvous", "Meeting.group", before),

@@ -237,7 +237,7 @@ def test_a_partition_does_not_let_two_epochs_overlap(cluster, undisturbed, what)
         ordered_s = time.monotonic() - cut_at
         alive = [_line(pid) for pid in its if Path(f"/proc/{pid}").exists()]
         if what == "workers":  # the third host is there to do without one of the two
-            assert len({number, second} & {int(h[-1]) for h in record(coord, job).seats}) == 1
+            assert len({number, second} & {int(h[-1]) for h in record(coord, job).allocations}) == 1
         before = coord.get(coord.paths.progress(job)).changed
         until(lambda: coord.get(coord.paths.progress(job)).changed > before, 40.0, cluster.told)
         resumed_s = time.monotonic() - cut_at

@@ -97,7 +97,7 @@ def record(coord, job):
 def is_running(coord, job, attempt):
     """Whether all hosts of an attempt say so."""
     found = record(coord, job)
-    nodes = [coord.get(coord.paths.report(job, attempt, host)) for host in found.seats]
+    nodes = [coord.get(coord.paths.report(job, attempt, host)) for host in found.allocations]
     if found.attempt != attempt or not nodes or None in nodes:
         return False
     return all(msgspec.json.decode(n.data, type=HostReport).phase == RUNNING for n in nodes)
@@ -144,7 +144,7 @@ def cut_off(cluster, coord, job, kind, draw):
     """
     attempt = record(coord, job).attempt
     begun(coord, job, attempt, cluster.told)
-    number = draw.choice(sorted(int(name[-1]) for name in record(coord, job).seats))
+    number = draw.choice(sorted(int(name[-1]) for name in record(coord, job).allocations))
     pids = cluster.job_processes(number)
     assert len(pids) >= 3
     cut_at = time.monotonic()
@@ -189,10 +189,12 @@ def test_no_two_epochs_overlap_when_a_host_is_cut_off(cluster, n):
 
 def server_of(cluster, coord, job):
     """Of a job on two hosts: who has the server, who has not, and the server's ports."""
-    seats = record(coord, job).seats
-    rank = max(rank for seat in seats.values() for rank in seat.ranks)
-    [home] = [int(name[-1]) for name, seat in seats.items() if rank in seat.ranks]
-    [other] = [int(name[-1]) for name, seat in seats.items() if rank not in seat.ranks]
+    allocations = record(coord, job).allocations
+    rank = max(rank for allocation in allocations.values() for rank in allocation.ranks)
+    [home] = [int(name[-1]) for name, allocation in allocations.items() if rank in allocation.ranks]
+    [other] = [
+        int(name[-1]) for name, allocation in allocations.items() if rank not in allocation.ranks
+    ]
     ports = []
     for line in cluster.hosts[home].run("ss", "-Hltnp", check=True).stdout.splitlines():
         found = re.search(r":(\d+)\s.*pid=(\d+)", line)

@@ -33,7 +33,7 @@ class Traces:
     folder: Path
     job: str
     places: dict[str, bytes]
-    foremen: list[int]
+    runners: list[int]
     tasks: list[int]
     notes: dict[str, list[str]]
 
@@ -66,7 +66,7 @@ def _run(made: Agents, cluster: Cluster) -> Traces:
             for name in FILES:
                 places[f"/proc/{pid}/{name}"] = Path(f"/proc/{pid}/{name}").read_bytes()
     lines = {pid: places.get(f"/proc/{pid}/cmdline", b"") for pid in everyone}
-    foremen = [pid for pid, line in lines.items() if b"horn.cluster.job_runner" in line]
+    runners = [pid for pid, line in lines.items() if b"horn.cluster.job_runner" in line]
     _read_tree(made, cluster, job, places)
     cluster.stop(job, now=False)
     assert made.wait_ended(cluster, job).state is JobState.STOPPED, made.said()
@@ -75,7 +75,7 @@ def _run(made: Agents, cluster: Cluster) -> Traces:
     cluster.stop(job, now=True)
     made.wait_ended(cluster, job)
     _read_tree(made, cluster, job, places)
-    return Traces(made.folder, job, places, foremen, tasks, {})
+    return Traces(made.folder, job, places, runners, tasks, {})
 
 
 def _read_tree(made: Agents, cluster: Cluster, job: str, places: dict[str, bytes]) -> None:
@@ -96,7 +96,7 @@ def test_nothing_of_the_key_is_found_around_a_job(traces: Traces):
     secrets += secrets_of(traces.folder / "key", traces.job, "b")
     needles = [form for secret in secrets for form in forms(secret)]
     places = traces.places
-    assert len(traces.foremen) >= 2 and len(traces.tasks) == 4
+    assert len(traces.runners) >= 2 and len(traces.tasks) == 4
     for what in ("ckpt-", ".log", "a.out", "znode /horn/jobs", "/members/", "/orders/", "job.py"):
         assert any(what in place for place in places), what
     # they say at level DEBUG what they do
@@ -108,7 +108,7 @@ def test_nothing_of_the_key_is_found_around_a_job(traces: Traces):
         if needle in data
     ]
     assert hits == []
-    for pid in (*traces.foremen, *traces.tasks):
+    for pid in (*traces.runners, *traces.tasks):
         assert b"HORN_KEY" not in places[f"/proc/{pid}/environ"]
         assert str(traces.folder / "key").encode() not in places[f"/proc/{pid}/cmdline"]
         core = next(x for x in places[f"/proc/{pid}/limits"].splitlines() if b"core" in x)
@@ -127,8 +127,8 @@ def test_the_processes_of_a_job_execute_nothing_but_its_code(traces: Traces):
     noted: dict[str, set[str]] = {}
     for who, lines in traces.notes.items():
         noted.setdefault(who.partition(" ")[0], set()).update(lines)
-    assert noted.keys() >= {"agent", "foreman", "task"}
-    assert {"wrote rank", "read rank"} <= noted["task"] and "wrote MANI" in noted["foreman"]
+    assert noted.keys() >= {"agent", "runner", "task"}
+    assert {"wrote rank", "read rank"} <= noted["task"] and "wrote MANI" in noted["runner"]
     expected = {"wrote rank", "read rank", "wrote MANI", "read MANI"}
     assert {role: lines - expected for role, lines in noted.items()} == {
         role: set() for role in noted

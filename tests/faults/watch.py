@@ -1,4 +1,5 @@
-"""The audit hook in processes that no test starts itself: agents, foremen, tasks. Experiment 35.
+"""The audit hook in processes that no test starts itself: agents, job runners, tasks. Experiment
+35.
 
 ``environment`` gives what an agent has to be started with. Each process then has a file in the
 folder: what it is, which files of checkpoints it opened, and what ``audit`` found.
@@ -13,7 +14,7 @@ from typing import Any
 
 from tests.faults import audit
 
-ROLES = {"horn.cluster.job_runner": "foreman", "horn.process.main": "task", "worker": "agent"}
+ROLES = {"horn.cluster.job_runner": "runner", "horn.process.main": "task", "worker": "agent"}
 WRITING = os.O_WRONLY | os.O_RDWR
 CUSTOM = "from tests.faults import watch\nwatch.begin({folder!r})\n"
 

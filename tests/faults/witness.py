@@ -19,7 +19,7 @@ from tests.faults.cluster import Cluster
 from tests.hosts import Host
 
 LOOK_S, LOOK_FOR_NEW = 0.05, 5  # every fifth time also for processes that are new
-ROLES = ("agent", "foreman", "task")
+ROLES = ("agent", "runner", "task")
 
 
 def role_of(pid: int) -> str:
@@ -33,7 +33,7 @@ def role_of(pid: int) -> str:
     if b"-m horn worker " in line:
         return "agent"
     if b"horn.cluster.job_runner" in line:
-        return "foreman"
+        return "runner"
     return "waiting task" if b"horn.process.main" in line else ""
 
 
@@ -87,7 +87,7 @@ def _peak(pid: int) -> int:
 
 def is_at_rest(cluster: Cluster) -> bool:
     """Whether all that the agents keep ready for the next job is there."""
-    wanted = Counter({"agent": 1, "foreman": 1, "waiting task": min(cluster.slots, MAX_WAITING)})
+    wanted = Counter({"agent": 1, "runner": 1, "waiting task": min(cluster.slots, MAX_WAITING)})
     return all(
         Counter(role for pid in pids if (role := role_of(pid))) == wanted
         for pids in pids_on(cluster.hosts).values()

@@ -17,7 +17,7 @@ from horn.data import Dataset
 from horn.errors import JobError, ProtocolError
 from horn.optimizers import Optimizer
 from horn.process import job_spec
-from horn.process.job_spec import RunSpec, SharedArrays, draft, map_private, open_parcel, pack
+from horn.process.job_spec import RunSpec, SharedArrays, draft, map_private, open_payload, pack
 
 
 class Leaky(horn.Neuron):
@@ -72,7 +72,7 @@ def sent(given, placement=None):
     made = pack(draft(given), given, RUN, placement or Placement.default(given.network))
     copies = [os.dup(fd) for fd in made.descriptors]
     made.close()
-    return open_parcel(copies)
+    return open_payload(copies)
 
 
 def test_a_job_arrives_as_it_was():
@@ -193,7 +193,7 @@ def test_what_cannot_travel_is_said_before_anything_starts():
 
 
 def broken(change):
-    """A parcel whose text was changed."""
+    """A payload whose text was changed."""
     given = job()
     made = pack(draft(given), given, RUN, Placement.default(given.network))
     text = json.loads(bytes(map_private(made.descriptors[0])))
@@ -201,7 +201,7 @@ def broken(change):
     memory = SharedArrays()
     memory.add({"text": np.frombuffer(json.dumps(text).encode(), np.uint8)}, "job")
     os.close(made.descriptors.pop(0))
-    return open_parcel([*memory.descriptors, *made.descriptors])
+    return open_payload([*memory.descriptors, *made.descriptors])
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def broken(change):
         (lambda t: t["arrays"].pop("edges/layer1.weight/indptr"), "KeyError"),
     ],
 )
-def test_a_parcel_that_is_not_ours_is_refused(change, words):
+def test_a_payload_that_is_not_ours_is_refused(change, words):
     gc.collect()  # what others left in circles of references may hold files
     n_open = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ProtocolError) as caught:
@@ -234,7 +234,7 @@ def test_a_parcel_that_is_not_ours_is_refused(change, words):
     assert len(os.listdir("/proc/self/fd")) == n_open
 
 
-def test_the_memory_of_a_parcel_is_sealed():
+def test_the_memory_of_a_payload_is_sealed():
     memory = SharedArrays()
     memory.add({"a": np.arange(5)}, "x")
     assert fcntl.fcntl(memory.descriptors[0], fcntl.F_GET_SEALS) == job_spec.SEALS
