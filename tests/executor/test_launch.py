@@ -531,7 +531,7 @@ def test_a_process_that_still_imports_ends_with_its_parent(tmp_path):
     code = (
         "import sys; from horn.executor.processes import ChildProcess\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
-        "print(Child(0, 1, 'test').process.pid, flush=True); input()"
+        "print(ChildProcess(0, 1, 'test').process.pid, flush=True); input()"
     )
     how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", code], **how) as parent:
