@@ -13,7 +13,7 @@ from horn.checkpoint import Checkpoints, WrittenPart
 from horn.errors import CheckpointError, Timeout
 from horn.process.control import ControlChannel, PartSaved, SaveReply, SaveRequest, StopDecision
 from horn.process.job_spec import RunSpec
-from horn.strategies import Member
+from horn.strategies import TaskEngine
 from horn.training.checkpointing import PartWriter, part_name, pieces
 from horn.training.loop import TrainingLoop
 
@@ -26,7 +26,7 @@ class TaskCheckpoints:
     Timeout : it waits at a boundary to stop, and hears nothing for ``superstep_timeout_s``.
     """
 
-    def __init__(self, line: ControlChannel, run: RunSpec, rank: int, engine: Member) -> None:
+    def __init__(self, line: ControlChannel, run: RunSpec, rank: int, engine: TaskEngine) -> None:
         self.line, self.run, self.rank, self.engine = line, run, rank, engine
         self.loop: TrainingLoop | None = None
         self.due: SaveRequest | None = None

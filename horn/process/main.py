@@ -55,10 +55,9 @@ from horn.process.job_spec import OpenedPayload, RunSpec, SharedArrays, open_pay
 from horn.process.rendezvous import Rendezvous
 from horn.runtime.group import Group, task_name
 from horn.sources import line_of
-from horn.strategies import Member, Topology
+from horn.strategies import TaskEngine, Topology
+from horn.strategies._context import TaskContext
 from horn.strategies._replica import Replica
-from horn.strategies._seat import Seat
-from horn.strategies.parameter_server.client import Wire
 from horn.strategies.parameter_server.pieces import pieces
 from horn.training.checkpointing import part_name, restore
 from horn.training.loop import OwnLoss, TrainingLoop
@@ -67,8 +66,8 @@ from horn.transport import PeerLost
 from horn.wire.frames import Array
 
 if TYPE_CHECKING:  # each task would spend a tenth of its start on what few need
-    from horn.strategies.parameter_server.server import Server
-    from horn.strategies.parameter_server.serving import Guest
+    from horn.strategies.parameter_server.server import ParameterServer
+    from horn.strategies.parameter_server.serving import ServerThread
 
 PR_SET_NAME = 15
 STOP_S = 5.0  # for a guest to end once its last word is said
@@ -154,9 +153,9 @@ class TaskProcess:
         self.line = line
         self.began = time.monotonic()
         self.group: Group | None = None
-        self.engine: Member | None = None
+        self.engine: TaskEngine | None = None
         self.loop: TrainingLoop | None = None
-        self.guest: Guest | None = None
+        self.guest: ServerThread | None = None
         self.first_of_group = 0  # rank of this group's first task, if its supersteps are its own
         self.leaves = False
         self.doing = STEPS[READING]
@@ -217,7 +216,7 @@ class TaskProcess:
         self.group = group
         self.enter(COMPILING)
         region, task = divmod(rank, run.n_tasks)
-        seat = Seat(
+        context = TaskContext(
             job,
             topology,
             rank,
@@ -233,10 +232,9 @@ class TaskProcess:
             n_first=run.n_first,
             start_s=len(STEPS) * run.start_timeout_s,
         )
-        self.engine = engine = opened.strategy.engine(seat) or Replica(opened.strategy, seat)
-        if run.journals and isinstance(engine, Replica):
-            assert engine.wire is not None and not isinstance(engine.wire, Wire)
-            stack.callback(engine.wire.close)
+        self.engine = engine = opened.strategy.engine(context) or Replica(opened.strategy, context)
+        if isinstance(engine, Replica):
+            stack.callback(engine.close)
         engine.bind(job.data)
         opened.forget()
         saver = TaskCheckpoints(self.line, run, rank, engine) if run.checkpoints else None
@@ -295,7 +293,7 @@ class TaskProcess:
             self.send_share()
         if recorder is not None:
             self.line.send(control.TraceEvents(tuple(recorder.events), recorder.n_left_out))
-        total = dataclasses.asdict(group.spent + seat.spent)
+        total = dataclasses.asdict(group.spent + context.spent)
         spent = {**total, "peak_memory_bytes": peak_memory_bytes()}
         staleness = {} if guest is None else dict(guest.server.staleness)
         self.line.send(TaskFinished(**dataclasses.asdict(ending), spent=spent, staleness=staleness))
@@ -311,7 +309,7 @@ class TaskProcess:
         return self.leaves
 
     def _resume(
-        self, run: RunSpec, rank: int, loop: TrainingLoop, engine: Member, group: int | None
+        self, run: RunSpec, rank: int, loop: TrainingLoop, engine: TaskEngine, group: int | None
     ) -> None:
         """Go on from a checkpoint. group : whose parts count, where each has a model of its own."""
         path = Path(run.resume)
@@ -322,7 +320,7 @@ class TaskProcess:
 
     def _serve(self, start: StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
         """A server's life."""
-        from horn.strategies.parameter_server.serving import serve
+        from horn.strategies.parameter_server.serving import mesh_of, serve
 
         run, rank = opened.run, start.task
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
@@ -338,14 +336,14 @@ class TaskProcess:
         self.doing = f"serving as {topology.name(rank)}"
         self.line.send(GroupReady(time.monotonic() - self.began))
         others_s = len(STEPS) * run.start_timeout_s  # tasks compile first
-        total = serve(server, wire, IDLE_TIMEOUTS * run.superstep_timeout_s, others_s)
+        idle_s = IDLE_TIMEOUTS * run.superstep_timeout_s
+        total = serve(server, mesh_of(server, wire, idle_s, others_s), idle_s)
         spent = {**dataclasses.asdict(total), "peak_memory_bytes": peak_memory_bytes()}
         self.line.send(TaskFinished(spent=spent, staleness=dict(server.staleness)))
 
-    def _last(self, rendezvous: Rendezvous, server: Server) -> None:
-        """The life of a server that lasts."""
+    def _last(self, rendezvous: Rendezvous, server: ParameterServer) -> None:
+        """The life of a durable server."""
         from horn.process.server_discovery import served
-        from horn.strategies.parameter_server.durable_server import LastingServer
 
         run, name = rendezvous.run, rendezvous.topology.name(rendezvous.rank)
 
@@ -354,24 +352,22 @@ class TaskProcess:
             self.line.send(GroupReady(time.monotonic() - self.began))
 
         self.enter(RESUMING)
-        spent = served(
-            rendezvous, LastingServer(server), IDLE_TIMEOUTS * run.superstep_timeout_s, ready
-        )
+        spent = served(rendezvous, server, IDLE_TIMEOUTS * run.superstep_timeout_s, ready)
         spent["peak_memory_bytes"] = peak_memory_bytes()
         self.line.send(TaskFinished(spent=spent, staleness=dict(server.staleness)))
 
     def _guest(
         self, rendezvous: Rendezvous, topology: Topology, opened: OpenedPayload
-    ) -> Guest | None:
+    ) -> ServerThread | None:
         """The server that this task's process runs beside it, if it does."""
         wire = rendezvous.guest_wire()
         if wire is None:
             return None
-        from horn.strategies.parameter_server.serving import Guest
+        from horn.strategies.parameter_server.serving import ServerThread
 
         server = _server(opened, topology, rendezvous.rank)
         idle_s = IDLE_TIMEOUTS * opened.run.superstep_timeout_s
-        guest = Guest(server, wire, idle_s, self.report)
+        guest = ServerThread(server, wire, idle_s, self.report)
         guest.start(rendezvous.wires(), len(STEPS) * opened.run.start_timeout_s)
         return guest
 
@@ -470,7 +466,7 @@ def _both(
     return both
 
 
-def _server(opened: OpenedPayload, topology: Topology, number: int) -> Server:
+def _server(opened: OpenedPayload, topology: Topology, number: int) -> ParameterServer:
     """Server ``number`` of the job's strategy."""
     job = opened.job
     cut = pieces(job.network, opened.placement, topology, job.dtype)

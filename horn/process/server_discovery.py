@@ -15,11 +15,12 @@ from typing import Any
 from horn import transport
 from horn.coordination.membership import Member, Membership, MembershipChange
 from horn.process.rendezvous import Rendezvous
-from horn.strategies._seat import Found
-from horn.strategies.parameter_server.durable import serve
-from horn.strategies.parameter_server.durable_server import LastingServer
+from horn.strategies._context import ServerAddress
 from horn.strategies.parameter_server.journal import Journal
-from horn.strategies.parameter_server.server_links import Hub
+from horn.strategies.parameter_server.server import ParameterServer
+from horn.strategies.parameter_server.server_links import ServerLinks
+from horn.strategies.parameter_server.server_state import restore, state
+from horn.strategies.parameter_server.serving import serve
 from horn.training.journals import ATTEMPTS
 from horn.transport import Identity
 
@@ -50,7 +51,7 @@ class WatchedFolder:
 
 
 class ServerDiscovery:
-    """A rank's eyes on who is there, where servers last.
+    """A rank's eyes on who is there, where servers are durable.
 
     Raises
     ------
@@ -78,10 +79,12 @@ class ServerDiscovery:
         number = rank - topology.n_workers if rank >= topology.n_workers else rank
         return Identity(number, run.n_tasks, f"{run.job}/servers", run.attempt, rendezvous.key)
 
-    def find(self, server: int) -> Found | None:
+    def find(self, server: int) -> ServerAddress | None:
         """Where a server is now."""
         member = self._servers.members().get(str(server))
-        return None if member is None else Found(member.endpoint, int(member.info["attempt"]))
+        if member is None:
+            return None
+        return ServerAddress(member.endpoint, int(member.info["attempt"]))
 
     def attempt(self, group: int) -> int:
         """The highest of a group's tasks."""
@@ -114,13 +117,15 @@ class ServerDiscovery:
 
 
 def served(
-    rendezvous: Rendezvous, lasting: LastingServer, idle_s: float, ready: Callable[[], None]
+    rendezvous: Rendezvous, server: ParameterServer, idle_s: float, ready: Callable[[], None]
 ) -> dict[str, Any]:
-    """A server's life: it comes back from its journal, registers, is ``ready``, and serves until it
-    is done. Where its time went, and what it had to do with those who came back: n_stale messages
-    of an attempt that is over, n_repeated pieces of pushes, n_replayed messages of the journal.
+    """A durable server's life: it comes back from its journal, registers, is ``ready``, and serves
+    until it is done. Where its time went, and what it had to do with those who came back: n_stale
+    messages of an attempt that is over, n_repeated pieces of pushes, n_replayed messages of the
+    journal.
     """
-    run = rendezvous.run
+    run, number = rendezvous.run, server.number
+    server.is_durable = True
     discovery = ServerDiscovery(rendezvous)
     stack = rendezvous.stack
     stack.callback(discovery.close)
@@ -131,34 +136,40 @@ def served(
 
     def is_stale(rank: int, attempt: int) -> bool:
         group = rank // n_tasks
-        if group < lasting.server.topology.n_groups:  # else nobody of it has joined yet
-            lasting.fence(group, discovery.attempt(group))
-        return lasting.is_stale(group, attempt)
+        if group < server.topology.n_groups:  # else nobody of it has joined yet
+            server.fence(group, discovery.attempt(group))
+        return server.is_stale(group, attempt)
 
-    hub = Hub(url, discovery.place(), is_stale)
-    stack.callback(hub.close)
-    number = lasting.server.number
+    links = ServerLinks(url, discovery.place(), is_stale)
+    stack.callback(links.close)
     journal = Journal(Path(run.journals) / f"server-{number}")
     stack.callback(journal.close)
-    state, since = journal.recover()
-    if state is not None:
-        lasting.restore(state.facts, state.arrays)
+    saved, since = journal.recover()
+    if saved is not None:
+        restore(server, saved.facts, saved.arrays)
     n_replayed = 0
     for message in since:
         n_replayed += 1
         block = message.arrays[0] if message.arrays else None
-        lasting.on(message.src, message.meta, block, message.attempt)
+        server.on(message.src, message.meta, block, message.attempt)
     # One that was done before must not end again before anybody has come.
     groups = run.groups or range(run.n_groups)
-    if lasting.expect(groups, run.attempt - run.attempt % ATTEMPTS):
-        journal.save(*lasting.state())
+    if server.expect(groups, run.attempt - run.attempt % ATTEMPTS):
+        journal.save(*state(server))
     assert rendezvous.servers is not None
-    rendezvous.join(rendezvous.servers, number, hub.endpoint)
+    rendezvous.join(rendezvous.servers, number, links.endpoint)
     ready()
-    spent = serve(lasting, hub, journal, discovery, idle_s)
+    spent = serve(
+        server,
+        links,
+        idle_s,
+        journal=journal,
+        check=discovery.check,
+        is_needed=lambda: bool(links.ranks) or discovery.is_anybody_there(),
+    )
     return {
         **dataclasses.asdict(spent),
-        "n_stale": hub.n_stale + lasting.n_stale,
-        "n_repeated": lasting.n_repeated,
+        "n_stale": links.n_stale + server.n_stale,
+        "n_repeated": server.n_repeated,
         "n_replayed": n_replayed,
     }

@@ -24,14 +24,14 @@ from horn.optimizers import Optimizer
 from horn.topology import Topology as Topology
 
 if TYPE_CHECKING:
-    from horn.strategies._seat import Seat
-    from horn.strategies.parameter_server.pieces import Piece
-    from horn.strategies.parameter_server.server import Server
+    from horn.strategies._context import TaskContext
+    from horn.strategies.parameter_server.pieces import ParameterPiece
+    from horn.strategies.parameter_server.server import ParameterServer
 
 Array = np.ndarray[Any, Any]
 
 
-class Member(Engine, Protocol):
+class TaskEngine(Engine, Protocol):
     """The engine of one task of a group. ``own_loss`` is the mean loss of the group's own samples
     in the last batch, ``own_samples`` how many these were.
     """
@@ -158,11 +158,13 @@ class Strategy:
         """What a group does with its gradients after each batch."""
         return job.optimizer
 
-    def engine(self, seat: Seat) -> Member | None:
+    def engine(self, context: TaskContext) -> TaskEngine | None:
         """What a task runs; None for a replica as ``_replica.py`` makes it."""
         return None
 
-    def server(self, job: Job, number: int, pieces: Sequence[Piece], topology: Topology) -> Server:
+    def server(
+        self, job: Job, number: int, pieces: Sequence[ParameterPiece], topology: Topology
+    ) -> ParameterServer:
         """What a server is, of a strategy that has some."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its servers are")
 
@@ -174,7 +176,7 @@ class Strategy:
 
     def returns(self, memory: Any, clock: int) -> int:
         """After how many batches a group goes on of which servers have ``clock`` pushes; its memory
-        is made to fit. Needed where servers last, and groups come back to them or come later.
+        is made to fit. Needed where servers are durable, and groups come back or come later.
         """
         if clock:
             raise JobError(

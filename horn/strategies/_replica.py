@@ -8,117 +8,120 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from horn.backends import Setup
 from horn.backends._compiled import Runner
 from horn.compiler.marks import first_needed, last_made, marked
 from horn.compiler.program import Post, Program
 from horn.data import Dataset
+from horn.errors import JobError
 from horn.runtime.engine import GroupEngine
 from horn.runtime.exchange import Exchange
 from horn.strategies import Leave, Mean, Pull, Push, Requests, Strategy, View
-from horn.strategies._seat import Seat
-from horn.strategies.parameter_server.client import Wire
-from horn.strategies.parameter_server.pieces import Bundle
-from horn.strategies.parameter_server.pieces import pieces as all_pieces
+from horn.strategies._context import TaskContext
+from horn.strategies.parameter_server.client import ClientCarrier, ParameterClient
+from horn.strategies.parameter_server.mesh import Mesh
+from horn.strategies.parameter_server.peers import Peers
+from horn.strategies.parameter_server.pieces import ParameterBundle, pieces
 from horn.wire.frames import Array
 
-if TYPE_CHECKING:  # most tasks never need it, nor ZeroMQ
-    from horn.strategies.parameter_server.durable import LastingWire
+
+def _connected(context: TaskContext) -> tuple[Peers | None, ParameterClient | None]:
+    """A task's ways to its like in other groups, and to servers."""
+    job, topology, found = context.job, context.topology, context.servers
+    peers, check = None, context.check
+    if context.wire is not None:
+        peers = Peers(context.wire, topology, context.timeout_s, context.spent, check)
+    if not topology.n_servers:
+        return peers, None
+    cut = pieces(job.network, context.placement, topology, job.dtype)
+    carrier: ClientCarrier
+    if found is not None:  # most tasks never need links, nor ZeroMQ
+        from horn.strategies.parameter_server.task_links import TaskLinks
+
+        carrier = TaskLinks(found.place(), topology.n_servers, found.find)
+        beside = context.check
+
+        def check() -> None:
+            found.check()
+            if beside is not None:
+                beside()
+    else:
+        assert context.wire is not None and peers is not None
+        carrier = Mesh(context.wire, topology, cut, job.dtype, context.timeout_s,
+                       context.group.agree_timeout_s, peers.from_servers)  # fmt: skip
+    client = ParameterClient(carrier, topology, context.rank, cut, job.dtype, context.timeout_s,
+                             context.spent, check)  # fmt: skip
+    return peers, client
 
 
 class Replica(GroupEngine):
     """One task's engine. ``own_loss``, ``own_samples`` are of the last batch, in this group."""
 
-    def __init__(self, strategy: Strategy, seat: Seat) -> None:
-        job, topology = seat.job, seat.topology
+    def __init__(self, strategy: Strategy, context: TaskContext) -> None:
+        job, topology = context.job, context.topology
         self.strategy = strategy
-        self.wire: Wire | LastingWire | None = None
         self.first_batch = 0  # where this group goes on, if it has come back or came later
-        self.start_s = seat.start_s
-        self._lasts = seat.servers is not None
-        if seat.servers is not None:
-            from horn.strategies.parameter_server.durable import LastingWire
-
-            cut = all_pieces(job.network, seat.placement, topology, job.dtype)
-            found = seat.servers
-
-            def check() -> None:
-                found.check()
-                if seat.check is not None:
-                    seat.check()
-
-            self.wire = LastingWire(topology, cut, job.dtype, seat.timeout_s, seat.spent,
-                                    found.place(), found.find, check)  # fmt: skip
-        elif seat.wire is not None:
-            cut = all_pieces(job.network, seat.placement, topology, job.dtype)
-            self.wire = Wire(
-                seat.wire,
-                topology,
-                cut,
-                job.dtype,
-                seat.timeout_s,
-                seat.spent,
-                seat.check,
-                seat.group.agree_timeout_s,
-            )
+        self.start_s = context.start_s
+        self._is_durable = context.servers is not None
+        self.peers, self.client = _connected(context)
         n_joined = topology.n_groups if strategy.is_joined else 1
-        self.n_parts = seat.n_first or topology.n_groups  # of a batch
+        self.n_parts = context.n_first or topology.n_groups  # of a batch
         size = min(job.batch_size, len(job.data))
         if not strategy.is_joined:
             size = -(-size // self.n_parts)
         setup = Setup(
-            job.network, strategy.optimizer(job), job.target, size, job.dtype, seat.threads,
+            job.network, strategy.optimizer(job), job.target, size, job.dtype, context.threads,
             tuple(job.aggregates.values()),
         )  # fmt: skip
         super().__init__(
             setup,
-            seat.placement,
-            seat.group,
-            backend=seat.backend,
-            initial=seat.initial,
+            context.placement,
+            context.group,
+            backend=context.backend,
+            initial=context.initial,
             owns_initial=True,
             n_groups=n_joined,
         )
         self.topology = topology
-        self.own_group, self.own_task = divmod(seat.rank, topology.n_tasks)
+        self.own_group, self.own_task = divmod(context.rank, topology.n_tasks)
         self.is_joined = strategy.is_joined
         self.view = View(self.own_group, self.own_task, topology, {}, {})
         self.remembered: Any = None
         self.own_loss, self.own_samples = 0.0, 0
         self._own_total: str | None = None
-        self._stream: Stream | None = None
+        self._stream: ParameterStream | None = None
 
     def arranged(self, program: Program) -> Program:
         """With marks where parameters are first needed and where gradients are ready."""
-        if self.wire is None or not self._has_streams:
+        if self.client is None or not self._has_streams:
             return program
-        pulls, pushes = self.wire.pulls.values(), self.wire.pushes
+        pulls, pushes = self.client.pulls.values(), self.client.pushes
         return marked(program, [b.names for b in pulls], [self._pushed(b) for b in pushes])
 
     @property
     def _has_streams(self) -> bool:
         """Whether parameters and gradients travel while a batch computes."""
-        return self.topology.n_servers > 0 and bool(self.strategy.pushed_slot)
+        return bool(self.strategy.pushed_slot)
 
-    def _pushed(self, bundle: Bundle) -> frozenset[str]:
+    def _pushed(self, bundle: ParameterBundle) -> frozenset[str]:
         """The slots that have a bundle's gradients."""
         return frozenset(f"{name}/{self.strategy.pushed_slot}" for name in bundle.names)
 
-    def _streamed(self, runner: Runner) -> Stream | None:
-        if self.wire is None or not self._has_streams:
+    def _streamed(self, runner: Runner) -> ParameterStream | None:
+        if self.client is None or not self._has_streams:
             return None
         program, needed, ready = runner.program, dict[int, list[int]](), dict[int, list[int]]()
-        for bundle in self.wire.pulls.values():
+        for bundle in self.client.pulls.values():
             first = first_needed(program, bundle.names)
             if first is not None:
                 needed.setdefault(first, []).append(bundle.part)
-        for bundle in self.wire.pushes:
+        for bundle in self.client.pushes:
             last = last_made(program, self._pushed(bundle))
             if last is not None:
                 ready.setdefault(last, []).append(bundle.part)
-        return Stream(self._exchanges[id(runner)], self.wire, needed, ready)
+        return ParameterStream(self._exchanges[id(runner)], self.client, needed, ready)
 
     def bind(self, data: Dataset) -> None:
         super().bind(data)
@@ -134,17 +137,21 @@ class Replica(GroupEngine):
         while self._own_total in made_from:
             self._own_total = made_from[self._own_total]
         self._stream = self._streamed(self._training[0])
+        if self.client is not None:
+            self._meet_servers(self.client)
+
+    def _meet_servers(self, client: ParameterClient) -> None:
+        """Where there are durable servers, find out where this group goes on."""
         clock = 0
-        if self._lasts:
-            assert self.wire is not None and not isinstance(self.wire, Wire)
-            clock = self.wire.join(self.start_s)
+        if self._is_durable:
+            clock = client.join(self.start_s)
             self.first_batch = self.strategy.returns(self.remembered, clock)
             self.view.n_batches = self.first_batch
-        if self.wire is not None and self.topology.n_servers and self.own_group == 0:
-            self.wire.begin(self.view.parameters)
-        if clock and self.wire is not None:  # the first batch may not be one that pulls
-            self.wire.pull(Pull(clock), self.view.parameters)
-            self.wire.take_all()
+        if self.own_group == 0:
+            client.begin(self.view.parameters)
+        if clock:  # the first batch may not be one that pulls
+            client.pull(Pull(clock), self.view.parameters)
+            client.take_all()
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
         """One batch of all groups; the loss is that of all under a joined strategy, else this
@@ -162,9 +169,9 @@ class Replica(GroupEngine):
             loss = super().step(
                 rows[start:stop], iteration=iteration, first_sample=first_sample + start
             )
-        if self.wire is not None:
-            self.wire.take_all()
-            self.wire.give_all()
+        if self.client is not None:
+            self.client.take_all()
+            self.client.give_all()
         self.own_loss = self._own_loss(loss)
         self.view.n_batches += 1
         self._do(self.strategy.after_batch(self.remembered, self.view))
@@ -202,37 +209,55 @@ class Replica(GroupEngine):
     def conclude(self) -> None:
         """After the last batch."""
         self._do(self.strategy.at_end(self.remembered, self.view))
-        if self.wire is not None:
-            self.wire.part()
+        if self.peers is not None and self.client is None:
+            self.peers.part()
 
     def agree(self, epoch: int, stop: bool) -> bool:
         """Whether training ends after this epoch: what group 0 says."""
-        if self.is_joined or self.wire is None:
-            return stop
-        return self.wire.ask(epoch, stop)
+        asked = self.client or self.peers
+        return stop if self.is_joined or asked is None else asked.ask(epoch, stop)
 
     def _do(self, requests: Requests) -> None:
         for request in requests:
-            wire = self.wire
-            assert wire is not None, f"{self.strategy.name} says that it sends no messages"
+            if isinstance(request, Mean):
+                self._mean(request)
+                continue
+            client = self.client
+            if client is None:
+                raise JobError(
+                    f"strategy {self.strategy.name} asks servers, but there are none; give its "
+                    f"class default_servers = 1"
+                )
             match request:
-                case Mean(arrays):
-                    wire.mean(list(arrays))
                 case Push(is_early=is_early):
-                    wire.push(request)
+                    client.push(request)
                     if not is_early:
-                        wire.give_all()
+                        client.give_all()
                 case Pull(is_early=is_early, into=into):
-                    wire.pull(request, self.view.parameters if into is None else into)
+                    client.pull(request, self.view.parameters if into is None else into)
                     if not is_early:
-                        wire.take_all()
+                        client.take_all()
                     if request.final:
-                        wire.thank()
+                        client.thank()
                 case Leave():
-                    wire.leave()
+                    client.leave()
+
+    def _mean(self, request: Mean) -> None:
+        if self._is_durable:
+            raise JobError(
+                "this strategy takes means over groups, which then cannot survive each other; "
+                "leave checkpoints out, or let servers have what is to be shared"
+            )
+        assert self.peers is not None, f"{self.strategy.name} says that it sends no messages"
+        self.peers.mean(list(request.arrays))
+
+    def close(self) -> None:
+        """Leave the servers, if they are durable."""
+        if self.client is not None:
+            self.client.close()
 
 
-class Stream:
+class ParameterStream:
     """A batch's work, in which parameters are taken just before the segment that first needs them,
     and gradients given as soon as the segment that makes them is over.
 
@@ -242,16 +267,16 @@ class Stream:
     def __init__(
         self,
         exchange: Exchange,
-        wire: Wire | LastingWire,
+        client: ParameterClient,
         needed: Mapping[int, list[int]],
         ready: Mapping[int, list[int]],
     ) -> None:
-        self.exchange, self.wire, self.needed, self.ready = exchange, wire, needed, ready
+        self.exchange, self.client, self.needed, self.ready = exchange, client, needed, ready
         self.pack, self.unpack = exchange.pack, exchange.unpack
 
     def compute(self, index: int) -> None:
         for part in self.needed.get(index, ()):
-            self.wire.take(part)
+            self.client.take(part)
         self.exchange.compute(index)
         for part in self.ready.get(index, ()):
-            self.wire.give(part)
+            self.client.give(part)

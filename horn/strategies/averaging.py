@@ -16,7 +16,7 @@ from horn.strategies import Mean, Requests, Strategy, View
 
 
 @dataclass
-class Memory:
+class AveragingMemory:
     """Of one task: after which batch the groups were last made equal, -1 for never."""
 
     averaged_at: int = -1
@@ -40,20 +40,20 @@ class Averaging(Strategy):
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise JobError(f"averaging: every must be a whole number from 1, got {every!r}")
 
-    def begin(self, view: View) -> Memory:
-        return Memory()
+    def begin(self, view: View) -> AveragingMemory:
+        return AveragingMemory()
 
-    def after_batch(self, memory: Memory, view: View) -> Requests:
+    def after_batch(self, memory: AveragingMemory, view: View) -> Requests:
         if view.n_batches % self.every == 0:
             yield from self._mean(memory, view)
 
-    def at_epoch_end(self, memory: Memory, view: View) -> Requests:
+    def at_epoch_end(self, memory: AveragingMemory, view: View) -> Requests:
         yield from self._mean(memory, view)
 
-    def at_end(self, memory: Memory, view: View) -> Requests:
+    def at_end(self, memory: AveragingMemory, view: View) -> Requests:
         yield from self._mean(memory, view)
 
-    def _mean(self, memory: Memory, view: View) -> Requests:
+    def _mean(self, memory: AveragingMemory, view: View) -> Requests:
         """Unless nothing has changed since the last one; that is so in all groups or in none."""
         if memory.averaged_at != view.n_batches:
             memory.averaged_at = view.n_batches

@@ -18,8 +18,9 @@ from horn.job import Job
 from horn.optimizers import SGD, Adagrad, Direct, Optimizer, Slots
 from horn.schedules import Schedule
 from horn.strategies import Array, Leave, Pull, Push, Requests, Strategy, Topology, View
-from horn.strategies.parameter_server.pieces import Piece
-from horn.strategies.parameter_server.server import Policy, Server
+from horn.strategies.parameter_server.pieces import ParameterPiece
+from horn.strategies.parameter_server.server import ParameterServer
+from horn.strategies.parameter_server.updates import Policy
 
 PUSHED = "pushed"
 AVERAGE, ADAGRAD, JOB = "average", "adagrad", "job"  # what servers may apply
@@ -77,7 +78,7 @@ class Moving(Optimizer):
 
 
 @dataclass
-class Memory:
+class DownpourMemory:
     """Of one task: the clock counts the pushes."""
 
     clock: int = 0
@@ -229,7 +230,9 @@ class Downpour(Strategy):
             keep=keep,
         )
 
-    def server(self, job: Job, number: int, pieces: Sequence[Piece], topology: Topology) -> Server:
+    def server(
+        self, job: Job, number: int, pieces: Sequence[ParameterPiece], topology: Topology
+    ) -> ParameterServer:
         policy = Policy(
             self.max_staleness,
             self.scale_by_staleness,
@@ -238,17 +241,17 @@ class Downpour(Strategy):
         )
         # The norm is the groups' business: a server cannot know it.
         optimizer = SGD(1.0) if self.averages else replace(job.optimizer, clip_norm=None)
-        return Server(number, pieces, optimizer, topology, policy, job.dtype)
+        return ParameterServer(number, pieces, optimizer, topology, policy, job.dtype)
 
-    def begin(self, view: View) -> Memory:
-        return Memory()
+    def begin(self, view: View) -> DownpourMemory:
+        return DownpourMemory()
 
-    def returns(self, memory: Memory, clock: int) -> int:
+    def returns(self, memory: DownpourMemory, clock: int) -> int:
         """What had not been pushed is computed again."""
         memory.clock = clock
         return clock * self.push_batches
 
-    def before_batch(self, memory: Memory, view: View) -> Requests:
+    def before_batch(self, memory: DownpourMemory, view: View) -> Requests:
         if view.n_batches % self.pull_batches == 0:
             yield Pull(memory.clock, is_early=True)
         memory.unpushed_batches += 1
@@ -259,16 +262,16 @@ class Downpour(Strategy):
                 _clear(gradients)
             yield Push(memory.clock, memory.unpushed_samples, gradients, is_early=True)
 
-    def after_batch(self, memory: Memory, view: View) -> Requests:
+    def after_batch(self, memory: DownpourMemory, view: View) -> Requests:
         if memory.unpushed_batches == self.push_batches:
             self._pushed(memory, view)
         yield from ()
 
-    def at_epoch_end(self, memory: Memory, view: View) -> Requests:
+    def at_epoch_end(self, memory: DownpourMemory, view: View) -> Requests:
         if view.group == 0:  # what is measured is what servers have
             yield Pull(memory.clock)
 
-    def at_end(self, memory: Memory, view: View) -> Requests:
+    def at_end(self, memory: DownpourMemory, view: View) -> Requests:
         if memory.unpushed_batches:
             yield Push(memory.clock, memory.unpushed_samples, _gradients(view))
             self._pushed(memory, view)
@@ -276,7 +279,7 @@ class Downpour(Strategy):
         if view.group == 0:
             yield Pull(memory.clock, final=True)
 
-    def _pushed(self, memory: Memory, view: View) -> None:
+    def _pushed(self, memory: DownpourMemory, view: View) -> None:
         if self.push_batches > 1:
             _clear(_gradients(view))
         memory.clock += 1

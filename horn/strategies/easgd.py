@@ -20,12 +20,13 @@ from horn.errors import JobError
 from horn.job import Job
 from horn.optimizers import SGD
 from horn.strategies import Array, Leave, Pull, Push, Requests, Strategy, Topology, View
-from horn.strategies.parameter_server.pieces import Piece
-from horn.strategies.parameter_server.server import Policy, Server
+from horn.strategies.parameter_server.pieces import ParameterPiece
+from horn.strategies.parameter_server.server import ParameterServer
+from horn.strategies.parameter_server.updates import Policy
 
 
 @dataclass
-class Memory:
+class EasgdMemory:
     """Of one task: clock counts its exchanges, samples those since the last. centre : room for what
     servers have. aside : the group's own weights, while those of the centre are measured.
     """
@@ -59,33 +60,35 @@ class EASGD(Strategy):
         if not isinstance(rate, (int, float)) or not 0.0 < rate <= 1.0:
             raise JobError(f"easgd: moving_rate must be above 0 and up to 1, got {rate!r}")
 
-    def server(self, job: Job, number: int, pieces: Sequence[Piece], topology: Topology) -> Server:
-        return Server(number, pieces, SGD(1.0), topology, Policy(averages=True), job.dtype)
+    def server(
+        self, job: Job, number: int, pieces: Sequence[ParameterPiece], topology: Topology
+    ) -> ParameterServer:
+        return ParameterServer(number, pieces, SGD(1.0), topology, Policy(averages=True), job.dtype)
 
-    def begin(self, view: View) -> Memory:
-        return Memory(centre={name: np.empty_like(a) for name, a in view.parameters.items()})
+    def begin(self, view: View) -> EasgdMemory:
+        return EasgdMemory(centre={name: np.empty_like(a) for name, a in view.parameters.items()})
 
-    def returns(self, memory: Memory, clock: int) -> int:
+    def returns(self, memory: EasgdMemory, clock: int) -> int:
         """A group that comes back goes on from the centre."""
         memory.clock = clock
         return clock * self.every
 
-    def before_batch(self, memory: Memory, view: View) -> Requests:
+    def before_batch(self, memory: EasgdMemory, view: View) -> Requests:
         _take_back(memory, view)
         if (view.n_batches + 1) % self.every == 0:  # it comes while the batch is computed
             yield Pull(memory.clock, is_early=True, into=memory.centre)
 
-    def after_batch(self, memory: Memory, view: View) -> Requests:
+    def after_batch(self, memory: EasgdMemory, view: View) -> Requests:
         memory.samples += view.n_samples
         if view.n_batches % self.every == 0:
             yield from self._exchange(memory, view)
 
-    def at_epoch_end(self, memory: Memory, view: View) -> Requests:
+    def at_epoch_end(self, memory: EasgdMemory, view: View) -> Requests:
         if view.group == 0:
             memory.aside = {name: array.copy() for name, array in view.parameters.items()}
             yield Pull(memory.clock)
 
-    def at_end(self, memory: Memory, view: View) -> Requests:
+    def at_end(self, memory: EasgdMemory, view: View) -> Requests:
         _take_back(memory, view)
         if memory.samples:
             yield Pull(memory.clock, into=memory.centre)
@@ -94,7 +97,7 @@ class EASGD(Strategy):
         if view.group == 0:
             yield Pull(memory.clock, final=True)
 
-    def _exchange(self, memory: Memory, view: View) -> Requests:
+    def _exchange(self, memory: EasgdMemory, view: View) -> Requests:
         """Both move. A server takes away what is pushed, divided by the number of groups."""
         alpha = self.moving_rate / view.topology.n_groups
         for name, own in view.parameters.items():
@@ -108,7 +111,7 @@ class EASGD(Strategy):
         memory.samples = 0
 
 
-def _take_back(memory: Memory, view: View) -> None:
+def _take_back(memory: EasgdMemory, view: View) -> None:
     """The group's own weights, after what servers have was measured."""
     own: Mapping[str, Array] = memory.aside
     for name, array in own.items():

@@ -28,7 +28,7 @@ from horn.language.ir import Op
 from horn.language.layers import read_layer
 from horn.network import Layer, Link, Network
 from horn.optimizers import Direct
-from horn.strategies import Array, Member, Strategy, Topology, in_words
+from horn.strategies import Array, Strategy, TaskEngine, Topology, in_words
 
 # Draws of membership have keys of their own, far from those of layers.
 MEMBERS = 1 << 20
@@ -106,10 +106,10 @@ class ParallelDropout(Strategy):
     def resumes_as(self, topology: Topology) -> str:
         return f"{in_words(self)}, {self.n_sub_models(topology)} sub-models"
 
-    def engine(self, seat: Any) -> Member:
+    def engine(self, context: Any) -> TaskEngine:
         from horn.strategies.sub_models.engine import SubModels
 
-        return SubModels(self, seat)
+        return SubModels(self, context)
 
     # --- who takes part
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 
 from horn.transport import Identity, Transport
 from horn.transport._channel import Outlet
-from horn.transport._handshake import INCARNATION_BYTES, Handshake, refused
+from horn.transport._handshake import INCARNATION_BYTES, Check, Handshake, refused
 from horn.transport._link import FrameLink, always
 from horn.transport._stream import FrameStream, NumberedFrame
 from horn.wire.frames import (
     BODY_BYTES,
     BODY_SUM,
+    MENDS,
     MINOR,
     Acknowledgement,
     BadFrame,
@@ -114,7 +115,7 @@ class Delivery(Transport):
             if task != place.task
         }
         self._by_incarnation: dict[bytes, int] = {}
-        self._door = Handshake(place, self.counters, self._is_free)
+        self._door = Handshake(place, self.counters, self._checks, self._is_free)
         self._expected: dict[int, Expected] = {}
         self._max_body = BODY_BYTES
         self._gone: dict[int, str] = {}
@@ -326,11 +327,18 @@ class Delivery(Transport):
     def _is_free(self, task: int) -> bool | None:
         return not self._peers[task].incarnation if task in self._peers else None
 
+    def _checks(self, message: WireMessage, hello: Hello) -> list[Check]:
+        return [
+            ("attempt", message.attempt, self.place.attempt),
+            ("features", hello.features & MENDS, MENDS),
+        ]
+
     def _meet(self, sender: bytes, parts: Sequence[Buffer]) -> None:
         """A frame of somebody unknown: if it belongs here, it is welcome."""
-        hello = self._door.meet(sender, parts, self.link.needs_sum, self.link.answer)
-        if hello is None:
+        found = self._door.meet(sender, parts, self.link.needs_sum, self.link.answer)
+        if found is None:
             return
+        hello = found[1]
         peer = self._peers[hello.task]
         peer.incarnation = sender[:INCARNATION_BYTES]
         peer.stream.admit(1)

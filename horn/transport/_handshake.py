@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from horn.transport import Identity, TransportCounters
 from horn.wire import frames
 from horn.wire.frames import (
-    MENDS,
     BadFrame,
     Buffer,
     Expected,
@@ -27,15 +26,25 @@ STRIKES = 3
 MOST_STRANGERS = 1000
 # What says who sends begins with its incarnation; the number of a connection may follow.
 INCARNATION_BYTES = 16
+HELLO = "hello of task"  # so begins what is refused of one
+
+
+Check = tuple[str, object, object]  # what, as it is, as it must be
 
 
 class Handshake:
-    """``is_free`` says of a task whether its place is; None if there is no such place."""
+    """``checks`` are what a hello has to be besides of this job. ``is_free`` says of a task whether
+    its place is, and None if there is no such place; by default every place is.
+    """
 
     def __init__(
-        self, place: Identity, counters: TransportCounters, is_free: Callable[[int], bool | None]
+        self,
+        place: Identity,
+        counters: TransportCounters,
+        checks: Callable[[WireMessage, Hello], Iterable[Check]],
+        is_free: Callable[[int], bool | None] | None = None,
     ) -> None:
-        self.place, self.counters, self.is_free = place, counters, is_free
+        self.place, self.counters, self.checks, self.is_free = place, counters, checks, is_free
         self.unfit: dict[int, tuple[float, HandshakeRefused]] = {}  # tasks' hellos that did not fit
         self._strikes: dict[bytes, int] = {}
 
@@ -45,8 +54,8 @@ class Handshake:
         parts: Sequence[Buffer],
         needs_sum: bool,
         answer: Callable[[bytes, Sequence[Buffer]], None],
-    ) -> Hello | None:
-        """The hello of one who belongs here."""
+    ) -> tuple[WireMessage, Hello] | None:
+        """The frame, and its hello, of one who belongs here."""
         n_strikes = self._strikes.get(sender, 0)
         claimed = -1
         try:
@@ -58,9 +67,13 @@ class Handshake:
                 raise BadFrame("first frame", f"{name} {message.seq}", "Hello 1")
             claimed = message.meta.task
             self._check(sender, message, message.meta)
-            return message.meta
+            return message, message.meta
         except BadFrame as error:
-            if isinstance(error, HandshakeRefused) and self.is_free(claimed):
+            if (
+                isinstance(error, HandshakeRefused)
+                and self.is_free is not None
+                and self.is_free(claimed)
+            ):
                 self.unfit.setdefault(claimed, (time.monotonic(), error))
             self.counters.n_dropped += 1
             if len(self._strikes) > MOST_STRANGERS:
@@ -68,34 +81,33 @@ class Handshake:
             self._strikes[sender] = n_strikes + 1
             if n_strikes < STRIKES:
                 logger.warning("stranger refused task=%d reason=%s", self.place.task, error)
-                refusal = Refusal(
-                    where=error.where[:256], got=error.got[:1000], expected=error.expected[:1000]
-                )
-                answer(
-                    sender,
-                    encode(WireMessage(refusal, src=self.place.task, attempt=self.place.attempt)),
-                )
+                answer(sender, self.refusal(error))
             return None
+
+    def refusal(self, error: BadFrame) -> list[Buffer]:
+        """What to answer to who gets no link, or loses it."""
+        meta = Refusal(
+            where=error.where[:256], got=error.got[:1000], expected=error.expected[:1000]
+        )
+        return encode(WireMessage(meta, src=self.place.task, attempt=self.place.attempt))
 
     def _check(self, sender: bytes, message: WireMessage, hello: Hello) -> None:
         place = self.place
-        where = f"hello of task {hello.task}"
-        checks = [
+        where = f"{HELLO} {hello.task}"
+        for what, got, wanted in (
             ("job", hello.job, place.job),
             ("tasks", hello.n_tasks, place.n_tasks),
-            ("attempt", message.attempt, place.attempt),
             ("src", message.src, hello.task),
             ("incarnation", hello.incarnation.hex(), sender[:INCARNATION_BYTES].hex()),
             ("byte order", hello.endian, "little"),
             ("dtypes", set(frames.DTYPES) - set(hello.dtypes), set()),
-            ("features", hello.features & MENDS, MENDS),
-        ]
-        for what, got, wanted in checks:
+            *self.checks(message, hello),
+        ):
             if got != wanted:
                 raise HandshakeRefused(f"{where}: {what}", got, wanted)
         if hello.min_minor > frames.MINOR:
             raise HandshakeRefused(f"{where}: minor version", hello.min_minor, frames.MINOR)
-        if not self.is_free(hello.task):
+        if self.is_free is not None and not self.is_free(hello.task):
             raise HandshakeRefused(where, "a place that is taken", "each task once")
 
 

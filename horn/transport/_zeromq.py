@@ -94,53 +94,93 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class _Sockets:
-    """The link."""
+class ZeroMqContext:
+    """A ZeroMQ context with the options that matter, and keys where there is a secret; at most one
+    ROUTER listens.
+    """
 
-    def __init__(self, bind_to: str, place: Identity) -> None:
+    def __init__(self, place: Identity) -> None:
         self.place = place
         self.needs_sum = place.key is None
-        self.incarnation = b""
+        self.pair = keypair(place.key, place.job) if place.key is not None else None
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.zap: ZapHandler | None = None
-        self.ways: dict[int, PeerConnection] = {}
-        self.mending: set[int] = set()  # whose connection broke since ``broke`` was asked
-        self.full: set[int] = set()
-        self.pair = keypair(place.key, place.job) if place.key is not None else None
-        try:
-            if self.pair is not None:
-                gate = AllowedKeys(where=f"task {place.task} of {place.job}")
-                gate.admit(self.pair[0], "task")  # of this job, and nobody else
-                self.zap = ZapHandler(self.context, gate)
-            sockets.use(_addresses())
-            self.router = self._socket(zmq.ROUTER)
-            self.inlet = sockets.Socket(self.router.underlying)
-            self.router.set(zmq.ROUTER_MANDATORY, 1)  # [drops what it cannot send]
-            if self.pair is not None:
-                self.router.set(zmq.CURVE_SERVER, 1)
-                self.router.set(zmq.CURVE_SECRETKEY, self.pair[1])
-                self.router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-                self.router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
-            self.router.set(zmq.IPV6, int("[" in bind_to))
-            audit = None if self.zap is None else self.zap.gate.audit
-            where = f"task {place.task} of {place.job}"
-            self.admission = Admission(self.context, self.router, of_a_job(), audit, where)
-            try:
-                self.router.bind(bind_to)
-            except zmq.ZMQError as error:
-                raise JobError(f"cannot listen on {bind_to}: {error}") from error
-            self.admission.bound()
-            self.admission.start()
-            self.endpoint = bytes(self.router.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
-        except BaseException:
-            self.close(0.0)
-            raise
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         made = self.context.socket(kind)
         for option, value in LIMITS.items():
             made.set(option, value)
         return made
+
+    def listen(self, bind_to: str, name: str) -> None:
+        """Make ``router`` and its ``endpoint``. Who has the key comes in, if there is one."""
+        audit = None
+        if self.pair is not None:
+            gate = AllowedKeys(where=name)
+            gate.admit(self.pair[0], "task")  # of this job, and nobody else
+            self.zap, audit = ZapHandler(self.context, gate), gate.audit
+        self.router = self._socket(zmq.ROUTER)
+        self.router.set(zmq.ROUTER_MANDATORY, 1)  # [drops what it cannot send]
+        if self.pair is not None:
+            self.router.set(zmq.CURVE_SERVER, 1)
+            self.router.set(zmq.CURVE_SECRETKEY, self.pair[1])
+            self.router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+            self.router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        self.router.set(zmq.IPV6, int("[" in bind_to))
+        self.admission = Admission(self.context, self.router, of_a_job(), audit, name)
+        try:
+            self.router.bind(bind_to)
+        except zmq.ZMQError as error:
+            raise JobError(f"cannot listen on {bind_to}: {error}") from error
+        self.admission.bound()
+        self.admission.start()
+        self.endpoint = bytes(self.router.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+
+    def answer(self, sender: bytes, parts: Sequence[Buffer]) -> None:
+        """By the router, to a stranger."""
+        try:
+            self.router.send_multipart([sender, *parts], zmq.DONTWAIT)
+        except (zmq.Again, zmq.ZMQError):
+            pass  # a stranger that has gone, or does not read, gets no answer
+
+    def dealer(self, endpoint: str, name: bytes) -> zmq.Socket[bytes]:
+        """A socket to be connected."""
+        made = self._socket(zmq.DEALER)
+        made.set(zmq.ROUTING_ID, name)
+        if self.pair is not None:
+            made.set(zmq.CURVE_SERVERKEY, self.pair[0])
+            made.set(zmq.CURVE_PUBLICKEY, self.pair[0])
+            made.set(zmq.CURVE_SECRETKEY, self.pair[1])
+        made.set(zmq.IPV6, int("[" in endpoint))
+        return made
+
+    def end(self, linger_ms: int = 0) -> None:
+        """When all dealers are closed."""
+        if hasattr(self, "admission"):
+            self.admission.close()
+        if hasattr(self, "router"):
+            self.router.close(linger_ms)
+        if self.zap is not None:
+            self.zap.close()
+        self.context.term()
+
+
+class _Sockets(ZeroMqContext):
+    """The link."""
+
+    def __init__(self, bind_to: str, place: Identity) -> None:
+        super().__init__(place)
+        self.incarnation = b""
+        self.ways: dict[int, PeerConnection] = {}
+        self.mending: set[int] = set()  # whose connection broke since ``broke`` was asked
+        self.full: set[int] = set()
+        try:
+            sockets.use(_addresses())
+            self.listen(bind_to, f"task {place.task} of {place.job}")
+            self.inlet = sockets.Socket(self.router.underlying)
+        except BaseException:
+            self.close(0.0)
+            raise
 
     def connect(self, peers: Sequence[str], incarnation: bytes) -> None:
         self.incarnation = incarnation
@@ -154,16 +194,10 @@ class _Sockets:
 
     def _dial(self, endpoint: str, number: int) -> zmq.Socket[bytes]:
         """A socket to be connected; each has a name of its own, as the last one's may linger."""
-        dealer = self._socket(zmq.DEALER)
+        dealer = self.dealer(endpoint, self.incarnation + number.to_bytes(4, "little"))
         if number:
             for option, value in MENDING.items():
                 dealer.set(option, value)
-        dealer.set(zmq.ROUTING_ID, self.incarnation + number.to_bytes(4, "little"))
-        if self.pair is not None:
-            dealer.set(zmq.CURVE_SERVERKEY, self.pair[0])
-            dealer.set(zmq.CURVE_PUBLICKEY, self.pair[0])
-            dealer.set(zmq.CURVE_SECRETKEY, self.pair[1])
-        dealer.set(zmq.IPV6, int("[" in endpoint))
         return dealer
 
     def put(self, to: int, parts: Sequence[Buffer]) -> Callable[[], bool] | None:
@@ -197,12 +231,6 @@ class _Sockets:
                 found.append((fd, zmq.POLLIN | zmq.POLLERR))
         return found
 
-    def answer(self, sender: bytes, parts: Sequence[Buffer]) -> None:
-        try:
-            self.router.send_multipart([sender, *parts], zmq.DONTWAIT)
-        except (zmq.Again, zmq.ZMQError):
-            pass  # a stranger that has gone, or does not read, gets no answer
-
     def answers(self) -> list[tuple[int, Sequence[Buffer]]]:
         found: list[tuple[int, Sequence[Buffer]]] = []
         for task, way in self.ways.items():
@@ -231,13 +259,7 @@ class _Sockets:
     def close(self, linger_s: float) -> None:
         for way in self.ways.values():
             way.close(int(linger_s * 1000))
-        if hasattr(self, "admission"):
-            self.admission.close()
-        if hasattr(self, "router"):
-            self.router.close(0)
-        if self.zap is not None:
-            self.zap.close()
-        self.context.term()
+        self.end()
         for way in self.ways.values():
             way.settle()
         self.ways = {}

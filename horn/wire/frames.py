@@ -28,6 +28,7 @@ MAJOR, MINOR = 2, 0
 MAGIC = b"HRN" + bytes([MAJOR])
 HEADER = struct.Struct("<4sBBHHHIIQQQIIQ")  # all but the last field, which guards the others
 HEADER_BYTES = 64
+VERSION = "header: protocol version"  # where a frame of another one is refused
 META_BYTES = 64 * 1024  # msgpack grows 64 times in memory: 4 MB at worst
 MAX_BODIES = 64
 BODY_BYTES = 8 * 1024 * 1024 - HEADER_BYTES - META_BYTES  # what MAXMSGSIZE lets through
@@ -207,8 +208,8 @@ WAITS = "waits"
 
 class ParameterData(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """Learned numbers by piece: to a server what training begins with, from it what it has. They
-    are the block of channel ``part`` that was posted just before, or, where servers last, in the
-    message. ``clock`` and ``turn`` are those of the pull.
+    are the block of channel ``part`` that was posted just before, or, where servers are durable, in
+    the message. ``clock`` and ``turn`` are those of the pull.
     """
 
     pieces: _Pieces
@@ -230,7 +231,7 @@ class PushGradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 class PullParameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """To a server: my group has pushed ``clock`` times and wants parameters. ``final``: last.
-    ``turn`` counts the pulls of a group that may ask again, from 1.
+    ``turn`` counts the pulls of a task, from 1.
     """
 
     clock: _Count
@@ -259,11 +260,11 @@ class Verdict(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class JoinServers(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """To a server that lasts: this task of my group is there, in the header's attempt."""
+    """To a durable server: this task of my group is there, in the header's attempt."""
 
 
 class ServersReady(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """From a server that lasts: all of your group are there, and every piece has ``clock`` pushes
+    """From a durable server: all of your group are there, and every piece has ``clock`` pushes
     of yours at least; None if the server has none. ``is_new``: your group has not been there, and
     this is where it may begin.
     """
@@ -273,7 +274,7 @@ class ServersReady(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class PushAcknowledged(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """From a server that lasts: bundle ``part`` of push ``clock`` need not be said again; without a
+    """From a durable server: bundle ``part`` of push ``clock`` need not be said again; without a
     clock that of what training begins with.
     """
 
@@ -394,9 +395,7 @@ def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> WireM
      body_sum) = HEADER.unpack_from(head)  # fmt: skip
     if magic != MAGIC:
         if magic[:3] == MAGIC[:3]:
-            raise HandshakeRefused(
-                "header: protocol version", f"major {magic[3]}", f"major {MAJOR}"
-            )
+            raise HandshakeRefused(VERSION, f"major {magic[3]}", f"major {MAJOR}")
         raise DamagedFrame("header: magic", magic, MAGIC)
     guard = int.from_bytes(head[60:64], "little")
     if len(packed) <= META_BYTES and zlib.crc32(packed, zlib.crc32(head[:60])) != guard:

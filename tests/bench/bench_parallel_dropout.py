@@ -28,7 +28,7 @@ from horn.compiler.placement import Placement
 from horn.job import Job
 from horn.runtime.group import Group
 from horn.strategies import Topology
-from horn.strategies._seat import Seat
+from horn.strategies._context import TaskContext
 from horn.strategies.parallel_dropout import ParallelDropout
 from horn.strategies.sub_models.engine import SubModels
 from horn.transport import Identity, open_transport
@@ -60,9 +60,9 @@ def whole(job: Job, batch: int, threads: int) -> Any:
 def parallel(job: Job, n_sub_models: int, threads: int) -> SubModels:
     transport = open_transport("inproc://", Identity(0, 1, "bench"))
     transport.connect([transport.endpoint], 10)
-    seat = Seat(job, Topology(), 0, Placement.default(job.network), Group(transport),
+    context = TaskContext(job, Topology(), 0, Placement.default(job.network), Group(transport),
                 threads=threads)  # fmt: skip
-    engine = SubModels(ParallelDropout(n_sub_models), seat)
+    engine = SubModels(ParallelDropout(n_sub_models), context)
     engine.bind(job.data)
     return engine
 

@@ -22,7 +22,8 @@ from horn.executor.failures import FailureEvidence, is_repairable, verdict
 from horn.process.control import ControlChannel, FailureReport
 from horn.process.main import TaskProcess
 from horn.runtime.group import TaskTimes
-from horn.strategies.parameter_server.durable import LastingWire
+from horn.strategies.parameter_server.client import ParameterClient
+from horn.strategies.parameter_server.task_links import TaskLinks
 from horn.topology import Topology
 from horn.transport import Identity, PeerUnreachable
 
@@ -157,12 +158,11 @@ def test_who_waits_for_a_server_names_it_by_its_rank_in_whatever_group():
     process = TaskProcess(ControlChannel(ours))
     process.first_of_group = 2
     place = Identity(3, 2, "nobody/servers", 0, None)
-    wire = LastingWire(
-        topology, [], "float32", 0.1, TaskTimes(), place, lambda server: None, lambda: None
-    )
+    links = TaskLinks(place, 1, lambda server: None)
+    client = ParameterClient(links, topology, 3, [], "float32", 0.1, TaskTimes())
     with pytest.raises(BarrierTimeout) as caught:
-        wire.join(0.05)
-    wire.close()
+        client.join(0.05)
+    client.close()
     told = process.failed(caught.value)
     process.line.close()
     theirs.close()

@@ -125,7 +125,7 @@ def test_a_stopped_server_is_named():
             max_restarts=0, progress=At(lambda: stop(pid_of(2))),
         )  # fmt: skip
     assert caught.value.absent == ("server 0",)
-    assert "server 0 owes" in str(caught.value)
+    assert "server 0 has not answered" in str(caught.value)
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,10 @@ from horn.process.rendezvous import Rendezvous
 from horn.process.server_discovery import ServerDiscovery, served
 from horn.runtime.group import TaskTimes
 from horn.strategies import Pull, Push, Topology
-from horn.strategies.parameter_server.durable import LastingWire
-from horn.strategies.parameter_server.durable_server import LastingServer
-from horn.strategies.parameter_server.server import Policy, Server
+from horn.strategies.parameter_server.client import ParameterClient
+from horn.strategies.parameter_server.server import ParameterServer
+from horn.strategies.parameter_server.task_links import TaskLinks
+from horn.strategies.parameter_server.updates import Policy
 from tests.strategies.bodies import N_NUMBERS, dealt
 
 WAIT_S = 60.0
@@ -65,9 +66,8 @@ def server(given: Any, stack: ExitStack) -> None:
     meeting, topology = met(given, stack)
     number = given.rank - topology.n_workers
     policy = Policy(given.max_staleness)
-    made = Server(number, dealt(topology), SGD(1.0), topology, policy, "float64")
-    lasting = LastingServer(made)
-    spent = served(meeting, lasting, WAIT_S, lambda: say(ready=lasting.n_changes))
+    made = ParameterServer(number, dealt(topology), SGD(1.0), topology, policy, "float64")
+    spent = served(meeting, made, WAIT_S, lambda: say(ready=made.n_changes))
     say(
         spent=spent,
         n_pushes=made.n_pushes,
@@ -81,8 +81,9 @@ def task(given: Any, stack: ExitStack) -> None:
     discovery = ServerDiscovery(meeting)
     stack.callback(discovery.close)
     spent = TaskTimes()
-    wire = LastingWire(topology, dealt(topology), "float64", given.timeout_s, spent,
-                       discovery.place(), discovery.find, discovery.check)  # fmt: skip
+    links = TaskLinks(discovery.place(), topology.n_servers, discovery.find)
+    wire = ParameterClient(links, topology, given.rank, dealt(topology), "float64",
+                           given.timeout_s, spent, discovery.check)  # fmt: skip
     stack.callback(wire.close)
     arrays = {"w": np.zeros(N_NUMBERS)}
     ones = {"w": -np.ones(N_NUMBERS)}
@@ -97,7 +98,7 @@ def task(given: Any, stack: ExitStack) -> None:
         if hold := given.holds.get(str(clock)):
             wait_for(hold)
         if clock % given.say_every == 0:
-            say(clock=clock, links=wire.links.n_links)
+            say(clock=clock, links=links.n_links)
         wire.push(Push(clock, 1, ones))
         wire.give_all()
     wire.leave()

@@ -231,9 +231,9 @@ def set_in_start(phase: str, mark: str, rank: int, iteration: int) -> None:
 
         after(Rendezvous, "join", lambda: die(mark))  # it is listed, and others wait for it
     if phase == PUSHING:
-        from horn.strategies.parameter_server.durable import LastingWire
+        from horn.strategies.parameter_server.client import ParameterClient
 
-        give = LastingWire.give
+        give = ParameterClient.give
 
         def gives(wire: Any, part: int) -> None:
             """The server has been sent something of a push, and has not answered."""
@@ -243,7 +243,7 @@ def set_in_start(phase: str, mark: str, rank: int, iteration: int) -> None:
             elif wire._push.clock >= iteration:
                 die(mark)
 
-        LastingWire.give = gives  # type: ignore[method-assign]
+        ParameterClient.give = gives  # type: ignore[method-assign]
 
 
 def set_at(phase: str, mark: str, rank: int, is_due: bool) -> None:
@@ -477,21 +477,19 @@ def _at(module: str, name: str, when: Callable[..., None]) -> Callable[[Callable
 
 POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "reading": lambda kill: kill(),  # its payload
-    "joining": _at("horn.process.rendezvous", "Meeting.__init__", before),
-    "joined": _at("horn.process.rendezvous", "Meeting.join", after),  # it is listed: others wait
-    "connecting": _at("horn.process.rendezvous", "Meeting.group", before),
-    "compiling": _at("horn.process.main", "Seat", before),
+    "joining": _at("horn.process.rendezvous", "Rendezvous.__init__", before),
+    "joined": _at("horn.process.rendezvous", "Rendezvous.join", after),  # it is listed: others wait
+    "connecting": _at("horn.process.rendezvous", "Rendezvous.group", before),
+    "compiling": _at("horn.process.main", "TaskContext", before),
     "compiled": _at("horn.process.main", "TrainingLoop", before),
-    "going on": _at("horn.process.main", "Process._resume", after),
+    "going on": _at("horn.process.main", "TaskProcess._resume", after),
     "crossing": _at("horn.runtime.group", "Group.cross", before),  # all are to begin together
-    "beginning": _at("horn.training.loop", "Loop.run", before),
+    "beginning": _at("horn.training.loop", "TrainingLoop.run", before),
     "checkpointed": lambda kill: None,  # ``Traps.at``
     "first checkpoint": _at("os", "fsync", before),  # its part is written, and not on the disk
     # of a server that keeps what it was told
-    "serving": _at("horn.process.main", "Process._last", before),
-    "coming back": _at(
-        "horn.strategies.parameter_server.durable_server", "LastingServer.__init__", after
-    ),
+    "serving": _at("horn.process.main", "TaskProcess._last", before),
+    "coming back": _at("horn.strategies.parameter_server.journal", "Journal.recover", after),
 }
 SET: dict[str, Callable[[Callable[[], None]], None]] = {
     "forward": _in_superstep("layer1.output"),

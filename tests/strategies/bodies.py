@@ -9,25 +9,28 @@ import numpy as np
 from horn.optimizers import SGD
 from horn.runtime.group import TaskTimes
 from horn.strategies import Pull, Push, Topology
-from horn.strategies.parameter_server.client import Wire
-from horn.strategies.parameter_server.pieces import Piece
-from horn.strategies.parameter_server.server import Policy, Server
-from horn.strategies.parameter_server.serving import serve
+from horn.strategies.parameter_server.client import ParameterClient
+from horn.strategies.parameter_server.mesh import Mesh
+from horn.strategies.parameter_server.pieces import ParameterPiece
+from horn.strategies.parameter_server.server import ParameterServer
+from horn.strategies.parameter_server.serving import mesh_of, serve
+from horn.strategies.parameter_server.updates import Policy
 from horn.transport import Transport
 
 N_NUMBERS, N_PIECES = 60, 6
 WAIT_S = 600.0
 
 
-def dealt(topology: Topology) -> tuple[Piece, ...]:
+def dealt(topology: Topology) -> tuple[ParameterPiece, ...]:
     """One array in pieces, each of a task in turn, at a server in turn."""
     at = [N_NUMBERS * k // N_PIECES for k in range(N_PIECES + 1)]
     everybody = tuple(range(topology.n_tasks))
     return tuple(
-        Piece(k, "w", at[k], at[k + 1], k % topology.n_tasks, everybody, k % topology.n_servers,
-              True)
+        ParameterPiece(
+            k, "w", at[k], at[k + 1], k % topology.n_tasks, everybody, k % topology.n_servers, True
+        )
         for k in range(N_PIECES)
-    )  # fmt: skip
+    )
 
 
 def sums(
@@ -39,24 +42,25 @@ def sums(
     pieces = dealt(topology)
     if transport.task >= topology.n_workers:
         number = transport.task - topology.n_workers
-        server = Server(number, pieces, SGD(1.0), topology, Policy(), "float64")
-        serve(server, transport, WAIT_S)
+        server = ParameterServer(number, pieces, SGD(1.0), topology, Policy(), "float64")
+        serve(server, mesh_of(server, transport, WAIT_S), WAIT_S)
         return server.n_pushes, dict(server.staleness)
-    wire = Wire(transport, topology, pieces, "float64", WAIT_S, TaskTimes())
+    mesh = Mesh(transport, topology, pieces, "float64", WAIT_S)
+    client = ParameterClient(mesh, topology, transport.task, pieces, "float64", WAIT_S, TaskTimes())
     arrays = {"w": np.zeros(N_NUMBERS)}
     ones = {"w": -np.ones(N_NUMBERS)}  # the optimizer takes them away
-    if wire.group == 0:
-        wire.begin(arrays)
+    if client.group == 0:
+        client.begin(arrays)
     for clock in range(n_pushes):
         if clock % pull_every == 0:
-            wire.pull(Pull(clock), arrays)
-            wire.take_all()
+            client.pull(Pull(clock), arrays)
+            client.take_all()
             assert clock <= arrays["w"].min() <= arrays["w"].max() <= n_pushes * topology.n_groups
-        wire.push(Push(clock, 1, ones))
-        wire.give_all()
-    wire.leave()
-    if wire.group == 0:
-        wire.pull(Pull(n_pushes, final=True), arrays)
-        wire.take_all()
-        wire.thank()
+        client.push(Push(clock, 1, ones))
+        client.give_all()
+    client.leave()
+    if client.group == 0:
+        client.pull(Pull(n_pushes, final=True), arrays)
+        client.take_all()
+        client.thank()
     return arrays["w"]

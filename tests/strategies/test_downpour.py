@@ -14,7 +14,7 @@ from horn.errors import JobError
 from horn.job import Job
 from horn.strategies import Leave, Pull, Push, Topology, View
 from horn.strategies._replica import Replica
-from horn.strategies.downpour import Accumulate, Downpour, Memory, Moving
+from horn.strategies.downpour import Accumulate, Downpour, DownpourMemory, Moving
 from tests.strategies.together import together
 from tests.transport.groups import good
 
@@ -147,7 +147,7 @@ def a_view(group: int = 0) -> View:
 
 
 def batch(
-    strategy: Downpour, memory: Memory, view: View, total: float, samples: int
+    strategy: Downpour, memory: DownpourMemory, view: View, total: float, samples: int
 ) -> tuple[list[int], list[Any]]:
     """A batch that leaves ``total`` in the slot, if there are samples: the clocks it pulls at, and
     what it pushes, as it is when it goes.
@@ -164,7 +164,7 @@ def batch(
 
 
 def test_by_default_changes_of_ten_batches_are_pushed():
-    strategy, memory, view = Downpour(), Memory(), a_view()
+    strategy, memory, view = Downpour(), DownpourMemory(), a_view()
     pulls, pushes = [], []
     for _ in range(21):
         found = batch(strategy, memory, view, 2.0, 3)
@@ -249,7 +249,7 @@ def test_what_it_cannot_do_is_said(settings, words):
 
 
 def test_pushes_count_batches_and_samples():
-    strategy, memory, view = Downpour(2, 3, server_optimizer="job"), Memory(), a_view()
+    strategy, memory, view = Downpour(2, 3, server_optimizer="job"), DownpourMemory(), a_view()
     asked = []
     for number in range(7):
         pulls, found = batch(strategy, memory, view, 1.0 + number, 4)
@@ -265,7 +265,7 @@ def test_pushes_count_batches_and_samples():
 
 
 def test_a_group_without_samples_of_a_batch_pushes_nothing_of_it():
-    strategy, memory, view = Downpour(server_optimizer="job"), Memory(), a_view()
+    strategy, memory, view = Downpour(server_optimizer="job"), DownpourMemory(), a_view()
     assert batch(strategy, memory, view, 3.0, 4)[1] == [(0, 4, [3.0, 3.0])]
     assert batch(strategy, memory, view, 3.0, 0)[1] == [
         (1, 0, [0.0, 0.0])
@@ -273,13 +273,17 @@ def test_a_group_without_samples_of_a_batch_pushes_nothing_of_it():
 
 
 def test_a_group_without_samples_of_a_batch_keeps_what_it_has_gathered():
-    strategy, memory, view = Downpour(push_every=2, server_optimizer="job"), Memory(), a_view()
+    strategy, memory, view = (
+        Downpour(push_every=2, server_optimizer="job"),
+        DownpourMemory(),
+        a_view(),
+    )
     assert batch(strategy, memory, view, 3.0, 4)[1] == []
     assert batch(strategy, memory, view, 3.0, 0)[1] == [(0, 4, [3.0, 3.0])]
 
 
 def test_only_group_0_pulls_before_it_is_measured():
-    strategy, memory = Downpour(), Memory(clock=4)
+    strategy, memory = Downpour(), DownpourMemory(clock=4)
     assert list(strategy.at_epoch_end(memory, a_view(0))) == [Pull(4)]
     assert list(strategy.at_epoch_end(memory, a_view(1))) == []
 

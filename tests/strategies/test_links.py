@@ -13,10 +13,11 @@ import pytest
 import zmq
 
 from horn.errors import Fenced
-from horn.strategies.parameter_server import link, task_links
-from horn.strategies.parameter_server.server_links import Hub
-from horn.strategies.parameter_server.task_links import Found, Links
-from horn.transport import Identity
+from horn.strategies._context import ServerAddress
+from horn.strategies.parameter_server import task_links
+from horn.strategies.parameter_server.server_links import ServerLinks
+from horn.strategies.parameter_server.task_links import TaskLinks
+from horn.transport import Identity, _zeromq
 from horn.wire.frames import EndOfEpoch, HandshakeRefused, Verdict, WireMessage, encode
 from tests.hosts import hosts, why_not
 from tests.transport.groups import TIMEOUT_S, url_of
@@ -29,7 +30,7 @@ KEY = bytes(range(32))
 def slow_ends(monkeypatch):
     """Ends may be late: no link is made anew for that."""
     monkeypatch.setattr(task_links, "WELCOME_S", TIMEOUT_S)
-    monkeypatch.setitem(link.LIMITS, zmq.HANDSHAKE_IVL, int(TIMEOUT_S * 1000))
+    monkeypatch.setitem(_zeromq.LIMITS, zmq.HANDSHAKE_IVL, int(TIMEOUT_S * 1000))
 
 
 class Served:
@@ -40,8 +41,10 @@ class Served:
     ) -> None:
         self.over: dict[int, int] = {}  # by rank: attempts below are over
         place = Identity(0, 1, job, attempt, key)
-        self.hub = Hub(url or url_of(scheme), place, lambda rank, e: e < self.over.get(rank, 0))
-        self.found = Found(self.hub.endpoint, attempt)
+        self.hub = ServerLinks(
+            url or url_of(scheme), place, lambda rank, e: e < self.over.get(rank, 0)
+        )
+        self.found = ServerAddress(self.hub.endpoint, attempt)
         self.heard: list[tuple[int, int]] = []  # rank, number
         self.ends = threading.Event()
         self.is_silent = False
@@ -55,8 +58,8 @@ class Served:
                 assert isinstance(message.meta, EndOfEpoch)
                 self.heard.append((message.src, message.meta.epoch))
                 if not self.is_silent:
-                    block = np.array(message.arrays[0]) if message.arrays else None
-                    self.hub.send(message.src, Verdict(epoch=message.meta.epoch), block)
+                    verdict = Verdict(epoch=message.meta.epoch)
+                    self.hub.send(message.src, verdict, message.arrays)
         self.hub.close()
 
     def close(self) -> None:
@@ -68,20 +71,20 @@ class Served:
 class Asker:
     """A task: it asks, and asks again what was not answered."""
 
-    def __init__(self, find: Callable[[], Found | None], rank: int = 0, **more: Any) -> None:
+    def __init__(
+        self, find: Callable[[], ServerAddress | None], rank: int = 0, **more: Any
+    ) -> None:
         settings = {"job": "job", "attempt": 1, "key": None, **more}
         place = Identity(rank, 1, settings["job"], settings["attempt"], settings["key"])
         self.pending: dict[int, Any] = {}
-        self.links = Links(
-            place,
-            1,
-            lambda server: find(),
-            lambda server: [(EndOfEpoch(epoch=n), block) for n, block in self.pending.items()],
+        self.links = TaskLinks(place, 1, lambda server: find())
+        self.links.open(
+            lambda server: [(EndOfEpoch(epoch=n), some) for n, some in self.pending.items()]
         )
 
     def ask(self, number: int, block: Any = None) -> None:
-        self.pending[number] = block
-        self.links.send(0, EndOfEpoch(epoch=number), block)
+        self.pending[number] = () if block is None else (block,)
+        self.links.send(0, EndOfEpoch(epoch=number), self.pending[number])
 
     def hear(self) -> Any:
         """Until all is answered; the last block."""
@@ -89,10 +92,9 @@ class Asker:
         block = None
         while self.pending:
             assert time.monotonic() < ends, (self.pending.keys(), self.links.down())
-            got = self.links.receive(0.1)
-            if got is not None:
-                server, message = got
-                assert server == 0 and isinstance(message.meta, Verdict)
+            message = self.links.receive(0.1)
+            if message is not None:
+                assert message.src == 0 and isinstance(message.meta, Verdict)
                 self.pending.pop(message.meta.epoch, None)
                 block = message.arrays[0] if message.arrays else None
         return block
@@ -233,7 +235,7 @@ def test_a_lost_frame_ends_the_link_and_is_said_again_on_the_next(scheme, end):
 
 @pytest.mark.parametrize(
     "more, sentence",
-    [({"job": "another"}, "refused by server 0: job: got another, expected job")],
+    [({"job": "another"}, "refused by server 0: hello of task 0: job: got another, expected job")],
 )
 def test_who_has_another_job_is_told_so(more, sentence):
     server = Served("ipc")
@@ -246,7 +248,9 @@ def test_who_has_another_job_is_told_so(more, sentence):
 
 def test_a_server_of_another_attempt_than_is_known_is_not_listened_to():
     server = Served("ipc", attempt=1)
-    task = Asker(lambda: Found(server.found.endpoint, 2))  # the old one answers at the new place
+    task = Asker(
+        lambda: ServerAddress(server.found.endpoint, 2)
+    )  # the old one answers at the new place
     with closing(task, server):
         task.ask(0)
         ends = time.monotonic() + TIMEOUT_S

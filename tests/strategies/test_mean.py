@@ -12,15 +12,15 @@ import pytest
 from horn.errors import ProtocolError
 from horn.runtime.group import TaskTimes
 from horn.strategies import Topology
-from horn.strategies.parameter_server import client as wire_module
-from horn.strategies.parameter_server.client import Wire
+from horn.strategies.parameter_server import peers as peers_module
+from horn.strategies.parameter_server.peers import Peers
 from horn.transport import Identity, open_transport
 from tests.transport.groups import good, url_of
 
 WAIT_S = 60.0
 
 
-def everywhere(topology: Topology, body: Callable[[Wire], Any]) -> list[Any]:
+def everywhere(topology: Topology, body: Callable[[Peers], Any]) -> list[Any]:
     """What ``body`` returns or raises in each task."""
     n = topology.n_workers
     transports = [open_transport(url_of("inproc"), Identity(k, n, "mean", 3)) for k in range(n)]
@@ -31,9 +31,9 @@ def everywhere(topology: Topology, body: Callable[[Wire], Any]) -> list[Any]:
         try:
             with transports[rank] as transport:
                 transport.connect(ends, WAIT_S)
-                wire = Wire(transport, topology, [], "float64", WAIT_S, TaskTimes())
-                found[rank] = body(wire)
-                wire.part()
+                peers = Peers(transport, topology, WAIT_S, TaskTimes())
+                found[rank] = body(peers)
+                peers.part()
         except Exception as error:  # handed to the test
             found[rank] = error
 
@@ -61,14 +61,14 @@ def test_it_is_the_sum_in_the_order_of_groups_over_their_number(
     sizes, n_groups, n_tasks, monkeypatch
 ):
     """To the bit, in messages of 40 numbers at most, of fewer numbers than groups too."""
-    monkeypatch.setattr(wire_module, "_values_at_once", lambda arrays: 40)
+    monkeypatch.setattr(peers_module, "MESSAGE_BYTES", 160)
     topology = Topology(n_groups, n_tasks)
 
-    def body(wire: Wire) -> tuple[list[np.ndarray], int]:
-        mine = arrays_of(wire.rank, sizes)
+    def body(peers: Peers) -> tuple[list[np.ndarray], int]:
+        mine = arrays_of(peers.rank, sizes)
         for _ in range(2):  # the second is of what is equal already
-            wire.mean(mine)
-        return mine, wire.spent.sent_bytes
+            peers.mean(mine)
+        return mine, peers.spent.sent_bytes
 
     found = good(everywhere(topology, body))
     for rank, (mine, sent) in enumerate(found):
@@ -91,17 +91,17 @@ def test_it_is_the_sum_in_the_order_of_groups_over_their_number(
 def test_a_group_that_goes_ahead_does_not_disturb_the_others():
     """Its parts of the next mean come while others are still at this one."""
 
-    def body(wire: Wire) -> list[float]:
-        one = np.full(3, float(wire.rank))
-        return [float((wire.mean([one]), one)[1][0]) for _ in range(20)]
+    def body(peers: Peers) -> list[float]:
+        one = np.full(3, float(peers.rank))
+        return [float((peers.mean([one]), one)[1][0]) for _ in range(20)]
 
     assert good(everywhere(Topology(4, 1), body)) == [[1.5] * 20] * 4
 
 
 @pytest.mark.parametrize("other", [[np.zeros(9)], [np.zeros(4, np.float32)]])
 def test_other_arrays_in_another_group_are_an_error(other):
-    def body(wire: Wire) -> None:
-        wire.mean([np.zeros(4)] if wire.rank == 0 else [a.copy() for a in other])
+    def body(peers: Peers) -> None:
+        peers.mean([np.zeros(4)] if peers.rank == 0 else [a.copy() for a in other])
 
     found = everywhere(Topology(2, 1), body)
     errors = [error for error in found if isinstance(error, ProtocolError)]
@@ -111,4 +111,4 @@ def test_other_arrays_in_another_group_are_an_error(other):
 
 def test_arrays_that_are_not_contiguous_are_refused():
     with pytest.raises(ProtocolError, match="must be contiguous"):
-        raise everywhere(Topology(1, 1), lambda wire: wire.mean([np.zeros((4, 4))[:, 0]]))[0]
+        raise everywhere(Topology(1, 1), lambda peers: peers.mean([np.zeros((4, 4))[:, 0]]))[0]

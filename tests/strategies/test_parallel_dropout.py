@@ -18,10 +18,10 @@ from horn.errors import JobError
 from horn.job import Job
 from horn.runtime.group import Group
 from horn.strategies import Topology, load
-from horn.strategies._replica import Seat
+from horn.strategies._context import TaskContext
 from horn.strategies.parallel_dropout import ParallelDropout
 from horn.strategies.sub_models.engine import SubModels
-from horn.strategies.sub_models.small import CONNECTIONS, Keep
+from horn.strategies.sub_models.sub_network import CONNECTIONS, KeepGradient
 from horn.transport import Transport
 from tests.transport.groups import good, run_threads
 
@@ -78,8 +78,8 @@ def engines(strategy: ParallelDropout, job: Job, topology: Topology, body: Any) 
     def run(transport: Transport) -> Any:
         group = Group(transport, timeout_s=60)
         where = Placement.default(job.network)
-        seat = Seat(job, topology, transport.task, where, group, threads=1)
-        engine = strategy.engine(seat)
+        context = TaskContext(job, topology, transport.task, where, group, threads=1)
+        engine = strategy.engine(context)
         assert isinstance(engine, SubModels)
         engine.bind(job.data)
         return body(engine)
@@ -198,7 +198,9 @@ def oracle(strategy: ParallelDropout, job: Job, n_steps: int) -> dict[str, Any]:
             sizes = {x.name: {"size": len(some)} for x, some in zip(net.layers, live, strict=True)}
             shape = tuple(map(len, live))
             if shape not in known:
-                setup = Setup(net.rebuilt(changes=sizes), Keep(), "labels", BATCH, "float64", 1)
+                setup = Setup(
+                    net.rebuilt(changes=sizes), KeepGradient(), "labels", BATCH, "float64", 1
+                )
                 known[shape] = make("reference", setup)
                 known[shape].bind(job.data)
             engine = known[shape]
@@ -648,9 +650,9 @@ def test_what_cannot_be_done_is_refused(strategy, job, said):
 def test_servers_and_other_backends_are_refused():
     with pytest.raises(JobError, match="has no servers"):
         ParallelDropout().check(a_job(), Topology(2, 1, 1))
-    seat = Seat(a_job(), Topology(), 0, Placement(), None, backend="reference")  # type: ignore[arg-type]
+    context = TaskContext(a_job(), Topology(), 0, Placement(), None, backend="reference")  # type: ignore[arg-type]
     with pytest.raises(JobError, match="runs on backend=kernels"):
-        ParallelDropout().engine(seat)
+        ParallelDropout().engine(context)
 
 
 @pytest.mark.parametrize(

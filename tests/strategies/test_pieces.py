@@ -16,7 +16,7 @@ from horn.compiler.share import Share
 from horn.network import Network
 from horn.strategies import Topology
 from horn.strategies.parameter_server import pieces as _pieces
-from horn.strategies.parameter_server.pieces import PIECE_BYTES, Piece, messages, pieces
+from horn.strategies.parameter_server.pieces import PIECE_BYTES, ParameterPiece, messages, pieces
 from horn.wire.frames import BODY_BYTES, MAX_BODIES
 from tests.parity.generated import Case, cases
 from tests.parity.test_tasks import place
@@ -66,7 +66,7 @@ def check(network: Network, placement: Placement, topology: Topology, dtype: str
         check_messages(mine, itemsize)
 
 
-def check_messages(mine: list[Piece], itemsize: int) -> None:
+def check_messages(mine: list[ParameterPiece], itemsize: int) -> None:
     found = messages(mine, itemsize)
     assert [p for some in found for p in some] == mine
     for some in found:
@@ -136,7 +136,7 @@ def test_messages_are_full_but_never_too_full(lengths, itemsize):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_pieces, "PIECE_BYTES", 40 * 8)
         patch.setitem(globals(), "PIECE_BYTES", 40 * 8)
-        cut = [Piece(k, "w", 0, n, 0, (0,), 0, True) for k, n in enumerate(lengths)]
+        cut = [ParameterPiece(k, "w", 0, n, 0, (0,), 0, True) for k, n in enumerate(lengths)]
         check_messages(cut, itemsize)
         found = messages(cut, itemsize)
         for some, following in zip(found, found[1:], strict=False):

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,11 +17,13 @@ from hypothesis import strategies as st
 import horn
 from horn.errors import ProtocolError
 from horn.strategies import Topology
-from horn.strategies.parameter_server.pieces import Piece
-from horn.strategies.parameter_server.server import Policy, Server
+from horn.strategies.parameter_server.pieces import ParameterPiece, bundles
+from horn.strategies.parameter_server.server import Answer, ParameterServer
+from horn.strategies.parameter_server.updates import Policy
 from horn.wire.frames import (
     Acknowledgement,
     EndOfEpoch,
+    JoinServers,
     LeaveServers,
     ParameterData,
     PullParameters,
@@ -32,7 +35,7 @@ PLAIN = horn.SGD(1.0)  # what is pushed is taken away
 
 
 @st.composite
-def dealings(draw: Any, n_tasks: int, n_servers: int) -> tuple[Piece, ...]:
+def dealings(draw: Any, n_tasks: int, n_servers: int) -> tuple[ParameterPiece, ...]:
     """Pieces of any length, with any owner, at any server."""
     everybody = tuple(range(n_tasks))
     found = []
@@ -40,7 +43,9 @@ def dealings(draw: Any, n_tasks: int, n_servers: int) -> tuple[Piece, ...]:
         owner = draw(st.integers(0, n_tasks - 1))
         holders = draw(st.sampled_from([(owner,), everybody]))
         length, server = draw(st.integers(1, 4)), draw(st.integers(0, n_servers - 1))
-        found.append(Piece(index, f"a{index}", 0, length, owner, holders, server, index % 2 == 0))
+        found.append(
+            ParameterPiece(index, f"a{index}", 0, length, owner, holders, server, index % 2 == 0)
+        )
     return tuple(found)
 
 
@@ -53,7 +58,7 @@ class Run:
     def __init__(
         self,
         topology: Topology,
-        pieces: tuple[Piece, ...],
+        pieces: tuple[ParameterPiece, ...],
         policy: Policy,
         n_batches: list[int],
         gradient: Any,
@@ -66,9 +71,10 @@ class Run:
         self.n_batches, self.gradient, self.samples = n_batches, gradient, samples
         self.pull_every = pull_every
         self.servers = [
-            Server(s, pieces, optimizer, topology, policy, "float64")
+            ParameterServer(s, pieces, optimizer, topology, policy, "float64")
             for s in range(topology.n_servers)
         ]
+        self.bundles = [b for b in bundles(pieces, topology, 8) if b.is_push]
         ranks, servers = range(topology.n_workers), range(topology.n_servers)
         self.to = {(r, s): deque[Any]() for r in ranks for s in servers}
         self.back = {(s, r): deque[Any]() for s in servers for r in ranks}
@@ -84,46 +90,43 @@ class Run:
         """One task's life; it yields where it may wait."""
         rank = self.topology.rank(group, task)
         everywhere = range(self.topology.n_servers)
-        mine = [[p for p in self.pieces if (p.owner, p.server) == (task, s)] for s in everywhere]
+        mine = [b for b in self.bundles if b.rank == rank]
         if group == 0:
-            for s in everywhere:
-                if mine[s]:
-                    indices = tuple(p.index for p in mine[s])
-                    start = [np.arange(float(len(p))) for p in mine[s]]
-                    self.to[rank, s].append((ParameterData(pieces=indices), start))
+            for bundle in mine:
+                meta = ParameterData(pieces=tuple(p.index for p in bundle.pieces), part=bundle.part)
+                start = np.concatenate([np.arange(float(len(p))) for p in bundle.pieces])
+                self.to[rank, bundle.server].append((meta, start))
         yield
         for batch in range(self.n_batches[group]):
             if batch % self.pull_every == 0:
                 yield from self._pull(rank, task, False)
                 self.n_pulls[rank] += 1
                 yield  # a batch: nobody is through before all have begun
-            for s in everywhere:
-                # in two messages, where there is something for two
-                for some in (mine[s][:1], mine[s][1:]):
-                    if some:
-                        clock = self.clock[rank]
-                        meta = PushGradients(
-                            pieces=tuple(p.index for p in some),
-                            clock=clock,
-                            samples=self.samples(group, clock),
-                        )
-                        arrays = [self.gradient(group, clock, p) for p in some]
-                        self.to[rank, s].append((meta, arrays))
+            for bundle in mine:
+                clock = self.clock[rank]
+                said = PushGradients(
+                    pieces=tuple(p.index for p in bundle.pieces),
+                    clock=clock,
+                    samples=self.samples(group, clock),
+                    part=bundle.part,
+                )
+                arrays = [self.gradient(group, clock, p) for p in bundle.pieces]
+                self.to[rank, bundle.server].append((said, np.concatenate(arrays)))
             self.clock[rank] += 1
             yield
         for s in everywhere:
-            self.to[rank, s].append((LeaveServers(), ()))
+            self.to[rank, s].append((LeaveServers(), None))
         self.awaited[rank] = {-1 - s for s in everywhere}  # their word that they have heard it
         yield
         if group == 0:
             yield from self._pull(rank, task, True)
             for s in everywhere:
-                self.to[rank, s].append((LeaveServers(is_thanks=True), ()))
+                self.to[rank, s].append((LeaveServers(is_thanks=True), None))
 
     def _pull(self, rank: int, task: int, final: bool) -> Iterator[None]:
         if task == 0:
             for s in range(self.topology.n_servers):
-                self.to[rank, s].append((PullParameters(clock=self.clock[rank], final=final), ()))
+                self.to[rank, s].append((PullParameters(clock=self.clock[rank], final=final), None))
         self.awaited[rank] = {p.index for p in self.pieces if task in p.holders}
         yield
 
@@ -155,12 +158,12 @@ class Run:
         assert all(server.is_done and not server.unfinished for server in self.servers)
 
     def _deliver(self, rank: int, s: int) -> None:
-        meta, arrays = self.to[rank, s].popleft()
+        meta, block = self.to[rank, s].popleft()
         if isinstance(meta, PushGradients):
             self.delivered[s][rank] = meta.clock + 1
         if meta == LeaveServers():
             self.gone[s].add(rank)
-        for to, found, answer in self.servers[s].on(rank, meta, arrays):
+        for to, found, answer in self.servers[s].on(rank, meta, block):
             if isinstance(found, LeaveServers):
                 assert to == rank and meta == LeaveServers() and not answer
                 found = ParameterData(pieces=(-1 - s,), clock=self.clock[rank])
@@ -196,7 +199,7 @@ class Run:
         return {i: kept.w for server in self.servers for i, kept in server.kept.items()}
 
 
-def integers(group: int, clock: int, piece: Piece) -> np.ndarray:
+def integers(group: int, clock: int, piece: ParameterPiece) -> np.ndarray:
     """What a group pushes, different each time, and exact in float64."""
     rng = np.random.default_rng([group, clock, piece.index])
     return rng.integers(-(2**40), 2**40, len(piece)).astype("float64")
@@ -259,7 +262,7 @@ def test_no_group_gets_farther_ahead_than_the_bound(run, seed):
             assert max(server.staleness, default=0) <= (n_groups - 1) * (2 * bound + 1)
 
 
-def real(group: int, clock: int, piece: Piece) -> np.ndarray:
+def real(group: int, clock: int, piece: ParameterPiece) -> np.ndarray:
     """Numbers whose sum depends on the order."""
     rng = np.random.default_rng([group, clock, piece.index])
     return rng.standard_normal(len(piece)) * 10.0 ** rng.integers(-8, 8, len(piece))
@@ -303,35 +306,53 @@ def test_synchronous_updates_are_means_over_the_samples_of_all_groups(run, seed)
 TWO = Topology(2, 1, 1)
 
 
+def say(server: ParameterServer, rank: int, meta: Any, arrays: Any = ()) -> list[Answer]:
+    """A task's message, with its arrays as the block of the bundle that they are."""
+    if not arrays:
+        return server.on(rank, meta)
+    every = bundles(server.pieces, server.topology, server.dtype.itemsize)
+    [part] = [
+        b.part
+        for b in every
+        if b.rank == rank and b.is_push and tuple(p.index for p in b.pieces) == meta.pieces
+    ]
+    meta = msgspec.structs.replace(meta, part=part)
+    return server.on(rank, meta, np.concatenate(arrays))
+
+
 def a_server(
     policy: Policy = Policy(),  # noqa: B008 (frozen)
     optimizer: horn.Optimizer = PLAIN,
     topology: Topology = TWO,
     n_pieces: int = 1,
-) -> Server:
+) -> ParameterServer:
     """With pieces of two numbers, 1.0 each; only that of even number decays."""
     holders = tuple(range(topology.n_tasks))
-    pieces = [Piece(k, "w", 2 * k, 2 * k + 2, 0, holders, 0, k % 2 == 0) for k in range(n_pieces)]
-    server = Server(0, pieces, optimizer, topology, policy, "float64")
-    server.on(0, ParameterData(pieces=tuple(range(n_pieces))), [np.ones(2)] * n_pieces)
+    pieces = [
+        ParameterPiece(k, "w", 2 * k, 2 * k + 2, 0, holders, 0, k % 2 == 0) for k in range(n_pieces)
+    ]
+    server = ParameterServer(0, pieces, optimizer, topology, policy, "float64")
+    say(server, 0, ParameterData(pieces=tuple(range(n_pieces))), [np.ones(2)] * n_pieces)
     return server
 
 
-def push(server: Server, group: int, clock: int, value: float, samples: int = 1) -> list[Any]:
+def push(
+    server: ParameterServer, group: int, clock: int, value: float, samples: int = 1
+) -> list[Any]:
     n = len(server.kept)
     meta = PushGradients(pieces=tuple(range(n)), clock=clock, samples=samples)
-    return server.on(group * server.topology.n_tasks, meta, [np.full(2, value)] * n)
+    return say(server, group * server.topology.n_tasks, meta, [np.full(2, value)] * n)
 
 
-def leave(server: Server, rank: int) -> list[Any]:
+def leave(server: ParameterServer, rank: int) -> list[Any]:
     """What comes of it besides the word that it was heard."""
-    heard, *others = server.on(rank, LeaveServers(), ())
+    heard, *others = say(server, rank, LeaveServers())
     assert heard == (rank, LeaveServers(), ())
     return others
 
 
-def pull(server: Server, group: int, clock: int, final: bool = False) -> list[Any]:
-    return server.on(group * server.topology.n_tasks, PullParameters(clock=clock, final=final), ())
+def pull(server: ParameterServer, group: int, clock: int, final: bool = False) -> list[Any]:
+    return say(server, group * server.topology.n_tasks, PullParameters(clock=clock, final=final))
 
 
 def test_a_push_that_is_late_counts_less_where_it_is_asked_for():
@@ -443,11 +464,11 @@ def test_updates_count_from_1_by_piece_and_rates_from_0(optimizer):
 
 def test_a_piece_beyond_what_is_updated_at_once_is_updated_whole():
     n = (1 << 15) * 2 + 7
-    piece = Piece(0, "w", 0, n, 0, (0,), 0, True)
-    server = Server(0, [piece], horn.Adam(0.1), Topology(1, 1, 1), Policy(), "float32")
-    server.on(0, ParameterData(pieces=(0,)), [np.zeros(n, "f4")])
+    piece = ParameterPiece(0, "w", 0, n, 0, (0,), 0, True)
+    server = ParameterServer(0, [piece], horn.Adam(0.1), Topology(1, 1, 1), Policy(), "float32")
+    say(server, 0, ParameterData(pieces=(0,)), [np.zeros(n, "f4")])
     pull(server, 0, 0)
-    server.on(0, PushGradients(pieces=(0,), clock=0, samples=1), [np.ones(n, "f4")])
+    say(server, 0, PushGradients(pieces=(0,), clock=0, samples=1), [np.ones(n, "f4")])
     w = server.kept[0].w
     assert w.dtype == np.float32 and len(set(w.tolist())) == 1 and w[0] == pytest.approx(-0.1)
 
@@ -455,24 +476,27 @@ def test_a_piece_beyond_what_is_updated_at_once_is_updated_whole():
 def test_what_was_sent_is_not_kept_by_a_server():
     server = a_server(Policy(0))
     start, gradient = np.ones(2), np.ones(2)
-    fresh = Server(0, server.mine, PLAIN, TWO, Policy(0), "float64")
-    fresh.on(0, ParameterData(pieces=(0,)), [start])
+    fresh = ParameterServer(0, server.mine, PLAIN, TWO, Policy(0), "float64")
+    say(fresh, 0, ParameterData(pieces=(0,)), [start])
     start[:] = 99.0
     pull(fresh, 0, 0)
-    fresh.on(0, PushGradients(pieces=(0,), clock=0, samples=1), [gradient])
+    say(fresh, 0, PushGradients(pieces=(0,), clock=0, samples=1), [gradient])
     gradient[:] = 99.0
     pull(fresh, 1, 0)
-    fresh.on(1, PushGradients(pieces=(0,), clock=0, samples=1), [np.full(2, 3.0)])
+    say(fresh, 1, PushGradients(pieces=(0,), clock=0, samples=1), [np.full(2, 3.0)])
     assert fresh.kept[0].w.tolist() == [-1.0, -1.0]
 
 
 def test_all_tasks_of_a_group_get_one_version():
     topology = Topology(2, 2, 1)
-    pieces = [Piece(0, "x.a", 0, 2, 1, (0, 1), 0, False), Piece(1, "x.b", 0, 3, 0, (0,), 0, False)]
-    server = Server(0, pieces, PLAIN, topology, Policy(), "float64")
+    pieces = [
+        ParameterPiece(0, "x.a", 0, 2, 1, (0, 1), 0, False),
+        ParameterPiece(1, "x.b", 0, 3, 0, (0,), 0, False),
+    ]
+    server = ParameterServer(0, pieces, PLAIN, topology, Policy(), "float64")
     assert pull(server, 1, 0) == []  # before anybody has said what they are
-    server.on(0, ParameterData(pieces=(1,)), [np.zeros(3)])
-    answers = server.on(1, ParameterData(pieces=(0,)), [np.ones(2)])
+    say(server, 0, ParameterData(pieces=(1,)), [np.zeros(3)])
+    answers = say(server, 1, ParameterData(pieces=(0,)), [np.ones(2)])
     found = [(rank, meta.pieces, [a.tolist() for a in arrays]) for rank, meta, arrays in answers]
     assert found == [(2, (0, 1), [[1.0, 1.0], [0.0] * 3]), (3, (0,), [[1.0, 1.0]])]
 
@@ -480,16 +504,16 @@ def test_all_tasks_of_a_group_get_one_version():
 def test_a_pull_waits_for_the_pushes_of_all_tasks_of_its_group():
     topology = Topology(1, 2, 1)
     pieces = [
-        Piece(0, "x.a", 0, 1, 0, (0, 1), 0, False),
-        Piece(1, "x.b", 0, 1, 1, (0, 1), 0, False),
+        ParameterPiece(0, "x.a", 0, 1, 0, (0, 1), 0, False),
+        ParameterPiece(1, "x.b", 0, 1, 1, (0, 1), 0, False),
     ]
-    server = Server(0, pieces, PLAIN, topology, Policy(), "float64")
-    server.on(0, ParameterData(pieces=(0,)), [np.zeros(1)])
-    server.on(1, ParameterData(pieces=(1,)), [np.zeros(1)])
+    server = ParameterServer(0, pieces, PLAIN, topology, Policy(), "float64")
+    say(server, 0, ParameterData(pieces=(0,)), [np.zeros(1)])
+    say(server, 1, ParameterData(pieces=(1,)), [np.zeros(1)])
     pull(server, 0, 0)
-    server.on(0, PushGradients(pieces=(0,), clock=0, samples=1), [np.ones(1)])
+    say(server, 0, PushGradients(pieces=(0,), clock=0, samples=1), [np.ones(1)])
     assert pull(server, 0, 1) == []
-    answers = server.on(1, PushGradients(pieces=(1,), clock=0, samples=1), [np.ones(1)])
+    answers = say(server, 1, PushGradients(pieces=(1,), clock=0, samples=1), [np.ones(1)])
     assert [rank for rank, _, _ in answers] == [0, 1]
 
 
@@ -533,19 +557,21 @@ def test_the_end_comes_when_all_have_left_and_is_thanked_for_by_all_tasks_of_gro
     assert server.unfinished == ("task 2", "task 3")
     answers = leave(server, 3)
     assert [(rank, arrays[0][0]) for rank, _, arrays in answers] == [(0, -1.0), (1, -1.0)]
-    server.on(0, LeaveServers(is_thanks=True), ())
+    say(server, 0, LeaveServers(is_thanks=True))
     assert not server.is_done
-    server.on(1, LeaveServers(is_thanks=True), ())
+    say(server, 1, LeaveServers(is_thanks=True))
     assert server.is_done
 
 
 def test_a_server_without_pieces_ends_too():
-    server = Server(1, [Piece(0, "w", 0, 1, 0, (0,), 0, False)], PLAIN, TWO, Policy(2), "float64")
+    server = ParameterServer(
+        1, [ParameterPiece(0, "w", 0, 1, 0, (0,), 0, False)], PLAIN, TWO, Policy(2), "float64"
+    )
     assert pull(server, 0, 0) == [] and pull(server, 0, 1) == []
     leave(server, 0)
     leave(server, 1)
     pull(server, 0, 1, final=True)
-    server.on(0, LeaveServers(is_thanks=True), ())
+    say(server, 0, LeaveServers(is_thanks=True))
     assert server.is_done
 
 
@@ -553,7 +579,7 @@ def test_all_tasks_of_a_group_hear_the_same_of_the_end():
     server = a_server(topology=Topology(2, 2, 1))
 
     def asked(rank: int, epoch: int, stop: bool = False) -> bool:
-        [(to, verdict, arrays)] = server.on(rank, EndOfEpoch(epoch=epoch, stop=stop), ())
+        [(to, verdict, arrays)] = say(server, rank, EndOfEpoch(epoch=epoch, stop=stop))
         assert isinstance(verdict, Verdict)
         assert (to, verdict.epoch, arrays) == (rank, epoch, ())
         return verdict.stop
@@ -568,78 +594,64 @@ def test_all_tasks_of_a_group_hear_the_same_of_the_end():
 # messages out of their turn
 
 
-def gradients(clock: int = 0, pieces: tuple[int, ...] = (0,)) -> PushGradients:
-    return PushGradients(pieces=pieces, clock=clock, samples=1)
+def gradients(clock: int = 0, pieces: tuple[int, ...] = (0, 1)) -> PushGradients:
+    """Of task 2, where there are two groups of two."""
+    return PushGradients(pieces=pieces, clock=clock, samples=1, part=3)
 
 
+GROUP_1 = "group 1, task 0"
 WRONG = {
-    "clock": (2, gradients(1), [np.ones(2)], "group 1, task 0, piece 0: got push 1, expected"),
-    "piece": (2, gradients(0, (7,)), [np.ones(2)], "group 1, task 0, piece 7: is another server's"),
-    "owner": (3, gradients(), [np.ones(2)], "group 1, task 1, piece 0: is task 0's"),
+    "clock": (2, gradients(1), np.ones(4), f"{GROUP_1}, piece 0: got push 1, expected"),
+    "piece": (2, gradients(0, (0, 7)), np.ones(4), rf"{GROUP_1}: pieces \(0, 7\) in bundle 3"),
+    "owner": (3, gradients(), np.ones(4), "group 1, task 1: bundle 3 is not its to send"),
     "dtype": (
-        2,
-        gradients(),
-        [np.ones(2, "f4")],
-        r"group 1, task 0, piece 0: got float32 \(2,\), expected float64 \(2,\)",
+        2, gradients(), np.ones(4, "f4"),
+        rf"{GROUP_1}: bundle 3: got float32 \(4,\), expected float64 \(4,\)",
     ),
     "shape": (
-        2,
-        gradients(),
-        [np.ones((2, 1))],
-        r"group 1, task 0, piece 0: got float64 \(2, 1\), expected float64 \(2,\)",
+        2, gradients(), np.ones((4, 1)),
+        rf"{GROUP_1}: bundle 3: got float64 \(4, 1\), expected float64 \(4,\)",
     ),
-    "length": (2, gradients(), [np.ones(3)], r"group 1, task 0, piece 0: got float64 \(3,\)"),
-    "too few": (2, gradients(0, (0, 1)), [np.ones(2)], r"group 1, task 0: 1 arrays for pieces"),
-    "twice": (2, gradients(0, (0, 0)), [np.ones(2)] * 2, r"group 1, task 0: 2 arrays for pieces"),
+    "length": (2, gradients(), np.ones(5), rf"{GROUP_1}: bundle 3: got float64 \(5,\)"),
+    "nothing": (2, gradients(), None, rf"{GROUP_1}: bundle 3: got nothing"),
+    "too few": (2, gradients(0, (0,)), np.ones(2), rf"{GROUP_1}: pieces \(0,\) in bundle 3"),
+    "twice": (2, gradients(0, (0, 0)), np.ones(4), rf"{GROUP_1}: pieces \(0, 0\) in bundle 3"),
     "unknown": (
-        2,
-        Acknowledgement(used=1, seq=1),
-        (),
-        "group 1, task 0: Acknowledgement is nothing for a server",
+        2, Acknowledgement(used=1, seq=1), None,
+        f"{GROUP_1}: Acknowledgement is nothing for a server",
     ),
-    "a server's": (4, LeaveServers(), (), "LeaveServers of server 0, expected one of tasks 0 to 3"),
+    "join": (2, JoinServers(), None, f"{GROUP_1}: JoinServers is nothing for a server"),
+    "a server's": (
+        4, LeaveServers(), None, "LeaveServers of server 0, expected one of tasks 0 to 3"
+    ),
     "begin": (
-        2,
-        ParameterData(pieces=(0,)),
-        [np.ones(2)],
-        "group 1, task 0, piece 0: initial values",
+        2, ParameterData(pieces=(0, 1), part=3), np.ones(4), f"{GROUP_1}, piece 0: initial values"
     ),
     "again": (
-        0,
-        ParameterData(pieces=(0,)),
-        [np.ones(2)],
+        0, ParameterData(pieces=(0, 1), part=0), np.ones(4),
         "group 0, task 0, piece 0: initial values",
     ),
-    "thanks": (0, LeaveServers(is_thanks=True), (), "group 0, task 0: thanks for an end"),
-    "thanks of another": (
-        2,
-        LeaveServers(is_thanks=True),
-        (),
-        "group 1, task 0: thanks for an end",
+    "thanks": (0, LeaveServers(is_thanks=True), None, "group 0, task 0: thanks for an end"),
+    "thanks of another": (2, LeaveServers(is_thanks=True), None, f"{GROUP_1}: thanks for an end"),
+    "pull of task 1": (
+        3, PullParameters(clock=0), None, "group 1, task 1: pull 0, but task 0 pulls"
     ),
-    "pull of task 1": (3, PullParameters(clock=0), (), "group 1, task 1: pull 0, but task 0 pulls"),
     "end of group 1": (
-        2,
-        PullParameters(clock=0, final=True),
-        (),
-        "group 1, task 0: pull 0 of the end",
+        2, PullParameters(clock=0, final=True), None, f"{GROUP_1}: pull 0 of the end"
     ),
     "end too early": (
-        0,
-        PullParameters(clock=0, final=True),
-        (),
-        "group 0, task 0: pull 0 of the end",
+        0, PullParameters(clock=0, final=True), None, "group 0, task 0: pull 0 of the end"
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_out_of_turn_is_refused_with_its_group_and_piece(name):
     server = a_server(topology=Topology(2, 2, 1), n_pieces=2)
     pull(server, 0, 0)
-    rank, meta, arrays, sentence = WRONG[name]
+    rank, meta, block, sentence = WRONG[name]
     with pytest.raises(ProtocolError, match=f"^server 0: {sentence}"):
-        server.on(rank, meta, arrays)
+        server.on(rank, meta, block)
     assert [kept.w.tolist() for kept in server.kept.values()] == [[1.0, 1.0]] * 2
     assert all(kept.n_updates == 0 for kept in server.kept.values())
 
@@ -647,21 +659,23 @@ def test_what_is_out_of_turn_is_refused_with_its_group_and_piece(name):
 def test_nothing_of_a_push_counts_where_one_piece_does_not_fit():
     server = a_server(n_pieces=2)
     pull(server, 0, 0)
-    with pytest.raises(ProtocolError, match="group 0, task 0, piece 1: got float64"):
-        server.on(0, gradients(0, (0, 1)), [np.ones(2), np.ones(5)])
+    with pytest.raises(ProtocolError, match="group 0, task 0: bundle 0: got float64"):
+        say(server, 0, gradients(), [np.ones(2), np.ones(5)])
     assert server.kept[0].w.tolist() == [1.0, 1.0] and server.kept[0].n_pushes == [0, 0]
 
 
 def test_a_push_before_initial_values_is_refused():
-    server = Server(0, [Piece(0, "w", 0, 2, 0, (0,), 0, False)], PLAIN, TWO, Policy(), "float64")
+    server = ParameterServer(
+        0, [ParameterPiece(0, "w", 0, 2, 0, (0,), 0, False)], PLAIN, TWO, Policy(), "float64"
+    )
     with pytest.raises(ProtocolError, match="group 1, task 0, piece 0: .*expected initial values"):
-        server.on(1, gradients(), [np.ones(2)])
+        say(server, 1, gradients(0, (0,)), [np.ones(2)])
 
 
 @pytest.mark.parametrize(
     "meta, arrays, sentence",
     [
-        (gradients(1), [np.ones(2)], r"pushes pieces \(0,\) after it left"),
+        (gradients(1, (0,)), [np.ones(2)], r"pushes pieces \(0,\) after it left"),
         (PullParameters(clock=1), (), "pull 1 after it left"),
         (LeaveServers(), (), "leaves a second time"),
     ],
@@ -672,7 +686,7 @@ def test_a_group_that_left_says_no_more(meta, arrays, sentence):
     push(server, 1, 0, 1.0)
     leave(server, 1)
     with pytest.raises(ProtocolError, match=f"server 0: group 1, task 0: {sentence}"):
-        server.on(1, meta, arrays)
+        say(server, 1, meta, arrays)
 
 
 def test_a_pull_of_a_clock_that_is_over_is_refused():

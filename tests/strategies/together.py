@@ -10,10 +10,11 @@ from horn.compiler.placement import Placement
 from horn.job import Job
 from horn.runtime.group import Group
 from horn.strategies import Strategy, Topology
-from horn.strategies._replica import Replica, Seat
+from horn.strategies._context import TaskContext
+from horn.strategies._replica import Replica
 from horn.strategies.parameter_server.pieces import pieces
-from horn.strategies.parameter_server.server import Server
-from horn.strategies.parameter_server.serving import serve
+from horn.strategies.parameter_server.server import ParameterServer
+from horn.strategies.parameter_server.serving import mesh_of, serve
 from horn.transport import Identity, Transport, open_transport
 from tests.transport.groups import url_of
 
@@ -58,22 +59,24 @@ def together(
             if wires:
                 wire = wires[rank]
                 wire.connect(ends, TIMEOUT_S)
-            seat = Seat(job, topology, rank, placement, Group(step, timeout_s=TIMEOUT_S), wire,
-                        backend, 1, timeout_s=TIMEOUT_S)  # fmt: skip
+            group = Group(step, timeout_s=TIMEOUT_S)
+            context = TaskContext(
+                job, topology, rank, placement, group, wire, backend, 1, timeout_s=TIMEOUT_S
+            )
             try:
-                replica = strategy.engine(seat) or Replica(strategy, seat)
+                replica = strategy.engine(context) or Replica(strategy, context)
                 replica.bind(job.data)
                 return body(replica)
             finally:
                 if wire is not None:
                     wire.close()
 
-    def served(rank: int) -> Server:
+    def served(rank: int) -> ParameterServer:
         with wires[rank] as wire:
             wire.connect(ends, TIMEOUT_S)
             cut = pieces(job.network, placement, topology, job.dtype)
             server = strategy.server(job, rank - topology.n_workers, cut, topology)
-            serve(server, wire, TIMEOUT_S, TIMEOUT_S)
+            serve(server, mesh_of(server, wire, TIMEOUT_S, TIMEOUT_S), TIMEOUT_S)
             return server
 
     def run(rank: int) -> None:

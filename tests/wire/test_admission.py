@@ -21,10 +21,10 @@ TASK = """
 import os, resource, sys, threading
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 from horn.transport import Identity, open_transport
-from horn.strategies.parameter_server.server_links import Hub
+from horn.strategies.parameter_server.server_links import ServerLinks
 key = bytes(range(32))
 task = open_transport("tcp://127.0.0.1:0", Identity(0, 2, "test", 7, key))
-hub = Hub("tcp://127.0.0.1:0", Identity(0, 2, "test", 7, key), lambda rank, epoch: False)
+hub = ServerLinks("tcp://127.0.0.1:0", Identity(0, 2, "test", 7, key), lambda rank, epoch: False)
 print(task.endpoint, hub.endpoint, flush=True)
 ended = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
@@ -36,7 +36,7 @@ while not ended.is_set():
     n_files += 1
     for fd in opened:
         os.close(fd)
-print(most, n_files, task.sockets.admission.n_cut + hub._admission.n_cut, flush=True)
+print(most, n_files, task.sockets.admission.n_cut + hub._context.admission.n_cut, flush=True)
 hub.close()
 task.close()
 """

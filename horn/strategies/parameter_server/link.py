@@ -1,4 +1,4 @@
-"""What both ends of a link have: numbered frames, a ZeroMQ context, and words for refusals.
+"""What both ends of a link have: numbered frames, and how they are sent and received.
 
 See ``task_links``.
 """
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from horn.transport import Identity
-from horn.transport._zeromq import LIMITS, YIELD_S, keypair
+from horn.transport import TransportCounters
+from horn.transport._zeromq import YIELD_S, ZeroMqContext
 from horn.wire.frames import (
     BODY_SUM,
     Array,
@@ -27,34 +27,58 @@ from horn.wire.frames import (
     decode,
     encode,
 )
-from horn.wire.zap import ZAP_DOMAIN, AllowedKeys, ZapHandler
 
 LINGER_S = 2.0
 # Below 64 KiB a copy costs less than a message that has to say when it is free.
 COPY_BYTES = 65_536
-EPOCH, LINK = "epoch", "link"  # why a hello, or a frame, was refused
+ATTEMPT = "attempt"  # why a hello, or a frame, was refused: another has the place
 
 
 @dataclass
-class End:
+class LinkEnd:
     """One end of a link: what went out and what came in."""
 
     name: str
     expected: Expected
     n_out: int = 0
     n_in: int = 0
-    queue: deque[tuple[Meta, Array | None]] = field(default_factory=deque)
+    queue: deque[tuple[Meta, Sequence[Array]]] = field(default_factory=deque)
     stuck: list[Buffer] | None = None  # numbered, but there is no room for it
 
-    def frame(self, src: int, epoch: int, needs_sum: bool) -> list[Buffer] | None:
-        """The next frame to send; the same again until ``stuck`` is None."""
-        if self.stuck is None and self.queue:
-            meta, block = self.queue.popleft()
-            self.n_out += 1
-            arrays = () if block is None else (block,)
-            flags = BODY_SUM if needs_sum else 0
-            self.stuck = encode(WireMessage(meta, arrays, src, epoch, self.n_out, flags=flags))
-        return self.stuck
+    def flush(
+        self,
+        context: ZeroMqContext,
+        socket: zmq.Socket[bytes],
+        counters: TransportCounters,
+        to: Sequence[bytes] = (),
+    ) -> bool:
+        """Send what is there, by a ROUTER with the address first; whether nothing is left. Bodies
+        that are large are not copied, and must not change.
+
+        Raises
+        ------
+        zmq.ZMQError : the connection is gone.
+        """
+        place = context.place
+        while self.stuck is not None or self.queue:
+            if self.stuck is None:
+                meta, values = self.queue.popleft()
+                self.n_out += 1
+                flags = BODY_SUM if context.needs_sum else 0
+                message = WireMessage(
+                    meta, tuple(values), place.task, place.attempt, self.n_out, flags=flags
+                )
+                self.stuck = encode(message)
+            n_bytes = sum(map(len, self.stuck[2:]))
+            is_small = n_bytes <= COPY_BYTES
+            try:
+                socket.send_multipart([*to, *self.stuck], zmq.DONTWAIT, copy=is_small)
+            except zmq.Again:
+                return False
+            counters.n_sent += 1
+            counters.sent_bytes += n_bytes
+            self.stuck = None
+        return True
 
     def take(self, parts: Sequence[Buffer]) -> WireMessage:
         """What came. Raises BadFrame for what is damaged, lost or doubled."""
@@ -67,55 +91,6 @@ class End:
             where = f"frames of {self.name}"
             raise OutOfSequence(fault, where, f"frame {message.seq}", f"frame {self.n_in}")
         return message
-
-
-class Context:
-    """A ZeroMQ context with the options that matter, and keys where there is a secret."""
-
-    def __init__(self, place: Identity) -> None:
-        self.place = place
-        self.needs_sum = place.key is None
-        self.pair = keypair(place.key, place.job) if place.key is not None else None
-        self.zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.zap: ZapHandler | None = None
-
-    def socket(self, kind: int) -> zmq.Socket[bytes]:
-        made = self.zmq.socket(kind)
-        for option, value in LIMITS.items():
-            made.set(option, value)
-        return made
-
-    def guard(self, router: zmq.Socket[bytes]) -> None:
-        """Let in who has the key, if there is one."""
-        if self.pair is None:
-            return
-        gate = AllowedKeys(where=f"task {self.place.task} of {self.place.job}")
-        gate.admit(self.pair[0], "task")  # of this job, and nobody else
-        self.zap = ZapHandler(self.zmq, gate)
-        router.set(zmq.CURVE_SERVER, 1)
-        router.set(zmq.CURVE_SECRETKEY, self.pair[1])
-        router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-        router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
-
-    def introduce(self, dealer: zmq.Socket[bytes]) -> None:
-        if self.pair is not None:
-            dealer.set(zmq.CURVE_SERVERKEY, self.pair[0])
-            dealer.set(zmq.CURVE_PUBLICKEY, self.pair[0])
-            dealer.set(zmq.CURVE_SECRETKEY, self.pair[1])
-
-    def send(self, socket: zmq.Socket[bytes], parts: Sequence[Buffer], n_first: int) -> bool:
-        """Whether there was room. Bodies that are large are not copied, and must not change."""
-        is_small = sum(len(body) for body in parts[n_first:]) <= COPY_BYTES
-        try:
-            socket.send_multipart(parts, zmq.DONTWAIT, copy=is_small)
-        except zmq.Again:
-            return False
-        return True
-
-    def close(self) -> None:
-        if self.zap is not None:
-            self.zap.close()
-        self.zmq.term()
 
 
 def received(socket: zmq.Socket[bytes]) -> list[Buffer]:

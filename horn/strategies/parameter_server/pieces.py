@@ -28,7 +28,7 @@ MESSAGE_PIECES = 64
 
 
 @dataclass(frozen=True)
-class Piece:
+class ParameterPiece:
     """Numbers ``start`` to ``stop`` of array ``name`` as its holders have it, flat.
 
     owner : the task of a group that pushes it. holders : all tasks that have it. server : who keeps
@@ -50,7 +50,7 @@ class Piece:
 
 def pieces(
     network: Network, placement: Placement, topology: Topology, dtype: str
-) -> tuple[Piece, ...]:
+) -> tuple[ParameterPiece, ...]:
     """All pieces, in the order of the network's layers, balanced among the servers."""
     learned = set(network.initial_parameters(np.dtype(dtype))) if network.layers else set()
     links = {link.weight for layer in network.layers[1:] for link in layer.links}
@@ -69,16 +69,16 @@ def pieces(
     total = sum(length for _, length, _, _ in found)
     per_server = -(-total // (max(topology.n_servers, 1) * PIECES_PER_SERVER))
     most = max(min(PIECE_BYTES // np.dtype(dtype).itemsize, per_server), 1)
-    cut: list[Piece] = []
+    cut: list[ParameterPiece] = []
     for name, length, owner, holders in found:
         n = -(-length // most)
         for k in range(n):
             span = (length * k // n, length * (k + 1) // n)
-            cut.append(Piece(len(cut), name, *span, owner, holders, 0, name in links))
+            cut.append(ParameterPiece(len(cut), name, *span, owner, holders, 0, name in links))
     return _dealt(cut, max(topology.n_servers, 1))
 
 
-def _dealt(cut: list[Piece], n_servers: int) -> tuple[Piece, ...]:
+def _dealt(cut: list[ParameterPiece], n_servers: int) -> tuple[ParameterPiece, ...]:
     """The largest first, each to the server that has least."""
     load = [(0, server) for server in range(n_servers)]
     servers = {}
@@ -90,7 +90,7 @@ def _dealt(cut: list[Piece], n_servers: int) -> tuple[Piece, ...]:
 
 
 @dataclass(frozen=True)
-class Bundle:
+class ParameterBundle:
     """Pieces that travel together between a task's rank and a server's, in one block: ``part`` is
     the number of its channel.
     """
@@ -98,7 +98,7 @@ class Bundle:
     part: int
     rank: int
     server: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ParameterPiece, ...]
     is_push: bool
 
     def __len__(self) -> int:
@@ -115,9 +115,11 @@ class Bundle:
         return [block[start:stop] for start, stop in itertools.pairwise(ends)]
 
 
-def bundles(pieces: Sequence[Piece], topology: Topology, itemsize: int) -> tuple[Bundle, ...]:
+def bundles(
+    pieces: Sequence[ParameterPiece], topology: Topology, itemsize: int
+) -> tuple[ParameterBundle, ...]:
     """All that go to servers (what a task owns) and come from them (what it has)."""
-    found: list[Bundle] = []
+    found: list[ParameterBundle] = []
     for rank in range(topology.n_workers):
         task = rank % topology.n_tasks
         for server in range(topology.n_servers):
@@ -126,11 +128,11 @@ def bundles(pieces: Sequence[Piece], topology: Topology, itemsize: int) -> tuple
                 mine = [p for p in of if (p.owner == task if is_push else task in p.holders)]
                 for _, layer in itertools.groupby(mine, lambda p: p.name.partition(".")[0]):
                     for some in messages(list(layer), itemsize):
-                        found.append(Bundle(len(found), rank, server, some, is_push))
+                        found.append(ParameterBundle(len(found), rank, server, some, is_push))
     return tuple(found)
 
 
-def channels(found: Sequence[Bundle], topology: Topology, dtype: str) -> list[Channel]:
+def channels(found: Sequence[ParameterBundle], topology: Topology, dtype: str) -> list[Channel]:
     """One for each bundle."""
     name = np.dtype(dtype).str
     made = []
@@ -141,9 +143,9 @@ def channels(found: Sequence[Bundle], topology: Topology, dtype: str) -> list[Ch
     return made
 
 
-def messages(pieces: Sequence[Piece], itemsize: int) -> list[tuple[Piece, ...]]:
+def messages(pieces: Sequence[ParameterPiece], itemsize: int) -> list[tuple[ParameterPiece, ...]]:
     """Pieces side by side until a message is full."""
-    found: list[list[Piece]] = []
+    found: list[list[ParameterPiece]] = []
     room = 0
     for piece in pieces:
         n_bytes = len(piece) * itemsize

@@ -1,14 +1,17 @@
-"""What a task has asked of servers and not heard of yet: pure. On a new link it is said again, in
-the order in which it was said. See docs/notes/0061.
+"""What a task has asked of servers and not heard of yet: pure.
+
+Over a carrier that may lose messages everything is kept until it is acknowledged, and on a new link
+said again, in the order in which it was said (docs/notes/0061). Over another, what has an answer is
+kept without its numbers, to know who owes one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from horn.errors import ProtocolError
 from horn.strategies import Array, Pull, Push, Topology
-from horn.strategies.parameter_server.pieces import Bundle
+from horn.strategies.parameter_server.pieces import ParameterBundle
 from horn.wire.frames import (
     EndOfEpoch,
     JoinServers,
@@ -25,19 +28,26 @@ from horn.wire.frames import (
 # Of a bundle so many pushes may be unacknowledged: one is on its way while the next is computed.
 AHEAD = 2
 
-_Key = tuple[object, ...]
-Said = tuple[Meta, Array | None]
+Arrays = Sequence[Array]
+ToServer = tuple[int, Meta]
 
 
-class Asking:
+class Requests:
     """One task's side of its talk with all servers.
 
-    awaited : bundles of the pull under way that have not come. welcomes : by server. verdicts : by
-    epoch. What its methods return is to be sent to that server, if it has a link.
+    is_lossy : whether messages may be lost, and so are kept. awaited : bundles of the pull under
+    way that have not come. welcomes : by server. verdicts : by epoch. What its methods return is to
+    be sent, if there is a link.
     """
 
-    def __init__(self, topology: Topology, rank: int, bundles: Sequence[Bundle]) -> None:
-        self.topology, self.rank = topology, rank
+    def __init__(
+        self,
+        topology: Topology,
+        rank: int,
+        bundles: Sequence[ParameterBundle],
+        is_lossy: bool = True,
+    ) -> None:
+        self.topology, self.rank, self.is_lossy = topology, rank, is_lossy
         self.group, self.task = divmod(rank, topology.n_tasks)
         mine = [bundle for bundle in bundles if bundle.rank == rank]
         self.pushes = [bundle for bundle in mine if bundle.is_push]
@@ -46,10 +56,12 @@ class Asking:
         self.awaited: set[int] = set()
         self.welcomes: dict[int, ServersReady] = {}
         self.verdicts: dict[int, bool] = {}
-        self._pending: dict[int, dict[_Key, Said]] = {server: {} for server in self.servers}
+        self._pending: dict[int, dict[tuple[object, ...], tuple[Meta, Arrays]]] = {
+            server: {} for server in self.servers
+        }
         self._n_pulls, self._pull = 0, Pull(0)
 
-    def again(self, server: int) -> list[Said]:
+    def again(self, server: int) -> list[tuple[Meta, Arrays]]:
         """What goes first over a new link."""
         return list(self._pending[server].values())
 
@@ -58,7 +70,7 @@ class Asking:
         kinds = [type(meta).__name__ for meta, _ in self._pending[server].values()]
         return ", ".join(dict.fromkeys(kinds))
 
-    def is_full(self, bundle: Bundle) -> bool:
+    def is_full(self, bundle: ParameterBundle) -> bool:
         """Whether another push of it has to wait."""
         pending = self._pending[bundle.server]
         return sum(key[:2] == ("push", bundle.part) for key in pending) >= AHEAD
@@ -68,20 +80,22 @@ class Asking:
         """Whether everything was answered."""
         return not any(self._pending.values())
 
-    def _say(self, server: int, key: _Key, meta: Meta, block: Array | None = None) -> Said:
-        self._pending[server][key] = (meta, block)
-        return meta, block
-
-    def join(self) -> Iterator[tuple[int, Meta]]:
+    def _to_all(self, key: tuple[object, ...], meta: Meta) -> list[ToServer]:
         for server in self.servers:
-            yield server, self._say(server, ("join",), JoinServers())[0]
+            self._pending[server][key] = meta, ()
+        return [(server, meta) for server in self.servers]
 
-    def begin(self, bundle: Bundle, block: Array) -> Said:
-        """What training begins with; the block is kept, and must not change."""
+    def join(self) -> list[ToServer]:
+        return self._to_all(("join",), JoinServers())
+
+    def begin(self, bundle: ParameterBundle, values: Arrays) -> Meta:
+        """What training begins with. Values that are kept must not change."""
         meta = ParameterData(pieces=tuple(p.index for p in bundle.pieces), part=bundle.part)
-        return self._say(bundle.server, ("begin", bundle.part), meta, block)
+        if self.is_lossy:
+            self._pending[bundle.server]["begin", bundle.part] = meta, values
+        return meta
 
-    def push(self, bundle: Bundle, push: Push, block: Array) -> Said:
+    def push(self, bundle: ParameterBundle, push: Push, values: Arrays) -> Meta:
         """As for ``begin``."""
         meta = PushGradients(
             pieces=tuple(p.index for p in bundle.pieces),
@@ -89,54 +103,77 @@ class Asking:
             samples=push.samples,
             part=bundle.part,
         )
-        return self._say(bundle.server, ("push", bundle.part, push.clock), meta, block)
+        if self.is_lossy:
+            self._pending[bundle.server]["push", bundle.part, push.clock] = meta, values
+        return meta
 
-    def pull(self, pull: Pull) -> Iterator[tuple[int, Meta]]:
-        """Every task asks who has something for it; the server answers all of the group at once."""
+    def pull(self, pull: Pull) -> list[ToServer]:
+        """The server answers all tasks of the group at once. One asks for all; where links may
+        end, every task asks who has something for it.
+        """
         self._n_pulls += 1
         self._pull, self.awaited = pull, set(self.pulls)
         meta = PullParameters(clock=pull.clock, final=pull.final, turn=self._n_pulls)
-        for server in sorted({bundle.server for bundle in self.pulls.values()}):
-            yield server, self._say(server, ("want",), meta)[0]
+        owing = sorted({bundle.server for bundle in self.pulls.values()})
+        for server in owing:
+            self._pending[server]["want",] = meta, ()
+        asked = owing if self.is_lossy else self.servers if self.task == 0 else ()
+        return [(server, meta) for server in asked]
 
-    def leave(self, is_thanks: bool = False) -> Iterator[tuple[int, Meta]]:
-        for server in self.servers:
-            yield (
-                server,
-                self._say(server, ("left", is_thanks), LeaveServers(is_thanks=is_thanks))[0],
-            )
+    def leave(self) -> list[ToServer]:
+        return self._to_all(("left", False), LeaveServers())
 
-    def ask(self, epoch: int, stop: bool) -> tuple[int, Meta]:
-        return 0, self._say(0, ("ask", epoch), EndOfEpoch(epoch=epoch, stop=stop))[0]
+    def thank(self) -> list[ToServer]:
+        meta = LeaveServers(is_thanks=True)
+        if self.is_lossy:
+            return self._to_all(("left", True), meta)
+        return [(server, meta) for server in self.servers]
 
-    def heard(self, server: int, meta: Meta, block: Array | None) -> Bundle | None:
+    def ask(self, epoch: int, stop: bool) -> ToServer:
+        meta = EndOfEpoch(epoch=epoch, stop=stop)
+        self._pending[0]["ask", epoch] = meta, ()
+        return 0, meta
+
+    def is_early(self, meta: ParameterData) -> bool:
+        """Whether it is for a pull for which the group's first task has asked, but not this one.
+        Who may have to ask again can leave it.
+        """
+        return not self.is_lossy and meta.turn > self._n_pulls
+
+    def heard(self, server: int, meta: Meta, block: Array | None) -> ParameterBundle | None:
         """A server's message; of parameters that were asked for, the bundle whose block it is.
 
         Raises
         ------
-        ProtocolError : it is none that a server sends to this task.
+        ProtocolError : it is none that a server sends to this task, or, where none comes twice,
+        none that was asked for.
         """
-        pending = self._pending[server]
         match meta:
-            case PushAcknowledged(part=part, clock=None):
-                pending.pop(("begin", part), None)
             case PushAcknowledged(part=part, clock=clock):
-                pending.pop(("push", part, clock), None)
+                key: tuple[object, ...] = ("push", part, clock)
+                key = key if clock is not None else ("begin", part)
             case ServersReady():
-                if pending.pop(("join",), None) is not None:
-                    self.welcomes[server] = meta
+                key = ("join",)
             case LeaveServers(is_thanks=is_thanks):
-                pending.pop(("left", is_thanks), None)
-            case Verdict(epoch=epoch, stop=stop):
-                if pending.pop(("ask", epoch), None) is not None:
-                    self.verdicts[epoch] = stop
-            case ParameterData(part=part):
+                key = ("left", is_thanks)
+            case Verdict(epoch=epoch):
+                key = ("ask", epoch)
+            case ParameterData():
                 return self._take(server, meta, block)
             case _:
                 raise self._wrong(server, f"{type(meta).__name__} is nothing for a task")
+        if self._pending[server].pop(key, None) is None:
+            if not self.is_lossy:
+                raise self._wrong(server, f"{meta} answers nothing that was asked")
+        elif isinstance(meta, ServersReady):
+            self.welcomes[server] = meta
+        elif isinstance(meta, Verdict):
+            self.verdicts[meta.epoch] = meta.stop
         return None
 
-    def _take(self, server: int, meta: ParameterData, block: Array | None) -> Bundle | None:
+    def _take(
+        self, server: int, meta: ParameterData, block: Array | None
+    ) -> ParameterBundle | None:
         bundle = self.pulls.get(meta.part)
         if bundle is None or bundle.server != server:
             raise self._wrong(server, f"bundle {meta.part} is not for it")
@@ -144,7 +181,10 @@ class Asking:
             got = "nothing" if block is None else f"{block.shape} numbers"
             raise self._wrong(server, f"bundle {meta.part} with {got}, expected {len(bundle)}")
         if meta.turn != self._n_pulls or meta.part not in self.awaited:
-            return None  # it came twice, or for an earlier pull
+            if self.is_lossy:
+                return None  # it came twice, or for an earlier pull
+            turns = f"got bundle {meta.part} of turn {meta.turn}, expected one of {self._n_pulls}"
+            raise self._wrong(server, f"pull {self._pull.clock}: {turns}")
         self.awaited.discard(meta.part)
         if not any(self.pulls[part].server == server for part in self.awaited):
             self._pending[server].pop(("want",), None)

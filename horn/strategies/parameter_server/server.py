@@ -3,67 +3,53 @@
 It keeps its pieces of the parameters and the optimizer's memory of them. Each piece is on its own:
 no lock, no clock of the whole. Sums are taken in the order of groups, never of arrival, where the
 strategy is synchronous; else gradients count as they come.
+
+A durable server outlives its clients, and its own process: groups leave it, come back and join, so
+it knows who may speak (attempts) and what was said before (clocks), and acknowledges that.
+``server_state`` has the whole of it as plain facts. See docs/notes/0061 and 0121.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from horn.backends import Array
 from horn.errors import ProtocolError
 from horn.optimizers import Optimizer
-from horn.strategies.parameter_server.pieces import Piece, bundles
-from horn.strategies.parameter_server.updates import Update
+from horn.strategies.parameter_server.pieces import ParameterPiece, bundles
+from horn.strategies.parameter_server.updates import Policy, ServerPiece
 from horn.topology import Topology
 from horn.wire.frames import (
     EndOfEpoch,
+    JoinServers,
     LeaveServers,
     Meta,
     ParameterData,
     PullParameters,
+    PushAcknowledged,
     PushGradients,
+    ServersReady,
     Verdict,
 )
+
+MOST_GROUPS = 4096
+NOTHING_GIVEN: Mapping[int, Array] = {}
 
 Answer = tuple[int, Meta, tuple[Array, ...]]
 
 
-@dataclass
-class _Kept:
-    """A piece as the server has it."""
+class ParameterServer:
+    """One server. A message has the block of a bundle, an answer an array per piece of it.
 
-    piece: Piece
-    w: Array
-    slots: dict[str, Array]
-    n_updates: int = 0
-    n_pushes: list[int] = field(default_factory=list)  # by group
-    pulled: list[int] = field(default_factory=list)  # by group: n_updates when it pulled last
-    waiting: dict[int, dict[int, tuple[int, Array]]] = field(default_factory=dict)  # clock, group
-    update: Update | None = None
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What of a strategy a server has to know; as in Downpour, warm_start in pushes. averages :
-    what is pushed is one group's part, and counts divided by the number of groups.
-    """
-
-    max_staleness: int | None = None
-    scale_by_staleness: bool = False
-    warm_start: int = 0
-    averages: bool = False
-
-    @property
-    def is_synchronous(self) -> bool:
-        return self.max_staleness == 0
-
-
-class Server:
-    """One server. ``staleness`` counts pushed pieces by how many updates they were late.
+    is_durable : clients may end and come back, as may it. Then tasks join first, every message has
+    the attempt of its sender's start, what changes something is acknowledged and may come again.
+    staleness : counts pushed pieces by how many updates they were late. n_changes : messages that
+    changed it; the others need no journal. n_stale : messages of an attempt that is over.
+    n_repeated : pieces that came again.
 
     Raises
     ------
@@ -73,29 +59,43 @@ class Server:
     def __init__(
         self,
         number: int,
-        pieces: Sequence[Piece],
+        pieces: Iterable[ParameterPiece],
         optimizer: Optimizer,
         topology: Topology,
         policy: Policy,
         dtype: str,
+        is_durable: bool = False,
     ) -> None:
         self.number, self.topology, self.policy = number, topology, policy
-        self._n_first = topology.n_groups  # the groups that share the data
-        self.optimizer, self.dtype = optimizer, np.dtype(dtype)
+        self.n_first = topology.n_groups  # the groups that share the data
+        self.optimizer, self.dtype, self.is_durable = optimizer, np.dtype(dtype), is_durable
         self.pieces = tuple(pieces)
-        self.mine = tuple(piece for piece in pieces if piece.server == number)
-        self._by_index = {piece.index: piece for piece in self.mine}
-        self.kept: dict[int, _Kept] = {}
+        self.mine = tuple(piece for piece in self.pieces if piece.server == number)
+        self.kept: dict[int, ServerPiece] = {}
         self.staleness: Counter[int] = Counter()
-        self.n_pushes = 0
+        self.n_pushes = self.n_changes = self.n_stale = self.n_repeated = 0
         self.left: set[int] = set()  # groups that push no more
-        self._pulls: dict[int, PullParameters] = {}  # by group: what waits
-        self._leavers: dict[int, set[int]] = {}  # by group: its tasks that have said so
-        self._final: set[int] = set()  # tasks of group 0 that have the end
-        self._verdicts: dict[tuple[int, int], bool] = {}  # group, epoch -> stop
-        self._stop_after: int | None = None
-        mine = bundles(self.pieces, topology, self.dtype.itemsize)
-        self._answered = [b for b in mine if b.server == number and not b.is_push]
+        self.leavers: dict[int, set[int]] = {}  # by group: its tasks that have said so
+        self.final: set[int] = set()  # tasks of group 0 that have the end
+        self.pulls: dict[int, PullParameters] = {}  # by group: what waits
+        self.verdicts: dict[tuple[int, int], bool] = {}  # group, epoch -> stop
+        self.stop_after: int | None = None
+        # The rest is a durable server's, by group:
+        self.fences: dict[int, int] = {}  # the attempt below which nothing counts
+        self.lives: dict[int, int] = {}  # the attempt that has joined, or is joining
+        self.here: dict[int, set[int]] = {}  # its tasks that have joined
+        self.clocks: dict[int, tuple[int | None, bool]] = {}  # as it was welcomed
+        self.pulled: dict[int, PullParameters] = {}  # its last pull that was answered,
+        self.given: dict[int, dict[int, Array]] = {}  # and shared pieces, as it got them
+        # Of groups that came later: who has not said yet, in this life, where it goes on; who has
+        # pushed.
+        self.fresh: set[int] = set()
+        self.begun: set[int] = set()
+        self._list_bundles()
+
+    def _list_bundles(self) -> None:
+        every = bundles(self.pieces, self.topology, self.dtype.itemsize)
+        self._bundles = {b.part: b for b in every if b.server == self.number}
 
     def grow(self, n_groups: int) -> None:
         """There may be so many groups now; the new ones have pushed nothing."""
@@ -104,15 +104,13 @@ class Server:
         for kept in self.kept.values():
             kept.n_pushes += [0] * n_more
             kept.pulled += [0] * n_more
-        mine = bundles(self.pieces, self.topology, self.dtype.itemsize)
-        self._answered = [b for b in mine if b.server == self.number and not b.is_push]
+        self._list_bundles()
 
     @property
     def is_done(self) -> bool:
         """All groups have left, and every task of group 0 has thanked for the end."""
-        return len(self.left) == self.topology.n_groups and len(self._final) == (
-            self.topology.n_tasks
-        )
+        t = self.topology
+        return len(self.left) == t.n_groups and len(self.final) == t.n_tasks
 
     @property
     def unfinished(self) -> tuple[str, ...]:
@@ -125,79 +123,121 @@ class Server:
             for task in range(t.n_tasks)
         )
 
-    def on(self, src: int, meta: Meta, arrays: Sequence[Array]) -> list[Answer]:
-        """A message of rank ``src``, with an array per piece; what to send, and to which rank. What
-        it answers with are the server's own arrays, to be copied before the next message.
+    def expect(self, groups: Iterable[int], attempt: int) -> bool:
+        """These groups come, in this attempt or a later one: of those that have not yet, the end
+        that they said of an earlier one does not count. Whether there was one.
         """
-        if not 0 <= src < self.topology.n_workers:
+        ended = {g for g in groups if g in self.left and self.lives.get(g, -1) < attempt}
+        for group in ended:
+            self._reopen(group)
+        return bool(ended)
+
+    def _reopen(self, group: int) -> None:
+        self.left.discard(group)
+        if group == 0:
+            self.final.clear()
+
+    def fence(self, group: int, attempt: int) -> None:
+        """Another has the place: what has a lower attempt does not count any more."""
+        self.fences[group] = max(self.fences.get(group, 0), attempt)
+
+    def is_stale(self, group: int, attempt: int) -> bool:
+        return attempt < max(self.fences.get(group, 0), self.lives.get(group, 0))
+
+    def on(
+        self, src: int, meta: Meta, block: Array | None = None, attempt: int = 0
+    ) -> list[Answer]:
+        """A message of rank ``src``; what to send, and to which rank. What it answers with are the
+        server's own arrays, to be copied before the next message.
+        """
+        group, task = divmod(src, self.topology.n_tasks)
+        if self.is_durable:
+            if self.is_stale(group, attempt):
+                self.n_stale += 1
+                return []
+            if isinstance(meta, JoinServers):
+                return self._join(group, task, attempt)
+            if attempt != self.lives.get(group):
+                what = f"{type(meta).__name__} of attempt {attempt}, in which it has not joined"
+                raise self._wrong(group, task, what)
+        elif not 0 <= src < self.topology.n_workers:
             raise ProtocolError(
                 f"server {self.number}: {type(meta).__name__} of {self.topology.name(src)}, "
                 f"expected one of tasks 0 to {self.topology.n_workers - 1}"
             )
-        group, task = divmod(src, self.topology.n_tasks)
         match meta:
-            case ParameterData(pieces=pieces):
-                self._begin(group, task, pieces, arrays)
+            case ParameterData():
+                return self._begin(src, meta, block)
             case PushGradients():
-                self._push(group, task, meta, arrays)
+                return self._push(src, meta, block)
             case PullParameters():
-                self._want(group, task, meta)
+                return self._want(src, meta)
             case LeaveServers(is_thanks=True):
-                if task not in self._leavers.get(0, ()) or group:
-                    raise self._wrong(group, task, "thanks for an end that it has not got")
-                self._final.add(task)
+                return self._thank(src, meta)
             case LeaveServers():
-                self._leave(group, task)
-                # Who closes its connection before it hears this might take its last words with it.
-                return [(src, LeaveServers(), ()), *self._answers()]
-            case EndOfEpoch(epoch=epoch, stop=stop):
-                return [(src, Verdict(epoch=epoch, stop=self._verdict(group, epoch, stop)), ())]
-            case _:
-                raise self._wrong(group, task, f"{type(meta).__name__} is nothing for a server")
-        return self._answers()
+                return self._leave(src, meta)
+            case EndOfEpoch(epoch=of, stop=stop):
+                verdict = Verdict(epoch=of, stop=self._verdict(group, of, stop))
+                return self._changed([(src, verdict, ())])
+        raise self._wrong(group, task, f"{type(meta).__name__} is nothing for a server")
 
     def _wrong(self, group: int, task: int, what: str, piece: int | None = None) -> ProtocolError:
         where = f"server {self.number}: group {group}, task {task}"
         return ProtocolError(f"{where}{'' if piece is None else f', piece {piece}'}: {what}")
 
-    def _fitting(
-        self, group: int, task: int, indices: Sequence[int], arrays: Sequence[Array]
-    ) -> list[tuple[Piece, Array]]:
-        """What a task sends, by piece; all of it is looked at before any of it counts."""
-        if len(indices) != len(arrays) or len(set(indices)) != len(indices):
-            raise self._wrong(group, task, f"{len(arrays)} arrays for pieces {tuple(indices)}")
-        found = []
-        for index, array in zip(indices, arrays, strict=True):
-            piece = self._by_index.get(index)
-            if piece is None or piece.owner != task:
-                owner = "another server's" if piece is None else f"task {piece.owner}'s"
-                raise self._wrong(group, task, f"is {owner} to have", index)
-            if array.shape != (len(piece),) or array.dtype != self.dtype:
-                raise self._wrong(
-                    group,
-                    task,
-                    f"got {array.dtype} {array.shape}, expected {self.dtype} ({len(piece)},)",
-                    index,
-                )
-            found.append((piece, array))
-        return found
+    # those who come and go
 
-    def _begin(
-        self, group: int, task: int, indices: Sequence[int], arrays: Sequence[Array]
-    ) -> None:
-        """Initial values, from the tasks of group 0."""
-        for piece, array in self._fitting(group, task, indices, arrays):
-            if group or piece.index in self.kept:
-                what = "are group 0's to say" if group else "were said before"
-                raise self._wrong(group, task, f"initial values {what}", piece.index)
-            w = np.array(array)
-            slots = {name: np.zeros_like(w) for name in self.optimizer.slots}
-            n = self.topology.n_groups
-            self.kept[piece.index] = _Kept(piece, w, slots, 0, [0] * n, [0] * n)
+    def _join(self, group: int, task: int, attempt: int) -> list[Answer]:
+        n = self.topology.n_groups
+        if group >= MOST_GROUPS:
+            raise self._wrong(group, task, f"joins, but there may be {MOST_GROUPS} groups")
+        if group >= n:
+            self.grow(group + 1)
+            self.left |= set(range(n, group))  # of them nobody has heard
+        if attempt > self.lives.get(group, -1):
+            if group >= self.n_first:
+                self.fresh.add(group)
+            self.lives[group] = attempt
+            self.here[group] = set()
+            for known in (self.pulls, self.leavers, self.clocks, self.pulled, self.given):
+                known.pop(group, None)
+            self._reopen(group)
+        here = self.here[group]
+        of_group = range(self.topology.n_tasks)
+        if task not in here:
+            self.n_changes += 1
+            here.add(task)
+            if len(here) == len(of_group):
+                self.clocks[group] = self._where(group)
+                return [self._welcome(group, t) for t in of_group]
+        return [self._welcome(group, task)] if len(here) == len(of_group) else []
 
-    def _leave(self, group: int, task: int) -> None:
-        leavers = self._leavers.setdefault(group, set())
-        pull = self._pulls.get(group)
+    def _welcome(self, group: int, task: int) -> Answer:
+        clock, is_new = self.clocks[group]
+        return self.topology.rank(group, task), ServersReady(clock=clock, is_new=is_new), ()
+
+    def _where(self, group: int) -> tuple[int | None, bool]:
+        """The clock at which a group goes on, or a new one may begin."""
+        if not self.mine:
+            return None, False
+        pushes = [kept.n_pushes for kept in self.kept.values()]
+        if group < self.n_first or group in self.begun:
+            return min((n[group] for n in pushes), default=0), False
+        others = [g for g in self.lives if g != group]
+        there = [g for g in others if g not in self.left] or others
+        clock = min((n[g] for n in pushes for g in there), default=0)
+        for n in pushes:  # it must not hold up the others until it says more
+            n[group] = clock
+        return clock, True
+
+    def _leave(self, src: int, meta: LeaveServers) -> list[Answer]:
+        group, task = divmod(src, self.topology.n_tasks)
+        # Who closes its connection before it hears this might take its last words with it.
+        heard: list[Answer] = [(src, meta, ())]
+        leavers = self.leavers.setdefault(group, set())
+        if self.is_durable and task in leavers:
+            return heard
+        pull = self.pulls.get(group)
         if task in leavers or (task == 0 and pull is not None and not pull.final):
             what = "a second time" if task in leavers else "while its pull waits"
             raise self._wrong(group, task, f"leaves {what}")
@@ -206,33 +246,94 @@ class Server:
             self.left.add(group)
             for kept in self.kept.values():
                 self._sum(kept)
+        return self._changed(heard)
 
-    # pushes
+    def _thank(self, src: int, meta: LeaveServers) -> list[Answer]:
+        group, task = divmod(src, self.topology.n_tasks)
+        heard: list[Answer] = [(src, meta, ())] if self.is_durable else []
+        if self.is_durable and task in self.final:
+            return heard
+        if task not in self.leavers.get(0, ()) or group:
+            raise self._wrong(group, task, "thanks for an end that it has not got")
+        self.final.add(task)
+        return self._changed(heard)
 
-    def _push(self, group: int, task: int, meta: PushGradients, arrays: Sequence[Array]) -> None:
-        self.n_pushes += 1
-        if task in self._leavers.get(group, ()):
-            raise self._wrong(group, task, f"pushes pieces {meta.pieces} after it left")
-        found = self._fitting(group, task, meta.pieces, arrays)
-        for piece, _ in found:
-            kept = self.kept.get(piece.index)
-            if kept is None or meta.clock != kept.n_pushes[group]:
+    # what they bring
+
+    def _cut(
+        self, src: int, meta: PushGradients | ParameterData, block: Array | None
+    ) -> list[Array]:
+        """What a task sends, by piece; all of it is looked at before any of it counts."""
+        bundle = self._bundles.get(meta.part)
+        group, task = divmod(src, self.topology.n_tasks)
+        if bundle is None or bundle.rank != src or not bundle.is_push:
+            raise self._wrong(group, task, f"bundle {meta.part} is not its to send")
+        if meta.pieces != tuple(piece.index for piece in bundle.pieces):
+            raise self._wrong(group, task, f"pieces {meta.pieces} in bundle {meta.part}")
+        if block is None or block.shape != (len(bundle),) or block.dtype != self.dtype:
+            got = "nothing" if block is None else f"{block.dtype} {block.shape}"
+            expected = f"expected {self.dtype} ({len(bundle)},)"
+            raise self._wrong(group, task, f"bundle {meta.part}: got {got}, {expected}")
+        return bundle.cut(block)
+
+    def _begin(self, src: int, meta: ParameterData, block: Array | None) -> list[Answer]:
+        """Initial values, from the tasks of group 0."""
+        group, task = divmod(src, self.topology.n_tasks)
+        arrays = dict(zip(meta.pieces, self._cut(src, meta, block), strict=True))
+        answers: list[Answer] = (
+            [(src, PushAcknowledged(part=meta.part), ())] if self.is_durable else []
+        )
+        new = [piece for piece in self.mine if piece.index in arrays.keys() - self.kept.keys()]
+        if self.is_durable and not new:
+            return answers
+        for index in arrays:
+            if group or (index in self.kept and not self.is_durable):
+                what = "are group 0's to say" if group else "were said before"
+                raise self._wrong(group, task, f"initial values {what}", index)
+        n = self.topology.n_groups
+        for piece in new:
+            w = np.array(arrays[piece.index])
+            slots = {name: np.zeros_like(w) for name in self.optimizer.slots}
+            self.kept[piece.index] = ServerPiece(piece, w, slots, 0, [0] * n, [0] * n)
+        return self._changed(answers)
+
+    def _push(self, src: int, meta: PushGradients, block: Array | None) -> list[Answer]:
+        group, task = divmod(src, self.topology.n_tasks)
+        new: list[tuple[ServerPiece, Array]] = []
+        for index, array in zip(meta.pieces, self._cut(src, meta, block), strict=True):
+            kept = self.kept.get(index)
+            if kept is not None and self.is_durable and meta.clock < kept.n_pushes[group]:
+                self.n_repeated += 1
+            elif task in self.leavers.get(group, ()):
+                raise self._wrong(group, task, f"pushes pieces {meta.pieces} after it left")
+            elif kept is None or meta.clock != kept.n_pushes[group]:
                 expected = "initial values" if kept is None else f"push {kept.n_pushes[group]}"
-                raise self._wrong(
-                    group, task, f"got push {meta.clock}, expected {expected}", piece.index
-                )
-        for piece, array in found:
-            kept = self.kept[piece.index]
-            kept.n_pushes[group] += 1
-            if self.policy.is_synchronous:
-                kept.waiting.setdefault(meta.clock, {})[group] = (meta.samples, np.array(array))
-                self._sum(kept)
-                continue
-            late = kept.n_updates - kept.pulled[group]
-            self.staleness[late] += 1
-            if meta.samples:
-                scale = 1.0 / max(late, 1) if self.policy.scale_by_staleness else 1.0
-                self._update(kept, array, scale * self._weight(group, meta.clock))
+                raise self._wrong(group, task, f"got push {meta.clock}, expected {expected}", index)
+            else:
+                new.append((kept, array))
+        answers: list[Answer] = []
+        if self.is_durable:
+            answers.append((src, PushAcknowledged(part=meta.part, clock=meta.clock), ()))
+            if not new:
+                return answers
+            if group >= self.n_first:
+                self.begun.add(group)
+        self.n_pushes += 1
+        for kept, array in new:
+            self._apply(kept, group, meta, array)
+        return self._changed(answers)
+
+    def _apply(self, kept: ServerPiece, group: int, meta: PushGradients, array: Array) -> None:
+        kept.n_pushes[group] += 1
+        if self.policy.is_synchronous:
+            kept.waiting.setdefault(meta.clock, {})[group] = (meta.samples, np.array(array))
+            self._sum(kept)
+            return
+        late = kept.n_updates - kept.pulled[group]
+        self.staleness[late] += 1
+        if meta.samples:
+            scale = 1.0 / max(late, 1) if self.policy.scale_by_staleness else 1.0
+            kept.step(self.optimizer, array, scale * self._weight(group, meta.clock))
 
     def _weight(self, group: int, clock: int) -> float:
         """What a group's push counts. Where some have left nobody trains on their part of the data,
@@ -241,9 +342,9 @@ class Server:
         is_alone = group == 0 and clock < self.policy.warm_start
         if not self.policy.averages or is_alone:
             return 1.0
-        return 1.0 / max(self._n_first, self.topology.n_groups - len(self.left))
+        return 1.0 / max(self.n_first, self.topology.n_groups - len(self.left))
 
-    def _sum(self, kept: _Kept) -> None:
+    def _sum(self, kept: ServerPiece) -> None:
         """Of a synchronous strategy: the clock's mean over all samples, once all groups are in."""
         while kept.waiting:
             clock = min(kept.waiting)
@@ -262,43 +363,71 @@ class Server:
             for group in sorted(found):
                 samples, gradient = found[group]
                 total += (samples / n) * gradient
-            self._update(kept, total, 1.0)
+            kept.step(self.optimizer, total, 1.0)
 
-    def _update(self, kept: _Kept, gradient: Array, scale: float) -> None:
-        rate = self.optimizer.rate(kept.n_updates) * scale
-        kept.n_updates += 1
-        if kept.update is None or kept.update.w is not kept.w:
-            kept.update = Update(self.optimizer, kept.w, kept.slots, kept.piece.decays)
-        kept.update(np.ascontiguousarray(gradient), rate, kept.n_updates)
+    # what they ask for
 
-    # pulls
+    def _want(self, src: int, wanted: PullParameters) -> list[Answer]:
+        group, task = divmod(src, self.topology.n_tasks)
+        if not self.is_durable:
+            self._check_turn(group, task, wanted)
+        else:  # each of its tasks says so: the first may find the server gone
+            pulled, waits = self.pulled.get(group), self.pulls.get(group)
+            if pulled is not None and wanted.turn <= pulled.turn:  # it may not have got all of it
+                return self._answers((src,), wanted, self.given.get(group, NOTHING_GIVEN))
+            if waits is not None and wanted.turn <= waits.turn:
+                return []  # it is answered when it can be, to all tasks
+            if group in self.fresh:
+                self.fresh.discard(group)
+                for kept in self.kept.values():
+                    kept.n_pushes[group] = max(kept.n_pushes[group], wanted.clock)
+        self.pulls[group] = wanted
+        return self._changed([])
 
-    def _want(self, group: int, task: int, wanted: PullParameters) -> None:
+    def _check_turn(self, group: int, task: int, wanted: PullParameters) -> None:
         pushed = max((kept.n_pushes[group] for kept in self.kept.values()), default=0)
-        if task or group in self._pulls:
+        if task or group in self.pulls:
             what = "task 0 pulls for its group" if task else "its last pull waits still"
             raise self._wrong(group, task, f"pull {wanted.clock}, but {what}")
-        if (task in self._leavers.get(group, ())) != wanted.final or (wanted.final and group):
+        if (task in self.leavers.get(group, ())) != wanted.final or (wanted.final and group):
             when = "of the end" if wanted.final else "after it left"
             raise self._wrong(group, task, f"pull {wanted.clock} {when}, which is not its turn")
         if wanted.clock < pushed:
             raise self._wrong(group, task, f"got pull {wanted.clock}, expected pull {pushed}")
-        self._pulls[group] = wanted
 
-    def _answers(self) -> list[Answer]:
-        """To every pull that need not wait any longer: to all tasks of the group, one version."""
-        found: list[Answer] = []
-        for group, wanted in list(self._pulls.items()):
+    def _changed(self, answers: list[Answer]) -> list[Answer]:
+        """Something has changed: ``answers``, and those to every pull that need not wait any
+        longer: to all tasks of the group, one version.
+        """
+        self.n_changes += 1
+        t = self.topology
+        for group, wanted in list(self.pulls.items()):
             if self._owing(group, wanted):
                 continue
-            del self._pulls[group]
+            del self.pulls[group]
             for kept in self.kept.values():
                 kept.pulled[group] = kept.n_updates
-            for bundle in self._answered:
-                if bundle.rank // self.topology.n_tasks == group:
-                    indices = tuple(piece.index for piece in bundle.pieces)
-                    meta = ParameterData(pieces=indices, clock=wanted.clock, part=bundle.part)
-                    found.append((bundle.rank, meta, tuple(self.kept[k].w for k in indices)))
+            ranks = range(t.rank(group, 0), t.rank(group, t.n_tasks))
+            answers += self._answers(ranks, wanted, NOTHING_GIVEN)
+            if self.is_durable:
+                self.pulled[group] = wanted
+                shared = {i: k for i, k in self.kept.items() if len(k.piece.holders) > 1}
+                self.given[group] = {index: kept.w.copy() for index, kept in shared.items()}
+        return answers
+
+    def _answers(
+        self, ranks: Collection[int], wanted: PullParameters, given: Mapping[int, Array]
+    ) -> list[Answer]:
+        """Parameters to these ranks; of shared pieces that were ``given`` before, the same."""
+        found: list[Answer] = []
+        for bundle in self._bundles.values():
+            if bundle.rank in ranks and not bundle.is_push:
+                indices = tuple(piece.index for piece in bundle.pieces)
+                meta = ParameterData(
+                    pieces=indices, clock=wanted.clock, part=bundle.part, turn=wanted.turn
+                )
+                arrays = tuple(given[k] if k in given else self.kept[k].w for k in indices)
+                found.append((bundle.rank, meta, arrays))
         return found
 
     def _owing(self, group: int, wanted: PullParameters) -> set[int]:
@@ -327,22 +456,20 @@ class Server:
         """The ranks of tasks whose pulls are not answered yet, each with what it waits for."""
         t = self.topology
         found = []
-        for group, wanted in self._pulls.items():
+        for group, wanted in self.pulls.items():
             ranks = " ".join(map(str, sorted(self._owing(group, wanted))))
             found += [(t.rank(group, task), ranks) for task in range(t.n_tasks)]
         return found
-
-    # epochs
 
     def _verdict(self, group: int, epoch: int, stop: bool) -> bool:
         """Whether a group ends after an epoch: group 0 decides, all tasks of a group hear alike."""
         if group == 0:
             if stop:
-                self._stop_after = epoch
+                self.stop_after = epoch
             return stop
         key = (group, epoch)
-        if key not in self._verdicts:
+        if key not in self.verdicts:
             # A group that wants to stop is to leave: all of its tasks hear the same, although
             # some of them may not have heard of it yet.
-            self._verdicts[key] = stop or self._stop_after is not None
-        return self._verdicts[key]
+            self.verdicts[key] = stop or self.stop_after is not None
+        return self.verdicts[key]

@@ -7,24 +7,22 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import zmq
 
-from horn.errors import JobError
 from horn.strategies.parameter_server.link import (
-    EPOCH,
+    ATTEMPT,
     LINGER_S,
-    LINK,
-    Context,
-    End,
+    LinkEnd,
     has_frame,
     received,
     spin,
 )
 from horn.transport import Identity, TransportCounters
+from horn.transport._handshake import Check, Handshake
+from horn.transport._zeromq import ZeroMqContext
 from horn.wire import frames
-from horn.wire.admission import Admission, of_a_job
 from horn.wire.frames import (
-    BODY_SUM,
     Array,
     BadFrame,
     Buffer,
@@ -33,64 +31,50 @@ from horn.wire.frames import (
     HandshakeRefused,
     Hello,
     Meta,
-    Refusal,
     Welcome,
     WireMessage,
-    decode,
-    encode,
 )
 
 logger = logging.getLogger(__name__)
 
 FULL_S = 0.002  # how soon who had no room is looked at again
 OLD_LINKS = 256  # names of links that are over, to tell the late from strangers
-STRIKES = 3  # frames of one stranger that are answered
+LATER = "a later one: another has this place"
 
 
-class Hub:
+class ServerLinks:
     """A server's end of all its links.
 
-    place : ``task`` is the server's number, ``n_tasks`` the tasks of each group, ``epoch`` this
-    life's. is_stale : whether a rank's epoch is over. n_stale : frames refused for that.
+    place : ``task`` is the server's number, ``n_tasks`` the tasks of each group, ``attempt`` this
+    life's. is_stale : whether a rank's attempt is over. n_stale : frames refused for that.
     """
 
     def __init__(self, url: str, place: Identity, is_stale: Callable[[int, int], bool]) -> None:
         self.place, self.is_stale, self.counters = place, is_stale, TransportCounters()
         self.n_stale = 0
-        self._ends: dict[bytes, tuple[int, End]] = {}  # by incarnation: rank, link
+        self._ends: dict[bytes, tuple[int, LinkEnd]] = {}  # by incarnation: rank, link
         self._of: dict[int, bytes] = {}  # by rank
-        self._over: dict[bytes, tuple[int, int]] = {}  # by incarnation: rank, epoch
-        self._strikes: dict[bytes, int] = {}
-        self._context = Context(place)
+        self._over: dict[bytes, tuple[int, int]] = {}  # by incarnation: rank, attempt
+        self._handshake = Handshake(place, self.counters, self._checks)
+        self._context = ZeroMqContext(place)
         try:
-            self._router = self._context.socket(zmq.ROUTER)
-            self._router.set(zmq.ROUTER_MANDATORY, 1)  # [drops what it cannot send]
-            self._context.guard(self._router)
             bind_to = url if url != "ipc://" else f"ipc://@horn-{secrets.token_hex(16)}"
-            self._router.set(zmq.IPV6, int("[" in bind_to))
-            zap, where = self._context.zap, f"server {place.task} of {place.job}"
-            audit = None if zap is None else zap.gate.audit
-            self._admission = Admission(self._context.zmq, self._router, of_a_job(), audit, where)
-            try:
-                self._router.bind(bind_to)
-            except zmq.ZMQError as error:
-                raise JobError(f"cannot listen on {bind_to}: {error}") from error
-            self._admission.bound()
-            self._admission.start()
+            self._context.listen(bind_to, f"server {place.task} of {place.job}")
         except BaseException:
-            self._close_sockets(0)
+            self._context.end()
             raise
-        self.endpoint = bytes(self._router.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+        self._router, self.endpoint = self._context.router, self._context.endpoint
 
     @property
     def ranks(self) -> frozenset[int]:
         """Who has a link."""
         return frozenset(self._of)
 
-    def send(self, rank: int, meta: Meta, block: Array | None) -> None:
-        """To a rank, if it has a link; who has none asks again. The block must not change."""
+    def send(self, rank: int, meta: Meta, values: Sequence[Array] = ()) -> None:
+        """To a rank, if it has a link; who has none asks again. One block of these values goes."""
         incarnation = self._of.get(rank)
         if incarnation is not None:
+            block = (np.concatenate(values),) if values else ()
             self._ends[incarnation][1].queue.append((meta, block))
             self._flush(incarnation)
 
@@ -122,21 +106,14 @@ class Hub:
 
     def _flush(self, incarnation: bytes) -> bool:
         """Whether nothing is left to send."""
-        place = self.place
         found = self._ends.get(incarnation)
         if found is None:
             return True
-        end = found[1]
         try:
-            while parts := end.frame(place.task, place.attempt, self._context.needs_sum):
-                if not self._context.send(self._router, [incarnation, *parts], 3):
-                    return False
-                self.counters.n_sent += 1
-                self.counters.sent_bytes += sum(map(len, parts[2:]))
-                end.stuck = None
+            return found[1].flush(self._context, self._router, self.counters, (incarnation,))
         except zmq.ZMQError as error:
             self._forget(incarnation, f"its connection is gone ({error})")
-        return True
+            return True
 
     def _take(self, sender: bytes, parts: Sequence[Buffer]) -> WireMessage | None:
         found = self._ends.get(sender)
@@ -144,9 +121,9 @@ class Hub:
             self._meet(sender, parts)
             return None
         rank, end = found
-        epoch = end.expected.attempt or 0
-        if self.is_stale(rank, epoch):
-            self._forget(sender, f"epoch {epoch} is over")
+        attempt = end.expected.attempt or 0
+        if self.is_stale(rank, attempt):
+            self._forget(sender, f"attempt {attempt} is over")
             self._meet(sender, parts)
             return None
         try:
@@ -155,9 +132,8 @@ class Hub:
                 raise BadFrame(f"frame of {end.name}", "a second hello", "one")
         except BadFrame as error:
             self._forget(sender, str(error))
-            self._refuse(
-                sender, HandshakeRefused(LINK, str(error)[:4000], "frames in order, undamaged")
-            )
+            broken = BadFrame("link", str(error), "frames in order, undamaged")
+            self._context.answer(sender, self._handshake.refusal(broken))
             self.counters.n_dropped += 1
             return None
         self.counters.n_received += 1
@@ -182,73 +158,32 @@ class Hub:
         over = self._over.get(sender)
         if over is not None and self.is_stale(*over):
             self.n_stale += 1
-            self._refuse(
-                sender, HandshakeRefused(EPOCH, over[1], "a later one: another has this place")
-            )
+            refused = HandshakeRefused(ATTEMPT, over[1], LATER)
+            self._context.answer(sender, self._handshake.refusal(refused))
             return
-        try:
-            message = decode(parts, Expected(needs_sum=self._context.needs_sum))
-            hello = message.meta
-            if not isinstance(hello, Hello) or message.seq != 1:
-                raise HandshakeRefused(LINK, type(hello).__name__, "a hello")
-            self._check(sender, message, hello)
-        except BadFrame as error:
-            self.counters.n_dropped += 1
-            strikes = self._strikes[sender] = self._strikes.get(sender, 0) + 1
-            while len(self._strikes) > OLD_LINKS:
-                self._strikes.pop(next(iter(self._strikes)))
-            if strikes <= STRIKES:
-                self._refuse(sender, error if isinstance(error, HandshakeRefused) else
-                             HandshakeRefused(LINK, str(error)[:4000], "a hello"))  # fmt: skip
+        found = self._handshake.meet(sender, parts, self._context.needs_sum, self._context.answer)
+        if found is None:
             return
+        message, hello = found
         rank = message.src
         if rank in self._of:
             self._forget(self._of[rank], "")
-        name = f"rank={rank} epoch={message.attempt}"
         max_body = min(frames.BODY_BYTES, hello.max_body)
         expected = Expected(rank, message.attempt, max_body, self._context.needs_sum)
-        end = End(name, expected, n_in=1)
+        end = LinkEnd(f"rank={rank} attempt={message.attempt}", expected, n_in=1)
         self._ends[sender], self._of[rank] = (rank, end), sender
-        end.queue.append((Welcome(minor=min(frames.MINOR, hello.max_minor)), None))
+        end.queue.append((Welcome(minor=min(frames.MINOR, hello.max_minor)), ()))
         self._flush(sender)
 
-    def _check(self, sender: bytes, message: WireMessage, hello: Hello) -> None:
-        place = self.place
-        for what, got, wanted in (
-            ("job", hello.job, place.job),
-            ("tasks", hello.n_tasks, place.n_tasks),
-            ("src", message.src, hello.task),
-            (LINK, hello.incarnation.hex(), sender.hex()),
-            ("byte order", hello.endian, "little"),
-            ("dtypes", set(frames.DTYPES) - set(hello.dtypes), set()),
-        ):
-            if got != wanted:
-                raise HandshakeRefused(what, got, wanted)
-        if hello.min_minor > frames.MINOR:
-            raise HandshakeRefused("minor version", hello.min_minor, frames.MINOR)
-        if self.is_stale(message.src, message.attempt):
-            self.n_stale += 1
-            raise HandshakeRefused(EPOCH, message.attempt, "a later one: another has this place")
-
-    def _refuse(self, sender: bytes, error: HandshakeRefused) -> None:
-        refusal = Refusal(where=error.where[:256], got=error.got, expected=error.expected)
-        flags = BODY_SUM if self._context.needs_sum else 0
-        message = WireMessage(refusal, (), self.place.task, self.place.attempt, flags=flags)
-        try:
-            self._router.send_multipart([sender, *encode(message)], zmq.DONTWAIT)
-        except zmq.ZMQError:
-            pass  # who has gone, or does not read, gets no answer
+    def _checks(self, message: WireMessage, hello: Hello) -> list[Check]:
+        if not self.is_stale(message.src, message.attempt):
+            return []
+        self.n_stale += 1
+        return [(ATTEMPT, message.attempt, LATER)]
 
     def close(self) -> None:
         """What is still to be sent goes, if there is room for it in time."""
         ends = time.monotonic() + LINGER_S
         while self._flush_all() and time.monotonic() < ends:
             time.sleep(0.001)
-        self._close_sockets(int(LINGER_S * 1000))
-
-    def _close_sockets(self, linger_ms: int) -> None:
-        if hasattr(self, "_admission"):
-            self._admission.close()
-        if hasattr(self, "_router"):
-            self._router.close(linger_ms)
-        self._context.close()
+        self._context.end(int(LINGER_S * 1000))

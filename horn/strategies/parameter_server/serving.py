@@ -1,114 +1,126 @@
-"""The loop of a parameter server: in a process of its own, or as a guest in a task's."""
+"""The loop of a parameter server: in a process of its own, or in a thread of a task's."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.patience import Patience
 from horn.runtime.group import TaskTimes
-from horn.strategies.parameter_server.pieces import Bundle, bundles, channels
-from horn.strategies.parameter_server.server import Server
+from horn.strategies.parameter_server.journal import Journal
+from horn.strategies.parameter_server.mesh import Mesh
+from horn.strategies.parameter_server.server import ParameterServer
+from horn.strategies.parameter_server.server_state import state
 from horn.transport import Transport
-from horn.wire.frames import WAITS, Array, Note, ParameterData, PushGradients
+from horn.wire.frames import WAITS, Array, Meta, Note, WireMessage
+
+logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # how often a server that hears nothing looks at the clock
+END_S = 10.0  # how long a server that is done stays for who has not heard it
+END_LOOK_S = 0.05
+
+
+class ServerCarrier(Protocol):
+    """What carries a server's messages: a mesh, or links that may end and begin again."""
+
+    def send(self, rank: int, meta: Meta, values: Sequence[Array] = ()) -> None:
+        """To a rank; the values are copied, one after the other."""
+
+    def receive(self, timeout_s: float) -> WireMessage | None:
+        """The next message, None if there is none in time. ``src`` is the rank."""
 
 
 def serve(
-    server: Server, transport: Transport, idle_s: float, agree_timeout_s: float | None = None
+    server: ParameterServer,
+    carrier: ServerCarrier,
+    idle_s: float,
+    *,
+    journal: Journal | None = None,
+    check: Callable[[], None] | None = None,
+    is_needed: Callable[[], bool] | None = None,
 ) -> TaskTimes:
     """Run a server until it is done; where its time went.
 
-    agree_timeout_s : for all ranks to agree on the channels, before which others compile.
+    journal : has each message that changed the server before anything that follows from it leaves.
+    check : raises what has happened beside it. is_needed : whether somebody may not have heard yet
+    that all is done.
 
     Raises
     ------
-    BarrierTimeout : nobody has said anything for ``idle_s``.
+    BarrierTimeout : nobody has said anything for ``idle_s``. JournalError : what it was told cannot
+    be written.
     """
     spent = TaskTimes()
-    boxes = _Boxes(server, transport, idle_s)
-    transport.plan(
-        channels(boxes.all, server.topology, server.dtype.str), agree_timeout_s or idle_s
-    )
     told, patience = time.monotonic(), Patience(idle_s)
-    while not server.is_done:
+    done_at: float | None = None
+    while True:
+        if not server.is_done:
+            done_at = None
+        elif is_needed is None or not is_needed():
+            return spent
+        else:
+            done_at = done_at or time.monotonic()
+            if time.monotonic() - done_at > END_S:
+                logger.warning("server ends before all have heard it server=%d", server.number)
+                return spent
         before = time.monotonic()
-        message = transport.receive(LOOK_S)
+        message = carrier.receive(LOOK_S if done_at is None else END_LOOK_S)
         now = time.monotonic()
         spent.wait_s += now - before
+        if check is not None:
+            check()
         if now - told > LOOK_S:
             told = now
             for rank, ranks in server.waiting():
-                note = Note(topic=WAITS, fields={"ranks": ranks})
-                transport.send(rank, note, (), idle_s, wait=False)
+                carrier.send(rank, Note(topic=WAITS, fields={"ranks": ranks}))
         if message is None:
-            if patience.left_s() <= 0:
+            if patience.left_s() <= 0 and done_at is None:
                 late = server.unfinished
                 raise BarrierTimeout("serving", late, (), idle_s, "nobody pushes or pulls")
             continue
         patience.renew()
-        meta = message.meta
-        arrays: list[Array] = []
-        if isinstance(meta, (PushGradients, ParameterData)):
-            arrays = boxes.take(message.src, meta)
-            spent.received_bytes += sum(array.nbytes for array in arrays)
-        answers = server.on(message.src, meta, arrays)
+        if len(message.arrays) > 1:
+            raise ProtocolError(f"task {message.src}: {len(message.arrays)} blocks in a message")
+        block = message.arrays[0] if message.arrays else None
+        n_changes = server.n_changes
+        answers = server.on(message.src, message.meta, block, message.attempt)
         between = time.monotonic()
         spent.compute_s += between - now
-        for rank, answer, values in answers:
-            if isinstance(answer, ParameterData):
-                boxes.put(answer, values)
-                spent.sent_bytes += sum(array.nbytes for array in values)
-            transport.send(rank, answer, (), idle_s, wait=False)
+        if journal is not None and server.n_changes > n_changes:
+            journal.append(message, between - now)
+        for rank, meta, values in answers:
+            carrier.send(rank, meta, values)
+            spent.sent_bytes += sum(array.nbytes for array in values)
+        spent.received_bytes += 0 if block is None else block.nbytes
+        if journal is not None and journal.is_long:
+            journal.save(*state(server))
         spent.send_s += time.monotonic() - between
-    return spent
 
 
-class _Boxes:
-    """The blocks of a server's channels."""
-
-    def __init__(self, server: Server, transport: Transport, timeout_s: float) -> None:
-        self.number, self.transport, self.timeout_s = server.number, transport, timeout_s
-        self.all = bundles(server.pieces, server.topology, server.dtype.itemsize)
-        mine = [bundle for bundle in self.all if bundle.server == server.number]
-        self.pushes = {bundle.part: bundle for bundle in mine if bundle.is_push}
-        self.pulls = {bundle.part: bundle for bundle in mine if not bundle.is_push}
-        self.n_used = dict.fromkeys((bundle.part for bundle in mine), 0)
-
-    def _next_use(self, bundle: Bundle) -> int:
-        self.n_used[bundle.part] += 1
-        return self.n_used[bundle.part]
-
-    def take(self, src: int, meta: PushGradients | ParameterData) -> list[Array]:
-        """What was posted before this message, a view per piece."""
-        bundle = self.pushes.get(meta.part)
-        if bundle is None or bundle.rank != src:
-            raise ProtocolError(f"server {self.number}: bundle {meta.part} of task {src}")
-        use = self._next_use(bundle)
-        self.transport.post(use, (bundle.part,))
-        self.transport.collect(use, (bundle.part,), self.timeout_s)
-        return bundle.cut(self.transport.inbox(bundle.part))
-
-    def put(self, meta: ParameterData, values: Sequence[Array]) -> None:
-        """Post an answer."""
-        bundle = self.pulls[meta.part]
-        block = self.transport.outbox(bundle.part, self.timeout_s)
-        for to, array in zip(bundle.cut(block), values, strict=True):
-            to[...] = array
-        self.transport.post(self._next_use(bundle), (bundle.part,))
+def mesh_of(
+    server: ParameterServer,
+    transport: Transport,
+    timeout_s: float,
+    agree_timeout_s: float | None = None,
+) -> Mesh:
+    """A server's end of a mesh."""
+    return Mesh(transport, server.topology, server.pieces, server.dtype.str, timeout_s,
+                agree_timeout_s)  # fmt: skip
 
 
-class Guest:
+class ServerThread:
     """A server in a thread of a task's process. What it raises is raised by ``check``. on_error :
     is given it first, in that thread, before others hear that the connection ends.
     """
 
     def __init__(
         self,
-        server: Server,
+        server: ParameterServer,
         transport: Transport,
         idle_s: float,
         on_error: Callable[[BaseException], None],
@@ -126,7 +138,8 @@ class Guest:
         with self.transport as transport:
             try:
                 transport.connect(*self._meet)
-                serve(self.server, transport, self.idle_s, self._meet[1])
+                mesh = mesh_of(self.server, transport, self.idle_s, self._meet[1])
+                serve(self.server, mesh, self.idle_s)
             except BaseException as error:
                 self.error = error
                 self.on_error(error)

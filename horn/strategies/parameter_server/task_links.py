@@ -19,27 +19,27 @@ from typing import Any
 import zmq
 
 from horn.errors import Fenced, JobError
-from horn.strategies._seat import Found
+from horn.strategies._context import ServerAddress
 from horn.strategies.parameter_server.link import (
-    EPOCH,
+    ATTEMPT,
     LINGER_S,
-    LINK,
-    Context,
-    End,
+    LinkEnd,
     has_frame,
     received,
     spin,
 )
 from horn.transport import Identity, TransportCounters
+from horn.transport._handshake import HELLO, refused
+from horn.transport._zeromq import ZeroMqContext
 from horn.wire import frames
 from horn.wire.connection import EVENTS, event_of
 from horn.wire.frames import (
+    VERSION,
     Array,
     BadFrame,
     Buffer,
     Bye,
     Expected,
-    HandshakeRefused,
     Hello,
     Meta,
     Refusal,
@@ -63,45 +63,52 @@ NOTICES = {
 }
 NOT_YET = "it has not registered"
 
+Again = Callable[[int], Iterable[tuple[Meta, Sequence[Array]]]]
+
 
 @dataclass
 class _Link:
     """A task's link to one server; without a socket there is none now."""
 
-    found: Found | None = None
+    found: ServerAddress | None = None
     socket: zmq.Socket[bytes] | None = None
     monitor: zmq.Socket[bytes] | None = None
-    end: End | None = None
+    end: LinkEnd | None = None
     is_shaken: bool = False  # hands
     is_welcome: bool = False
     tried: float = 0.0
     why: str = NOT_YET
-    knock: Probe | None = None  # after the connection broke, until there is an answer
+    probe: Probe | None = None  # after the connection broke, until there is an answer
 
 
-class Links:
+class TaskLinks:
     """A task's links to all servers.
 
     place : ``task`` is the rank, ``n_tasks`` those of its group. find : where a server is now.
-    again : what goes first over a new link.
 
     Raises
     ------
-    Fenced : another has this task's place. HandshakeRefused : a server has another job or version.
+    Fenced : another has this task's place. Refused : a server has another job or version.
     """
+
+    is_lossy = True
 
     def __init__(
         self,
         place: Identity,
         n_servers: int,
-        find: Callable[[int], Found | None],
-        again: Callable[[int], Iterable[tuple[Meta, Array | None]]],
+        find: Callable[[int], ServerAddress | None],
     ) -> None:
-        self.place, self.find, self.again = place, find, again
+        self.place, self.find = place, find
+        self._again: Again = lambda server: ()
         self.counters = TransportCounters()
         self.n_links = 0  # that were made
         self._links = [_Link() for _ in range(n_servers)]
-        self._context = Context(place)
+        self._context = ZeroMqContext(place)
+
+    def open(self, again: Again) -> None:
+        """again : what goes first over a new link to a server."""
+        self._again = again
 
     def down(self) -> dict[int, str]:
         """Servers without a link, and why."""
@@ -112,18 +119,20 @@ class Links:
         broke; for how many seconds.
         """
         now = time.monotonic()
-        knocks = ((s, link.knock) for s, link in enumerate(self._links))
-        return {s: now - knock.began_s for s, knock in knocks if knock is not None}
+        knocks = ((s, link.probe) for s, link in enumerate(self._links))
+        return {s: now - probe.began_s for s, probe in knocks if probe is not None}
 
-    def send(self, server: int, meta: Meta, block: Array | None = None) -> None:
-        """To a server; nothing where there is no link, since ``again`` will say it."""
+    def send(self, server: int, meta: Meta, values: Sequence[Array] = ()) -> None:
+        """To a server; nothing where there is no link, since it is said again on the next. Values
+        must not change.
+        """
         link = self._links[server]
         if link.is_welcome and link.end is not None:
-            link.end.queue.append((meta, block))
+            link.end.queue.append((meta, values))
             self._flush(link)
 
-    def receive(self, timeout_s: float) -> tuple[int, WireMessage] | None:
-        """The next message and its server, None if there is none in time."""
+    def receive(self, timeout_s: float) -> WireMessage | None:
+        """The next message, None if there is none in time. ``src`` is the server."""
         ends = time.monotonic() + timeout_s
         while True:
             is_full = self._mend()
@@ -131,7 +140,7 @@ class Links:
                 if link.socket is not None and has_frame(link.socket):
                     message = self._take(server, link, received(link.socket))
                     if message is not None:
-                        return server, message
+                        return message
                     break
             else:
                 left_s = ends - time.monotonic()
@@ -156,7 +165,7 @@ class Links:
             found = self.find(server)
             if found != link.found:
                 self._answered(link)
-            elif link.knock is not None and link.knock.look(now) is not ProbeResult.NONE:
+            elif link.probe is not None and link.probe.look(now) is not ProbeResult.NONE:
                 self._answered(link)  # its process runs, or has gone: it will be seen which
             if found is not None and found != link.found:
                 self._cut(link, NOT_YET)
@@ -177,35 +186,32 @@ class Links:
                 link.is_shaken = True
             elif event == zmq.EVENT_DISCONNECTED and link.is_shaken:
                 if link.is_welcome and link.found is not None:
-                    link.knock = Probe(link.found.endpoint, time.monotonic())
+                    link.probe = Probe(link.found.endpoint, time.monotonic())
                 self._cut(link, "its connection broke: killed, crashed or cut off")
             else:
                 self._cut(link, "the handshake failed: it has another key, or has gone")
 
     @staticmethod
     def _answered(link: _Link) -> None:
-        if link.knock is not None:
-            link.knock.close()
-            link.knock = None
+        if link.probe is not None:
+            link.probe.close()
+            link.probe = None
 
-    def _open(self, server: int, link: _Link, found: Found, now: float) -> None:
+    def _open(self, server: int, link: _Link, found: ServerAddress, now: float) -> None:
         incarnation = b"\1" + secrets.token_bytes(15)  # 0 first is ZeroMQ's own
-        socket = self._context.socket(zmq.DEALER)
-        socket.set(zmq.ROUTING_ID, incarnation)
-        self._context.introduce(socket)
+        socket = self._context.dealer(found.endpoint, incarnation)
         for option, value in NOTICES.items():
             socket.set(option, value)
         monitor = socket.get_monitor_socket(EVENTS)
         monitor.set(zmq.LINGER, 0)
         link.found, link.socket, link.monitor, link.tried = found, socket, monitor, now
-        socket.set(zmq.IPV6, int("[" in found.endpoint))
         try:
             socket.connect(found.endpoint)
         except zmq.ZMQError as error:
             raise JobError(f"cannot connect to {found.endpoint!r}: {error}") from error
         self.n_links += 1
         name = f"server {server}"
-        link.end = End(
+        link.end = LinkEnd(
             name,
             Expected(server, found.attempt, frames.BODY_BYTES, self._context.needs_sum),
         )
@@ -215,7 +221,7 @@ class Links:
             job=self.place.job,
             incarnation=incarnation,
         )
-        link.end.queue.append((hello, None))
+        link.end.queue.append((hello, ()))
 
     def _cut(self, link: _Link, why: str, linger_ms: int = 0) -> None:
         if link.socket is not None and link.monitor is not None:
@@ -229,17 +235,9 @@ class Links:
 
     def _flush(self, link: _Link) -> bool:
         """Whether nothing is left to send."""
-        end, socket, place = link.end, link.socket, self.place
-        while end is not None and socket is not None:
-            parts = end.frame(place.task, place.attempt, self._context.needs_sum)
-            if parts is None:
-                break
-            if not self._context.send(socket, parts, 2):
-                return False
-            self.counters.n_sent += 1
-            self.counters.sent_bytes += sum(map(len, parts[2:]))
-            end.stuck = None
-        return True
+        if link.end is None or link.socket is None:
+            return True
+        return link.end.flush(self._context, link.socket, self.counters)
 
     def _take(self, server: int, link: _Link, parts: Sequence[Buffer]) -> WireMessage | None:
         assert link.end is not None
@@ -256,7 +254,7 @@ class Links:
         if isinstance(message.meta, Welcome):
             link.is_welcome = True
             self._answered(link)
-            link.end.queue.extend(self.again(server))
+            link.end.queue.extend(self._again(server))
             self._flush(link)
             return None
         self.counters.n_received += 1
@@ -264,14 +262,14 @@ class Links:
         return message
 
     def _refused(self, server: int, link: _Link, refusal: Refusal) -> None:
-        if refusal.where == EPOCH:
+        where = refusal.where
+        if where.rpartition(": ")[2] == ATTEMPT:
             raise Fenced(
                 f"task {self.place.task}",
-                f"server {server} has seen a later epoch than {self.place.attempt}",
+                f"server {server} has seen a later attempt than {self.place.attempt}",
             )
-        if refusal.where != LINK:
-            where = f"refused by server {server}: {refusal.where}"
-            raise HandshakeRefused(where, refusal.got, refusal.expected)
+        if where.startswith(HELLO) or where == VERSION:
+            raise refused(f"server {server}", refusal)
         logger.warning("link refused task=%d server=%d %s", self.place.task, server, refusal.got)
         self._cut(link, refusal.got)
 
@@ -279,7 +277,7 @@ class Links:
         """Leave; servers are told, if there is a link to them."""
         for link in self._links:
             if link.is_welcome and link.end is not None:
-                link.end.queue.append((Bye(reason="finished"), None))
+                link.end.queue.append((Bye(reason="finished"), ()))
             else:
                 self._cut(link, "this task has left")
         ends = time.monotonic() + LINGER_S
@@ -288,4 +286,4 @@ class Links:
         for link in self._links:
             self._answered(link)
             self._cut(link, "this task has left", int(LINGER_S * 1000))
-        self._context.close()
+        self._context.end()

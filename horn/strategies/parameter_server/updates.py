@@ -1,4 +1,5 @@
-"""What a server does with a gradient: the optimizer's formula as one compiled pass over a piece.
+"""Pieces as a server has them, and what it does with a gradient: the optimizer's formula as one
+compiled pass over a piece.
 
 The same formula as in a group's program, so that it is read in one place; a pass of NumPy per
 operation takes six times as long for Adagrad.
@@ -7,6 +8,7 @@ operation takes six times as long for Adagrad.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,12 +18,13 @@ from horn.backends._formulas import Formulas
 from horn.language import ir
 from horn.language.ir import Node, Op, Scalar, const, load, make
 from horn.optimizers import SGD, Optimizer
+from horn.strategies.parameter_server.pieces import ParameterPiece
 
 GRADIENT, W = "#gradient", "#w"
 ALONG = "o"
 
 
-class Update:
+class PieceUpdate:
     """Of one piece: ``w`` and ``slots``, flat, in place. ``decays``: weight decay is for it."""
 
     def __init__(
@@ -53,3 +56,41 @@ class Update:
         self.gradient.settle(gradient)
         self.formulas.set(learning_rate=rate, updates=float(updates))
         self.tape.run()
+
+
+@dataclass
+class ServerPiece:
+    """A piece as the server has it."""
+
+    piece: ParameterPiece
+    w: Array
+    slots: dict[str, Array]
+    n_updates: int = 0
+    n_pushes: list[int] = field(default_factory=list)  # by group
+    pulled: list[int] = field(default_factory=list)  # by group: n_updates when it pulled last
+    waiting: dict[int, dict[int, tuple[int, Array]]] = field(default_factory=dict)  # clock, group
+    update: PieceUpdate | None = None
+
+    def step(self, optimizer: Optimizer, gradient: Array, scale: float) -> None:
+        """One update. scale : of the rate."""
+        rate = optimizer.rate(self.n_updates) * scale
+        self.n_updates += 1
+        if self.update is None or self.update.w is not self.w:
+            self.update = PieceUpdate(optimizer, self.w, self.slots, self.piece.decays)
+        self.update(np.ascontiguousarray(gradient), rate, self.n_updates)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What of a strategy a server has to know; as in Downpour, warm_start in pushes. averages :
+    what is pushed is one group's part, and counts divided by the number of groups.
+    """
+
+    max_staleness: int | None = None
+    scale_by_staleness: bool = False
+    warm_start: int = 0
+    averages: bool = False
+
+    @property
+    def is_synchronous(self) -> bool:
+        return self.max_staleness == 0

@@ -21,15 +21,15 @@ from horn.errors import JobError, ModelError
 from horn.job import Job
 from horn.network import Layer, Link, Network
 from horn.runtime.task import CollectInstruction, ComputeInstruction, PostInstruction, Script
-from horn.strategies._seat import Seat
-from horn.strategies.sub_models.masked import Masked, can_mask, is_faster
-from horn.strategies.sub_models.merging import Parent
-from horn.strategies.sub_models.small import Small
+from horn.strategies._context import TaskContext
+from horn.strategies.sub_models.masked_network import MaskedNetwork, can_mask, is_faster
+from horn.strategies.sub_models.sub_network import SubNetwork
+from horn.strategies.sub_models.whole_network import WholeNetwork
 from horn.topology import Topology
 from horn.transport import Channel
 
 
-class Cut(Protocol):
+class SubModelRules(Protocol):
     """How the network is cut into sub-models: what this engine needs of ``ParallelDropout``."""
 
     @property
@@ -57,21 +57,26 @@ class SubModels:
     alone trains them in one pass (``masked``).
     """
 
-    def __init__(self, strategy: Cut, seat: Seat) -> None:
-        job, topology = seat.job, seat.topology
-        if seat.backend != "kernels":
+    def __init__(self, strategy: SubModelRules, context: TaskContext) -> None:
+        job, topology = context.job, context.topology
+        if context.backend != "kernels":
             raise JobError(
-                f"parallel-dropout runs on backend=kernels, not {seat.backend}; leave it out, or "
-                f"use one task without a strategy"
+                f"parallel-dropout runs on backend=kernels, not {context.backend}; leave it out, "
+                f"or use one task without a strategy"
             )
         strategy.check(job, topology)
-        self.strategy, self.job, self.network, self.group = strategy, job, job.network, seat.group
-        self.rank, self.n_ranks = seat.group.task, seat.group.n_tasks
-        self.threads = seat.threads
+        self.strategy, self.job, self.network, self.group = (
+            strategy,
+            job,
+            job.network,
+            context.group,
+        )
+        self.rank, self.n_ranks = context.group.task, context.group.n_tasks
+        self.threads = context.threads
         n = self.n_sub_models = strategy.n_sub_models(topology)
         self.ranges = [range(n * r // self.n_ranks, n * (r + 1) // self.n_ranks)
                        for r in range(self.n_ranks)]  # fmt: skip
-        first = seat.rank // topology.n_tasks * topology.n_tasks
+        first = context.rank // topology.n_tasks * topology.n_tasks
         mine = self.ranges[first : first + topology.n_tasks]
         self.of_group = range(mine[0].start, mine[-1].stop)
         self.rates = {
@@ -82,7 +87,7 @@ class SubModels:
         # What people get, and what measures. It draws the initial numbers.
         self.aggregates = tuple(job.aggregates.values())
         setup = Setup(
-            self.network, None, job.target, dtype=job.dtype, threads=seat.threads,
+            self.network, None, job.target, dtype=job.dtype, threads=context.threads,
             aggregates=self.aggregates,
         )  # fmt: skip
         self.inference = make("kernels", setup)
@@ -90,19 +95,19 @@ class SubModels:
         whole = {**self.inference.parameters(), **self.inference.states()}
         for name, array in whole.items():
             # another placement's share is of no use here: everybody draws the same
-            given = None if seat.initial is None else seat.initial[name]
+            given = None if context.initial is None else context.initial[name]
             if given is not None and given.shape == array.shape:
                 array[...] = given
         states = self.inference.states()
         learned = {name: whole[name] for name in whole if name not in states}
-        self.parent = Parent(
+        self.parent = WholeNetwork(
             job, learned, {name: whole[name] for name in states}, strategy.keep is None
         )
         self.is_scaled = False  # whether the arrays of ``inference`` are those of ``parent``
         self.own_loss, self.own_samples = 0.0, 0
-        self.masked: Masked | None = None
+        self.masked: MaskedNetwork | None = None
         self.n_sent: list[int] = []
-        self.smalls: list[Small] = []  # by sub-model; those of one shape share one
+        self.smalls: list[SubNetwork] = []  # by sub-model; those of one shape share one
         self.members: list[list[Array]] = []  # sub-model, layer
         self.drawn = -1
         self.counted: tuple[int, ...] = ()  # the sub-models that parent.counts are of
@@ -125,15 +130,15 @@ class SubModels:
                  if x.kind == "hidden"}  # fmt: skip
         shapes = [{name: some[k] for name, some in sizes.items()} for k in range(n)]
         if self._masks(shapes):
-            self.masked = Masked(self.parent, data, self.threads)
+            self.masked = MaskedNetwork(self.parent, data, self.threads)
             self.parts = [({}, {})] * n
             return
-        known: dict[tuple[int, ...], Small] = {}
+        known: dict[tuple[int, ...], SubNetwork] = {}
         self.smalls = []
         for shape in shapes:
             key = tuple(shape.values())
             if key not in known:
-                known[key] = Small(
+                known[key] = SubNetwork(
                     self.parent, shape, batch, data, self.threads, strategy.dropconnect
                 )
             self.smalls.append(known[key])
@@ -277,7 +282,7 @@ class SubModels:
             for name, array in small.gradients.items():
                 gradients[name][...] = array
 
-    def _train_masked(self, masked: Masked) -> None:
+    def _train_masked(self, masked: MaskedNetwork) -> None:
         """All sub-models at once, and their merge."""
         rows, iteration, first_sample = self.batch
         sizes = np.diff(self.bounds)

@@ -21,8 +21,8 @@ from horn.language import ir
 from horn.language.ir import Op
 from horn.language.layers import read_layer
 from horn.network import Layer, Network
-from horn.strategies.sub_models.merging import Parent
-from horn.strategies.sub_models.small import GRADIENT, Keep
+from horn.strategies.sub_models.sub_network import GRADIENT, KeepGradient
+from horn.strategies.sub_models.whole_network import WholeNetwork
 
 # To bring a weight to a small network and its gradient home counts as the arithmetic of so many
 # samples. Of 784-512-10 a weight took 5.1 ns in a sub-model of 5 samples, and 0.08 ns a sample with
@@ -80,15 +80,15 @@ class _Engine(CompiledEngine):
         return self.learned, {}
 
 
-class Masked:
+class MaskedNetwork:
     """All sub-models of a task that is alone. ``step`` leaves the sums of their gradients in the
     parent, for it to ``finish``.
     """
 
-    def __init__(self, parent: Parent, data: Dataset, threads: int | None) -> None:
+    def __init__(self, parent: WholeNetwork, data: Dataset, threads: int | None) -> None:
         job = parent.job
         size = min(job.batch_size, len(job.data))
-        keep = Keep(job.optimizer.learning_rate)
+        keep = KeepGradient(job.optimizer.learning_rate)
         setup = Setup(job.network, keep, job.target, size, job.dtype, threads)
         self.engine = engine = _Engine(setup, parent.learned, parent.sums)
         engine.bind(data)

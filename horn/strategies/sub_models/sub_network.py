@@ -1,6 +1,6 @@
 """The small networks that train in place of sub-models.
 
-A ``Small`` network is compiled once for all sub-models of one shape: ``gather`` brings a
+A ``SubNetwork`` network is compiled once for all sub-models of one shape: ``gather`` brings a
 sub-model's weights into it, ``step`` computes their gradients, ``add`` and ``update`` bring those
 home. All of it runs on tapes, at places that change with every draw.
 
@@ -26,15 +26,15 @@ from horn.language.ir import Op, load, make, select
 from horn.network import Network
 from horn.optimizers import Optimizer, Slots
 from horn.schedules import Schedule
-from horn.strategies.sub_models.merging import (
+from horn.strategies.sub_models.whole_network import (
     COUNT,
     MASK,
     MEAN,
     NORM,
     SUM,
     ZERO,
-    Home,
-    Parent,
+    ArrayLayout,
+    WholeNetwork,
     homes,
 )
 
@@ -44,7 +44,7 @@ GRADIENT = "gradient"
 
 
 @dataclass(frozen=True)
-class Keep(Optimizer):
+class KeepGradient(Optimizer):
     """Changes nothing: the gradient is kept for others to use."""
 
     learning_rate: float | Schedule = 0.0
@@ -73,7 +73,7 @@ class _Engine(CompiledEngine):
         return learned, states
 
 
-class Small:
+class SubNetwork:
     """The sub-models of one shape. sizes : neurons of each layer. batch_size : the most samples of
     one of them.
 
@@ -82,7 +82,7 @@ class Small:
 
     def __init__(
         self,
-        parent: Parent,
+        parent: WholeNetwork,
         sizes: Mapping[str, int],
         batch_size: int,
         data: Dataset,
@@ -93,7 +93,7 @@ class Small:
         self.parent, self.dropconnect = parent, dropconnect
         changes = {name: {"size": size} for name, size in sizes.items()}
         network = job.network.rebuilt(changes=changes)
-        keep = Keep(job.optimizer.learning_rate)
+        keep = KeepGradient(job.optimizer.learning_rate)
         setup = Setup(network, keep, job.target, batch_size, job.dtype, threads)
         self.engine = engine = _Engine(setup)
         engine.bind(data)
@@ -172,18 +172,18 @@ class Small:
             self._append_update(homes[name], norm=False)
         self.bounds.append(len(self.tape))
 
-    def _view(self, whole: Array, home: Home) -> View:
+    def _view(self, whole: Array, home: ArrayLayout) -> View:
         """An array of the parent at this sub-model's places."""
         return View(whole, home.letters, self._index(home), ascending=True)
 
-    def _index(self, home: Home) -> dict[str, Array]:
+    def _index(self, home: ArrayLayout) -> dict[str, Array]:
         return {
             letter: self.places[k]
             for letter, k in zip(home.letters, home.layers, strict=True)
             if k in self.places
         }
 
-    def _append_mask(self, home: Home) -> None:
+    def _append_mask(self, home: ArrayLayout) -> None:
         """The connections of a link that are there: named by sub-model, draw, and the neurons'
         numbers in the sub-model.
         """
@@ -198,7 +198,7 @@ class Small:
             label=f"{home.name}, connections",
         )  # fmt: skip
 
-    def _append_update(self, home: Home, norm: bool) -> None:
+    def _append_update(self, home: ArrayLayout, norm: bool) -> None:
         name, letters = home.name, home.letters
         gradient = self.gradients[name]
         more = {MEAN: View(gradient, letters)}
@@ -209,7 +209,7 @@ class Small:
             more[NORM] = View(self.norms[name], "o")
         self.parent.append(self.formulas, home, more, norm, self._index(home))
 
-    def _append_sum(self, home: Home) -> None:
+    def _append_sum(self, home: ArrayLayout) -> None:
         parent, name, letters = self.parent, home.name, home.letters
         gradient = self.gradients[name]
         views = {MEAN: View(gradient, letters)}

@@ -29,7 +29,7 @@ ZERO = const(0.0)
 
 
 @dataclass(frozen=True)
-class Home:
+class ArrayLayout:
     """Where an array belongs. layers : along each of its axes. link : its position among the
     receiver's, -1 if it is no weight. is_own : at most one sub-model has any number of it.
     """
@@ -44,7 +44,7 @@ class Home:
         return "oi"[: len(self.layers)]
 
 
-def homes(network: Network, is_disjoint: bool) -> dict[str, Home]:
+def homes(network: Network, is_disjoint: bool) -> dict[str, ArrayLayout]:
     """Of all learned arrays and States."""
     found = {}
     for layer in network.layers[1:]:
@@ -57,11 +57,11 @@ def homes(network: Network, is_disjoint: bool) -> dict[str, Home]:
             axes[f"{layer.name}.{name}"] = (layer.index,)
         for name, at in axes.items():
             is_own = is_disjoint and any(network.layers[k].kind == "hidden" for k in at)
-            found[name] = Home(name, at, links.get(name, -1), is_own)
+            found[name] = ArrayLayout(name, at, links.get(name, -1), is_own)
     return found
 
 
-class Parent:
+class WholeNetwork:
     """The whole network's arrays. ``learned``, ``states`` and ``slots`` by name; the learned ones
     are as sub-models see them, not scaled for inference.
     """
@@ -108,7 +108,7 @@ class Parent:
     def append(
         self,
         formulas: Formulas,
-        home: Home,
+        home: ArrayLayout,
         more: Mapping[str, View],
         norm: bool,
         index: Mapping[str, Array] | None = None,

@@ -1,4 +1,4 @@
-"""A task's place in a run: what a strategy makes its engine from."""
+"""A task's part in a run: what a strategy makes its engine from."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Found:
+class ServerAddress:
     """Where a server is, and since which attempt."""
 
     endpoint: str
     attempt: int
 
 
-class Finds(Protocol):
-    """Where servers that last are found: ``process/server_discovery.py``."""
+class ServerDirectory(Protocol):
+    """Where durable servers are found: ``process/server_discovery.py``."""
 
     def place(self) -> Identity: ...
-    def find(self, server: int) -> Found | None: ...
+    def find(self, server: int) -> ServerAddress | None: ...
     def check(self) -> None: ...
 
 
 @dataclass
-class Seat:
-    """A task's place in the run: what a strategy makes its engine from.
+class TaskContext:
+    """A task's part in a run: what a strategy makes its engine from.
 
     job : as the groups run it. group : the connection for supersteps, of all tasks if the strategy
     is joined, else of this group's. wire : the connection for messages between batches, of all
     ranks. initial : as in GroupEngine. spent : time and bytes of what goes between batches. check :
-    called now and then by who waits; raises what has happened beside it. servers : where they last,
-    how they are found. n_first : the groups that the job began with, if this one came later.
-    start_s : how long tasks that start may take until they are there.
+    called now and then by who waits; raises what has happened beside it. servers : where they are
+    durable, how they are found. n_first : the groups that the job began with, if this one came
+    later. start_s : how long tasks that start may take until they are there.
     """
 
     job: Job
@@ -57,6 +57,6 @@ class Seat:
     timeout_s: float = 60.0
     spent: TaskTimes = field(default_factory=TaskTimes)
     check: Callable[[], None] | None = None
-    servers: Finds | None = None
+    servers: ServerDirectory | None = None
     n_first: int = 0
     start_s: float = 60.0

@@ -1,0 +1,188 @@
+"""A task's messages to its like in other groups."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from horn.errors import BarrierTimeout, ProtocolError
+from horn.patience import Patience
+from horn.runtime.group import TaskTimes
+from horn.strategies import Topology
+from horn.transport import Transport
+from horn.wire.frames import Array, LeaveServers, MeanPart, Meta, Verdict, WireMessage
+
+LOOK_S = 1.0  # how often who waits looks whether something has happened beside it
+MESSAGE_BYTES = 4 * 1024 * 1024
+
+
+class Peers:
+    """The same task of all groups, over a transport of all ranks, which it shares with a task's end
+    of a ``Mesh``.
+
+    Raises
+    ------
+    BarrierTimeout : a message is late. ProtocolError : it is not what was asked for.
+    """
+
+    goes_by_ranks = True  # in what it says of others
+
+    def __init__(
+        self,
+        transport: Transport,
+        topology: Topology,
+        timeout_s: float,
+        spent: TaskTimes,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        self.transport, self.topology, self.timeout_s = transport, topology, timeout_s
+        self.spent, self.check = spent, check
+        self.rank = transport.task
+        self.group, self.task = divmod(self.rank, topology.n_tasks)
+        self.ranks = [topology.rank(group, self.task) for group in range(topology.n_groups)]
+        self.others = [rank for rank in self.ranks if rank != self.rank]
+        self._early: deque[WireMessage] = deque()
+        self._n_means = 0
+
+    def from_servers(self, timeout_s: float) -> WireMessage | None:
+        """The next message of a server, None if there is none in time."""
+        return self._receive(timeout_s, lambda message: message.src >= self.topology.n_workers)
+
+    def _receive(self, timeout_s: float, fits: Callable[[WireMessage], bool]) -> WireMessage | None:
+        """The next message, if it fits; others are kept for who asks for them."""
+        for at, message in enumerate(self._early):
+            if fits(message):
+                del self._early[at]
+                return message
+        found = self.transport.receive(timeout_s)
+        if found is not None and not fits(found):
+            self._early.append(found)
+            return None
+        return found
+
+    def _next(
+        self, where: str, owing: Sequence[int], patience: Patience, kind: type[Meta], **fields: int
+    ) -> WireMessage:
+        """The next message of a kind, with these fields, of one that owes it."""
+
+        def fits(message: WireMessage) -> bool:
+            meta = message.meta
+            is_of = isinstance(meta, kind) and message.src in owing
+            return is_of and all(getattr(meta, name) == value for name, value in fields.items())
+
+        while True:
+            before, left_s = time.monotonic(), patience.left_s()
+            found = self._receive(max(min(left_s, LOOK_S), 0.0), fits)
+            self.spent.wait_s += time.monotonic() - before
+            if found is not None:
+                self.spent.received_bytes += sum(a.nbytes for a in found.arrays)
+                return found
+            if self.check is not None:
+                self.check()
+            if left_s <= 0:
+                names = ", ".join(map(self.topology.name, owing))
+                absent = tuple(f"task {rank}" for rank in owing)
+                hint = f"{names} owes {kind.__name__}"
+                raise BarrierTimeout(where, absent, (), self.timeout_s, hint)
+
+    def part(self) -> None:
+        """Wait until the others have finished, too."""
+        for rank in self.others:
+            self.transport.send(rank, LeaveServers(), (), self.timeout_s)
+        patience, late = Patience(self.timeout_s), list(self.others)
+        while late:
+            found = self._next(f"task {self.rank}, leaving", late, patience, LeaveServers)
+            late.remove(found.src)
+
+    def ask(self, epoch: int, stop: bool) -> bool:
+        """What group 0 says of the end, by its first task."""
+        if self.group == 0:
+            if self.task == 0:
+                for rank in range(self.topology.n_tasks, self.topology.n_workers):
+                    self.transport.send(rank, Verdict(epoch=epoch, stop=stop), (), self.timeout_s)
+            return stop
+        where = f"task {self.rank}, end of epoch {epoch}"
+        verdict = self._next(where, [0], Patience(self.timeout_s), Verdict).meta
+        assert isinstance(verdict, Verdict)
+        if verdict.epoch != epoch:
+            raise ProtocolError(f"{where}: got the verdict of epoch {verdict.epoch}")
+        return verdict.stop
+
+    def mean(self, arrays: Sequence[Array]) -> None:
+        """In place, over the same task of all groups; summed in their order. Each group's task sums
+        its part of the numbers and tells the others, so each sends what the arrays have twice, less
+        its own part, however many groups there are.
+        """
+        number = self._n_means
+        self._n_means += 1
+        if not all(array.flags.c_contiguous for array in arrays):
+            raise ProtocolError("Mean: arrays must be contiguous, since they change in place")
+        means = _Means(self, number)
+        for dtype in dict.fromkeys(array.dtype for array in arrays):
+            mine = [array.reshape(-1) for array in arrays if array.dtype == dtype]
+            found = means.of(np.concatenate(mine))
+            ends = np.cumsum([0, *map(len, mine)])
+            for array, start, stop in zip(mine, ends, ends[1:], strict=False):
+                array[...] = found[start:stop]
+
+
+class _Means:
+    """One mean. Arrays of each dtype are one after the other; ``at`` of a message counts what is
+    sent: parts to be summed, sums, parts of the next dtype, ...
+    """
+
+    def __init__(self, peers: Peers, number: int) -> None:
+        self.peers, self.number, self.at = peers, number, 0
+
+    def of(self, whole: Array) -> Array:
+        """The mean of flat numbers. ``whole`` is not written: it may still be on its way."""
+        ranks, others, rank = self.peers.ranks, self.peers.others, self.peers.rank
+        n = len(ranks)
+        bounds = [len(whole) * k // n for k in range(n + 1)]
+        spans = {rank: slice(*bounds[k : k + 2]) for k, rank in enumerate(ranks)}
+        mine = whole[spans[rank]]
+        parts = self._swap({other: whole[spans[other]] for other in others},
+                           {other: np.empty_like(mine) for other in others})  # fmt: skip
+        total = np.zeros_like(mine)
+        for other in ranks:
+            total += mine if other == rank else parts[other]
+        total /= n
+        found = np.empty_like(whole)
+        found[spans[rank]] = total
+        self._swap(dict.fromkeys(others, total), {other: found[spans[other]] for other in others})
+        return found
+
+    def _swap(self, give: Mapping[int, Array], into: dict[int, Array]) -> dict[int, Array]:
+        """Give each other rank something, and get what it gives."""
+        peers, at = self.peers, self.at
+        self.at += 1
+        before = time.monotonic()
+        for rank, array in give.items():
+            peers.spent.sent_bytes += array.nbytes
+            at_once = MESSAGE_BYTES // array.itemsize
+            for start in range(0, max(len(array), 1), at_once):
+                piece = array[start : start + at_once]
+                meta = MeanPart(number=self.number, at=at)
+                peers.transport.send(rank, meta, (piece,), peers.timeout_s, wait=False)
+        peers.spent.send_s += time.monotonic() - before
+        filled = dict.fromkeys(into, 0)
+        is_begun = dict.fromkeys(into, False)  # also who has no numbers sends a message
+        patience, where = Patience(peers.timeout_s), f"task {peers.rank}, mean {self.number}"
+        while late := [r for r in into if not is_begun[r] or filled[r] < len(into[r])]:
+            # Who is ahead may have sent what comes next already.
+            message = peers._next(where, late, patience, MeanPart, number=self.number, at=at)
+            src, [piece] = message.src, message.arrays
+            room = into[src][filled[src] :]
+            if piece.dtype != room.dtype or len(piece) > len(room):
+                raise ProtocolError(
+                    f"{where}: task {src} has {len(piece)} "
+                    f"{piece.dtype} from {filled[src]}, here are {len(into[src])} {room.dtype}; "
+                    f"every group must ask for the mean of the same arrays"
+                )
+            room[: len(piece)] = piece
+            filled[src] += len(piece)
+            is_begun[src] = True
+        return into

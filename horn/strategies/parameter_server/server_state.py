@@ -1,0 +1,117 @@
+"""A durable server as plain facts, for JSON, and arrays by name; and a server made of these."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from horn.backends import Array
+from horn.errors import ProtocolError
+from horn.strategies.parameter_server.server import ParameterServer
+from horn.strategies.parameter_server.updates import ServerPiece
+from horn.wire.frames import PullParameters
+
+FORMAT = 1
+# Attributes of a server, each the fact of its name.
+PLAIN = ("n_pushes", "n_changes", "n_repeated", "stop_after")
+SETS = ("left", "final", "fresh", "begun")
+NUMBERS = ("staleness", "fences", "lives")  # by number
+SETS_BY_GROUP = ("leavers", "here")
+REQUESTS = ("pulls", "pulled")
+
+
+def _identity(s: ParameterServer) -> dict[str, Any]:
+    """What must be the same of a server that is to become what another was."""
+    return {"format": FORMAT, "server": s.number, "dtype": s.dtype.str,
+            "slots": list(s.optimizer.slots), "n_tasks": s.topology.n_tasks,
+            "n_first": s.n_first}  # fmt: skip
+
+
+def state(s: ParameterServer) -> tuple[dict[str, Any], dict[str, Array]]:
+    """All that a server is; the arrays are its own."""
+    arrays: dict[str, Array] = {}
+    waiting = []
+    for index, kept in s.kept.items():
+        arrays[f"parameter/{index}"] = kept.w
+        arrays |= {f"slot/{name}/{index}": slot for name, slot in kept.slots.items()}
+        for clock, found in kept.waiting.items():
+            for group, (samples, array) in found.items():
+                waiting.append([index, clock, group, samples])
+                arrays[f"waiting/{index}/{clock}/{group}"] = array
+    for group, shared in s.given.items():
+        arrays |= {f"given/{group}/{index}": array for index, array in shared.items()}
+    facts = _identity(s) | {
+        "n_groups": s.topology.n_groups,
+        "kept": [[i, k.n_updates, list(k.n_pushes), list(k.pulled)] for i, k in s.kept.items()],
+        "waiting": waiting,
+        "verdicts": [[g, epoch, stop] for (g, epoch), stop in s.verdicts.items()],
+        "clocks": [[g, clock, is_new] for g, (clock, is_new) in s.clocks.items()],
+        "given": [[g, sorted(shared)] for g, shared in s.given.items()],
+    }
+    facts |= {name: getattr(s, name) for name in PLAIN}
+    facts |= {name: sorted(getattr(s, name)) for name in SETS}
+    facts |= {name: sorted(getattr(s, name).items()) for name in NUMBERS}
+    for name in SETS_BY_GROUP:
+        facts[name] = [[group, sorted(some)] for group, some in getattr(s, name).items()]
+    for name in REQUESTS:
+        said = getattr(s, name).items()
+        facts[name] = [[group, w.clock, w.final, w.turn] for group, w in said]
+    return facts, arrays
+
+
+def restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    """Make a server what ``state`` said of one with the same pieces.
+
+    Raises
+    ------
+    ProtocolError : it is of another server, or something of it is missing.
+    """
+    for what, value in _identity(s).items():
+        if facts.get(what) != value:
+            raise ProtocolError(
+                f"server {s.number}: a state with {what} {facts.get(what)!r}, expected "
+                f"{value!r}; it is of another job, or of another horn"
+            )
+    try:
+        _restore(s, facts, arrays)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"server {s.number}: its state lacks {error}") from error
+
+
+def _restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    s.grow(facts["n_groups"])
+    s.kept = {}
+    mine = {piece.index: piece for piece in s.mine}
+    for index, n_updates, n_pushes, pulled in facts["kept"]:
+        piece = mine[index]
+        slots = {name: np.array(arrays[f"slot/{name}/{index}"]) for name in s.optimizer.slots}
+        w = np.array(arrays[f"parameter/{index}"])
+        if w.shape != (len(piece),) or w.dtype != s.dtype:
+            raise ValueError(f"{s.dtype} ({len(piece)},) for piece {index}, but has {w.shape}")
+        s.kept[index] = ServerPiece(piece, w, slots, n_updates, list(n_pushes), list(pulled))
+    for index, clock, group, samples in facts["waiting"]:
+        array = np.array(arrays[f"waiting/{index}/{clock}/{group}"])
+        s.kept[index].waiting.setdefault(clock, {})[group] = (samples, array)
+    s.verdicts = {(g, epoch): stop for g, epoch, stop in facts["verdicts"]}
+    s.clocks = {g: (clock, is_new) for g, clock, is_new in facts["clocks"]}
+    s.given = {
+        g: {index: np.array(arrays[f"given/{g}/{index}"]) for index in indices}
+        for g, indices in facts["given"]
+    }
+    for name in PLAIN:
+        setattr(s, name, facts[name])
+    for name in SETS:
+        setattr(s, name, set(facts[name]))
+    for name in NUMBERS:
+        setattr(s, name, dict(facts[name]))
+    s.staleness = Counter(s.staleness)
+    for name in SETS_BY_GROUP:
+        setattr(s, name, {group: set(some) for group, some in facts[name]})
+    for name in REQUESTS:
+        said = facts[name]
+        setattr(
+            s, name, {g: PullParameters(clock=c, final=final, turn=n) for g, c, final, n in said}
+        )

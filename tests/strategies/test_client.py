@@ -1,0 +1,112 @@
+"""A task's messages to servers, over a transport that is slow on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from horn.errors import BarrierTimeout, ProtocolError
+from horn.runtime.group import TaskTimes
+from horn.strategies import Pull, Topology
+from horn.strategies.parameter_server.client import ParameterClient
+from horn.strategies.parameter_server.mesh import Mesh
+from horn.strategies.parameter_server.peers import Peers
+from horn.strategies.parameter_server.pieces import ParameterPiece
+from horn.wire.frames import WAITS, Meta, Note, ParameterData, Verdict, WireMessage
+
+PIECES = [ParameterPiece(0, "w", 0, 2, 0, (0,), 0, False)]
+PART = 3  # of what the server sends to task 1
+
+
+class Slow:
+    """That of task 1. Nothing comes for so many turns, then what is in ``coming``."""
+
+    task = 1
+
+    def __init__(self, n_empty: int, coming: Sequence[WireMessage] = ()) -> None:
+        self.n_empty, self.coming, self.sent = n_empty, list(coming), []
+        self.block = np.array([3.0, 4.0])
+
+    def send(self, to: int, meta: Meta, *_: Any, **__: Any) -> None:
+        self.sent.append((to, meta))
+
+    def plan(self, channels: Sequence[Any], timeout_s: float) -> None:
+        self.channels = list(channels)
+
+    def post(self, superstep: int, parts: Sequence[int]) -> None:
+        self.posted = (superstep, *parts)
+
+    def collect(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None:
+        assert self.posted == (superstep, *parts)
+
+    def inbox(self, part: int) -> np.ndarray:
+        assert part == PART
+        return self.block
+
+    def receive(self, timeout_s: float) -> WireMessage | None:
+        self.n_empty -= 1
+        return self.coming.pop(0) if self.n_empty < 0 and self.coming else None
+
+
+def a_client(transport: Slow, check: Any = None) -> ParameterClient:
+    given: Any = transport
+    topology = Topology(2, 1, 1)
+    peers = Peers(given, topology, 0.0, TaskTimes(), check)
+    mesh = Mesh(given, topology, PIECES, "float64", 0.0, receive=peers.from_servers)
+    return ParameterClient(mesh, topology, 1, PIECES, "float64", 0.0, TaskTimes(), check)
+
+
+def answer(turn: int, part: int = PART) -> WireMessage:
+    return WireMessage(ParameterData(pieces=(0,), clock=0, part=part, turn=turn), src=2)
+
+
+def pulled(client: ParameterClient, pull: Pull) -> list[float]:
+    arrays = {"w": np.zeros(2)}
+    client.pull(pull, arrays)
+    client.take_all()
+    return arrays["w"].tolist()
+
+
+def test_the_first_pull_waits_as_long_as_group_0_warms_up():
+    assert pulled(a_client(Slow(5, [answer(1)])), Pull(0)) == [3.0, 4.0]
+
+
+def test_later_pulls_have_a_deadline():
+    with pytest.raises(
+        BarrierTimeout, match="task 1, pull 1.*server 0 has not answered PullParameters"
+    ):
+        pulled(a_client(Slow(5, [answer(1)])), Pull(1))
+
+
+def test_of_a_server_that_waits_the_ones_it_waits_for_are_late():
+    note = WireMessage(Note(topic=WAITS, fields={"ranks": "0"}), src=2)
+    with pytest.raises(BarrierTimeout, match="waits for task 0") as caught:
+        pulled(a_client(Slow(0, [note])), Pull(1))
+    assert caught.value.absent == ("task 0",)
+
+
+def test_who_waits_looks_at_what_happens_beside():
+    def check() -> None:
+        raise RuntimeError("the guest has failed")
+
+    with pytest.raises(RuntimeError, match="the guest has failed"):
+        pulled(a_client(Slow(5), check), Pull(3, final=True))
+
+
+@pytest.mark.parametrize("wrong", [answer(0), answer(1, 7)])
+def test_an_answer_to_something_else_is_refused(wrong):
+    with pytest.raises(ProtocolError, match="task 1: from server 0: .*bundle"):
+        pulled(a_client(Slow(0, [wrong])), Pull(0))
+
+
+def test_an_answer_that_comes_before_this_task_has_pulled_is_kept_for_its_pull():
+    """The group's first task has asked already, and more may come before this one does."""
+    said = WireMessage(Verdict(epoch=1, stop=False), src=2)
+    transport = Slow(0, [answer(1), said])
+    client = a_client(transport)
+    assert not client.ask(1, False)
+    transport.block[...] = 0.0  # what comes next is written to the same place
+    assert pulled(client, Pull(1)) == [3.0, 4.0]
