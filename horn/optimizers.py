@@ -1,14 +1,11 @@
 """Optimizers: what one weight does with its gradient.
 
 ``update(w, g, slots, lr, t)`` is a pure formula in the neuron language, for one weight, an array of
-weights, or the compiler's nodes: ``w`` the weight, ``g`` the gradient (mean over the batch, weight
-decay and clipping already in it), ``slots`` what is remembered per weight, ``lr`` the learning rate
-of this iteration, ``t`` the number of updates including this one (from 1). It returns the new
-weight and the new slots. The same object serves a task and a parameter server.
-
-Weight decay is added to the gradient of synapse weights (g + weight_decay * w), not of biases and
-Parameters. ``clip_value`` bounds each gradient; ``clip_norm`` scales all gradients of the network
-together so that their Euclidean norm stays below it.
+weights, or the compiler's nodes: ``w`` the weight, ``g`` the gradient (mean over the batch,
+``prepared``), ``slots`` what is remembered per weight, ``lr`` the learning rate of this iteration,
+``t`` the number of updates including this one (from 1). It returns the new weight and the new
+slots. The same object serves a task and a parameter server, and so do ``prepared``,
+``of_derived`` and ``clip_factor``, which say what becomes of a gradient before.
 """
 
 from __future__ import annotations
@@ -17,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from horn import math
-from horn.errors import ModelError
+from horn import math, registry
+from horn.errors import JobError, ModelError
 from horn.schedules import Schedule, rate
 
 Slots = dict[str, Any]
@@ -26,7 +23,12 @@ Slots = dict[str, Any]
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The settings that all optimizers share, and the interface: ``slots`` and ``update``."""
+    """The settings that all optimizers share, and the interface: ``slots`` and ``update``.
+
+    Weight decay is added to the gradient of synapse weights, not of biases and Parameters.
+    ``clip_value`` bounds each gradient; ``clip_norm`` scales all gradients of the network together
+    so that their Euclidean norm stays below it.
+    """
 
     learning_rate: float | Schedule = 0.1
     weight_decay: float = 0.0
@@ -54,6 +56,34 @@ class Optimizer:
         """The learning rate at an iteration (from 0)."""
         return rate(self.learning_rate, iteration)
 
+    @property
+    def kept_slots(self) -> tuple[str, ...]:
+        """The slots that have to be remembered: the others are always 0."""
+        return self.slots
+
+    @property
+    def plain_momentum(self) -> float | None:
+        """The momentum, if an update is v = momentum v - lr g, w += v, of the gradient as it is: a
+        product of matrices can apply that while it computes g. Else None.
+        """
+        return None
+
+    def of_derived(self, g: Any, lr: Any) -> Any:
+        """What stands for a push where nobody pushed, made of the derived gradient."""
+        return g
+
+    def prepared(self, g: Any, w: Any = None) -> Any:
+        """The gradient that ``update`` takes, clip_norm apart. w : the weights, if they decay."""
+        if self.weight_decay and w is not None:
+            g = g + self.weight_decay * w
+        if self.clip_value is not None:
+            g = math.minimum(math.maximum(g, -self.clip_value), self.clip_value)
+        return g
+
+    def clip_factor(self, norm: Any) -> Any:
+        """By what clip_norm scales all prepared gradients, of which this is the norm."""
+        return self.clip_norm / math.maximum(self.clip_norm, norm)
+
     def update(
         self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
     ) -> tuple[Any, Slots]:
@@ -70,6 +100,17 @@ class SGD(Optimizer):
     momentum: float = 0.0
     nesterov: bool = False
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
+
+    @property
+    def kept_slots(self) -> tuple[str, ...]:
+        is_idle = type(self).update is SGD.update and not self.momentum
+        return () if is_idle else self.slots
+
+    @property
+    def plain_momentum(self) -> float | None:
+        is_plain = type(self).update is SGD.update and not self.nesterov
+        prepares = self.weight_decay or self.clip_value is not None or self.clip_norm is not None
+        return self.momentum if is_plain and not prepares else None
 
     def update(
         self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
@@ -175,7 +216,30 @@ class Direct(Optimizer):
                 "Direct adds exactly what is pushed; put the weight decay into the push"
             )
 
+    def of_derived(self, g: Any, lr: Any) -> Any:
+        return -lr * g
+
     def update(
         self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
     ) -> tuple[Any, Slots]:
         return w + g, {"previous_update": g}
+
+
+def named(name: str) -> type[Optimizer]:
+    """An optimizer of this file by its name, whatever its case, or the user's module:Class.
+
+    Raises
+    ------
+    JobError : there is none; says which there are.
+    """
+    known = {
+        key.lower(): value
+        for key, value in globals().items()
+        if isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer
+    }
+    if name.lower() in known:
+        return known[name.lower()]
+    theirs = registry.of_module("optimizer", name, list(known))
+    if not (isinstance(theirs, type) and issubclass(theirs, Optimizer)):
+        raise JobError(f"optimizer {name}: is {theirs!r}, no subclass of horn.optimizers.Optimizer")
+    return theirs

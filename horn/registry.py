@@ -35,6 +35,11 @@ def load(package: str, kind: str, name: str) -> Any:
         if not isinstance(found, str):
             return found
         name = found
+    return of_module(kind, name, known)
+
+
+def of_module(kind: str, name: str, known: list[str]) -> Any:
+    """The user's ``module:Class``, of a kind of which there are those ``known``."""
     module, colon, attribute = name.partition(":")
     if not colon:
         near = difflib.get_close_matches(name, known, 1)

@@ -35,7 +35,9 @@ def apply(job: Job, settings: Iterable[str]) -> Job:
     layers: dict[str, dict[str, Any]] = {}
     optimizer = job.optimizer
     if "optimizer" in pairs:
-        optimizer = _optimizer(pairs.pop("optimizer"))
+        from horn.optimizers import named
+
+        optimizer = named(pairs.pop("optimizer"))()
     keys = valid_keys(dataclasses.replace(job, optimizer=optimizer))
     nested: dict[str, dict[str, str]] = {"optimizer": {}, "early_stopping": {}}
     for key, text in pairs.items():
@@ -122,23 +124,6 @@ def _unknown(key: str, keys: list[str]) -> JobError:
         near = [k for k in keys if k.rpartition(".")[2] == key][:1]
     hint = f"did you mean {near[0]}? " if near else ""
     return JobError(f"--set {key}: unknown key; {hint}Valid keys: {', '.join(keys)}")
-
-
-def _optimizer(name: str) -> Any:
-    from horn import optimizers
-
-    known = {
-        k.lower(): v
-        for k, v in vars(optimizers).items()
-        if isinstance(v, type)
-        and issubclass(v, optimizers.Optimizer)
-        and v is not optimizers.Optimizer
-    }
-    if name.lower() not in known:
-        near = difflib.get_close_matches(name.lower(), known, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise JobError(f"--set optimizer={name}: unknown; {hint}Known: {', '.join(known)}")
-    return known[name.lower()]()
 
 
 def _changed(thing: Any, changes: Mapping[str, str], prefix: str) -> Any:

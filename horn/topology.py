@@ -5,6 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+
+def share(n: int, part: int, n_parts: int) -> tuple[int, int]:
+    """The range that one of so many parts has of n things in order: the samples of a batch, the
+    neurons of a layer. Sizes differ by at most one; a part of a short batch may be empty.
+    """
+    return n * part // n_parts, n * (part + 1) // n_parts
+
+
+def largest_share(n: int, n_parts: int) -> int:
+    """The size of the largest part."""
+    return -(-n // n_parts)
+
+
 SPARE_FDS = 64  # open files of a task that have nothing to do with the others
 
 

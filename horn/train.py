@@ -34,6 +34,7 @@ from horn.modelfile import check_writable
 from horn.neuron import has_backward
 from horn.strategies import Strategy, Topology
 from horn.strategies.allreduce import AllReduce
+from horn.topology import largest_share
 from horn.training.checkpointing import (
     CheckpointSchedule,
     LocalCheckpoints,
@@ -426,7 +427,7 @@ def _placement(job: Job, group: _Group) -> Placement:
     """Where weights live and who computes what."""
     from horn.planner.plan import choose
 
-    mine = job.with_settings(batch_size=-(-job.batch_size // group.n_groups))
+    mine = job.with_settings(batch_size=largest_share(job.batch_size, group.n_groups))
     return choose(mine, group.n_tasks, group.pins, transport=group.transport).placement
 
 

@@ -509,6 +509,7 @@ def _groups_plan(job: Job, n_parameters: int, options: dict[str, Any]) -> str:
     from horn.cli import _screen
     from horn.errors import JobError
     from horn.strategies import in_words
+    from horn.topology import largest_share
 
     groups, tasks, strategy = options["groups"], options["tasks"], options["strategy"]
     if groups > job.batch_size and not strategy.is_asynchronous:
@@ -517,7 +518,8 @@ def _groups_plan(job: Job, n_parameters: int, options: dict[str, Any]) -> str:
             f"use fewer groups, or a larger batch_size"
         )
     size = _screen.size(n_parameters * (8 if job.dtype == "float64" else 4))
-    share = f"they share each batch, at most {-(-job.batch_size // groups)} samples a group"
+    most = largest_share(job.batch_size, groups)
+    share = f"they share each batch, at most {most} samples a group"
     if strategy.is_asynchronous:
         share = f"each has batches of {job.batch_size} of its own"
     return (

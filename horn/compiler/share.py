@@ -11,6 +11,7 @@ import numpy as np
 from horn.compiler.program import base, in_all_groups
 from horn.connections import Edges
 from horn.network import Network
+from horn.topology import share
 
 Array = np.ndarray[Any, Any]
 Places = slice | Array  # int64, ascending
@@ -50,7 +51,7 @@ class Share:
 
     def range(self, n: int) -> tuple[int, int]:
         """The task's share of n things: a range, sizes differing by at most one."""
-        return n * self.task // self.n_tasks, n * (self.task + 1) // self.n_tasks
+        return share(n, self.task, self.n_tasks)
 
     def rows(self, axis: str, n_rows: int, batch_size: int) -> slice:
         """The rows of a batch of ``n_rows`` that the task has along "b" or "b@own".
@@ -158,7 +159,7 @@ class Share:
     def _of_group(self, n: int, axis: str) -> tuple[int, int]:
         """The range of n places that an axis names: this group's, or one further on."""
         group = (self.group + int(axis.partition("+")[2] or 0)) % self.n_groups
-        return n * group // self.n_groups, n * (group + 1) // self.n_groups
+        return share(n, group, self.n_groups)
 
     def part(self, array: Array, axes: tuple[str, ...]) -> Array:
         """This task's part of a whole array without rows: a view where its places are ranges."""

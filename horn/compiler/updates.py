@@ -11,9 +11,9 @@ from horn.compiler.program import Frame, Output, Update
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
 from horn.language import ir
-from horn.language.ir import ZERO, Node, Op, Scalar, const, leaf, load, make, mul, select
+from horn.language.ir import ZERO, Node, Op, Scalar, leaf, load, make, mul, select
 from horn.network import Link
-from horn.optimizers import SGD, Direct, Optimizer
+from horn.optimizers import Optimizer
 
 Gradient = tuple[str, Frame, Node]  # of which array, in which frame
 
@@ -106,10 +106,8 @@ class Updates:
 
     def fused_update(self, link: Link, frame: Frame, node: Node) -> bool:
         """The update inside the gradient's matrix product, where the optimizer is plain enough."""
-        o = self.optimizer
-        if not self.fuse or type(o) is not SGD or o.nesterov or link.edges is not None:
-            return False
-        if o.weight_decay or o.clip_value is not None or o.clip_norm is not None:
+        momentum = self.optimizer.plain_momentum
+        if not self.fuse or momentum is None or link.edges is not None:
             return False
         if self.thinning.live_synapse(frame) is not None:
             return False
@@ -120,10 +118,10 @@ class Updates:
         if a.op is not Op.LOAD or b.op is not Op.LOAD or (a.axes, b.axes) != ("bo", "bi"):
             return False
         velocity = None
-        if o.momentum:
+        if momentum:
             velocity = f"{link.weight}/velocity"
             self.storage.persistent(velocity, self.storage.axes_of(frame, "oi"), "slot")
-        self.storage.emit(Update(frame, link.weight, velocity, o.momentum, a.value, b.value))
+        self.storage.emit(Update(frame, link.weight, velocity, momentum, a.value, b.value))
         return True
 
     def update(
@@ -146,14 +144,11 @@ class Updates:
             self.storage.probes[f"{name}.gradient"] = gradient.value
         elif gradient.op is not Op.LOAD:
             gradient = self.storage.lift_out(gradient, frame, letters)
-        if isinstance(o, Direct) and not pushed:
-            # Only what is pushed is an update already.
-            gradient = -Scalar("learning_rate") * gradient
-        if o.weight_decay and letters == "oi":
-            gradient = gradient + o.weight_decay * self.storage.learned(name, axes, letters)
-        if o.clip_value is not None:
-            low, high = const(-o.clip_value), const(o.clip_value)
-            gradient = make(Op.MINIMUM, make(Op.MAXIMUM, gradient, low), high)
+        if not pushed:
+            gradient = o.of_derived(gradient, Scalar("learning_rate"))
+        decays = o.weight_decay and letters == "oi"
+        w = self.storage.learned(name, axes, letters) if decays else None
+        gradient = o.prepared(gradient, w)
         if live is not None:
             gradient = select(live, gradient, ZERO)
         if o.clip_norm is not None:
@@ -171,7 +166,7 @@ class Updates:
         letters = "o" if frame.link is None else "oi"
         slots = {}
         for slot in o.slots:
-            if slot == "velocity" and isinstance(o, SGD) and not o.momentum:
+            if slot not in o.kept_slots:
                 slots[slot] = ZERO
                 continue
             self.storage.persistent(f"{name}/{slot}", axes, "slot")
@@ -205,8 +200,7 @@ class Updates:
 
     def apply_clipped(self) -> None:
         """Scale all gradients together so that their norm is at most clip_norm, and apply them."""
-        limit = self.optimizer.clip_norm
-        if limit is None or not self.clipped:
+        if self.optimizer.clip_norm is None or not self.clipped:
             return
         total: Node = ZERO
         for name, frame, gradient in self.clipped:
@@ -217,8 +211,7 @@ class Updates:
                 square, "o", "sum", Frame(frame.layer), f"{name}.norm"
             )
         frame = Frame(self.storage.network.last.index)
-        norm = make(Op.SQRT, total)
-        factor = select(norm > limit, limit / norm, const(1.0))
+        factor = self.optimizer.clip_factor(make(Op.SQRT, total))
         scale = self.storage.store(factor, frame, "", "clip")
         for name, frame, gradient in self.clipped:
             self.apply(name, frame, gradient * scale)

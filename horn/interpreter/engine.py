@@ -349,20 +349,14 @@ class Engine:
         stored = {name: np.asarray(array, np.float64) for name, array in self._arrays.items()}
         gradients = dict(batch.gradients)
         for name, g in gradients.items():
-            if isinstance(optimizer, Direct) and self._learning[name] == "derived":
-                g = -lr * g  # only what is pushed is an update already
-            if ".weight" in name:
-                g = g + optimizer.weight_decay * stored[name]
-            g = np.where(batch.sits_out[name], 0.0, g)
-            if optimizer.clip_value is not None:
-                g = np.clip(g, -optimizer.clip_value, optimizer.clip_value)
-            gradients[name] = g
+            if self._learning[name] == "derived":
+                g = optimizer.of_derived(g, lr)
+            g = optimizer.prepared(g, stored[name] if ".weight" in name else None)
+            gradients[name] = np.where(batch.sits_out[name], 0.0, g)
         if optimizer.clip_norm is not None:
             norm = float(np.sqrt(sum(float(np.sum(g * g)) for g in gradients.values())))
-            if norm > optimizer.clip_norm:
-                gradients = {
-                    name: g * (optimizer.clip_norm / norm) for name, g in gradients.items()
-                }
+            factor = optimizer.clip_factor(norm)
+            gradients = {name: g * factor for name, g in gradients.items()}
         self._updates += 1
         for name, g in gradients.items():
             slots = {s: np.asarray(self._slots[f"{name}/{s}"], np.float64) for s in optimizer.slots}

@@ -27,7 +27,7 @@ from horn.planner.assumptions import Assumption
 from horn.planner.calibration import calibrate
 from horn.planner.cost_model import Costs, Machine, StepCost, Superstep
 from horn.planner.search import Search
-from horn.topology import Topology
+from horn.topology import Topology, largest_share
 
 MAX_SHOWN = 4  # tasks whose shares are named one by one
 
@@ -306,7 +306,8 @@ def advice(
         return []
     machine = machine or calibrate(job.dtype)
     cores = machine.n_cores
-    mine = job.with_settings(batch_size=-(-job.batch_size // n_groups)) if shares_batch else job
+    size = largest_share(job.batch_size, n_groups) if shares_batch else job.batch_size
+    mine = job.with_settings(batch_size=size)
     times = ""
     is_slower = False
     if divides and (n_tasks > 1 or shares_batch):

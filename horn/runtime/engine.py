@@ -22,6 +22,7 @@ from horn.compiler.share import Places, Share
 from horn.errors import JobError, ModelError
 from horn.runtime.exchange import Exchange
 from horn.runtime.group import Group
+from horn.topology import largest_share, share
 from horn.transport import Channel
 
 
@@ -137,7 +138,7 @@ class GroupEngine(CompiledEngine):
         if kind == "train":
             local = self.arranged(local)
         self.allocate(local)
-        size = self.predict_rows if infers else -(-self.setup.batch_size // n_groups)
+        size = self.predict_rows if infers else largest_share(self.setup.batch_size, n_groups)
         runner = self.runner(local, self.arrays, self.setup, size, self.share)
         exchange = Exchange(
             runner,
@@ -196,7 +197,7 @@ class GroupEngine(CompiledEngine):
             raise ModelError("step before bind: name the data set first")
         runner, loss = self._training
         n = len(rows)
-        start, stop = (n * k // self.n_groups for k in (self.region, self.region + 1))
+        start, stop = share(n, self.region, self.n_groups)
         self._run(runner, rows[start:stop], self._scalars(n, iteration), first_sample + start)
         self.updates += 1
         return 0.0 if loss is None else float(runner.value(loss)) / n

@@ -24,6 +24,7 @@ from horn.strategies.parameter_server.client import ClientCarrier, ParameterClie
 from horn.strategies.parameter_server.mesh import Mesh
 from horn.strategies.parameter_server.peers import Peers
 from horn.strategies.parameter_server.pieces import ParameterBundle, pieces
+from horn.topology import largest_share, share
 from horn.wire.frames import Array
 
 
@@ -70,7 +71,7 @@ class Replica(GroupEngine):
         self.n_parts = context.n_first or topology.n_groups  # of a batch
         size = min(job.batch_size, len(job.data))
         if not strategy.is_joined:
-            size = -(-size // self.n_parts)
+            size = largest_share(size, self.n_parts)
         setup = Setup(
             job.network, strategy.optimizer(job), job.target, size, job.dtype, context.threads,
             tuple(job.aggregates.values()),
@@ -157,8 +158,7 @@ class Replica(GroupEngine):
         """One batch of all groups; the loss is that of all under a joined strategy, else this
         group's own.
         """
-        n, part = len(rows), self.own_group % self.n_parts
-        start, stop = (n * k // self.n_parts for k in (part, part + 1))
+        start, stop = share(len(rows), self.own_group % self.n_parts, self.n_parts)
         self.own_samples = self.view.n_samples = stop - start
         self._do(self.strategy.before_batch(self.remembered, self.view))
         if self.is_joined:

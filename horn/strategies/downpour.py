@@ -61,12 +61,7 @@ class Moving(Optimizer):
 
     @property
     def slots(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*self._inner_slots, PUSHED)
-
-    @property
-    def _inner_slots(self) -> tuple[str, ...]:
-        is_idle = isinstance(self.inner, SGD) and not self.inner.momentum
-        return () if is_idle else self.inner.slots
+        return (*self.inner.kept_slots, PUSHED)
 
     def update(
         self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
@@ -74,7 +69,7 @@ class Moving(Optimizer):
         known = {name: slots.get(name, 0.0) for name in self.inner.slots}
         new, found = self.inner.update(w, g, known, lr, t)
         change = w - new if not self.keep else slots[PUSHED] + (w - new)
-        return new, {name: found[name] for name in self._inner_slots} | {PUSHED: change}
+        return new, {name: found[name] for name in self.inner.kept_slots} | {PUSHED: change}
 
 
 @dataclass

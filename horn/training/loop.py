@@ -23,6 +23,7 @@ from horn.errors import Diverged, Timeout
 from horn.job import Job
 from horn.model import Array, has_labels, measure
 from horn.network import Network
+from horn.topology import share
 from horn.training.cursor import Cursor, plain, plain_row
 from horn.training.progress import Progress
 
@@ -342,8 +343,7 @@ class TrainingLoop:
     def _expect(self, rows: Array) -> None:
         """The next batch: this group reads its part of it, and nobody else does."""
         group, n_groups = self.part
-        start, stop = (len(rows) * k // n_groups for k in (group, group + 1))
-        self.job.data.expect(rows[start:stop])
+        self.job.data.expect(rows[slice(*share(len(rows), group, n_groups))])
 
     def _keep_best(self, row: Mapping[str, Any]) -> None:
         stopping = self.job.early_stopping

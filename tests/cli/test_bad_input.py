@@ -256,7 +256,7 @@ def test_a_wrong_gradient_that_is_meant_is_not_checked(run: Any, folder: Path) -
         ("batch_size=0", "batch_size must be a whole number from 1, got 0"),
         ("optimizer.learning_rate=-1", "learning_rate must be 0 or more, got -1.0"),
         ("keep_best=maybe", "keep_best is true or false, got 'maybe'"),
-        ("optimizer=sdg", "--set optimizer=sdg: unknown; did you mean sgd?"),
+        ("optimizer=sdg", "no optimizer is called 'sdg'; did you mean sgd?"),
         ("dtype=float16", 'dtype must be "float32" or "float64"'),
         ("early_stopping.patience=3", "add validation=0.1"),
         ("batch_size", "write --set key=value"),

@@ -20,6 +20,7 @@ from horn.compiler.placement import Placement
 from horn.compiler.share import Share
 from horn.network import Network
 from horn.topology import Topology
+from horn.topology import share as share_of
 from horn.transport import Channel
 
 PIECE_BYTES = 4 * 1024 * 1024
@@ -73,7 +74,7 @@ def pieces(
     for name, length, owner, holders in found:
         n = -(-length // most)
         for k in range(n):
-            span = (length * k // n, length * (k + 1) // n)
+            span = share_of(length, k, n)
             cut.append(ParameterPiece(len(cut), name, *span, owner, holders, 0, name in links))
     return _dealt(cut, max(topology.n_servers, 1))
 

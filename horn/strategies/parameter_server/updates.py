@@ -16,8 +16,8 @@ from horn._kernels.engine import Tape, View
 from horn.backends import Array
 from horn.backends._formulas import Formulas
 from horn.language import ir
-from horn.language.ir import Node, Op, Scalar, const, load, make
-from horn.optimizers import SGD, Optimizer
+from horn.language.ir import Scalar, const, load
+from horn.optimizers import Optimizer
 from horn.strategies.parameter_server.pieces import ParameterPiece
 
 GRADIENT, W = "#gradient", "#w"
@@ -34,14 +34,9 @@ class PieceUpdate:
         self.tape = Tape(w.dtype, 1)
         self.formulas = Formulas(self.tape)
         o, gradient = optimizer, np.zeros_like(w)
-        idle = type(o) is SGD and not o.momentum
-        arrays = {W: w, GRADIENT: gradient} | ({} if idle else self.slots)
+        arrays = {W: w, GRADIENT: gradient} | (self.slots if o.kept_slots else {})
         loads = {name: load(name, ALONG) for name in arrays}
-        g: Node = loads[GRADIENT]
-        if o.weight_decay and decays:
-            g = g + o.weight_decay * loads[W]
-        if o.clip_value is not None:
-            g = make(Op.MINIMUM, make(Op.MAXIMUM, g, const(-o.clip_value)), const(o.clip_value))
+        g = o.prepared(loads[GRADIENT], loads[W] if decays else None)
         before = {slot: loads.get(slot, const(0.0)) for slot in o.slots}
         new, memory = o.update(loads[W], g, before, Scalar("learning_rate"), Scalar("updates"))
         after = {W: new} | {slot: ir.lift(memory[slot]) for slot in o.slots if slot in loads}

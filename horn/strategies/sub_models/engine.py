@@ -25,7 +25,7 @@ from horn.strategies._context import TaskContext
 from horn.strategies.sub_models.masked_network import MaskedNetwork, can_mask, is_faster
 from horn.strategies.sub_models.sub_network import SubNetwork
 from horn.strategies.sub_models.whole_network import WholeNetwork
-from horn.topology import Topology
+from horn.topology import Topology, largest_share, share
 from horn.transport import Channel
 
 
@@ -74,7 +74,7 @@ class SubModels:
         self.rank, self.n_ranks = context.group.task, context.group.n_tasks
         self.threads = context.threads
         n = self.n_sub_models = strategy.n_sub_models(topology)
-        self.ranges = [range(n * r // self.n_ranks, n * (r + 1) // self.n_ranks)
+        self.ranges = [range(*share(n, r, self.n_ranks))
                        for r in range(self.n_ranks)]  # fmt: skip
         first = context.rank // topology.n_tasks * topology.n_tasks
         mine = self.ranges[first : first + topology.n_tasks]
@@ -125,7 +125,7 @@ class SubModels:
     def bind(self, data: Dataset) -> None:
         """Compile the small networks, and agree on what travels. Collective."""
         n, strategy = self.n_sub_models, self.strategy
-        batch = -(-min(self.job.batch_size, len(self.job.data)) // n)
+        batch = largest_share(min(self.job.batch_size, len(self.job.data)), n)
         sizes = {x.name: strategy.sizes(x.size, n) for x in self.network.layers
                  if x.kind == "hidden"}  # fmt: skip
         shapes = [{name: some[k] for name, some in sizes.items()} for k in range(n)]
@@ -325,9 +325,7 @@ class SubModels:
 
     def _limit(self, squares: float) -> None:
         """squares : the sum of those of all numbers of the merged gradient."""
-        limit, norm = self.job.optimizer.clip_norm, float(np.sqrt(squares))
-        if limit is not None and norm > limit:
-            self.parent.scalars["clip"] = limit / norm
+        self.parent.scalars["clip"] = self.job.optimizer.clip_factor(float(np.sqrt(squares)))
 
     # --- the network as it is used
 
@@ -373,7 +371,7 @@ class SubModels:
     def measure(self) -> None:
         """This task's part of the rows."""
         data, n, found = self.measured, len(self.measured), self.found[self.rank]
-        start, stop = (n * r // self.n_ranks for r in (self.rank, self.rank + 1))
+        start, stop = share(n, self.rank, self.n_ranks)
         found[...] = [0.0, 0.0, *(aggregate.empty for aggregate in self.aggregates)]
         if start < stop:
             y = None if data.y is None else data.y[start:stop]

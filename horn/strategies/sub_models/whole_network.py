@@ -21,7 +21,6 @@ from horn.job import Job
 from horn.language import ir
 from horn.language.ir import Node, Op, Scalar, const, load, make, select
 from horn.network import Network
-from horn.optimizers import SGD
 
 # What formulas load beside weights and slots, whose names have no #.
 MEAN, SUM, COUNT, MASK, NORM = "#mean", "#sum", "#count", "#mask", "#norm"
@@ -71,9 +70,7 @@ class WholeNetwork:
     ) -> None:
         self.job, self.learned, self.states = job, learned, states
         self.homes = homes(job.network, is_disjoint)
-        o = job.optimizer
-        idle = isinstance(o, SGD) and type(o) is SGD and not o.momentum
-        self.slot_names = () if idle else o.slots
+        self.slot_names = job.optimizer.kept_slots
         self.slots = {
             f"{name}/{slot}": np.zeros_like(array)
             for name, array in learned.items()
@@ -137,10 +134,7 @@ class WholeNetwork:
             g = load(SUM, letters) / make(Op.MAXIMUM, count, const(1.0))
             live = make(Op.GT, count, ZERO)
         w = load(name, letters)
-        if o.weight_decay and home.link >= 0:
-            g = g + o.weight_decay * w
-        if o.clip_value is not None:
-            g = make(Op.MINIMUM, make(Op.MAXIMUM, g, const(-o.clip_value)), const(o.clip_value))
+        g = o.prepared(g, w if home.link >= 0 else None)
         first = next(iter(views.values()))
         lengths = zip(letters, first.array.shape, strict=True)
         axes = {a: len(index[a]) if index and a in index else n for a, n in lengths}
