@@ -39,7 +39,7 @@ from horn.training.checkpointing import (
     CheckpointSchedule,
     LocalCheckpoints,
     RecoverySettings,
-    choose,
+    checkpoint_to_resume,
     part_name,
     restore,
     rows_of,
@@ -402,15 +402,15 @@ def _train_in_group(
     )
     calibrate(job.dtype)  # now: starting tasks would disturb it
 
-    def choose() -> Placement:
+    def find_placement() -> Placement:
         return _placement(job, group)
 
     if on_cluster is not None:
         outcome = launch_at(
-            on_cluster, job, text, choose, settings, watcher, begun, timeout, recovery
+            on_cluster, job, text, find_placement, settings, watcher, begun, timeout, recovery
         )
     else:
-        outcome = launch(job, text, choose, settings, watcher, begun, timeout, recovery)
+        outcome = launch(job, text, find_placement, settings, watcher, begun, timeout, recovery)
     if group.trace is not None:
         trace.write(group.trace, outcome.traces, outcome.counters)
     return _Trained(
@@ -425,10 +425,10 @@ def _train_in_group(
 
 def _placement(job: Job, group: _Group) -> Placement:
     """Where weights live and who computes what."""
-    from horn.planner.plan import choose
+    from horn.planner.plan import cheapest
 
     mine = job.with_settings(batch_size=largest_share(job.batch_size, group.n_groups))
-    return choose(mine, group.n_tasks, group.pins, transport=group.transport).placement
+    return cheapest(mine, group.n_tasks, group.pins, transport=group.transport).placement
 
 
 def _plan(
@@ -485,7 +485,7 @@ def _recovery(
         journals = JournalFolder(plan.folder, mine, resume is True, changed)
         return RecoverySettings(asked=asked, max_restarts=max_restarts, journals=journals)
     checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
-    start = choose(checkpoints, resume, job, mine, changed)
+    start = checkpoint_to_resume(checkpoints, resume, job, mine, changed)
     return RecoverySettings(plan, mine, start, asked, max_restarts)
 
 

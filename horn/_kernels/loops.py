@@ -1,6 +1,6 @@
 """What a loop of the tape does, worked out when it is appended: checks, numbers, order, strips.
 
-Pure: no memory is made and nothing runs. `engine.Tape` copies a `Plan` into C as it is.
+Pure: no memory is made and nothing runs. `engine.Tape` copies a `TapePlan` into C as it is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Order = tuple[Axis | None, ...]
 
 
 @dataclass(slots=True)
-class Plan:
+class TapePlan:
     """A loop in the words of tape.h.
 
     Values are numbered: views and iotas, then constants, then one per operation. `keep` has the
@@ -69,7 +69,7 @@ def plan(
     reduce: tuple[str, Axis] | None,
     accumulate: bool,
     order: Order | None,
-) -> Plan:
+) -> TapePlan:
     """The loop of these arguments of `Tape.loop`, or a ValueError that says what does not fit."""
     if not 1 <= len(axes) <= 3:
         raise ValueError(f"a loop has one to three axes, not {len(axes)}")
@@ -100,7 +100,7 @@ def plan(
             extent = 1
         extents.append(extent)
     slots, n_slots = _strips(len(arrays), len(consts), program, results)
-    return Plan(
+    return TapePlan(
         order=order,
         extents=extents,
         indptr=indptr,

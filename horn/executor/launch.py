@@ -167,7 +167,7 @@ def check_room(settings: LaunchSettings) -> None:
 def launch(
     job: Job,
     draft: JobDraft,
-    choose: Callable[[], Placement],
+    find_placement: Callable[[], Placement],
     settings: LaunchSettings,
     watcher: Progress,
     begun: float,
@@ -176,8 +176,8 @@ def launch(
 ) -> Outcome:
     """Run a job in a group of task processes.
 
-    choose : gives the placement; called while the processes start, which takes as long. begun :
-    when the run began, on the monotonic clock. timeout_s : from then.
+    find_placement : gives the placement; called while the processes start, which takes as long.
+    begun : when the run began, on the monotonic clock. timeout_s : from then.
 
     Raises
     ------
@@ -201,7 +201,7 @@ def launch(
         if hosts is None:
             server = stack.enter_context(zk.EmbeddedServer(tick_ms=TICK_MS))
             hosts = server.hosts
-        placement = choose()
+        placement = find_placement()
         entry = stack.enter_context(JobEntry(hosts, job_id, job, settings, server))
         # Before its nodes are removed: nobody writes there any more.
         stack.callback(lambda: pools[-1].stop())
@@ -252,7 +252,7 @@ def launch_at(
     on_cluster: ClusterAttempt,
     job: Job,
     draft: JobDraft,
-    choose: Callable[[], Placement],
+    find_placement: Callable[[], Placement],
     settings: LaunchSettings,
     watcher: Progress,
     begun: float,
@@ -278,7 +278,7 @@ def launch_at(
         attempts.attempt = on_cluster.attempt
     deadline = None if timeout_s is None else begun + timeout_s
     try:
-        placement = choose()
+        placement = find_placement()
         monitor = attempts.monitor(pool)
         repairs = attempts.repairs(pool, monitor, placement, draft, on_cluster)
         if repairs is None:

@@ -86,7 +86,7 @@ class HostLink:
     """
 
     def __init__(self, url: str, place: Identity, names: Sequence[str]) -> None:
-        self.names, self.number = tuple(names), place.task
+        self.names, self.number = tuple(names), place.rank
         self.transport: FramedTransport = Tcp(url, place)
         self.endpoint = self.transport.endpoint
         self._out: queue.SimpleQueue[tuple[int, str, int, bytes, bytes, int]] = queue.SimpleQueue()

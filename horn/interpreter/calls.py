@@ -109,7 +109,7 @@ class Message(Synapse):
         return Traced(drawn(kind, seed, layer, place, neuron, sample, random.ONCE), "synapse")
 
 
-class Messages:
+class ReceivedMessages:
     """What ``for m in messages`` runs over. It keeps the message of the moment, which ``push``
     belongs to."""
 
@@ -167,7 +167,7 @@ class Call:
         self, neuron: Neuron, kind: str, messages: Sequence[Message], moment: Moment
     ) -> None:
         self.neuron, self.kind, self.moment = neuron, kind, moment
-        self.messages = Messages(self, messages)
+        self.messages = ReceivedMessages(self, messages)
         self.items = messages
         for message in messages:
             vars(message)["_host"] = self

@@ -2,8 +2,8 @@
 follow.
 
 A function runs from its own code object, so that its file and line numbers stay; only the names
-that it looks up outside of itself are seen through ``Names``: the module ``math`` and its
-functions become those of ``horn.math``, helper functions and modules of the user's are treated
+that it looks up outside of itself are seen through ``TranslatedGlobals``: the module ``math`` and
+its functions become those of ``horn.math``, helper functions and modules of the user's are treated
 likewise. What a function writes with ``global`` stays among the interpreter's copies.
 """
 
@@ -65,7 +65,7 @@ class _Module:
         return dir(self._module)
 
 
-class Names(dict[str, Any]):
+class TranslatedGlobals(dict[str, Any]):
     """A function's globals, read through ``translate``. Python looks a dict subclass up by
     ``[]``."""
 
@@ -88,7 +88,7 @@ class Translator:
 
     def __init__(self) -> None:
         self._functions: dict[types.FunctionType, types.FunctionType] = {}
-        self._names: dict[int, Names] = {}
+        self._names: dict[int, TranslatedGlobals] = {}
         self._classes: dict[type, type] = {}
 
     def value(self, value: Any) -> Any:
@@ -115,7 +115,7 @@ class Translator:
         if function not in self._functions:
             names = self._names.get(id(function.__globals__))
             if names is None:
-                names = self._names[id(function.__globals__)] = Names(
+                names = self._names[id(function.__globals__)] = TranslatedGlobals(
                     function.__globals__, self.value
                 )
             old = function.__closure__ or ()

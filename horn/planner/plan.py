@@ -1,6 +1,6 @@
 """Plans: what a job will do on its tasks, and what that will cost.
 
-``choose`` finds the cheapest placement by the cost model; ``plan`` is ``horn.plan``.
+``cheapest`` finds the cheapest placement by the cost model; ``plan`` is ``horn.plan``.
 """
 
 from __future__ import annotations
@@ -253,11 +253,11 @@ def plan(
     machine = said.machine(calibrate(job.dtype), n_tasks, carrier)
     if assume and threads is None:
         threads = 1
-    found = choose(job, n_tasks, pins, machine=machine, transport=carrier, threads=threads)
+    found = cheapest(job, n_tasks, pins, machine=machine, transport=carrier, threads=threads)
     return dataclasses.replace(found, assumed=assume or "")
 
 
-def choose(
+def cheapest(
     job: Job,
     n_tasks: int,
     pins: Mapping[str, str] | None = None,
@@ -311,8 +311,8 @@ def advice(
     times = ""
     is_slower = False
     if divides and (n_tasks > 1 or shares_batch):
-        alone = choose(job, 1, machine=machine, threads=threads or cores).predicted_s
-        this = choose(
+        alone = cheapest(job, 1, machine=machine, threads=threads or cores).predicted_s
+        this = cheapest(
             mine, n_tasks, pins, machine=machine, transport=transport,
             threads=threads or max(cores // (n_groups * n_tasks), 1), n_groups=n_groups,
         ).predicted_s  # fmt: skip
@@ -336,7 +336,7 @@ def search(
     threads: int | None = None,
     n_groups: int = 1,
 ) -> Search:
-    """What ``choose`` looks for its placement with."""
+    """What ``cheapest`` looks for its placement with."""
     network = job.network
     if n_tasks > 1 and any(layer.neuron.interpreted for layer in network.layers):
         raise JobError("a network that is interpreted runs on one task; leave tasks out")

@@ -215,7 +215,7 @@ class TaskProcess:
         group.on_run = signs
         self.group = group
         self.enter(COMPILING)
-        region, task = divmod(rank, run.n_tasks)
+        group_index, task = divmod(rank, run.n_tasks)
         context = TaskContext(
             job,
             topology,
@@ -242,13 +242,13 @@ class TaskProcess:
         n_first = run.n_first or run.n_groups
         watcher = Progress()
         if task == 0:
-            watcher = ProgressReporter(self.line, run.interval_s, region, lambda: loop.own)
+            watcher = ProgressReporter(self.line, run.interval_s, group_index, lambda: loop.own)
 
         def on_epoch(epoch: int, stop: bool) -> bool:
             if guest is not None:
                 guest.check()
             group.cross()
-            return engine.agree(epoch, stop or (saver is None and self._is_leaving(region)))
+            return engine.agree(epoch, stop or (saver is None and self._is_leaving(group_index)))
 
         self.loop = loop = TrainingLoop(
             job,
@@ -258,19 +258,21 @@ class TaskProcess:
             is_share=True,
             look=lambda: engine.views()["parameter"],
             on_iteration=lambda iteration: setattr(group.state, "iteration", iteration),
-            is_watcher=opened.strategy.is_joined or region == 0,
+            is_watcher=opened.strategy.is_joined or group_index == 0,
             before_measuring=engine.settle,
             on_epoch=on_epoch,
             before_end=engine.conclude,
             own_of=lambda: (engine.own_loss, engine.own_samples),
-            part=(region % n_first, n_first),
-            deal=region // n_first,
+            part=(group_index % n_first, n_first),
+            deal=group_index // n_first,
             is_changed_at_end=not opened.strategy.is_joined,
             at_boundary=saver,
         )
         if run.resume:
             self.enter(RESUMING)
-            self._resume(run, rank, loop, engine, None if opened.strategy.is_joined else region)
+            self._resume(
+                run, rank, loop, engine, None if opened.strategy.is_joined else group_index
+            )
         if isinstance(engine, Replica) and engine.first_batch:
             loop.skip_to(engine.first_batch)
         if saver is not None:
@@ -289,7 +291,7 @@ class TaskProcess:
         ending = loop.finish()
         if guest is not None:
             guest.join(STOP_S)
-        if region == 0:  # what it has is the model
+        if group_index == 0:  # what it has is the model
             self.send_share()
         if recorder is not None:
             self.line.send(control.TraceEvents(tuple(recorder.events), recorder.n_left_out))
@@ -298,14 +300,14 @@ class TaskProcess:
         staleness = {} if guest is None else dict(guest.server.staleness)
         self.line.send(TaskFinished(**dataclasses.asdict(ending), spent=spent, staleness=staleness))
 
-    def _is_leaving(self, region: int) -> bool:
+    def _is_leaving(self, group_index: int) -> bool:
         """Whether the parent has said that this group is to leave."""
         while self.line.wait(0.0):
             found = self.line.receive(1.0)
             if found is None:
                 raise SystemExit(0)  # the one who started it has gone
             said, _ = found
-            self.leaves = self.leaves or (isinstance(said, LeaveRun) and said.group == region)
+            self.leaves = self.leaves or (isinstance(said, LeaveRun) and said.group == group_index)
         return self.leaves
 
     def _resume(

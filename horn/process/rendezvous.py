@@ -43,7 +43,7 @@ class Rendezvous:
         self.key = key
         self.rank, self.run, self.topology, self.stack = rank, run, topology, stack
         self.is_joined = opened.strategy.is_joined
-        self.region, self.task = divmod(rank, topology.n_tasks)
+        self.group_index, self.task = divmod(rank, topology.n_tasks)
         is_server = rank >= topology.n_workers
         coord = Session(
             run.hosts, session_s=SESSION_S, credential=credential, silence_s=run.silence_s
@@ -69,12 +69,12 @@ class Rendezvous:
             self.own = self._registration(servers)
             self.join(self.own, rank - topology.n_workers, self._wire.endpoint)
             return
-        n, number, job = topology.n_tasks, self.task, f"{run.job}/group {self.region}"
+        n, number, job = topology.n_tasks, self.task, f"{run.job}/group {self.group_index}"
         if self.is_joined:
             n, number, job = topology.n_workers, rank, run.job
         self._steps = self._open(n, number, job)
         wire = "" if self._wire is None else self._wire.endpoint
-        folder = coord.paths.members(run.job, self.region)
+        folder = coord.paths.members(run.job, self.group_index)
         # Who publishes looks at all folders before the others join: then these are there.
         self.own = self.membership(folder) if self._publishes else self._registration(folder)
         self.join(self.own, self.task, self._steps.endpoint, wire=wire)
@@ -101,7 +101,7 @@ class Rendezvous:
     @property
     def _publishes(self) -> bool:
         """Whether this rank writes the table that the others read."""
-        return self.rank == (0 if self._is_whole else self.region * self.topology.n_tasks)
+        return self.rank == (0 if self._is_whole else self.group_index * self.topology.n_tasks)
 
     def table(self) -> RosterTable:
         """Who they all are, once all are there. Of its barrier's members the roster tells."""
@@ -110,8 +110,8 @@ class Rendezvous:
         self.enter(WAITING)
         run, topology, paths = self.run, self.topology, self.coord.paths
         wait_s = len(STEPS) * run.start_timeout_s  # for all that others do before they join
-        first = 0 if self._is_whole else self.region
-        groups = range(topology.n_groups) if self._is_whole else [self.region]
+        first = 0 if self._is_whole else self.group_index
+        groups = range(topology.n_groups) if self._is_whole else [self.group_index]
         counts = {paths.members(run.job, group): topology.n_tasks for group in groups}
         if self._is_whole and topology.n_servers:
             counts[paths.servers(run.job)] = topology.n_servers
@@ -160,8 +160,10 @@ class Rendezvous:
     def group(self) -> Group:
         """The connection for supersteps."""
         run = self.run
-        regions = range(self.topology.n_groups) if self.is_joined else [self.region]
-        endpoints = [task.endpoint for region in regions for task in self._entries(region)]
+        group_indexes = range(self.topology.n_groups) if self.is_joined else [self.group_index]
+        endpoints = [
+            task.endpoint for group_index in group_indexes for task in self._entries(group_index)
+        ]
         wires = [] if self._wire is None else self.wires()
         self.enter(CONNECTING)
         self._steps.connect(endpoints, run.start_timeout_s)
@@ -170,7 +172,7 @@ class Rendezvous:
         names = [str(task) for task in range(self.topology.n_tasks)]
         barrier = GroupBarrier(
             self.coord,
-            self.coord.paths.barrier(run.job, self.region),
+            self.coord.paths.barrier(run.job, self.group_index),
             str(self.task),
             names,
             attempt=run.attempt,

@@ -59,8 +59,8 @@ class GroupEngine(CompiledEngine):
         # A group of one task moves nothing inside itself, whatever the placement.
         self.placement = Placement() if n_tasks == 1 < n_groups else placement
         self.group, self.n_groups = group, n_groups
-        self.region, task = divmod(group.task, n_tasks)
-        self.share = Share(setup.network, task, n_tasks, self.region, n_groups)
+        self.group_index, task = divmod(group.task, n_tasks)
+        self.share = Share(setup.network, task, n_tasks, self.group_index, n_groups)
         self.homes = homes(setup.network, placement)
         self.runner = backends.load(backend).runner
         self.channels: list[Channel] = []
@@ -80,7 +80,7 @@ class GroupEngine(CompiledEngine):
         inside = [in_all_groups(axis) for axis in axes]
         is_divided = any(axis != base(axis) for axis in inside)
         is_grouped = any(a != b for a, b in zip(axes, inside, strict=True))
-        return (is_divided or self.share.task == 0) and (is_grouped or self.region == 0)
+        return (is_divided or self.share.task == 0) and (is_grouped or self.group_index == 0)
 
     def allocate(self, program: Program) -> None:
         for name, buffer in program.buffers.items():
@@ -146,7 +146,7 @@ class GroupEngine(CompiledEngine):
             size,
             self.setup.dtype,
             len(self.channels),
-            self.region,
+            self.group_index,
             self.n_groups,
             self.group.outbox,
             self.group.transport.can_share,
@@ -197,7 +197,7 @@ class GroupEngine(CompiledEngine):
             raise ModelError("step before bind: name the data set first")
         runner, loss = self._training
         n = len(rows)
-        start, stop = share(n, self.region, self.n_groups)
+        start, stop = share(n, self.group_index, self.n_groups)
         self._run(runner, rows[start:stop], self._scalars(n, iteration), first_sample + start)
         self.updates += 1
         return 0.0 if loss is None else float(runner.value(loss)) / n

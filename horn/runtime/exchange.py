@@ -300,7 +300,7 @@ class SumBundle:
 class Exchange:
     """One program's moves at one task: its script, its channels, and the copies.
 
-    It is the ``Work`` of a Group: computes segments, packs and unpacks blocks.
+    It is the ``ScriptHandler`` of a Group: computes segments, packs and unpacks blocks.
     """
 
     def __init__(

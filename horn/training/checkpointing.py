@@ -158,7 +158,7 @@ def check_fits(
         )
 
 
-def choose(
+def checkpoint_to_resume(
     checkpoints: Checkpoints | None,
     resume: bool | str | os.PathLike[str],
     job: Job,

@@ -24,10 +24,16 @@ DEFAULT = "shm"  # where nobody says which
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a task is: ``job`` names the group and only it; ``key`` encrypts what leaves a host."""
+    """Who somebody is among those who connect to one another.
 
-    task: int
-    n_tasks: int
+    rank : its number among ``world_size`` of them: tasks of a group, ranks of a job, or hosts. On
+    the links of durable servers a server has its number among servers and a task its rank, and
+    ``world_size`` counts the tasks of a group. job : what they belong to. attempt : who has a
+    lower one is refused. key : encrypts what leaves a host.
+    """
+
+    rank: int
+    world_size: int
     job: str
     attempt: int = 0
     key: bytes | None = field(default=None, repr=False)
@@ -126,7 +132,7 @@ class Transport(ABC):
 
     def __init__(self, url: str, place: Identity) -> None:
         self.url, self.place, self.counters = url, place, TransportCounters()
-        self.task, self.n_tasks = place.task, place.n_tasks
+        self.task, self.n_tasks = place.rank, place.world_size
 
     @abstractmethod
     def connect(self, peers: Sequence[str], timeout_s: float) -> None:
@@ -219,8 +225,8 @@ def open_transport(url: str, place: Identity) -> Transport:
     scheme, separator, _ = url.partition("://")
     if not separator:
         raise JobError(f"{url!r} is no transport: write one of {'://, '.join(names())}://")
-    if not 0 <= place.task < place.n_tasks:
-        raise JobError(f"task {place.task} of {place.n_tasks}: tasks count from 0")
+    if not 0 <= place.rank < place.world_size:
+        raise JobError(f"task {place.rank} of {place.world_size}: tasks count from 0")
     return load(scheme)(url, place)
 
 

@@ -111,8 +111,8 @@ class Delivery(Transport):
             task: Peer(
                 f"task {task}", FrameStream(f"frames of task {task}, attempt {place.attempt}")
             )
-            for task in range(place.n_tasks)
-            if task != place.task
+            for task in range(place.world_size)
+            if task != place.rank
         }
         self._by_incarnation: dict[bytes, int] = {}
         self._door = Handshake(place, self.counters, self._checks, self._is_free)

@@ -80,7 +80,7 @@ class Handshake:
                 self._strikes.clear()
             self._strikes[sender] = n_strikes + 1
             if n_strikes < STRIKES:
-                logger.warning("stranger refused task=%d reason=%s", self.place.task, error)
+                logger.warning("stranger refused task=%d reason=%s", self.place.rank, error)
                 answer(sender, self.refusal(error))
             return None
 
@@ -89,14 +89,14 @@ class Handshake:
         meta = Refusal(
             where=error.where[:256], got=error.got[:1000], expected=error.expected[:1000]
         )
-        return encode(WireMessage(meta, src=self.place.task, attempt=self.place.attempt))
+        return encode(WireMessage(meta, src=self.place.rank, attempt=self.place.attempt))
 
     def _check(self, sender: bytes, message: WireMessage, hello: Hello) -> None:
         place = self.place
         where = f"{HELLO} {hello.task}"
         for what, got, wanted in (
             ("job", hello.job, place.job),
-            ("tasks", hello.n_tasks, place.n_tasks),
+            ("tasks", hello.n_tasks, place.world_size),
             ("src", message.src, hello.task),
             ("incarnation", hello.incarnation.hex(), sender[:INCARNATION_BYTES].hex()),
             ("byte order", hello.endian, "little"),

@@ -176,7 +176,7 @@ class _Sockets(ZeroMqContext):
         self.full: set[int] = set()
         try:
             sockets.use(_addresses())
-            self.listen(bind_to, f"task {place.task} of {place.job}")
+            self.listen(bind_to, f"task {place.rank} of {place.job}")
             self.inlet = sockets.Socket(self.router.underlying)
         except BaseException:
             self.close(0.0)
@@ -185,7 +185,7 @@ class _Sockets(ZeroMqContext):
     def connect(self, peers: Sequence[str], incarnation: bytes) -> None:
         self.incarnation = incarnation
         for task, endpoint in enumerate(peers):
-            if task == self.place.task:
+            if task == self.place.rank:
                 continue
             try:
                 self.ways[task] = PeerConnection(endpoint, partial(self._dial, endpoint))

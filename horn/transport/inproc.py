@@ -196,7 +196,7 @@ class InProc(FramedTransport):
         super().__init__(url, place, secrets.token_bytes(16))
         name = url.removeprefix("inproc://") or secrets.token_hex(8)
         self.endpoint = f"inproc://{name}"
-        self.link = _Queues(self.endpoint, place.task, faults or {})
+        self.link = _Queues(self.endpoint, place.rank, faults or {})
 
 
 TRANSPORT = InProc

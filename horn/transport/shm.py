@@ -124,8 +124,8 @@ class Shm(Transport):
             task: _Peer(
                 f"task {task}", ReceiveWindow(f"frames of task {task}, attempt {place.attempt}")
             )
-            for task in range(place.n_tasks)
-            if task != place.task
+            for task in range(place.world_size)
+            if task != place.rank
         }
         self._loose: deque[WireMessage] = deque()
         self._slots: dict[int, _Slot] = {}
@@ -147,7 +147,7 @@ class Shm(Transport):
         self._endpoints: Sequence[str] = ()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         self._listener.bind(f"\0{name}")
-        self._listener.listen(place.n_tasks)
+        self._listener.listen(place.world_size)
         self._poll.register(self._listener, select.POLLIN)
 
     # meeting

@@ -27,7 +27,7 @@ from horn.checkpoint import Checkpoints
 from horn.training.checkpointing import (
     CheckpointSchedule,
     LocalCheckpoints,
-    choose,
+    checkpoint_to_resume,
     identity,
     part_name,
     restore,
@@ -101,7 +101,7 @@ def measure(folder: Path) -> dict[str, Any]:
     costs = [float((steps[a - 1 : b - 1] - ordinary).sum()) for a, b, _ in saver.saves]
     fresh = TrainingLoop(given, engine_of(given), Progress(), time.perf_counter())
     before, cpu = time.perf_counter(), time.process_time()
-    opened = choose(Checkpoints(folder), True, given, mine)
+    opened = checkpoint_to_resume(Checkpoints(folder), True, given, mine)
     assert opened is not None
     restore(fresh, opened, part_name(0))
     resume_s, resume_cpu_s = time.perf_counter() - before, time.process_time() - cpu

@@ -24,7 +24,7 @@ import numpy as np
 import horn
 import zk
 from horn.executor.launch import LaunchSettings, launch
-from horn.planner.plan import choose
+from horn.planner.plan import cheapest
 from horn.process.job_spec import draft
 from horn.strategies.allreduce import AllReduce
 from horn.training.progress import Progress
@@ -88,7 +88,7 @@ class Count(Progress):
 def start(groups: int, tasks: int) -> Started:
     """Run the job once; what it took."""
     given = tiny()
-    placement = choose(given, tasks).placement
+    placement = cheapest(given, tasks).placement
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with zk.EmbeddedServer(tick_ms=1000) as server:
         count, begun = Count(), time.perf_counter()

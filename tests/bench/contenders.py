@@ -56,7 +56,7 @@ def placement(sizes: str, n_tasks: int, batch: int) -> Placement:
     data = dataset(sizes)
     job = horn.Job(network(sizes), data=(data.x, data.y),
                    optimizer=horn.SGD(RATE, momentum=MOMENTUM), batch_size=batch)  # fmt: skip
-    return plan.choose(job, n_tasks, transport="shm").placement
+    return plan.cheapest(job, n_tasks, transport="shm").placement
 
 
 def horn_side(pipe: Any, rank: int, n_ranks: int, job: str, sizes: str, batch: int, threads: int,

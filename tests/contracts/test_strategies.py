@@ -176,7 +176,7 @@ def test_every_sample_is_seen_once_in_an_epoch(
                 assert math.isfinite(loss) and math.isfinite(member.own_loss)
                 total += member.own_samples
             member.settle()
-            assert member.agree(epoch + 1, epoch == 1) == (epoch == 1) or member.own_group
+            assert member.agree(epoch + 1, epoch == 1) == (epoch == 1) or member.group_index
             found.append(total)
         member.conclude()
         return found

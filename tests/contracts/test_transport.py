@@ -69,7 +69,7 @@ class Mine(Ipc):
 
     def __init__(self, url, place):
         assert url == self.default_url
-        open(os.path.join(os.path.dirname(__file__), f"task-{place.task}"), "w").close()
+        open(os.path.join(os.path.dirname(__file__), f"task-{place.rank}"), "w").close()
         super().__init__("ipc://", place)
 
 TRANSPORT = Mine

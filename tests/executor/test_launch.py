@@ -34,7 +34,7 @@ from horn.errors import (
     Timeout,
 )
 from horn.executor.launch import JobEntry, LaunchSettings, launch
-from horn.planner.plan import choose
+from horn.planner.plan import cheapest
 from horn.process.job_spec import draft
 from horn.training.progress import Progress
 from tests.cluster.helpers import end_session, wait_until
@@ -593,7 +593,7 @@ def test_a_job_leaves_no_node_behind(tmp_path):
         def run(given, watcher):
             settings = LaunchSettings(2, barrier="zookeeper", hosts=server.hosts)
             return launch(
-                given, draft(given), lambda: choose(given, 2).placement, settings, watcher,
+                given, draft(given), lambda: cheapest(given, 2).placement, settings, watcher,
                 time.perf_counter(),
             )  # fmt: skip
 

@@ -16,7 +16,7 @@ import horn
 import zk
 from horn.coordination.session import Session
 from horn.executor.launch import LaunchSettings, launch
-from horn.planner.plan import choose
+from horn.planner.plan import cheapest
 from horn.process.job_spec import draft
 from horn.training.progress import Progress
 from tests.executor.test_launch import children, job, what_is_open
@@ -30,7 +30,7 @@ def test_200_runs_of_3_tasks_leave_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # others use the common one
     monkeypatch.setattr(tempfile, "tempdir", None)
     given = job(epochs=1)
-    placement = choose(given, 3).placement
+    placement = cheapest(given, 3).placement
     first: dict[str, bytes] = {}
     with zk.EmbeddedServer(tick_ms=200) as server, Session(server.hosts) as coord:
 

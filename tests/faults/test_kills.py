@@ -22,7 +22,7 @@ from horn.checkpoint import Checkpoints
 from horn.coordination.session import Session
 from horn.errors import BarrierTimeout, TaskFailed
 from horn.executor.launch import LaunchSettings, launch
-from horn.planner.plan import choose
+from horn.planner.plan import cheapest
 from horn.process.job_spec import draft
 from horn.training.checkpointing import RecoverySettings
 from horn.training.progress import Progress
@@ -449,7 +449,7 @@ def test_the_state_says_restarting(tmp_path):
                 seen.touch()
 
         watcher, settings = Looks(), LaunchSettings(2, hosts=server.hosts)
-        launch(given, draft(given), lambda: choose(given, 2).placement, settings, watcher,
+        launch(given, draft(given), lambda: cheapest(given, 2).placement, settings, watcher,
                time.perf_counter(), lasting=RecoverySettings(max_restarts=1))  # fmt: skip
         watcher.thread.join()
         assert coord.children("/horn/jobs") == []

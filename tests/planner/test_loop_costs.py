@@ -78,7 +78,7 @@ def predicted_s(network: horn.Network, batch: int = 64, **changes) -> float:
     data = (rng.random((batch, network.n_inputs)), rng.integers(0, network.last.size, batch))
     job = horn.Job(network, data=data, optimizer=horn.SGD(0.1), batch_size=batch)
     machine = dataclasses.replace(HERE, **changes)
-    return planning.choose(job, 1, machine=machine, threads=1).predicted_s
+    return planning.cheapest(job, 1, machine=machine, threads=1).predicted_s
 
 
 @pytest.mark.parametrize("layout", ["batch", "neuron"])

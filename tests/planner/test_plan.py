@@ -101,7 +101,7 @@ def test_descent_finds_nearly_the_best_of_all(sizes, n_tasks, batch, assumed):
 
 @pytest.mark.parametrize("name", NETS)
 def test_the_same_job_gets_the_same_placement(name):
-    first, second = (plan.choose(job(NETS[name]()), 2, machine=HERE) for _ in range(2))
+    first, second = (plan.cheapest(job(NETS[name]()), 2, machine=HERE) for _ in range(2))
     assert first == second
 
 
@@ -114,11 +114,11 @@ def test_few_placements_are_tried_for_a_deep_network():
 
 def test_pins_are_honoured():
     pins = {"layer1": "sender", "layer3": "replicated"}
-    found = plan.choose(job(chain(30, 20, 20, 5)), 2, pins, machine=HERE)
+    found = plan.cheapest(job(chain(30, 20, 20, 5)), 2, pins, machine=HERE)
     assert found.placement.links[1, 0] == "sender"
     assert found.placement.links[3, 0] == "replicated"
     with pytest.raises(ModelError, match="layer9"):
-        plan.choose(job(chain(30, 20, 5)), 2, {"layer9": "sender"}, machine=HERE)
+        plan.cheapest(job(chain(30, 20, 5)), 2, {"layer9": "sender"}, machine=HERE)
 
 
 def test_an_illegal_placement_is_never_chosen_and_pinned_it_is_the_error():
@@ -130,18 +130,18 @@ def test_an_illegal_placement_is_never_chosen_and_pinned_it_is_the_error():
         if search.seconds(choice) == float("inf")
     }
     assert illegal == {"sender"}
-    assert plan.choose(described, 2, machine=HERE).placement.links[1, 0] != "sender"
+    assert plan.cheapest(described, 2, machine=HERE).placement.links[1, 0] != "sender"
     with pytest.raises(CompileError, match="divided among tasks"):
-        plan.choose(described, 2, {"layer1": "sender"}, machine=HERE)
+        plan.cheapest(described, 2, {"layer1": "sender"}, machine=HERE)
 
 
 def test_slow_networks_and_fast_ones_get_different_placements():
     """Where bandwidth is scarce less is sent."""
     described = job(chain(500, 400, 300, 10), 40)
     slow = Assumption.parse("bandwidth=10Mbit,latency=1us").machine(HERE, 2, "shm")
-    dear = plan.choose(described, 2, machine=slow)
+    dear = plan.cheapest(described, 2, machine=slow)
     others = [
-        plan.choose(described, 2, {f"layer{k}": where for k in (1, 2, 3)}, machine=slow)
+        plan.cheapest(described, 2, {f"layer{k}": where for k in (1, 2, 3)}, machine=slow)
         for where in ("receiver", "sender", "replicated")
     ]
     assert all(dear.n_bytes <= other.n_bytes for other in others)
@@ -150,7 +150,7 @@ def test_slow_networks_and_fast_ones_get_different_placements():
 @pytest.mark.parametrize("n_tasks", [1, 2, 3, 7])
 def test_shares_add_up(n_tasks):
     net = joined()
-    found = plan.choose(job(net), n_tasks, machine=HERE)
+    found = plan.cheapest(job(net), n_tasks, machine=HERE)
     for layer, row in zip(net.layers, found.layers, strict=True):
         assert len(row.neurons) == len(row.weights) == n_tasks
         n = sum(int(np.prod(link.shape(layer.size))) for link in layer.links)
@@ -171,6 +171,6 @@ def test_interpreted_networks_and_unknown_transports():
             self.feedforward(sum(m.input * m.weight for m in messages))
 
     with pytest.raises(JobError, match="one task"):
-        plan.choose(job(chain(4, 3, 2, neuron=Slow)), 2, machine=HERE)
+        plan.cheapest(job(chain(4, 3, 2, neuron=Slow)), 2, machine=HERE)
     with pytest.raises(JobError, match="pigeon"):
-        plan.choose(job(chain(4, 3, 2)), 2, machine=HERE, transport="pigeon")
+        plan.cheapest(job(chain(4, 3, 2)), 2, machine=HERE, transport="pigeon")

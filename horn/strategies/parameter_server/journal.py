@@ -124,7 +124,7 @@ class _Torn(Exception):
 
 
 @dataclass(frozen=True)
-class State:
+class JournalState:
     """A whole state: ``facts`` are JSON, ``arrays`` by name."""
 
     facts: dict[str, Any]
@@ -174,7 +174,7 @@ class Journal:
 
     # coming back
 
-    def recover(self) -> tuple[State | None, Iterator[WireMessage]]:
+    def recover(self) -> tuple[JournalState | None, Iterator[WireMessage]]:
         """The newest whole state, and the messages since; they must be gone through to the end."""
         for path in self.folder.glob("*.new"):
             path.unlink()  # whoever wrote it died
@@ -208,7 +208,7 @@ class Journal:
         self.work_s = time.monotonic() - began
         self._open(last)
 
-    def _read_state(self, path: Path) -> State:
+    def _read_state(self, path: Path) -> JournalState:
         messages = records(_mapped(path), str(path), 1, may_be_torn=False)
         try:
             return _read_state(messages, path)
@@ -323,7 +323,7 @@ def _state(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Iterator[Wi
     yield note(END, {"n": number})
 
 
-def _read_state(found: Iterator[WireMessage], path: Path) -> State:
+def _read_state(found: Iterator[WireMessage], path: Path) -> JournalState:
     """Raises StopIteration if there is no end."""
     packed, arrays, facts = b"", dict[str, Array](), None
     filled: dict[str, int] = {}
@@ -338,7 +338,7 @@ def _read_state(found: Iterator[WireMessage], path: Path) -> State:
             short = [name for name, array in arrays.items() if filled[name] != len(array)]
             if facts is None or short:
                 raise JournalError(str(path), 0, f"{short or 'its facts'}: not all is there")
-            return State(facts, arrays)
+            return JournalState(facts, arrays)
         [body] = message.arrays
         if note.topic == STATE:
             packed += body.tobytes()

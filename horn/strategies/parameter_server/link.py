@@ -66,7 +66,7 @@ class LinkEnd:
                 self.n_out += 1
                 flags = BODY_SUM if context.needs_sum else 0
                 message = WireMessage(
-                    meta, tuple(values), place.task, place.attempt, self.n_out, flags=flags
+                    meta, tuple(values), place.rank, place.attempt, self.n_out, flags=flags
                 )
                 self.stuck = encode(message)
             n_bytes = sum(map(len, self.stuck[2:]))

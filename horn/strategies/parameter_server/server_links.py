@@ -59,7 +59,7 @@ class ServerLinks:
         self._context = ZeroMqContext(place)
         try:
             bind_to = url if url != "ipc://" else f"ipc://@horn-{secrets.token_hex(16)}"
-            self._context.listen(bind_to, f"server {place.task} of {place.job}")
+            self._context.listen(bind_to, f"server {place.rank} of {place.job}")
         except BaseException:
             self._context.end()
             raise
@@ -151,7 +151,7 @@ class ServerLinks:
         while len(self._over) > OLD_LINKS:
             self._over.pop(next(iter(self._over)))
         if why:
-            logger.warning("link ended server=%d %s reason=%s", self.place.task, end.name, why)
+            logger.warning("link ended server=%d %s reason=%s", self.place.rank, end.name, why)
 
     def _meet(self, sender: bytes, parts: Sequence[Buffer]) -> None:
         """A hello that fits begins a link; what else comes of no link is dropped and counted."""

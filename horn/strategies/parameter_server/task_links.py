@@ -216,8 +216,8 @@ class TaskLinks:
             Expected(server, found.attempt, frames.BODY_BYTES, self._context.needs_sum),
         )
         hello = Hello(
-            task=self.place.task,
-            n_tasks=self.place.n_tasks,
+            task=self.place.rank,
+            n_tasks=self.place.world_size,
             job=self.place.job,
             incarnation=incarnation,
         )
@@ -245,7 +245,7 @@ class TaskLinks:
             message = link.end.take(parts)
         except BadFrame as error:
             self.counters.n_dropped += 1
-            logger.warning("link ended task=%d server=%d %s", self.place.task, server, error)
+            logger.warning("link ended task=%d server=%d %s", self.place.rank, server, error)
             self._cut(link, str(error))
             return None
         if isinstance(message.meta, Refusal):
@@ -265,12 +265,12 @@ class TaskLinks:
         where = refusal.where
         if where.rpartition(": ")[2] == ATTEMPT:
             raise Fenced(
-                f"task {self.place.task}",
+                f"task {self.place.rank}",
                 f"server {server} has seen a later attempt than {self.place.attempt}",
             )
         if where.startswith(HELLO) or where == VERSION:
             raise refused(f"server {server}", refusal)
-        logger.warning("link refused task=%d server=%d %s", self.place.task, server, refusal.got)
+        logger.warning("link refused task=%d server=%d %s", self.place.rank, server, refusal.got)
         self._cut(link, refusal.got)
 
     def close(self) -> None:

@@ -461,7 +461,7 @@ class SubModels:
 
 
 class _Batch:
-    """What the script of a batch means (``runtime.group.Work``)."""
+    """What the script of a batch means (``runtime.group.ScriptHandler``)."""
 
     def __init__(self, engine: SubModels) -> None:
         self.engine = engine
