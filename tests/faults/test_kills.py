@@ -450,7 +450,7 @@ def test_the_state_says_restarting(tmp_path):
 
         watcher, settings = Looks(), LaunchSettings(2, hosts=server.hosts)
         launch(given, draft(given), lambda: cheapest(given, 2).placement, settings, watcher,
-               time.perf_counter(), lasting=RecoverySettings(max_restarts=1))  # fmt: skip
+               time.perf_counter(), recovery=RecoverySettings(max_restarts=1))  # fmt: skip
         watcher.thread.join()
         assert coord.children("/horn/jobs") == []
     assert states[0] == states[-1] == "RUNNING" and "RESTARTING" in states
