@@ -86,9 +86,10 @@ class Replica(GroupEngine):
             n_groups=n_joined,
         )
         self.topology = topology
-        self.group_index, self.own_task = divmod(context.rank, topology.n_tasks)
+        # Not ``group_index``, which is 0 where groups do not run the same supersteps.
+        self.own_group, self.own_task = divmod(context.rank, topology.n_tasks)
         self.is_joined = strategy.is_joined
-        self.view = View(self.group_index, self.own_task, topology, {}, {})
+        self.view = View(self.own_group, self.own_task, topology, {}, {})
         self.remembered: Any = None
         self.own_loss, self.own_samples = 0.0, 0
         self._own_total: str | None = None
@@ -148,7 +149,7 @@ class Replica(GroupEngine):
             clock = client.join(self.start_s)
             self.first_batch = self.strategy.returns(self.remembered, clock)
             self.view.n_batches = self.first_batch
-        if self.group_index == 0:
+        if self.own_group == 0:
             client.begin(self.view.parameters)
         if clock:  # the first batch may not be one that pulls
             client.pull(Pull(clock), self.view.parameters)
@@ -158,7 +159,7 @@ class Replica(GroupEngine):
         """One batch of all groups; the loss is that of all under a joined strategy, else this
         group's own.
         """
-        start, stop = share(len(rows), self.group_index % self.n_parts, self.n_parts)
+        start, stop = share(len(rows), self.own_group % self.n_parts, self.n_parts)
         self.own_samples = self.view.n_samples = stop - start
         self._do(self.strategy.before_batch(self.remembered, self.view))
         if self.is_joined:
