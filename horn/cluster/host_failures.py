@@ -17,7 +17,7 @@ def blamed(
     """One host, or the two that lost each other. here : who says it. ranks : by host. names : what
     errors call a rank.
     """
-    of_rank = {rank: host for host, seated in ranks.items() for rank in seated}
+    of_rank = {rank: host for host, there in ranks.items() for rank in there}
     of_name = {name: of_rank[rank] for rank, name in names.items() if rank in of_rank}
     of_name |= {f"worker {host}": host for host in ranks}
     match error:

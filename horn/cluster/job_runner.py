@@ -1,10 +1,10 @@
-"""A job's job runner on one host: the process that loads its file and starts its tasks there.
+"""The job runner of one host: the process that loads its file and starts its tasks there.
 
-``main`` is run by an agent (``runs.JobRunner``) with the arguments LINE PARENT NAME WAITS: an
-inherited descriptor, the pid of the agent, with which it ends, a name to be listed by, and what it
-does until it is told its job. What it needs is
-imported before it is told what it is: the next job begins so much sooner. It is the first process
-that user code runs in: limits are set before, and no key of the cluster is ever in it.
+``main`` is run by an agent (``runners.RunnerProcess``) with the arguments LINE PARENT NAME WAITS:
+an inherited descriptor, the pid of the agent, with which it ends, a name to be listed by, and what
+it does until it is told its job. What it needs is imported before it is told what it is: the next
+job begins so much sooner. It is the first process that user code runs in: limits are set before,
+and no key of the cluster is ever in it.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class JobRunner:
     def _blamed(self, error: HornError) -> tuple[str, ...]:
         topology = self.topology
         ranks = {name: allocation.ranks for name, allocation in self.assignment.allocations.items()}
-        names = {rank: topology.name(rank) for seated in ranks.values() for rank in seated}
+        names = {rank: topology.name(rank) for there in ranks.values() for rank in there}
         return blamed(error, self.assignment.host, ranks, names)
 
     def _unexpected(self, error: BaseException) -> HostFailure:

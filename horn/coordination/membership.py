@@ -80,7 +80,7 @@ class FolderView:
         self._nodes: dict[str, Znode] = {}
         self._asked: set[str] = set()  # a get() is on its way, or its watch is set
         self._round = 0  # of looks at everything; answers of an earlier one count for nothing
-        self._pending = 0  # answers that the first full picture waits for
+        self._pending = 0  # answers that the first complete view waits for
         self._ready = threading.Event()
         self._closed = False
         if not is_made:

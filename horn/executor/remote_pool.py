@@ -98,7 +98,7 @@ class HostLink:
 
     def connect(self, endpoints: Sequence[str], timeout_s: float) -> None:
         self.transport.connect(endpoints, timeout_s)
-        self._thread = threading.Thread(target=self._run, name="horn-bridge", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="horn-host-link", daemon=True)
         self._thread.start()
 
     def send(

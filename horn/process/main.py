@@ -70,7 +70,7 @@ if TYPE_CHECKING:  # each task would spend a tenth of its start on what few need
     from horn.strategies.parameter_server.serving import ServerThread
 
 PR_SET_NAME = 15
-STOP_S = 5.0  # for a guest to end once its last word is said
+STOP_S = 5.0  # for a server in this process to end after its last message
 SIGNS = 4  # of life, at least, in a superstep's deadline,
 SIGN_S = 5.0  # and so often in longer ones
 IDLE_TIMEOUTS = 10  # a server may hear nothing for so many times what a task waits
@@ -530,7 +530,7 @@ def _be_called(name: str) -> None:
 
 def main() -> int:
     """Run one task; 0 if it went well, else 1, with the reason sent to the parent."""
-    gc.freeze()  # what was imported stays; collecting it was put off until here (family.py)
+    gc.freeze()  # what was imported stays; collecting it was put off (executor/processes.py)
     gc.enable()
     control, stack_file = map(int, sys.argv[1:3])
     for fd in (control, stack_file):

@@ -51,7 +51,7 @@ class WatchedFolder:
 
 
 class ServerDiscovery:
-    """A rank's eyes on who is there, where servers are durable.
+    """What a rank sees of who is there, where servers are durable.
 
     Raises
     ------

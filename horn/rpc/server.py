@@ -91,7 +91,7 @@ class RpcServer:
         self._zap: ZapHandler | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.gate = AllowedKeys(self.audit, f"service {name}")
+        self.allowed = AllowedKeys(self.audit, f"service {name}")
         try:
             self._open(host, port)
         except BaseException:
@@ -110,14 +110,14 @@ class RpcServer:
         if self._key is not None:
             self.public, secret = pair_of(self._key.service(self.name))
             for role in SERVICE_ROLES:
-                self.gate.admit(pair_of(self._key.role(role))[0], role)
-            self._zap = ZapHandler(self._context, self.gate)
+                self.allowed.admit(pair_of(self._key.role(role))[0], role)
+            self._zap = ZapHandler(self._context, self.allowed)
             self._router.set(zmq.CURVE_SERVER, 1)
             self._router.set(zmq.CURVE_SECRETKEY, secret)
             self._router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
             self._router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
         self.admission = Admission(
-            self._context, self._router, self.quotas, self.audit, self.gate.where
+            self._context, self._router, self.quotas, self.audit, self.allowed.where
         )
         try:
             self._router.bind(f"tcp://{host}:{port}")

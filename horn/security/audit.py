@@ -2,7 +2,7 @@
 
 event=refused key=8d0c... job=mnist-02c1 address=10.0.0.7 reason="unknown key"
 
-Whoever knocks a thousand times a second gets a few lines a second, and the next one says how many
+Whoever connects a thousand times a second gets a few lines a second, and the next one says how many
 were left out. Names and reasons come from strangers: what could break a line is escaped.
 """
 

@@ -99,8 +99,8 @@ class PeerLost(MemberLost):
 
 
 class PeerUnreachable(PeerLost):
-    """No way leads to a peer that others can still reach: its place is taken, and nothing answers
-    there. No echo of another failure; only another seat helps.
+    """This task cannot connect to a peer that is registered and that others still reach. A root
+    cause: only a start on another host helps.
     """
 
 

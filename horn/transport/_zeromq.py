@@ -116,9 +116,9 @@ class ZeroMqContext:
         """Make ``router`` and its ``endpoint``. Who has the key comes in, if there is one."""
         audit = None
         if self.pair is not None:
-            gate = AllowedKeys(where=name)
-            gate.admit(self.pair[0], "task")  # of this job, and nobody else
-            self.zap, audit = ZapHandler(self.context, gate), gate.audit
+            allowed = AllowedKeys(where=name)
+            allowed.admit(self.pair[0], "task")  # of this job, and nobody else
+            self.zap, audit = ZapHandler(self.context, allowed), allowed.audit
         self.router = self._socket(zmq.ROUTER)
         self.router.set(zmq.ROUTER_MANDATORY, 1)  # [drops what it cannot send]
         if self.pair is not None:
@@ -171,7 +171,7 @@ class _Sockets(ZeroMqContext):
     def __init__(self, bind_to: str, place: Identity) -> None:
         super().__init__(place)
         self.incarnation = b""
-        self.ways: dict[int, PeerConnection] = {}
+        self.connections: dict[int, PeerConnection] = {}
         self.mending: set[int] = set()  # whose connection broke since ``broke`` was asked
         self.full: set[int] = set()
         try:
@@ -188,7 +188,7 @@ class _Sockets(ZeroMqContext):
             if task == self.place.rank:
                 continue
             try:
-                self.ways[task] = PeerConnection(endpoint, partial(self._dial, endpoint))
+                self.connections[task] = PeerConnection(endpoint, partial(self._dial, endpoint))
             except zmq.ZMQError as error:
                 raise JobError(f"cannot connect to {endpoint!r}: {error}") from error
 
@@ -201,9 +201,9 @@ class _Sockets(ZeroMqContext):
         return dealer
 
     def put(self, to: int, parts: Sequence[Buffer]) -> Callable[[], bool] | None:
-        way = self.ways[to]
-        gone = way.outlet.send(parts) if way.is_open else None
-        if gone is None and not way.lost:
+        connection = self.connections[to]
+        gone = connection.outlet.send(parts) if connection.is_open else None
+        if gone is None and not connection.lost:
             self.full.add(to)
         return always if gone is True else gone
 
@@ -219,31 +219,32 @@ class _Sockets(ZeroMqContext):
             return True
         for socket, event in zmq.zmq_poll(self._watched(), max(int(wait_s * 1000), 1)):
             if socket is not self.router and event & zmq.POLLOUT:
-                self.full -= {task for task, way in self.ways.items() if way.dealer is socket}
+                self.full -= {task for task, c in self.connections.items() if c.dealer is socket}
         return self.inlet.wait(0.0)
 
     def _watched(self) -> list[tuple[Any, int]]:
         found: list[tuple[Any, int]] = [(self.router, zmq.POLLIN)]
-        for task, way in self.ways.items():
-            found.append((way.dealer, zmq.POLLIN | (zmq.POLLOUT if task in self.full else 0)))
-            found.append((way.monitor, zmq.POLLIN))
-            if (fd := way.knocks_at) is not None:
+        for task, connection in self.connections.items():
+            waits_for = zmq.POLLIN | (zmq.POLLOUT if task in self.full else 0)
+            found.append((connection.dealer, waits_for))
+            found.append((connection.monitor, zmq.POLLIN))
+            if (fd := connection.probe_fd) is not None:
                 found.append((fd, zmq.POLLIN | zmq.POLLERR))
         return found
 
     def answers(self) -> list[tuple[int, Sequence[Buffer]]]:
         found: list[tuple[int, Sequence[Buffer]]] = []
-        for task, way in self.ways.items():
+        for task, connection in self.connections.items():
             try:
-                found.append((task, way.dealer.recv_multipart(zmq.DONTWAIT)))
+                found.append((task, connection.dealer.recv_multipart(zmq.DONTWAIT)))
             except zmq.Again:
                 continue
         return found
 
     def gone(self) -> dict[int, str]:
         now_s = time.monotonic()
-        self.mending |= {task for task, way in self.ways.items() if way.look(now_s)}
-        return {task: way.lost for task, way in self.ways.items() if way.lost}
+        self.mending |= {task for task, c in self.connections.items() if c.look(now_s)}
+        return {task: c.lost for task, c in self.connections.items() if c.lost}
 
     def broke(self) -> set[int]:
         found, self.mending = self.mending, set()
@@ -251,18 +252,18 @@ class _Sockets(ZeroMqContext):
 
     @property
     def n_mended(self) -> int:
-        return sum(way.n_mended for way in self.ways.values())
+        return sum(connection.n_mended for connection in self.connections.values())
 
     def doubt(self, task: int) -> None:
-        self.ways[task].doubt(time.monotonic())
+        self.connections[task].doubt(time.monotonic())
 
     def close(self, linger_s: float) -> None:
-        for way in self.ways.values():
-            way.close(int(linger_s * 1000))
+        for connection in self.connections.values():
+            connection.close(int(linger_s * 1000))
         self.end()
-        for way in self.ways.values():
-            way.settle()
-        self.ways = {}
+        for connection in self.connections.values():
+            connection.settle()
+        self.connections = {}
 
 
 class ZeroMq(FramedTransport):

@@ -73,7 +73,7 @@ PACKET_BYTES = 76 * 1024  # a header, the largest meta, and bodies
 INLINE_BYTES = 8 * 1024
 SLICE_S = 0.02  # how often a waiting task looks for the dead
 ACCEPT_S = 1.0  # how often who waits for connections looks at the clock
-HUB = 0
+ROOT = 0
 ENDED = "its process ended: killed or crashed"
 PLANNING = 1 << 62  # and more: supersteps of the barriers at which all have a plan
 
@@ -159,7 +159,7 @@ class Shm(Transport):
         self._endpoints = peers
         self._is_meeting = True
         where, mine = "connecting", digest(())
-        if self.task == HUB:
+        if self.task == ROOT:
             while absent := [t for t, peer in self._peers.items() if not peer.is_met]:
                 left_s = patience.left_s()
                 if left_s <= 0:
@@ -169,9 +169,9 @@ class Shm(Transport):
                 self._poll.poll(max(min(left_s, ACCEPT_S), 0.001) * 1000)
                 self._read_all()
         else:
-            self._dial(HUB, patience, where)
-            hub = self._peers[HUB]
-            self._wait_for(HUB, lambda: hub.is_met, patience, where, "its hello")
+            self._dial(ROOT, patience, where)
+            root = self._peers[ROOT]
+            self._wait_for(ROOT, lambda: root.is_met, patience, where, "its hello")
         self._lay_out([], mine, patience, where)
         self._cross(PLANNING, timeout_s, where, "its arrival")
         self._is_meeting = False
@@ -334,10 +334,10 @@ class Shm(Transport):
     def _lay_out(
         self, channels: list[Channel], mine: bytes, patience: Patience, where: str
     ) -> None:
-        """Channels in memory of all tasks, which the hub makes and gives out."""
+        """Channels in memory of all tasks, which the root makes and gives out."""
         offsets, sizes = _layout(channels, self.n_tasks)
-        size, is_hub = sum(sizes), self.task == HUB
-        fd = new_segment(size) if is_hub else self._given(mine, size, patience, where)
+        size, is_root = sum(sizes), self.task == ROOT
+        fd = new_segment(size) if is_root else self._given(mine, size, patience, where)
         try:
             whole = memoryview(Mapping(fd, size))
             ends = list(itertools.accumulate(sizes))
@@ -361,14 +361,14 @@ class Shm(Transport):
                 slot.buffers = (first, second)
             may_spin = self.n_tasks <= len(os.sched_getaffinity(0))
             boxes = Mailboxes(self.task, segments, table, may_spin)
-            if is_hub:
+            if is_root:
                 self._give(boxes, ChannelPlan(digest=mine, size=size), fd, patience)
             self._boxes = boxes
         finally:
             os.close(fd)
 
     def _give(self, boxes: Mailboxes, plan: ChannelPlan, fd: int, patience: Patience) -> None:
-        """The hub's memory to all; with the first, by what they see who has ended."""
+        """The root's memory to all; with the first, by what they see who has ended."""
         n, given = self.n_tasks, list[tuple[int, int]]()
         try:
             if self._ends is None:
@@ -383,16 +383,16 @@ class Shm(Transport):
                 more = [self._ends.fileno(), *_kept(given, task)] if given else []
                 self._send(task, plan, (), patience, [fd, *more])
             if given:
-                self._held = _kept(given, HUB)
+                self._held = _kept(given, ROOT)
         finally:
             for end in itertools.chain(*given):
                 if end not in self._held:
                     os.close(end)
 
     def _given(self, mine: bytes, size: int, patience: Patience, where: str) -> int:
-        """The descriptor of what the hub gives."""
-        peer = self._peers[HUB]
-        self._wait_for(HUB, lambda: bool(peer.plans), patience, where, "memory for all")
+        """The descriptor of what the root gives."""
+        peer = self._peers[ROOT]
+        self._wait_for(ROOT, lambda: bool(peer.plans), patience, where, "memory for all")
         plan, fd = peer.plans.popleft()
         try:
             if plan.digest != mine:
@@ -717,9 +717,9 @@ class Shm(Transport):
             match message.meta:
                 case ChannelPlan() as plan:
                     n_wanted = 4 if self._ends is None else 1
-                    if len(fds) != n_wanted or task != HUB:
+                    if len(fds) != n_wanted or task != ROOT:
                         got = f"{len(fds)} descriptors"
-                        raise BadFrame(f"plan of {peer.name}", got, f"{n_wanted}, of task {HUB}")
+                        raise BadFrame(f"plan of {peer.name}", got, f"{n_wanted}, of task {ROOT}")
                     kept = fds
                     if self._ends is None:
                         self._ends, self._held = select.epoll.fromfd(fds[1]), fds[2:]

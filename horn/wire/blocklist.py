@@ -1,10 +1,10 @@
 """Addresses that a listening socket does not hear for a while.
 
 Hanging up on a connection comes after the kernel, libzmq and this process have had their work with
-it; an address that knocks hundreds of times a second would take that from those who are in. So the
-kernel drops its packets before there is a connection: a classic BPF program on the listening socket
-(socket(7), SO_ATTACH_FILTER), which takes no privilege. Connections that are there go on; who wants
-to connect tries again a second later, as TCP does when a packet was lost.
+it; an address that connects hundreds of times a second would take that from those who are in. So
+the kernel drops its packets before there is a connection: a classic BPF program on the listening
+socket (socket(7), SO_ATTACH_FILTER), which takes no privilege. Connections that are there go on;
+who wants to connect tries again a second later, as TCP does when a packet was lost.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class PeerConnection:
         self.is_open = True  # at first ZeroMQ itself takes nothing before there is a connection
         self.lost = ""
         self._broke_s: float | None = None  # when, until it is mended
-        self._knock: Probe | None = None
-        self._knocked_s = 0.0
+        self._probe: Probe | None = None
+        self._probed_s = 0.0
         self._retired: list[sockets.Socket] = []  # ZeroMQ may still read what they sent
         self._dial()
 
@@ -71,9 +71,9 @@ class PeerConnection:
         self.dealer.connect(self.endpoint)
 
     @property
-    def knocks_at(self) -> int | None:
-        """The file descriptor of a knock that is not answered yet."""
-        return None if self._knock is None else self._knock.fd
+    def probe_fd(self) -> int | None:
+        """The file descriptor of a probe that has no answer yet."""
+        return None if self._probe is None else self._probe.fd
 
     def look(self, now_s: float) -> bool:
         """See what has become of it; whether it broke, and all that was not acknowledged must be
@@ -91,7 +91,7 @@ class PeerConnection:
                     logger.warning("event=mended endpoint=%s after_s=%.2f", self.endpoint,
                                    now_s - self._broke_s)  # fmt: skip
                 self._broke_s = None
-                self._stop_knocking()
+                self._stop_probe()
             elif event == zmq.EVENT_DISCONNECTED and self.is_up:
                 self._break(now_s)
                 broke = True
@@ -104,8 +104,8 @@ class PeerConnection:
 
     def doubt(self, now_s: float) -> None:
         """Nothing has come for a while: find out whether the process is still there."""
-        if not self.lost and self._knock is None and now_s - self._knocked_s > DOUBT_S:
-            self._start_knocking(now_s)
+        if not self.lost and self._probe is None and now_s - self._probed_s > DOUBT_S:
+            self._start_probe(now_s)
 
     def _break(self, now_s: float) -> None:
         self.is_open = False
@@ -114,38 +114,38 @@ class PeerConnection:
         self._dial()  # before the old one goes: monitors are named by a number that is used again
         _hang_up(dealer, monitor, 0)
         self._broke_s = now_s if self._broke_s is None else self._broke_s
-        if self._knock is None:  # else how long it has been silent goes on to count
-            self._start_knocking(now_s)
+        if self._probe is None:  # else how long it has been silent goes on to count
+            self._start_probe(now_s)
 
     def _judge(self, now_s: float) -> None:
-        if self._knock is not None:
-            match self._knock.look(now_s):
+        if self._probe is not None:
+            match self._probe.look(now_s):
                 case ProbeResult.REFUSED:
                     self._lose("its connection broke: killed, crashed or cut off")
                 case ProbeResult.GREETED:
-                    self._stop_knocking()
-                case ProbeResult.NONE if now_s - self._knock.began_s > SILENCE_S:
+                    self._stop_probe()
+                case ProbeResult.NONE if now_s - self._probe.began_s > SILENCE_S:
                     self._lose(f"silent for {SILENCE_S:g} s: stopped or cut off")
-        elif self._broke_s is not None and now_s - self._knocked_s > RETRY_S:
-            self._start_knocking(now_s)  # it may end while its connection is made anew
+        elif self._broke_s is not None and now_s - self._probed_s > RETRY_S:
+            self._start_probe(now_s)  # it may end while its connection is made anew
         if self._broke_s is not None and now_s - self._broke_s > MEND_S:
             self._lose(f"its connection broke and could not be made anew within {MEND_S:g} s")
 
     def _lose(self, why: str) -> None:
         self.lost = self.lost or why
         self.is_open = False
-        self._stop_knocking()
+        self._stop_probe()
 
-    def _start_knocking(self, now_s: float) -> None:
-        self._knock, self._knocked_s = Probe(self.endpoint, now_s), now_s
+    def _start_probe(self, now_s: float) -> None:
+        self._probe, self._probed_s = Probe(self.endpoint, now_s), now_s
 
-    def _stop_knocking(self) -> None:
-        if self._knock is not None:
-            self._knock.close()
-            self._knock = None
+    def _stop_probe(self) -> None:
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None
 
     def close(self, linger_ms: int) -> None:
-        self._stop_knocking()
+        self._stop_probe()
         _hang_up(self.dealer, self.monitor, 0 if self.lost else linger_ms)
 
     def settle(self) -> None:

@@ -28,7 +28,7 @@ class ProbeResult(enum.Enum):
 
 
 class Probe:
-    """Knocks at a ``tcp://`` or ``ipc://`` endpoint until there is an answer. Times are monotonic
+    """Connects to a ``tcp://`` or ``ipc://`` endpoint until there is an answer. Times are monotonic
     seconds.
     """
 

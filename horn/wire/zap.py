@@ -66,8 +66,8 @@ class ZapHandler:
     last is closed.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], gate: AllowedKeys) -> None:
-        self.gate = gate
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], allowed: AllowedKeys) -> None:
+        self.allowed = allowed
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._socket = context.socket(zmq.REP)
         self._socket.set(zmq.LINGER, 0)
@@ -86,7 +86,7 @@ class ZapHandler:
                 ready = dict(zmq.zmq_poll([(self._socket, zmq.POLLIN), (self._wake, zmq.POLLIN)]))
                 if self._wake in ready:
                     return
-                self._socket.send_multipart(self.gate.answer(self._socket.recv_multipart()))
+                self._socket.send_multipart(self.allowed.answer(self._socket.recv_multipart()))
         finally:
             self._socket.close(0)
 

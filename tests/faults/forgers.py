@@ -97,9 +97,9 @@ def knock(found: RpcServer, echo: Echo, kind: str, n: int, rng: random.Random) -
         )
     counts: Callable[[], int] = {
         "wrong role": lambda: found.counters.n_refused,
-        "another key": lambda: found.gate.n_refused,
-        "random key": lambda: found.gate.n_refused,
-        "the key of a job": lambda: found.gate.n_refused,
+        "another key": lambda: found.allowed.n_refused,
+        "random key": lambda: found.allowed.n_refused,
+        "the key of a job": lambda: found.allowed.n_refused,
     }.get(kind, lambda: found.admission.n_failed)
     n_accepted, n_called = 0, len(echo.called)
     for begin in range(0, n, BATCH):

@@ -226,8 +226,8 @@ class Zaps(Parser):
 
     def __init__(self) -> None:
         public = pair_of(KEY.role("client"))[0]
-        self.gate = AllowedKeys()
-        self.gate.admit(public, "client")
+        self.allowed = AllowedKeys()
+        self.allowed.admit(public, "client")
         self.known = z85.decode(public)
         self.good = [b"1.0", b"1", ZAP_DOMAIN, b"127.0.0.1", b"", b"CURVE", self.known]
 
@@ -241,7 +241,7 @@ class Zaps(Parser):
         return parts
 
     def parse(self, parts: list[bytes]) -> None:
-        if self.gate.answer(parts)[2] != b"200":
+        if self.allowed.answer(parts)[2] != b"200":
             raise calls.ProtocolError("refused")
         whose = [at for at in range(7) if parts[at] != self.good[at]]
         assert set(whose) <= {1, 3, 4}, parts  # request number, address and identity mean nothing

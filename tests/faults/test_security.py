@@ -82,7 +82,7 @@ def test_those_who_are_in_do_not_notice_the_knocking(record_property):
             [sys.executable, "-m", "tests.faults.forgers", found.endpoint, found.public.decode()]
         )
         try:
-            while not found.gate.n_refused:
+            while not found.allowed.n_refused:
                 rate(bystander, 0.1)
             with_them, without = [], []
             for _ in range(15):
@@ -95,7 +95,7 @@ def test_those_who_are_in_do_not_notice_the_knocking(record_property):
             forger.wait(10)
         alone = statistics.median(without)
         ratio = statistics.median(with_them) / alone
-        print(f"{alone:.0f} calls/s alone, ratio {ratio:.3f}, {found.gate.n_refused} refused, "
+        print(f"{alone:.0f} calls/s alone, ratio {ratio:.3f}, {found.allowed.n_refused} refused, "
               f"{found.admission.n_cut} cut")  # fmt: skip
     assert ratio >= 0.9
 
@@ -185,7 +185,7 @@ def test_nothing_is_reachable_from_another_host_by_default(tmp_path, ports):
 
 @pytest.mark.cluster
 def test_nothing_is_executed_on_paths_that_others_write_to():
-    """Those of messages, transports, services, packages, submissions and models, in the gate."""
+    """Those of messages, transports, services, packages, submissions and models, in the allowed."""
     watched(
         "tests/wire/test_frames.py", "tests/process/test_control.py",
         "tests/rpc/test_server.py", "tests/cluster/test_submission.py",

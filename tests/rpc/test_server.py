@@ -273,7 +273,7 @@ def test_a_known_service_and_an_unknown_key_is_refused_by_zap(caplog):
         access = ClientKeys(*pair_of(OTHER.role("client")), pair_of(KEY.service("host-1"))[0])
         with RpcClient(found.endpoint, access) as caller, pytest.raises(NotAllowed):
             caller.call("echo", Text(), Text)
-        assert found.gate.n_refused and echo.called == []
+        assert found.allowed.n_refused and echo.called == []
         assert 'reason="unknown key"' in caplog.text
 
 

@@ -47,7 +47,7 @@ def test_the_options_of_the_reference_are_set(scheme):
 
     def body(t):
         sockets = t.sockets
-        for made in (sockets.router, *(way.dealer for way in sockets.ways.values())):
+        for made in (sockets.router, *(c.dealer for c in sockets.connections.values())):
             assert {name: made.get(getattr(zmq, name)) for name in wanted} == wanted
             assert made.get(zmq.SNDTIMEO) > 0 and made.get(zmq.RCVTIMEO) > 0
         t.barrier(0, TIMEOUT_S)
@@ -76,8 +76,8 @@ def test_another_key_is_refused_by_name(keys):
 
 def test_who_is_refused_is_in_the_log_a_few_times(caplog):
     with open_transport("tcp://127.0.0.1:0", Identity(0, 2, "test", 7, KEY)) as t:
-        gate = t.sockets.zap.gate
-        gate.audit.clock = lambda: 0.0  # all of them at one moment
+        allowed = t.sockets.zap.allowed
+        allowed.audit.clock = lambda: 0.0  # all of them at one moment
         for byte in range(30):
             context = zmq.Context()
             dealer = context.socket(zmq.DEALER)
@@ -86,10 +86,10 @@ def test_who_is_refused_is_in_the_log_a_few_times(caplog):
             dealer.set(zmq.CURVE_SECRETKEY, secret)
             dealer.set(zmq.CURVE_SERVERKEY, keypair(KEY, "test")[0])
             dealer.connect(t.endpoint)
-            wait_until(lambda n=byte: gate.n_refused > n)
+            wait_until(lambda n=byte: allowed.n_refused > n)
             dealer.close(0)
             context.term()
-        assert t.receive(0.0) is None and gate.n_admitted == 0
+        assert t.receive(0.0) is None and allowed.n_admitted == 0
     lines = [m for m in caplog.messages if m.startswith("event=refused address=127.0.0.1 ")]
     assert len(lines) == 10
     # Who has hung up before its address was read is another source.

@@ -54,7 +54,7 @@ def test_half_open_connections_leave_a_task_its_descriptors(n):
         with open_transport("tcp://127.0.0.1:0", Identity(1, 2, "test", 7, KEY)) as peer:
             way = peer.sockets
             way.connect([endpoints[0], peer.endpoint], bytes(16))
-            wait_until(lambda: (way.gone(), way.ways[0].is_up)[1])
+            wait_until(lambda: (way.gone(), way.connections[0].is_up)[1])
             assert not way.gone()
     task.stdin.close()
     said = task.stdout.readline().split()

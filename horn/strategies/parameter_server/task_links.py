@@ -1,10 +1,10 @@
 """Links that end and begin again: a task's to its servers, over ZeroMQ.
 
-A server has a ``Hub`` (a ROUTER), a task ``Links``: a DEALER per server. A link begins with a hello
-and a welcome; its frames are numbered. A gap, a bad frame or a broken connection ends it, and the
-task makes another, under another name (incarnation), so that nothing of the old one is taken for
-the new one's. What was lost with it is said again by those who know what that is.
-See docs/notes/0061.
+A server has ``ServerLinks`` (a ROUTER), a task ``TaskLinks``: a DEALER per server. A link begins
+with a hello and a welcome; its frames are numbered. A gap, a bad frame or a broken connection ends
+it, and the task makes another, under another name (incarnation), so that nothing of the old one is
+taken for the new one's. What was lost with it is said again by those who know what that is. See
+docs/notes/0061.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class TaskLinks:
         broke; for how many seconds.
         """
         now = time.monotonic()
-        knocks = ((s, link.probe) for s, link in enumerate(self._links))
-        return {s: now - probe.began_s for s, probe in knocks if probe is not None}
+        probes = ((s, link.probe) for s, link in enumerate(self._links))
+        return {s: now - probe.began_s for s, probe in probes if probe is not None}
 
     def send(self, server: int, meta: Meta, values: Sequence[Array] = ()) -> None:
         """To a server; nothing where there is no link, since it is said again on the next. Values
