@@ -16,13 +16,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import strategies, summary
+from horn import summary
 from horn.backends import Setup, in_use, is_compiled, load, make
 from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
@@ -32,7 +31,7 @@ from horn.language.layers import read_aggregate
 from horn.model import Array, Description, Model, has_labels
 from horn.modelfile import check_writable
 from horn.neuron import has_backward
-from horn.strategies import Strategy, Topology
+from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce
 from horn.topology import largest_share
 from horn.training.checkpointing import (
@@ -49,7 +48,7 @@ from horn.training.identity import identity
 from horn.training.journals import JournalFolder
 from horn.training.loop import History, LoopResult, TrainingLoop
 from horn.training.progress import LineProgress, Progress
-from horn.transport import between_processes
+from horn.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from horn.executor.launch import ClusterAttempt
@@ -163,49 +162,15 @@ def train(
     CheckpointError : what is to be resumed is missing, damaged or of another job. Conflict : the
     folder has another run's checkpoints. Stopped : by Ctrl-C, with a checkpoint.
     """
-    return conduct(
-        job, groups=groups, tasks=tasks, servers=servers, strategy=strategy, backend=backend,
-        seed=seed, threads=threads, progress=progress, timeout=timeout, barrier=barrier,
-        transport=transport, pins=pins, trace=trace, superstep_timeout=superstep_timeout,
-        start_timeout=start_timeout, checkpoints=checkpoints, checkpoint_every=checkpoint_every,
-        checkpoint_seconds=checkpoint_seconds, keep_checkpoints=keep_checkpoints, resume=resume,
-        changed=changed, max_restarts=max_restarts,
-    )  # fmt: skip
-
-
-def conduct(
-    job: Job,
-    *,
-    groups: int,
-    tasks: int,
-    servers: int | None,
-    strategy: str | Strategy,
-    backend: str,
-    seed: int | None,
-    threads: int | None,
-    progress: Progress | bool | None,
-    timeout: float | None,
-    barrier: str,
-    transport: str,
-    pins: Mapping[str, str] | None,
-    trace: str | os.PathLike[str] | None,
-    superstep_timeout: float,
-    start_timeout: float,
-    checkpoints: str | os.PathLike[str] | None,
-    checkpoint_every: int | None,
-    checkpoint_seconds: float | None,
-    keep_checkpoints: int,
-    resume: bool | str | os.PathLike[str],
-    changed: bool,
-    max_restarts: int,
-    on_cluster: ClusterAttempt | None = None,
-) -> Run:
-    """What ``train`` does; with a place on a cluster it is one attempt of a job on a cluster."""
-    begun = perf_counter()
     if resume == "changed":
         resume, changed = True, True
-    if changed and resume is False:
-        raise JobError('changed is for going on; say from where, as in resume="changed"')
+    given = {name: value for name, value in locals().items() if name != "job"}
+    return conduct(job, RunSettings(**given))
+
+
+def conduct(job: Job, settings: RunSettings, on_cluster: ClusterAttempt | None = None) -> Run:
+    """What ``train`` does; with a place on a cluster it is one attempt of a job on a cluster."""
+    begun = perf_counter()
     if importing is not None:
         raise JobError(
             f"horn.train ran while horn was importing {importing}; put it under "
@@ -215,45 +180,30 @@ def conduct(
         raise JobError(
             f"horn.train takes a horn.Job, got {job!r}; write horn.train(horn.Job(net, ...))"
         )
-    strategy = strategies.make(strategy)
-    _check_counts(groups, tasks, servers)
-    if seed is not None:
-        job = job.with_settings(network=job.network.rebuilt(seed=seed))
+    strategy, topology, backend = settings.kind, settings.topology, settings.backend
+    if settings.seed is not None:
+        job = job.with_settings(network=job.network.rebuilt(seed=settings.seed))
     job.check_data()
     _check_monitor(job)
     _check_aggregates(job, backend)
-    n_servers = servers or strategy.default_servers
-    topology = Topology(groups, tasks, n_servers)
     strategy.check(job, topology)
-    plan = _plan(
-        checkpoints, checkpoint_every, checkpoint_seconds, keep_checkpoints, resume, max_restarts,
-        n_servers,
-    )  # fmt: skip
+    schedule = settings.schedule()
+    progress = settings.progress
     watcher = LineProgress() if progress is True else progress or Progress()
     code = Description.of(job.network)
-    is_alone = tasks == groups == 1 and isinstance(strategy, AllReduce)
+    is_alone = topology.n_workers == 1 and isinstance(strategy, AllReduce)
     if is_alone and (on_cluster is None or not is_compiled(backend, job.network)):
-        _check_alone(pins, trace)
-        recovery = _recovery(
-            job, plan, resume, changed, strategy, topology, max_restarts, on_cluster
-        )
-        with interrupts(recovery.asked, plan is not None):
-            trained = _train_here(job, backend, threads, watcher, begun, timeout, recovery)
+        settings.check_alone()
+        recovery = _recovery(job, settings, schedule, on_cluster)
+        with interrupts(recovery.asked, schedule is not None):
+            trained = _train_here(job, settings, watcher, begun, recovery)
     else:
-        group = _Group(
-            tasks, barrier, transport, dict(pins or {}), trace, superstep_timeout,
-            start_timeout, groups, n_servers, n_servers > 0 and servers == 0, strategy,
-        )  # fmt: skip
-        _check_group(job, group, backend)
+        settings.check_together(is_compiled(backend, job.network))
         job = strategy.prepared(job, topology)
-        _check_groups(job, group)
-        recovery = _recovery(
-            job, plan, resume, changed, strategy, topology, max_restarts, on_cluster
-        )
+        settings.check_batch(job)
+        recovery = _recovery(job, settings, schedule, on_cluster)
         with interrupts(recovery.asked, recovery.plan is not None):
-            trained = _train_in_group(
-                job, group, backend, threads, watcher, begun, timeout, recovery, on_cluster
-            )
+            trained = _train_in_group(job, settings, watcher, begun, recovery, on_cluster)
     ending, n_epochs = trained.ending, len(trained.history)
     facts = {
         "name": job.name,
@@ -279,7 +229,7 @@ def conduct(
         dtype=job.dtype,
         target=job.target,
         backend=backend,
-        threads=threads,
+        threads=settings.threads,
         facts=facts,
         code=code,
     )
@@ -300,13 +250,7 @@ def conduct(
 
 
 def _train_here(
-    job: Job,
-    backend: str,
-    threads: int | None,
-    watcher: Progress,
-    begun: float,
-    timeout: float | None,
-    recovery: RecoverySettings,
+    job: Job, settings: RunSettings, watcher: Progress, begun: float, recovery: RecoverySettings
 ) -> _Trained:
     """All steps in this process."""
     setup = Setup(
@@ -315,12 +259,12 @@ def _train_here(
         job.target,
         min(job.batch_size, len(job.data)),
         job.dtype,
-        threads,
+        settings.threads,
         tuple(job.aggregates.values()),
     )
-    engine = make(backend, setup)
+    engine = make(settings.backend, setup)
     if job.check:
-        _check_backwards(job, backend)
+        _check_backwards(job, settings.backend)
     engine.bind(job.data)
     alone = None
     start, plan = recovery.start, recovery.plan
@@ -328,7 +272,7 @@ def _train_here(
         alone = LocalCheckpoints(
             plan, recovery.mine, 0 if start is None else start.attempt + 1, recovery.asked
         )
-    loop = TrainingLoop(job, engine, watcher, begun, timeout, at_boundary=alone)
+    loop = TrainingLoop(job, engine, watcher, begun, settings.timeout, at_boundary=alone)
     if start is not None:
         restore(loop, start, part_name(0))
         loop.history = History(rows_of(start))
@@ -347,72 +291,38 @@ def _train_here(
     return _Trained(ending, loop.history, engine.parameters(), engine.states())
 
 
-@dataclass(frozen=True)
-class _Group:
-    """How several tasks run a job: ``n_tasks`` in each of ``n_groups``, and servers."""
-
-    n_tasks: int
-    barrier: str
-    transport: str
-    pins: dict[str, str]
-    trace: str | os.PathLike[str] | None
-    superstep_timeout_s: float
-    start_timeout_s: float
-    n_groups: int
-    n_servers: int
-    guests: bool
-    strategy: Strategy
-
-
 def _train_in_group(
     job: Job,
-    group: _Group,
-    backend: str,
-    threads: int | None,
+    settings: RunSettings,
     watcher: Progress,
     begun: float,
-    timeout: float | None,
     recovery: RecoverySettings,
-    on_cluster: ClusterAttempt | None = None,
+    on_cluster: ClusterAttempt | None,
 ) -> _Trained:
     """All steps in processes of their own; what speaks against it is said before they start."""
     from horn.executor import trace
-    from horn.executor.launch import LaunchSettings, launch, launch_at
+    from horn.executor.launch import launch, launch_at
     from horn.planner.calibration import calibrate
     from horn.process.job_spec import draft
 
-    text = draft(job, group.strategy)
+    text = draft(job, settings.kind)
     if job.check:
-        _check_backwards(job, backend)
-    if group.trace is not None:
-        check_writable(group.trace)
-    settings = LaunchSettings(
-        group.n_tasks,
-        group.barrier,
-        group.transport,
-        backend,
-        threads,
-        group.superstep_timeout_s,
-        group.start_timeout_s,
-        group.trace is not None,
-        n_groups=group.n_groups,
-        n_servers=group.n_servers,
-        guests=group.guests and recovery.journals is None,
-        is_joined=group.strategy.is_joined,
-    )
+        _check_backwards(job, settings.backend)
+    if settings.trace is not None:
+        check_writable(settings.trace)
     calibrate(job.dtype)  # now: starting tasks would disturb it
 
     def find_placement() -> Placement:
-        return _placement(job, group)
+        return _placement(job, settings)
 
     if on_cluster is not None:
         outcome = launch_at(
-            on_cluster, job, text, find_placement, settings, watcher, begun, timeout, recovery
+            on_cluster, job, text, find_placement, settings, watcher, begun, recovery
         )
     else:
-        outcome = launch(job, text, find_placement, settings, watcher, begun, timeout, recovery)
-    if group.trace is not None:
-        trace.write(group.trace, outcome.traces, outcome.counters)
+        outcome = launch(job, text, find_placement, settings, watcher, begun, recovery)
+    if settings.trace is not None:
+        trace.write(settings.trace, outcome.traces, outcome.counters)
     return _Trained(
         outcome.ending,
         History(outcome.rows),
@@ -423,70 +333,35 @@ def _train_in_group(
     )
 
 
-def _placement(job: Job, group: _Group) -> Placement:
+def _placement(job: Job, settings: RunSettings) -> Placement:
     """Where weights live and who computes what."""
     from horn.planner.plan import cheapest
 
-    mine = job.with_settings(batch_size=largest_share(job.batch_size, group.n_groups))
-    return cheapest(mine, group.n_tasks, group.pins, transport=group.transport).placement
-
-
-def _plan(
-    folder: str | os.PathLike[str] | None,
-    every: int | None,
-    seconds: float | None,
-    keep: int,
-    resume: bool | str | os.PathLike[str],
-    max_restarts: int,
-    n_servers: int,
-) -> CheckpointSchedule | None:
-    """When and where to save, from what was said about it."""
-    for what, value, least in (
-        ("checkpoint_every", every, 1),
-        ("keep_checkpoints", keep, 1),
-        ("max_restarts", max_restarts, 0),
-    ):
-        if value is None:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise JobError(f"{what} must be a whole number from {least}, got {value!r}")
-    if seconds is not None and not seconds > 0:
-        raise JobError(f"checkpoint_seconds must be above 0, got {seconds!r}")
-    if n_servers and (every is not None or seconds is not None or not isinstance(resume, bool)):
-        raise JobError(
-            "with servers (downpour, easgd) every push is kept in the checkpoints folder, and "
-            "resume is True or False; leave checkpoint_every and checkpoint_seconds out"
-        )
-    if folder is None:
-        asked = every is not None or seconds is not None or resume is True
-        if asked:
-            raise JobError('say where checkpoints are, as in checkpoints="run1"')
-        return None
-    return CheckpointSchedule(Path(folder), every, seconds, keep)
+    mine = job.with_settings(batch_size=largest_share(job.batch_size, settings.groups))
+    transport = settings.transport
+    return cheapest(mine, settings.tasks, dict(settings.pins or {}), transport=transport).placement
 
 
 def _recovery(
     job: Job,
-    plan: CheckpointSchedule | None,
-    resume: bool | str | os.PathLike[str],
-    changed: bool,
-    strategy: Strategy,
-    topology: Topology,
-    max_restarts: int,
-    on_cluster: ClusterAttempt | None = None,
+    settings: RunSettings,
+    schedule: CheckpointSchedule | None,
+    on_cluster: ClusterAttempt | None,
 ) -> RecoverySettings:
     """Where the run begins, and how it lasts."""
     asked = threading.Event() if on_cluster is None else on_cluster.asked
-    if plan is None and resume is False:
-        return RecoverySettings(asked=asked, max_restarts=max_restarts)
+    resume, changed, most = settings.resume, settings.changed, settings.max_restarts
+    if schedule is None and resume is False:
+        return RecoverySettings(asked=asked, max_restarts=most)
+    strategy, topology = settings.kind, settings.topology
     mine = identity(job, strategy.resumes_as(topology), strategy)
-    if plan is not None and topology.n_servers:
+    if schedule is not None and topology.n_servers:
         mine["servers"] = topology.n_servers
-        journals = JournalFolder(plan.folder, mine, resume is True, changed)
-        return RecoverySettings(asked=asked, max_restarts=max_restarts, journals=journals)
-    checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
+        journals = JournalFolder(schedule.folder, mine, resume is True, changed)
+        return RecoverySettings(asked=asked, max_restarts=most, journals=journals)
+    checkpoints = None if schedule is None else Checkpoints(schedule.folder, schedule.keep)
     start = checkpoint_to_resume(checkpoints, resume, job, mine, changed)
-    return RecoverySettings(plan, mine, start, asked, max_restarts)
+    return RecoverySettings(schedule, mine, start, asked, most)
 
 
 @contextmanager
@@ -507,47 +382,6 @@ def interrupts(asked: threading.Event, is_wanted: bool) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _check_group(job: Job, group: _Group, backend: str) -> None:
-    """Several tasks can run this job, as it is asked for."""
-    if group.barrier not in (known := ("message", "zookeeper")):
-        raise JobError(f"barrier is {group.barrier!r}; choose one of {', '.join(known)}")
-    between_processes(group.transport)
-    for what, seconds in (
-        ("superstep_timeout", group.superstep_timeout_s),
-        ("start_timeout", group.start_timeout_s),
-    ):
-        if not seconds > 0:
-            raise JobError(f"{what} must be above 0, got {seconds!r}")
-    if not is_compiled(backend, job.network):
-        raise JobError(
-            f"asked for {group.n_groups * group.n_tasks} tasks, but a network that is interpreted "
-            f"runs on one; leave groups and tasks out, or give its neurons to the compiler"
-        )
-
-
-def _check_alone(pins: Mapping[str, str] | None, trace: str | os.PathLike[str] | None) -> None:
-    """What only several tasks have."""
-    for what, value in (("pins", pins), ("trace", trace)):
-        if value:
-            raise JobError(f"{what} is for several tasks; say how many, as in tasks=2")
-
-
-def _check_counts(groups: int, tasks: int, servers: int | None) -> None:
-    for what, value, least in (("groups", groups, 1), ("tasks", tasks, 1), ("servers", servers, 0)):
-        if value is None and what == "servers":
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise JobError(f"{what} must be a whole number from {least}, got {value!r}")
-
-
-def _check_groups(job: Job, group: _Group) -> None:
-    if group.n_groups > job.batch_size:
-        raise JobError(
-            f"asked for {group.n_groups} groups, but a batch has {job.batch_size} samples, of "
-            f"which each group computes its part; use fewer groups, or a larger batch_size"
-        )
 
 
 def _check_monitor(job: Job) -> None:

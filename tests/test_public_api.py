@@ -1,6 +1,9 @@
 """The names that horn offers, exactly, and what importing it costs."""
 
 import ast
+import dataclasses
+import importlib
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +72,13 @@ def test_describing_and_running_a_network_needs_neither_zmq_nor_kazoo():
         "numpy"
     }
     assert not loaded("import horn; horn.train; horn.Model") & {"zmq", "kazoo", "torch"}
+
+
+def test_what_train_is_told_is_what_a_run_has():
+    """The keywords of train, their order and defaults, and the fields of RunSettings."""
+    from horn.training.run_settings import RunSettings
+
+    said = inspect.signature(importlib.import_module("horn.train").train).parameters
+    train = [(p.name, p.default) for p in said.values()][1:]
+    fields = [(f.name, f.default) for f in dataclasses.fields(RunSettings)]
+    assert fields == [*train, ("hosts", None)]

@@ -77,6 +77,7 @@ from horn.process.job_spec import RunSpec, draft
 from horn.sources import line_of
 from horn.strategies import Strategy, Topology
 from horn.train import Run, conduct
+from horn.training.run_settings import RunSettings
 from horn.transport import Identity, PeerUnreachable
 
 logger = logging.getLogger(__name__)
@@ -135,7 +136,7 @@ class JobRunner:
     @property
     def start_s(self) -> float:
         """For each step of a start."""
-        return float(self.submission.options.get("start_timeout_s") or launch.START_S)
+        return float(self.submission.options.get("start_timeout_s") or 60.0)
 
     def say(self, word: Said) -> None:
         with self._lock:
@@ -326,21 +327,18 @@ class JobRunner:
         if seconds is None and submission.checkpoint_every is None:
             seconds = CHECKPOINT_S
         guests = bool(options.get("guests", False))
-        return conduct(
-            job,
+        settings = RunSettings(
             groups=self.n_groups,
             tasks=submission.tasks,
             servers=0 if guests else submission.servers or None,
             strategy=strategy,
             backend=str(options.get("backend", "kernels")),
-            seed=None,
             threads=on_cluster.threads,
             progress=ProgressWriter(self.say, mine.attempt, Path(mine.keep) / PROGRESS),
             timeout=submission.timeout_s,
             barrier=str(options.get("barrier", "message")),
             transport=self._transport(),
             pins=pins or None,
-            trace=None,
             superstep_timeout=float(options.get("superstep_timeout_s") or 60.0),
             start_timeout=self.start_s,
             checkpoints=Path(mine.keep) / CHECKPOINTS if self.lasts else None,
@@ -350,8 +348,8 @@ class JobRunner:
             resume=self._begin(),
             changed=mine.changed and self.lasts,
             max_restarts=submission.max_restarts if submission.servers else 0,
-            on_cluster=on_cluster,
         )
+        return conduct(job, settings, on_cluster)
 
     def _begin(self) -> bool | Path:
         """Whether to go on from what is kept, or the checkpoint that was asked for."""

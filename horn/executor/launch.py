@@ -43,7 +43,6 @@ from horn.process.control import PartSaved, SaveReply
 from horn.process.job_spec import JobDraft, RunSpec
 from horn.process.main import sign_s
 from horn.security.keys import Credential
-from horn.strategies import Topology
 from horn.topology import SPARE_FDS
 from horn.training.checkpointing import (
     RecoverySettings,
@@ -55,12 +54,12 @@ from horn.training.checkpointing import (
 )
 from horn.training.loop import overdue
 from horn.training.progress import Progress
+from horn.training.run_settings import RunSettings
 
 logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # how often the clock is looked at,
 CHECKPOINT_LOOK_S = 0.05  # and where there are checkpoints to think of
-START_S = 60.0  # for each step of a task's start
 TICK_MS = 1000  # of the embedded ZooKeeper
 # A task whose parent has ZooKeeper waits for it so long: nobody but the parent can give its place
 # to another, and it ends the process first.
@@ -69,36 +68,6 @@ STOPPING = "Stopping at the next iteration, with a checkpoint; Ctrl-C again stop
 # Open files of who starts tasks, for each: its line, its stack, its end, its session with an
 # embedded ZooKeeper.
 FDS_PER_TASK = 5
-
-
-@dataclass(frozen=True)
-class LaunchSettings:
-    """How groups of ``n_tasks`` each run. barrier : "message" or "zookeeper". transport : its name.
-    threads : per task. hosts : a ZooKeeper to use instead of an embedded one. guests : servers are
-    threads of the first tasks' processes.
-    """
-
-    n_tasks: int
-    barrier: str = "message"
-    transport: str = transports.DEFAULT
-    backend: str = "kernels"
-    threads: int | None = None
-    superstep_timeout_s: float = 60.0
-    start_timeout_s: float = START_S
-    wants_trace: bool = False
-    hosts: str | None = None
-    n_groups: int = 1
-    n_servers: int = 0
-    guests: bool = False
-    is_joined: bool = True
-
-    @property
-    def topology(self) -> Topology:
-        return Topology(self.n_groups, self.n_tasks, self.n_servers)
-
-    @property
-    def n_processes(self) -> int:
-        return self.topology.n_workers if self.guests else self.topology.n_ranks
 
 
 @dataclass(frozen=True)
@@ -144,7 +113,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def check_room(settings: LaunchSettings) -> None:
+def check_room(settings: RunSettings) -> None:
     """That this process and its tasks may hold the descriptors that they need.
 
     Raises
@@ -168,16 +137,15 @@ def launch(
     job: Job,
     draft: JobDraft,
     find_placement: Callable[[], Placement],
-    settings: LaunchSettings,
+    settings: RunSettings,
     watcher: Progress,
     begun: float,
-    timeout_s: float | None = None,
     recovery: RecoverySettings | None = None,
 ) -> Outcome:
     """Run a job in a group of task processes.
 
     find_placement : gives the placement; called while the processes start, which takes as long.
-    begun : when the run began, on the monotonic clock. timeout_s : from then.
+    begun : when the run began, on the monotonic clock; the timeout is from then.
 
     Raises
     ------
@@ -211,6 +179,7 @@ def launch(
             run = msgspec.structs.replace(run, silence_s=SILENCE_S)
         attempts = Attempts(job, settings, watcher, recovery, run)
         stack.callback(attempts.record.end)
+        timeout_s = settings.timeout
         deadline = None if timeout_s is None else begun + timeout_s
         entry.change(JobState.RUNNING)
         while True:
@@ -253,10 +222,9 @@ def launch_at(
     job: Job,
     draft: JobDraft,
     find_placement: Callable[[], Placement],
-    settings: LaunchSettings,
+    settings: RunSettings,
     watcher: Progress,
     begun: float,
-    timeout_s: float | None,
     recovery: RecoverySettings,
 ) -> Outcome:
     """One attempt of a job on a cluster; as ``launch``."""
@@ -276,6 +244,7 @@ def launch_at(
     attempts = Attempts(job, settings, watcher, recovery, run)
     if journals is None:  # else each start has one that is higher than those of the last
         attempts.attempt = on_cluster.attempt
+    timeout_s = settings.timeout
     deadline = None if timeout_s is None else begun + timeout_s
     try:
         placement = find_placement()
@@ -306,7 +275,7 @@ def launch_at(
 
 
 def _run_spec(
-    settings: LaunchSettings,
+    settings: RunSettings,
     hosts: str,
     job_id: str,
     url: str,
@@ -316,12 +285,12 @@ def _run_spec(
     recovery: RecoverySettings,
 ) -> RunSpec:
     journals = recovery.journals
-    n_events = trace.MAX_EVENTS // settings.n_processes if settings.wants_trace else 0
+    n_events = trace.MAX_EVENTS // settings.n_processes if settings.trace is not None else 0
     return RunSpec(
-        n_tasks=settings.n_tasks,
-        n_groups=settings.n_groups,
+        n_tasks=settings.tasks,
+        n_groups=settings.groups,
         n_servers=settings.n_servers,
-        guests=settings.guests,
+        guests=settings.has_guests,
         hosts=hosts,
         job=job_id,
         url=url,
@@ -330,8 +299,8 @@ def _run_spec(
         barrier=settings.barrier,
         begun=begun,
         interval_s=watcher.interval_s,
-        superstep_timeout_s=settings.superstep_timeout_s,
-        start_timeout_s=settings.start_timeout_s,
+        superstep_timeout_s=settings.superstep_timeout,
+        start_timeout_s=settings.start_timeout,
         max_trace_events=n_events,
         journals="" if journals is None else str(journals.path.absolute()),
     )
@@ -343,7 +312,7 @@ class Attempts:
     def __init__(
         self,
         job: Job,
-        settings: LaunchSettings,
+        settings: RunSettings,
         watcher: Progress,
         recovery: RecoverySettings,
         run: RunSpec,
@@ -391,7 +360,7 @@ class Attempts:
 
             def facts(epoch: int) -> Mapping[str, Any]:
                 rows = record.rows[: epoch - 1]
-                n = settings.n_groups, settings.n_tasks
+                n = settings.groups, settings.tasks
                 return manifest_facts(self.recovery.mine, rows, *n)
 
             self.coordinator = CheckpointCoordinator(
@@ -402,12 +371,12 @@ class Attempts:
                 pool.tell,
                 plan.seconds,
             )
-        timeout_s = settings.superstep_timeout_s
+        timeout_s = settings.superstep_timeout
         watch = StallDetector(
             pool.pids,
             self._unit,
-            settings.start_timeout_s,
-            None if settings.is_joined else timeout_s + sign_s(timeout_s) + MARGIN_S,
+            settings.start_timeout,
+            None if settings.kind.is_joined else timeout_s + sign_s(timeout_s) + MARGIN_S,
             pool.stopped,
             lambda: pool.pids,
             lambda rank: not settings.topology.is_server(rank),
@@ -416,7 +385,7 @@ class Attempts:
             record,
             settings.topology,
             pool.pids,
-            is_joined=settings.is_joined,
+            is_joined=settings.kind.is_joined,
             on_ready=on_ready,
             watch=watch,
         )
@@ -473,7 +442,7 @@ class Attempts:
             (None, None) if on_cluster is None else (on_cluster.key, on_cluster.credential)
         )
 
-        n_first = self.settings.n_groups
+        n_first = self.settings.groups
         topology = self.settings.topology
 
         def start(ranks: Sequence[int], attempt: int) -> None:
@@ -594,11 +563,11 @@ class JobEntry:
         hosts: str,
         job_id: str,
         job: Job,
-        settings: LaunchSettings,
+        settings: RunSettings,
         server: zk.EmbeddedServer | None = None,
     ) -> None:
         self.hosts, self.job_id, self.server, self.state = hosts, job_id, server, JobState.PENDING
-        spec = {"name": job.name, "groups": settings.n_groups, "tasks": settings.n_tasks,
+        spec = {"name": job.name, "groups": settings.groups, "tasks": settings.tasks,
                 "servers": settings.n_servers, "barrier": settings.barrier,
                 "transport": settings.transport,
                 "layers": [x.size for x in job.network.layers],

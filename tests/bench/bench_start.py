@@ -23,11 +23,12 @@ import numpy as np
 
 import horn
 import zk
-from horn.executor.launch import LaunchSettings, launch
+from horn.executor.launch import launch
 from horn.planner.plan import cheapest
 from horn.process.job_spec import draft
 from horn.strategies.allreduce import AllReduce
 from horn.training.progress import Progress
+from horn.training.run_settings import RunSettings
 from tests.executor.test_launch import children
 
 HIDDEN = 256
@@ -92,7 +93,7 @@ def start(groups: int, tasks: int) -> Started:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with zk.EmbeddedServer(tick_ms=1000) as server:
         count, begun = Count(), time.perf_counter()
-        settings = LaunchSettings(tasks, n_groups=groups, hosts=server.hosts)
+        settings = RunSettings(groups=groups, tasks=tasks, hosts=server.hosts)
         strategy = AllReduce() if groups > 1 else None
         outcome = launch(given, draft(given, strategy), lambda: placement, settings, count, begun)
         seconds = time.perf_counter() - begun

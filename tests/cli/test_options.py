@@ -76,7 +76,7 @@ def job(size: int = 4):
 def heard(job: horn.Job, options: dict[str, Any]) -> dict[str, Any]:
     """What of a run can be told by words."""
     net, optimizer = job.network, job.optimizer
-    seed = options.pop("seed", None)
+    seed = options.get("seed")
     return {
         "batch_size": job.batch_size, "size": net.layers[1].size, **options,
         "seed": net.seed if seed is None else seed, "momentum": getattr(optimizer, "momentum", 0),
@@ -142,7 +142,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """What a job runner trains with, of a submission."""
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(
-        job_runner, "conduct", lambda job, **options: told.append(heard(job, options))
+        job_runner, "conduct", lambda job, settings, _: told.append(heard(job, vars(settings)))
     )
 
     def found(submission: Any) -> dict[str, Any]:

@@ -33,10 +33,11 @@ from horn.errors import (
     TaskFailed,
     Timeout,
 )
-from horn.executor.launch import JobEntry, LaunchSettings, launch
+from horn.executor.launch import JobEntry, launch
 from horn.planner.plan import cheapest
 from horn.process.job_spec import draft
 from horn.training.progress import Progress
+from horn.training.run_settings import RunSettings
 from tests.cluster.helpers import end_session, wait_until
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
@@ -591,7 +592,7 @@ def test_a_job_leaves_no_node_behind(tmp_path):
         given = job(name="a job!", optimizer=horn.SGD(Waits(str(mark))))
 
         def run(given, watcher):
-            settings = LaunchSettings(2, barrier="zookeeper", hosts=server.hosts)
+            settings = RunSettings(tasks=2, barrier="zookeeper", hosts=server.hosts)
             return launch(
                 given, draft(given), lambda: cheapest(given, 2).placement, settings, watcher,
                 time.perf_counter(),

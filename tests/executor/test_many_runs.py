@@ -15,10 +15,11 @@ import pytest
 import horn
 import zk
 from horn.coordination.session import Session
-from horn.executor.launch import LaunchSettings, launch
+from horn.executor.launch import launch
 from horn.planner.plan import cheapest
 from horn.process.job_spec import draft
 from horn.training.progress import Progress
+from horn.training.run_settings import RunSettings
 from tests.executor.test_launch import children, job, what_is_open
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster, pytest.mark.slow]
@@ -35,9 +36,10 @@ def test_200_runs_of_3_tasks_leave_nothing_behind(tmp_path, monkeypatch):
     with zk.EmbeddedServer(tick_ms=200) as server, Session(server.hosts) as coord:
 
         def run() -> dict[str, bytes]:
+            settings = RunSettings(tasks=3, hosts=server.hosts, timeout=60.0)
             found = launch(
-                given, draft(given), lambda: placement, LaunchSettings(3, hosts=server.hosts),
-                Progress(), time.perf_counter(), 60.0,
+                given, draft(given), lambda: placement, settings,
+                Progress(), time.perf_counter(),
             )  # fmt: skip
             return {name: array.tobytes() for name, array in found.parameters.items()}
 

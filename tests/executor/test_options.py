@@ -126,11 +126,11 @@ def test_groups_are_replicas_and_tasks_share_one(monkeypatch):
     given = []
     real = training.__dict__["_placement"]
     monkeypatch.setattr(
-        training, "_placement", lambda job, group: given.append(group) or real(job, group)
+        training, "_placement", lambda job, told: given.append(told) or real(job, told)
     )
     horn.train(job(), groups=2)
     horn.train(job(), tasks=2)
-    assert [(group.n_groups, group.n_tasks) for group in given] == [(2, 1), (1, 2)]
+    assert [(told.groups, told.tasks) for told in given] == [(2, 1), (1, 2)]
 
 
 def test_threads_bound_those_of_every_task(look, monkeypatch):

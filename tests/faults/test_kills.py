@@ -21,11 +21,12 @@ import zk
 from horn.checkpoint import Checkpoints
 from horn.coordination.session import Session
 from horn.errors import BarrierTimeout, TaskFailed
-from horn.executor.launch import LaunchSettings, launch
+from horn.executor.launch import launch
 from horn.planner.plan import cheapest
 from horn.process.job_spec import draft
 from horn.training.checkpointing import RecoverySettings
 from horn.training.progress import Progress
+from horn.training.run_settings import RunSettings
 from tests.executor.test_launch import bits, children, nothing_is_left, pid_of, stop
 from tests.faults.springs import Holds
 
@@ -448,7 +449,7 @@ def test_the_state_says_restarting(tmp_path):
                     look()
                 seen.touch()
 
-        watcher, settings = Looks(), LaunchSettings(2, hosts=server.hosts)
+        watcher, settings = Looks(), RunSettings(tasks=2, hosts=server.hosts)
         launch(given, draft(given), lambda: cheapest(given, 2).placement, settings, watcher,
                time.perf_counter(), recovery=RecoverySettings(max_restarts=1))  # fmt: skip
         watcher.thread.join()

@@ -1,0 +1,134 @@
+"""How a job is run: what ``horn.train`` was told, as one object from there to the tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from horn import strategies, transport
+from horn.errors import JobError
+from horn.job import Job
+from horn.strategies import Strategy, Topology
+from horn.training.checkpointing import CheckpointSchedule
+from horn.training.progress import Progress
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The keywords of ``horn.train``, whose docstring says what they mean, with its defaults.
+
+    hosts : a ZooKeeper to use instead of an embedded one.
+
+    Raises
+    ------
+    JobError : a value that cannot be, whatever the job.
+    """
+
+    groups: int = 1
+    tasks: int = 1
+    servers: int | None = None
+    strategy: str | Strategy = "allreduce"
+    backend: str = "kernels"
+    seed: int | None = None
+    threads: int | None = None
+    progress: Progress | bool | None = None
+    timeout: float | None = None
+    barrier: str = "message"
+    transport: str = transport.DEFAULT
+    pins: Mapping[str, str] | None = None
+    trace: str | os.PathLike[str] | None = None
+    superstep_timeout: float = 60.0
+    start_timeout: float = 60.0
+    checkpoints: str | os.PathLike[str] | None = None
+    checkpoint_every: int | None = None
+    checkpoint_seconds: float | None = None
+    keep_checkpoints: int = 3
+    resume: bool | str | os.PathLike[str] = False
+    changed: bool = False
+    max_restarts: int = 3
+    hosts: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.changed and self.resume is False:
+            raise JobError('changed is for going on; say from where, as in resume="changed"')
+        object.__setattr__(self, "strategy", strategies.make(self.strategy))
+        for what, least in (
+            ("groups", 1), ("tasks", 1), ("servers", 0), ("checkpoint_every", 1),
+            ("keep_checkpoints", 1), ("max_restarts", 0),
+        ):  # fmt: skip
+            value = getattr(self, what)
+            if value is None and what in ("servers", "checkpoint_every"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise JobError(f"{what} must be a whole number from {least}, got {value!r}")
+
+    @property
+    def kind(self) -> Strategy:
+        """The strategy, made."""
+        return strategies.make(self.strategy)
+
+    @property
+    def n_servers(self) -> int:
+        return self.servers or self.kind.default_servers
+
+    @property
+    def topology(self) -> Topology:
+        return Topology(self.groups, self.tasks, self.n_servers)
+
+    @property
+    def has_guests(self) -> bool:
+        """Whether servers are threads of the first tasks' processes: not those that keep journals,
+        which outlive tasks.
+        """
+        return self.n_servers > 0 and self.servers == 0 and self.checkpoints is None
+
+    @property
+    def n_processes(self) -> int:
+        return self.topology.n_workers if self.has_guests else self.topology.n_ranks
+
+    def schedule(self) -> CheckpointSchedule | None:
+        """When and where to save."""
+        every, seconds = self.checkpoint_every, self.checkpoint_seconds
+        if seconds is not None and not seconds > 0:
+            raise JobError(f"checkpoint_seconds must be above 0, got {seconds!r}")
+        is_timed = every is not None or seconds is not None
+        if self.n_servers and (is_timed or not isinstance(self.resume, bool)):
+            raise JobError(
+                "with servers (downpour, easgd) every push is kept in the checkpoints folder, and "
+                "resume is True or False; leave checkpoint_every and checkpoint_seconds out"
+            )
+        if self.checkpoints is None:
+            if is_timed or self.resume is True:
+                raise JobError('say where checkpoints are, as in checkpoints="run1"')
+            return None
+        return CheckpointSchedule(Path(self.checkpoints), every, seconds, self.keep_checkpoints)
+
+    def check_alone(self) -> None:
+        """That nothing is asked for that only several tasks have."""
+        for what, value in (("pins", self.pins), ("trace", self.trace)):
+            if value:
+                raise JobError(f"{what} is for several tasks; say how many, as in tasks=2")
+
+    def check_together(self, is_compiled: bool) -> None:
+        """What several tasks need."""
+        if self.barrier not in (known := ("message", "zookeeper")):
+            raise JobError(f"barrier is {self.barrier!r}; choose one of {', '.join(known)}")
+        transport.between_processes(self.transport)
+        for what in ("superstep_timeout", "start_timeout"):
+            if not getattr(self, what) > 0:
+                raise JobError(f"{what} must be above 0, got {getattr(self, what)!r}")
+        if not is_compiled:
+            raise JobError(
+                f"asked for {self.groups * self.tasks} tasks, but a network that is interpreted "
+                f"runs on one; leave groups and tasks out, or give its neurons to the compiler"
+            )
+
+    def check_batch(self, job: Job) -> None:
+        """That each group has a sample of it. job : as the strategy has prepared it."""
+        if self.groups > job.batch_size:
+            raise JobError(
+                f"asked for {self.groups} groups, but a batch has {job.batch_size} samples, of "
+                f"which each group computes its part; use fewer groups, or a larger batch_size"
+            )
