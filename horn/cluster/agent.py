@@ -61,7 +61,7 @@ MAX_WAITING = 8  # tasks that wait for a job, of 50 MB each
 
 
 class Agent:
-    """The agent. ``run`` is its life; ``stop`` ends it, from any thread or a signal handler.
+    """The agent. ``run`` runs it; ``stop`` ends it, from any thread or a signal handler.
 
     Raises
     ------
@@ -346,7 +346,7 @@ class Agent:
         paths = self.coord.paths
         for run in list(self.runs.values()):
             if run.is_told or (run.report.phase in LAST and not run.is_over):
-                continue  # the last word is told once nothing runs any more
+                continue  # the final report is sent once nothing runs any more
             run.is_told = True
             path = paths.report(run.job, run.attempt, self.name)
             try:

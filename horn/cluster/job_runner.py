@@ -146,7 +146,7 @@ class JobRunner:
                 os._exit(1)  # the agent has gone, and PDEATHSIG is on its way
 
     def run(self) -> RunnerFinished:
-        """Its incarnation, up to its last word."""
+        """Run, up to the final message."""
         try:
             return self._run()
         except Stopped as error:
@@ -260,7 +260,7 @@ class JobRunner:
             os._exit(0)
 
     def told_to_end(self) -> RunnerFinished:
-        """The last word of who ends because the agent said so."""
+        """The final message of a runner that the agent ended."""
         return RunnerFinished(STOPPED if self.asked.is_set() else GONE, checkpoint=self.checkpoint)
 
     def _load(self) -> tuple[Job, Strategy]:

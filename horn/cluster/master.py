@@ -393,7 +393,7 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
 
 
 def first_cause(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> HostFailure | None:
-    """The first failure that is no echo of another; a lost host before the echoes it made."""
+    """The root cause; a lost host before the secondary failures that it led to."""
     failures = [
         msgspec.structs.replace(r.failure, hosts=r.failure.hosts or (name,))
         for name, r in reports.items()

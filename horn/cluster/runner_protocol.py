@@ -1,4 +1,4 @@
-"""What an agent and a job runner say to one another: a line of JSON each, over a socket of their
+"""The messages between an agent and a job runner: a line of JSON each, over a socket of their
 own.
 
 Pure but for the socket. The keys of a job go this way and no other: arguments and environments can
@@ -102,7 +102,7 @@ class CheckpointComplete(RunnerMessage, frozen=True, tag=True, forbid_unknown_fi
 
 
 class RunnerFinished(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The last word of a job runner. phase : one of master.LAST."""
+    """The final message of a job runner. phase : one of master.LAST."""
 
     phase: str
     failure: HostFailure | None = None

@@ -1,7 +1,7 @@
 """What an agent runs: a job runner per job, which has the job's tasks of this host.
 
 A ``JobRun`` is the agent's side of one attempt of one job. All calls come from the agent's own
-thread: the job runner's life hangs on the thread that started it (PDEATHSIG).
+thread: the job runner ends with the thread that started it (PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 END_S = 5.0  # for a job runner to end its tasks once it is told
 LOOK_S = 1.0  # how often it is looked at whether a job runner is stopped
-LAST_S = 5.0  # for it to exit after its last word
+LAST_S = 5.0  # for it to exit after its final message
 SAVE_S = 120.0  # for it to save and stop
 PROGRAM = PREAMBLE.format(2) + "from horn.cluster.job_runner import main; main()"
 

@@ -23,7 +23,7 @@ class ConnectionResumed:
 
 @dataclass(frozen=True)
 class SessionExpired:
-    """The session is over; nothing more happens on this Coordinator."""
+    """The session is over; nothing more happens in this Session."""
 
     reason: str
 

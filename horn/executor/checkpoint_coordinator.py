@@ -1,4 +1,4 @@
-"""Who hears all tasks of a job makes checkpoints of their parts, and tells them when to stop.
+"""The checkpoint coordinator asks tasks for their parts, completes checkpoints, and stops tasks.
 
 By iterations tasks save by themselves. By time, and to stop, they are told an iteration that none
 has reached; if one had, all go on and another is chosen, further ahead.

@@ -1,4 +1,4 @@
-"""Which failure was the first, when several tasks of a group report one. Pure.
+"""The root cause, when several tasks of a group report a failure. Pure.
 
 A task that lost a peer, or waited for one in vain, tells of somebody else's failure: that one is
 the cause, if it is known. Of several causes the earliest is.
@@ -24,9 +24,9 @@ PLAIN = ("ModelError", "CompileError", "JobError")
 
 @dataclass
 class FailureEvidence:
-    """What is known of a group in trouble, by task. ``exits`` are exit codes, negative for
-    signals; those of tasks that reported nothing count as failures. ``names`` are of those that are
-    not called by their number.
+    """What is known of a group in which something failed, by task. ``exits`` are exit codes,
+    negative for signals; those of tasks that reported nothing count as failures. ``names`` are of
+    those that are not called by their number.
     """
 
     n_tasks: int

@@ -1,4 +1,4 @@
-"""Run a job in task processes on this host, hear them out, and leave nothing behind.
+"""Run a job in task processes on this host, to the end, and leave nothing behind.
 
 All tasks are one task pool (``executor/task_pool.py``). Tasks are fresh interpreters, never
 forks. Whatever happens, when ``launch`` returns or raises they have ended, and with them their
@@ -434,7 +434,7 @@ class Attempts:
         draft: JobDraft,
         on_cluster: ClusterAttempt | None = None,
     ) -> Restarts | None:
-        """What starts again what ended of the attempt, where servers last."""
+        """The restarts of the attempt, where servers are durable."""
         journals = self.recovery.journals
         if journals is None:
             return None

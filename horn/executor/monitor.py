@@ -1,4 +1,5 @@
-"""What the tasks of a whole job say, put together: rows of the history, arrays, the first failure.
+"""The monitor of all tasks of a job: it makes rows of the history, arrays and the root cause of
+a failure from their messages.
 
 It knows no process and no clock: who owns it gives it every message with the rank it is from,
 whichever host that is on, and asks what came of it.
@@ -41,8 +42,8 @@ from horn.training.progress import Progress
 from horn.wire.frames import Array
 
 NOBODY = -1  # says what this process itself has found
-GRACE_S = 2.0  # how long the true first failure may take to show after an echo of it
-ECHO_S = 0.3  # how long an echo may take, which says where a task was that ended without a word
+GRACE_S = 2.0  # how long a root cause may take to show after a secondary failure
+ECHO_S = 0.3  # for a secondary failure, which says where a task was that just ended
 
 
 @dataclass
@@ -160,7 +161,7 @@ class ProgressRecord:
 
 
 class TaskMonitor:
-    """What the tasks of one attempt have said so far.
+    """Collects the messages of the tasks of one attempt.
 
     pids : of the processes by rank, for messages. record : what it adds rows to. on_ready : called
     when all tasks have met. watch : is told what happens to ranks, and by the owner what they say.

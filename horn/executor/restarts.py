@@ -1,7 +1,7 @@
-"""Start again what ended, and nothing else: where servers last, a server alone, a group whole.
+"""Restart single units of a run with durable servers: a server, or all tasks of a group.
 Start groups that come, and let others leave.
 
-A group's tasks share a network, so they live and die together; other groups and servers go on. It
+A group's tasks share a network, so they are restarted together; other groups and servers go on. It
 is told what tasks say, and keeps what is not for ``executor/monitor.py``. See docs/notes/0061.
 """
 
@@ -89,7 +89,7 @@ class Restarts:
 
     def change(self, groups: Collection[int], hosts: Mapping[int, str] | None = None) -> None:
         """These groups are to be there: new ones are started, the others leave at the end of an
-        attempt. hosts : where ranks are, by the host's name; None: all here.
+        epoch. hosts : where ranks are, by the host's name; None: all here.
         """
         if hosts is not None and isinstance(self.pool, RemoteTaskPool):
             self.pool.place(hosts)

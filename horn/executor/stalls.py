@@ -43,7 +43,7 @@ class StalledRanks:
     hint: str = ""
 
     def failed(self, now: float) -> FailureReport:
-        """As the word of somebody who waited for them in vain."""
+        """As the report of a task that timed out on them."""
         absent, arrived = (tuple(f"task {r}" for r in who) for who in (self.ranks, self.others))
         kinds = (BarrierTimeout, ClusterError, HornError, Exception)
         return FailureReport(
@@ -62,10 +62,10 @@ class StallDetector:
     """The ranks of a run.
 
     unit : of a rank, with which it starts. start_s : for each step of a start, from when the last
-    of a unit that was behind came on. silence_s : how long a task that trains may give no sign of
-    life; None if others wait for it. is_stopped : those of some ranks whose process is stopped.
-    pids : of all; 0 while a task's host still loads the job's file, which may take as long as a
-    whole start. trains : whether a rank does; tasks wait for servers.
+    of a unit that was behind came on. silence_s : how long a task that trains may send no
+    heartbeat; None if others wait for it. is_stopped : those of some ranks whose process is
+    stopped. pids : of all; 0 while a task's host still loads the job's file, which may take as long
+    as a whole start. trains : whether a rank does; tasks wait for servers.
     """
 
     def __init__(
@@ -164,9 +164,7 @@ class StallDetector:
             if patience.left_s() <= 0:
                 assert self.silence_s is not None
                 others = tuple(sorted(self._signs.keys() - {rank}))
-                yield StalledRanks(
-                    (rank,), others, "training, without a sign of life", self.silence_s
-                )
+                yield StalledRanks((rank,), others, "training, without a heartbeat", self.silence_s)
         for rank, patience in self._ends.items():
             if patience.left_s() <= 0:
                 yield StalledRanks((rank,), (), "ending", len(STEPS) * self.start_s, HINT)

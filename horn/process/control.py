@@ -1,4 +1,4 @@
-"""What a task process and the process that started it say to one another.
+"""The messages between a task process and the process that started it.
 
 Each message is msgpack of one class below, over a unix socket that keeps messages apart; arrays go
 as descriptors of shared memory beside it. What is too long for a packet goes in one as well. Both
@@ -69,7 +69,7 @@ class StartPhase(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=Tr
 
 
 class Heartbeat(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A task trains: a sign of life, every few seconds, where nobody else would miss it."""
+    """A task trains: sent every few seconds where no other task waits for it."""
 
 
 class GroupReady(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -126,7 +126,7 @@ class TraceEvents(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=T
 
 
 class TaskFinished(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The last word of a task that succeeded: a loop's Ending, a group's Spent. Of a server
+    """The final message of a task that succeeded: a LoopResult and TaskTimes. Of a server
     ``staleness``: how many pushed pieces were late by so many updates. is_halted : it stopped at a
     boundary, as it was told.
     """
@@ -145,7 +145,7 @@ class TaskFinished(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=
 class FailureReport(
     ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True
 ):
-    """The last word of a task that failed.
+    """The final message of a task that failed.
 
     kinds : the exception's class and its bases, by name. where : in the run, in words. label : of
     the instruction. when : seconds of the monotonic clock. line : the user's (file, number, text).
@@ -169,7 +169,7 @@ class FailureReport(
 
 
 class LeaveRun(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To the tasks of a group that servers outlast: train no further than this epoch."""
+    """To the tasks of a group of durable servers: leave at the end of this epoch."""
 
     group: _Count
 
@@ -237,7 +237,7 @@ _DECODE = msgspec.msgpack.Decoder(Said)
 
 
 def packed(message: Said) -> bytes:
-    """A message for another way than a ControlChannel: to another host."""
+    """A message as bytes, for a connection other than a ControlChannel."""
     return _ENCODE.encode(message)
 
 
@@ -251,7 +251,7 @@ def parsed(data: bytes) -> Said:
 
 
 class ControlChannel:
-    """One end of the line.
+    """One end of the channel.
 
     Raises
     ------

@@ -109,7 +109,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     tasks; who has another is refused. checkpoints : the folder to save in, "" if nobody does;
     checkpoint_every : iterations, 0 for when tasks are told. resume : a checkpoint to begin from;
     earlier_s : what training took before ``begun``, None for what the checkpoint says. journals :
-    the folder of servers that last, "" if they do not; n_first : the groups that the job began
+    the folder of durable servers, "" if they are not; n_first : the groups that the job began
     with, where others came later. groups : those that are there from the beginning, () for all.
     silence_s : how long ZooKeeper may be silent before a task gives its place up, if that is more
     than its session.

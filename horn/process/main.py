@@ -1,4 +1,4 @@
-"""The main of a task process: one task of a group, from its payload to its last word.
+"""The main of a task process: one task of a group, from its payload to its final message.
 
 ``executor/processes.py`` starts it with the arguments CONTROL STACK PARENT NAME: two inherited
 descriptors, the pid of the process that starts it, with which it ends, and a name to be listed by.
@@ -128,7 +128,7 @@ class TraceRecorder:
 
 
 class Heartbeats:
-    """Signs of life for the parent, from the thread that trains."""
+    """Sends heartbeats to the parent, from the thread that trains."""
 
     def __init__(self, line: ControlChannel, superstep_timeout_s: float) -> None:
         self.line, self.every_s = line, sign_s(superstep_timeout_s)
@@ -142,12 +142,12 @@ class Heartbeats:
 
 
 def sign_s(superstep_timeout_s: float) -> float:
-    """How often a task that trains gives a sign of life."""
+    """Seconds between two heartbeats of a task that trains."""
     return min(superstep_timeout_s / SIGNS, SIGN_S)
 
 
 class TaskProcess:
-    """One task. ``run`` is its life; what it knows when it fails is in ``failed``."""
+    """One task. ``run`` runs it to its end; what it reports when it fails is in ``failed``."""
 
     def __init__(self, line: ControlChannel) -> None:
         self.line = line
@@ -321,7 +321,7 @@ class TaskProcess:
             engine.recall_aside(facts["aside"])
 
     def _serve(self, start: StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
-        """A server's life."""
+        """Run a server to its end."""
         from horn.strategies.parameter_server.serving import mesh_of, serve
 
         run, rank = opened.run, start.task
@@ -344,7 +344,7 @@ class TaskProcess:
         self.line.send(TaskFinished(spent=spent, staleness=dict(server.staleness)))
 
     def _last(self, rendezvous: Rendezvous, server: ParameterServer) -> None:
-        """The life of a durable server."""
+        """Run a durable server to its end."""
         from horn.process.server_discovery import served
 
         run, name = rendezvous.run, rendezvous.topology.name(rendezvous.rank)
@@ -361,7 +361,7 @@ class TaskProcess:
     def _guest(
         self, rendezvous: Rendezvous, topology: Topology, opened: OpenedPayload
     ) -> ServerThread | None:
-        """The server that this task's process runs beside it, if it does."""
+        """The server in a thread of this task's process, if there is one."""
         wire = rendezvous.guest_wire()
         if wire is None:
             return None
@@ -406,7 +406,7 @@ class TaskProcess:
             memory.close()
 
     def report(self, error: BaseException) -> None:
-        """The last word of a task that failed: the first that a thread has."""
+        """Send the final message of a task that failed, once."""
         with self._reporting:
             if self._is_reported:
                 return

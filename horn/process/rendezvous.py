@@ -62,7 +62,7 @@ class Rendezvous:
         if run.guests and rank < topology.n_servers:
             self._guest = open_transport(run.url, self._place(topology.server(rank)))
         if is_server and run.journals:
-            return  # it registers once it has come back: ``process/server_discovery.py``
+            return  # it registers after recovery: ``process/server_discovery.py``
         servers = coord.paths.servers(run.job)
         if is_server:
             assert self._wire is not None

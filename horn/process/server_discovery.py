@@ -1,4 +1,4 @@
-"""How tasks find servers that come back, and servers learn who has come back: through ZooKeeper.
+"""How tasks find restarted servers, and servers restarted groups: through ZooKeeper.
 
 What is asked for often is kept here; it is read again when the folder's membership has changed.
 """
@@ -119,7 +119,7 @@ class ServerDiscovery:
 def served(
     rendezvous: Rendezvous, server: ParameterServer, idle_s: float, ready: Callable[[], None]
 ) -> dict[str, Any]:
-    """A durable server's life: it comes back from its journal, registers, is ``ready``, and serves
+    """Run a durable server: it recovers from its journal, registers, is ``ready``, and serves
     until it is done. Where its time went, and what it had to do with those who came back: n_stale
     messages of an attempt that is over, n_repeated pieces of pushes, n_replayed messages of the
     journal.

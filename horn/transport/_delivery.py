@@ -315,7 +315,7 @@ class Delivery(Transport):
                 self._act(peer, message)
 
     def _heed(self, src: int, peer: Peer, word: Acknowledgement) -> None:
-        """A peer's word on how far frames have come, in both directions. It may be an old one."""
+        """Process a peer's acknowledgement, for both directions. It may be an old one."""
         if word.used > peer.sent:
             raise BadFrame(f"credit of {peer.name}", word.used, f"at most {peer.sent}")
         peer.credit = max(peer.credit, CREDIT_BYTES + word.used)
@@ -334,7 +334,7 @@ class Delivery(Transport):
         ]
 
     def _meet(self, sender: bytes, parts: Sequence[Buffer]) -> None:
-        """A frame of somebody unknown: if it belongs here, it is welcome."""
+        """The first frame of a stranger: the handshake."""
         found = self._door.meet(sender, parts, self.link.needs_sum, self.link.answer)
         if found is None:
             return

@@ -1,6 +1,6 @@
 """Frames to and from one peer, each taken exactly once and in order, whatever connections do.
 
-A frame has a number and is kept until the peer has said that it has it. What comes again is
+A frame has a number and is kept until it is acknowledged. What comes again is
 dropped, what comes too early too: it will be sent again. Numbers count per incarnation, so they go
 on when a connection is made anew. Pure: no link, no clock. Source: docs/notes/0063.
 """
@@ -86,12 +86,13 @@ class FrameStream:
         self.n_put = max(self.n_put, self.n_known)
 
     def go_back(self) -> None:
-        """Send again all that the peer may not have."""
+        """Send all unacknowledged frames again."""
         self.n_put = self.n_known
 
     def heed(self, seq: int, sent: int, again: bool) -> bool:
-        """The peer says that it has all up to ``seq``, wants what follows once more (``again``),
-        and has sent up to ``sent`` before this. It may be an old word. Whether to answer with one.
+        """An acknowledgement: the peer has all up to ``seq``, wants what follows once more
+        (``again``), and has sent up to ``sent`` before this. It may be an old word. Whether to
+        answer with one.
         """
         self.known(seq)
         if again and seq == self.n_known:
@@ -116,5 +117,5 @@ class FrameStream:
 
     @property
     def owes_word(self) -> bool:
-        """So much has come since the peer was told that it should be told."""
+        """Enough has come since the last acknowledgement to send another."""
         return self.n_in - self.n_told >= ACK_FRAMES

@@ -1,9 +1,9 @@
-"""The way to one peer over ZeroMQ: a connection, and another one when it breaks.
+"""The connection to one peer over ZeroMQ, which is made anew when it breaks.
 
 A break is mended at once and as often as need be, by a new DEALER whose name says that it is a new
-connection; what the old one still held is dropped, and sent again by who kept it. A way is lost
-when nobody listens at its other end, when the process there is silent, or when there is no mending
-it. Source: docs/notes/0063.
+connection; what the old one still held is dropped, and unacknowledged frames are sent again. A peer
+is lost when nobody listens at its other end, when the process there is silent, or when there is no
+mending it. Source: docs/notes/0063.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PeerConnection:
     def __init__(self, endpoint: str, dial: Callable[[int], zmq.Socket[bytes]]) -> None:
         self.endpoint, self.dial = endpoint, dial
         self.n_dials = self.n_mended = 0
-        self.is_up = False  # hands were shaken
+        self.is_up = False  # the handshake is done
         self.is_open = True  # at first ZeroMQ itself takes nothing before there is a connection
         self.lost = ""
         self._broke_s: float | None = None  # when, until it is mended

@@ -1,4 +1,4 @@
-"""What tasks say to one another: a header of 64 bytes, a small typed map, raw arrays.
+"""Frames between tasks: a header of 64 bytes, a small typed map, raw arrays.
 
     H | M | B0 .. Bn         H = struct, M = msgpack of one class below, B = array bytes
 
@@ -78,7 +78,7 @@ class OutOfSequence(BadFrame):
 
 
 class HandshakeRefused(BadFrame):
-    """Two ends do not belong together: other version, job, plan or key."""
+    """The two ends have different versions, jobs, plans or keys."""
 
 
 class FrameKind(enum.IntEnum):
@@ -120,7 +120,7 @@ class Meta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Hello(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """First from each end: who I am and what I can."""
+    """The first frame of each end: identity and features."""
 
     task: _Small
     n_tasks: _Small
@@ -136,7 +136,7 @@ class Hello(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Welcome(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """The other end belongs to me; from now on this holds."""
+    """The handshake succeeded: the features of this connection."""
 
     minor: _Small = MINOR
     features: _Count = 0
@@ -144,7 +144,7 @@ class Welcome(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Refusal(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """The other end does not belong to me, and why."""
+    """The handshake failed, and why."""
 
     kind = FrameKind.ERR
     where: _Word
@@ -168,7 +168,7 @@ class BlockData(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Arrived(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """I am at the barrier of the header's superstep."""
+    """The sender has arrived at the barrier of the header's superstep."""
 
 
 class Acknowledgement(Meta, frozen=True, omit_defaults=True, kw_only=True):
@@ -187,7 +187,7 @@ class Acknowledgement(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Bye(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """I leave on purpose; what I owe will not come."""
+    """I leave as intended; I send nothing more."""
 
     reason: _Text = ""
 
@@ -274,8 +274,8 @@ class ServersReady(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class PushAcknowledged(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """From a durable server: bundle ``part`` of push ``clock`` need not be said again; without a
-    clock that of what training begins with.
+    """From a durable server: bundle ``part`` of push ``clock`` need not be sent again;
+    without a clock that of what training begins with.
     """
 
     part: _Small

@@ -1,4 +1,4 @@
-"""Whether there is a process behind an endpoint, asked by a connection of its own.
+"""A probe: whether a process listens at an endpoint, asked by a connection of its own.
 
 A connection that broke, or says nothing, tells nothing of the process at its other end. A new one
 does: if it is refused, nobody listens there any more; if ZeroMQ greets, which its own thread does
@@ -20,7 +20,7 @@ GREETING = b"\xff"  # how ZMTP begins
 
 
 class ProbeResult(enum.Enum):
-    """What came of it so far."""
+    """The result so far."""
 
     NONE = enum.auto()
     REFUSED = enum.auto()

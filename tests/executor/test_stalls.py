@@ -124,7 +124,7 @@ def test_who_trains_gives_signs_of_life_where_nobody_waits_for_it(clock):
     watch.hear(2, StartPhase(ENDING))  # what comes then may take long
     assert after(watch, clock, 9) == []
     watch.hear(0, Heartbeat())
-    assert after(watch, clock, 3) == [((1,), (0,), "training, without a sign of life")]
+    assert after(watch, clock, 3) == [((1,), (0,), "training, without a heartbeat")]
     watch.hear(0, TaskFinished())
     assert after(watch, clock, 30) == []
     assert after(watch, clock, START_S * len(STEPS)) == [((2,), (), "ending")]

@@ -115,7 +115,7 @@ def test_a_group_of_one_task_that_is_stopped_starts_again(tmp_path):
         checkpoints=tmp_path / "c", progress=watcher,
     )  # fmt: skip
     assert len(watcher.notes) == 1 and watcher.notes[0].startswith("Restarting group 1")
-    assert "without a sign of life" in watcher.notes[0]
+    assert "without a heartbeat" in watcher.notes[0]
 
 
 def test_a_stopped_server_is_named():

@@ -53,8 +53,8 @@ class ParameterClient:
 
     Raises
     ------
-    BarrierTimeout : an answer is late, or a server has gone and not come back. CutOff : a server
-    is there, but not for this task. ProtocolError : an answer is not what was asked for.
+    BarrierTimeout : an answer is late, or a server has gone and not come back. PeerUnreachable : a
+    server is there, but not for this task. ProtocolError : an answer is not what was asked for.
     """
 
     goes_by_ranks = True  # in what it says of others

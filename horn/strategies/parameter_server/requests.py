@@ -1,7 +1,7 @@
 """What a task has asked of servers and not heard of yet: pure.
 
 Over a carrier that may lose messages everything is kept until it is acknowledged, and on a new link
-said again, in the order in which it was said (docs/notes/0061). Over another, what has an answer is
+sent again, in its order (docs/notes/0061). Over another, what has an answer is
 kept without its numbers, to know who owes one.
 """
 

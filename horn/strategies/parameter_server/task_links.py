@@ -3,7 +3,7 @@
 A server has ``ServerLinks`` (a ROUTER), a task ``TaskLinks``: a DEALER per server. A link begins
 with a hello and a welcome; its frames are numbered. A gap, a bad frame or a broken connection ends
 it, and the task makes another, under another name (incarnation), so that nothing of the old one is
-taken for the new one's. What was lost with it is said again by those who know what that is. See
+taken for the new one's. Tasks resend unacknowledged pushes, and requests without an answer. See
 docs/notes/0061.
 """
 
@@ -88,7 +88,7 @@ class TaskLinks:
 
     Raises
     ------
-    Fenced : another has this task's place. Refused : a server has another job or version.
+    Fenced : another has this task's place. HandshakeRefused : a server has another job or version.
     """
 
     is_lossy = True
