@@ -7,7 +7,6 @@ import os
 from horn.compiler.program import (
     Draw,
     Input,
-    Live,
     Loop,
     Matmul,
     Move,
@@ -18,8 +17,9 @@ from horn.compiler.program import (
     Target,
     base,
     layer_of,
+    reads,
+    writes,
 )
-from horn.compiler.supersteps import reads, writes
 from horn.language import ir
 from horn.network import Network
 
@@ -126,6 +126,5 @@ def only_multiplied(program: Program) -> dict[str, str]:
             multiplies = isinstance(s, Matmul) and name == s.b and "b" in s.a_axes
             if name in found and (not multiplies or found[name] in changed):
                 del found[name]
-        if not isinstance(s, Live):
-            changed.update(writes(s))
+        changed.update(writes(s))
     return found

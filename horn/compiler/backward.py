@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from horn.compiler.layer_code import LayerCode
-from horn.compiler.messages import Messages, swap, where_member
+from horn.compiler.messages import MessageExpressions, swap, where_member
 from horn.compiler.program import Frame, Output
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
@@ -21,7 +21,7 @@ class Backward:
     def __init__(
         self,
         storage: Storage,
-        messages: Messages,
+        messages: MessageExpressions,
         thinning: Thinning,
         updates: Updates,
         masked: frozenset[int],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from horn import losses
-from horn.compiler.contract import exact_sums
+from horn.compiler.contraction import exact_sums
 from horn.language import derive
 from horn.language.ir import ZERO, Node, Op
 from horn.language.layers import read_layer
@@ -18,7 +18,7 @@ class LayerCode:
     """The IR of one layer, its gradients, and how far its program has got.
 
     stable : ``derived`` starts from the summed input of a sigmoid with binary cross-entropy.
-    exact : sums that are no matrix products (contract.exact_sums).
+    exact : sums that are no matrix products (contraction.exact_sums).
     upstream, delta : d loss / d output, d loss / d sum (b, o), once they are known.
     """
 

@@ -9,7 +9,7 @@ from horn.activations import softmax
 from horn.aggregates import Aggregate
 from horn.compiler.backward import Backward
 from horn.compiler.layer_code import LayerCode, NetworkCode
-from horn.compiler.messages import Messages, where_member
+from horn.compiler.messages import MessageExpressions, where_member
 from horn.compiler.program import (
     ROW_WEIGHT,
     Frame,
@@ -53,7 +53,7 @@ class Builder:
         self.network, self.target, self.masked, self.fuse = network, target, masked, fuse
         self.code = NetworkCode(network, optimizer is not None, written)
         self.storage = Storage(network)
-        self.messages = Messages(self.storage, self.code, optimizer)
+        self.messages = MessageExpressions(self.storage, self.code, optimizer)
         self.thinning = Thinning(self.storage, self.messages, thin)
         self.training: Backward | None = None
         if optimizer is not None:

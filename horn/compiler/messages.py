@@ -21,7 +21,7 @@ from horn.network import Layer
 from horn.optimizers import Direct, Optimizer
 
 
-class Messages:
+class MessageExpressions:
     """Leaves of the neuron's IR in the place where the program keeps them.
 
     known : (layer, phase, abstract node) -> its expression. states : (layer, State) -> its value

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from horn.compiler import trees
+from horn.compiler import group_sums
 from horn.compiler.placement import Placement
 from horn.compiler.program import (
     Buffer,
@@ -66,7 +66,7 @@ class Partition:
         assert not program.compact, "a group computes its layers whole"
         self.program, self.placement, self.n_groups = program, placement, n_groups
         # Whether groups divide what they update; else each updates all of it, by the whole sums.
-        self.divides = n_groups > 1 and not trees.is_tree(n_groups)
+        self.divides = n_groups > 1 and not group_sums.is_tree(n_groups)
         self.network: Network = program.network
         self.results = tuple(results)
         self.buffers: dict[str, Buffer] = {}
@@ -349,7 +349,7 @@ class Partition:
             mine = Form(axes, "", have.across) if have.monoid else Form(axes)
             forms[mine] = self.variant(buffer, mine)
             self.new(forms[mine], mine)
-            if have.monoid or not trees.is_tree(self.n_groups):
+            if have.monoid or not group_sums.is_tree(self.n_groups):
                 monoid = have.monoid or have.across
                 self.statements.append(Move(forms[mine], buffer, monoid, not have.monoid))
             else:
@@ -363,8 +363,8 @@ class Partition:
 
     def sum_by_levels(self, out: str, buffer: str, have: Form) -> None:
         """``out`` = what all groups have of ``buffer``, combined along the tree."""
-        n_levels = len(trees.levels(self.n_groups))
-        hands_out = bool(trees.handing(self.n_groups))
+        n_levels = len(group_sums.levels(self.n_groups))
+        hands_out = bool(group_sums.handing(self.n_groups))
         n_moves = n_levels + hands_out
         for level in range(n_moves):
             got = out if level == n_moves - 1 else f"{out}+{level}"

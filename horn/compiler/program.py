@@ -31,6 +31,7 @@ along which letter the work of a frame is divided; ``letter_axes`` what its lett
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from horn.language import ir
@@ -268,7 +269,7 @@ class Move(Statement):
     With a ``monoid`` ("sum", "prod", "max", "min", "any", "all") every task has a part of each
     number, and they are combined in task order. ``across`` groups: between the tasks of all groups
     that have the same share, where each group has a part. ``level`` : of the sum's tree
-    (trees.py), None where all groups do it at once; without a monoid, what the first one has.
+    (group_sums.py), None where all groups do it at once; without a monoid, what the first one has.
     """
 
     out: str
@@ -341,30 +342,49 @@ def segments(program: Program) -> list[tuple[Statement, ...]]:
     return [tuple(part) for part in found]
 
 
+def reads(statement: Statement) -> tuple[str, ...]:
+    """The buffers that a statement reads."""
+    if isinstance(statement, Loop):
+        return _loads(*(o.node for o in statement.outputs))
+    if isinstance(statement, Matmul):
+        return (statement.a, statement.b)
+    if isinstance(statement, Update):
+        return (statement.a, statement.b, *statement.parts, *writes(statement))
+    if isinstance(statement, (Move, Pick, Take)):
+        return (statement.array,)
+    return (statement.mask,) if isinstance(statement, Live) else ()
+
+
+@lru_cache(maxsize=4096)  # a planner asks for the same expressions hundreds of times
+def _loads(*nodes: Node) -> tuple[str, ...]:
+    return tuple(node.value for node in ir.walk(*nodes) if node.op is Op.LOAD)
+
+
+def writes(statement: Statement) -> tuple[str, ...]:
+    """The buffers that a statement writes."""
+    if isinstance(statement, (Mark, Live, Post)):
+        return ()
+    if isinstance(statement, Loop):
+        return tuple(o.buffer for o in statement.outputs)
+    if isinstance(statement, Update):
+        return tuple(name for name in (statement.weight, statement.velocity) if name is not None)
+    if isinstance(statement, Collect):
+        return tuple(m.out for m in statement.moves)
+    return (statement.out,)  # type: ignore[attr-defined]
+
+
 def verify(program: Program) -> None:
     """Every expression obeys the table of IR and names buffers that exist; every buffer is written
     before it is read.
     """
     written = {b.name for b in program.buffers.values() if b.role != "work"}
     for statement in (*program.prologue, *program.statements):
+        for name in reads(statement):
+            assert name in written, f"{name} is read before it is written: {statement}"
+        written.update(writes(statement))
         if isinstance(statement, Loop):
             roots = [o.node for o in statement.outputs]
             ir.verify(*roots)
             for node in ir.walk(*roots):
                 assert node.op in ir.LOWERED, f"{node!r} is left in a lowered program"
                 assert node.op not in (Op.REDUCE, Op.MATMUL), f"{node!r} is not scheduled"
-                assert node.op is not Op.LOAD or node.value in written, (
-                    f"{node.value} is read before it is written"
-                )
-            written.update(o.buffer for o in statement.outputs)
-        elif isinstance(statement, (Matmul, Update)):
-            assert statement.a in written and statement.b in written, statement
-            if isinstance(statement, Matmul):
-                written.add(statement.out)
-        elif isinstance(statement, Take):
-            assert statement.array in written, statement
-            written.add(statement.out)
-        elif isinstance(statement, Live):
-            assert statement.mask in written, statement
-        else:
-            written.add(statement.out)  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from horn.compiler.contract import contract
+from horn.compiler.contraction import contract
 from horn.compiler.program import (
     Buffer,
     Frame,

@@ -10,22 +10,16 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 from horn.compiler.program import (
     Collect,
-    Loop,
-    Mark,
-    Matmul,
     Move,
-    Pick,
     Post,
     Program,
     Statement,
-    Update,
+    reads,
+    writes,
 )
-from horn.language import ir
-from horn.language.ir import Node, Op
 
 
 def scheduled(program: Program) -> Program:
@@ -162,34 +156,3 @@ def rendezvous(program: Program, name: str) -> list[int]:
         elif name in roots(program, reads(statement)):
             last = place
     return [step for step, post, collect in found if last < post and collect < first]
-
-
-def reads(statement: Statement) -> tuple[str, ...]:
-    """The buffers that a statement reads."""
-    if isinstance(statement, Loop):
-        return _loads(*(o.node for o in statement.outputs))
-    if isinstance(statement, Matmul):
-        return (statement.a, statement.b)
-    if isinstance(statement, Update):
-        return (statement.a, statement.b, *statement.parts, *writes(statement))
-    if isinstance(statement, (Move, Pick)):
-        return (statement.array,)
-    return ()
-
-
-@lru_cache(maxsize=4096)  # a planner asks for the same expressions hundreds of times
-def _loads(*nodes: Node) -> tuple[str, ...]:
-    return tuple(node.value for node in ir.walk(*nodes) if node.op is Op.LOAD)
-
-
-def writes(statement: Statement) -> tuple[str, ...]:
-    """The buffers that a statement writes."""
-    if isinstance(statement, Mark):
-        return ()
-    if isinstance(statement, Loop):
-        return tuple(o.buffer for o in statement.outputs)
-    if isinstance(statement, Update):
-        return tuple(name for name in (statement.weight, statement.velocity) if name is not None)
-    if isinstance(statement, (Post, Collect)):
-        return tuple(m.out for m in statement.moves) if isinstance(statement, Collect) else ()
-    return (statement.out,)  # type: ignore[attr-defined]

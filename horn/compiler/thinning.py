@@ -8,7 +8,7 @@ is computed and only the updates leave them out.
 from __future__ import annotations
 
 from horn.compiler.layer_code import LayerCode
-from horn.compiler.messages import Messages
+from horn.compiler.messages import MessageExpressions
 from horn.compiler.program import Frame, Live, Output
 from horn.compiler.storage import Storage
 from horn.language import ir
@@ -19,7 +19,7 @@ from horn.language.neuron_ir import ForwardIR
 class Thinning:
     """Finds the layers that per-batch draws thin out. ``thin``: whether they may be compact."""
 
-    def __init__(self, storage: Storage, messages: Messages, thin: bool) -> None:
+    def __init__(self, storage: Storage, messages: MessageExpressions, thin: bool) -> None:
         self.storage, self.messages, self.thin = storage, messages, thin
         self.network, self.code = storage.network, messages.code
         self.masks: dict[int, str] = {}  # layer -> who is live, where some sit out

@@ -4,9 +4,9 @@ learned number.
 
 from __future__ import annotations
 
-from horn.compiler.contract import contract, monomials
+from horn.compiler.contraction import contract, monomials
 from horn.compiler.layer_code import LayerCode, Outgoing
-from horn.compiler.messages import Messages
+from horn.compiler.messages import MessageExpressions
 from horn.compiler.program import Frame, Output, Update
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
@@ -24,9 +24,14 @@ class Updates:
     """
 
     def __init__(
-        self, storage: Storage, messages: Messages, thinning: Thinning, optimizer: Optimizer,
-        *, fuse: bool,
-    ) -> None:  # fmt: skip
+        self,
+        storage: Storage,
+        messages: MessageExpressions,
+        thinning: Thinning,
+        optimizer: Optimizer,
+        *,
+        fuse: bool,
+    ) -> None:
         self.storage, self.messages, self.thinning = storage, messages, thinning
         self.code, self.optimizer, self.fuse = messages.code, optimizer, fuse
         self.clipped: list[Gradient] = []  # waiting for their common norm

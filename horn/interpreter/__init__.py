@@ -4,14 +4,14 @@
 sample, message by message, with real ``Neuron`` and ``Synapse`` objects, so that ``print`` and the
 debugger work. docs/notes/0001 says what they mean.
 
-    places    where in the user's text something happens
-    tape      numbers that remember how they were made; derivatives
-    calls     one run of forward or backward, and the rules that it must keep
-    language  the user's functions, with math.exp and the like seen by the tape
-    kinds     weighted sum or not, local rule or not
-    layers    a layer made ready: neurons and wires
-    passes    one sample forward and back
-    engine    batches and updates
+    user_text     where in the user's text something happens
+    tape          numbers that remember how they were made; derivatives
+    calls         one run of forward or backward, and the rules that it must keep
+    language      the user's functions, with math.exp and the like seen by the tape
+    neuron_kinds  weighted sum or not, local rule or not
+    layers        a layer made ready: neurons and wires
+    passes        one sample forward and back
+    engine        batches and updates
 """
 
 from horn.interpreter.engine import Engine

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from horn import random
-from horn.interpreter import places
+from horn.interpreter import user_text
 from horn.interpreter.tape import Traced, is_number, listening, number
 from horn.neuron import DRAWS, MESSAGE_FIELDS, PERIODS, READABLE, Neuron, Synapse
 
@@ -78,20 +78,22 @@ class Message(Synapse):
         fields = MESSAGE_FIELDS[self._kind]
         known = ", ".join(fields)
         if name in self._refused:
-            raise places.error(self._refused[name])
+            raise user_text.error(self._refused[name])
         if self._kind == "backward" and name == "input":
-            raise places.error(
+            raise user_text.error(
                 "in backward a message has no 'input': what this neuron sent is self.output. "
                 f"Fields: {known}"
             )
         if self._kind == "forward" and name in MESSAGE_FIELDS["backward"]:
-            raise places.error(
+            raise user_text.error(
                 f"in forward a message has no {name!r} yet: it comes in backward. Fields: {known}"
             )
-        raise places.error(f"message has no field {name!r}. {suggest(name, fields)}Fields: {known}")
+        raise user_text.error(
+            f"message has no field {name!r}. {suggest(name, fields)}Fields: {known}"
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise places.error(
+        raise user_text.error(
             f"m.{name} cannot be assigned: a message is read-only; a weight changes by "
             "self.push(...)"
         )
@@ -104,7 +106,7 @@ class Message(Synapse):
 
     def _draw(self, kind: str) -> Traced:
         layer, neuron, link, source = self._identity
-        place, seed = places.draw_site(self._host.code), self._host.moment.seed
+        place, seed = user_text.draw_site(self._host.code), self._host.moment.seed
         sample = (link << 32) + source
         return Traced(drawn(kind, seed, layer, place, neuron, sample, random.ONCE), "synapse")
 
@@ -125,7 +127,7 @@ class ReceivedMessages:
     def __iter__(self) -> Iterator[Message]:
         current = self._call.current
         if current and not self._call.neuron.interpreted:
-            raise places.error(
+            raise user_text.error(
                 "a loop inside the loop over messages is not in the neuron language: compute it "
                 "before, in a loop of its own"
             )
@@ -140,7 +142,7 @@ class ReceivedMessages:
 
     def __getitem__(self, index: Any) -> Any:
         if not self._call.neuron.interpreted:
-            raise places.error(
+            raise user_text.error(
                 "a neuron sees one message at a time and in no fixed order; loop over them (for "
                 "m in messages) instead of indexing"
             )
@@ -150,7 +152,7 @@ class ReceivedMessages:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise places.error(
+        raise user_text.error(
             f"messages has no {name!r}: loop over it (for m in messages), or ask len(messages)"
         )
 
@@ -191,24 +193,24 @@ class Call:
         with listening(self.compared):
             self.method(self.neuron, self.messages)
         if self.kind == "forward" and self.fed is None:
-            raise places.error_at(
+            raise user_text.error_at(
                 self.method,
                 f"{self.name} never called self.feedforward(...), so the neuron has no output. "
                 "End forward with "
                 f"self.feedforward(value), on every path",
             )
         if self.kind == "backward" and self.delta is None:
-            raise places.error_at(
+            raise user_text.error_at(
                 self.method,
                 f"{self.name} never called self.backpropagate(...), so the neuron has no delta. "
                 "End backward with "
                 f"self.backpropagate(delta), on every path",
             )
         if self.pushed and len(self.pushed) != len(self.items):
-            raise places.error_at(self.method, self.count())
+            raise user_text.error_at(self.method, self.count())
         for name in parameters:
             if name not in self.pushed_to:
-                raise places.error_at(
+                raise user_text.error_at(
                     self.method,
                     f"{self.name} does not push the gradient of its Parameter {name!r}; call "
                     f'self.push(gradient, to="{name}") once on every path, outside the loop',
@@ -247,11 +249,11 @@ class Call:
             return
         message = self.current[-1] if self.current else None
         if message is None:
-            raise places.error(f"push outside the loop over messages: {self.count(1)}")
+            raise user_text.error(f"push outside the loop over messages: {self.count(1)}")
         if message._no_push:
-            raise places.error(message._no_push)
+            raise user_text.error(message._no_push)
         if id(message) in self.pushed:
-            raise places.error(
+            raise user_text.error(
                 "push is called a second time for the same message; push exactly once per message"
             )
         self.pushed[id(message)] = gradient
@@ -261,35 +263,38 @@ class Call:
         names = vars(self.neuron)["_parameters"]
         if to not in names:
             known = ", ".join(names) or "none"
-            raise places.error(
+            raise user_text.error(
                 f"{cls.__name__} has no Parameter {to!r}. {suggest(str(to), names)}Parameters: "
                 f"{known}"
             )
         if self.kind == "forward":
-            raise places.error(f'push(..., to="{to}") belongs in backward')
+            raise user_text.error(f'push(..., to="{to}") belongs in backward')
         if self.current:
-            raise places.error(
+            raise user_text.error(
                 f'push(..., to="{to}") stands inside the loop over messages; sum up in a variable '
                 "and push once after the loop"
             )
         if to in self.pushed_to:
-            raise places.error(f'push(..., to="{to}") is called a second time; once on every path')
+            raise user_text.error(
+                f'push(..., to="{to}") is called a second time; once on every path'
+            )
         self.pushed_to[to] = gradient
 
     def draw(self, neuron: Neuron, kind: str, args: tuple[Any, ...], per: str) -> Any:
         if per not in PERIODS:
-            raise places.error(f"per must be one of {', '.join(map(repr, PERIODS))}, got {per!r}")
+            allowed = ", ".join(map(repr, PERIODS))
+            raise user_text.error(f"per must be one of {allowed}, got {per!r}")
         if self.current:
-            raise places.error(
+            raise user_text.error(
                 f"self.{kind} is drawn inside the loop over messages; draw once before the loop, "
                 "or m.normal() or m.uniform() for a "
                 f"number that belongs to the synapse"
             )
         args = tuple(self._number(a, f"self.{kind}") for a in args)
         source = "normal" if kind == "normal" else "uniform"
-        where = (places.draw_site(self.code), source, per)
+        where = (user_text.draw_site(self.code), source, per)
         if where in self.sites:
-            raise places.error(
+            raise user_text.error(
                 "this draw is made a second time, and would give the same number again: a draw "
                 "is known by its place in the text; "
                 "write each draw on its own"
@@ -315,19 +320,19 @@ class Call:
 
     def _belongs(self, word: str, kind: str, before: Any) -> None:
         if self.kind != kind:
-            raise places.error(f"self.{word} belongs in {kind}, not in {self.kind}")
+            raise user_text.error(f"self.{word} belongs in {kind}, not in {self.kind}")
         if self.current:
-            raise places.error(
+            raise user_text.error(
                 f"self.{word} is called inside the loop over messages; call it once, after the loop"
             )
         if before is not None:
-            raise places.error(
+            raise user_text.error(
                 f"self.{word} is called a second time; call it exactly once on every path"
             )
 
     def _number(self, value: Any, what: str) -> Any:
         if not is_number(value):
-            raise places.error(f"{what} takes a number, got {value!r}")
+            raise user_text.error(f"{what} takes a number, got {value!r}")
         return value
 
     def count(self, more: int = 0) -> str:
@@ -349,11 +354,11 @@ class Guard:
         if name.startswith("__"):
             raise AttributeError(name)
         if name == "output":
-            raise places.error("self.output is read before self.feedforward(...) has set it")
+            raise user_text.error("self.output is read before self.feedforward(...) has set it")
         if name == "activation":
-            raise places.error("self.activation is not set")
+            raise user_text.error("self.activation is not set")
         known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")]
-        raise places.error(
+        raise user_text.error(
             f"{cls.__name__} has no {name!r}. {suggest(name, [*known, *READABLE])}Declare it in "
             "the class: a constant "
             f"({name} = 1.0), horn.Parameter or horn.State"
@@ -364,13 +369,13 @@ class Guard:
         host = own.get("_host")
         if name in own["_states"] and host is not None:
             if host.current:
-                raise places.error(
+                raise user_text.error(
                     f"self.{name} is set inside the loop over messages, so its value depends on "
                     "their order; sum up in a variable "
                     f"and set it after the loop"
                 )
             if not is_number(value):
-                raise places.error(f"self.{name} is a State and holds a number, got {value!r}")
+                raise user_text.error(f"self.{name} is a State and holds a number, got {value!r}")
             own[name] = value
             return
         if name in own["_parameters"]:
@@ -388,4 +393,4 @@ class Guard:
                 f"{name} = horn.State(0.0)  in "
                 f"{type(self).__name__}, or use a plain variable"
             )
-        raise places.error(problem)
+        raise user_text.error(problem)

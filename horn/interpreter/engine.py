@@ -16,7 +16,7 @@ from horn.interpreter import passes
 from horn.interpreter.calls import Moment
 from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
-from horn.interpreter.passes import Memory, Numbers
+from horn.interpreter.passes import LearnedNumbers, Numbers
 from horn.interpreter.tape import number
 from horn.optimizers import Direct, Optimizer
 
@@ -222,15 +222,15 @@ class Engine:
             return x, [float(y)], None
         return x, [float(k == y) for k in range(size)], int(y)
 
-    def _memory(self, training: bool) -> Memory:
+    def _memory(self, training: bool) -> LearnedNumbers:
         """The learned numbers, and their previous updates, which are 0 at inference."""
         previous: Numbers = {name: [0.0] * array.size for name, array in self._arrays.items()}
         if training and not isinstance(self.optimizer, Direct):
-            return Memory(_flat(self._arrays), NO_PREVIOUS)
+            return LearnedNumbers(_flat(self._arrays), NO_PREVIOUS)
         if training:
             for name in self._learning:
                 previous[name] = self._slots[f"{name}/previous_update"].ravel().tolist()
-        return Memory(_flat(self._arrays), previous)
+        return LearnedNumbers(_flat(self._arrays), previous)
 
     def _input_mask(self, moment: Moment) -> list[float]:
         """Input dropout: site 0 of layer 0 (note 0001, point 10)."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from horn import math
 from horn.activations import Activation
-from horn.interpreter import places
+from horn.interpreter import user_text
 from horn.interpreter.tape import Traced, derivative, is_number, make
 from horn.neuron import Neuron
 
@@ -153,7 +153,7 @@ class Translator:
             return cls
         if cls not in self._classes:
             if "__init__" in vars(cls):
-                raise places.error_at(
+                raise user_text.error_at(
                     vars(cls)["__init__"],
                     f"horn makes the neurons and never calls {cls.__name__}.__init__; declare "
                     "constants as class attributes, "
@@ -190,7 +190,7 @@ class _Derived(Activation):
 
     def derivative(self, y: Any) -> Any:
         if self.df is None:
-            raise places.error(
+            raise user_text.error(
                 f"activation {self.name!r} has no derivative of its output; use "
                 "self.activation.derivative_at(z) with the summed "
                 f"input z"

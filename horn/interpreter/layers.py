@@ -11,7 +11,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from horn.errors import HornError, ModelError
-from horn.interpreter import kinds, places
+from horn.interpreter import neuron_kinds, user_text
 from horn.interpreter.calls import Call, Guard, Message, Moment
 from horn.interpreter.language import Translator
 from horn.interpreter.tape import Traced
@@ -113,7 +113,7 @@ class Stage:
         """The paths of a method, or None if it breaks a rule: the run that comes will say so, with
         the neuron's own numbers."""
         try:
-            return list(kinds.walk(lambda: self._probe(kind)))
+            return list(neuron_kinds.walk(lambda: self._probe(kind)))
         except HornError:
             return None
 
@@ -126,14 +126,14 @@ class Stage:
         if kind == "backward":
             fields["output"] = Traced(0.375, "output", varies=True)
         vars(neuron).update(fields, training=True)
-        return Call(neuron, kind, kinds.probes(kind), Moment(self.seed, True, 0, 0, 0.1))
+        return Call(neuron, kind, neuron_kinds.probes(kind), Moment(self.seed, True, 0, 0, 0.1))
 
     @cached_property
     def weighted_sum(self) -> bool:
         """Whether forward depends on its messages through one sum of input * weight (note 0001,
         point 4)."""
         walks = self._forward_walks
-        return walks is None or (bool(walks) and kinds.is_weighted_sum(walks))
+        return walks is None or (bool(walks) and neuron_kinds.is_weighted_sum(walks))
 
     @cached_property
     def local(self) -> bool:
@@ -154,14 +154,14 @@ class Stage:
             return
         name, method = self.cls.__name__, self.cls.backward  # type: ignore[attr-defined]
         if self.layer.interlayer is not None:
-            raise places.error_at(
+            raise user_text.error_at(
                 method,
                 f"{name}.backward is written, but {self.name} has an interlayer, through which "
                 "one neuron's delta depends on the "
                 f"whole layer; remove backward (it is derived), or the interlayer",
             )
         if not self.weighted_sum:
-            raise places.error_at(
+            raise user_text.error_at(
                 method,
                 f"{name}.backward is written, but {name}.forward does not depend on its messages "
                 "through "

@@ -12,7 +12,7 @@ import math as python_math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from horn.interpreter import places
+from horn.interpreter import user_text
 from horn.interpreter.tape import Traced, answering, listening, make
 
 PARTLY = (
@@ -73,7 +73,7 @@ class _Layer:
             self.turn += 1
             return self.answers[self.turn - 1][1]
         if self.is_partly or self.turn < len(self.answers):
-            raise places.error(f"{word} {PARTLY}")
+            raise user_text.error(f"{word} {PARTLY}")
         raise _Asked(word, value)
 
     def hear(self, f: Callable[..., Any], rows: Sequence[tuple[Any, ...]]) -> list[Any]:

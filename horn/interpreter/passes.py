@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from horn.errors import ModelError
-from horn.interpreter import layerwise, places
+from horn.interpreter import layerwise, user_text
 from horn.interpreter.calls import Call, Moment
 from horn.interpreter.layers import Stage, Wire, backward_message, forward_message
 from horn.interpreter.tape import Traced, adjoints, below, is_number, number
@@ -16,7 +16,7 @@ Numbers = dict[str, list[float]]  # arrays by name, flat
 
 
 @dataclass
-class Memory:
+class LearnedNumbers:
     """What a pass reads: the learned numbers, and the last update of each weight, or why it cannot
     be had."""
 
@@ -72,7 +72,7 @@ class Gradients:
 
 
 def forward(
-    stages: Sequence[Stage], x: list[float], moment: Moment, memory: Memory, states: Numbers
+    stages: Sequence[Stage], x: list[float], moment: Moment, memory: LearnedNumbers, states: Numbers
 ) -> Sample:
     """Send one sample through the network."""
     sample = Sample(moment, {name: list(values) for name, values in states.items()}, [x])
@@ -89,7 +89,7 @@ def forward(
     return sample
 
 
-def _fire(stage: Stage, o: int, sample: Sample, memory: Memory) -> Fired:
+def _fire(stage: Stage, o: int, sample: Sample, memory: LearnedNumbers) -> Fired:
     """Run one neuron's forward."""
     leaves, messages = [], []
     for index, wire in enumerate(stage.wires[o]):
@@ -148,7 +148,7 @@ def _between(stage: Stage, leaves: list[Traced]) -> list[Any]:
     name = getattr(function, "__name__", repr(function))
     problem = f"{name} must return one number per neuron, made from output; got {wrong[0]!r}"
     if hasattr(function, "__code__"):
-        raise places.error_at(function, problem)
+        raise user_text.error_at(function, problem)
     raise ModelError(f"{stage.name}: {problem}")
 
 
@@ -168,7 +168,7 @@ def one_number(function: Any, translated: Any, layer: Sequence[float]) -> float:
         "return output.mean(), output.sum(), output.max() or output.min() of it"
     )
     if hasattr(function, "__code__"):
-        raise places.error_at(function, problem)
+        raise user_text.error_at(function, problem)
     raise ModelError(problem)
 
 
@@ -188,7 +188,7 @@ def judge(loss: Any, sent: Sequence[Any], target: Sequence[float]) -> Any:
 def backward(
     stages: Sequence[Stage],
     sample: Sample,
-    memory: Memory,
+    memory: LearnedNumbers,
     loss: Any,
     target: Sequence[float] | None,
     want_deltas: bool = False,
@@ -236,7 +236,7 @@ def _come_back(
     fired: Fired,
     flow: float,
     sample: Sample,
-    memory: Memory,
+    memory: LearnedNumbers,
     back: Gradients,
     needs_delta: bool,
 ) -> None:
@@ -285,7 +285,7 @@ def _written(
     o: int,
     fired: Fired,
     sample: Sample,
-    memory: Memory,
+    memory: LearnedNumbers,
     back: Gradients,
 ) -> Call:
     """Run a written backward; what it pushes is the gradient of the outgoing synapses."""
@@ -309,7 +309,7 @@ def _written(
         if id(message) in call.pushed:
             back.arrays[wire.array][wire.place] = number(call.pushed[id(message)])
     if stage.pushes and messages and not call.pushed:
-        raise places.error_at(
+        raise user_text.error_at(
             call.method, call.count() + "; this path pushes nothing, another does"
         )
     return call

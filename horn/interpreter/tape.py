@@ -20,16 +20,25 @@ from typing import Any
 import numpy as np
 
 from horn import math
-from horn.interpreter import places
+from horn.interpreter import user_text
 
 Rule = Callable[
     ..., Any
 ]  # (arguments..., result) -> d result / d argument, or None for "not at all"
 
 _serial = itertools.count()
-# Who is told of every comparison, and may overrule it: horn.interpreter.kinds walks all paths of a
-# method this way.
+# Who is told of every comparison, and may overrule it: horn.interpreter.neuron_kinds walks all
+# paths of a method this way.
 _listeners: list[Callable[[bool, tuple[Any, ...]], bool]] = []
+
+
+def _infix(op: str) -> tuple[Callable[[Traced, Any], Any], Callable[[Traced, Any], Any]]:
+    """An operator with a number of the tape on its left, and on its right."""
+
+    def apply(a: Any, b: Any) -> Any:
+        return make(op, a, b) if is_number(a) and is_number(b) else NotImplemented
+
+    return apply, lambda b, a: apply(a, b)
 
 
 class Traced:
@@ -66,7 +75,7 @@ class Traced:
 
     def __float__(self) -> float:
         if self.variable:
-            raise places.error(
+            raise user_text.error(
                 "a plain number is needed here, but this one depends on the messages; the "
                 "functions of the neuron language are "
                 f"{', '.join(sorted(math.OPS))}: take them from horn.math, or from math"
@@ -79,7 +88,7 @@ class Traced:
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         name = _UFUNCS.get(ufunc.__name__)
         if name is None or method != "__call__" or kwargs or not all(map(is_number, args)):
-            raise places.error(
+            raise user_text.error(
                 f"numpy.{ufunc.__name__} of this is not in the neuron language; use the functions "
                 "of horn.math, on numbers"
             )
@@ -142,50 +151,16 @@ class Traced:
     def __floor__(self) -> Any:
         return make("floor", self)
 
-    def __add__(self, other: Any) -> Any:
-        return _binary("add", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return _binary("add", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return _binary("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return _binary("sub", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return _binary("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return _binary("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return _binary("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return _binary("div", other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return _binary("floordiv", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return _binary("floordiv", other, self)
-
-    def __mod__(self, other: Any) -> Any:
-        return _binary("mod", self, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return _binary("mod", other, self)
-
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
 
-    def __pow__(self, other: Any) -> Any:
-        return _binary("pow", self, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return _binary("pow", other, self)
+    __add__, __radd__ = _infix("add")
+    __sub__, __rsub__ = _infix("sub")
+    __mul__, __rmul__ = _infix("mul")
+    __truediv__, __rtruediv__ = _infix("div")
+    __floordiv__, __rfloordiv__ = _infix("floordiv")
+    __mod__, __rmod__ = _infix("mod")
+    __pow__, __rpow__ = _infix("pow")
 
 
 # Who answers what is asked of a whole layer (horn.interpreter.layerwise).
@@ -195,24 +170,39 @@ _layers: list[Callable[[str, Traced], Any]] = []
 def _of_layer(word: str, value: Traced) -> Any:
     if not _layers:
         what = {"iter": "cannot be looped over", "len": "has no len"}.get(word, f"has no {word!r}")
-        raise places.error(
+        raise user_text.error(
             f"a number {what}: a neuron has one number here; sum(), max(), len and the like over a "
             "whole layer are for interlayers and losses"
         )
     return _layers[-1](word, value)
 
 
-class answering:
-    """``with answering(f)``: f(word, number) answers what is asked of the whole layer."""
+class _Above:
+    """``with``: a function that is called instead of those below it."""
 
-    def __init__(self, answer: Callable[[str, Traced], Any]) -> None:
-        self.answer = answer
+    functions: list[Any]
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
 
     def __enter__(self) -> None:
-        _layers.append(self.answer)
+        self.functions.append(self.function)
 
     def __exit__(self, *exception: object) -> None:
-        _layers.pop()
+        self.functions.pop()
+
+
+class answering(_Above):
+    """``with answering(f)``: f(word, number) answers what is asked of the whole layer."""
+
+    functions = _layers
+
+
+class listening(_Above):
+    """``with listening(f)``: f(outcome, operands) hears of every comparison of Traced numbers and
+    returns the outcome to use."""
+
+    functions = _listeners
 
 
 def is_number(value: Any) -> bool:
@@ -231,20 +221,6 @@ def told(outcome: bool, *operands: Any) -> bool:
     return _listeners[-1](outcome, operands) if _listeners else outcome
 
 
-class listening:
-    """``with listening(f)``: f(outcome, operands) hears of every comparison of Traced numbers and
-    returns the outcome to use."""
-
-    def __init__(self, listener: Callable[[bool, tuple[Any, ...]], bool]) -> None:
-        self.listener = listener
-
-    def __enter__(self) -> None:
-        _listeners.append(self.listener)
-
-    def __exit__(self, *exception: object) -> None:
-        _listeners.pop()
-
-
 def make(op: str, *args: Any) -> Any:
     """Apply an operation to numbers of the language and record it. ``where`` looks at the
     condition and gives one of the two."""
@@ -260,10 +236,6 @@ def make(op: str, *args: Any) -> Any:
         return args[1] if args[0] else args[2]
     value = compute(op, *values)
     return Traced(value, op, args, variable=variable, varies=varies, batch=batch)
-
-
-def _binary(op: str, a: Any, b: Any) -> Any:
-    return make(op, a, b) if is_number(a) and is_number(b) else NotImplemented
 
 
 _ARITHMETIC: dict[str, Callable[..., float]] = {

@@ -110,6 +110,11 @@ MONOIDS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 LOWERED = frozenset({*ELEMENTWISE, Op.CONST, Op.SCALAR, Op.LOAD, Op.REDUCE, Op.MATMUL})
 
 
+def _infix(op: Op) -> tuple[Callable[[Node, Any], Node], Callable[[Node, Any], Node]]:
+    """An operator with a node on its left, and on its right."""
+    return lambda a, b: make(op, a, lift(b)), lambda b, a: make(op, lift(a), b)
+
+
 class Node:
     """One operation. Made by ``make`` and the functions below, never directly."""
 
@@ -127,47 +132,15 @@ class Node:
 
     # A node works in ordinary formulas: built-in activations, optimizers and lambdas are traced
     # through these.
-    def __add__(self, other: Any) -> Node:
-        return add(self, other)
-
-    def __radd__(self, other: Any) -> Node:
-        return add(other, self)
-
-    def __sub__(self, other: Any) -> Node:
-        return make(Op.SUB, self, lift(other))
-
-    def __rsub__(self, other: Any) -> Node:
-        return make(Op.SUB, lift(other), self)
-
-    def __mul__(self, other: Any) -> Node:
-        return mul(self, other)
-
-    def __rmul__(self, other: Any) -> Node:
-        return mul(other, self)
-
-    def __truediv__(self, other: Any) -> Node:
-        return make(Op.DIV, self, lift(other))
-
-    def __rtruediv__(self, other: Any) -> Node:
-        return make(Op.DIV, lift(other), self)
-
-    def __pow__(self, other: Any) -> Node:
-        return make(Op.POW, self, lift(other))
-
-    def __rpow__(self, other: Any) -> Node:
-        return make(Op.POW, lift(other), self)
-
-    def __floordiv__(self, other: Any) -> Node:
-        return make(Op.FLOORDIV, self, lift(other))
-
-    def __rfloordiv__(self, other: Any) -> Node:
-        return make(Op.FLOORDIV, lift(other), self)
-
-    def __mod__(self, other: Any) -> Node:
-        return make(Op.MOD, self, lift(other))
-
-    def __rmod__(self, other: Any) -> Node:
-        return make(Op.MOD, lift(other), self)
+    __add__, __radd__ = _infix(Op.ADD)
+    __sub__, __rsub__ = _infix(Op.SUB)
+    __mul__, __rmul__ = _infix(Op.MUL)
+    __truediv__, __rtruediv__ = _infix(Op.DIV)
+    __pow__, __rpow__ = _infix(Op.POW)
+    __floordiv__, __rfloordiv__ = _infix(Op.FLOORDIV)
+    __mod__, __rmod__ = _infix(Op.MOD)
+    __lt__, __gt__ = _infix(Op.LT)[0], _infix(Op.GT)[0]
+    __le__, __ge__ = _infix(Op.LE)[0], _infix(Op.GE)[0]
 
     def __neg__(self) -> Node:
         return make(Op.NEG, self)
@@ -177,18 +150,6 @@ class Node:
 
     def __abs__(self) -> Node:
         return make(Op.ABS, self)
-
-    def __lt__(self, other: Any) -> Node:
-        return make(Op.LT, self, lift(other))
-
-    def __le__(self, other: Any) -> Node:
-        return make(Op.LE, self, lift(other))
-
-    def __gt__(self, other: Any) -> Node:
-        return make(Op.GT, self, lift(other))
-
-    def __ge__(self, other: Any) -> Node:
-        return make(Op.GE, self, lift(other))
 
     def __bool__(self) -> bool:
         raise CompileError(

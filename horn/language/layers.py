@@ -5,7 +5,7 @@ from __future__ import annotations
 from horn.aggregates import Aggregate
 from horn.language import derive, parse
 from horn.language.ir import OUTPUT, Node
-from horn.language.neuron_ir import BackwardIR, Context, ForwardIR
+from horn.language.neuron_ir import BackwardIR, ForwardIR, NeuronContext
 from horn.network import Layer
 from horn.neuron import has_backward
 
@@ -14,7 +14,7 @@ def read_layer(
     layer: Layer, training: bool, written: bool = True
 ) -> tuple[ForwardIR, BackwardIR | None, Node | None]:
     """Parse one layer's neuron; without ``written`` as if it had no backward."""
-    context = Context(layer.neuron, layer.activation, layer.index, training)
+    context = NeuronContext(layer.neuron, layer.activation, layer.index, training)
     forward = parse.forward(context)
     backward = None
     if training and written and has_backward(layer.neuron) and layer.kind != "output":

@@ -11,7 +11,7 @@ from horn.neuron import Neuron
 
 
 @dataclass(frozen=True)
-class Context:
+class NeuronContext:
     """The neuron's fixed surroundings."""
 
     cls: type[Neuron]

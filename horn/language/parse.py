@@ -19,7 +19,7 @@ from horn.language.functions import Functions
 from horn.language.ir import Node, Op
 from horn.language.loops import MessageLoops
 from horn.language.names import Names
-from horn.language.neuron_ir import BackwardIR, Context, ForwardIR
+from horn.language.neuron_ir import BackwardIR, ForwardIR, NeuronContext
 from horn.language.operators import Operators
 from horn.language.references import MessagesRef, SelfRef, Unset
 from horn.language.scope import Path, Scope
@@ -35,7 +35,7 @@ class SymbolicRun:
     where it is, ``expressions`` has the rules of the others, ``functions`` runs a function.
     """
 
-    def __init__(self, context: Context | None, kind: str) -> None:
+    def __init__(self, context: NeuronContext | None, kind: str) -> None:
         self.scope = scope = Scope(context, kind)
         self.expressions = expressions = Expressions(scope)
         self.names = Names(scope, expressions)
@@ -62,7 +62,7 @@ class SymbolicRun:
         return source_of(function)
 
 
-def forward(context: Context) -> ForwardIR:
+def forward(context: NeuronContext) -> ForwardIR:
     """The IR of a class's forward. Raises CompileError with the user's line."""
     run = SymbolicRun(context, "forward")
     source, frame = run.method(), run.scope.frame
@@ -81,7 +81,7 @@ def forward(context: Context) -> ForwardIR:
     return ForwardIR(frame.fed, frame.states, frame.loop_push, outs)
 
 
-def backward(context: Context) -> BackwardIR:
+def backward(context: NeuronContext) -> BackwardIR:
     """The IR of a class's written backward."""
     run = SymbolicRun(context, "backward")
     source, frame = run.method(), run.scope.frame

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from horn.language import ir
 from horn.language.ir import Node, Op, const, leaf, select
-from horn.language.neuron_ir import Context
+from horn.language.neuron_ir import NeuronContext
 from horn.language.references import MessageRef, MessagesRef, Unset
 from horn.language.source import Source
 from horn.neuron import MESSAGE_FIELDS
@@ -58,7 +58,7 @@ class Scope:
     sources, call_sites : of the functions that are being run, the innermost last.
     """
 
-    def __init__(self, context: Context | None, kind: str) -> None:
+    def __init__(self, context: NeuronContext | None, kind: str) -> None:
         self.context, self.kind = context, kind
         self.frame = CallFrame({})
         self.sources: list[Source] = []

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from horn.backends._compiled import Runner
-from horn.compiler import trees
-from horn.compiler.program import Collect, Mark, Move, Post, Program, base, segments
+from horn.compiler import group_sums
+from horn.compiler.program import Collect, Mark, Move, Post, Program, base, segments, writes
 from horn.compiler.share import Array, Places, Share, count
-from horn.compiler.supersteps import rendezvous, roots, writes
+from horn.compiler.supersteps import rendezvous, roots
 from horn.language import ir
 from horn.runtime.task import CollectInstruction as CollectStep
 from horn.runtime.task import ComputeInstruction, Instruction
@@ -695,9 +695,9 @@ def _cut(block: Array, shape: tuple[int, ...]) -> Array:
     return block if block.shape == shape else block[tuple(slice(0, n) for n in shape)]
 
 
-def _circles_at(n_groups: int, level: int) -> trees.Circles:
-    found = trees.levels(n_groups)
-    return found[level] if level < len(found) else trees.handing(n_groups)
+def _circles_at(n_groups: int, level: int) -> group_sums.Circles:
+    found = group_sums.levels(n_groups)
+    return found[level] if level < len(found) else group_sums.handing(n_groups)
 
 
 def _words(statement: Post | Collect) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 from horn.backends import Setup
 from horn.backends._compiled import Runner
-from horn.compiler.marks import first_needed, last_made, marked
 from horn.compiler.program import Post, Program
+from horn.compiler.segment_marks import first_needed, last_made, marked
 from horn.data import Dataset
 from horn.errors import JobError
 from horn.runtime.engine import GroupEngine

@@ -13,7 +13,7 @@ import pytest
 
 import horn
 from horn.backends import Setup, make
-from horn.compiler import contract, lower
+from horn.compiler import contraction, lower
 from horn.compiler.program import Loop, Program
 from horn.data import Dataset
 from horn.language import ir
@@ -187,7 +187,7 @@ def test_squares_of_squares_are_no_monomial_of_a_million_factors():
     v = ir.mul(leaf(Op.INPUT, "bi"), leaf(Op.WEIGHT, "oi"))
     for _ in range(40):
         v = ir.mul(v, v)
-    assert contract.monomials(v) is None
+    assert contraction.monomials(v) is None
 
 
 def test_a_side_of_a_select_is_written_anew_only_where_it_is_small():

@@ -12,7 +12,7 @@ from types import ModuleType
 import horn
 from horn.activations import ACTIVATIONS, Activation
 from horn.language import parse
-from horn.language.neuron_ir import BackwardIR, Context, ForwardIR
+from horn.language.neuron_ir import BackwardIR, ForwardIR, NeuronContext
 
 _number = itertools.count()
 HEADER = "import math\n\nimport numpy as np\n\nimport horn\n\n\n"
@@ -39,9 +39,9 @@ def source(body: str, before: str = "") -> str:
 
 def context(
     cls: type[horn.Neuron], training: bool = True, activation: str | Activation = "tanh"
-) -> Context:
+) -> NeuronContext:
     function = ACTIVATIONS[activation] if isinstance(activation, str) else activation
-    return Context(cls, function, 1, training)
+    return NeuronContext(cls, function, 1, training)
 
 
 def forward(cls: type[horn.Neuron], training: bool = True) -> ForwardIR:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horn.compiler.contract import MAX_TERMS, contract
+from horn.compiler.contraction import MAX_TERMS, contract
 from horn.language import ir
 from horn.language.ir import Op, const, load, make, reduce, select
 from tests.language.values import I, arrays, evaluate, shape
