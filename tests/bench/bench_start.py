@@ -29,7 +29,7 @@ from horn.process.job_spec import draft
 from horn.strategies.allreduce import AllReduce
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings
-from tests.executor.test_launch import children
+from tests.support.runs import children
 
 HIDDEN = 256
 

@@ -19,8 +19,8 @@ from horn.data import digits, permutation
 from horn.errors import JobError
 from horn.strategies import Mean, Requests, Strategy, Topology, View
 from horn.strategies.downpour import Downpour
-from tests.executor.test_launch import nothing_is_left  # noqa: F401 (a fixture)
 from tests.strategies.together import together
+from tests.support.runs import nothing_is_left  # noqa: F401 (a fixture)
 from tests.transport.groups import good
 
 

@@ -28,8 +28,8 @@ from horn.process.control import ControlChannel, PartSaved, SaveReply, SaveReque
 from horn.training.checkpointing import part_name
 from horn.training.loop import TrainingLoop
 from horn.training.progress import Progress
-from tests.executor.test_launch import bits, children, endless, job
 from tests.process.test_job_spec import RUN
+from tests.support.runs import bits, children, endless, job
 
 N = 2
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import hashlib
 import importlib
 import json
@@ -39,133 +38,30 @@ from horn.process.job_spec import draft
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings
 from tests.cluster.helpers import end_session, wait_until
+from tests.support.runs import (
+    DEADLINE_S,
+    LATE_S,
+    NEVER_S,
+    At,
+    Leaky,
+    Notes,
+    Waits,
+    bits,
+    children,
+    data,
+    endless,
+    is_stopped,
+    job,
+    network,
+    nothing_is_left,
+    patient,
+    pid_of,
+    same,
+    stop,
+)
 
+__all__ = ["nothing_is_left", "patient"]  # fixtures
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
-DEADLINE_S = 60.0
-# A superstep's deadline where somebody is stopped or hangs: nobody else may ever be so late.
-LATE_S = 5.0
-NEVER_S = 3600.0  # the deadline of a superstep where something else is to end a run long before
-
-
-class Leaky(horn.Neuron):
-    slope = 0.25
-    gain = horn.Parameter(1.0)
-    count = horn.State(0.0)
-
-    def forward(self, messages):
-        total = sum(m.input * m.weight for m in messages)
-        self.count = self.count + 1.0
-        self.feedforward(self.gain * (total if total > 0 else total * self.slope))
-
-
-def network(seed=3, hidden=13, fan_in=4):
-    net = horn.Network(seed=seed)
-    net.input(8, keep=0.9)
-    net.layer(hidden, neuron=Leaky)
-    net.layer(7, activation="tanh", connect=horn.Sparse(fan_in=fan_in))
-    net.output(3, activation="softmax", loss="cross_entropy")
-    return net
-
-
-def data(n=60, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, 8))
-    return x, (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)
-
-
-def job(**settings):
-    given = {"optimizer": horn.SGD(0.1, momentum=0.9), "batch_size": 16, "epochs": 2,
-             "dtype": "float64"}  # fmt: skip
-    return horn.Job(settings.pop("network", None) or network(), data(), **{**given, **settings})
-
-
-def endless(**settings):
-    """A job that ends only if something ends it."""
-    return job(**{"epochs": 1_000_000, "batch_size": 2, **settings})
-
-
-def is_stopped(pid):
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-def children(parent="self"):
-    """Processes that this one, or ``parent``, has started and not waited for: pid -> task, None for
-    others.
-    """
-    found = {}
-    for thread in Path(f"/proc/{parent}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # a thread that has ended by now
-            for pid in (thread / "children").read_text().split():
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                name = words[-2].decode() if len(words) > 1 else ""
-                number = name.rpartition(":")[2]
-                found[int(pid)] = int(number) if number.isdecimal() else None
-    return found
-
-
-def pid_of(task):
-    return next(pid for pid, number in children().items() if number == task)
-
-
-def stop(pid):
-    """Returns when that child has stopped."""
-    os.kill(pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
-
-
-def what_is_open():
-    """What this process holds besides files: sockets, memory, event descriptors."""
-    names = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            names.append(os.readlink(f"/proc/self/fd/{fd}").split(":")[0])
-        except OSError:  # that of the listing
-            pass
-    return sorted(name for name in names if not name.startswith(("/dev/", "/tmp/", "/proc/")))
-
-
-def in_shared_memory():
-    """Without what the tests of transports beside these have there."""
-    names = os.listdir("/dev/shm")
-    return sorted(name for name in names if "horn" in name and not name.startswith("horn-test-"))
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    gc.freeze()  # what others left in circles of references may hold files, and is not let go now
-    before, shared, threads = what_is_open(), in_shared_memory(), threading.active_count()
-    others = children()  # of fixtures that live as long as the session
-    yield
-    assert children() == others
-    assert what_is_open() == before
-    assert in_shared_memory() == shared
-    assert threading.active_count() == threads
-    gc.unfreeze()
-
-
-@pytest.fixture
-def patient(monkeypatch):
-    """Whoever knows something of a failure has the time to say it."""
-    monkeypatch.setattr("horn.executor.monitor.GRACE_S", DEADLINE_S)
-
-
-def same(one, many, rtol=1e-10):
-    assert one.model.parameters.keys() == many.model.parameters.keys()
-    for name, array in one.model.parameters.items():
-        np.testing.assert_allclose(many.model.parameters[name], array, rtol=rtol, atol=1e-12)
-    for name, array in one.model.states.items():
-        np.testing.assert_allclose(many.model.states[name], array, rtol=rtol, atol=1e-12)
-    for mine, its in zip(one.history, many.history, strict=True):
-        for column in ("epoch", "iteration", "loss", "acc", "val_loss", "val_acc", "learning_rate"):
-            assert its[column] == (mine[column] if mine[column] is None
-                                   else pytest.approx(mine[column], rel=rtol)), column  # fmt: skip
-
-
-def bits(run):
-    return {name: array.tobytes() for name, array in run.model.parameters.items()}
-
-
-# the same answer
 
 
 @pytest.mark.parametrize("tasks", [2, 3, 5])
@@ -360,18 +256,6 @@ def test_a_neuron_that_does_not_compile_points_at_the_users_line():
 # failures
 
 
-class At(Progress):
-    """Does something once, after the first epoch."""
-
-    def __init__(self, act):
-        self.act, self.done = act, False
-
-    def epoch(self, row):
-        if not self.done:
-            self.done = True
-            self.act()
-
-
 @pytest.mark.parametrize(
     "number, settings",
     [
@@ -514,7 +398,7 @@ import os, sys
 sys.path.insert(0, {root!r})
 import horn
 from horn.training.progress import Progress
-from tests.executor.test_launch import endless, children
+from tests.support.runs import endless, children
 
 class Tell(Progress):
     def epoch(self, row):
@@ -562,19 +446,6 @@ def test_the_tasks_end_with_a_parent_that_is_killed():
 
 
 # ZooKeeper
-
-
-@dataclass(frozen=True)
-class Waits:
-    """A schedule that goes on beyond epoch 1 of ``job`` once there is a file."""
-
-    mark: str
-    initial: float = 0.1
-
-    def at(self, iteration):
-        while iteration > 4 and not os.path.exists(self.mark):
-            time.sleep(0.001)
-        return self.initial
 
 
 def test_a_job_leaves_no_node_behind(tmp_path):
@@ -627,17 +498,6 @@ def own_server(monkeypatch):
     return lambda: Own.made[-1]
 
 
-class Notes(At):
-    """An At that keeps what the run notes."""
-
-    def __init__(self, act):
-        super().__init__(act)
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
-
-
 def test_a_run_whose_own_session_ended_restarts_and_succeeds(own_server, monkeypatch, tmp_path):
     mark = tmp_path / "mark"
     given = job(epochs=6, optimizer=horn.SGD(Waits(str(mark))))
@@ -688,7 +548,7 @@ STANDING_STILL = """
 import hashlib, os, sys, threading
 import horn, horn.executor.launch as launch
 from horn.training.progress import Progress
-from tests.executor.test_launch import Waits, job
+from tests.support.runs import Waits, job
 
 launch.TICK_MS = 50  # sessions last 1 s
 

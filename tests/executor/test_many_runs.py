@@ -20,7 +20,7 @@ from horn.planner.plan import cheapest
 from horn.process.job_spec import draft
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings
-from tests.executor.test_launch import children, job, what_is_open
+from tests.support.runs import children, job, what_is_open
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster, pytest.mark.slow]
 N_RUNS = 200

@@ -6,7 +6,7 @@ from horn.executor.monitor import ProgressRecord, TaskMonitor
 from horn.process.control import BatchProgress, EpochRow, GroupReady
 from horn.topology import Topology
 from horn.training.progress import Progress
-from tests.executor.test_launch import job
+from tests.support.runs import job
 
 
 class Told(Progress):

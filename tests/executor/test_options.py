@@ -18,7 +18,7 @@ from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
 from horn.coordination.session import Session
 from horn.executor import launch
-from tests.executor.test_launch import (
+from tests.support.runs import (
     At,
     Waits,
     bits,

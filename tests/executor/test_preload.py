@@ -12,7 +12,7 @@ import pytest
 import horn
 from horn.errors import JobError
 from horn.executor import preload
-from tests.executor.test_launch import job
+from tests.support.runs import job
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 

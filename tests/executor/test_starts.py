@@ -31,7 +31,7 @@ from horn.process.control import (
 )
 from horn.strategies.downpour import Downpour
 from tests.cluster.helpers import wait_until
-from tests.executor.test_launch import (
+from tests.support.runs import (
     LATE_S,
     NEVER_S,
     Notes,

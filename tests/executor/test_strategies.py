@@ -19,7 +19,7 @@ from horn.errors import BarrierTimeout, JobError, TaskFailed
 from horn.strategies.downpour import Downpour
 from horn.training.progress import Progress
 from tests.contracts.test_strategies import LocalAverage
-from tests.executor.test_launch import (
+from tests.support.runs import (
     LATE_S,
     NEVER_S,
     At,

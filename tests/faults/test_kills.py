@@ -27,8 +27,8 @@ from horn.process.job_spec import draft
 from horn.training.checkpointing import RecoverySettings
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings
-from tests.executor.test_launch import bits, children, nothing_is_left, pid_of, stop
 from tests.faults.springs import Holds
+from tests.support.runs import bits, children, nothing_is_left, pid_of, stop
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 __all__ = ["nothing_is_left"]  # a fixture

@@ -18,9 +18,9 @@ import pytest
 import horn
 from horn.executor.processes import ProcessGroup
 from horn.strategies.downpour import Downpour
-from tests.executor.test_launch import bits
 from tests.faults.springs import PUSHING, SET, Trap
 from tests.faults.test_kills import EVERY, LOADED_S, Watch, job, nothing_is_left, same_history
+from tests.support.runs import bits
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 __all__ = ["nothing_is_left"]  # a fixture

@@ -35,7 +35,6 @@ from tests.cluster.agents import JOB as PLAIN
 from tests.cluster.agents import ROOT, Agents, alive, own_port
 from tests.cluster.helpers import wait_until
 from tests.cluster.test_agent import weights
-from tests.executor.test_launch import bits
 from tests.faults import clock
 from tests.faults.cluster import Cluster as Hosts
 from tests.faults.cluster import digest as hosts_digest
@@ -48,6 +47,7 @@ from tests.faults.test_kills import EVERY, LOADED_S, Watch, job, nothing_is_left
 from tests.faults.test_partitions import cut, record
 from tests.faults.test_phases import PINS
 from tests.hosts import hosts, why_not
+from tests.support.runs import bits
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 __all__ = ["nothing_is_left", "small_disk"]  # fixtures

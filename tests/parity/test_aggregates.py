@@ -25,9 +25,9 @@ from horn.errors import CompileError, ModelError
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.training.progress import LineProgress, Progress
-from tests.executor.test_launch import bits
 from tests.parity.generated import Case, cases
 from tests.parity.test_tasks import BACKENDS, labelled, place
+from tests.support.runs import bits
 from tests.transport.groups import good, run_threads
 
 NAMES = ("active", "spread", "widest", "least", "total", "seen")

@@ -23,7 +23,7 @@ from horn.errors import CheckpointError, Conflict, HornError, JobError
 from horn.losses import LOSSES
 from horn.training.identity import identity
 from horn.training.loop import TrainingLoop
-from tests.executor.test_launch import bits
+from tests.support.runs import bits
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
 N, BATCH, EPOCHS = 52, 12, 3  # the last batch of an epoch is smaller

@@ -1,4 +1,4 @@
-"""What note 0001 decides, on the compiled backends: the corners where honest engines differ."""
+"""The corners where honest engines differ, as note 0001 decides them, on the compiled backends."""
 
 import numpy as np
 import pytest
