@@ -25,6 +25,7 @@ from horn.cli._end import ending
 
 ROOT = Path(__file__).parents[1]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FILES.remove(ROOT / "docs/glossary.md")  # words alone
 
 
 @dataclass
