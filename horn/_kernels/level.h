@@ -14,6 +14,8 @@
 #define IVDEP _Pragma("GCC ivdep")
 #endif
 
+#include "functions.h"
+
 #define REAL float
 #define IS_F32 1
 #define K(name) PASTE(name, PASTE(_f32_l, LEVEL))

@@ -7,138 +7,49 @@
 #define STRIP ((int64_t)(STRIP_BYTES / sizeof(REAL)))
 #define REAL_TYPE (IS_F32 ? F32 : F64)
 
-/* ---- scalar functions: polynomials for float (about 2 ulp), libm for double ---- */
 #if IS_F32
-static inline uint32_t K(bits)(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
-static inline float K(from_bits)(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
-
-/* e**x: x = n ln 2 + r, a polynomial in r (Cephes), the scale in two factors so that results
- * beyond the normal range come out as infinity or subnormal. */
-static inline float K(exp_)(float x) {
-    const float magic = 12582912.0f;            /* 1.5 * 2**23: adding it rounds to an integer */
-    float y = x > 89.0f ? 89.0f : x;
-    y = y < -104.0f ? -104.0f : y;
-    float t = y * 1.44269504088896341f + magic;
-    float n = t - magic;
-    uint32_t i = K(bits)(t) - K(bits)(magic);
-    float r = y - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + r + 1.0f;
-    uint32_t h = (uint32_t)((int32_t)i >> 1);
-    return p * K(from_bits)((h + 127u) << 23) * K(from_bits)((i - h + 127u) << 23);
-}
-
-/* log x: x = 2**k m with m near 1 (fdlibm's e_logf). */
-static inline float K(log_)(float x) {
-    int tiny = x < 1.17549435e-38f;
-    float y = tiny ? x * 8388608.0f : x;
-    uint32_t u = K(bits)(y) + (0x3f800000u - 0x3f3504f3u);
-    int32_t k = (int32_t)(u >> 23) - 127 - (tiny ? 23 : 0);
-    float f = K(from_bits)((u & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
-    float s = f / (2.0f + f), z = s * s, w = z * z;
-    float t1 = w * (0.40000972152f + w * 0.24279078841f);
-    float t2 = z * (0.66666662693f + w * 0.28498786688f);
-    float h = 0.5f * f * f, dk = (float)k;
-    float v = s * (h + (t1 + t2)) + dk * 9.0580006145e-06f - h + f + dk * 6.9313812256e-01f;
-    v = x == 0.0f ? -INFINITY : v;
-    v = x < 0.0f ? NAN : v;
-    v = x == INFINITY ? x : v;
-    return x != x ? x : v;
-}
-
-static inline float K(tanh_)(float x) {
-    float a = fabsf(x), z = x * x;
-    float p = -5.70498872745e-3f;
-    p = p * z + 2.06390887954e-2f;
-    p = p * z - 5.37397155531e-2f;
-    p = p * z + 1.33314422036e-1f;
-    p = p * z - 3.33332819422e-1f;
-    float small = p * z * x + x;
-    float large = copysignf(1.0f - 2.0f / (K(exp_)(2.0f * a) + 1.0f), x);
-    return a < 0.625f ? small : (x != x ? x : large);
-}
-
-static inline float K(sigmoid_)(float x) { return 1.0f / (1.0f + K(exp_)(-x)); }
-
-/* log(1 + x) and e**x - 1 with the rounding of 1 + x and of e**x taken back (Kahan). */
-static inline float K(log1p_)(float x) {
-    float w = 1.0f + x, d = w - 1.0f;
-    float v = K(log_)(w) + (x - d) / w;
-    v = w == 1.0f ? x : v;
-    return x == INFINITY ? x : v;
-}
-static inline float K(expm1_)(float x) {
-    /* |x| < 0.5: the Taylor series; beyond it e**x - 1 loses at most a bit or two */
-    float p = 2.48015873e-5f;
-    p = p * x + 1.98412698e-4f;
-    p = p * x + 1.38888889e-3f;
-    p = p * x + 8.33333333e-3f;
-    p = p * x + 4.16666667e-2f;
-    p = p * x + 1.66666667e-1f;
-    p = p * x + 0.5f;
-    float small = p * (x * x) + x, large = K(exp_)(x) - 1.0f;
-    return fabsf(x) < 0.5f ? small : large;
-}
-static inline float K(softplus_)(float x) {
-    float m = x > 0.0f ? x : (x != x ? x : 0.0f);
-    return m + K(log1p_)(K(exp_)(-fabsf(x)));
-}
+#define F(name) name##_f32
 #define ABS_ fabsf
 #define SQRT_ sqrtf
 #define FLOOR_ floorf
 #define SIN_ sinf
 #define COS_ cosf
 #define POW_ powf
-#define ERF_ erff
-#define ERFC_ erfcf
-#define ATAN_ atanf
-#define ATAN2_ atan2f
 #define FMOD_ fmodf
 #define COPYSIGN_ copysignf
+#define SIN_IN SIN_IN_F32
+#define POW_IN POW_IN_F32
+#define FMOD_IN FMOD_IN_F32
 #else
-static inline double K(exp_)(double x) { return exp(x); }
-static inline double K(log_)(double x) { return log(x); }
-static inline double K(tanh_)(double x) { return tanh(x); }
-static inline double K(sigmoid_)(double x) { return 1.0 / (1.0 + exp(-x)); }
-static inline double K(log1p_)(double x) { return log1p(x); }
-static inline double K(expm1_)(double x) { return expm1(x); }
-static inline double K(softplus_)(double x) {
-    return (x > 0.0 ? x : (x != x ? x : 0.0)) + log1p(exp(-fabs(x)));
-}
+#define F(name) name##_f64
 #define ABS_ fabs
 #define SQRT_ sqrt
 #define FLOOR_ floor
 #define SIN_ sin
 #define COS_ cos
 #define POW_ pow
-#define ERF_ erf
-#define ERFC_ erfc
-#define ATAN_ atan
-#define ATAN2_ atan2
 #define FMOD_ fmod
 #define COPYSIGN_ copysign
+#define SIN_IN SIN_IN_F64
+#define POW_IN POW_IN_F64
+#define FMOD_IN FMOD_IN_F64
 #endif
 
-/* Python's x // y and x % y (Objects/floatobject.c has the law; by 0 they are NumPy's). */
-static inline REAL K(floordiv_)(REAL x, REAL y) {
-    if (y == 0) return x / y;
-    REAL rest = FMOD_(x, y), whole = (x - rest) / y;
-    if (rest != 0 && (y < 0) != (rest < 0)) whole -= 1;
-    if (whole == 0) return COPYSIGN_(0, x / y);
+/* Python's x // y and x % y of the rest that fmod gives (Objects/floatobject.c has the law; by 0
+ * they are NumPy's). */
+static inline REAL K(floordiv_)(REAL x, REAL y, REAL rest) {
+    REAL whole = (x - rest) / y;
+    whole = (rest != 0) & ((y < 0) != (rest < 0)) ? whole - 1 : whole;
     REAL low = FLOOR_(whole);
-    return whole - low > (REAL)0.5 ? low + 1 : low;
+    low = whole - low > (REAL)0.5 ? low + 1 : low;
+    low = whole == 0 ? COPYSIGN_(0, x / y) : low;
+    return y == 0 ? x / y : low;
 }
-static inline REAL K(mod_)(REAL x, REAL y) {
-    REAL rest = FMOD_(x, y);
-    if (y == 0) return rest;
-    if (rest == 0) return COPYSIGN_(0, y);
-    return (y < 0) != (rest < 0) ? rest + y : rest;
+static inline REAL K(mod_)(REAL x, REAL y, REAL rest) {
+    (void)x;
+    REAL v = (y < 0) != (rest < 0) ? rest + y : rest;
+    v = rest == 0 ? COPYSIGN_(0, y) : v;
+    return y == 0 ? rest : v;
 }
 
 /* ---- the operations ---- */
@@ -149,6 +60,31 @@ static inline REAL K(mod_)(REAL x, REAL y) {
     { IVDEP for (int64_t i = 0; i < n; i++) \
         { REAL x = a[i], y = b[i], z = c[i]; d[i] = (REAL)(E); } break; }
 
+/* E where IN holds, which may be a vector; libm's REST at the places where it does not. */
+#define SOME 64
+#define UNARY_IN(E, IN, REST) { \
+    for (int64_t at = 0; at < n; at += SOME) { \
+        const int64_t m = n - at < SOME ? n - at : SOME; \
+        REAL xs[SOME]; int is_out = 0; \
+        memcpy(xs, a + at, m * sizeof(REAL)); \
+        IVDEP for (int64_t i = 0; i < m; i++) { \
+            REAL x = xs[i]; is_out |= !(IN); d[at + i] = (REAL)(E); } \
+        if (is_out) for (int64_t i = 0; i < m; i++) { \
+            REAL x = xs[i]; if (!(IN)) d[at + i] = (REAL)(REST); } \
+    } \
+    break; }
+#define BINARY_IN(E, IN, REST) { \
+    for (int64_t at = 0; at < n; at += SOME) { \
+        const int64_t m = n - at < SOME ? n - at : SOME; \
+        REAL xs[SOME], ys[SOME]; int is_out = 0; \
+        memcpy(xs, a + at, m * sizeof(REAL)); memcpy(ys, b + at, m * sizeof(REAL)); \
+        IVDEP for (int64_t i = 0; i < m; i++) { \
+            REAL x = xs[i], y = ys[i]; is_out |= !(IN); d[at + i] = (REAL)(E); } \
+        if (is_out) for (int64_t i = 0; i < m; i++) { \
+            REAL x = xs[i], y = ys[i]; if (!(IN)) d[at + i] = (REAL)(REST); } \
+    } \
+    break; }
+
 static void K(apply)(int op, REAL *d, const REAL *a, const REAL *b, const REAL *c, int64_t n) {
     const REAL one = 1, zero = 0;
     switch (op) {
@@ -156,34 +92,35 @@ static void K(apply)(int op, REAL *d, const REAL *a, const REAL *b, const REAL *
     case OP_NEG: UNARY(-x)
     case OP_ABS: UNARY(ABS_(x))
     case OP_SQRT: UNARY(SQRT_(x))
-    case OP_EXP: UNARY(K(exp_)(x))
-    case OP_LOG: UNARY(K(log_)(x))
-    case OP_LOG1P: UNARY(K(log1p_)(x))
-    case OP_EXPM1: UNARY(K(expm1_)(x))
-    case OP_TANH: UNARY(K(tanh_)(x))
-    case OP_SIGMOID: UNARY(K(sigmoid_)(x))
-    case OP_SOFTPLUS: UNARY(K(softplus_)(x))
-    case OP_SIN: UNARY(SIN_(x))
-    case OP_COS: UNARY(COS_(x))
+    case OP_EXP: UNARY(F(exp)(x))
+    case OP_LOG: UNARY(F(log)(x))
+    case OP_LOG1P: UNARY(F(log1p)(x))
+    case OP_EXPM1: UNARY(F(expm1)(x))
+    case OP_TANH: UNARY(F(tanh)(x))
+    case OP_SIGMOID: UNARY(F(sigmoid)(x))
+    case OP_SOFTPLUS: UNARY(F(softplus)(x))
+    case OP_SIN: UNARY_IN(F(sine)(x, 0), SIN_IN(x), SIN_(x))
+    case OP_COS: UNARY_IN(F(sine)(x, 1), SIN_IN(x), COS_(x))
     case OP_FLOOR: UNARY(FLOOR_(x))
     case OP_SIGN: UNARY(x > zero ? one : (x < zero ? -one : x))
     case OP_NOT: UNARY(x == zero ? one : zero)
     case OP_RELU: UNARY(x <= zero ? zero : x)
     case OP_SQUARE: UNARY(x * x)
     case OP_RECIPROCAL: UNARY(one / x)
-    case OP_ERF: UNARY(ERF_(x))
-    case OP_ERFC: UNARY(ERFC_(x))
-    case OP_ATAN: UNARY(ATAN_(x))
+    case OP_ERF: UNARY(F(erf)(x))
+    case OP_ERFC: UNARY(F(erfc)(x))
+    case OP_ATAN: UNARY(F(atan)(x))
     case OP_ADD: BINARY(x + y)
     case OP_SUB: BINARY(x - y)
     case OP_MUL: BINARY(x * y)
     case OP_DIV: BINARY(x / y)
     case OP_MIN: BINARY(x < y || x != x ? x : y)
     case OP_MAX: BINARY(x > y || x != x ? x : y)
-    case OP_POW: BINARY(POW_(x, y))
-    case OP_ATAN2: BINARY(ATAN2_(x, y))
-    case OP_FLOORDIV: BINARY(K(floordiv_)(x, y))
-    case OP_MOD: BINARY(K(mod_)(x, y))
+    case OP_POW: BINARY_IN(F(pow)(x, y), POW_IN(x, y), POW_(x, y))
+    case OP_ATAN2: BINARY(F(atan2)(x, y))
+    case OP_FLOORDIV: BINARY_IN(K(floordiv_)(x, y, F(fmod)(x, y)), FMOD_IN(x, y),
+                                 K(floordiv_)(x, y, FMOD_(x, y)))
+    case OP_MOD: BINARY_IN(K(mod_)(x, y, F(fmod)(x, y)), FMOD_IN(x, y), K(mod_)(x, y, FMOD_(x, y)))
     case OP_LT: BINARY(x < y ? one : zero)
     case OP_LE: BINARY(x <= y ? one : zero)
     case OP_GT: BINARY(x > y ? one : zero)
@@ -976,12 +913,15 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
 #undef SIN_
 #undef COS_
 #undef POW_
-#undef ERF_
-#undef ERFC_
-#undef ATAN_
-#undef ATAN2_
 #undef FMOD_
 #undef COPYSIGN_
+#undef F
+#undef SIN_IN
+#undef POW_IN
+#undef FMOD_IN
+#undef SOME
+#undef UNARY_IN
+#undef BINARY_IN
 #undef UNARY
 #undef BINARY
 #undef TERNARY
