@@ -594,11 +594,13 @@ class JobEntry:
             self._renew("the embedded ZooKeeper has ended")
 
     def change(self, state: JobState) -> None:
-        """Write the state. Nobody else does, so what is there is that of before."""
+        """Write the state. What is there is that of before, unless somebody else wrote there: a
+        worker agent, say, whose cluster's ZooKeeper had this process's port before.
+        """
         before, self.state = self.state, state
         try:
             self.jobs.change(self.job_id, before, state)
-        except ClusterError as error:
+        except (ClusterError, Conflict) as error:
             self._renew(str(error))
 
     def _renew(self, reason: str) -> None:

@@ -544,6 +544,19 @@ def test_a_run_outlives_its_own_zookeeper(own_server, tmp_path):
     assert len(Own.made) == 2 and len(watcher.notes) == 1  # one for each run; one restart
 
 
+def test_what_others_write_into_a_runs_own_zookeeper_does_not_end_it(own_server):
+    """A worker agent whose cluster's ZooKeeper had this port before refuses the job, say."""
+
+    def refuse():
+        with Session(own_server().hosts) as coord:
+            (name,) = coord.children("/horn/jobs")
+            coord.set(f"/horn/jobs/{name}/state", b"FAILED")
+
+    given = job(epochs=6)
+    found = horn.train(given, tasks=2, progress=At(refuse))
+    assert bits(found) == bits(horn.train(given, tasks=2))
+
+
 STANDING_STILL = """
 import hashlib, os, sys, threading
 import horn, horn.executor.launch as launch
