@@ -13,7 +13,6 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from horn import transport
 from horn.errors import JobError
 from horn.topology import Topology
 
@@ -247,6 +246,8 @@ def check_files(topology: Topology, hosts: Collection[Host]) -> None:
     """
     n = topology.n_workers
     is_one = any(host.slots >= n for host in hosts)
+    from horn import transport  # late: it loads NumPy, which commands that only look do not need
+
     name = transport.DEFAULT if is_one else transport.across_hosts()
     need = topology.descriptors(transport.load(name).fds_per_peer)
     few = {host.name: host.files for host in hosts if 0 < host.files < need}

@@ -273,9 +273,9 @@ def test_an_agent_with_500_ended_jobs_comes_back_from_20_kills_of_zookeeper(tmp_
         for kill in range(1, 21):
             server.kill()
             server.communicate()
-            made.wait(lambda kill=kill: out.read_text().count("event=Suspended()") >= kill)
+            made.wait(lambda kill=kill: out.read_text().count("=ConnectionSuspended()") >= kill)
             server = serve()
-            made.wait(lambda kill=kill: out.read_text().count("event=Resumed()") >= kill)
+            made.wait(lambda kill=kill: out.read_text().count("=ConnectionResumed()") >= kill)
         with made.client() as cluster:
             made.wait_known(cluster)
             job = made.submit(cluster, tasks=2)
