@@ -37,7 +37,7 @@ DESCRIPTIONS = [
     *(f"horn.strategies.{name.replace('-', '_')}" for name in strategies.names()),
 ]  # fmt: skip
 # Dataclasses in there which are no part of a job's description.
-OTHERS = {"Accumulate", "Memory", "Moving", "Optimizer"}
+OTHERS = {"Accumulate", "AveragingMemory", "DownpourMemory", "EasgdMemory", "Moving", "Optimizer"}
 
 
 class Mine(horn.Neuron):

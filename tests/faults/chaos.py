@@ -216,7 +216,7 @@ class Chaos:
         pid = self._signal("task", fault, signal.SIGKILL)
         return pid and (f"pid {pid}", 0.0, None)
 
-    def _kill_runner(self, fault: Fault) -> Any:
+    def _kill_job_runner(self, fault: Fault) -> Any:
         pid = self._signal("runner", fault, signal.SIGKILL)
         return pid and (f"pid {pid}", 0.0, None)
 

@@ -109,7 +109,7 @@ def knock(found: RpcServer, echo: Echo, kind: str, n: int, rng: random.Random) -
             wait_until(lambda want=before + size: counts() >= want)
             for dealer in made:
                 with contextlib.suppress(zmq.Again):
-                    n_accepted += b"Problem" not in dealer.recv_multipart(zmq.DONTWAIT)[0]
+                    n_accepted += b"CallError" not in dealer.recv_multipart(zmq.DONTWAIT)[0]
     return n_accepted + len(echo.called) - n_called
 
 

@@ -163,7 +163,7 @@ def test_what_the_mutants_come_from_is_good(target):
                 case "line":
                     good = control.INLINE + good
                 case "call":
-                    good = [good, b"x"] if b"Chunk" in good else [good]
+                    good = [good, b"x"] if b"BodyChunk" in good else [good]
             try:
                 parser.parse(good)
                 n_good += 1

@@ -21,6 +21,7 @@ from horn.planner import calibration
 from horn.planner.assumptions import Assumption
 from horn.planner.cost_model import Costs, Machine
 from horn.runtime.exchange import Exchange
+from horn.runtime.task import PostInstruction
 
 MACHINE = Machine(n_cores=64)
 
@@ -67,7 +68,7 @@ def test_messages_and_bytes_are_those_of_the_channels(data, sparse, n_tasks, bat
     supersteps = [(len(c.dsts), c.n_bytes * len(c.dsts), c.part) for c in exchange.channels]
     assert sum(s.n_messages for s in cost.supersteps) == sum(n for n, _, _ in supersteps)
     assert sum(s.n_bytes for s in cost.supersteps) == sum(n for _, n, _ in supersteps)
-    posts = {step.index: step.parts for step in exchange.script if type(step).__name__ == "Post"}
+    posts = {s.index: s.parts for s in exchange.script if isinstance(s, PostInstruction)}
     for superstep in cost.supersteps:
         mine = [s for s in supersteps if s[2] in posts[superstep.index]]
         assert superstep.n_messages == sum(n for n, _, _ in mine)

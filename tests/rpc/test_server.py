@@ -341,7 +341,7 @@ def test_who_breaks_the_rules_is_cut_off_and_the_others_do_not_notice(name, capl
         dealer.set(zmq.RCVTIMEO, 200)
         with pytest.raises(zmq.Again):
             while True:
-                assert b"Answer" not in dealer.recv_multipart()[0]
+                assert b"CallResponse" not in dealer.recv_multipart()[0]
         close(dealer)
         assert found.counters.n_malformed == 1 and "event=malformed key=client" in caplog.text
 
