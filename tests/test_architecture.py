@@ -143,3 +143,16 @@ def test_zk_imports_nothing_of_horn():
     assert zk and not any(
         target.partition(".")[0] == "horn" for name in zk for target in imported(SOURCES[name])
     )
+
+
+def test_who_sleeps_says_why():
+    """A test waits for a condition, with a deadline; for time by itself only with a reason."""
+    said = {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        text = path.read_text()
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".sleep"):
+                near = lines[node.lineno - 2 : node.lineno]
+                said[f"{path.relative_to(ROOT)}:{node.lineno}"] = any("#" in line for line in near)
+    assert len(said) > 20 and not [at for at, has_reason in said.items() if not has_reason]

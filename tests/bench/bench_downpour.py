@@ -124,18 +124,18 @@ def stopped(seconds: float) -> tuple[float, float, float]:
         try:
             ends = time.monotonic() + 60
             while len(watch.seen) < 50 and time.monotonic() < ends:
-                time.sleep(0.05)
+                time.sleep(0.05)  # between two looks
             times["begin"] = time.monotonic()
-            time.sleep(seconds)
+            time.sleep(seconds)  # what is measured is how much is done in this time
             pid = tasks_of(os.getpid())[1]
             times["stop"] = time.monotonic()
             os.kill(pid, signal.SIGSTOP)
             try:
-                time.sleep(seconds)
+                time.sleep(seconds)  # the same, with group 1 stopped
             finally:
                 times["go"] = time.monotonic()
                 os.kill(pid, signal.SIGCONT)
-            time.sleep(seconds)
+            time.sleep(seconds)  # and after it goes on
             times["end"] = time.monotonic()
         except BaseException as error:  # shown by the main thread
             failed.append(error)

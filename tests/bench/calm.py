@@ -87,12 +87,12 @@ def _calmly(block: Callable[[], float], probe: Probe, pause_s: float) -> tuple[f
     """What a block returned when the probes on both sides of it were calm; else the last."""
     found = None
     for _ in range(TRIES):
-        time.sleep(pause_s)
+        time.sleep(pause_s)  # the pools of a library spin for a while after its last product
         before = probe.times()
         if not probe.is_calm(before):
             continue
         found = block()
-        time.sleep(pause_s)
+        time.sleep(pause_s)  # as before
         if probe.is_calm(before) and probe.is_calm(probe.times()):
             return found, True
     return block() if found is None else found, False

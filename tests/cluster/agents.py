@@ -41,7 +41,7 @@ class Held:
 
     def at(self, iteration):
         if iteration >= self.since and not os.path.exists(self.until):
-            time.sleep(0.05)
+            time.sleep(0.05)  # slow iterations, so that what is done to agents falls between them
         return 0.1
 
 def job(epochs: int = 6, layer: int = 16, since: int = 0, until: str = ""):
@@ -139,7 +139,7 @@ class Agents:
         while not (value := condition()):
             if time.monotonic() > deadline:
                 raise AssertionError(f"it did not become true\n{self.said()}")
-            time.sleep(0.03)
+            time.sleep(0.03)  # between two looks
         return value
 
     def wait_ended(self, cluster: Cluster, job: str) -> JobStatus:

@@ -47,7 +47,7 @@ class Held(Downpour):
 
     def before_batch(self, memory, view):
         while self.mark and view.n_batches >= self.at and not os.path.exists(self.mark):
-            time.sleep(0.001)
+            time.sleep(0.001)  # between two looks
         yield from super().before_batch(memory, view)
 
 
@@ -162,9 +162,9 @@ class Busy(Downpour):
         if view.group == 0 and view.n_batches == 3:
             os.close(os.open(self.mark, os.O_CREAT))
             while True:
-                time.sleep(0.001)
+                time.sleep(0.001)  # until it is killed
         while self.mark and view.group == 1 and not os.path.exists(self.mark):
-            time.sleep(0.001)
+            time.sleep(0.001)  # between two looks
         yield from super().before_batch(memory, view)
 
 

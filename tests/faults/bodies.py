@@ -44,7 +44,7 @@ def wait_for(path: str) -> None:
     while not os.path.exists(path):
         if time.monotonic() > ends:
             raise TimeoutError(path)
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two looks
 
 
 def met(given: Any, stack: ExitStack) -> tuple[Rendezvous, Topology]:

@@ -50,9 +50,9 @@ class Held:
 
     def at(self, iteration):
         while self.until and iteration >= self.since and not os.path.exists(self.until):
-            time.sleep(0.05)
+            time.sleep(0.05)  # between two looks
         if self.pace:
-            time.sleep(self.pace)
+            time.sleep(self.pace)  # the pace of an iteration, so that faults fall into it
         return self.initial
 
 

@@ -254,7 +254,7 @@ def main(endpoint: str, public: str) -> None:
     while True:
         kind = rng.choice(("another key", "random key", "no key"))
         with dealers(endpoint, 10, dress(kind, public.encode(), rng)):
-            time.sleep(0.02)
+            time.sleep(0.02)  # so long each batch of strangers stays
 
 
 if __name__ == "__main__":

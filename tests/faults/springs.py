@@ -170,7 +170,7 @@ class Late:
         import tests.faults.springs as springs
 
         if 0 <= springs.my_rank() < self.n_workers and os.path.exists(self.mark):
-            time.sleep(self.late_s)
+            time.sleep(self.late_s)  # being late is what is tested
 
     def at(self, iteration: int) -> float:
         return self.initial
@@ -198,7 +198,7 @@ def wait_for(path: str) -> None:
     while not os.path.exists(path):
         if time.monotonic() > ends:
             raise TimeoutError(path)
-        time.sleep(0.002)
+        time.sleep(0.002)  # between two looks
 
 
 def my_rank() -> int:
@@ -268,7 +268,7 @@ def _hold(mark: str) -> None:
     """The other task is to wait for this one, until it is dead."""
     ends = time.monotonic() + HELD_S
     while not os.path.exists(mark) and time.monotonic() < ends:
-        time.sleep(0.001)
+        time.sleep(0.001)  # between two looks
 
 
 def after(where: Any, name: str, then: Callable[[], None]) -> None:
@@ -459,7 +459,7 @@ def wait_for_checkpoint(mark: str) -> None:
     while not list(Path(mark).parent.rglob("ckpt-*[0-9]/MANIFEST.json")):
         if time.monotonic() > ends:
             raise TimeoutError(f"no checkpoint beside {mark}")
-        time.sleep(0.002)
+        time.sleep(0.002)  # between two looks
 
 
 def _at(module: str, name: str, when: Callable[..., None]) -> Callable[[Callable[[], None]], None]:

@@ -167,7 +167,7 @@ def test_who_dies_again_and_again_is_given_up(tmp_path):
                     os.kill(pid_of(2), signal.SIGKILL)
                     return
                 except LookupError:
-                    time.sleep(0.001)
+                    time.sleep(0.001)  # between two looks
 
     killer = Poisoned({1: [2]}, tmp_path / "killed")
     # No group is through an epoch, which would give a server new attempts.

@@ -357,7 +357,7 @@ class Crashes:
         if iteration == self.iteration and horn_task():
             ends = time.monotonic() + 60.0
             while self.after and not glob.glob(self.after) and time.monotonic() < ends:
-                time.sleep(0.01)
+                time.sleep(0.01)  # between two looks
             for number in range(self.times):
                 if first(f"{self.folder}/crash{number}"):
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -413,7 +413,7 @@ def test_a_second_failure_while_it_starts_again(tmp_path):
                     self.kill(found[0])
                     second.touch()  # until then all who start wait
                     return
-                time.sleep(0.001)
+                time.sleep(0.001)  # between two looks
 
     watch = Twice()
     run = horn.train(held(first, 25, second), tasks=2, checkpoints=tmp_path / "c",

@@ -137,7 +137,7 @@ def test_a_cut_cable_is_noticed(net, one_way):
     a, b, _ = net.hosts
     with Tasks([a, b], Spec(n_steps=1_000_000, timeout_s=30.0)) as tasks:
         tasks.go()
-        time.sleep(0.5)
+        time.sleep(0.5)  # the cable is cut while frames are on their way
         cut_at = time.monotonic()
         net.cut(a, b, one_way=one_way)
         results = tasks.results()

@@ -48,7 +48,7 @@ def until(condition, seconds=10.0):
     ends = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < ends
-        time.sleep(0.001)
+        time.sleep(0.001)  # between two looks
 
 
 def test_what_one_sends_the_other_has(pair):

@@ -292,7 +292,7 @@ def test_strangers_are_dropped_and_nobody_else_notices():
             ends = time.monotonic() + TIMEOUT_S
             while server.hub.counters.n_dropped < 200:
                 assert time.monotonic() < ends
-                time.sleep(0.01)
+                time.sleep(0.01)  # between two looks
             for _ in range(3):
                 assert stranger.poll(TIMEOUT_S * 1000)
                 stranger.recv_multipart()

@@ -176,5 +176,5 @@ class Waits:
 
     def at(self, iteration):
         while iteration > 4 and not os.path.exists(self.mark):
-            time.sleep(0.001)
+            time.sleep(0.001)  # between two looks
         return self.initial

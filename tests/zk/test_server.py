@@ -313,7 +313,7 @@ def test_server_that_ends_closes_what_it_has_just_accepted(
         for client in clients:
             client.connect((server.host, server.port))
         for _ in range(turns):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # lets the loop turn once
         await server.close()
 
     with contextlib.ExitStack() as stack:
