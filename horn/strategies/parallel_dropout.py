@@ -29,6 +29,7 @@ from horn.language.layers import read_layer
 from horn.network import Layer, Link, Network
 from horn.optimizers import Direct
 from horn.strategies import Array, Strategy, TaskEngine, Topology, in_words
+from horn.topology import share
 
 # Draws of membership have keys of their own, far from those of layers.
 MEMBERS = 1 << 20
@@ -117,8 +118,8 @@ class ParallelDropout(Strategy):
         """How many neurons of a hidden layer each sub-model has."""
         if self.keep is not None:
             return [round(self.keep * size)] * n_sub_models
-        bounds = [size * k // n_sub_models for k in range(n_sub_models + 1)]
-        return [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+        shares = (share(size, k, n_sub_models) for k in range(n_sub_models))
+        return [end - first for first, end in shares]
 
     def members(self, network: Network, layer: Layer, n_sub_models: int, draw: int) -> list[Array]:
         """The neurons of a layer that each sub-model has, int32 and ascending, in the ``draw``-th

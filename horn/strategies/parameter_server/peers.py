@@ -12,6 +12,7 @@ from horn.errors import BarrierTimeout, ProtocolError
 from horn.patience import Patience
 from horn.runtime.group import TaskTimes
 from horn.strategies import Topology
+from horn.topology import share
 from horn.transport import Transport
 from horn.wire.frames import Array, LeaveServers, MeanPart, Meta, Verdict, WireMessage
 
@@ -141,8 +142,7 @@ class _Means:
         """The mean of flat numbers. ``whole`` is not written: it may still be on its way."""
         ranks, others, rank = self.peers.ranks, self.peers.others, self.peers.rank
         n = len(ranks)
-        bounds = [len(whole) * k // n for k in range(n + 1)]
-        spans = {rank: slice(*bounds[k : k + 2]) for k, rank in enumerate(ranks)}
+        spans = {rank: slice(*share(len(whole), k, n)) for k, rank in enumerate(ranks)}
         mine = whole[spans[rank]]
         parts = self._swap({other: whole[spans[other]] for other in others},
                            {other: np.empty_like(mine) for other in others})  # fmt: skip

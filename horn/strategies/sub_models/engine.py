@@ -212,7 +212,7 @@ class SubModels:
         if not self.smalls and self.masked is None:
             raise ModelError("step before bind: name the data set first")
         n, k = len(rows), self.n_sub_models
-        self.bounds = [n * i // k for i in range(k + 1)]
+        self.bounds = [0, *(share(n, i, k)[1] for i in range(k))]
         self._draw(iteration // self.strategy.redraw)
         self.batch = (rows, iteration, first_sample)
         self.parent.begin(self.job.optimizer.rate(iteration))
