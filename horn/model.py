@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 CHUNK_ROWS = 1024  # samples that are floating point at once in ``predict``
+MAX_SIZE = 2**31 - 1  # neurons of a layer: places are 32-bit numbers
 
 
 class Model:
@@ -386,7 +387,8 @@ def rebuild(
     for index, found in enumerate(described["layers"]):
         if found["kind"] == "input":
             layer = Layer(
-                index, found["name"], found["size"], "input", InputNeuron,
+                index, found["name"], _number(found["size"], int, 1, MAX_SIZE), "input",
+                InputNeuron,
                 activations.ACTIVATIONS["identity"], "identity",
                 keep=_number(found["keep"], float, 0.0, 1.0),
                 per=found["per"],
@@ -395,7 +397,7 @@ def rebuild(
             layer = Layer(
                 index,
                 found["name"],
-                found["size"],
+                _number(found["size"], int, 1, MAX_SIZE),
                 found["kind"],
                 _neuron_from_json(found, code, origin),
                 _activation_from_json(found["activation"], code),

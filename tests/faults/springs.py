@@ -340,7 +340,7 @@ def _in_checkpoint(kill: Callable[[], None]) -> None:
 
 def _in_cleanup(kill: Callable[[], None]) -> None:
     """All is trained; what it has is to be handed over."""
-    before(sys.modules["horn.process.main"].Process, "send_share", kill)  # type: ignore[attr-defined]
+    before(sys.modules["horn.process.main"].TaskProcess, "send_share", kill)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

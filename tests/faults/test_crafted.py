@@ -156,6 +156,19 @@ def test_crafted_models_are_refused_in_a_sentence(trained, tmp_path, n, capsys):
     assert n_good < n
 
 
+@pytest.mark.parametrize("size", ["a" * 100_000, 0, -3, 1.5, None, 2**40, [8]])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_layer_of_no_size_is_refused_when_the_file_is_read(trained, tmp_path, layer, size):
+    header, body = opened(trained[0].read_bytes())
+    described = json.loads(header["__metadata__"]["horn"])
+    described["network"]["layers"][layer]["size"] = size
+    path = tmp_path / "made.horn"
+    path.write_bytes(packed(signed(header, described), body))
+    with pytest.raises(HornError) as caught:
+        horn.Model.load(path)
+    assert str(path) in str(caught.value) and len(str(caught.value)) < 1000
+
+
 def show_command():
     from horn.cli.show import command
 
