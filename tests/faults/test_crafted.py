@@ -169,6 +169,16 @@ def test_a_layer_of_no_size_is_refused_when_the_file_is_read(trained, tmp_path, 
     assert str(path) in str(caught.value) and len(str(caught.value)) < 1000
 
 
+def test_half_a_character_in_a_description_is_refused(trained, tmp_path):
+    header, body = opened(trained[0].read_bytes())
+    described = json.loads(header["__metadata__"]["horn"])
+    described["network"]["layers"][1]["name"] = "layer\ud800"
+    path = tmp_path / "made.horn"
+    path.write_bytes(packed(signed(header, described), body))
+    with pytest.raises(HornError, match="not one that this horn writes"):
+        horn.Model.load(path)
+
+
 def show_command():
     from horn.cli.show import command
 
