@@ -35,6 +35,12 @@ def test_all_is_exact():
     assert sorted(horn.__all__) == list(horn.__all__) and dir(horn) == list(horn.__all__)
 
 
+def test_what_data_has_is_listed_before_it_is_imported():
+    code = "from horn import data; print({'mnist', 'load'} <= {*dir(data)}, 'mnist' in vars(data))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
 @pytest.mark.parametrize("name", sorted(NAMES - {"__version__"}))
 def test_every_name_is_there_and_is_what_it_says(name):
     value = getattr(horn, name)

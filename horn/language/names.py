@@ -151,6 +151,12 @@ class Names:
             self.scope.fail(node, f"self.{name} is None; give {cls.__name__}.{name} a number")
         if found is not _MISSING:
             return wrap(getattr(cls, name))
+        if name == "bias":
+            self.scope.fail(
+                node,
+                "a neuron has no 'bias' to add: it is the weight of the last message, whose input "
+                "is 1, and is in the sum over messages already; leave it out",
+            )
         known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")]
         known += READABLE
         self.scope.fail(

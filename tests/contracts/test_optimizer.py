@@ -108,7 +108,7 @@ def test_it_is_what_its_paper_says(cls, rng):
         w, slots = first, fresh(optimizer, first)
         for t, g in enumerate(gradients, 1):
             w, slots = optimizer.update(w, g, slots, LR, t)
-        np.testing.assert_allclose(w, paper(first, gradients), rtol=1e-9, err_msg=f"{optimizer}")
+        np.testing.assert_allclose(w, paper(first, gradients), rtol=1e-12, err_msg=f"{optimizer}")
 
 
 def a_job(optimizer, iterations):

@@ -270,6 +270,14 @@ REFUSED = {
         "N has no 'gian'; did you mean 'gain'? declare it in the class: a constant (gian = 1.0), "
         "horn.Parameter or horn.State",
     ),
+    "a bias that is added again": (
+        """
+        def forward(self, messages):
+            self.feedforward(sum(m.input * m.weight for m in messages) + «self.bias»)
+        """,
+        "a neuron has no 'bias' to add: it is the weight of the last message, whose input is 1, "
+        "and is in the sum over messages already; leave it out",
+    ),
     "an attribute that is None": (
         """
         mode = None
