@@ -21,7 +21,8 @@ RANKS = [
     {"compiler"},
     {"backends"},
     {"interpreter", "runtime", "summary", "check"},
-    {"planner", "strategies", "model"},
+    {"planner", "parameter_server", "sub_models", "model"},
+    {"strategies"},
     {"training", "settings"},
     {"process"},
     {"executor"},
@@ -32,7 +33,7 @@ RANKS = [
 ]  # fmt: skip
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 # Where ZeroMQ is: what travels, and who speaks to whom.
-ZMQ = ("horn.wire", "horn.transport", "horn.rpc", "horn.strategies.parameter_server")
+ZMQ = ("horn.wire", "horn.transport", "horn.rpc", "horn.parameter_server")
 
 
 def sources() -> dict[str, Path]:

@@ -286,8 +286,10 @@ def tables(records):
         for method, rate, how, acc in rows(records, name):
             lines = [records.found[name, method, rate, seed] for seed in SEEDS]
             took = statistics.mean(line["cpu_s"] for line in lines)
-            print(f"| {method} | {rate:g}{', ' + how if how else ''} | {lines[0]['iterations']:,} "
-                  f"| {statistics.mean(acc):.4f} | {min(acc):.4f} to {max(acc):.4f} | {took:.0f} |")
+            print(
+                f"| {method} | {rate:g}{', ' + how if how else ''} | {lines[0]['iterations']:,} "
+                f"| {statistics.mean(acc):.4f} | {min(acc):.4f} to {max(acc):.4f} | {took:.0f} |"
+            )
     total = sum(line.get("cpu_s", 0.0) for line in records.found.values())
     print(f"\n{len(records.found)} lines, {total / 60:.0f} minutes of one core")
 

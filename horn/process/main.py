@@ -29,6 +29,7 @@ from horn.checkpoint import Checkpoints
 from horn.compiler.partition import homes
 from horn.compiler.share import Share
 from horn.errors import BarrierTimeout, MemberLost
+from horn.parameter_server.pieces import pieces
 from horn.process import control
 from horn.process.checkpoints import TaskCheckpoints
 from horn.process.control import (
@@ -53,12 +54,11 @@ from horn.process.control import (
 )
 from horn.process.job_spec import OpenedPayload, RunSpec, SharedArrays, open_payload
 from horn.process.rendezvous import Rendezvous
+from horn.runtime.context import TaskContext
 from horn.runtime.group import Group, task_name
 from horn.sources import line_of
 from horn.strategies import TaskEngine, Topology
-from horn.strategies._context import TaskContext
 from horn.strategies._replica import Replica
-from horn.strategies.parameter_server.pieces import pieces
 from horn.training.checkpointing import part_name, restore
 from horn.training.loop import OwnLoss, TrainingLoop
 from horn.training.progress import Progress
@@ -66,8 +66,8 @@ from horn.transport import PeerLost
 from horn.wire.frames import Array
 
 if TYPE_CHECKING:  # each task would spend a tenth of its start on what few need
-    from horn.strategies.parameter_server.server import ParameterServer
-    from horn.strategies.parameter_server.serving import ServerThread
+    from horn.parameter_server.server import ParameterServer
+    from horn.parameter_server.serving import ServerThread
 
 PR_SET_NAME = 15
 STOP_S = 5.0  # for a server in this process to end after its last message
@@ -322,7 +322,7 @@ class TaskProcess:
 
     def _serve(self, start: StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
         """Run a server to its end."""
-        from horn.strategies.parameter_server.serving import mesh_of, serve
+        from horn.parameter_server.serving import mesh_of, serve
 
         run, rank = opened.run, start.task
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
@@ -365,7 +365,7 @@ class TaskProcess:
         wire = rendezvous.guest_wire()
         if wire is None:
             return None
-        from horn.strategies.parameter_server.serving import ServerThread
+        from horn.parameter_server.serving import ServerThread
 
         server = _server(opened, topology, rendezvous.rank)
         idle_s = IDLE_TIMEOUTS * opened.run.superstep_timeout_s

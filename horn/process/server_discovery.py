@@ -14,13 +14,13 @@ from typing import Any
 
 from horn import transport
 from horn.coordination.membership import Member, Membership, MembershipChange
+from horn.parameter_server.journal import Journal
+from horn.parameter_server.server import ParameterServer
+from horn.parameter_server.server_links import ServerLinks
+from horn.parameter_server.server_state import restore, state
+from horn.parameter_server.serving import serve
 from horn.process.rendezvous import Rendezvous
-from horn.strategies._context import ServerAddress
-from horn.strategies.parameter_server.journal import Journal
-from horn.strategies.parameter_server.server import ParameterServer
-from horn.strategies.parameter_server.server_links import ServerLinks
-from horn.strategies.parameter_server.server_state import restore, state
-from horn.strategies.parameter_server.serving import serve
+from horn.runtime.context import ServerAddress
 from horn.training.journals import ATTEMPTS
 from horn.transport import Identity
 

@@ -10,9 +10,9 @@ settings. What it does between batches is written as generators that yield reque
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -21,12 +21,17 @@ from horn.backends import Engine
 from horn.errors import JobError
 from horn.job import Job
 from horn.optimizers import Optimizer
+from horn.runtime.requests import Leave as Leave
+from horn.runtime.requests import Mean as Mean
+from horn.runtime.requests import Pull as Pull
+from horn.runtime.requests import Push as Push
+from horn.runtime.requests import Requests as Requests
 from horn.topology import Topology as Topology
 
 if TYPE_CHECKING:
-    from horn.strategies._context import TaskContext
-    from horn.strategies.parameter_server.pieces import ParameterPiece
-    from horn.strategies.parameter_server.server import ParameterServer
+    from horn.parameter_server.pieces import ParameterPiece
+    from horn.parameter_server.server import ParameterServer
+    from horn.runtime.context import TaskContext
 
 Array = np.ndarray[Any, Any]
 
@@ -59,49 +64,6 @@ class TaskEngine(Engine, Protocol):
 
     def agree(self, epoch: int, stop: bool) -> bool:
         """Whether training ends after this epoch; ``stop`` is what this group wants."""
-
-
-@dataclass(frozen=True)
-class Mean:
-    """Ask: these arrays become, in place, their means over all groups. Every group must ask."""
-
-    arrays: Sequence[Array]
-
-
-@dataclass(frozen=True)
-class Push:
-    """Ask: give servers these gradients, by the name of the learned array. clock : how many pushes
-    this group has made before. samples : what they were computed from. is_early : the coming batch
-    computes them; each layer's go as soon as they are there, the rest after the batch.
-    """
-
-    clock: int
-    samples: int
-    gradients: Mapping[str, Array]
-    is_early: bool = False
-
-
-@dataclass(frozen=True)
-class Pull:
-    """Ask: this task's learned arrays as servers have them. clock : the pushes of this group so
-    far. final : when all groups have finished. is_early : do not wait, but take each layer's just
-    before the coming batch needs them. into : where they go, by name, contiguous; by default the
-    replica has them then, else they are there when the coming batch is over.
-    """
-
-    clock: int
-    final: bool = False
-    is_early: bool = False
-    into: Mapping[str, Array] | None = None
-
-
-@dataclass(frozen=True)
-class Leave:
-    """Ask: tell servers that this group pushes no more."""
-
-
-Request: TypeAlias = Mean | Push | Pull | Leave
-Requests: TypeAlias = Iterator[Request]
 
 
 @dataclass

@@ -16,14 +16,14 @@ from horn.compiler.program import Post, Program
 from horn.compiler.segment_marks import first_needed, last_made, marked
 from horn.data import Dataset
 from horn.errors import JobError
+from horn.parameter_server.client import ClientCarrier, ParameterClient
+from horn.parameter_server.mesh import Mesh
+from horn.parameter_server.peers import Peers
+from horn.parameter_server.pieces import ParameterBundle, pieces
+from horn.runtime.context import TaskContext
 from horn.runtime.engine import GroupEngine
 from horn.runtime.exchange import Exchange
 from horn.strategies import Leave, Mean, Pull, Push, Requests, Strategy, View
-from horn.strategies._context import TaskContext
-from horn.strategies.parameter_server.client import ClientCarrier, ParameterClient
-from horn.strategies.parameter_server.mesh import Mesh
-from horn.strategies.parameter_server.peers import Peers
-from horn.strategies.parameter_server.pieces import ParameterBundle, pieces
 from horn.topology import largest_share, share
 from horn.wire.frames import Array
 
@@ -39,7 +39,7 @@ def _connected(context: TaskContext) -> tuple[Peers | None, ParameterClient | No
     cut = pieces(job.network, context.placement, topology, job.dtype)
     carrier: ClientCarrier
     if found is not None:  # most tasks never need links, nor ZeroMQ
-        from horn.strategies.parameter_server.task_links import TaskLinks
+        from horn.parameter_server.task_links import TaskLinks
 
         carrier = TaskLinks(found.place(), topology.n_servers, found.find)
         beside = context.check

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 from horn.errors import JobError
 from horn.job import Job
 from horn.optimizers import SGD, Adagrad, Direct, Optimizer, Slots
+from horn.parameter_server.pieces import ParameterPiece
+from horn.parameter_server.server import ParameterServer
+from horn.parameter_server.updates import Policy
 from horn.schedules import Schedule
 from horn.strategies import Array, Leave, Pull, Push, Requests, Strategy, Topology, View
-from horn.strategies.parameter_server.pieces import ParameterPiece
-from horn.strategies.parameter_server.server import ParameterServer
-from horn.strategies.parameter_server.updates import Policy
 
 PUSHED = "pushed"
 AVERAGE, ADAGRAD, JOB = "average", "adagrad", "job"  # what servers may apply

@@ -19,10 +19,10 @@ import numpy as np
 from horn.errors import JobError
 from horn.job import Job
 from horn.optimizers import SGD
+from horn.parameter_server.pieces import ParameterPiece
+from horn.parameter_server.server import ParameterServer
+from horn.parameter_server.updates import Policy
 from horn.strategies import Array, Leave, Pull, Push, Requests, Strategy, Topology, View
-from horn.strategies.parameter_server.pieces import ParameterPiece
-from horn.strategies.parameter_server.server import ParameterServer
-from horn.strategies.parameter_server.updates import Policy
 
 
 @dataclass

@@ -108,7 +108,7 @@ class ParallelDropout(Strategy):
         return f"{in_words(self)}, {self.n_sub_models(topology)} sub-models"
 
     def engine(self, context: Any) -> TaskEngine:
-        from horn.strategies.sub_models.engine import SubModels
+        from horn.sub_models.engine import SubModels
 
         return SubModels(self, context)
 

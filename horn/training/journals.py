@@ -1,7 +1,7 @@
 """The folder in which the servers of a run keep what they were told, and whose it is.
 
 <folder>/servers/run.json           the job, the starts so far, the history
-<folder>/servers/server-<n>/        its journal: horn/strategies/parameter_server/journal.py
+<folder>/servers/server-<n>/        its journal: horn/parameter_server/journal.py
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ from horn._kernels import blas
 from horn.backends import Setup, make
 from horn.compiler.placement import Placement
 from horn.job import Job
+from horn.runtime.context import TaskContext
 from horn.runtime.group import Group
 from horn.strategies import Topology
-from horn.strategies._context import TaskContext
 from horn.strategies.parallel_dropout import ParallelDropout
-from horn.strategies.sub_models.engine import SubModels
+from horn.sub_models.engine import SubModels
 from horn.transport import Identity, open_transport
 from tests.bench.contenders import dataset
 

@@ -19,11 +19,11 @@ from horn.errors import (
     TaskFailed,
 )
 from horn.executor.failures import FailureEvidence, is_repairable, verdict
+from horn.parameter_server.client import ParameterClient
+from horn.parameter_server.task_links import TaskLinks
 from horn.process.control import ControlChannel, FailureReport
 from horn.process.main import TaskProcess
 from horn.runtime.group import TaskTimes
-from horn.strategies.parameter_server.client import ParameterClient
-from horn.strategies.parameter_server.task_links import TaskLinks
 from horn.topology import Topology
 from horn.transport import Identity, PeerUnreachable
 

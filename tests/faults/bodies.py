@@ -21,14 +21,14 @@ import numpy as np
 
 from horn.errors import ClusterError
 from horn.optimizers import SGD
+from horn.parameter_server.client import ParameterClient
+from horn.parameter_server.server import ParameterServer
+from horn.parameter_server.task_links import TaskLinks
+from horn.parameter_server.updates import Policy
 from horn.process.rendezvous import Rendezvous
 from horn.process.server_discovery import ServerDiscovery, served
 from horn.runtime.group import TaskTimes
 from horn.strategies import Pull, Push, Topology
-from horn.strategies.parameter_server.client import ParameterClient
-from horn.strategies.parameter_server.server import ParameterServer
-from horn.strategies.parameter_server.task_links import TaskLinks
-from horn.strategies.parameter_server.updates import Policy
 from tests.strategies.bodies import N_NUMBERS, dealt
 
 WAIT_S = 60.0

@@ -231,7 +231,7 @@ def set_in_start(phase: str, mark: str, rank: int, iteration: int) -> None:
 
         after(Rendezvous, "join", lambda: die(mark))  # it is listed, and others wait for it
     if phase == PUSHING:
-        from horn.strategies.parameter_server.client import ParameterClient
+        from horn.parameter_server.client import ParameterClient
 
         give = ParameterClient.give
 
@@ -489,7 +489,7 @@ POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "first checkpoint": _at("os", "fsync", before),  # its part is written, and not on the disk
     # of a server that keeps what it was told
     "serving": _at("horn.process.main", "TaskProcess._last", before),
-    "coming back": _at("horn.strategies.parameter_server.journal", "Journal.recover", after),
+    "coming back": _at("horn.parameter_server.journal", "Journal.recover", after),
 }
 SET: dict[str, Callable[[Callable[[], None]], None]] = {
     "forward": _in_superstep("layer1.output"),

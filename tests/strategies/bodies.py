@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from horn.optimizers import SGD
+from horn.parameter_server.client import ParameterClient
+from horn.parameter_server.mesh import Mesh
+from horn.parameter_server.pieces import ParameterPiece
+from horn.parameter_server.server import ParameterServer
+from horn.parameter_server.serving import mesh_of, serve
+from horn.parameter_server.updates import Policy
 from horn.runtime.group import TaskTimes
 from horn.strategies import Pull, Push, Topology
-from horn.strategies.parameter_server.client import ParameterClient
-from horn.strategies.parameter_server.mesh import Mesh
-from horn.strategies.parameter_server.pieces import ParameterPiece
-from horn.strategies.parameter_server.server import ParameterServer
-from horn.strategies.parameter_server.serving import mesh_of, serve
-from horn.strategies.parameter_server.updates import Policy
 from horn.transport import Transport
 
 N_NUMBERS, N_PIECES = 60, 6

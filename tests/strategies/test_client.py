@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from horn.errors import BarrierTimeout, ProtocolError
+from horn.parameter_server.client import ParameterClient
+from horn.parameter_server.mesh import Mesh
+from horn.parameter_server.peers import Peers
+from horn.parameter_server.pieces import ParameterPiece
 from horn.runtime.group import TaskTimes
 from horn.strategies import Pull, Topology
-from horn.strategies.parameter_server.client import ParameterClient
-from horn.strategies.parameter_server.mesh import Mesh
-from horn.strategies.parameter_server.peers import Peers
-from horn.strategies.parameter_server.pieces import ParameterPiece
 from horn.wire.frames import WAITS, Meta, Note, ParameterData, Verdict, WireMessage
 
 PIECES = [ParameterPiece(0, "w", 0, 2, 0, (0,), 0, False)]

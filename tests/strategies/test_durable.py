@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 import horn
 from horn.errors import ProtocolError
+from horn.parameter_server.pieces import ParameterPiece, bundles
+from horn.parameter_server.requests import Requests
+from horn.parameter_server.server import ParameterServer
+from horn.parameter_server.server_state import restore, state
+from horn.parameter_server.updates import Policy
 from horn.strategies import Pull, Push, Topology
-from horn.strategies.parameter_server.pieces import ParameterPiece, bundles
-from horn.strategies.parameter_server.requests import Requests
-from horn.strategies.parameter_server.server import ParameterServer
-from horn.strategies.parameter_server.server_state import restore, state
-from horn.strategies.parameter_server.updates import Policy
 from horn.wire.frames import (
     Acknowledgement,
     EndOfEpoch,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horn.errors import JournalError
-from horn.strategies.parameter_server.journal import Journal, record, records
+from horn.parameter_server.journal import Journal, record, records
 from horn.wire.frames import JoinServers, LeaveServers, PullParameters, PushGradients, WireMessage
 
 MESSAGES = [
@@ -251,7 +251,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr("horn.strategies.parameter_server.journal.time", made)
+    monkeypatch.setattr("horn.parameter_server.journal.time", made)
     return made
 
 

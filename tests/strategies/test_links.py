@@ -13,10 +13,10 @@ import pytest
 import zmq
 
 from horn.errors import Fenced
-from horn.strategies._context import ServerAddress
-from horn.strategies.parameter_server import task_links
-from horn.strategies.parameter_server.server_links import ServerLinks
-from horn.strategies.parameter_server.task_links import TaskLinks
+from horn.parameter_server import task_links
+from horn.parameter_server.server_links import ServerLinks
+from horn.parameter_server.task_links import TaskLinks
+from horn.runtime.context import ServerAddress
 from horn.transport import Identity, _zeromq
 from horn.wire.frames import EndOfEpoch, HandshakeRefused, Verdict, WireMessage, encode
 from tests.hosts import hosts, why_not

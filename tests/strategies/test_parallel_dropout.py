@@ -16,12 +16,12 @@ from horn.backends import Setup, make
 from horn.compiler.placement import Placement
 from horn.errors import JobError
 from horn.job import Job
+from horn.runtime.context import TaskContext
 from horn.runtime.group import Group
 from horn.strategies import Topology, load
-from horn.strategies._context import TaskContext
 from horn.strategies.parallel_dropout import ParallelDropout
-from horn.strategies.sub_models.engine import SubModels
-from horn.strategies.sub_models.sub_network import CONNECTIONS, KeepGradient
+from horn.sub_models.engine import SubModels
+from horn.sub_models.sub_network import CONNECTIONS, KeepGradient
 from horn.transport import Transport
 from tests.transport.groups import good, run_threads
 
@@ -273,7 +273,7 @@ def trained_with(masks: bool, strategy: ParallelDropout, job: Job, expects: bool
         return trained(engine, 5)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("horn.strategies.sub_models.engine.is_faster", lambda *_: masks)
+        patch.setattr("horn.sub_models.engine.is_faster", lambda *_: masks)
         return alone(strategy, job, body)
 
 

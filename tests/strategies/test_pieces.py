@@ -14,9 +14,9 @@ from horn.compiler.partition import homes
 from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.compiler.share import Share
 from horn.network import Network
+from horn.parameter_server import pieces as _pieces
+from horn.parameter_server.pieces import PIECE_BYTES, ParameterPiece, messages, pieces
 from horn.strategies import Topology
-from horn.strategies.parameter_server import pieces as _pieces
-from horn.strategies.parameter_server.pieces import PIECE_BYTES, ParameterPiece, messages, pieces
 from horn.wire.frames import BODY_BYTES, MAX_BODIES
 from tests.parity.generated import Case, cases
 from tests.parity.test_tasks import place

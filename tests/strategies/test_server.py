@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import horn
 from horn.errors import ProtocolError
+from horn.parameter_server.pieces import ParameterPiece, bundles
+from horn.parameter_server.server import Answer, ParameterServer
+from horn.parameter_server.updates import Policy
 from horn.strategies import Topology
-from horn.strategies.parameter_server.pieces import ParameterPiece, bundles
-from horn.strategies.parameter_server.server import Answer, ParameterServer
-from horn.strategies.parameter_server.updates import Policy
 from horn.wire.frames import (
     Acknowledgement,
     EndOfEpoch,

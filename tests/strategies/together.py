@@ -8,13 +8,13 @@ from typing import Any
 
 from horn.compiler.placement import Placement
 from horn.job import Job
+from horn.parameter_server.pieces import pieces
+from horn.parameter_server.server import ParameterServer
+from horn.parameter_server.serving import mesh_of, serve
+from horn.runtime.context import TaskContext
 from horn.runtime.group import Group
 from horn.strategies import Strategy, Topology
-from horn.strategies._context import TaskContext
 from horn.strategies._replica import Replica
-from horn.strategies.parameter_server.pieces import pieces
-from horn.strategies.parameter_server.server import ParameterServer
-from horn.strategies.parameter_server.serving import mesh_of, serve
 from horn.transport import Identity, Transport, open_transport
 from tests.transport.groups import url_of
 

@@ -21,7 +21,7 @@ TASK = """
 import os, resource, sys, threading
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 from horn.transport import Identity, open_transport
-from horn.strategies.parameter_server.server_links import ServerLinks
+from horn.parameter_server.server_links import ServerLinks
 key = bytes(range(32))
 task = open_transport("tcp://127.0.0.1:0", Identity(0, 2, "test", 7, key))
 hub = ServerLinks("tcp://127.0.0.1:0", Identity(0, 2, "test", 7, key), lambda rank, epoch: False)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from horn.errors import BarrierTimeout, ProtocolError
+from horn.parameter_server.journal import Journal
+from horn.parameter_server.mesh import Mesh
+from horn.parameter_server.server import ParameterServer
+from horn.parameter_server.server_state import state
 from horn.patience import Patience
 from horn.runtime.group import TaskTimes
-from horn.strategies.parameter_server.journal import Journal
-from horn.strategies.parameter_server.mesh import Mesh
-from horn.strategies.parameter_server.server import ParameterServer
-from horn.strategies.parameter_server.server_state import state
 from horn.transport import Transport
 from horn.wire.frames import WAITS, Array, Meta, Note, WireMessage
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from horn.backends import Array
 from horn.errors import ProtocolError
-from horn.strategies.parameter_server.server import ParameterServer
-from horn.strategies.parameter_server.updates import ServerPiece
+from horn.parameter_server.server import ParameterServer
+from horn.parameter_server.updates import ServerPiece
 from horn.wire.frames import PullParameters
 
 FORMAT = 1

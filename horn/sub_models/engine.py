@@ -20,11 +20,11 @@ from horn.data import Dataset
 from horn.errors import JobError, ModelError
 from horn.job import Job
 from horn.network import Layer, Link, Network
+from horn.runtime.context import TaskContext
 from horn.runtime.task import CollectInstruction, ComputeInstruction, PostInstruction, Script
-from horn.strategies._context import TaskContext
-from horn.strategies.sub_models.masked_network import MaskedNetwork, can_mask, is_faster
-from horn.strategies.sub_models.sub_network import SubNetwork
-from horn.strategies.sub_models.whole_network import WholeNetwork
+from horn.sub_models.masked_network import MaskedNetwork, can_mask, is_faster
+from horn.sub_models.sub_network import SubNetwork
+from horn.sub_models.whole_network import WholeNetwork
 from horn.topology import Topology, largest_share, share
 from horn.transport import Channel
 

@@ -19,8 +19,7 @@ from typing import Any
 import zmq
 
 from horn.errors import Fenced, JobError
-from horn.strategies._context import ServerAddress
-from horn.strategies.parameter_server.link import (
+from horn.parameter_server.link import (
     ATTEMPT,
     LINGER_S,
     LinkEnd,
@@ -28,6 +27,7 @@ from horn.strategies.parameter_server.link import (
     received,
     spin,
 )
+from horn.runtime.context import ServerAddress
 from horn.transport import Identity, TransportCounters
 from horn.transport._handshake import HELLO, refused
 from horn.transport._zeromq import ZeroMqContext

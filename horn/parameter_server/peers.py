@@ -11,8 +11,7 @@ import numpy as np
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.patience import Patience
 from horn.runtime.group import TaskTimes
-from horn.strategies import Topology
-from horn.topology import share
+from horn.topology import Topology, share
 from horn.transport import Transport
 from horn.wire.frames import Array, LeaveServers, MeanPart, Meta, Verdict, WireMessage
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from horn.strategies.parameter_server.pieces import (
+from horn.parameter_server.pieces import (
     ParameterBundle,
     ParameterPiece,
     bundles,

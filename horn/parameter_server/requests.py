@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from horn.errors import ProtocolError
-from horn.strategies import Array, Pull, Push, Topology
-from horn.strategies.parameter_server.pieces import ParameterBundle
+from horn.parameter_server.pieces import ParameterBundle
+from horn.runtime.requests import Array, Pull, Push
+from horn.topology import Topology
 from horn.wire.frames import (
     EndOfEpoch,
     JoinServers,

@@ -20,8 +20,8 @@ import numpy as np
 from horn.backends import Array
 from horn.errors import ProtocolError
 from horn.optimizers import Optimizer
-from horn.strategies.parameter_server.pieces import ParameterPiece, bundles
-from horn.strategies.parameter_server.updates import Policy, ServerPiece
+from horn.parameter_server.pieces import ParameterPiece, bundles
+from horn.parameter_server.updates import Policy, ServerPiece
 from horn.topology import Topology
 from horn.wire.frames import (
     EndOfEpoch,

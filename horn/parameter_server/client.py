@@ -9,11 +9,12 @@ from typing import Protocol
 import numpy as np
 
 from horn.errors import BarrierTimeout
+from horn.parameter_server.pieces import ParameterBundle, ParameterPiece, bundles
+from horn.parameter_server.requests import Requests
 from horn.patience import Patience
 from horn.runtime.group import TaskTimes
-from horn.strategies import Pull, Push, Topology
-from horn.strategies.parameter_server.pieces import ParameterBundle, ParameterPiece, bundles
-from horn.strategies.parameter_server.requests import Requests
+from horn.runtime.requests import Pull, Push
+from horn.topology import Topology
 from horn.transport import PeerUnreachable
 from horn.wire.frames import WAITS, Array, Meta, Note, ParameterData, WireMessage
 

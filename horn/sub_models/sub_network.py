@@ -26,7 +26,7 @@ from horn.language.ir import Op, load, make, select
 from horn.network import Network
 from horn.optimizers import Optimizer, Slots
 from horn.schedules import Schedule
-from horn.strategies.sub_models.whole_network import (
+from horn.sub_models.whole_network import (
     COUNT,
     MASK,
     MEAN,

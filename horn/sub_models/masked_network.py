@@ -21,8 +21,8 @@ from horn.language import ir
 from horn.language.ir import Op
 from horn.language.layers import read_layer
 from horn.network import Layer, Network
-from horn.strategies.sub_models.sub_network import GRADIENT, KeepGradient
-from horn.strategies.sub_models.whole_network import WholeNetwork
+from horn.sub_models.sub_network import GRADIENT, KeepGradient
+from horn.sub_models.whole_network import WholeNetwork
 
 # To bring a weight to a small network and its gradient home counts as the arithmetic of so many
 # samples. Of 784-512-10 a weight took 5.1 ns in a sub-model of 5 samples, and 0.08 ns a sample with

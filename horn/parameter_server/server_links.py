@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import zmq
 
-from horn.strategies.parameter_server.link import (
+from horn.parameter_server.link import (
     ATTEMPT,
     LINGER_S,
     LinkEnd,

@@ -18,7 +18,7 @@ from horn.backends._formulas import Formulas
 from horn.language import ir
 from horn.language.ir import Scalar, const, load
 from horn.optimizers import Optimizer
-from horn.strategies.parameter_server.pieces import ParameterPiece
+from horn.parameter_server.pieces import ParameterPiece
 
 GRADIENT, W = "#gradient", "#w"
 ALONG = "o"
