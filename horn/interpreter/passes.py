@@ -165,8 +165,8 @@ def one_number(function: Any, translated: Any, layer: Sequence[float]) -> float:
         f"{name} must return one number of the whole layer, as output.mean(), output.sum(), "
         f"output.max() or output.min(); got {wrong[0]!r}"
         if wrong
-        else f"{name} makes one number per neuron, but an aggregate is one number of the whole layer; "
-        "return output.mean(), output.sum(), output.max() or output.min() of it"
+        else f"{name} makes one number per neuron, but an aggregate is one number of the whole "
+        "layer; return output.mean(), output.sum(), output.max() or output.min() of it"
     )
     if hasattr(function, "__code__"):
         raise user_text.error_at(function, problem)
