@@ -12,23 +12,7 @@ import sys
 from collections.abc import Callable
 
 from zk.errors import LogError, ServerError
-from zk.server import make_tls, serve
-
-
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="python -m zk", description="An embedded ZooKeeper server in pure Python."
-    )
-    p.add_argument("--port", type=int, default=2181, help="0 lets the system choose (2181)")
-    p.add_argument("--bind", default="127.0.0.1", help="address; loopback unless TLS is on")
-    p.add_argument("--data-dir", help="keep the data here; without it they are in memory only")
-    p.add_argument("--tick-ms", type=int, default=500, help="unit of session timeouts (500)")
-    p.add_argument("--tls-cert", help="certificate chain of this server, PEM")
-    p.add_argument("--tls-key", help="its key, PEM; default: in the same file")
-    p.add_argument("--tls-ca", help="ask clients for a certificate signed by this one, PEM")
-    p.add_argument("--tls-port", type=int, help="a second port for TLS; --port stays plain")
-    p.add_argument("--super-digest", help="super:<hash>: who shows this digest passes every ACL")
-    return p
+from zk.server import Server, make_tls, serve
 
 
 def main(
@@ -39,9 +23,21 @@ def main(
     """Run; the exit code is 0, or what DESIGN 8 says: 2 usage, 3 disk, 6 port or folder in use.
     ``tls_for`` : of an address that is bound, where no certificate is given. ``epilog`` : of help.
     """
-    known = parser()
-    known.epilog = epilog
-    args = known.parse_args(argv)
+    p = argparse.ArgumentParser(
+        prog="python -m zk",
+        description="An embedded ZooKeeper server in pure Python.",
+        epilog=epilog,
+    )
+    p.add_argument("--port", type=int, default=2181, help="0 lets the system choose (2181)")
+    p.add_argument("--bind", default="127.0.0.1", help="address; loopback unless TLS is on")
+    p.add_argument("--data-dir", help="keep the data here; without it they are in memory only")
+    p.add_argument("--tick-ms", type=int, default=500, help="unit of session timeouts (500)")
+    p.add_argument("--tls-cert", help="certificate chain of this server, PEM")
+    p.add_argument("--tls-key", help="its key, PEM; default: in the same file")
+    p.add_argument("--tls-ca", help="ask clients for a certificate signed by this one, PEM")
+    p.add_argument("--tls-port", type=int, help="a second port for TLS; --port stays plain")
+    p.add_argument("--super-digest", help="super:<hash>: who shows this digest passes every ACL")
+    args = p.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     try:
         if args.tick_ms < 1 or not 0 <= args.port <= 65535:
@@ -49,16 +45,16 @@ def main(
         tls = make_tls(args.tls_cert, args.tls_key, args.tls_ca) if args.tls_cert else None
         if tls is None and tls_for is not None:
             tls = tls_for(args.bind)
-        serve(
+        server = Server(
+            host=args.bind,
             port=args.port,
-            bind=args.bind,
             data_dir=args.data_dir,
             tick_ms=args.tick_ms,
             tls=tls,
             tls_port=args.tls_port,
             super_digest=args.super_digest,
-            on_ready=lambda hosts: print(hosts, flush=True),
         )
+        serve(server, lambda hosts: print(hosts, flush=True))
     except (ServerError, LogError) as error:
         print(f"zk: {error}", file=sys.stderr)
         return error.exit_code

@@ -25,7 +25,6 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from zk import record as records
 from zk import wire
@@ -147,10 +146,14 @@ class Log:
                 logger.warning(
                     "torn tail cut file=%s offset=%d bytes=%d", path, pos, len(data) - pos
                 )
-                _truncate(path, pos)
+                with open(path, "r+b") as file:
+                    file.truncate(pos)
+                    os.fsync(file.fileno())
                 break
             try:
-                for record in _records_in(payload):
+                reader = Reader(payload)
+                while reader.pos < reader.end:
+                    record = records.decode(reader)
                     if record.zxid != zxid + 1:
                         raise LogError(
                             str(path), pos, f"change {record.zxid} follows change {zxid}"
@@ -198,8 +201,7 @@ class Log:
         temporary = final.with_suffix(final.suffix + ".tmp")
         try:
             with open(temporary, "xb", opener=_private) as file:
-                size = 0
-                crc = 0
+                size = crc = 0
                 for chunk in _snapshot_chunks(tree, sessions):
                     crc = zlib.crc32(chunk, crc)
                     size += file.write(chunk)
@@ -250,15 +252,6 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _truncate(path: Path, size: int) -> None:
-    handle = os.open(path, os.O_WRONLY)
-    try:
-        os.ftruncate(handle, size)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _head(magic: bytes, zxid: int) -> bytes:
     body = magic + wire.pack_int64(zxid)
     return body + zlib.crc32(body).to_bytes(4, "big")
@@ -290,12 +283,6 @@ def _batch_at(data: bytes, pos: int) -> bytes | None:
         return None
     payload = data[start : start + size]
     return payload if zlib.crc32(payload, zlib.crc32(data[pos : pos + 4])) == crc else None
-
-
-def _records_in(payload: bytes) -> Iterator[Record]:
-    reader = Reader(payload)
-    while reader.pos < reader.end:
-        yield records.decode(reader)
 
 
 def _refuse_damage(path: Path, data: bytes, pos: int) -> None:
@@ -367,9 +354,7 @@ def _snapshot_chunks(tree: Tree, sessions: Sessions) -> Iterator[bytes]:
 
 
 def _load_snapshot(path: Path, zxid: int, tree: Tree, sessions: Sessions) -> None:
-    file: BinaryIO
-    with open(path, "rb") as file:
-        data = file.read()
+    data = path.read_bytes()
     _check_head(path, data, _SNAPSHOT_MAGIC, zxid)
     if zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "big"):
         raise LogError(str(path), _HEAD.size, "the snapshot's checksum is wrong")

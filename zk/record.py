@@ -7,6 +7,7 @@ no checks and gives the same tree. Pure: no I/O.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 from zk import wire
@@ -18,7 +19,22 @@ from zk.wire import Reader
 Change = Txn | OpenSession | CloseSession
 
 _HEAD = struct.Struct(">qqqI")
-_CREATE, _DELETE, _SET_DATA, _SET_ACL, _OPEN, _CLOSE = range(1, 7)
+# The byte that a change begins with: its class, and its fields in their order.
+_FORMS: dict[int, tuple[Callable[..., Change], tuple[str, ...]]] = {
+    1: (Create, ("path", "buffer", "acls", "int64")),
+    2: (Delete, ("path",)),
+    3: (SetData, ("path", "buffer", "int32")),
+    4: (SetAcl, ("path", "acls", "int32")),
+    5: (OpenSession, ("int64", "int32", "buffer")),
+    6: (CloseSession, ("int64",)),
+}
+_READ = {
+    tag: (made, [wire.KINDS[kind][0] for kind in kinds]) for tag, (made, kinds) in _FORMS.items()
+}
+_WRITE = {
+    made: (bytes([tag]), [wire.KINDS[kind][1] for kind in kinds])
+    for tag, (made, kinds) in _FORMS.items()
+}
 
 
 class Record(NamedTuple):
@@ -40,39 +56,8 @@ def encode(record: Record) -> bytes:
 
 
 def _encode_txn(txn: Change) -> bytes:
-    if isinstance(txn, Create):
-        return (
-            bytes([_CREATE])
-            + wire.write_string(txn.path)
-            + wire.write_buffer(txn.data)
-            + wire.write_acls(txn.acl)
-            + wire.pack_int64(txn.owner)
-        )
-    if isinstance(txn, SetData):
-        return (
-            bytes([_SET_DATA])
-            + wire.write_string(txn.path)
-            + wire.write_buffer(txn.data)
-            + wire.pack_int32(txn.version)
-        )
-    if isinstance(txn, Delete):
-        return bytes([_DELETE]) + wire.write_string(txn.path)
-    if isinstance(txn, SetAcl):
-        return (
-            bytes([_SET_ACL])
-            + wire.write_string(txn.path)
-            + wire.write_acls(txn.acl)
-            + wire.pack_int32(txn.version)
-        )
-    if isinstance(txn, OpenSession):
-        return (
-            bytes([_OPEN])
-            + wire.pack_int64(txn.id)
-            + wire.pack_int32(txn.timeout_ms)
-            + wire.write_buffer(txn.password)
-        )
-    assert isinstance(txn, CloseSession)
-    return bytes([_CLOSE]) + wire.pack_int64(txn.id)
+    tag, writers = _WRITE[type(txn)]
+    return tag + b"".join([write(value) for write, value in zip(writers, txn, strict=True)])
 
 
 def decode(r: Reader) -> Record:
@@ -92,16 +77,7 @@ def decode(r: Reader) -> Record:
 def _decode_txn(r: Reader) -> Change:
     tag = r.data[r.pos] if r.pos < r.end else 0
     r.pos += 1
-    if tag == _CREATE:
-        return Create(r.path(), r.buffer(), r.acls(), r.int64())
-    if tag == _SET_DATA:
-        return SetData(r.path(), r.buffer(), r.int32())
-    if tag == _DELETE:
-        return Delete(r.path())
-    if tag == _SET_ACL:
-        return SetAcl(r.path(), r.acls(), r.int32())
-    if tag == _OPEN:
-        return OpenSession(r.int64(), r.int32(), r.buffer() or b"")
-    if tag == _CLOSE:
-        return CloseSession(r.int64())
-    raise WireError(f"a change of type {tag}")
+    if tag not in _READ:
+        raise WireError(f"a change of type {tag}")
+    made, readers = _READ[tag]
+    return made(*[read(r) for read in readers])

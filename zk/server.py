@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import ipaddress
 import logging
 import math
@@ -21,7 +22,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from zk.errors import ServerError
@@ -79,11 +79,11 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        if self._meet(transport):
+        if self._admit(transport):
             transport.set_write_buffer_limits(high=1 << 20)
 
-    def _meet(self, transport: asyncio.Transport) -> bool:
-        """Whether there is room for it."""
+    def _admit(self, transport: asyncio.Transport) -> bool:
+        """Count the connection; whether there is room for it."""
         self.transport = transport
         peer = transport.get_extra_info("peername")
         self.client = Client(peer[0] if peer else "")
@@ -94,9 +94,9 @@ class Connection(asyncio.Protocol):
         return True
 
     async def secure(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
-        """Speak TLS first. It counts from here on: a handshake that does not come costs as much."""
+        """Shake hands in TLS. It counts before: a handshake that does not come costs as much."""
         self._is_secured = False
-        if not self._meet(transport):
+        if not self._admit(transport):
             self.connection_lost(None)  # its protocol is not this one yet
             return
         loop = self._server.loop
@@ -115,12 +115,8 @@ class Connection(asyncio.Protocol):
             return
         self.transport, self._is_secured = secured, True
         secured.set_write_buffer_limits(high=1 << 20)
-        self._go_on_reading()
-
-    def _go_on_reading(self) -> None:
-        """With what came along with the end of the handshake."""
         data, self._buffer = bytes(self._buffer), bytearray()
-        if data:
+        if data:  # it came along with the end of the handshake
             self.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -508,35 +504,15 @@ def make_tls(cert: str, key: str | None = None, ca: str | None = None) -> ssl.SS
     return context
 
 
-def serve(
-    *,
-    port: int = 2181,
-    bind: str = "127.0.0.1",
-    data_dir: str | os.PathLike[str] | None = None,
-    tick_ms: int = 500,
-    tls: ssl.SSLContext | None = None,
-    tls_port: int | None = None,
-    super_digest: str | None = None,
-    on_ready: Callable[[str], None] | None = None,
-) -> None:
+def serve(server: Server, on_ready: Callable[[str], None]) -> None:
     """Run a server in this thread until SIGINT or SIGTERM. ``on_ready`` is told "host:port"."""
 
     async def main() -> None:
-        server = Server(
-            host=bind,
-            port=port,
-            data_dir=data_dir,
-            tick_ms=tick_ms,
-            tls=tls,
-            tls_port=tls_port,
-            super_digest=super_digest,
-        )
         try:
             await server.start()
             for number in (signal.SIGINT, signal.SIGTERM):
                 server.loop.add_signal_handler(number, server.stop)
-            if on_ready is not None:
-                on_ready(_hosts(bind, server.port))
+            on_ready(_hosts(server.host, server.port))
             await server.run()
         finally:
             await server.close()
@@ -569,9 +545,17 @@ class EmbeddedServer:
         super_digest: str | None = None,
         is_open: bool = False,
     ) -> None:
-        self._is_open = is_open
         self.host, self.port, self.data_dir, self.tick_ms = host, port, data_dir, tick_ms
-        self._tls, self._super_digest = tls, super_digest
+        self._make = functools.partial(
+            Server,
+            host=host,
+            data_dir=data_dir,
+            tick_ms=tick_ms,
+            tls=tls,
+            super_digest=super_digest,
+            warn_every_s=math.inf,
+            is_open=is_open,
+        )
         self._server: Server | None = None
         self._thread: threading.Thread | None = None
         self.error: BaseException | None = None
@@ -616,12 +600,7 @@ class EmbeddedServer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _run(self, ready: threading.Event) -> None:
@@ -634,16 +613,7 @@ class EmbeddedServer:
             ready.set()
 
     async def _serve(self, ready: threading.Event) -> None:
-        server = Server(
-            host=self.host,
-            port=self.port,
-            data_dir=self.data_dir,
-            tick_ms=self.tick_ms,
-            tls=self._tls,
-            super_digest=self._super_digest,
-            warn_every_s=math.inf,
-            is_open=self._is_open,
-        )
+        server = self._make(port=self.port)
         if self._server is not None and self.data_dir is None:
             # What it had is forgotten, but not how far it was: else clients of then, who know a
             # later zxid, would be hung up on for ever instead of hearing that they are over.

@@ -12,7 +12,7 @@ sections 2 to 4.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from zk import acl as acls
 from zk import wire
@@ -56,7 +56,17 @@ class Client:
         self.n_unsent = 0  # bytes in ``out``
 
 
-Handler = Callable[[Client, Reader, int], bytes]
+class Request(NamedTuple):
+    """One request of a session; ``fields`` as in ``wire.RECORDS``."""
+
+    client: Client
+    session: Session
+    op: int
+    fields: tuple[Any, ...]
+    time_ms: int
+
+
+Handler = Callable[[Request], bytes]
 
 
 class Service:
@@ -84,24 +94,24 @@ class Service:
         self._super_digest = super_digest
         self._next_container_check_ms = 0
         self._handlers: dict[int, Handler] = {
-            Op.CREATE: self._on_create,
-            Op.CREATE2: self._on_create2,
-            Op.CREATE_CONTAINER: self._on_create2,
+            Op.CREATE: self._on_change,
+            Op.CREATE2: self._on_change,
+            Op.CREATE_CONTAINER: self._on_change,
             Op.CREATE_TTL: self._on_create_ttl,
-            Op.DELETE: self._on_delete,
+            Op.DELETE: self._on_change,
             Op.EXISTS: self._on_exists,
             Op.GET_DATA: self._on_get_data,
-            Op.SET_DATA: self._on_set_data,
+            Op.SET_DATA: self._on_change,
             Op.GET_ACL: self._on_get_acl,
-            Op.SET_ACL: self._on_set_acl,
+            Op.SET_ACL: self._on_change,
             Op.GET_CHILDREN: self._on_get_children,
-            Op.GET_CHILDREN2: self._on_get_children2,
+            Op.GET_CHILDREN2: self._on_get_children,
             Op.SYNC: self._on_sync,
             Op.MULTI: self._on_multi,
             Op.MULTI_READ: self._on_multi_read,
             Op.RECONFIG: self._on_reconfig,
-            Op.CHECK_WATCHES: self._on_check_watches,
-            Op.REMOVE_WATCHES: self._on_remove_watches,
+            Op.CHECK_WATCHES: self._on_watches,
+            Op.REMOVE_WATCHES: self._on_watches,
             Op.SET_WATCHES: self._on_set_watches,
             Op.SET_WATCHES2: self._on_set_watches,
             Op.GET_EPHEMERALS: self._on_get_ephemerals,
@@ -131,7 +141,8 @@ class Service:
             self._special(client, session, xid, op, reader, time_ms)
             return
         try:
-            body = handler(client, reader, time_ms)
+            fields = wire.decode_body(op, reader)
+            body = handler(Request(client, session, op, fields, time_ms))
         except Refused as refused:
             reply = wire.encode_reply(xid, self.tree.zxid, refused.code)
         except WireError:
@@ -296,65 +307,33 @@ class Service:
 
     # Requests that change the tree.
 
-    def _on_create(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        path, data, acl, flags = wire.decode_body(Op.CREATE, reader)
-        assert client.session is not None
-        txn = self.tree.check_create(path, data, acl, flags, client.session.id, client.ids)
-        self._do((txn,), client.session.id, time_ms)
-        return wire.write_string(txn.path)
+    def _on_change(self, r: Request) -> bytes:
+        txn = self._checked(r.client, r.session, r.op, r.fields)
+        self._do((txn,), r.session.id, r.time_ms)
+        path = wire.write_string(txn.path) if isinstance(txn, Create) else b""
+        if r.op in (Op.CREATE, Op.DELETE):
+            return path
+        return path + self.tree.nodes[txn.path].stat()
 
-    def _on_create2(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        path, data, acl, flags = wire.decode_body(Op.CREATE2, reader)
-        assert client.session is not None
-        txn = self.tree.check_create(path, data, acl, flags, client.session.id, client.ids)
-        self._do((txn,), client.session.id, time_ms)
-        return wire.write_string(txn.path) + self.tree.nodes[txn.path].stat()
-
-    def _on_create_ttl(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        *_, flags, ttl = wire.decode_body(Op.CREATE_TTL, reader)
+    def _on_create_ttl(self, r: Request) -> bytes:
+        flags = r.fields[3]
         known = 0 <= flags <= 6
         raise Refused(Code.UNIMPLEMENTED if known and flags > 4 else Code.BAD_ARGUMENTS)
 
-    def _on_delete(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        path, version = wire.decode_body(Op.DELETE, reader)
-        assert client.session is not None
-        self._do((self.tree.check_delete(path, version, client.ids),), client.session.id, time_ms)
-        return b""
-
-    def _on_set_data(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        path, data, version = wire.decode_body(Op.SET_DATA, reader)
-        assert client.session is not None
-        txn = self.tree.check_set_data(path, data, version, client.ids)
-        self._do((txn,), client.session.id, time_ms)
-        return self.tree.nodes[path].stat()
-
-    def _on_set_acl(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        path, acl, version = wire.decode_body(Op.SET_ACL, reader)
-        assert client.session is not None
-        txn = self.tree.check_set_acl(path, acl, version, client.ids)
-        self._do((txn,), client.session.id, time_ms)
-        return self.tree.nodes[path].stat()
-
-    def _check(self, client: Client, op: int, fields: tuple[Any, ...]) -> Txn:
-        """One operation of a multi, checked as its request alone would be."""
-        assert client.session is not None
-        ids = client.ids
+    def _checked(self, client: Client, session: Session, op: int, fields: tuple[Any, ...]) -> Txn:
         if op == Op.DELETE:
-            return self.tree.check_delete(fields[0], fields[1], ids)
+            return self.tree.check_delete(fields[0], fields[1], client.ids)
         if op == Op.SET_DATA:
-            return self.tree.check_set_data(fields[0], fields[1], fields[2], ids)
+            return self.tree.check_set_data(fields[0], fields[1], fields[2], client.ids)
+        if op == Op.SET_ACL:
+            return self.tree.check_set_acl(fields[0], fields[1], fields[2], client.ids)
         if op == Op.CHECK:
-            return self.tree.check_version(fields[0], fields[1], ids)
-        if op == Op.CREATE_TTL:
-            raise Refused(Code.UNIMPLEMENTED)
+            return self.tree.check_version(fields[0], fields[1], client.ids)
         path, data, acl, flags = fields
-        if flags in (5, 6):
-            raise WireError("a plain create with a time to live")  # as Apache's multi has it
-        return self.tree.check_create(path, data, acl, flags, client.session.id, ids)
+        return self.tree.check_create(path, data, acl, flags, session.id, client.ids)
 
-    def _on_multi(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        ops = wire.decode_multi(reader)
-        assert client.session is not None
+    def _on_multi(self, r: Request) -> bytes:
+        (ops,) = r.fields
         if ops and ops[0][0] in wire.READ_OPS:
             raise WireError("a multi holds reads")
         zxid = self.tree.zxid + 1
@@ -364,8 +343,12 @@ class Service:
         bodies: list[bytes] = []
         try:
             for op, fields in ops:
-                txn = self._check(client, op, fields)
-                events, undo = self.tree.apply(txn, zxid, time_ms)
+                if op == Op.CREATE_TTL:
+                    raise Refused(Code.UNIMPLEMENTED)
+                if op in wire.CREATE_OPS and fields[3] in (5, 6):
+                    raise WireError("a plain create with a time to live")  # as Apache's multi
+                txn = self._checked(r.client, r.session, op, fields)
+                events, undo = self.tree.apply(txn, zxid, r.time_ms)
                 txns.append(txn)
                 fired += events
                 undos.append(undo)
@@ -376,7 +359,7 @@ class Service:
             if isinstance(error, WireError):
                 raise
             return _multi_failed(len(ops), len(txns), error.code)
-        self._commit(tuple(txns), client.session.id, time_ms)
+        self._commit(tuple(txns), r.session.id, r.time_ms)
         self._tell(fired)
         return b"".join(bodies) + wire.MULTI_HEADER.pack(-1, True, -1)
 
@@ -394,55 +377,49 @@ class Service:
 
     # Requests that read.
 
-    def _on_exists(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        path, wants_watch = wire.decode_body(Op.EXISTS, reader)
+    def _on_exists(self, r: Request) -> bytes:
+        path, wants_watch = r.fields
         if "\0" in path:
             raise Refused(Code.BAD_ARGUMENTS, path)
         if wants_watch:
-            self.watches.add_data(path, client)
+            self.watches.add_data(path, r.client)
         return self.tree.get(path).stat()
 
-    def _on_get_data(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        path, wants_watch = wire.decode_body(Op.GET_DATA, reader)
-        node = self.tree.get_readable(path, client.ids)
+    def _on_get_data(self, r: Request) -> bytes:
+        path, wants_watch = r.fields
+        node = self.tree.get_readable(path, r.client.ids)
         if wants_watch:
-            self.watches.add_data(path, client)
+            self.watches.add_data(path, r.client)
         return wire.write_buffer(node.data) + node.stat()
 
-    def _on_get_acl(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        (path,) = wire.decode_body(Op.GET_ACL, reader)
+    def _on_get_acl(self, r: Request) -> bytes:
+        (path,) = r.fields
         node = self.tree.get(path)
-        if not acls.allows(node.acl, acls.READ | acls.ADMIN, client.ids):
+        if not acls.allows(node.acl, acls.READ | acls.ADMIN, r.client.ids):
             raise Refused(Code.NO_AUTH, path)
-        is_admin = acls.allows(node.acl, acls.ADMIN, client.ids)
+        is_admin = acls.allows(node.acl, acls.ADMIN, r.client.ids)
         return wire.write_acls(node.acl if is_admin else acls.masked(node.acl)) + node.stat()
 
-    def _on_get_children(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        path, wants_watch = wire.decode_body(Op.GET_CHILDREN, reader)
-        node = self.tree.get_readable(path, client.ids)
+    def _on_get_children(self, r: Request) -> bytes:
+        path, wants_watch = r.fields
+        node = self.tree.get_readable(path, r.client.ids)
         if wants_watch:
-            self.watches.add_child(path, client)
-        return wire.write_strings(list(node.children or ()))
+            self.watches.add_child(path, r.client)
+        names = wire.write_strings(list(node.children or ()))
+        return names if r.op == Op.GET_CHILDREN else names + node.stat()
 
-    def _on_get_children2(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        path, wants_watch = wire.decode_body(Op.GET_CHILDREN2, reader)
-        node = self.tree.get_readable(path, client.ids)
-        if wants_watch:
-            self.watches.add_child(path, client)
-        return wire.write_strings(list(node.children or ())) + node.stat()
-
-    def _on_sync(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        (path,) = wire.decode_body(Op.SYNC, reader)
+    def _on_sync(self, r: Request) -> bytes:
+        (path,) = r.fields
         return wire.write_string(path)
 
-    def _on_multi_read(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        ops = wire.decode_multi(reader)
+    def _on_multi_read(self, r: Request) -> bytes:
+        (ops,) = r.fields
         parts: list[bytes] = []
         for op, (path, _) in ops:  # its watch flags set no watch, as in Apache
             try:
                 if op not in wire.READ_OPS:
                     raise WireError("a multi-read holds a change")
-                node = self.tree.get_readable(path, client.ids)
+                node = self.tree.get_readable(path, r.client.ids)
             except Refused as refused:
                 parts.append(wire.MULTI_HEADER.pack(-1, False, refused.code))
                 parts.append(wire.pack_int32(refused.code))
@@ -455,83 +432,71 @@ class Service:
         parts.append(wire.MULTI_HEADER.pack(-1, True, -1))
         return b"".join(parts)
 
-    def _on_reconfig(self, client: Client, reader: Reader, time_ms: int) -> bytes:
+    def _on_reconfig(self, r: Request) -> bytes:
         raise Refused(Code.RECONFIG_DISABLED)
 
-    def _on_get_ephemerals(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        (prefix,) = wire.decode_body(Op.GET_EPHEMERALS, reader)
-        assert client.session is not None
-        mine = self.tree.ephemerals.get(client.session.id, {})
+    def _on_get_ephemerals(self, r: Request) -> bytes:
+        (prefix,) = r.fields
+        mine = self.tree.ephemerals.get(r.session.id, {})
         wanted = "" if prefix is None or prefix.strip() in ("", "/") else prefix
         return wire.write_strings([path for path in mine if path.startswith(wanted)])
 
-    def _on_get_all_children_number(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        (path,) = wire.decode_body(Op.GET_ALL_CHILDREN_NUMBER, reader)
-        self.tree.get_readable(path, client.ids)
+    def _on_get_all_children_number(self, r: Request) -> bytes:
+        (path,) = r.fields
+        self.tree.get_readable(path, r.client.ids)
         return wire.pack_int32(self.tree.count_below(path))
 
-    def _on_who_am_i(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        names = [(s, i.split(":", 1)[0] if s == "digest" else i) for s, i in client.ids]
+    def _on_who_am_i(self, r: Request) -> bytes:
+        names = [(s, i.split(":", 1)[0] if s == "digest" else i) for s, i in r.client.ids]
         return wire.pack_int32(len(names)) + b"".join(
             [wire.write_string(s) + wire.write_string(name) for s, name in names]
         )
 
     # Watches.
 
-    def _on_check_watches(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        path, kind = wire.decode_body(Op.CHECK_WATCHES, reader)
+    def _on_watches(self, r: Request) -> bytes:
+        path, kind = r.fields
         if not CHILDREN <= kind <= ANY:
             raise WireError(f"a watch of kind {kind}")
-        if not self.watches.has(path, kind, client):
+        look = self.watches.has if r.op == Op.CHECK_WATCHES else self.watches.remove
+        if not look(path, kind, r.client):
             raise Refused(Code.NO_WATCHER, path)
         return b""
 
-    def _on_remove_watches(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        path, kind = wire.decode_body(Op.REMOVE_WATCHES, reader)
-        if not CHILDREN <= kind <= ANY:
-            raise WireError(f"a watch of kind {kind}")
-        if not self.watches.remove(path, kind, client):
-            raise Refused(Code.NO_WATCHER, path)
-        return b""
-
-    def _on_add_watch(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        path, mode = wire.decode_body(Op.ADD_WATCH, reader)
+    def _on_add_watch(self, r: Request) -> bytes:
+        path, mode = r.fields
         if mode not in (0, 1):
             raise WireError(f"a watch of mode {mode}")
-        self.watches.add_persistent(path, client, recursive=mode == 1)
+        self.watches.add_persistent(path, r.client, recursive=mode == 1)
         return wire.pack_int32(0)
 
-    def _on_set_watches(self, client: Client, reader: Reader, time_ms: int) -> bytes:
-        # SetWatches2 has two more lists; the first three are the same.
-        zxid, *lists = wire.decode_body(Op.SET_WATCHES, reader)
-        more = [reader.strings(), reader.strings()] if reader.pos < reader.end else [(), ()]
-        data, exist, child = lists
+    def _on_set_watches(self, r: Request) -> bytes:
+        zxid, data, exist, child, *more = r.fields  # SetWatches2 has two more lists
         nodes, watches = self.tree.nodes, self.watches
         for path in data:
             node = nodes.get(path)
             if node is None:
-                self._send(client, wire.encode_event(Event.DELETED, path))
+                self._send(r.client, wire.encode_event(Event.DELETED, path))
             elif node.mzxid > zxid:
-                self._send_readable(client, Event.CHANGED, path)
+                self._send_readable(r.client, Event.CHANGED, path)
             else:
-                watches.add_data(path, client)
+                watches.add_data(path, r.client)
         for path in exist:
             if path in nodes:
-                self._send_readable(client, Event.CREATED, path)
+                self._send_readable(r.client, Event.CREATED, path)
             else:
-                watches.add_data(path, client)
+                watches.add_data(path, r.client)
         for path in child:
             node = nodes.get(path)
             if node is None:
-                self._send(client, wire.encode_event(Event.DELETED, path))
+                self._send(r.client, wire.encode_event(Event.DELETED, path))
             elif node.pzxid > zxid:
-                self._send_readable(client, Event.CHILDREN, path)
+                self._send_readable(r.client, Event.CHILDREN, path)
             else:
-                watches.add_child(path, client)
-        for path in more[0]:
-            watches.add_persistent(path, client, recursive=False)
-        for path in more[1]:
-            watches.add_persistent(path, client, recursive=True)
+                watches.add_child(path, r.client)
+        for mode, paths in enumerate(more):
+            for path in paths:
+                watches.add_persistent(path, r.client, recursive=mode == 1)
         return b""
 
     def _send_readable(self, client: Client, kind: int, path: str) -> None:

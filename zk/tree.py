@@ -196,6 +196,10 @@ class Tree:
             node.children = {}
         node.children[path[path.rfind("/") + 1 :]] = None
 
+    def _orphan(self, parent: Node, path: str) -> None:
+        assert parent.children is not None
+        del parent.children[path[path.rfind("/") + 1 :]]
+
     def get(self, path: str) -> Node:
         node = self.nodes.get(path)
         if node is None:
@@ -203,9 +207,7 @@ class Tree:
         return node
 
     def get_readable(self, path: str, ids: Ids) -> Node:
-        node = self.nodes.get(path)
-        if node is None:
-            raise Refused(Code.NO_NODE, path)
+        node = self.get(path)
         if node.acl is not acls.OPEN and not acls.allows(node.acl, acls.READ, ids):
             raise Refused(Code.NO_AUTH, path)
         return node
@@ -289,7 +291,7 @@ class Tree:
             return self._delete(txn.path, zxid)
         if isinstance(txn, SetAcl):
             return self._set_acl(txn)
-        return [], _nothing
+        return [], lambda: None
 
     def _create(self, txn: Create, zxid: int, time_ms: int) -> tuple[list[Fired], Undo]:
         path, data, acl, owner = txn
@@ -299,18 +301,14 @@ class Tree:
         # One copy of each list; a log brings equal ones.
         acl = self._acls.setdefault(acl, acl)
         self.nodes[path] = Node(data, acl, owner, zxid, time_ms)
-        name = path[path.rfind("/") + 1 :]
-        if parent.children is None:
-            parent.children = {}
-        parent.children[name] = None
+        self._adopt(parent_path, path)
         parent.cversion = _wrap(parent.cversion + 1)
         parent.pzxid = zxid
         self._own(path, owner)
 
         def undo() -> None:
             del self.nodes[path]
-            assert parent.children is not None
-            del parent.children[name]
+            self._orphan(parent, path)
             parent.cversion, parent.pzxid = before
             self._disown(path, owner)
 
@@ -322,16 +320,13 @@ class Tree:
     def _delete(self, path: str, zxid: int) -> tuple[list[Fired], Undo]:
         parent_path = shown_parent(path)
         parent, node = self.nodes[parent_path], self.nodes.pop(path)
-        name = path[path.rfind("/") + 1 :]
-        assert parent.children is not None
-        del parent.children[name]
+        self._orphan(parent, path)
         before, parent.pzxid = parent.pzxid, zxid
         self._disown(path, node.owner)
 
         def undo() -> None:
             self.nodes[path] = node
-            assert parent.children is not None
-            parent.children[name] = None
+            self._adopt(parent_path, path)
             parent.pzxid = before
             self._own(path, node.owner)
 
@@ -393,7 +388,3 @@ class Tree:
             for path in self.containers
             if (node := self.nodes[path]).cversion > 0 and not node.children
         ]
-
-
-def _nothing() -> None:
-    pass

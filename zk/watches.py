@@ -45,11 +45,14 @@ class Watches:
         del holders[holder]
         if not holders:
             del self._tables[table][path]
+        self._unlist(table, path, holder)
+        return True
+
+    def _unlist(self, table: int, path: str, holder: Hashable) -> None:
         mine = self._paths[holder]
         del mine[table, path]
         if not mine:
             del self._paths[holder]
-        return True
 
     def add_data(self, path: str, holder: Hashable) -> None:
         self._add(0, path, holder)
@@ -96,15 +99,9 @@ class Watches:
         return heard
 
     def _take(self, table: int, path: str, heard: Holders) -> None:
-        holders = self._tables[table].pop(path, None)
-        if holders is None:
-            return
-        heard.update(holders)
-        for holder in holders:
-            mine = self._paths[holder]
-            del mine[table, path]
-            if not mine:
-                del self._paths[holder]
+        for holder in self._tables[table].pop(path, ()):
+            heard[holder] = None
+            self._unlist(table, path, holder)
 
 
 def _tables_of(kind: int) -> tuple[int, ...]:

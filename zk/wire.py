@@ -22,10 +22,8 @@ MAX_FRAME_BYTES = 0xFFFFF
 
 INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
-REPLY_HEADER = struct.Struct(">iqi")
 FRAMED_REPLY_HEADER = struct.Struct(">iiqi")
 STAT = struct.Struct(">qqqqiiiqiiq")
-EVENT_HEAD = struct.Struct(">iqiii")
 MULTI_HEADER = struct.Struct(">i?i")
 
 pack_int32 = INT32.pack
@@ -96,7 +94,7 @@ class Event(enum.IntEnum):
     CHILDREN = 4
 
 
-XID_EVENT, XID_PING, XID_AUTH, XID_SET_WATCHES = -1, -2, -4, -8
+XID_EVENT, XID_PING, XID_AUTH = -1, -2, -4
 
 
 class Acl(NamedTuple):
@@ -185,14 +183,6 @@ class Reader:
         return tuple([Acl(self.int32(), self.string(), self.string()) for _ in range(self.count())])
 
 
-def write_int32(value: int) -> bytes:
-    return INT32.pack(value)
-
-
-def write_int64(value: int) -> bytes:
-    return INT64.pack(value)
-
-
 def write_boolean(value: bool) -> bytes:
     return b"\x01" if value else b"\x00"
 
@@ -223,8 +213,8 @@ OPEN_ACL_BYTES = write_acls(OPEN_ACL)
 
 # kind of field: (how to read it, how to write it)
 KINDS: dict[str, tuple[Callable[[Reader], Any], Callable[[Any], bytes]]] = {
-    "int32": (Reader.int32, write_int32),
-    "int64": (Reader.int64, write_int64),
+    "int32": (Reader.int32, pack_int32),
+    "int64": (Reader.int64, pack_int64),
     "bool": (Reader.boolean, write_boolean),
     "buffer": (Reader.buffer, write_buffer),
     "string": (Reader.string, write_string),
@@ -235,8 +225,8 @@ KINDS: dict[str, tuple[Callable[[Reader], Any], Callable[[Any], bytes]]] = {
 
 CREATE_FIELDS = ("path", "buffer", "acls", "int32")
 
-# The body of each request, field by field. Ops without an entry have no body, or their own reader
-# below.
+# The body of each request, field by field. Ops without an entry have no body that is read, or are a
+# multi.
 RECORDS: dict[int, tuple[str, ...]] = {
     Op.CREATE: CREATE_FIELDS,  # path, data, acl, flags
     Op.CREATE2: CREATE_FIELDS,
@@ -262,21 +252,13 @@ RECORDS: dict[int, tuple[str, ...]] = {
     Op.ADD_WATCH: ("path", "int32"),  # path, mode
 }
 
-READERS = {op: tuple([KINDS[kind][0] for kind in kinds]) for op, kinds in RECORDS.items()}
-WRITERS = {op: tuple([KINDS[kind][1] for kind in kinds]) for op, kinds in RECORDS.items()}
+READERS: dict[int, tuple[Callable[[Reader], Any], ...]] = {
+    op: tuple([KINDS[kind][0] for kind in kinds]) for op, kinds in RECORDS.items()
+}
 
 # What a multi and a multi-read may hold.
-MULTI_OPS = frozenset(
-    {
-        Op.CREATE,
-        Op.CREATE2,
-        Op.CREATE_CONTAINER,
-        Op.CREATE_TTL,
-        Op.DELETE,
-        Op.SET_DATA,
-        Op.CHECK,
-    }
-)
+CREATE_OPS = frozenset({Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER})
+MULTI_OPS = CREATE_OPS | {Op.CREATE_TTL, Op.DELETE, Op.SET_DATA, Op.CHECK}
 READ_OPS = frozenset({Op.GET_DATA, Op.GET_CHILDREN})
 
 
@@ -299,12 +281,6 @@ def decode_connect(frame: bytes) -> Connect:
     return Connect(version, last_zxid, timeout_ms, session_id, password, read_only)
 
 
-def encode_connect(c: Connect) -> bytes:
-    head = struct.pack(">iqiq", c.version, c.last_zxid, c.timeout_ms, c.session_id)
-    tail = b"" if c.read_only is None else write_boolean(c.read_only)
-    return head + write_buffer(c.password) + tail
-
-
 def encode_connected(
     timeout_ms: int, session_id: int, password: bytes, read_only: bool | None
 ) -> bytes:
@@ -319,11 +295,7 @@ def frame(payload: bytes) -> bytes:
 
 def decode_body(op: int, r: Reader) -> tuple[Any, ...]:
     """The fields of one request's body, in the order of ``RECORDS``."""
-    return tuple([read(r) for read in READERS[op]])
-
-
-def encode_body(op: int, fields: tuple[Any, ...]) -> bytes:
-    return b"".join([write(v) for write, v in zip(WRITERS[op], fields, strict=True)])
+    return tuple([read(r) for read in READERS.get(op, ())])
 
 
 def decode_multi(r: Reader) -> list[tuple[int, tuple[Any, ...]]]:
@@ -341,9 +313,7 @@ def decode_multi(r: Reader) -> list[tuple[int, tuple[Any, ...]]]:
     return ops
 
 
-def encode_multi(ops: list[tuple[int, tuple[Any, ...]]]) -> bytes:
-    parts = [MULTI_HEADER.pack(op, False, -1) + encode_body(op, fields) for op, fields in ops]
-    return b"".join(parts) + MULTI_HEADER.pack(-1, True, -1)
+READERS[Op.MULTI] = READERS[Op.MULTI_READ] = (decode_multi,)
 
 
 def encode_reply(xid: int, zxid: int, code: int, body: bytes = b"") -> bytes:

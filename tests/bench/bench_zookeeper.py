@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from tests import apache
+from tests.zk import client_wire
 from tests.zk.client import RawClient
 from tests.zk.faults import ServerProcess
-from zk import wire
 from zk.acl import OPEN
 from zk.wire import Op, Reader
 
@@ -77,12 +77,12 @@ class Target:
 
         def ask(client: RawClient) -> None:
             if what == "get":
-                body = wire.encode_body(Op.GET_DATA, ("/bench", False))
+                body = client_wire.encode_body(Op.GET_DATA, ("/bench", False))
                 client.send_frame(struct.pack(">ii", 1, Op.GET_DATA) + body)
             else:
                 self.n_created += 1
                 path = f"/bench/n{self.n_created}"
-                body = wire.encode_body(Op.CREATE, (path, b"x" * 100, OPEN, 0))
+                body = client_wire.encode_body(Op.CREATE, (path, b"x" * 100, OPEN, 0))
                 client.send_frame(struct.pack(">ii", 1, Op.CREATE) + body)
 
         with selectors.DefaultSelector() as selector:

@@ -10,6 +10,7 @@ import socket
 import struct
 from typing import Any, NamedTuple
 
+from tests.zk import client_wire
 from zk import wire
 from zk.acl import OPEN
 from zk.wire import Connect, Event, Op, Reader
@@ -61,12 +62,12 @@ class RawClient:
             return
         try:
             hello = wire.frame(
-                wire.encode_connect(
+                client_wire.encode_connect(
                     Connect(0, last_zxid, timeout_ms, session_id, password, read_only)
                 )
             )
             if ephemeral:
-                body = wire.encode_body(Op.CREATE, (ephemeral, b"", OPEN, 1))
+                body = client_wire.encode_body(Op.CREATE, (ephemeral, b"", OPEN, 1))
                 hello += wire.frame(struct.pack(">ii", 0, Op.CREATE) + body)
             self.socket.sendall(hello)
             frame = self.read_frame()
@@ -99,7 +100,7 @@ class RawClient:
 
     def read(self) -> Reply | Notice:
         frame = self.read_frame()
-        xid, zxid, code = wire.REPLY_HEADER.unpack_from(frame)
+        xid, zxid, code = client_wire.REPLY_HEADER.unpack_from(frame)
         if xid == wire.XID_EVENT:
             r = Reader(frame, 16)
             kind, _state, path = r.int32(), r.int32(), r.path()
@@ -124,14 +125,14 @@ class RawClient:
 
     def call(self, op: int, *fields: Any) -> tuple[Reply, list[Notice]]:
         """Send a request of ``wire.RECORDS``; the answer, and the events that came before it."""
-        body = wire.encode_body(op, fields) if op in wire.RECORDS else b""
+        body = client_wire.encode_body(op, fields) if op in wire.RECORDS else b""
         return self.read_until(self.send(op, body))
 
     def raw(self, op: int, body: bytes, xid: int | None = None) -> tuple[Reply, list[Notice]]:
         return self.read_until(self.send(op, body, xid))
 
     def multi(self, ops: list[tuple[int, tuple[Any, ...]]]) -> tuple[Reply, list[Notice]]:
-        return self.raw(Op.MULTI, wire.encode_multi(ops))
+        return self.raw(Op.MULTI, client_wire.encode_multi(ops))
 
     def ping(self) -> list[Notice]:
         """The events that were on their way."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.apache import held_ports
+from tests.zk import client_wire
 from tests.zk.client import Closed, RawClient
 from zk import wire
 from zk.acl import OPEN
@@ -175,5 +176,5 @@ def wait_event(client: RawClient) -> float:
     """The moment of the next watch event."""
     while True:
         frame = client.read_frame()
-        if wire.REPLY_HEADER.unpack_from(frame)[0] == wire.XID_EVENT:
+        if client_wire.REPLY_HEADER.unpack_from(frame)[0] == wire.XID_EVENT:
             return time.monotonic()

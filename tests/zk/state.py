@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.zk import client_wire
 from zk import wire
 from zk.log import Log
 from zk.service import Client, Service
@@ -64,11 +65,11 @@ class Talker:
 
     def connect(self, now_ms: int = 1000, timeout_ms: int = 10_000) -> bytes:
         asked = wire.Connect(0, 0, timeout_ms, 0, bytes(16), False)
-        return self.send(wire.encode_connect(asked), now_ms)[0]
+        return self.send(client_wire.encode_connect(asked), now_ms)[0]
 
     def call(self, op: int, *fields: Any, now_ms: int = 1000) -> list[Any]:
         """Events as (kind, path), then (code, body) of the answer."""
-        body = wire.encode_body(op, fields) if op in wire.RECORDS else b""
+        body = client_wire.encode_body(op, fields) if op in wire.RECORDS else b""
         return self.raw(op, body, now_ms=now_ms)
 
     def raw(self, op: int, body: bytes, now_ms: int = 1000) -> list[Any]:
@@ -81,7 +82,7 @@ class Talker:
 
 
 def seen(frame: bytes) -> Any:
-    xid, _zxid, code = wire.REPLY_HEADER.unpack_from(frame)
+    xid, _zxid, code = client_wire.REPLY_HEADER.unpack_from(frame)
     if xid == wire.XID_EVENT:
         r = wire.Reader(frame, 16)
         kind, _state, path = r.int32(), r.int32(), r.path()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.zk import client_wire
 from tests.zk.client import Closed, Notice, RawClient
 from tests.zk.faults import (
     ServerProcess,
@@ -26,7 +27,6 @@ from tests.zk.faults import (
     names,
     wait_event,
 )
-from zk import wire
 from zk.acl import OPEN
 from zk.wire import Connect, Event, Op
 
@@ -196,7 +196,7 @@ def test_stopped_server_ends_no_session_of_those_who_come_back() -> None:
         # It comes back on a new connection, which waits to be accepted.
         with first, RawClient(server.hosts, connect=False) as again:
             hello = Connect(0, 0, 1000, first.session_id, first.password, False)
-            again.send_frame(wire.encode_connect(hello))
+            again.send_frame(client_wire.encode_connect(hello))
             os.kill(server.pid, signal.SIGCONT)
             assert struct.unpack_from(">iiq", again.read_frame())[2] == first.session_id
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.zk import client_wire
 from tests.zk.state import Talker, facts, new_service, recover
 from zk import log as log_module
-from zk import wire
 from zk.acl import OPEN, digest_id
 from zk.errors import LogError, ServerError
 from zk.log import Log
@@ -52,7 +52,7 @@ def busy_folder(folder: Path, n_batches: int = 12) -> list[Any]:
             (Op.CHECK, ("/a", -1)),
             (Op.SET_DATA, (f"/m{i}", b"v", 0)),
         ]
-        talker.raw(Op.MULTI, wire.encode_multi(multi))
+        talker.raw(Op.MULTI, client_wire.encode_multi(multi))
         commit()
     talker.call(Op.CREATE2, "/last", b"z", OPEN, 0)
     commit()

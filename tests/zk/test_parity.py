@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 import zk
 from tests import apache
+from tests.zk import client_wire
 from tests.zk.parity import Side
 from zk import wire
 from zk.acl import digest_id
@@ -172,7 +173,7 @@ def machine(pair: Pair) -> type[RuleBasedStateMachine]:
             pair.n_examples += 1
             self.root = f"/p{pair.n_examples}"
             self.sides = [Side(hosts, N_SESSIONS) for hosts in pair.hosts]
-            body = wire.encode_body(Op.CREATE, (self.root, b"", OPEN, 0))
+            body = client_wire.encode_body(Op.CREATE, (self.root, b"", OPEN, 0))
             self.compare("create root", lambda side: side.call(0, Op.CREATE, body))
 
         def teardown(self) -> None:
@@ -205,7 +206,7 @@ def machine(pair: Pair) -> type[RuleBasedStateMachine]:
         def body(self, op: int, fields: tuple[Any, ...]) -> bytes:
             if not fields:
                 return b""
-            return wire.encode_body(op, (self.full(fields[0]), *fields[1:]))
+            return client_wire.encode_body(op, (self.full(fields[0]), *fields[1:]))
 
         def finish(self, index: int, seen: Any) -> None:
             """The server hung up on both: the session goes on with a new connection."""
@@ -222,13 +223,13 @@ def machine(pair: Pair) -> type[RuleBasedStateMachine]:
         @rule(index=sessions, ops=multis)
         def multi(self, index: int, ops: Any) -> None:
             ops = [(op, (self.full(fields[0]), *fields[1:])) for op, fields in ops]
-            body = wire.encode_multi(ops)
+            body = client_wire.encode_multi(ops)
             self.compare(("multi", ops), lambda side: side.call(index, Op.MULTI, body))
 
         @rule(index=sessions, ops=multi_reads)
         def multi_read(self, index: int, ops: Any) -> None:
             ops = [(op, (self.full(fields[0]), *fields[1:])) for op, fields in ops]
-            body = wire.encode_multi(ops)
+            body = client_wire.encode_multi(ops)
             self.compare(("multi read", ops), lambda side: side.call(index, Op.MULTI_READ, body))
 
         @rule(index=sessions, request=requests, cut=st.integers(0, 20))
@@ -241,7 +242,7 @@ def machine(pair: Pair) -> type[RuleBasedStateMachine]:
 
         @rule(index=sessions, credential=credentials)
         def authenticate(self, index: int, credential: tuple[str, bytes]) -> None:
-            body = wire.encode_body(Op.AUTH, (0, *credential))
+            body = client_wire.encode_body(Op.AUTH, (0, *credential))
             seen = self.compare(
                 credential, lambda side: side.call(index, Op.AUTH, body, wire.XID_AUTH)
             )
@@ -266,8 +267,8 @@ def machine(pair: Pair) -> type[RuleBasedStateMachine]:
             def act(side: Side) -> Any:
                 seen = sorted(side.zxids)
                 zxid = seen[max(0, len(seen) - 1 - age)]
-                body = wire.encode_body(Op.SET_WATCHES, (zxid, *full))
-                return side.call(index, Op.SET_WATCHES, body, wire.XID_SET_WATCHES)
+                body = client_wire.encode_body(Op.SET_WATCHES, (zxid, *full))
+                return side.call(index, Op.SET_WATCHES, body, client_wire.XID_SET_WATCHES)
 
             self.compare(("set watches", full, age), act)
 

@@ -25,6 +25,7 @@ from kazoo.client import KazooClient
 
 import zk
 from tests import apache
+from tests.zk import client_wire
 from tests.zk.client import TIMEOUT_S, Closed, Notice, RawClient
 from tests.zk.test_wire import mutate, seeds
 from zk import wire
@@ -116,7 +117,10 @@ def test_huge_vectors_are_refused_without_being_made(server: zk.EmbeddedServer) 
             body = wire.write_string("/a") + wire.write_buffer(b"") + struct.pack(">i", count)
             assert client.raw(Op.CREATE, body + bytes(100))[0].code == Code.MARSHALLING
         body = struct.pack(">q", 0) + struct.pack(">i", 2**31 - 1)
-        assert client.raw(Op.SET_WATCHES, body, wire.XID_SET_WATCHES)[0].code == Code.MARSHALLING
+        assert (
+            client.raw(Op.SET_WATCHES, body, client_wire.XID_SET_WATCHES)[0].code
+            == Code.MARSHALLING
+        )
 
 
 def test_frames_may_come_byte_by_byte_and_many_at_once(server: zk.EmbeddedServer) -> None:
@@ -132,7 +136,7 @@ def test_frames_may_come_byte_by_byte_and_many_at_once(server: zk.EmbeddedServer
 
 def test_largest_frame_works_and_one_byte_more_does_not(server: zk.EmbeddedServer) -> None:
     with RawClient(server.hosts) as client:
-        head = 8 + len(wire.encode_body(Op.CREATE, ("/big", b"", OPEN, 0)))
+        head = 8 + len(client_wire.encode_body(Op.CREATE, ("/big", b"", OPEN, 0)))
         data = b"x" * (wire.MAX_FRAME_BYTES - head)
         assert client.call(Op.CREATE, "/big", data, OPEN, 0)[0].code == 0
         with pytest.raises((Closed, ConnectionError)):
@@ -205,7 +209,7 @@ def test_all_connections_together_leave_the_process_its_descriptors(
 def test_who_does_not_read_is_not_read_from(server: zk.EmbeddedServer) -> None:
     with bystander(server.hosts), RawClient(server.hosts) as client:
         client.call(Op.CREATE, "/big", b"x" * 900_000, OPEN, 0)
-        body = wire.encode_body(Op.GET_DATA, ("/big", False))
+        body = client_wire.encode_body(Op.GET_DATA, ("/big", False))
         ask = wire.frame(struct.pack(">ii", 9, Op.GET_DATA) + body)
         client.socket.settimeout(1)
         with pytest.raises(TimeoutError):
@@ -563,7 +567,7 @@ def test_peer_that_never_reads_its_last_answer_is_let_go(monkeypatch: pytest.Mon
     with zk.EmbeddedServer(tick_ms=SLOW_MS) as server, bystander(server.hosts) as calm:
         calm.call(Op.CREATE, "/big", b"x" * 900_000, OPEN, 0)
         client = RawClient(server.hosts)
-        body = wire.encode_body(Op.GET_DATA, ("/big", False))
+        body = client_wire.encode_body(Op.GET_DATA, ("/big", False))
         client.socket.sendall(wire.frame(struct.pack(">ii", 9, Op.GET_DATA) + body) * 20)
         client.socket.sendall(struct.pack(">i", -1))  # after it, the server hangs up
         deadline = time.monotonic() + TIMEOUT_S

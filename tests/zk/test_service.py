@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.zk import client_wire
 from tests.zk.client import Stat, read_stat
 from tests.zk.state import Talker, facts, new_service
 from zk import wire
@@ -118,7 +119,7 @@ def test_one_shot_watch_fires_once_and_persistent_ones_stay() -> None:
 def test_who_may_not_read_a_node_does_not_hear_of_it() -> None:
     # CVE-2024-23944
     _, (owner, stranger) = talkers(2)
-    owner.raw(Op.AUTH, wire.encode_body(Op.AUTH, (0, "digest", b"u:p")))
+    owner.raw(Op.AUTH, client_wire.encode_body(Op.AUTH, (0, "digest", b"u:p")))
     stranger.call(Op.ADD_WATCH, "/", 1)
     assert create(owner, "/secret", acl=CREATOR)[0] == 0
     owner.call(Op.SET_DATA, "/secret", b"x", -1)
@@ -133,7 +134,7 @@ def test_password_hashes_are_shown_to_admins_only() -> None:
     create(a, "/p", acl=(secret, *READ))
     (shown, _) = Reader(b.call(Op.GET_ACL, "/p")[-1][1]).acls()
     assert shown.id == "u:x"
-    b.raw(Op.AUTH, wire.encode_body(Op.AUTH, (0, "digest", b"u:p")))
+    b.raw(Op.AUTH, client_wire.encode_body(Op.AUTH, (0, "digest", b"u:p")))
     assert Reader(b.call(Op.GET_ACL, "/p")[-1][1]).acls()[0] == secret
 
 
@@ -151,7 +152,7 @@ def test_failed_multi_changes_nothing_and_says_where() -> None:
         (Op.CHECK, ("/p", 7)),
         (Op.DELETE, ("/p", -1)),
     ]
-    answer = a.raw(Op.MULTI, wire.encode_multi(ops))[-1]
+    answer = a.raw(Op.MULTI, client_wire.encode_multi(ops))[-1]
     reader = Reader(answer[1])
     codes = []
     while True:
@@ -196,7 +197,7 @@ def test_timeout_is_kept_within_two_and_twenty_ticks(asked: int, given: int) -> 
 
 def reconnect(service: Service, session: int, password: bytes, zxid: int = 0) -> Talker:
     talker = Talker(service)
-    talker.send(wire.encode_connect(Connect(0, zxid, 5000, session, password, False)))
+    talker.send(client_wire.encode_connect(Connect(0, zxid, 5000, session, password, False)))
     return talker
 
 
@@ -207,7 +208,9 @@ def test_wrong_password_does_not_touch_the_connection_of_the_victim() -> None:
     assert session is not None
     for guess in (bytes(16), b"", session.password[:-1], session.password + b"x"):
         thief = Talker(service)
-        answer = thief.send(wire.encode_connect(Connect(0, 0, 5000, session.id, guess, False)))
+        answer = thief.send(
+            client_wire.encode_connect(Connect(0, 0, 5000, session.id, guess, False))
+        )
         assert answer == [wire.encode_connected(0, 0, bytes(16), False)[4:]]
         assert thief.client.is_closing and not a.client.is_closing
     assert code(a.call(Op.EXISTS, "/e", False)) == 0
@@ -232,10 +235,10 @@ def test_client_from_the_future_is_sent_away_without_a_word() -> None:
 
 def test_read_only_flag_is_left_out_for_clients_that_leave_it_out() -> None:
     talker = Talker(new_service())
-    (answer,) = talker.send(wire.encode_connect(Connect(0, 0, 5000, 0, bytes(16), None)))
+    (answer,) = talker.send(client_wire.encode_connect(Connect(0, 0, 5000, 0, bytes(16), None)))
     assert len(answer) == 36
     (answer,) = Talker(new_service()).send(
-        wire.encode_connect(Connect(0, 0, 5000, 0, bytes(16), True))
+        client_wire.encode_connect(Connect(0, 0, 5000, 0, bytes(16), True))
     )
     assert len(answer) == 37
 
@@ -253,7 +256,7 @@ def test_malformed_body_is_answered_and_the_connection_stays() -> None:
 
 def test_unknown_auth_scheme_is_refused_and_hung_up_on() -> None:
     _, (a,) = talkers(1)
-    answer = a.raw(Op.AUTH, wire.encode_body(Op.AUTH, (0, "kerberos", b"x")))
+    answer = a.raw(Op.AUTH, client_wire.encode_body(Op.AUTH, (0, "kerberos", b"x")))
     assert answer == [(Code.AUTH_FAILED, b"")] and a.client.is_closing
 
 
@@ -266,7 +269,7 @@ def test_set_watches_tells_what_was_missed_and_arms_the_rest() -> None:
     a.call(Op.DELETE, "/gone", -1)
     create(a, "/kids/k")
     create(a, "/born")
-    body = wire.encode_body(
+    body = client_wire.encode_body(
         Op.SET_WATCHES,
         (zxid, ("/same", "/changed", "/gone"), ("/born", "/unborn"), ("/kids", "/calm", "/gone")),
     )
@@ -312,10 +315,10 @@ def test_super_user_passes_every_acl() -> None:
     a, b = Talker(service), Talker(service)
     a.connect()
     b.connect()
-    a.raw(Op.AUTH, wire.encode_body(Op.AUTH, (0, "digest", b"u:p")))
+    a.raw(Op.AUTH, client_wire.encode_body(Op.AUTH, (0, "digest", b"u:p")))
     create(a, "/p", acl=CREATOR)
     assert code(b.call(Op.GET_DATA, "/p", False)) == Code.NO_AUTH
-    b.raw(Op.AUTH, wire.encode_body(Op.AUTH, (0, "digest", b"super:s")))
+    b.raw(Op.AUTH, client_wire.encode_body(Op.AUTH, (0, "digest", b"super:s")))
     assert code(b.call(Op.GET_DATA, "/p", False)) == 0
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.zk import client_wire
 from tests.zk.state import Talker, facts, new_service
 from zk import record, wire
 from zk.acl import OPEN
@@ -26,7 +27,7 @@ requests = st.lists(single | st.lists(single, max_size=4), max_size=25)
 
 def ask(talker: Talker, request: Any) -> None:
     if isinstance(request, list):
-        talker.raw(Op.MULTI, wire.encode_multi(request))
+        talker.raw(Op.MULTI, client_wire.encode_multi(request))
     else:
         talker.call(request[0], *request[1])
 

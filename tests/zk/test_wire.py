@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.zk import client_wire
 from tests.zk.state import Talker, new_service
 from zk import record, wire
 from zk.acl import OPEN
@@ -53,7 +54,7 @@ changes = st.one_of(
 @given(bodies)
 def test_decode_of_encode_is_the_same(body: tuple[int, tuple[Any, ...]]) -> None:
     op, fields = body
-    reader = Reader(wire.encode_body(op, fields))
+    reader = Reader(client_wire.encode_body(op, fields))
     assert wire.decode_body(op, reader) == fields
     assert reader.pos == reader.end
 
@@ -63,7 +64,7 @@ def test_record_cut_short_is_a_wire_error(
     body: tuple[int, tuple[Any, ...]], data: st.DataObject
 ) -> None:
     op, fields = body
-    whole = wire.encode_body(op, fields)
+    whole = client_wire.encode_body(op, fields)
     size = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(WireError):
         wire.decode_body(op, Reader(whole[:size]))
@@ -71,12 +72,12 @@ def test_record_cut_short_is_a_wire_error(
 
 @given(st.lists(multi_ops, max_size=4))
 def test_multi_round_trip(ops: list[tuple[int, tuple[Any, ...]]]) -> None:
-    assert wire.decode_multi(Reader(wire.encode_multi(ops))) == ops
+    assert wire.decode_multi(Reader(client_wire.encode_multi(ops))) == ops
 
 
 @given(st.builds(Connect, int32, int64, int32, int64, st.binary(), st.none() | st.booleans()))
 def test_connect_round_trip(connect: Connect) -> None:
-    assert wire.decode_connect(wire.encode_connect(connect)) == connect
+    assert wire.decode_connect(client_wire.encode_connect(connect)) == connect
 
 
 @given(st.builds(Record, int64, int64, int64, st.lists(changes, max_size=4).map(tuple)))
@@ -106,7 +107,7 @@ def test_text_that_is_not_utf8_is_read_with_replacement_as_java_does() -> None:
 def test_multi_may_not_mix_reads_and_writes() -> None:
     ops = [(Op.GET_DATA, ("/", False)), (Op.DELETE, ("/a", -1))]
     with pytest.raises(WireError, match="mixes"):
-        wire.decode_multi(Reader(wire.encode_multi(ops)))
+        wire.decode_multi(Reader(client_wire.encode_multi(ops)))
 
 
 # Frames of all sorts, mutated; the service must answer or hang up, never raise.
@@ -126,19 +127,19 @@ def seeds() -> list[bytes]:
             "strings": ("/a", "/b"),
             "acls": OPEN,
         }
-        body = wire.encode_body(op, tuple(values[k] for k in kinds))
+        body = client_wire.encode_body(op, tuple(values[k] for k in kinds))
         frames.append(struct.pack(">ii", 1, op) + body)
     multi: list[tuple[int, tuple[Any, ...]]] = [
         (Op.CREATE, ("/m", b"", OPEN, 0)),
         (Op.SET_DATA, ("/m", b"x", -1)),
         (Op.DELETE, ("/m", -1)),
     ]
-    frames.append(struct.pack(">ii", 2, Op.MULTI) + wire.encode_multi(multi))
+    frames.append(struct.pack(">ii", 2, Op.MULTI) + client_wire.encode_multi(multi))
     reads: list[tuple[int, tuple[Any, ...]]] = [(Op.GET_DATA, ("/", True))]
-    frames.append(struct.pack(">ii", 3, Op.MULTI_READ) + wire.encode_multi(reads))
+    frames.append(struct.pack(">ii", 3, Op.MULTI_READ) + client_wire.encode_multi(reads))
     frames.append(struct.pack(">ii", -2, Op.PING))
     frames.append(struct.pack(">ii", 4, Op.WHO_AM_I))
-    frames.append(wire.encode_connect(Connect(0, 0, 1000, 0, bytes(16), False)))
+    frames.append(client_wire.encode_connect(Connect(0, 0, 1000, 0, bytes(16), False)))
     return frames
 
 
