@@ -51,6 +51,7 @@ _HOME = {
     "Synapse": "neuron",
     "Uniform": "initializers",
     "Warmup": "schedules",
+    "Weight": "neuron",
     "interpreted": "neuron",
     "plan": "planner.plan",
     "train": "train",
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from horn.neuron import Parameter as Parameter
     from horn.neuron import State as State
     from horn.neuron import Synapse as Synapse
+    from horn.neuron import Weight as Weight
     from horn.neuron import interpreted as interpreted
     from horn.neurons import Dropout as Dropout
     from horn.neurons import Standard as Standard

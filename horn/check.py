@@ -17,6 +17,7 @@ from horn.backends.reference import Engine, Runner
 from horn.compiler import explain, lower
 from horn.errors import ModelError
 from horn.job import Job
+from horn.language.scope import push_of
 from horn.network import Layer, Network
 from horn.neuron import has_backward
 from horn.optimizers import SGD, Direct
@@ -131,17 +132,18 @@ def _compare(job: Job, layer: Layer) -> Iterator[ComparedNumber]:
     rng = np.random.default_rng(net.seed)
     pushed = [
         *(
-            (link.weight, "self.push(...)")
+            (array, push_of(name if len(link.names) > 1 else ""))
             for other in net.layers
             for link in other.links
             if link.source is layer
+            for name, array in link.weights.items()
         ),
         *((f"{layer.name}.{name}", f'self.push(..., to="{name}")') for name in layer.parameters),
     ]
     mine = [
         *([] if isinstance(job.optimizer, Direct) else pushed),  # for Direct it is the update
-        *((link.weight, "self.backpropagate(...)") for link in layer.links),
-        *(((layer.bias_name, "self.backpropagate(...)"),) if layer.bias is not None else ()),
+        *((a, "self.backpropagate(...)") for k in layer.links for a in k.weights.values()),
+        *((array, "self.backpropagate(...)") for array in layer.biases.values()),
     ]
     gradients = tried.gradients()
     for name, what in mine:

@@ -407,7 +407,7 @@ def rebuild(
                 None if found["bias"] is None else _init_from_json(found["bias"]),
                 _loss_from_json(found["loss"], code),
             )
-        network.layers = (*network.layers, layer)
+        network._add(layer)
     return network
 
 
@@ -450,10 +450,7 @@ def _link_from_json(
 def _shapes(network: Network) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for layer in network.layers[1:]:
-        shapes.update({link.weight: link.shape(layer.size) for link in layer.links})
-        if layer.bias is not None:
-            shapes[layer.bias_name] = (layer.size,)
-        shapes.update({f"{layer.name}.{name}": (layer.size,) for name in layer.parameters})
+        shapes.update(layer.shapes)
     return shapes
 
 

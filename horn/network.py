@@ -4,7 +4,8 @@ run anything.
 Layers are numbered from 0, the input. A layer's name is "layer<k>" unless given; its arrays are
 named after it: "layer1.weight" (fan_out, fan_in), or (n_edges,) for a sparse connection;
 "layer1.bias" (fan_out,); "layer1.<parameter>" (fan_out,). A layer with several inputs has one
-weight array each: "layer3.weight.layer1".
+weight array each: "layer3.weight.layer1". A class that declares Weights has an array of each in
+its place: "layer3.weight.forget", "layer3.weight.layer1.forget"; "layer3.bias.forget".
 """
 
 from __future__ import annotations
@@ -23,7 +24,16 @@ from horn.connections.dense import Dense
 from horn.errors import ModelError
 from horn.initializers import Initializer
 from horn.losses import Loss
-from horn.neuron import Neuron, Parameter, State, check_class, declared
+from horn.neuron import (
+    WEIGHT,
+    Neuron,
+    Parameter,
+    State,
+    Weight,
+    check_class,
+    declared,
+    weights_of,
+)
 from horn.neurons import Standard
 
 Interlayer = Callable[[Any], Any]
@@ -40,10 +50,16 @@ class Link:
     connection: Connection
     edges: Edges | None
     init: Initializer
-    weight: str  # the name of its weight array
+    weight: str  # the name of its weight array, or what the names of several begin with
+    names: tuple[str, ...] = (WEIGHT,)  # of the weights of each synapse
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """The arrays of its weights by their names."""
+        return {name: _array_name(self.weight, name) for name in self.names}
 
     def shape(self, n_receivers: int) -> tuple[int, ...]:
-        """The shape of the weight array."""
+        """The shape of a weight array."""
         if self.edges is None:
             return (n_receivers, self.source.size)
         return (len(self.edges.indices),)
@@ -99,9 +115,35 @@ class Layer:
         """The remembered numbers that the neuron class declares."""
         return declared(self.neuron, State)
 
+    @cached_property
+    def weights(self) -> dict[str, Weight]:
+        """The weights of each incoming synapse."""
+        return weights_of(self.neuron)
+
     @property
-    def bias_name(self) -> str:
-        return f"{self.name}.bias"
+    def biases(self) -> dict[str, str]:
+        """The arrays of the bias synapse's weights by their names; none without a bias."""
+        if self.bias is None:
+            return {}
+        return {name: _array_name(f"{self.name}.bias", name) for name in self.weights}
+
+    def key_of(self, weight: str) -> tuple[int, ...]:
+        """What its initial draws are keyed by, besides the link: each weight draws its own."""
+        return () if weight == WEIGHT else (1 + list(self.weights).index(weight),)
+
+    @property
+    def vertex_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of what each neuron learns that belongs to none of its links: biases, Parameters."""
+        names = (*self.biases.values(), *(f"{self.name}.{name}" for name in self.parameters))
+        return dict.fromkeys(names, (self.size,))
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of all learned arrays."""
+        weights = {
+            array: link.shape(self.size) for link in self.links for array in link.weights.values()
+        }
+        return {**weights, **self.vertex_shapes}
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.size} {self.neuron.__name__}>"
@@ -327,12 +369,18 @@ class Network:
             raise ModelError(f"layer {index} {name!r}: {error}") from None
 
     def _add(self, layer: Layer) -> Layer:
+        names = tuple(layer.weights)
+        layer = replace(layer, links=tuple(replace(link, names=names) for link in layer.links))
         self.layers = (*self.layers, layer)
         return layer
 
     @property
     def n_inputs(self) -> int:
         return self.layers[0].size
+
+    def receivers(self, layer: Layer) -> tuple[Layer, ...]:
+        """The layers that listen to a layer."""
+        return tuple(x for x in self.layers if any(link.source is layer for link in x.links))
 
     @property
     def last(self) -> Layer:
@@ -377,14 +425,18 @@ class Network:
         for layer in self.layers[1:]:
             for link in layer.links:
                 shape = link.shape(layer.size)
-                rng = initializers.generator(self.seed, layer.index, link.source.index, 0)
-                arrays[link.weight] = np.ascontiguousarray(
-                    link.init.values(shape, layer.typical_fan_in, layer.size, rng), dtype
-                )
-            if layer.bias is not None:
-                rng = initializers.generator(self.seed, layer.index, 0, 2)
-                values = layer.bias.values((layer.size,), layer.fan_in, layer.size, rng)
-                arrays[layer.bias_name] = np.ascontiguousarray(values, dtype)
+                for name, array in link.weights.items():
+                    path = (layer.index, link.source.index, 0, *layer.key_of(name))
+                    init = _given(layer.weights[name].init, link.init, f"{layer.name}.{name}")
+                    rng = initializers.generator(self.seed, *path)
+                    values = init.values(shape, layer.typical_fan_in, layer.size, rng)
+                    arrays[array] = np.ascontiguousarray(values, dtype)
+            for name, array in layer.biases.items():
+                rng = initializers.generator(self.seed, layer.index, 0, 2, *layer.key_of(name))
+                assert layer.bias is not None
+                init = _given(layer.weights[name].bias, layer.bias, f"{layer.name}.{name}: bias")
+                values = init.values((layer.size,), layer.fan_in, layer.size, rng)
+                arrays[array] = np.ascontiguousarray(values, dtype)
             for position, (name, parameter) in enumerate(layer.parameters.items()):
                 arrays[f"{layer.name}.{name}"] = self._initial(layer, position, parameter, dtype)
         return arrays
@@ -404,6 +456,15 @@ class Network:
         return np.ascontiguousarray(
             init.values((layer.size,), layer.fan_in, layer.size, rng), dtype
         )
+
+
+def _array_name(stem: str, weight: str) -> str:
+    return stem if weight == WEIGHT else f"{stem}.{weight}"
+
+
+def _given(own: Any, of_layer: Initializer, where: str) -> Initializer:
+    """What a Weight says of its initial values, or else its layer."""
+    return of_layer if own is None else initializers.resolve(own, where)
 
 
 def _size(size: int, where: str) -> int:

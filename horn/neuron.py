@@ -29,6 +29,8 @@ READABLE = (
     "activation",
 )
 DRAWS = ("bernoulli", "uniform", "normal")
+WEIGHT = "weight"  # the name of the weight of a class that declares none
+NO_WEIGHT = ("input", "delta", "gradient", "index", "previous_update", *DRAWS)
 PERIODS = ("sample", "batch", "run")
 
 
@@ -58,10 +60,32 @@ class State(Parameter):
     """
 
 
+class Weight:
+    """A weight of every incoming synapse: with ``forget = horn.Weight()`` in the class a message
+    has ``m.forget``. A class that declares none has ``m.weight``.
+
+    init : the initial values, a number, a name or an initialiser, as for ``init`` of the layer,
+    which is the default. bias : the same of the bias synapse's weight, as ``bias`` of the layer; a
+    layer with ``bias=False`` has no such synapse.
+    """
+
+    def __init__(
+        self,
+        init: str | float | Initializer | None = None,
+        bias: str | float | Initializer | None = None,
+    ) -> None:
+        self.init, self.bias, self.name = init, bias, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+
 class Synapse:
     """What one synapse delivers to a neuron: ``input`` and ``weight`` in forward, ``delta``,
     ``gradient`` and ``weight`` in backward.
 
+    A class with Weights has those instead of ``weight``, by their names; in backward they are those
+    of the receiver, and ``delta.name`` is the delta of the sum that has the weight of that name.
     ``index`` (in forward) is how many of the neuron's messages come before this one: 0 to
     ``len(messages) - 1``, the links in the order of ``inputs``, within a link the senders that this
     neuron listens to in ascending order, the bias last.
@@ -114,6 +138,12 @@ class Neuron:
                 f"{cls.__name__} defines {', '.join(sorted(taken))}, which every neuron "
                 "already has; use another name"
             )
+        for name in declared(cls, Weight):
+            if name in NO_WEIGHT:
+                raise ModelError(
+                    f"{cls.__name__} declares a Weight {name!r}, but every message has a "
+                    f"{name!r} already; use another name"
+                )
 
     def forward(self, messages: Iterable[Any]) -> None:
         """Read one message per incoming synapse, then call ``feedforward`` once."""
@@ -130,11 +160,11 @@ class Neuron:
         self._host.backpropagate(self, delta)
 
     def push(self, gradient: Any, to: str | None = None) -> None:
-        """The gradient of the loss with respect to this message's weight, or to the Parameter named
-        by ``to``.
+        """The gradient of the loss with respect to this message's weight, inside the loop over
+        messages, once per message; ``to`` names the weight where a synapse has several.
 
-        Inside the loop over messages, once per message; with ``to`` once per path, outside the
-        loop.
+        Outside the loop ``to`` names a Parameter, and the gradient is with respect to that, once
+        per path.
         """
         self._host.push(self, gradient, to)
 
@@ -164,11 +194,14 @@ def interpreted(cls: N) -> N:
     return cls
 
 
-def declared(cls: type[Neuron], kind: type[Parameter]) -> dict[str, Parameter]:
-    """The Parameters (or, with kind=State, the States) of a neuron class by name, in the order of
+D = TypeVar("D")
+
+
+def declared(cls: type[Neuron], kind: type[D]) -> dict[str, D]:
+    """What a neuron class declares of a kind (Parameter, State, Weight) by name, in the order of
     definition, bases first.
     """
-    found: dict[str, Parameter] = {}
+    found: dict[str, D] = {}
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
             if type(value) is kind:
@@ -176,6 +209,11 @@ def declared(cls: type[Neuron], kind: type[Parameter]) -> dict[str, Parameter]:
             else:
                 found.pop(name, None)
     return found
+
+
+def weights_of(cls: type[Neuron]) -> dict[str, Weight]:
+    """The weights of a synapse toward a neuron of this class, by name: at least one."""
+    return declared(cls, Weight) or {WEIGHT: Weight()}
 
 
 def has_backward(cls: type[Neuron]) -> bool:
@@ -192,4 +230,4 @@ def check_class(cls: object, where: str) -> type[Neuron]:
     return cls
 
 
-__all__ = ["Neuron", "Parameter", "State", "Synapse", "interpreted"]
+__all__ = ["Neuron", "Parameter", "State", "Synapse", "Weight", "interpreted"]

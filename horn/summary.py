@@ -77,8 +77,7 @@ def slowdown(network: Network) -> float:
 
 def n_parameters(layer: Layer) -> int:
     """Learned numbers of a layer."""
-    weights = sum(int(np.prod(link.shape(layer.size))) for link in layer.links)
-    return weights + layer.size * ((layer.bias is not None) + len(layer.parameters))
+    return sum(int(np.prod(shape)) for shape in layer.shapes.values())
 
 
 def memory_bytes(job: Job) -> dict[str, int]:

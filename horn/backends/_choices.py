@@ -63,9 +63,8 @@ def choose_threads(network: Network, batch_size: int, limit: int | None, n_tasks
     synapses = 0
     for layer in network.layers:
         for link in layer.links:
-            synapses += (
-                layer.size * link.source.size if link.edges is None else len(link.edges.indices)
-            )
+            each = layer.size * link.source.size if link.edges is None else len(link.edges.indices)
+            synapses += each * len(link.names)
     work = synapses * batch_size // n_tasks
     return max(1, min(limit or cores or 1, work // MIN_WORK_PER_THREAD))
 

@@ -54,7 +54,8 @@ class Backward:
             here = self.thinning.takes_part(layer.index)
             taking_part = const(1.0) if here is None else here
             node = select(taking_part, node, ZERO)  # who sits out is not asked
-            code.delta = self.storage.store(node, frame, "bo", stem)
+            (name,) = layer.weights
+            code.deltas = {name: self.storage.store(node, frame, "bo", stem)}
             code.upstream = None
             for name, node in code.backward.states.items():
                 now = self.storage.buffer(
@@ -77,16 +78,18 @@ class Backward:
                 code.upstream = self.messages.through_interlayer(code, code.upstream)
             self.messages.known[layer.index, "forward", UPSTREAM] = code.upstream
             if code.derived.is_weighted_sum:
-                assert code.derived.delta is not None
-                node = self.messages.at_vertex(code.derived.delta, code, "forward")
-                code.delta = self.storage.store(node, frame, "bo", stem)
+                several = len(code.derived.deltas) > 1
+                for name, found in code.derived.deltas.items():
+                    node = self.messages.at_vertex(found, code, "forward")
+                    own = f"{stem}.{name}" if several else stem
+                    code.deltas[name] = self.storage.store(node, frame, "bo", own)
             else:
                 code.upstream = self.storage.store(
                     code.upstream, frame, "bo", f"{layer.name}.upstream"
                 )
                 self.messages.known[layer.index, "forward", UPSTREAM] = code.upstream
-        if code.delta is not None:
-            self.storage.probes[stem] = code.delta.value
+        for name, delta in code.deltas.items():
+            self.storage.probes[f"{stem}.{name}" if len(code.deltas) > 1 else stem] = delta.value
 
     def state_now(self, layer: Layer, name: str, code: LayerCode) -> Node:
         """A State as forward left it."""

@@ -48,19 +48,20 @@ def runs_as(network: Network) -> dict[str, str]:
 def _optimizer(network: Network) -> Optimizer:
     """SGD, or Direct if a neuron reads what only Direct remembers."""
     for layer in network.layers[1:]:
-        forward, backward, _ = read_layer(layer, True)
-        pushes = (forward.output, forward.push, backward and backward.push)
-        if any(isinstance(n, ir.Node) and ir.contains(n, ir.Op.PREVIOUS) for n in pushes):
+        forward, backward, _ = read_layer(layer, True, receivers=network.receivers(layer))
+        pushes = [forward.output, *forward.pushes.values()]
+        pushes += [] if backward is None else backward.pushes.values()
+        if any(ir.contains(n, ir.Op.PREVIOUS) for n in pushes):
             return Direct()
     return SGD()
 
 
 def kind(layer: Layer) -> str:
     """What decides how gradients pass through a layer: weighted sum, local rule, or other."""
-    forward, _, _ = read_layer(layer, True)
-    if forward.push is not None:
+    forward, _, _ = read_layer(layer, True, written=False)
+    if forward.pushes:
         return "local rule"
-    return "weighted sum" if derive.weighted_sum(forward.output)[0] else "other"
+    return "weighted sum" if derive.weighted_sum(forward.output, layer.weights)[0] else "other"
 
 
 def never_learn(network: Network) -> list[str]:
@@ -70,26 +71,29 @@ def never_learn(network: Network) -> list[str]:
     layers = network.layers[1:]
     if network.loss is None or any(layer.neuron.interpreted for layer in layers):
         return []
-    read = {layer.index: read_layer(layer, True) for layer in layers}
-    derived = {k.index: derive.derive(read[k.index][0], k.parameters) for k in layers}
+    read = {k.index: read_layer(k, True, receivers=network.receivers(k)) for k in layers}
+    derived = {k.index: derive.derive(read[k.index][0], k.parameters, k.weights) for k in layers}
     reached = {network.last.index}
     found = []
     for layer in reversed(layers):
         forward, backward, _ = read[layer.index]
         own = derived[layer.index]
-        of_input, of_weight = (own.delta,) * 2 if own.is_weighted_sum else (own.input, own.weight)
-        here = layer.index in reached and forward.push is None
+        of_weight = own.deltas if own.is_weighted_sum else own.weights
+        of_input = [*own.deltas.values()] if own.is_weighted_sum else [own.input]
+        here = layer.index in reached and not forward.pushes
         if backward is not None:
-            of_input = of_weight = backward.delta
+            of_input, of_weight = [backward.delta], dict.fromkeys(layer.weights, backward.delta)
             here = True
         senders = [read[k.source.index][1] for k in layer.links if k.source.index]
-        pushed = forward.push is not None or any(b and b.push is not None for b in senders)
-        if here and _flows(of_input):
+        if here and any(map(_flows, of_input)):
             reached.update(link.source.index for link in layer.links)
         silent = []
-        if not pushed and not (here and _flows(of_weight)):
-            silent += [link.weight for link in layer.links]
-            silent += [layer.bias_name] if layer.bias is not None else []
+        for name in layer.weights:
+            pushed = bool(forward.pushes)  # those that it leaves out are meant to stay
+            pushed |= any(b and b.push_to(name, layer.weights) is not None for b in senders)
+            if not pushed and not (here and _flows(of_weight[name])):
+                silent += [link.weights[name] for link in layer.links]
+                silent += [layer.biases[name]] if layer.biases else []
         of_parameters = own.parameters if backward is None else backward.parameters
         silent += [
             f"{layer.name}.{name}"
@@ -102,8 +106,8 @@ def never_learn(network: Network) -> list[str]:
     return found[::-1]
 
 
-def _flows(gradient: ir.Node | None) -> bool:
-    return gradient is not None and not ir.is_const(gradient, 0.0)
+def _flows(gradient: ir.Node) -> bool:
+    return not ir.is_const(gradient, 0.0)
 
 
 def _unreached(layer: Layer, silent: list[str], reached: bool) -> str:

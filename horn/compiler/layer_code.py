@@ -11,6 +11,7 @@ from horn.language.ir import ZERO, Node, Op
 from horn.language.layers import read_layer
 from horn.language.neuron_ir import BackwardIR, ForwardIR
 from horn.network import Layer, Link, Network
+from horn.neuron import WEIGHT
 
 
 @dataclass
@@ -19,7 +20,7 @@ class LayerCode:
 
     stable : ``derived`` starts from the summed input of a sigmoid with binary cross-entropy.
     exact : sums that are no matrix products (contraction.exact_sums).
-    upstream, delta : d loss / d output, d loss / d sum (b, o), once they are known.
+    upstream, deltas : d loss / d output, d loss / d sum of each weight (b, o), once they are known.
     """
 
     layer: Layer
@@ -30,7 +31,7 @@ class LayerCode:
     stable: bool = field(init=False)
     exact: frozenset[Node] = field(init=False)
     upstream: Node | None = None
-    delta: Node | None = None
+    deltas: dict[str, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rewrite(self.forward)
@@ -44,18 +45,18 @@ class LayerCode:
             and forward.output.op is Op.SIGMOID
         )
         if self.stable:
-            root = ForwardIR(forward.output.args[0], forward.states, forward.push, None)
-        self.derived = derive.derive(root, self.layer.parameters)
+            root = ForwardIR(forward.output.args[0], forward.states, forward.pushes, None)
+        self.derived = derive.derive(root, self.layer.parameters, self.layer.weights)
         self.exact = exact_sums(forward.output, *forward.states.values())
 
     @property
     def is_local(self) -> bool:
-        return self.forward.push is not None
+        return bool(self.forward.pushes)
 
     @property
     def sends_delta(self) -> bool:
         """Whether anything flows back through this layer."""
-        return self.delta is not None or self.upstream is not None
+        return bool(self.deltas) or self.upstream is not None
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,11 @@ class NetworkCode:
     def __init__(
         self, network: Network, training: bool, written: frozenset[int] | None = None
     ) -> None:
-        self.layers = {
-            layer.index: LayerCode(
-                layer, *read_layer(layer, training, written is None or layer.index in written)
-            )
-            for layer in network.layers[1:]
-        }
+        self.layers: dict[int, LayerCode] = {}
+        for layer in network.layers[1:]:
+            own = written is None or layer.index in written
+            read = read_layer(layer, training, own, network.receivers(layer))
+            self.layers[layer.index] = LayerCode(layer, *read)
         self.outgoing: dict[int, list[Outgoing]] = {layer.index: [] for layer in network.layers}
         for code in self.layers.values():
             for position, link in enumerate(code.layer.links):
@@ -88,7 +88,7 @@ class NetworkCode:
 
     def of(self, layer: Layer) -> LayerCode:
         """A layer's code; that of the input computes nothing."""
-        return self.layers.get(layer.index) or LayerCode(layer, ForwardIR(ZERO, {}, None, None))
+        return self.layers.get(layer.index) or LayerCode(layer, ForwardIR(ZERO, {}, {}, None))
 
     def check_messages(self) -> None:
         """A written backward and its receivers must mean the same by delta and push."""
@@ -99,7 +99,8 @@ class NetworkCode:
             for out in self.outgoing[code.layer.index]:
                 receiver, name = out.receiver, code.layer.neuron.__name__
                 other = receiver.layer.neuron.__name__
-                pushes, deltas = written.push is not None, written.uses_delta
+                pushes, deltas = bool(written.pushes), bool(written.reads[Op.DELTA])
+                _check_weights(name, written, receiver.layer)
                 if pushes and receiver.is_local:
                     raise written.error(
                         f"{name}.backward pushes toward {receiver.layer.name}, but {other} "
@@ -113,3 +114,26 @@ class NetworkCode:
                         f"{other}.forward is more than a function of sum(input * weight) and has"
                         " no one delta: read m.gradient, and do not push, or leave backward out",
                     )
+
+
+def _check_weights(name: str, written: BackwardIR, receiver: Layer) -> None:
+    """A written backward names weights that the synapses to a receiver have."""
+    has, where = tuple(receiver.weights), f"toward {receiver.name} ({receiver.neuron.__name__})"
+    listed = ", ".join(has)
+    for op, word in ((Op.WEIGHT, "m."), (Op.DELTA, "m.delta.")):
+        for asked in written.reads[op]:
+            weight = WEIGHT if op is Op.WEIGHT and asked is None else asked
+            if weight in has or (weight is None and len(has) == 1):
+                continue
+            read = "m.delta" if weight is None else f"{word}{weight}"
+            raise written.error(
+                f"{name}.backward reads {read} {where}, whose synapses have {listed}: read "
+                f"{word}{has[0]}, or m.gradient (d loss / d input), or leave backward out",
+            )
+    for pushed in written.pushes:
+        if pushed not in has and (pushed or len(has) > 1):
+            said = f'push(..., to="{pushed}")' if pushed else "push without to="
+            raise written.error(
+                f"{name}.backward has {said} {where}, whose synapses have {listed}: say "
+                f'to="{has[0]}"',
+            )

@@ -18,6 +18,7 @@ from horn.errors import ModelError
 from horn.language import derive, ir
 from horn.language.ir import OUTPUT, UPSTREAM, ZERO, Node, Op, const, load, make, mul, select
 from horn.network import Layer
+from horn.neuron import WEIGHT
 from horn.optimizers import Direct, Optimizer
 
 
@@ -194,16 +195,16 @@ class MessageExpressions:
             )
         return found
 
-    def weight(self, layer: Layer, position: int) -> Node:
-        link = layer.links[position]
+    def weight(self, layer: Layer, position: int, name: str) -> Node:
+        array = layer.links[position].weights[name]
         axes = self.storage.axes_of(Frame(layer.index, position), "oi")
-        self.storage.persistent(link.weight, axes, "learned")
-        return self.storage.learned(link.weight, axes, "oi")
+        self.storage.persistent(array, axes, "learned")
+        return self.storage.learned(array, axes, "oi")
 
-    def bias(self, layer: Layer) -> Node:
-        axes = (f"n{layer.index}",)
-        self.storage.persistent(layer.bias_name, axes, "learned")
-        return self.storage.learned(layer.bias_name, axes, "o")
+    def bias(self, layer: Layer, name: str) -> Node:
+        array, axes = layer.biases[name], (f"n{layer.index}",)
+        self.storage.persistent(array, axes, "learned")
+        return self.storage.learned(array, axes, "o")
 
     def previous(self, name: str, axes: tuple[str, ...], letters: str) -> Node:
         if self.optimizer is None:
@@ -225,7 +226,7 @@ class MessageExpressions:
         frame = Frame(layer.index, position)
         leaves: dict[Op, Callable[[Node], Node]] = {
             Op.INPUT: lambda _: load(self.output_name(link.source), "bi"),
-            Op.WEIGHT: lambda _: self.weight(layer, position),
+            Op.WEIGHT: lambda w: self.weight(layer, position, w.value or WEIGHT),
             Op.PREVIOUS: lambda _: self.previous(
                 link.weight, self.storage.axes_of(frame, "oi"), "oi"
             ),
@@ -267,8 +268,8 @@ class MessageExpressions:
         layer = code.layer
         leaves: dict[Op, Callable[[Node], Node]] = {
             Op.INPUT: lambda _: const(1.0),
-            Op.WEIGHT: lambda _: self.bias(layer),
-            Op.PREVIOUS: lambda _: self.previous(layer.bias_name, (f"n{layer.index}",), "o"),
+            Op.WEIGHT: lambda w: self.bias(layer, w.value or WEIGHT),
+            Op.PREVIOUS: lambda _: self.previous(layer.biases[WEIGHT], (f"n{layer.index}",), "o"),
             Op.POSITION: lambda _: const(float(self.offsets(layer)[-1])),
             Op.PLACE: lambda _: self.fan(layer, "fan_in") - 1.0,  # the last of all
             Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, layer, len(layer.links)),
@@ -290,10 +291,10 @@ class MessageExpressions:
     def at_outgoing(self, root: Node, code: LayerCode, out: Outgoing) -> Node:
         """A message expression of a sender's backward in the frame of one outgoing link."""
         receiver = out.receiver
-        frame = Frame(receiver.layer.index, out.position)
+        frame, names = Frame(receiver.layer.index, out.position), out.link.names
         leaves: dict[Op, Callable[[Node], Node]] = {
-            Op.DELTA: lambda _: receiver.delta if receiver.delta is not None else ZERO,
-            Op.WEIGHT: lambda _: self.weight(receiver.layer, out.position),
+            Op.DELTA: lambda d: receiver.deltas.get(d.value or names[0], ZERO),
+            Op.WEIGHT: lambda w: self.weight(receiver.layer, out.position, w.value or WEIGHT),
             Op.PREVIOUS: lambda _: self.previous(
                 out.link.weight, self.storage.axes_of(frame, "oi"), "oi"
             ),
@@ -309,8 +310,11 @@ class MessageExpressions:
         the receiver.
         """
         receiver = out.receiver
-        if receiver.delta is not None:
-            return mul(receiver.delta, self.weight(receiver.layer, out.position))
+        if receiver.deltas:
+            total: Node = ZERO
+            for name, delta in receiver.deltas.items():
+                total = ir.add(total, mul(delta, self.weight(receiver.layer, out.position, name)))
+            return total
         if receiver.upstream is not None and not receiver.derived.is_weighted_sum:
             return self.at_link(receiver.derived.input, receiver, out.position)
         return ZERO

@@ -75,7 +75,7 @@ class Partition:
         self.sources: dict[str, Statement] = {s.out: s for s in program.prologue}  # type: ignore[attr-defined]
         self.in_prologue = frozenset(self.sources)
         links = [link for layer in self.network.layers for link in layer.links]
-        self.weights = {link.weight for link in links if link.edges is None}
+        self.weights = {a for link in links if link.edges is None for a in link.weights.values()}
         self.forms: dict[str, dict[Form, str]] = {}
         self.homes = homes(self.network, placement)
         self.deferred: list[Loop | Update] = []  # updates of weights that groups divide
@@ -400,15 +400,14 @@ def is_group_part(axis: str, outer: str) -> bool:
 
 def homes(network: Network, placement: Placement) -> dict[str, tuple[str, ...]]:
     """The axes of each learned array and State where they live."""
-    found = {}
+    found: dict[str, tuple[str, ...]] = {}
     for layer in network.layers[1:]:
         for position, link in enumerate(layer.links):
             frame = placement.at(Frame(layer.index, position))
-            found[link.weight] = letter_axes(network, frame, "oi")
+            found |= dict.fromkeys(link.weights.values(), letter_axes(network, frame, "oi"))
         vertex = letter_axes(network, placement.at(Frame(layer.index)), "o")
-        found[layer.bias_name] = vertex
-        for name in (*layer.parameters, *layer.states):
-            found[f"{layer.name}.{name}"] = vertex
+        states = (f"{layer.name}.{name}" for name in layer.states)
+        found |= dict.fromkeys((*layer.vertex_shapes, *states), vertex)
     return found
 
 

@@ -111,7 +111,7 @@ def without(forward: ForwardIR, condition: Node) -> ForwardIR:
     return ForwardIR(
         ir.assume(forward.output, condition, False),
         forward.states,
-        None if forward.push is None else ir.assume(forward.push, condition, False),
+        {name: ir.assume(push, condition, False) for name, push in forward.pushes.items()},
         forward.sits_out,
     )
 

@@ -53,11 +53,11 @@ class Updates:
             full = f"{layer.name}.{name}"
             gradient = self.mean(per_sample, frame, f"{full}.gradient")
             self.update(full, axes, frame, "o", gradient, pushed=written is not None)
-        if layer.bias is not None:
-            node = self.weight_gradient(code, None)
+        for name, array in layer.biases.items():
+            node = self.weight_gradient(code, None, name)
             if node is not None:
-                gradient = self.mean(node, frame, f"{layer.bias_name}.gradient")
-                self.update(layer.bias_name, axes, frame, "o", gradient, pushed=code.is_local)
+                gradient = self.mean(node, frame, f"{array}.gradient")
+                self.update(array, axes, frame, "o", gradient, pushed=code.is_local)
 
     def mean(self, node: Node, frame: Frame, stem: str) -> Node:
         """The mean over the batch of an expression."""
@@ -66,9 +66,9 @@ class Updates:
         total = self.storage.reduction_loop(node, "b", "sum", frame, stem)
         return mul(total, Scalar("inv_rows"))
 
-    def weight_gradient(self, code: LayerCode, position: int | None) -> Node | None:
-        """d loss / d weight per sample of one link (or the bias) of a receiver, by the derived rule
-        or its own push; None if it has none.
+    def weight_gradient(self, code: LayerCode, position: int | None, name: str) -> Node | None:
+        """d loss / d a weight per sample of one link (or the bias) of a receiver, by the derived
+        rule or its own push; None if it has none.
         """
 
         def at(node: Node) -> Node:
@@ -76,29 +76,37 @@ class Updates:
                 return self.messages.at_bias(node, code)
             return self.messages.at_link(node, code, position)
 
-        if code.forward.push is not None:
-            return at(code.forward.push)
-        if code.delta is not None:
-            return code.delta if position is None else mul(code.delta, at(leaf(Op.INPUT, "bi")))
+        if code.is_local:
+            push = code.forward.pushes.get(name)
+            return None if push is None else at(push)
+        if name in code.deltas:
+            delta = code.deltas[name]
+            return delta if position is None else mul(delta, at(leaf(Op.INPUT, "bi")))
         if code.upstream is not None and not code.derived.is_weighted_sum:
-            return at(code.derived.weight)
+            return at(code.derived.weights[name])
         return None
 
     def update_link(self, out: Outgoing) -> None:
+        for name, array in out.link.weights.items():
+            self.update_weight(out, name, array)
+
+    def update_weight(self, out: Outgoing, name: str, array: str) -> None:
         code, position, link = out.receiver, out.position, out.link
         sender = self.code.layers.get(link.source.index)
         frame = Frame(code.layer.index, position)
         axes = self.storage.axes_of(frame, "oi")
-        self.messages.weight(code.layer, position)
-        push = None if sender is None or sender.backward is None else sender.backward.push
+        self.messages.weight(code.layer, position, name)
+        push = None
+        if sender is not None and sender.backward is not None:
+            push = sender.backward.push_to(name, link.names)
         node: Node | None
         if sender is not None and push is not None:
             node = self.messages.at_outgoing(push, sender, out)
         else:
-            node = self.weight_gradient(code, position)
-        if node is None or self.fused_update(link, frame, node):
+            node = self.weight_gradient(code, position, name)
+        if node is None or self.fused_update(link, array, frame, node):
             return
-        stem = f"{link.weight}.gradient"
+        stem = f"{array}.gradient"
         found = None
         if "b" in node.axes and link.edges is None:
             found = contract(node, "b", Scalar("rows"))
@@ -107,9 +115,9 @@ class Updates:
         else:
             gradient = mul(self.storage.resolve(found, frame, stem), Scalar("inv_rows"))
         pushed = push is not None or code.is_local
-        self.update(link.weight, axes, frame, "oi", gradient, pushed=pushed)
+        self.update(array, axes, frame, "oi", gradient, pushed=pushed)
 
-    def fused_update(self, link: Link, frame: Frame, node: Node) -> bool:
+    def fused_update(self, link: Link, array: str, frame: Frame, node: Node) -> bool:
         """The update inside the gradient's matrix product, where the optimizer is plain enough."""
         momentum = self.optimizer.plain_momentum
         if not self.fuse or momentum is None or link.edges is not None:
@@ -124,9 +132,9 @@ class Updates:
             return False
         velocity = None
         if momentum:
-            velocity = f"{link.weight}/velocity"
+            velocity = f"{array}/velocity"
             self.storage.persistent(velocity, self.storage.axes_of(frame, "oi"), "slot")
-        self.storage.emit(Update(frame, link.weight, velocity, momentum, a.value, b.value))
+        self.storage.emit(Update(frame, array, velocity, momentum, a.value, b.value))
         return True
 
     def update(

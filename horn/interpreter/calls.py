@@ -17,7 +17,15 @@ from typing import Any
 from horn import random
 from horn.interpreter import user_text
 from horn.interpreter.tape import Traced, is_number, listening, number
-from horn.neuron import DRAWS, MESSAGE_FIELDS, PERIODS, READABLE, Neuron, Synapse
+from horn.neuron import (
+    DRAWS,
+    MESSAGE_FIELDS,
+    PERIODS,
+    READABLE,
+    WEIGHT,
+    Neuron,
+    Synapse,
+)
 
 
 @lru_cache(maxsize=65_536)
@@ -46,12 +54,28 @@ class Moment:
     learning_rate: float
 
 
+class Deltas:
+    """m.delta of a synapse with several weights: the delta of the sum that has each of them."""
+
+    def __init__(self, by_weight: dict[str, Any]) -> None:
+        vars(self).update(by_weight)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise user_text.error(
+            f"m.delta.{name} would be the delta of the sum of m.input * m.{name}; the receivers "
+            f"have {', '.join(f'm.delta.{each}' for each in vars(self))}"
+        )
+
+
 class Message(Synapse):
     """A Synapse that a neuron sees. ``fields`` are what it may read; ``refused`` says why a field
     cannot be had.
 
     no_push : why nothing may be pushed to it, or "". identity : (layer, neuron) of the receiver,
     position of the link, source, for what is drawn once per synapse (note 0001, point 10).
+    weights : the names of its weights, which are among the fields.
     """
 
     _host: Any = None
@@ -63,10 +87,12 @@ class Message(Synapse):
         identity: tuple[int, int, int, int] = (0, 0, 0, 0),
         refused: Mapping[str, str] = MappingProxyType({}),
         no_push: str = "",
+        weights: tuple[str, ...] = (WEIGHT,),
     ) -> None:
         own = vars(self)
         own.update(fields)
         own.update(_kind=kind, _identity=identity, _refused=refused, _no_push=no_push)
+        own["_weights"] = weights
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{k}={v}" for k, v in vars(self).items() if not k.startswith("_"))
@@ -75,10 +101,18 @@ class Message(Synapse):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        fields = MESSAGE_FIELDS[self._kind]
+        fields: list[str] = []
+        for field in MESSAGE_FIELDS[self._kind]:
+            fields += self._weights if field == WEIGHT else [field]
         known = ", ".join(fields)
         if name in self._refused:
             raise user_text.error(self._refused[name])
+        if name == WEIGHT:
+            listed = ", ".join(f"m.{each}" for each in self._weights)
+            raise user_text.error(
+                f"the synapses of this neuron have other weights than m.weight: read {listed}, "
+                "or declare  weight = horn.Weight()  too"
+            )
         if self._kind == "backward" and name == "input":
             raise user_text.error(
                 "in backward a message has no 'input': what this neuron sent is self.output. "
@@ -160,8 +194,8 @@ class ReceivedMessages:
 class Call:
     """The host of one neuron's method while it runs, and what it did.
 
-    fed, delta : what was fed forward, and propagated back. pushed : by message. pushed_to : by
-    Parameter.
+    fed, delta : what was fed forward, and propagated back. pushed : by weight ("": the only one),
+    by message. pushed_to : by Parameter.
     conditions : what was compared before feedforward. read : messages were looked at before it.
     """
 
@@ -179,7 +213,7 @@ class Call:
         self.current: list[Message | None] = []
         self.fed: Any = None
         self.delta: Any = None
-        self.pushed: dict[int, Any] = {}
+        self.pushed: dict[str, dict[int, Any]] = {}
         self.pushed_to: dict[str, Any] = {}
         self.conditions: list[Any] = []
         self.read = False
@@ -206,8 +240,9 @@ class Call:
                 "End backward with "
                 f"self.backpropagate(delta), on every path",
             )
-        if self.pushed and len(self.pushed) != len(self.items):
-            raise user_text.error_at(self.method, self.count())
+        for weight, pushed in self.pushed.items():
+            if len(pushed) != len(self.items):
+                raise user_text.error_at(self.method, self.count(weight))
         for name in parameters:
             if name not in self.pushed_to:
                 raise user_text.error_at(
@@ -244,24 +279,41 @@ class Call:
 
     def push(self, neuron: Neuron, gradient: Any, to: str | None) -> None:
         gradient = self._number(gradient, "self.push")
-        if to is not None:
-            self._push_to(to, gradient)
-            return
         message = self.current[-1] if self.current else None
+        has = () if message is None else message._weights
+        if to is not None and to not in has:
+            self._push_to(to, gradient, message)
+            return
         if message is None:
-            raise user_text.error(f"push outside the loop over messages: {self.count(1)}")
+            raise user_text.error(f"push outside the loop over messages: {self.count(more=1)}")
         if message._no_push:
             raise user_text.error(message._no_push)
-        if id(message) in self.pushed:
+        if to is None and len(has) > 1:
+            named = " or ".join(f'to="{name}"' for name in has)
+            raise user_text.error(f"a message has several weights; say which: push(..., {named})")
+        pushed = self.pushed.setdefault(
+            to or (has[0] if self.kind == "forward" and has else ""), {}
+        )
+        if id(message) in pushed:
             raise user_text.error(
                 "push is called a second time for the same message; push exactly once per message"
             )
-        self.pushed[id(message)] = gradient
+        pushed[id(message)] = gradient
 
-    def _push_to(self, to: str, gradient: Any) -> None:
+    def _push_to(self, to: str, gradient: Any, message: Message | None) -> None:
         cls = type(self.neuron)
         names = vars(self.neuron)["_parameters"]
         if to not in names:
+            if message is None and to in vars(self.neuron)["_weights"]:
+                raise user_text.error(
+                    f'push(..., to="{to}") is for each message: call it inside the loop over '
+                    "messages"
+                )
+            if message is not None and message._weights != (WEIGHT,):
+                raise user_text.error(
+                    f"there is no Weight or Parameter {to!r}; weights of this message: "
+                    f"{', '.join(message._weights)}; Parameters: {', '.join(names) or 'none'}"
+                )
             known = ", ".join(names) or "none"
             raise user_text.error(
                 f"{cls.__name__} has no Parameter {to!r}. {suggest(str(to), names)}Parameters: "
@@ -335,8 +387,9 @@ class Call:
             raise user_text.error(f"{what} takes a number, got {value!r}")
         return value
 
-    def count(self, more: int = 0) -> str:
-        n, side = len(self.pushed) + more, "incoming" if self.kind == "forward" else "outgoing"
+    def count(self, weight: str = "", more: int = 0) -> str:
+        n = len(self.pushed.get(weight, ())) + more
+        side = "incoming" if self.kind == "forward" else "outgoing"
         updates = f"{n} weight update{'s' * (n != 1)}"
         return (
             f"{self.name} pushed {updates} for {len(self.items)} {side} "
@@ -378,7 +431,12 @@ class Guard:
                 raise user_text.error(f"self.{name} is a State and holds a number, got {value!r}")
             own[name] = value
             return
-        if name in own["_parameters"]:
+        if name in own["_weights"] and name != WEIGHT:
+            problem = (
+                f"self.{name} is a Weight: it is learned, not assigned, and each synapse has its "
+                f'own; a local rule changes it by self.push(..., to="{name}")'
+            )
+        elif name in own["_parameters"]:
             problem = (
                 f"self.{name} is a Parameter: it is learned, not assigned; for a value that you "
                 "set yourself declare  "

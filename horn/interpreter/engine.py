@@ -41,7 +41,7 @@ class Batch:
     states: dict[str, Array]
     sits_out: dict[str, Array]
     sent: list[list[list[float]]]
-    deltas: list[list[list[float]]]
+    deltas: list[list[list[dict[str, float]]]]
 
 
 class Engine:
@@ -109,9 +109,11 @@ class Engine:
             found[f"{stage.name}.output"] = np.array([sent[stage.index] for sent in batch.sent])
         for stage in self.stages:
             if stage.index in self._sends and stage.weighted_sum:
-                found[f"{stage.name}.delta"] = np.array(
-                    [deltas[stage.index] for deltas in batch.deltas]
-                )
+                for name in stage.layer.weights:
+                    several = f".{name}" if len(stage.layer.weights) > 1 else ""
+                    found[f"{stage.name}.delta{several}"] = np.array(
+                        [[d.get(name, 0.0) for d in sample[stage.index]] for sample in batch.deltas]
+                    )
         return found | {f"{name}.gradient": gradient for name, gradient in batch.gradients.items()}
 
     def outputs(self, x: Array) -> Array:
@@ -306,7 +308,8 @@ class Engine:
             for o, wires in enumerate(stage.wires):
                 for wire in wires:
                     if (stage.index, o) in silent or (wire.source_layer, wire.source) in silent:
-                        found[wire.array][wire.place] = True
+                        for _, array in wire.arrays:
+                            found[array][wire.place] = True
                 for array in stage.parameters.values():
                     found[array][o] = (stage.index, o) in silent
         return {name: array.reshape(self._arrays[name].shape) for name, array in found.items()}
@@ -331,12 +334,17 @@ class Engine:
         found: dict[str, str] = {}
         for stage in self.stages[1:]:
             for link in stage.layer.links:
-                if stage.local or self.stages[link.source.index].pushes:
-                    found[link.weight] = "pushed"
-                elif stage.index in sends:
-                    found[link.weight] = "derived"
-            if stage.layer.bias is not None and (stage.local or stage.index in sends):
-                found[stage.layer.bias_name] = "pushed" if stage.local else "derived"
+                sender = self.stages[link.source.index]
+                for name, array in link.weights.items():
+                    if name in stage.learns_locally or sender.pushes_weight(name, link.names):
+                        found[array] = "pushed"
+                    elif stage.index in sends and not stage.local:
+                        found[array] = "derived"
+            for name, array in stage.layer.biases.items():
+                if name in stage.learns_locally:
+                    found[array] = "pushed"
+                elif stage.index in sends and not stage.local:
+                    found[array] = "derived"
             if stage.index in sends:
                 how = "pushed" if stage.writes_backward else "derived"
                 found |= dict.fromkeys(stage.parameters.values(), how)

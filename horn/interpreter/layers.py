@@ -4,7 +4,7 @@ they are."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import CodeType, FunctionType
@@ -12,17 +12,17 @@ from typing import Any
 
 from horn.errors import HornError, ModelError
 from horn.interpreter import neuron_kinds, user_text
-from horn.interpreter.calls import Call, Guard, Message, Moment
+from horn.interpreter.calls import Call, Deltas, Guard, Message, Moment
 from horn.interpreter.language import Translator
 from horn.interpreter.tape import Traced
 from horn.network import Layer, Network
-from horn.neuron import Neuron, has_backward
+from horn.neuron import WEIGHT, Neuron, has_backward
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One synapse. ``array`` and ``place`` say where its weight is; ``link`` is the position of
-    its link among the receiver's.
+    """One synapse. ``arrays`` and ``place`` say where its weights are, by name; ``link`` is the
+    position of its link among the receiver's.
 
     The bias synapse has source -1: nobody sends on it.
     """
@@ -31,7 +31,7 @@ class Wire:
     source: int
     layer: int
     neuron: int
-    array: str
+    arrays: tuple[tuple[str, str], ...]  # (name, array)
     place: int
     link: int
 
@@ -69,6 +69,8 @@ class Stage:
         # The output layer is always derived (note 0001, point 5): a backward that it writes is not
         # called.
         self.writes_backward = layer.kind == "hidden" and has_backward(layer.neuron)
+        receivers = network.receivers(layer)
+        self.sends_to = tuple(dict.fromkeys(w for x in receivers for w in x.weights)) or (WEIGHT,)
 
     def _neuron(self, index: int) -> Neuron:
         neuron = object.__new__(self.cls)
@@ -80,6 +82,7 @@ class Stage:
             iteration=0,
             learning_rate=0.0,
             _parameters=self.parameters,
+            _weights=tuple(self.layer.weights),
             _states=self.states,
             _host=None,
         )
@@ -88,19 +91,19 @@ class Stage:
     def _wires(self, o: int) -> Sequence[Wire]:
         found = []
         for position, link in enumerate(self.layer.links):
+            arrays = tuple(link.weights.items())
             if link.edges is None:
                 sources = [(i, o * link.source.size + i) for i in range(link.source.size)]
             else:
                 start, stop = int(link.edges.indptr[o]), int(link.edges.indptr[o + 1])
                 sources = [(int(link.edges.indices[e]), e) for e in range(start, stop)]
             found += [
-                Wire(link.source.index, i, self.index, o, link.weight, place, position)
+                Wire(link.source.index, i, self.index, o, arrays, place, position)
                 for i, place in sources
             ]
         if self.layer.bias is not None:
-            found.append(
-                Wire(-1, -1, self.index, o, self.layer.bias_name, o, len(self.layer.links))
-            )
+            biases = tuple(self.layer.biases.items())
+            found.append(Wire(-1, -1, self.index, o, biases, o, len(self.layer.links)))
         return found
 
     # --- what kind of neurons they are, asked only where it matters
@@ -126,7 +129,9 @@ class Stage:
         if kind == "backward":
             fields["output"] = Traced(0.375, "output", varies=True)
         vars(neuron).update(fields, training=True)
-        return Call(neuron, kind, neuron_kinds.probes(kind), Moment(self.seed, True, 0, 0, 0.1))
+        weights = self.layer.weights if kind == "forward" else self.sends_to
+        messages = neuron_kinds.probes(kind, weights)
+        return Call(neuron, kind, messages, Moment(self.seed, True, 0, 0, 0.1))
 
     @cached_property
     def weighted_sum(self) -> bool:
@@ -135,17 +140,31 @@ class Stage:
         walks = self._forward_walks
         return walks is None or (bool(walks) and neuron_kinds.is_weighted_sum(walks))
 
-    @cached_property
+    @property
     def local(self) -> bool:
         """Whether forward pushes: a local learning rule (note 0001, point 6)."""
-        return _mentions(self.cls, "push") and any(
-            call.pushed for call in self._forward_walks or ()
-        )
+        return bool(self.learns_locally)
+
+    @cached_property
+    def learns_locally(self) -> frozenset[str]:
+        """The weights that forward pushes to."""
+        calls = (self._forward_walks or ()) if _mentions(self.cls, "push") else ()
+        return frozenset(weight for call in calls for weight in call.pushed)
 
     @cached_property
     def pushes(self) -> bool:
         """Whether a written backward pushes to its outgoing synapses."""
-        return self.writes_backward and any(call.pushed for call in self._walk("backward") or ())
+        return bool(self.pushes_to)
+
+    @cached_property
+    def pushes_to(self) -> frozenset[str]:
+        """The weights that a written backward pushes to; "" is the only one."""
+        calls = (self._walk("backward") or ()) if self.writes_backward else ()
+        return frozenset(weight for call in calls for weight in call.pushed)
+
+    def pushes_weight(self, name: str, names: Sequence[str]) -> bool:
+        """Whether its backward pushes to a weight of receivers whose synapses have these."""
+        return name in self.pushes_to or (len(names) == 1 and "" in self.pushes_to)
 
     def check(self) -> None:
         """A written backward needs a weighted-sum forward and no interlayer (note 0001, point
@@ -159,6 +178,12 @@ class Stage:
                 f"{name}.backward is written, but {self.name} has an interlayer, through which "
                 "one neuron's delta depends on the "
                 f"whole layer; remove backward (it is derived), or the interlayer",
+            )
+        if len(self.layer.weights) > 1:
+            raise user_text.error_at(
+                method,
+                f"{name}.backward is written, but its synapses have {len(self.layer.weights)} "
+                "weights, so it has no one delta to propagate back; remove backward: it is derived",
             )
         if not self.weighted_sum:
             raise user_text.error_at(
@@ -221,39 +246,48 @@ def _mentions(cls: type, word: str) -> bool:
 
 
 def forward_message(
-    wire: Wire, value: float, weight: float, previous: float | str, index: int
-) -> tuple[Message, Traced, Traced]:
-    """The message of a synapse in forward, and its two leaves on the tape."""
+    wire: Wire, value: float, weights: dict[str, float], previous: float | str, index: int
+) -> tuple[Message, Traced, dict[str, Traced]]:
+    """The message of a synapse in forward, and its leaves on the tape."""
     x = Traced(value, "input", (), variable=True, varies=True)
-    w = Traced(weight, "weight", (), variable=True)
-    fields: dict[str, Any] = {"input": x, "weight": w, "index": Traced(index, "index")}
-    refused = _previous(fields, previous)
-    return Message("forward", fields, wire.identity, refused), x, w
+    own = {name: Traced(w, "weight", (), variable=True) for name, w in weights.items()}
+    fields: dict[str, Any] = {"input": x, **own, "index": Traced(index, "index")}
+    refused = _previous(fields, previous, own)
+    return Message("forward", fields, wire.identity, refused, "", tuple(own)), x, own
 
 
 def backward_message(
     wire: Wire,
-    delta: float,
-    weight: float,
+    deltas: dict[str, float],
+    weights: dict[str, float],
     gradient: float,
     previous: float | str,
     refused: dict[str, str],
     no_push: str,
 ) -> Message:
     """The message of an outgoing synapse in backward."""
+    own = {name: Traced(w) for name, w in weights.items()}
     fields: dict[str, Any] = {
-        "delta": Traced(delta),
-        "weight": Traced(weight),
+        "delta": Deltas({name: Traced(delta) for name, delta in deltas.items()}),
         "gradient": Traced(gradient),
+        **own,
     }
+    if len(weights) == 1:
+        fields["delta"] = next(iter(fields["delta"].values()), Traced(0.0))
     for name in refused:
         del fields[name]
-    return Message(
-        "backward", fields, wire.identity, refused | _previous(fields, previous), no_push
-    )
+    refused = refused | _previous(fields, previous, own)
+    return Message("backward", fields, wire.identity, refused, no_push, tuple(own))
 
 
-def _previous(fields: dict[str, Any], previous: float | str) -> dict[str, str]:
+def _previous(
+    fields: dict[str, Any], previous: float | str, weights: Container[str]
+) -> dict[str, str]:
+    if WEIGHT not in weights:
+        return {
+            "previous_update": "m.previous_update is of m.weight; a neuron that declares Weights "
+            "keeps what it needs of each in a number of its own, horn.State"
+        }
     if isinstance(previous, str):
         return {"previous_update": previous}
     fields["previous_update"] = Traced(previous, "previous_update")

@@ -14,12 +14,13 @@ each product taken once. A path that reads neither is one too.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from horn.errors import HornError
-from horn.interpreter.calls import Call, Message
+from horn.interpreter.calls import Call, Deltas, Message
 from horn.interpreter.tape import Traced, below
+from horn.neuron import WEIGHT
 
 # Enough for every neuron seen so far by a wide margin; a method with more paths is judged by these.
 MOST_PATHS, MOST_TURNS = 256, 24
@@ -75,19 +76,24 @@ def walk(make: Callable[[], Call]) -> Iterator[Call]:
         sys.breakpointhook = hook
 
 
-def probes(kind: str) -> list[Message]:
+def probes(kind: str, weights: Iterable[str] = (WEIGHT,)) -> list[Message]:
     """Made-up messages, told apart on the tape by their number."""
-    fields = {"forward": ("input", "weight"), "backward": ("delta", "weight", "gradient")}[kind]
-    found = []
+    fields = {"forward": ("input",), "backward": ("delta", "gradient")}[kind]
+    found, names = [], tuple(weights)
     for i in range(PROBES):
         values: dict[str, Any] = {
-            name: Traced(0.25 + 0.5 * i + 0.125 * k, name, (i,), variable=True, varies=True)
+            name: Traced(0.25 + 0.5 * i + 0.25 * k, name, (i,), variable=True, varies=True)
             for k, name in enumerate(fields)
         }
+        for k, name in enumerate(names):
+            start = 0.375 + 0.5 * i + 0.0625 * k
+            values[name] = Traced(start, "weight", (i, name), variable=True, varies=True)
+        if kind == "backward" and len(names) > 1:
+            values["delta"] = Deltas(dict.fromkeys(names, values["delta"]))
         if kind == "forward":
             values["index"] = Traced(i, "index")
         values["previous_update"] = Traced(0.0, "previous_update", (i,))
-        found.append(Message(kind, values, (0, 0, 0, i)))
+        found.append(Message(kind, values, (0, 0, 0, i), weights=names))
     return found
 
 
@@ -106,10 +112,10 @@ def kinds(*roots: Any) -> list[str]:
 
 
 def _kind(node: Traced, kinds: dict[int, Any]) -> Any:
-    """FREE, FULL, BAD, ("input", i), ("weight", i), ("product", {i}) or ("sum", {some of the
-    messages})."""
+    """FREE, FULL, BAD, ("input", i), ("weight", i, name), ("product", {i}, name) or ("sum", {some
+    of the messages}, name): of one weight."""
     if node.op in ("input", "weight"):
-        return node.op, node.args[0]
+        return node.op, *node.args
     if node.op in ("previous_update", "synapse", "index"):
         return BAD
     args: list[Any] = [kinds[a.serial] if isinstance(a, Traced) else FREE for a in node.args]
@@ -124,17 +130,19 @@ def _kind(node: Traced, kinds: dict[int, Any]) -> Any:
             return args[1 - plain[0]]
         left, right = args
         if node.op == "mul" and {left[0], right[0]} == {"input", "weight"} and left[1] == right[1]:
-            return _complete("product", frozenset([left[1]]))
+            name = (left if left[0] == "weight" else right)[2]
+            return _complete("product", frozenset([left[1]]), name)
         if node.op == "add":
             # A sum that runs over the messages takes one bare product at a time, and may start
             # anywhere.
             for a, b in ((left, right), (right, left)):
                 if a[0] == "product" and b is FREE:
-                    return _complete("sum", a[1])
-                if a[0] == "product" and b[0] in ("product", "sum") and not a[1] & b[1]:
-                    return _complete("sum", a[1] | b[1])
+                    return _complete("sum", a[1], a[2])
+                if a[0] == "product" and b[0] in ("product", "sum"):
+                    if a[2] == b[2] and not a[1] & b[1]:
+                        return _complete("sum", a[1] | b[1], a[2])
     return BAD
 
 
-def _complete(word: str, messages: frozenset[int]) -> Any:
-    return FULL if len(messages) == PROBES else (word, messages)
+def _complete(word: str, messages: frozenset[int], name: str) -> Any:
+    return FULL if len(messages) == PROBES else (word, messages, name)

@@ -11,6 +11,7 @@ from horn.interpreter import layerwise, user_text
 from horn.interpreter.calls import Call, Moment
 from horn.interpreter.layers import Stage, Wire, backward_message, forward_message
 from horn.interpreter.tape import Traced, adjoints, below, is_number, number
+from horn.neuron import WEIGHT
 
 Numbers = dict[str, list[float]]  # arrays by name, flat
 
@@ -27,8 +28,12 @@ class LearnedNumbers:
         return (
             self.previous
             if isinstance(self.previous, str)
-            else self.previous[wire.array][wire.place]
+            else self.previous[dict(wire.arrays).get(WEIGHT, wire.arrays[0][1])][wire.place]
         )
+
+    def weights(self, wire: Wire) -> dict[str, float]:
+        """The weights of a synapse by name."""
+        return {name: self.learned[array][wire.place] for name, array in wire.arrays}
 
 
 @dataclass
@@ -37,7 +42,7 @@ class Fired:
     Parameter."""
 
     call: Call
-    leaves: list[tuple[Wire, Traced, Traced]]
+    leaves: list[tuple[Wire, Traced, dict[str, Traced]]]
     parameters: dict[str, Traced]
 
 
@@ -59,16 +64,16 @@ class Sample:
 
 @dataclass
 class Gradients:
-    """What came back from one sample: by array (flat), the loss, and each neuron's delta by layer
-    index.
+    """What came back from one sample: by array (flat), the loss, and each neuron's deltas by layer
+    index: of each weight.
 
-    arrived : by synapse, d loss / d input and the receiver's delta.
+    arrived : by synapse, d loss / d input and the receiver's deltas.
     """
 
     arrays: Numbers
-    deltas: list[list[float]]
+    deltas: list[list[dict[str, float]]]
     loss: float = 0.0
-    arrived: dict[Wire, tuple[float, float]] = field(default_factory=dict)
+    arrived: dict[Wire, tuple[float, dict[str, float]]] = field(default_factory=dict)
 
 
 def forward(
@@ -97,7 +102,7 @@ def _fire(stage: Stage, o: int, sample: Sample, memory: LearnedNumbers) -> Fired
             1.0 if wire.source < 0 else sample.sent[wire.source_layer][wire.source]
         )  # the bias always says 1
         message, x, w = forward_message(
-            wire, value, memory.learned[wire.array][wire.place], memory.previous_of(wire), index
+            wire, value, memory.weights(wire), memory.previous_of(wire), index
         )
         messages.append(message)
         leaves.append((wire, x, w))
@@ -198,7 +203,7 @@ def backward(
     local rules still push."""
     back = Gradients(
         {name: [0.0] * len(values) for name, values in memory.learned.items()},
-        [[0.0] * stage.layer.size for stage in stages],
+        [[{} for _ in range(stage.layer.size)] for stage in stages],
     )
     flows = [0.0] * stages[-1].layer.size  # d loss / d output of the last layer
     if loss is not None and target is not None:
@@ -210,7 +215,7 @@ def backward(
     for stage in reversed(stages[1:]):
         if not stage.is_last:
             flows = [
-                sum(back.arrived.get(wire, (0.0, 0.0))[0] for wire in wires)
+                sum(back.arrived.get(wire, (0.0, {}))[0] for wire in wires)
                 for wires in stage.outgoing
             ]
         if stage.index in sample.between:
@@ -246,38 +251,54 @@ def _come_back(
     passes = stage.writes_backward or not stage.local
     if stage.writes_backward:
         call = _written(stages, stage, o, fired, sample, memory, back)
-        delta = number(call.delta)
-        of_input = [delta * w.value for _, _, w in fired.leaves]
-        of_weight = [delta * x.value for _, x, _ in fired.leaves]
+        delta, (name,) = number(call.delta), stage.layer.weights
+        of_input = [delta * w[name].value for _, _, w in fired.leaves]
+        of_weight = [{name: delta * x.value} for _, x, _ in fired.leaves]
+        deltas = {name: delta}
         of_parameter = {name: number(g) for name, g in call.pushed_to.items()}
     else:
         table = adjoints([(fired.call.fed, flow)])
         of_input = [table.get(x.serial, 0.0) for _, x, _ in fired.leaves]
-        of_weight = [table.get(w.serial, 0.0) for _, _, w in fired.leaves]
+        of_weight = [
+            {name: table.get(leaf.serial, 0.0) for name, leaf in w.items()}
+            for _, _, w in fired.leaves
+        ]
         of_parameter = {
             name: table.get(leaf.serial, 0.0) for name, leaf in fired.parameters.items()
         }
-        delta = _delta(fired, table) if needs_delta and stage.weighted_sum else 0.0
-    back.deltas[stage.index][o] = delta
-    pushes = [number(g) for g in fired.call.pushed.values()]  # in the order of messages, or none
+        deltas = _deltas(fired, table) if needs_delta and stage.weighted_sum else {}
+    back.deltas[stage.index][o] = deltas
+    # in the order of messages, or none
+    pushes = {
+        name: [number(g) for g in found.values()] for name, found in fired.call.pushed.items()
+    }
     for position, (wire, _, _) in enumerate(fired.leaves):
         if wire.source >= 0:
-            back.arrived[wire] = (of_input[position], delta) if passes else (0.0, 0.0)
-        if stage.local:
-            back.arrays[wire.array][wire.place] = pushes[position] if pushes else 0.0
-        elif wire.source < 0 or not stages[wire.source_layer].pushes:
-            back.arrays[wire.array][wire.place] = of_weight[position]
+            back.arrived[wire] = (of_input[position], deltas) if passes else (0.0, {})
+        for name, array in wire.arrays:
+            if stage.local:
+                found = pushes[name][position] if pushes.get(name) else 0.0
+                back.arrays[array][wire.place] = found
+            elif wire.source < 0 or not stages[wire.source_layer].pushes_weight(
+                name, tuple(stage.layer.weights)
+            ):
+                back.arrays[array][wire.place] = of_weight[position][name]
     for name, array in stage.parameters.items():
         back.arrays[array][o] = of_parameter[name]
 
 
-def _delta(fired: Fired, table: dict[int, float]) -> float:
-    """d loss / d sum(input * weight): what flows to any one of the products, here the first."""
+def _deltas(fired: Fired, table: dict[int, float]) -> dict[str, float]:
+    """d loss / d sum(input * weight) of each weight: what flows to any one of the products, here
+    the first.
+    """
     if not fired.leaves:
-        return 0.0
-    _, x, w = fired.leaves[0]
-    products = [n for n in below(fired.call.fed) if n.op == "mul" and n.args in ((x, w), (w, x))]
-    return sum(table.get(product.serial, 0.0) for product in products)
+        return {}
+    _, x, weights = fired.leaves[0]
+    products = [n for n in below(fired.call.fed) if n.op == "mul"]
+    return {
+        name: sum(table.get(n.serial, 0.0) for n in products if n.args in ((x, w), (w, x)))
+        for name, w in weights.items()
+    }
 
 
 def _written(
@@ -292,13 +313,13 @@ def _written(
     """Run a written backward; what it pushes is the gradient of the outgoing synapses."""
     messages = []
     for wire in stage.outgoing[o]:
-        gradient, delta = back.arrived.get(wire, (0.0, 0.0))
-        weight = memory.learned[wire.array][wire.place]
+        gradient, deltas = back.arrived.get(wire, (0.0, {}))
+        weights = memory.weights(wire)
         messages.append(
             backward_message(
                 wire,
-                delta,
-                weight,
+                {name: deltas.get(name, 0.0) for name in weights},
+                weights,
                 gradient,
                 memory.previous_of(wire),
                 *stages[wire.layer].refusals,
@@ -307,8 +328,12 @@ def _written(
     parameters = {n: Traced(memory.learned[a][o], "parameter") for n, a in stage.parameters.items()}
     call = _run(stage, o, "backward", messages, parameters, sample)
     for wire, message in zip(stage.outgoing[o], messages, strict=True):
-        if id(message) in call.pushed:
-            back.arrays[wire.array][wire.place] = number(call.pushed[id(message)])
+        for name, array in wire.arrays:
+            pushed = call.pushed.get(name, {})
+            if not pushed and len(wire.arrays) == 1:
+                pushed = call.pushed.get("", {})
+            if id(message) in pushed:
+                back.arrays[array][wire.place] = number(pushed[id(message)])
     if stage.pushes and messages and not call.pushed:
         raise user_text.error_at(
             call.method, call.count() + "; this path pushes nothing, another does"

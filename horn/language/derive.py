@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from horn.language import ir
 from horn.language.ir import Node, Op, const, leaf, make, mul, reduce, select
 from horn.language.neuron_ir import ForwardIR
+from horn.neuron import WEIGHT
 
 _MESSAGE = (Op.INPUT, Op.WEIGHT, Op.SYNAPSE_DRAW, Op.PREVIOUS, Op.POSITION, Op.PLACE)
 _ERF = 2.0 / math.sqrt(math.pi)  # d erf / d z at 0
@@ -23,18 +24,17 @@ _ERF = 2.0 / math.sqrt(math.pi)  # d erf / d z at 0
 class Derived:
     """The gradients of one neuron class, given UPSTREAM = d loss / d output.
 
-    sum : the node of sum(input * weight) if the class is a weighted-sum neuron, else None. delta :
-    d loss / d sum (b, o), or None.
-    input, weight : d loss / d input and d loss / d weight of each synapse (b, o, i), for the
+    deltas : of a neuron of weighted sums, sum(input * weight) of each weight: d loss / d sum
+    (b, o) by weight; else empty.
+    input, weights : d loss / d input and d loss / d each weight of each synapse (b, o, i), for the
     others.
     parameters : d loss / d parameter (b, o) by name.
     """
 
     is_weighted_sum: bool
-    sum: Node | None
-    delta: Node | None
+    deltas: dict[str, Node]
     input: Node
-    weight: Node
+    weights: dict[str, Node]
     parameters: dict[str, Node]
 
 
@@ -244,32 +244,40 @@ def gradient(
     return {w: adjoint.get(w, const(0.0)) for w in wanted}
 
 
-def weighted_sum(output: Node) -> tuple[bool, Node | None]:
-    """Whether the output depends on the messages through sum(input * weight) alone, and that node
-    if it is there.
+def weight(name: str = WEIGHT) -> Node:
+    """A weight of the message."""
+    return leaf(Op.WEIGHT, "oi", None if name == WEIGHT else name)
+
+
+def weighted_sum(output: Node, weights: Iterable[str] = (WEIGHT,)) -> tuple[bool, dict[str, Node]]:
+    """Whether the output depends on the messages through sum(input * weight) alone, of each of
+    these weights, and those sums that are there.
     """
-    total = reduce("sum", "i", mul(leaf(Op.INPUT, "bi"), leaf(Op.WEIGHT, "oi")))
+    x = leaf(Op.INPUT, "bi")
+    sums = {name: reduce("sum", "i", mul(x, weight(name))) for name in weights}
     # A name, not a number: a number might fold a condition on the messages away.
-    without = ir.replace(output, {total: leaf(Op.CARRY, "bo", "sum")})
-    if ir.contains(without, *_MESSAGE):
-        return False, None
-    return True, total if any(n is total for n in ir.walk(output)) else None
+    names = {total: leaf(Op.CARRY, "bo", f"sum {name}") for name, total in sums.items()}
+    if ir.contains(ir.replace(output, names), *_MESSAGE):
+        return False, {}
+    there = {node for node in ir.walk(output) if node in names}
+    return True, {name: total for name, total in sums.items() if total in there}
 
 
-def derive(forward: ForwardIR, parameters: Iterable[str]) -> Derived:
+def derive(
+    forward: ForwardIR, parameters: Iterable[str], weights: Iterable[str] = (WEIGHT,)
+) -> Derived:
     """The gradients of a neuron class from its forward."""
-    upstream = leaf(Op.UPSTREAM, "bo")
-    x, w = leaf(Op.INPUT, "bi"), leaf(Op.WEIGHT, "oi")
+    upstream, x = leaf(Op.UPSTREAM, "bo"), leaf(Op.INPUT, "bi")
+    own = {name: weight(name) for name in weights}
     named = {name: leaf(Op.PARAM, "o", name) for name in parameters}
-    ok, total = weighted_sum(forward.output)
-    wanted = [*named.values(), *([total] if total is not None else [] if ok else [x, w])]
+    ok, sums = weighted_sum(forward.output, own)
+    wanted = [*named.values(), *(sums.values() if ok else (x, *own.values()))]
     found = gradient(forward.output, upstream, wanted)
     zero = const(0.0)
     return Derived(
         ok,
-        total,
-        (found[total] if total is not None else zero) if ok else None,
+        {name: found[sums[name]] if name in sums else zero for name in own} if ok else {},
         zero if ok else found[x],
-        zero if ok else found[w],
+        {} if ok else {name: found[node] for name, node in own.items()},
         {name: found[node] for name, node in named.items()},
     )

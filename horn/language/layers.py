@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from horn.aggregates import Aggregate
 from horn.language import derive, parse
 from horn.language.ir import OUTPUT, Node
@@ -11,10 +13,13 @@ from horn.neuron import has_backward
 
 
 def read_layer(
-    layer: Layer, training: bool, written: bool = True
+    layer: Layer, training: bool, written: bool = True, receivers: Iterable[Layer] = ()
 ) -> tuple[ForwardIR, BackwardIR | None, Node | None]:
-    """Parse one layer's neuron; without ``written`` as if it had no backward."""
-    context = NeuronContext(layer.neuron, layer.activation, layer.index, training)
+    """Parse one layer's neuron; without ``written`` as if it had no backward. receivers : the
+    layers that listen to it, whose weights a written backward reads.
+    """
+    classes = tuple(dict.fromkeys(receiver.neuron for receiver in receivers))
+    context = NeuronContext(layer.neuron, layer.activation, layer.index, training, classes)
     forward = parse.forward(context)
     backward = None
     if training and written and has_backward(layer.neuron) and layer.kind != "output":
@@ -31,7 +36,12 @@ def _check_written(layer: Layer, forward: ForwardIR, backward: BackwardIR) -> No
             f"{name} writes backward, but {layer.name} has an interlayer, which "
             "mixes its neurons: leave backward out and horn derives it",
         )
-    if not derive.weighted_sum(forward.output)[0]:
+    if len(layer.weights) > 1:
+        raise backward.error(
+            f"{name} writes backward, but its synapses have {len(layer.weights)} weights, so it "
+            "has no one delta: leave backward out and horn derives it",
+        )
+    if not derive.weighted_sum(forward.output, layer.weights)[0]:
         raise backward.error(
             f"{name} writes backward, but its forward is more than a function of "
             "sum(input * weight), so it has no one delta: leave backward out and "

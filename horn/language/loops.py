@@ -65,24 +65,24 @@ class MessageLoops:
             else:
                 frame.names.pop(name, None)
         frame.names[node.target.id] = MessageRef()
-        outer_push, frame.pushed = frame.pushed, None
+        outer_push, frame.pushed = frame.pushed, {}
         self.scope.in_loop, self.scope.loop_depth = True, len(self.scope.sources)
         body()
         self.scope.in_loop = False
         frame = self.scope.frame
-        if isinstance(frame.pushed, Unset):
-            self.scope.fail(
-                self.scope.push_place or node,
-                f"{frame.pushed.why}; push exactly once per message on every path of the loop",
-            )
-        if frame.pushed is not None:
-            if frame.loop_push is not None:
+        for weight, pushed in frame.pushed.items():
+            if isinstance(pushed, Unset):
+                self.scope.fail(
+                    self.scope.push_place or node,
+                    f"{pushed.why}; push exactly once per message on every path of the loop",
+                )
+            if weight in frame.loop_push:
                 self.scope.fail(
                     self.scope.push_place or node,
                     "push is called in two loops; push exactly once per message",
                 )
-            self.no_carry(frame.pushed, self.scope.push_place or node, "push")
-            frame.loop_push = frame.pushed
+            self.no_carry(pushed, self.scope.push_place or node, "push")
+            frame.loop_push[weight] = pushed
         frame.pushed = outer_push
         after = dict(frame.names)
         frame.names[node.target.id] = Unset(

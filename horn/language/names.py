@@ -7,7 +7,7 @@ import builtins
 import inspect
 import types
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from horn import math as horn_math
 from horn.language import ir
@@ -26,7 +26,7 @@ from horn.language.references import (
 )
 from horn.language.scope import Scope
 from horn.language.source import suggest
-from horn.neuron import DRAWS, MESSAGE_FIELDS, READABLE, Parameter, State
+from horn.neuron import DRAWS, MESSAGE_FIELDS, READABLE, WEIGHT, Parameter, State, Weight
 
 _MISSING = object()
 ONE_NUMBER = (
@@ -105,6 +105,8 @@ class Names:
         if isinstance(value, Node):
             if self.scope.context is None and name in LAYER_WORDS:
                 return AggregateRef(value, name)
+            if value.op is Op.DELTA and value.value is None:
+                return self.delta_of(node, name)
             of = f"; {ONE_NUMBER}" if name in LAYER_WORDS else ""
             self.scope.fail(node, f"a number has no {name!r}{of}")
         if isinstance(value, (types.ModuleType, type)) or hasattr(value, "__dict__"):
@@ -143,6 +145,12 @@ class Names:
             return self.scope.frame.states.get(name, leaf(Op.STATE, "bo", name))
         if type(found) is Parameter:
             return leaf(Op.PARAM, "o", name)
+        if type(found) is Weight:
+            self.scope.fail(
+                node,
+                f"self.{name} is a Weight, of which each synapse has its own: read m.{name} of a "
+                "message, inside the loop; for one number per neuron declare a horn.Parameter",
+            )
         if isinstance(found, staticmethod):
             return found.__func__
         if isinstance(found, types.FunctionType):
@@ -169,6 +177,16 @@ class Names:
         fields = self.scope.fields()
         if name in ("normal", "uniform"):
             return Word(name, "message")
+        if name in self.weights():
+            return leaf(Op.WEIGHT, "oi", None if name == WEIGHT else name)
+        if name == WEIGHT:
+            self.no_weight(node)
+        if name == "previous_update" and self.weights() != (WEIGHT,):
+            self.scope.fail(
+                node,
+                "m.previous_update is of m.weight; a neuron that declares Weights keeps what it "
+                "needs of each in a number of its own, horn.State",
+            )
         if name not in fields:
             if self.scope.kind == "backward" and name == "input":
                 self.scope.fail(
@@ -187,8 +205,36 @@ class Names:
                 f"message has no field {name!r}. {suggest(name, fields).capitalize()}Fields:"
                 f" {', '.join(fields)}",
             )
-        self.scope.uses_delta |= name == "delta"
         return leaf(*_FIELDS[name])
+
+    def weights(self) -> tuple[str, ...]:
+        """Of the messages that are read here."""
+        assert self.scope.context is not None
+        return self.scope.context.weights(self.scope.kind)
+
+    def no_weight(self, node: ast.AST) -> NoReturn:
+        """A message's weight is asked for where it has others."""
+        assert self.scope.context is not None
+        context, names = self.scope.context, self.weights()
+        classes = (context.cls,) if self.scope.kind == "forward" else context.receivers
+        who = ", ".join(dict.fromkeys(cls.__name__ for cls in classes))
+        listed = ", ".join(f"m.{name}" for name in names)
+        self.scope.fail(
+            node,
+            f"{who} declares the weights of its synapses, and m.weight is not one of them: "
+            f"read {listed}, or declare  weight = horn.Weight()  too",
+        )
+
+    def delta_of(self, node: ast.Attribute, name: str) -> Node:
+        """m.delta.forget: the delta of the sum that has this weight."""
+        if name not in self.weights():
+            known = ", ".join(f"m.delta.{each}" for each in self.weights())
+            self.scope.fail(
+                node,
+                f"m.delta.{name} would be the delta of the sum of m.input * m.{name}; the "
+                f"receivers have {known}",
+            )
+        return leaf(Op.DELTA, "bi", name)
 
     def assign(self, target: ast.expr, value: Any, node: ast.AST) -> None:
         if isinstance(target, ast.Name):
@@ -237,6 +283,12 @@ class Names:
                 target,
                 f"self.{name} is a Parameter: it is learned, not assigned; for a value that you "
                 f"set yourself declare  {name} = horn.State(0.0)",
+            )
+        elif type(found) is Weight:
+            self.scope.fail(
+                target,
+                f"self.{name} is a Weight: it is learned, not assigned, and each synapse has its "
+                f'own; a local rule changes it by self.push(..., to="{name}")',
             )
         elif name in READABLE:
             word = "call self.feedforward(value)" if name == "output" else "it is read-only"

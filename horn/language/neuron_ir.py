@@ -2,48 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from horn.activations import Activation
 from horn.errors import CompileError
-from horn.language.ir import Node
-from horn.neuron import Neuron
+from horn.language import ir
+from horn.language.ir import Node, Op
+from horn.neuron import WEIGHT, Neuron, weights_of
 
 
 @dataclass(frozen=True)
 class NeuronContext:
-    """The neuron's fixed surroundings."""
+    """The neuron's fixed surroundings. receivers : the classes of those that listen to it."""
 
     cls: type[Neuron]
     activation: Activation
     layer_index: int
     training: bool
+    receivers: tuple[type[Neuron], ...] = ()
+
+    def weights(self, kind: str) -> tuple[str, ...]:
+        """The weights of the messages that "forward" or "backward" reads."""
+        classes = (self.cls,) if kind == "forward" else self.receivers
+        return tuple(dict.fromkeys(name for cls in classes for name in weights_of(cls))) or (
+            WEIGHT,
+        )
 
 
 @dataclass(frozen=True)
 class ForwardIR:
-    """What a neuron's forward does. ``output`` (b, o); ``push`` (b, o, i) or None; ``sits_out``
-    (o): who left the batch, or None.
+    """What a neuron's forward does. ``output`` (b, o); ``pushes`` (b, o, i) by weight;
+    ``sits_out`` (o): who left the batch, or None.
     """
 
     output: Node
     states: dict[str, Node]
-    push: Node | None
+    pushes: dict[str, Node]
     sits_out: Node | None
 
 
 @dataclass(frozen=True)
 class BackwardIR:
-    """What a written backward does: ``delta`` (b, o), ``push`` (b, o, i), ``parameters`` the
-    gradient (b, o) of each.
+    """What a written backward does: ``delta`` (b, o), ``pushes`` (b, o, i) by weight of the
+    receiver ("": the only one), ``parameters`` the gradient (b, o) of each.
     """
 
     delta: Node
-    push: Node | None
+    pushes: dict[str, Node]
     parameters: dict[str, Node]
     states: dict[str, Node]
-    uses_delta: bool
     place: CompileError  # where the class writes it
+
+    @property
+    def reads(self) -> dict[Op, set[str | None]]:
+        """The weights, and the weights' deltas, that it reads; None is the only one."""
+        found: dict[Op, set[str | None]] = {Op.WEIGHT: set(), Op.DELTA: set()}
+        roots = (self.delta, *self.pushes.values(), *self.parameters.values())
+        for node in ir.walk(*roots, *self.states.values()):
+            if node.op in found:
+                found[node.op].add(node.value)
+        return found
+
+    def push_to(self, weight: str, names: Collection[str]) -> Node | None:
+        """What it pushes to one weight of a receiver that has these."""
+        only = self.pushes.get("") if len(names) == 1 else None
+        return self.pushes.get(weight, only)
 
     def error(self, problem: str) -> CompileError:
         """A complaint at that place."""

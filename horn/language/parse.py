@@ -77,7 +77,7 @@ def forward(context: NeuronContext) -> ForwardIR:
             source.tree, f"{frame.fed.why}; call it exactly once on every path of forward"
         )
     outs = _sitting_out(frame.fed, frame.read) if context.training else None
-    ir.verify(*_roots(frame.fed, *frame.states.values(), frame.loop_push))
+    ir.verify(frame.fed, *frame.states.values(), *frame.loop_push.values())
     return ForwardIR(frame.fed, frame.states, frame.loop_push, outs)
 
 
@@ -104,11 +104,11 @@ def backward(context: NeuronContext) -> BackwardIR:
                     source.tree, f'{why}; call self.push(gradient, to="{name}") once on every path'
                 )
     parameters = {k: v for k, v in frame.parameters.items() if isinstance(v, Node)}
-    ir.verify(*_roots(frame.delta, *parameters.values(), *frame.states.values(), frame.loop_push))
-    return BackwardIR(
-        frame.delta, frame.loop_push, parameters, frame.states, run.scope.uses_delta,
-        source.error(source.tree, ""),
-    )  # fmt: skip
+    found = BackwardIR(
+        frame.delta, frame.loop_push, parameters, frame.states, source.error(source.tree, "")
+    )
+    ir.verify(found.delta, *parameters.values(), *found.states.values(), *found.pushes.values())
+    return found
 
 
 def function(f: Callable[..., Any], *args: Node) -> Node:
@@ -129,10 +129,6 @@ def error_of(f: Callable[..., Any], problem: str) -> CompileError:
         return CompileError(problem)
     source = source_of(f)
     return source.error(source.tree, problem)
-
-
-def _roots(*nodes: Node | None) -> list[Node]:
-    return [n for n in nodes if n is not None]
 
 
 def _sitting_out(output: Node, read: tuple[Path, ...]) -> Node | None:

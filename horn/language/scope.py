@@ -12,7 +12,7 @@ from horn.language.ir import Node, Op, const, leaf, select
 from horn.language.neuron_ir import NeuronContext
 from horn.language.references import MessageRef, MessagesRef, Unset
 from horn.language.source import Source
-from horn.neuron import MESSAGE_FIELDS
+from horn.neuron import MESSAGE_FIELDS, WEIGHT
 
 Path = tuple[tuple[Node, bool], ...]  # conditions and their truth, on the way to a statement
 
@@ -38,8 +38,8 @@ class CallFrame:
     states: dict[str, Node] = field(default_factory=dict)
     fed: Node | Unset | None = None
     delta: Node | Unset | None = None
-    pushed: Node | Unset | None = None  # in this loop
-    loop_push: Node | None = None  # by a finished loop
+    pushed: dict[str, Node | Unset] = field(default_factory=dict)  # in this loop, by weight
+    loop_push: dict[str, Node] = field(default_factory=dict)  # by finished loops
     parameters: dict[str, Node | Unset] = field(default_factory=dict)
     read: tuple[Path, ...] = ()
     returned: Any = None
@@ -47,8 +47,11 @@ class CallFrame:
     exits: list[Exit] = field(default_factory=list)  # the paths that have returned, earliest first
 
     def copy(self) -> CallFrame:
-        names, states, parameters = dict(self.names), dict(self.states), dict(self.parameters)
-        return replace(self, names=names, states=states, parameters=parameters, exits=[])
+        return replace(
+            self, exits=[], names=dict(self.names), states=dict(self.states),
+            parameters=dict(self.parameters), pushed=dict(self.pushed),
+            loop_push=dict(self.loop_push),
+        )  # fmt: skip
 
 
 class Scope:
@@ -66,7 +69,6 @@ class Scope:
         self.path: Path = ()
         self.in_loop = False  # over messages
         self.loop_depth = 0  # how many calls deep that loop stands
-        self.uses_delta = False
         self.push_place: ast.AST | None = None
 
     @property
@@ -100,7 +102,12 @@ class Scope:
         return ir.truth(self.number(value, node))
 
     def fields(self) -> tuple[str, ...]:
-        return MESSAGE_FIELDS[self.kind]
+        """What a message has, its weights by their names."""
+        own = () if self.context is None else self.context.weights(self.kind)
+        found: list[str] = []
+        for name in MESSAGE_FIELDS[self.kind]:
+            found += own or (name,) if name == WEIGHT else (name,)
+        return tuple(found)
 
     def branch(
         self,
@@ -184,10 +191,14 @@ class Scope:
             frame.states[name] = select(c, yes.states.get(name, old), no.states.get(name, old))
         frame.fed = both(yes.fed, no.fed, "self.feedforward(...) is not called")
         frame.delta = both(yes.delta, no.delta, "self.backpropagate(...) is not called")
-        frame.pushed = both(yes.pushed, no.pushed, "self.push(...) is not called")
-        if yes.loop_push is not no.loop_push:  # a path that reads no messages pushes nothing
-            sides = (const(0.0) if f.loop_push is None else f.loop_push for f in (yes, no))
-            frame.loop_push = select(c, *sides)
+        for name in dict.fromkeys((*yes.pushed, *no.pushed)):
+            frame.pushed[name] = both(
+                yes.pushed.get(name), no.pushed.get(name), f"{push_of(name)} is not called"
+            )
+        for name in dict.fromkeys((*yes.loop_push, *no.loop_push)):
+            # a path that reads no messages pushes nothing
+            a, b = (f.loop_push.get(name, const(0.0)) for f in (yes, no))
+            frame.loop_push[name] = a if a is b else select(c, a, b)
         for name in dict.fromkeys((*yes.parameters, *no.parameters)):
             frame.parameters[name] = both(
                 yes.parameters.get(name),
@@ -202,6 +213,11 @@ class Scope:
             frame.returned = both(
                 yes.returned, no.returned, what, "; return a number on every path"
             )
+
+
+def push_of(weight: str) -> str:
+    """A push to a weight as it is written."""
+    return f'self.push(..., to="{weight}")' if weight not in ("", WEIGHT) else "self.push(...)"
 
 
 def _within(c: Node, holds: bool, x: Exit) -> Exit:

@@ -13,7 +13,7 @@ from horn.language.ir import Node, Op, const, leaf, select
 from horn.language.references import Unset, Word
 from horn.language.scope import Scope
 from horn.language.source import suggest
-from horn.neuron import DRAWS, PERIODS, Parameter
+from horn.neuron import DRAWS, PERIODS, WEIGHT, Parameter
 from horn.random import site
 
 # What each draw takes, and its default.
@@ -88,6 +88,11 @@ class Words:
         if len(args) != 1:
             self.scope.fail(node, 'push takes a number, and to="name" for a Parameter')
         value = self.expressions.number(args[0])
+        assert self.scope.context is not None
+        weights = self.scope.context.weights(self.scope.kind)
+        if self.scope.in_loop and (to is None or to in weights):
+            self.push_to(to, weights, value, node)
+            return
         if to is not None:
             assert self.scope.context is not None
             names = [
@@ -96,6 +101,19 @@ class Words:
                 if type(inspect.getattr_static(self.scope.context.cls, n)) is Parameter
             ]
             if to not in names:
+                if to in weights:
+                    self.scope.fail(
+                        node,
+                        f'push(..., to="{to}") is for each message: call it inside the loop over '
+                        "messages",
+                    )
+                if weights != (WEIGHT,):
+                    self.scope.fail(
+                        node,
+                        f"there is no Weight or Parameter {to!r}; "
+                        f"{suggest(to, [*weights, *names])}weights of a message: "
+                        f"{', '.join(weights)}; Parameters: {', '.join(names) or 'none'}",
+                    )
                 self.scope.fail(
                     node,
                     f"{self.scope.context.cls.__name__} has no Parameter {to!r}; "
@@ -115,20 +133,26 @@ class Words:
                 )
             self.scope.frame.parameters[to] = value
             return
-        if not self.scope.in_loop:
-            assert self.scope.context is not None
-            self.scope.fail(
-                node,
-                f"{self.scope.context.cls.__name__}.{self.scope.kind} pushes outside the loop over "
-                "messages, once for all synapses. Call self.push(...) once per message,"
-                " inside the loop",
-            )
-        if self.scope.frame.pushed is not None:
+        self.scope.fail(
+            node,
+            f"{self.scope.context.cls.__name__}.{self.scope.kind} pushes outside the loop over "
+            "messages, once for all synapses. Call self.push(...) once per message,"
+            " inside the loop",
+        )
+
+    def push_to(self, to: str | None, weights: tuple[str, ...], value: Node, node: ast.AST) -> None:
+        """A push to a weight of the message; ``to`` is None where it has only one."""
+        is_forward = self.scope.kind == "forward"
+        if to is None and len(weights) > 1 and is_forward:
+            named = " or ".join(f'to="{name}"' for name in weights)
+            self.scope.fail(node, f"a message has several weights; say which: push(..., {named})")
+        name = to or (weights[0] if is_forward else "")
+        if name in self.scope.frame.pushed:
             self.scope.fail(
                 node,
                 "push is called a second time for the same message; push exactly once per message",
             )
-        self.scope.frame.pushed = value
+        self.scope.frame.pushed[name] = value
         self.scope.push_place = node
 
     def draw(self, word: Word, node: ast.Call) -> Node:

@@ -54,7 +54,7 @@ def pieces(
 ) -> tuple[ParameterPiece, ...]:
     """All pieces, in the order of the network's layers, balanced among the servers."""
     learned = set(network.initial_parameters(np.dtype(dtype))) if network.layers else set()
-    links = {link.weight for layer in network.layers[1:] for link in layer.links}
+    links = {a for x in network.layers[1:] for link in x.links for a in link.weights.values()}
     shares = [Share(network, task, topology.n_tasks) for task in range(topology.n_tasks)]
     found: list[tuple[str, int, int, tuple[int, ...]]] = []  # name, length, owner, holders
     n_shared = 0

@@ -426,7 +426,7 @@ def _layer(
     work = placement.layers[layer.index]
     axis = f"n{layer.index}" + ("@own" if work == "neurons" and layer.index else "")
     sent = [s for s in cost.supersteps if s.layer == layer.index]
-    weights = [sizes[link.weight] for link in layer.links]
+    weights = [sizes[array] for link in layer.links for array in link.weights.values()]
     return LayerPlan(
         layer.index,
         layer.name,

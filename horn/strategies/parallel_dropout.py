@@ -178,7 +178,7 @@ def _check_network(network: Network) -> None:
                     f"dense networks; connect it densely (dropconnect thins it out), or use "
                     f"allreduce"
                 )
-        forward, _, _ = read_layer(layer, training=True)
+        forward, _, _ = read_layer(layer, training=True, written=False)
         if forward.sits_out is not None:
             raise JobError(
                 f"parallel-dropout: {layer.neuron.__name__} of {layer.name} draws per batch who "
@@ -192,11 +192,12 @@ def _check_network(network: Network) -> None:
 def _check_parts(network: Network) -> None:
     """What part of a network computes must be, scaled, what all of it does."""
     for layer in network.layers[1:]:
-        forward, backward, _ = read_layer(layer, training=True)
+        receivers = network.receivers(layer)
+        forward, backward, _ = read_layer(layer, training=True, receivers=receivers)
         name = f"{layer.neuron.__name__} of {layer.name}"
         roots = [forward.output, *forward.states.values()]
         nodes = list(ir.walk(*roots, *([backward.delta] if backward else [])))
-        if not derive.weighted_sum(forward.output)[0]:
+        if not derive.weighted_sum(forward.output, layer.weights)[0]:
             raise JobError(
                 f"parallel-dropout: {name} is more than a function of sum(input * weight), so its "
                 f"output cannot be scaled for the whole network; use allreduce"

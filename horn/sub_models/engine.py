@@ -80,9 +80,10 @@ class SubModels:
         mine = self.ranges[first : first + topology.n_tasks]
         self.of_group = range(mine[0].start, mine[-1].stop)
         self.rates = {
-            link.weight: strategy.rate(link, n)
+            array: strategy.rate(link, n)
             for layer in self.network.layers[1:]
             for link in layer.links
+            for array in link.weights.values()
         }
         # What people get, and what measures. It draws the initial numbers.
         self.aggregates = tuple(job.aggregates.values())

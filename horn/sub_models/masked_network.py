@@ -33,8 +33,9 @@ MOVED = 40
 def can_mask(network: Network) -> bool:
     """Whether a silent neuron is one that is not there: then masks give what small networks do."""
     for layer in network.layers[1:]:
-        forward, backward, interlayer = read_layer(layer, training=True)
-        if layer.states or forward.push is not None or backward is not None:
+        receivers = network.receivers(layer)
+        forward, backward, interlayer = read_layer(layer, training=True, receivers=receivers)
+        if layer.states or forward.pushes or backward is not None:
             return False
         if layer.kind != "hidden":
             continue
@@ -60,7 +61,9 @@ def n_weights(network: Network, sizes: Mapping[str, int]) -> int:
         return sizes.get(layer.name, layer.size)
 
     return sum(
-        size(layer) * size(link.source) for layer in network.layers[1:] for link in layer.links
+        size(layer) * size(link.source) * len(link.names)
+        for layer in network.layers[1:]
+        for link in layer.links
     )
 
 

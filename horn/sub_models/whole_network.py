@@ -48,12 +48,12 @@ def homes(network: Network, is_disjoint: bool) -> dict[str, ArrayLayout]:
     found = {}
     for layer in network.layers[1:]:
         axes: dict[str, tuple[int, ...]]
-        axes = {link.weight: (layer.index, link.source.index) for link in layer.links}
-        links = {link.weight: position for position, link in enumerate(layer.links)}
-        if layer.bias is not None:
-            axes[layer.bias_name] = (layer.index,)
-        for name in (*layer.parameters, *layer.states):
-            axes[f"{layer.name}.{name}"] = (layer.index,)
+        axes, links = {}, {}
+        for position, link in enumerate(layer.links):
+            for name in link.weights.values():
+                axes[name], links[name] = (layer.index, link.source.index), position
+        states = (f"{layer.name}.{name}" for name in layer.states)
+        axes |= dict.fromkeys((*layer.vertex_shapes, *states), (layer.index,))
         for name, at in axes.items():
             is_own = is_disjoint and any(network.layers[k].kind == "hidden" for k in at)
             found[name] = ArrayLayout(name, at, links.get(name, -1), is_own)

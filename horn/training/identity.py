@@ -91,11 +91,7 @@ def shapes(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:
     """Of every learned array and State, by ("parameter" or "state", name)."""
     found: dict[tuple[str, str], tuple[int, ...]] = {}
     for layer in network.layers[1:]:
-        for link in layer.links:
-            found["parameter", link.weight] = link.shape(layer.size)
-        if layer.bias is not None:
-            found["parameter", layer.bias_name] = (layer.size,)
-        found |= {("parameter", f"{layer.name}.{n}"): (layer.size,) for n in layer.parameters}
+        found |= {("parameter", name): shape for name, shape in layer.shapes.items()}
         found |= {("state", f"{layer.name}.{n}"): (layer.size,) for n in layer.states}
     return found
 

@@ -408,10 +408,11 @@ def _first_bad_layer(network: Network, parameters: Mapping[str, Array]) -> str:
     largest, holder = 0.0, ""
     for layer in network.layers[1:]:
         bad = np.zeros(layer.size, bool)
-        for link in layer.links:
-            if link.weight not in parameters:
+        arrays = [(link, array) for link in layer.links for array in link.weights.values()]
+        for link, array in arrays:
+            if array not in parameters:
                 continue
-            w = parameters[link.weight]
+            w = parameters[array]
             finite = np.isfinite(w)
             if link.edges is None:
                 bad |= ~finite.all(axis=1)
@@ -420,7 +421,7 @@ def _first_bad_layer(network: Network, parameters: Mapping[str, Array]) -> str:
             top = float(np.abs(w, where=finite, out=np.zeros_like(w)).max(initial=0.0))
             if top > largest:
                 largest, holder = top, layer.name
-        for name in (layer.bias_name, *(f"{layer.name}.{p}" for p in layer.parameters)):
+        for name in layer.vertex_shapes:
             if name in parameters:
                 bad |= ~np.isfinite(parameters[name])
         if bad.any():

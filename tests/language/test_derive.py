@@ -115,20 +115,20 @@ def test_relu_abs_and_sign_at_zero():
 
 def test_what_is_a_weighted_sum():
     total = reduce("sum", "i", mul(INPUT, WEIGHT))
-    assert weighted_sum(make(Op.TANH, total) * 2.0) == (True, total)
-    assert weighted_sum(const(1.0)) == (True, None)
+    assert weighted_sum(make(Op.TANH, total) * 2.0) == (True, {"weight": total})
+    assert weighted_sum(const(1.0)) == (True, {})
     for other in (
         reduce("max", "i", mul(INPUT, WEIGHT)),
         reduce("sum", "i", mul(INPUT, WEIGHT) * 2.0 + 1.0),
         total + reduce("sum", "i", INPUT),
         select(reduce("max", "i", INPUT) > 0.0, total, const(0.0)),
     ):
-        assert weighted_sum(other) == (False, None)
+        assert weighted_sum(other) == (False, {})
 
 
 def test_a_gate_on_the_messages_is_no_weighted_sum():
     """Its senders may not skip messages of 0: the gate would see fewer of them."""
     total = reduce("sum", "i", mul(INPUT, WEIGHT))
     gate = reduce("min", "i", INPUT) > 0.0
-    assert weighted_sum(select(gate, total, const(0.0))) == (False, None)
-    assert weighted_sum(select(gate, const(0.0), total)) == (False, None)
+    assert weighted_sum(select(gate, total, const(0.0))) == (False, {})
+    assert weighted_sum(select(gate, const(0.0), total)) == (False, {})

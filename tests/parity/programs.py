@@ -407,7 +407,8 @@ def in_python(network: Any, arrays: dict[str, Any], x: np.ndarray) -> list[float
                 for i, w in pairs:
                     messages.append(_Message(sent[link.source.index][i], float(w), len(messages)))
             if layer.bias is not None:
-                messages.append(_Message(1.0, float(arrays[layer.bias_name][o]), len(messages)))
+                bias = float(arrays[layer.biases["weight"]][o])
+                messages.append(_Message(1.0, bias, len(messages)))
             neuron = object.__new__(layer.neuron)
             host = _Host()
             vars(neuron).update(
