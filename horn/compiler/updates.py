@@ -87,14 +87,29 @@ class Updates:
         return None
 
     def update_link(self, out: Outgoing) -> None:
-        for name, array in out.link.weights.items():
-            self.update_weight(out, name, array)
+        """Update the weights of a link, all of whose gradients may read any of them."""
+        frame = Frame(out.receiver.layer.index, out.position)
+        axes = self.storage.axes_of(frame, "oi")
+        arrays = frozenset(out.link.weights.values())
+        found = {array: self.link_gradient(out, name) for name, array in out.link.weights.items()}
+        for array, (gradient, _) in found.items():
+            if isinstance(gradient, Node) and _loads(gradient) & (arrays - {array}):
+                stored = self.storage.store(gradient, frame, "oi", f"{array}.mean_gradient")
+                found[array] = stored, found[array][1]
+        for array, (gradient, pushed) in found.items():
+            if isinstance(gradient, Node):
+                self.update(array, axes, frame, "oi", gradient, pushed=pushed)
+            elif gradient is not None:
+                self.storage.emit(gradient)
 
-    def update_weight(self, out: Outgoing, name: str, array: str) -> None:
+    def link_gradient(self, out: Outgoing, name: str) -> tuple[Node | Update | None, bool]:
+        """The mean gradient of one weight, or an update that makes it itself, or None if there is
+        none; and whether it is pushed.
+        """
         code, position, link = out.receiver, out.position, out.link
+        array = link.weights[name]
         sender = self.code.layers.get(link.source.index)
         frame = Frame(code.layer.index, position)
-        axes = self.storage.axes_of(frame, "oi")
         self.messages.weight(code.layer, position, name)
         push = None
         if sender is not None and sender.backward is not None:
@@ -104,38 +119,36 @@ class Updates:
             node = self.messages.at_outgoing(push, sender, out)
         else:
             node = self.weight_gradient(code, position, name)
-        if node is None or self.fused_update(link, array, frame, node):
-            return
+        pushed = push is not None or code.is_local
+        fused = None if node is None else self.fused_update(link, array, frame, node)
+        if node is None or fused is not None:
+            return fused, pushed
         stem = f"{array}.gradient"
         found = None
         if "b" in node.axes and link.edges is None:
             found = contract(node, "b", Scalar("rows"))
         if found is None:
-            gradient = self.mean(node, frame, stem)
-        else:
-            gradient = mul(self.storage.resolve(found, frame, stem), Scalar("inv_rows"))
-        pushed = push is not None or code.is_local
-        self.update(array, axes, frame, "oi", gradient, pushed=pushed)
+            return self.mean(node, frame, stem), pushed
+        return mul(self.storage.resolve(found, frame, stem), Scalar("inv_rows")), pushed
 
-    def fused_update(self, link: Link, array: str, frame: Frame, node: Node) -> bool:
+    def fused_update(self, link: Link, array: str, frame: Frame, node: Node) -> Update | None:
         """The update inside the gradient's matrix product, where the optimizer is plain enough."""
         momentum = self.optimizer.plain_momentum
         if not self.fuse or momentum is None or link.edges is not None:
-            return False
+            return None
         if self.thinning.live_synapse(frame) is not None:
-            return False
+            return None
         terms = monomials(node)
         if terms is None or len(terms) != 1 or terms[0][0] != 1.0 or len(terms[0][1]) != 2:
-            return False
+            return None
         a, b = sorted(terms[0][1], key=lambda n: n.axes != "bo")
         if a.op is not Op.LOAD or b.op is not Op.LOAD or (a.axes, b.axes) != ("bo", "bi"):
-            return False
+            return None
         velocity = None
         if momentum:
             velocity = f"{array}/velocity"
             self.storage.persistent(velocity, self.storage.axes_of(frame, "oi"), "slot")
-        self.storage.emit(Update(frame, array, velocity, momentum, a.value, b.value))
-        return True
+        return Update(frame, array, velocity, momentum, a.value, b.value)
 
     def update(
         self,
@@ -242,3 +255,8 @@ class Updates:
                 full = f"{layer.name}.{name}"
                 self.storage.persistent(full, (f"n{layer.index}",), "state")
                 self.storage.loop(frame, [Output(full, self.mean(now, frame, f"{full}.sum"))])
+
+
+def _loads(root: Node) -> set[str]:
+    """The buffers that an expression reads."""
+    return {node.value for node in ir.walk(root) if node.op is Op.LOAD}

@@ -267,13 +267,9 @@ def backward_message(
 ) -> Message:
     """The message of an outgoing synapse in backward."""
     own = {name: Traced(w) for name, w in weights.items()}
-    fields: dict[str, Any] = {
-        "delta": Deltas({name: Traced(delta) for name, delta in deltas.items()}),
-        "gradient": Traced(gradient),
-        **own,
-    }
-    if len(weights) == 1:
-        fields["delta"] = next(iter(fields["delta"].values()), Traced(0.0))
+    known = {name: Traced(delta) for name, delta in deltas.items()}
+    only = known[next(iter(own))] if len(own) == 1 else Deltas(known)
+    fields: dict[str, Any] = {"delta": only, "gradient": Traced(gradient), **own}
     for name in refused:
         del fields[name]
     refused = refused | _previous(fields, previous, own)
