@@ -1,0 +1,126 @@
+"""The laws, for every neuron of examples/zoo; and each of them learns.
+
+A file of the zoo has ``job()``. It has learned if the loss fell to half, or, where it says
+``learned(run)``, if that is true. The laws are tried on its network made small.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.backends import Setup, make
+from horn.compiler.placement import LINK_SPLITS
+from horn.data import Dataset
+from horn.neuron import has_backward
+from tests.parity.test_compiled_equals_interpreted import compare
+from tests.parity.test_groups import of_groups
+from tests.parity.test_tasks import compare as compare_tasks
+from tests.parity.test_tasks import is_illegal, of_group, of_one, place
+from tests.transport.groups import good
+
+FILES = sorted((Path(__file__).parents[2] / "examples/zoo").glob("*.py"))
+AT = {"iteration": 0, "first_sample": 0}
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.stem)
+def zoo(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    path: Path = request.param
+    spec = importlib.util.spec_from_file_location(f"zoo_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, found.__name__, found)  # its source is read again
+    spec.loader.exec_module(found)
+    return found
+
+
+def small(job: horn.Job) -> Any:
+    """The job's network with few neurons in every layer."""
+    layers = job.network.layers
+    sizes = dict.fromkeys((x.name for x in layers[1:-1]), 4) | {layers[0].name: 5}
+    sizes[layers[-1].name] = min(3, layers[-1].size)
+    return job.network.rebuilt(changes={name: {"size": size} for name, size in sizes.items()})
+
+
+def samples(network: Any) -> Dataset:
+    """As different from every initial weight as random numbers are: no kinks are met."""
+    rng = np.random.default_rng(1)
+    return Dataset(rng.random((12, network.n_inputs)), rng.integers(0, network.last.size, 12))
+
+
+def setup(job: horn.Job, network: Any, batch: int) -> Setup:
+    return Setup(network, job.optimizer, job.target, batch, "float64", 1)
+
+
+def test_it_names_its_source_and_is_short(zoo: ModuleType) -> None:
+    assert "Source: " in (zoo.__doc__ or "")
+    assert len(Path(zoo.__file__ or "").read_text().splitlines()) < 60
+
+
+def test_it_is_compiled_as_it_is_interpreted(zoo: ModuleType) -> None:
+    job = zoo.job()
+    network = small(job)
+    compare(network, job.optimizer, 4, target=job.target or "labels", data=samples(network))
+
+
+def test_its_derived_gradients_are_finite_differences(zoo: ModuleType) -> None:
+    job = zoo.job()
+    network = small(job)
+    local = any(has_backward(x.neuron) for x in network.layers[1:])
+    if network.loss is None or local or getattr(zoo, "is_local", False):
+        pytest.skip("it has a rule of its own")
+    engine = make("kernels", setup(job, network, 4))
+    engine.bind(samples(network))
+    found, arrays = engine.probe(np.arange(4), **AT), engine.parameters()
+    rng = np.random.default_rng(0)
+    for name, array in arrays.items():
+        for flat in rng.choice(array.size, min(4, array.size), replace=False):
+            where = np.unravel_index(flat, array.shape)
+            losses = []
+            for h in (1e-6, -1e-6):
+                moved = array.copy()
+                moved[where] += h
+                engine.load({**arrays, name: moved})
+                losses.append(float(engine.probe(np.arange(4), **AT)["loss"]))
+            engine.load(arrays)
+            slope = (losses[0] - losses[1]) / 2e-6
+            assert found[f"{name}.gradient"][where] == pytest.approx(slope, rel=1e-4, abs=1e-8)
+
+
+@pytest.mark.parametrize("where", LINK_SPLITS)
+def test_tasks_compute_what_one_does(zoo: ModuleType, where: str) -> None:
+    job = zoo.job()
+    network = small(job)
+    given, data = setup(job, network, 6), samples(network)
+    batches = [np.arange(6), np.arange(4, 10), np.arange(5)]
+    placement = place(network, (where,) * 4, ("neurons",) * 4)
+    results = of_group("kernels", given, data, batches, placement, 2)
+    if not is_illegal(results):
+        compare_tasks(good(results), of_one("kernels", given, data, batches), "kernels")
+
+
+def test_groups_compute_what_one_does(zoo: ModuleType) -> None:
+    job = zoo.job()
+    network = small(job)
+    given, data = setup(job, network, 6), samples(network)
+    batches = [np.arange(6), np.arange(4, 10)]
+    one = of_one("kernels", given, data, batches)
+    found = good(of_groups("kernels", given, data, batches, place(network, (), ()), 2, 1))
+    for each in found:
+        np.testing.assert_allclose(each.outputs, one.outputs, rtol=1e-9, atol=1e-11)
+
+
+def test_it_learns(zoo: ModuleType) -> None:
+    run = horn.train(zoo.job(), threads=1, progress=False)
+    learned = getattr(zoo, "learned", None)
+    if learned is not None:
+        assert learned(run)
+    else:
+        assert run.history[-1]["loss"] < 0.5 * run.history[0]["loss"]
