@@ -79,6 +79,12 @@ class Weight:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
+    def __get__(self, instance: Any, owner: type) -> Weight:
+        """A neuron has none: its synapses have."""
+        if instance is not None:
+            raise AttributeError(f"{self.name} is a Weight: read m.{self.name} of a message")
+        return self
+
 
 class Synapse:
     """What one synapse delivers to a neuron: ``input`` and ``weight`` in forward, ``delta``,

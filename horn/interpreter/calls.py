@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from horn import random
 from horn.interpreter import user_text
@@ -67,6 +67,15 @@ class Deltas:
             f"m.delta.{name} would be the delta of the sum of m.input * m.{name}; the receivers "
             f"have {', '.join(f'm.delta.{each}' for each in vars(self))}"
         )
+
+    def _no_number(self, *_: Any) -> NoReturn:
+        raise user_text.error(
+            "m.delta is not one number toward receivers whose synapses have several weights: read "
+            f"{', '.join(f'm.delta.{each}' for each in vars(self))}, or m.gradient"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_number
+    __truediv__ = __rtruediv__ = __pow__ = __neg__ = __abs__ = __lt__ = __gt__ = _no_number
 
 
 class Message(Synapse):
@@ -410,6 +419,11 @@ class Guard:
             raise user_text.error("self.output is read before self.feedforward(...) has set it")
         if name == "activation":
             raise user_text.error("self.activation is not set")
+        if name in vars(self)["_weights"]:
+            raise user_text.error(
+                f"self.{name} is a Weight, of which each synapse has its own: read m.{name} of a "
+                "message, inside the loop; for one number per neuron declare a horn.Parameter"
+            )
         known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")]
         raise user_text.error(
             f"{cls.__name__} has no {name!r}. {suggest(name, [*known, *READABLE])}Declare it in "

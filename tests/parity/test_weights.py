@@ -106,11 +106,10 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("opt", OPTIMIZERS)
-@pytest.mark.parametrize("bias", [True, False, 0.5])
+@pytest.mark.parametrize("opt,bias", [("momentum", True), ("decay", False), ("adam", 0.5)])
 @pytest.mark.parametrize("connect", [None, SPARSE], ids=["dense", "sparse"])
 @pytest.mark.parametrize("neuron", NEURONS)
-def test_compiled_is_interpreted(neuron, connect, bias, opt):
+def test_compiled_is_interpreted(neuron, connect, opt, bias):
     compare(network(neuron, connect, bias), OPTIMIZERS[opt], 4)
 
 
@@ -216,3 +215,152 @@ def test_a_model_file_has_each_weight(tmp_path):
     assert model.parameters.keys() == run.model.parameters.keys()
     assert "layer3.weight.width" in model.parameters
     np.testing.assert_array_equal(model.predict(data.x), run.model.predict(data.x))
+
+
+# --- what is refused, compiled and interpreted
+
+
+class AsksForWeight(horn.Neuron):
+    gate = horn.Weight()
+
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.weight for m in messages))
+
+
+class AsksItself(horn.Neuron):
+    gate = horn.Weight()
+
+    def forward(self, messages):
+        self.feedforward(sum(m.input for m in messages) * self.gate)
+
+
+class PushesToNone(horn.Neuron):
+    a, b = horn.Weight(), horn.Weight()
+
+    def forward(self, messages):
+        y = sum(m.input * m.a for m in messages)
+        for m in messages:
+            self.push(y * m.b)
+        self.feedforward(y)
+
+
+class PushesToAnother(PushesToNone):
+    def forward(self, messages):
+        y = sum(m.input * m.a for m in messages)
+        for m in messages:
+            self.push(y * m.b, to="c")
+        self.feedforward(y)
+
+
+class PushesOutside(PushesToNone):
+    def forward(self, messages):
+        y = sum(m.input * m.a for m in messages)
+        self.push(y, to="b")
+        self.feedforward(y)
+
+
+class PushesTwice(PushesToNone):
+    def forward(self, messages):
+        y = sum(m.input * m.a for m in messages)
+        for m in messages:
+            self.push(y * m.b, to="a")
+            self.push(y * m.b, to="a")
+        self.feedforward(y)
+
+
+class PushesSometimes(PushesToNone):
+    def forward(self, messages):
+        y = sum(m.input * m.a for m in messages)
+        for m in messages:
+            if m.input > 0.0:
+                self.push(y * m.b, to="a")
+        self.feedforward(y)
+
+
+class ReadsThePast(horn.Neuron):
+    gate = horn.Weight()
+
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.gate + m.previous_update for m in messages))
+
+
+class WritesBackward(Gated):
+    def backward(self, messages):
+        self.backpropagate(sum(m.gradient for m in messages))
+
+
+class Assigns(horn.Neuron):
+    gate = horn.Weight()
+
+    def forward(self, messages):
+        self.gate = 1.0
+        self.feedforward(sum(m.input * m.gate for m in messages))
+
+
+REFUSED = {
+    AsksForWeight: "m.gate",
+    AsksItself: "self.gate is a Weight",
+    PushesToNone: 'to="a" or to="b"',
+    PushesToAnother: "no Weight or Parameter 'c'",
+    PushesOutside: "inside the loop",
+    PushesTwice: "second time",
+    PushesSometimes: "exactly once|once per message",
+    ReadsThePast: "previous_update is of m.weight",
+    WritesBackward: "2 weights",
+    Assigns: "self.gate is a Weight",
+}
+
+
+@pytest.mark.parametrize("backend", ["python", "kernels"])
+@pytest.mark.parametrize("neuron", REFUSED)
+def test_what_is_refused(neuron, backend):
+    net = network(neuron)
+    with pytest.raises(horn.HornError, match=REFUSED[neuron]):
+        engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 4, "float64", 1))
+        engine.bind(samples(net))
+        engine.probe(np.arange(4), iteration=0, first_sample=0)
+
+
+class BelowReadsWeight(Before):
+    def backward(self, messages):
+        self.backpropagate(sum(m.weight for m in messages))
+
+
+class BelowReadsDelta(Before):
+    def backward(self, messages):
+        self.backpropagate(sum(m.delta for m in messages))
+
+
+class BelowReadsAnother(Before):
+    def backward(self, messages):
+        self.backpropagate(sum(m.delta.widths for m in messages))
+
+
+class BelowPushes(Before):
+    def backward(self, messages):
+        for m in messages:
+            self.push(m.gradient)
+        self.backpropagate(0.0)
+
+
+BELOW = {
+    BelowReadsWeight: "m.value",
+    BelowReadsDelta: "m.delta",
+    BelowReadsAnother: "m.delta.widths",
+    BelowPushes: 'to="value"',
+}
+
+
+@pytest.mark.parametrize("backend", ["python", "kernels"])
+@pytest.mark.parametrize("neuron", BELOW)
+def test_what_a_backward_may_not_do_toward_several_weights(neuron, backend):
+    net = network(Gated, before=neuron)
+    with pytest.raises(horn.HornError, match=BELOW[neuron]):
+        engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 4, "float64", 1))
+        engine.bind(samples(net))
+        engine.probe(np.arange(4), iteration=0, first_sample=0)
+
+
+def test_a_name_that_messages_have_already():
+    with pytest.raises(horn.ModelError, match="another name"):
+        type("Bad", (horn.Neuron,), {"input": horn.Weight()})
