@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from horn import math
+from horn import math, texts
 from horn.errors import ModelError
 
 Function = Callable[..., Any]
@@ -32,6 +32,10 @@ class Activation:
     f: Function
     df: Function | None = None
     df_at: Function | None = None
+
+    def __post_init__(self) -> None:
+        for function in (self.f, self.df, self.df_at):
+            texts.keep(function)
 
     def __call__(self, z: Any) -> Any:
         return self.f(z)

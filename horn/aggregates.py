@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from horn import texts
 from horn.errors import ModelError
 
 # The columns of a history, before those that a user names.
@@ -51,6 +52,7 @@ class Aggregate:
                 f"Aggregate: of_layer is a function of a layer's outputs, got {self.of_layer!r}; "
                 "write  def active(output): return (output > 0).mean()  and pass active"
             )
+        texts.keep(self.of_layer)
         if self.of_samples not in OF_SAMPLES:
             known = ", ".join(f'"{name}"' for name in OF_SAMPLES)
             raise ModelError(f"Aggregate: of_samples is one of {known}; got {self.of_samples!r}")

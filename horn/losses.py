@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from horn import math
+from horn import math, texts
 from horn.errors import ModelError
 
 
@@ -25,6 +25,9 @@ class Loss:
     name: str
     f: Callable[[Any, Any], Any]
     labels: bool = False
+
+    def __post_init__(self) -> None:
+        texts.keep(self.f)
 
 
 def cross_entropy(output: Any, target: Any) -> Any:

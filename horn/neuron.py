@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from horn import texts
 from horn.activations import Activation
 from horn.errors import ModelError
 
@@ -150,6 +151,7 @@ class Neuron:
                     f"{cls.__name__} declares a Weight {name!r}, but every message has a "
                     f"{name!r} already; use another name"
                 )
+        texts.keep(cls)
 
     def forward(self, messages: Iterable[Any]) -> None:
         """Read one message per incoming synapse, then call ``feedforward`` once."""

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from horn import texts
 from horn.errors import ModelError
 
 Reference = dict[str, Any]
@@ -78,16 +79,16 @@ class SourceCapture:
             )
         module_name, name = thing.__module__ or "", thing.__qualname__
         if is_horn(module_name):
-            if _lookup(importlib.import_module(module_name), name) is thing:
+            if _lookup(vars(importlib.import_module(module_name)), name) is thing:
                 return {"horn": f"{module_name}:{name}"}
             raise ModelError(
                 f"{module_name}.{name} is not a public part of horn; it cannot be saved"
             )
-        needed = self._module(module_name, name)
-        if _lookup(needed.module, name) is thing:
+        needed = self._module_of(thing)
+        if _lookup(needed.namespace, name) is thing:
             self._need(needed, {name.split(".")[0]})
             return {"module": needed.name, "name": name}
-        node = _find(needed.tree, thing)
+        node = _find(needed.tree, thing, needed.lines_before(thing))
         if node is None:
             raise ModelError(
                 f"{name} of {needed.name} was not found in its source; define it at the top level "
@@ -118,10 +119,10 @@ class SourceCapture:
         """
         return {
             name: {
-                "file": str(Path(needed.file).resolve()) if whole_paths else Path(needed.file).name,
-                "sha256": hashlib.sha256(needed.text.encode()).hexdigest(),
-                "text": needed.text,
-                "package": getattr(needed.module, "__package__", None) or "",
+                "file": needed.place if whole_paths else Path(needed.file).name,
+                "sha256": hashlib.sha256(needed.saved_text.encode()).hexdigest(),
+                "text": needed.saved_text,
+                "package": needed.namespace.get("__package__") or "",
                 "run": sorted(needed.lines),
                 "constants": needed.constants,
             }
@@ -140,13 +141,38 @@ class SourceCapture:
         node = self._modules[reference["module"]].inner[tuple(reference["at"])]
         return ast.unparse(_plain(node))
 
+    def _module_of(self, thing: Any) -> _Needed:
+        """The module whose text a thing is in: of a file, or of what was run without one."""
+        code, namespace = texts.code_of(thing), texts.namespace_of(thing)
+        if code is None and isinstance(namespace.get("__file__"), str):
+            return self._module(thing.__module__ or "", thing.__qualname__)
+        if code is not None and texts.is_file(code.co_filename):
+            return self._module(thing.__module__ or "", thing.__qualname__)
+        own = "" if code is None else texts.text_of(code, namespace)
+        if code is not None and not own:
+            raise ModelError(
+                f"the source of {thing.__qualname__} cannot be read ({code.co_filename}); "
+                f"{texts.REMEDY}"
+            )
+        for needed in self._modules.values():
+            if isinstance(needed, _Typed) and needed.namespace is namespace:
+                break
+        else:
+            name = texts.title(namespace)
+            while name in self._modules:
+                name += "_"
+            needed = self._modules[name] = _Typed(name, namespace, texts.parts(namespace))
+        if own and own not in needed.parts:
+            needed.add(own)
+        return needed
+
     def _module(self, module_name: str, wanted: str) -> _Needed:
         module = sys.modules.get(module_name)
         file = getattr(module, "__file__", None)
         if module is None or file is None:
             raise ModelError(
                 f"the source of {wanted} cannot be read (module {module_name!r} has no file); "
-                f"define it in a file"
+                f"{texts.REMEDY}"
             )
         # A script's own module is called after its file; __main__ means nothing elsewhere.
         name = Path(file).stem if module_name == "__main__" else module_name
@@ -155,7 +181,7 @@ class SourceCapture:
             if not lines:
                 raise ModelError(f"the source of {wanted} cannot be read from {file}")
             try:
-                self._modules[name] = _Needed(name, module, file, "".join(lines))
+                self._modules[name] = _Needed(name, module.__dict__, file, "".join(lines))
             except SyntaxError as error:  # the file has changed since it was imported
                 raise ModelError(f"the source of {wanted} cannot be read: {error}") from None
         return self._modules[name]
@@ -168,11 +194,14 @@ class SourceCapture:
             if name in needed.done:
                 continue
             needed.done.add(name)
-            value = vars(needed.module).get(name, needed)
+            value = needed.namespace.get(name, needed)
             if isinstance(value, Scalar):
                 needed.constants[name] = value
                 continue
-            for statement in needed.binding(name):
+            statements = needed.binding(name)
+            if not statements and value is not needed and isinstance(needed, _Typed):
+                raise ModelError(f"{name!r} is needed, but no text that was run here defines it")
+            for statement in statements:
                 if statement.lineno in needed.lines:
                     continue
                 needed.lines.add(statement.lineno)
@@ -186,7 +215,7 @@ class SourceCapture:
             for alias in statement.names:
                 self._need_user_module(alias.name, None)
             return
-        package = getattr(needed.module, "__package__", None) or ""
+        package = needed.namespace.get("__package__") or ""
         origin = "." * statement.level + (statement.module or "")
         absolute = importlib.util.resolve_name(origin, package) if statement.level else origin
         for alias in statement.names:
@@ -207,15 +236,31 @@ class SourceCapture:
 class _Needed:
     """One module, and what of it is needed."""
 
-    def __init__(self, name: str, module: types.ModuleType, file: str, text: str) -> None:
-        self.name, self.module, self.file, self.text = name, module, file, text
-        self.tree = ast.parse(text)
+    def __init__(self, name: str, namespace: dict[str, Any], file: str, text: str) -> None:
+        self.name, self.namespace, self.file, self.text = name, namespace, file, text
         self.done: set[str] = set()
         self.lines: set[int] = set()
         self.constants: dict[str, Any] = {}
         self.inner: dict[tuple[int, ...], ast.AST] = {}  # what is needed and no global
+        self._read()
+
+    def _read(self) -> None:
+        self.tree = ast.parse(self.text)
         self._bound = [(_bound(statement), statement) for statement in self.tree.body]
         self.bound = {name for names, _ in self._bound for name in names if name != "*"}
+
+    @property
+    def place(self) -> str:
+        """What messages on this machine call it."""
+        return str(Path(self.file).resolve())
+
+    @property
+    def saved_text(self) -> str:
+        return self.text
+
+    def lines_before(self, thing: Any) -> int:
+        """How many lines are before the text that a thing's own line numbers count."""
+        return 0
 
     def binding(self, name: str) -> list[ast.stmt]:
         found = [s for names, s in self._bound if name in names]
@@ -235,7 +280,7 @@ class _Needed:
                 found[key] = text
         defined = (*_DEFINITIONS, *_IMPORTS)
         plain = {n for names, s in self._bound if not isinstance(s, defined) for n in names}
-        values = {n: vars(self.module)[n] for n in self.done & plain if n in vars(self.module)}
+        values = {n: self.namespace[n] for n in self.done & plain if n in self.namespace}
         return found, values
 
     def _parts(self, statement: ast.stmt) -> Iterator[tuple[str, str]]:
@@ -250,6 +295,61 @@ class _Needed:
                 one = copy.copy(statement)
                 one.names = [alias]
                 yield name, ast.unparse(one)
+
+
+class _Typed(_Needed):
+    """What was run without a file: cells of a notebook, lines of a prompt, texts of ``exec``, as if
+    they were one file. Only what is needed of them is saved, on the lines where it stands.
+    """
+
+    def __init__(self, name: str, namespace: dict[str, Any], parts: list[str]) -> None:
+        self.parts: list[str] = []
+        super().__init__(name, namespace, f"{name}.py", "")
+        for part in parts:
+            self.add(part)
+
+    def add(self, part: str) -> None:
+        """Another text, after the others, unless it is no Python."""
+        try:
+            ast.parse(part)
+        except (SyntaxError, ValueError):
+            return
+        self.parts.append(part if part.endswith("\n") else part + "\n")
+        self.text = "".join(self.parts)
+        self._read()
+
+    @property
+    def place(self) -> str:
+        return self.file
+
+    @property
+    def saved_text(self) -> str:
+        wanted = {line for line, _ in self.inner} | self.lines
+        kept: set[int] = set()
+        for statement in self.tree.body:
+            first, last = _first_line(statement), statement.end_lineno or 0
+            if any(first <= line <= last for line in wanted):
+                kept.update(range(first, last + 1))
+        lines = self.text.split("\n")
+        return "\n".join(text if k in kept else "" for k, text in enumerate(lines, 1))
+
+    def lines_before(self, thing: Any) -> int:
+        code = texts.code_of(thing)
+        own = "" if code is None else texts.text_of(code, self.namespace)
+        own += "" if own.endswith("\n") else "\n"
+        if own not in self.parts:
+            return 0
+        k = len(self.parts) - 1 - self.parts[::-1].index(own)
+        return sum(part.count("\n") for part in self.parts[:k])
+
+    def binding(self, name: str) -> list[ast.stmt]:
+        """Of several definitions the last: an earlier one may be a mistake that was mended."""
+        found = super().binding(name)
+        whole = (*_DEFINITIONS, *_IMPORTS, ast.Assign)
+        last = max((k for k, s in enumerate(found) if isinstance(s, whole)
+                    and not (isinstance(s, ast.Assign) and name in _names(s.value))),
+                   default=0)  # fmt: skip
+        return found[last:]
 
 
 class _Bare(ast.NodeTransformer):
@@ -289,11 +389,18 @@ def _names(node: ast.AST) -> set[str]:
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
-def _lookup(module: types.ModuleType, name: str) -> Any:
-    thing: Any = module
-    for part in name.split("."):
+def _lookup(namespace: Mapping[str, Any], name: str) -> Any:
+    first, *rest = name.split(".")
+    thing: Any = namespace.get(first)
+    for part in rest:
         thing = getattr(thing, part, None)
     return thing
+
+
+def _first_line(statement: ast.stmt) -> int:
+    """Where a statement begins, with its decorators."""
+    above = getattr(statement, "decorator_list", [])
+    return min([int(statement.lineno), *(int(d.lineno) for d in above)])
 
 
 def _free_variables(thing: Any) -> Iterator[tuple[str, Any]]:
@@ -307,25 +414,28 @@ def _free_variables(thing: Any) -> Iterator[tuple[str, Any]]:
                     yield variable, cell.cell_contents
 
 
-def _find(tree: ast.Module, thing: Any) -> ast.AST | None:
-    """The node that defines a class or function which is not a global of its module."""
+def _find(tree: ast.Module, thing: Any, before: int) -> ast.AST | None:
+    """The node that defines a class or function which is not a global of its module. before : the
+    lines before those that its code counts.
+    """
     code: Any = getattr(thing, "__code__", None)
-    first = code.co_firstlineno if code else None
-    if first is None:  # a class: the last of its name, or the one around its forward
+    if code is None:  # a class: the last of its name, or the one around its forward
         method = getattr(vars(thing).get("forward"), "__code__", None)
         classes = (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
         found = [n for n in classes if n.name == thing.__name__]
         if method is not None:
-            found = [n for n in found if n.lineno <= method.co_firstlineno <= (n.end_lineno or 0)]
+            line = method.co_firstlineno + before
+            found = [n for n in found if n.lineno <= line <= (n.end_lineno or 0)]
         return found[-1] if found else None
+    first = code.co_firstlineno + before
     if thing.__name__ == "<lambda>":
-        spans = {(p[0], p[2]) for p in code.co_positions()}
+        spans = {(p[0] + before, p[2]) for p in code.co_positions() if p[0] is not None}
         lambdas = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and n.lineno == first]
         exact = [n for n in lambdas if (n.body.lineno, n.body.col_offset) in spans]
         return next(iter(exact or lambdas), None)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == thing.__name__:
-            if min([node.lineno, *(d.lineno for d in node.decorator_list)]) == first:
+            if _first_line(node) == first:
                 return node
     return None
 
@@ -364,7 +474,7 @@ class CapturedCode:
             module_name, name = str(reference["horn"]).split(":")
             if not is_horn(module_name):
                 raise ModelError(f"{self.origin}: {module_name} is not a part of horn")
-            thing = _lookup(importlib.import_module(module_name), name)
+            thing = _lookup(vars(importlib.import_module(module_name)), name)
         elif "value" in reference:
             return reference["value"]
         elif "math" in reference:
@@ -374,7 +484,7 @@ class CapturedCode:
             if "at" in reference:
                 thing = self._inner(module, reference)
             else:
-                thing = _lookup(module, reference["name"])
+                thing = _lookup(vars(module), reference["name"])
         if thing is None:
             raise ModelError(
                 f"{self.origin}: {json.dumps(reference)} was not found in the saved source"
@@ -388,8 +498,7 @@ class CapturedCode:
         source = self._sources[name]
         module = types.ModuleType(f"{self._prefix}.{name}")
         self._modules[name] = module
-        whole = Path(source["file"]).is_absolute() and not self.origin
-        file = source["file"] if whole else f"{self.origin}/{source['file']}"
+        file = f"{self.origin}/{source['file']}" if self.origin else source["file"]
         if linecache.getlines(file) not in ([], source["text"].splitlines(keepends=True)):
             file = f"{self.origin}/{self._prefix[-12:]}/{source['file']}"
         module.__file__ = file
@@ -403,10 +512,11 @@ class CapturedCode:
         module.__dict__.update(source["constants"])
         tree = ast.parse(source["text"], file)
         run = set(source["run"])
-        tree.body = [
-            s for s in tree.body
-            if s.lineno in run or (isinstance(s, ast.ImportFrom) and s.module == "__future__")
-        ]  # fmt: skip
+        # Cells are one text here: what is said to the compiler comes first.
+        future = [
+            s for s in tree.body if isinstance(s, ast.ImportFrom) and s.module == "__future__"
+        ]
+        tree.body = [*future, *(s for s in tree.body if s.lineno in run and s not in future)]
         self._run(tree, module.__dict__, file)
         return module
 

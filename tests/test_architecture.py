@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # and what only type checkers see counts. A new room needs a place: that is the point.
 RANKS = [
     {"errors", "patience", "topology", "math", "random", "_kernels"},
+    {"texts"},
     {"registry", "security", "sources", "modelfile", "checkpoint", "data", "connections",
      "activations", "losses", "initializers", "schedules", "aggregates"},
     {"coordination", "wire", "neuron", "optimizers"},

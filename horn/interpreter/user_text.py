@@ -3,14 +3,13 @@ and for draws."""
 
 from __future__ import annotations
 
-import linecache
 import os
 import sys
-from collections.abc import Callable
 from functools import lru_cache
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+from horn import texts
 from horn.errors import CompileError
 from horn.random import site
 
@@ -46,25 +45,27 @@ def error(problem: str) -> CompileError:
     if frame is None:
         return CompileError(problem)
     line, column, end = _position(frame)
-    return _error(problem, frame.f_code, line, column, end)
+    return _error(problem, frame.f_code, frame.f_globals, line, column, end)
 
 
-def error_at(function: Callable[..., Any], problem: str) -> CompileError:
+def error_at(function: FunctionType, problem: str) -> CompileError:
     """A CompileError at the ``def`` of a method."""
-    code: CodeType = function.__code__
+    code, space = function.__code__, function.__globals__
     line, text = code.co_firstlineno, ""
     for line in range(code.co_firstlineno, code.co_firstlineno + 50):  # decorators come before def
-        text = linecache.getline(code.co_filename, line)
+        text = texts.line_of(code, space, line)
         if not text or text.lstrip().startswith(("def ", "async ")):
             break
     if not text:
         line = code.co_firstlineno
     indent = len(text) - len(text.lstrip())
-    return _error(problem, code, line, indent, len(text.rstrip()))
+    return _error(problem, code, space, line, indent, len(text.rstrip()))
 
 
-def _error(problem: str, code: CodeType, line: int, column: int, end: int) -> CompileError:
-    text = linecache.getline(code.co_filename, line).rstrip("\n")
+def _error(
+    problem: str, code: CodeType, space: dict[str, Any], line: int, column: int, end: int
+) -> CompileError:
+    text = texts.line_of(code, space, line)
     parts = [p for p in code.co_qualname.split(".") if p != "<locals>" and p not in _INSIDE]
     return CompileError(
         problem,

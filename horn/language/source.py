@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-import linecache
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from horn import texts
 from horn.errors import CompileError
 
 
@@ -26,7 +26,8 @@ class Source:
 
     def error(self, node: ast.AST, problem: str) -> CompileError:
         line = self.first_line + getattr(node, "lineno", 1) - 1
-        text = linecache.getline(self.file, line).rstrip("\n")
+        function = self.function
+        text = texts.line_of(function.__code__, function.__globals__, line)
         start = _column(text, getattr(node, "col_offset", 0))
         end = _column(text, getattr(node, "end_col_offset", 0) or 0)
         if getattr(node, "end_lineno", None) != getattr(node, "lineno", None):
@@ -51,15 +52,16 @@ class Source:
 def source_of(function: types.FunctionType) -> Source:
     """The syntax tree of a function. Raises CompileError where the text cannot be had."""
     name = function.__qualname__.replace("<locals>.", "")
-    file = inspect.getsourcefile(function) or function.__code__.co_filename
-    try:
-        lines, first = inspect.getsourcelines(function)
-    except (OSError, TypeError):
+    plain = inspect.unwrap(function)
+    code: types.CodeType = plain.__code__
+    file, first = code.co_filename, code.co_firstlineno
+    whole = texts.lines_of(code, plain.__globals__)
+    lines = inspect.getblock(whole[first - 1 :]) if first <= len(whole) else []
+    if not lines:
         raise CompileError(
-            f"the source of {name} cannot be read ({function.__code__.co_filename});"
-            " horn compiles the text of a neuron: "
-            f"write it in a file"
-        ) from None
+            f"the source of {name} cannot be read ({file}); horn compiles the text of a neuron: "
+            f"{texts.REMEDY}"
+        )
     text = "".join(lines)
     # A method is indented: under an if its text reads as it stands, whatever comments it has.
     tree = ast.parse("if True:\n" + text if lines[0][:1].isspace() else text).body[0]

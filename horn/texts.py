@@ -1,0 +1,203 @@
+"""The text that code was compiled from, also where it stands in no file.
+
+A notebook's cells and a prompt's lines are kept by IPython, or by Python's own prompt (from 3.13)
+in ``linecache``. Of ``python -c``, ``exec`` and a script on stdin Python keeps nothing: their text
+is looked for where it must have been, in the command line, in the strings of the callers and in the
+files that these name, and a text is taken only if compiling it again gives the code that is asked
+about. It must be asked for
+while it is there, so ``keep`` is called when a neuron is defined.
+"""
+
+from __future__ import annotations
+import __future__
+
+import io
+import linecache
+import os
+import stat
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Where a namespace keeps the texts of what was run in it from no file: they live as long as it.
+KEPT = "__horn_texts__"
+REMEDY = "define it in a file, in a notebook, in  python -c , or in a text given to exec"
+_MOST_BYTES = 4 * 1024 * 1024  # a longer string is no program
+_ANNOTATIONS = __future__.annotations.compiler_flag
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A text that was compiled, and every code object in it."""
+
+    text: str
+    codes: frozenset[types.CodeType]
+
+
+def code_of(thing: Any) -> types.CodeType | None:
+    """The code of a function, or of the first method of a class."""
+    if isinstance(thing, types.FunctionType):
+        return thing.__code__
+    found = _method_of(thing)
+    return None if found is None else found.__code__
+
+
+def namespace_of(thing: Any) -> dict[str, Any]:
+    """The globals of a function, or of a class's methods."""
+    found = thing if isinstance(thing, types.FunctionType) else _method_of(thing)
+    if found is not None:
+        return found.__globals__
+    module = sys.modules.get(getattr(thing, "__module__", None) or "")
+    return {} if module is None else module.__dict__
+
+
+def _method_of(thing: Any) -> types.FunctionType | None:
+    for value in vars(thing).values() if isinstance(thing, type) else ():
+        value = getattr(value, "__func__", value)
+        # What a decorator made has a file of its own.
+        if isinstance(value, types.FunctionType) and value.__module__ == thing.__module__:
+            if value.__code__.co_qualname.startswith(thing.__qualname__):
+                return value
+    return None
+
+
+def is_file(name: str) -> bool:
+    """Whether a code's file name is one of a file, and not of a cell."""
+    return not name.startswith("<") and f"{os.sep}ipykernel_" not in name
+
+
+def keep(thing: Any) -> None:
+    """Look for the text of a class or function now, if nobody else keeps it."""
+    code = code_of(thing)
+    if code is not None and not is_file(code.co_filename):
+        text_of(code, namespace_of(thing))
+
+
+def text_of(code: types.CodeType, namespace: dict[str, Any]) -> str:
+    """The whole text that ``code`` was compiled from, as of a file or a cell; "" if it is lost.
+
+    namespace : its globals.
+    """
+    file = code.co_filename
+    if is_file(file) or _is_cell(file):
+        return "".join(linecache.getlines(file, namespace))
+    units: list[_Unit] = namespace.get(KEPT, [])
+    for unit in units:
+        if code in unit.codes:
+            return unit.text
+    for text in _candidates(file):
+        for flags in (0, _ANNOTATIONS):
+            codes = _codes(text, file, flags)
+            if code in codes:
+                namespace.setdefault(KEPT, []).append(_Unit(text, codes))
+                return text
+    return ""
+
+
+def lines_of(code: types.CodeType, namespace: dict[str, Any]) -> list[str]:
+    """The lines of such a text, with their ends. Only a newline ends one, as for Python."""
+    return list(io.StringIO(text_of(code, namespace)))
+
+
+def line_of(code: types.CodeType, namespace: dict[str, Any], number: int) -> str:
+    """A line, from 1, without its end; "" if it is lost."""
+    lines = lines_of(code, namespace)
+    return lines[number - 1].rstrip("\n") if 0 < number <= len(lines) else ""
+
+
+def parts(namespace: Mapping[str, Any]) -> list[str]:
+    """What was run in a namespace, in its order: a file, cells, what Python's prompt was told."""
+    found = []
+    file = namespace.get("__file__")
+    if isinstance(file, str) and file.endswith(".py"):
+        found.append("".join(linecache.getlines(file, dict(namespace))))
+    shell = namespace.get("get_ipython")
+    if callable(shell):
+        found += list(shell().history_manager.input_hist_parsed)
+    elif namespace.get("__name__") == "__main__":
+        prompts = [name for name in linecache.cache if name.startswith("<python-input-")]
+        found += ["".join(linecache.getlines(name)) for name in prompts]
+    found += [unit.text for unit in namespace.get(KEPT, ())]
+    return [text for text in found if text.strip()]
+
+
+def title(namespace: Mapping[str, Any]) -> str:
+    """A name for what ``parts`` gives."""
+    if "get_ipython" in namespace:
+        return "notebook"
+    file = namespace.get("__file__")
+    return Path(file).stem if isinstance(file, str) else "typed"
+
+
+def _is_cell(file: str) -> bool:
+    """Whether its text is kept by who ran it: IPython, or Python's prompt."""
+    return not is_file(file) and (
+        f"{os.sep}ipykernel_" in file or file.startswith(("<ipython-input-", "<python-input-"))
+    )
+
+
+def _candidates(file: str) -> Iterator[str]:
+    """Strings that may be the text of a code whose file has this name."""
+    seen: set[int] = set()
+    read: set[str] = set()
+
+    def new(value: Any) -> bool:
+        if not isinstance(value, str) or id(value) in seen or len(value) > _MOST_BYTES:
+            return False
+        seen.add(id(value))
+        return "def " in value or "class " in value or "lambda" in value
+
+    def files(values: list[Any]) -> Iterator[str]:
+        for name in values:
+            if (
+                isinstance(name, (str, Path))
+                and str(name).endswith(".py")
+                and str(name) not in read
+            ):
+                read.add(str(name))
+                yield from _read(str(name))
+
+    if "-c" in sys.orig_argv:
+        yield from filter(new, sys.orig_argv[sys.orig_argv.index("-c") + 1 :][:1])
+    if file in linecache.cache:
+        yield "".join(linecache.getlines(file))
+    if file == "<stdin>":
+        yield from filter(new, _stdin())
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        for values in (frame.f_locals.values(), frame.f_globals.values(), frame.f_code.co_consts):
+            yield from filter(new, list(values))
+            yield from files(list(values))
+        frame = frame.f_back
+
+
+def _stdin() -> Iterator[str]:
+    """What Python reads its program from, if that can be read twice."""
+    yield from _read("/proc/self/fd/0")
+
+
+def _read(file: str) -> Iterator[str]:
+    """The text of a regular file, or nothing."""
+    try:
+        if stat.S_ISREG(os.stat(file).st_mode):
+            with open(file, encoding="utf-8") as text:
+                yield text.read(_MOST_BYTES)
+    except (OSError, ValueError):
+        return
+
+
+def _codes(text: str, file: str, flags: int) -> frozenset[types.CodeType]:
+    """Every code object in a text; none if it is no program."""
+    try:
+        waiting = [compile(text, file, "exec", flags, dont_inherit=True)]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()
+    found = set()
+    while waiting:
+        code = waiting.pop()
+        found.add(code)
+        waiting += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
+    return frozenset(found)

@@ -1,0 +1,168 @@
+"""Neurons whose text stands in no file: exec, ``python -c``, stdin, a prompt's cells."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import horn
+from horn import texts
+from horn.errors import CompileError, ModelError
+
+PROGRAM = '''
+import horn
+
+GAIN = 0.5
+TABLE = (1.0, 2.0)
+
+
+def scaled(z):
+    return GAIN * z
+
+
+class Typed(horn.Neuron):
+    """One that no file has."""
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(self.activation(scaled(total)) * TABLE[0])
+
+
+def job():
+    net = horn.Network(seed=3)
+    net.input(64)
+    net.layer(8, neuron=Typed, activation=horn.Activation("own", lambda z: horn.math.tanh(z)))
+    net.output(10, neuron=Typed, activation="softmax", loss="cross_entropy")
+    return horn.Job(net, horn.data.digits(), optimizer=horn.SGD(0.1), epochs=1, name="typed")
+'''
+MAIN = """
+if __name__ == "__main__":
+    import sys
+    run = horn.train(job(), tasks=int(sys.argv[1]))
+    run.model.save(sys.argv[2])
+    print(repr(run.history[-1]["loss"]))
+"""
+
+
+def losses_of(run: horn.Run) -> list[float]:
+    return [row["loss"] for row in run.history]
+
+
+def of_a_file(tmp_path: Path) -> tuple[horn.Job, dict[str, np.ndarray]]:
+    """The job and the weights that the same text gives from a file."""
+    space: dict = {"__name__": "a_file", "__file__": str(tmp_path / "a_file.py")}
+    (tmp_path / "a_file.py").write_text(PROGRAM)
+    exec(compile(PROGRAM, space["__file__"], "exec"), space)
+    job = space["job"]()
+    return job, dict(horn.train(job).model.parameters)
+
+
+def same(found, expected) -> None:
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
+
+
+def test_exec_trains_saves_and_loads_as_a_file_does(tmp_path):
+    _, expected = of_a_file(tmp_path)
+    space: dict = {"__name__": "anywhere"}
+    exec(PROGRAM, space)
+    run = horn.train(space["job"]())
+    same(run.model.parameters, expected)
+    run.model.save(tmp_path / "typed.horn")
+    loaded = horn.Model.load(tmp_path / "typed.horn")
+    x = horn.data.digits("test").x[:50]
+    np.testing.assert_array_equal(loaded.predict(x), run.model.predict(x))
+
+
+def test_exec_of_a_file_that_is_read_in_passing(tmp_path):
+    file = str(tmp_path / "program.py")
+    Path(file).write_text(PROGRAM + "# other\n")
+    space: dict = {"__name__": "anywhere"}
+    exec(Path(file).read_text(), space)
+    assert losses_of(horn.train(space["job"]()))
+
+
+def test_two_texts_in_one_namespace_and_a_definition_that_was_mended():
+    space: dict = {"__name__": "anywhere"}
+    exec(PROGRAM, space)
+    wrong = "class Later(horn.Neuron):\n    def output(self):\n        return 1\n"
+    with pytest.raises(ModelError, match="defines output"):
+        exec(wrong, space)
+    later = (
+        "\n\nclass Later(Typed):\n    def forward(self, messages):\n"
+        "        self.feedforward(scaled(max(m.input * m.weight for m in messages)))\n"
+    )
+    exec(later, space)
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(4, neuron=space["Later"])
+    net.output(2, neuron=space["Typed"], activation="identity", loss="squared_error")
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 3)), rng.normal(size=(20, 2))
+    alone = horn.train(horn.Job(net, (x, y), epochs=2, dtype="float64"))
+    together = horn.train(horn.Job(net, (x, y), epochs=2, dtype="float64"), tasks=2)
+    for name, array in alone.model.parameters.items():
+        np.testing.assert_allclose(together.model.parameters[name], array, rtol=1e-9, atol=1e-12)
+
+
+def test_only_what_is_needed_is_saved(tmp_path):
+    space: dict = {"__name__": "anywhere"}
+    text = "SECRET = ['not', 'to', 'be', 'told']\n" + PROGRAM
+    exec(text, space)
+    horn.train(space["job"]()).model.save(tmp_path / "typed.horn")
+    raw = (tmp_path / "typed.horn").read_bytes()
+    assert b"scaled" in raw and b"SECRET" not in raw
+
+
+def test_errors_show_the_line_of_a_text_without_a_file():
+    space: dict = {"__name__": "anywhere"}
+    text = PROGRAM.replace("scaled(total)", "scaled(totle)")
+    exec(text, space)
+    with pytest.raises(CompileError) as caught:
+        horn.train(space["job"]())
+    assert "scaled(totle)" in str(caught.value) and "did you mean 'total'" in str(caught.value)
+
+
+def test_a_text_that_nobody_has_is_said_before_training(caplog):
+    space: dict = {"__name__": "anywhere"}
+    exec(compile(PROGRAM.replace("Typed", "Ty" + "pist"), "<lost>", "exec"), space)
+    with pytest.raises(CompileError, match=r"cannot be read \(<lost>\).*define it in a file"):
+        horn.train(space["job"]())
+
+
+def test_a_lookalike_is_not_taken_for_the_text():
+    space: dict = {"__name__": "anywhere"}
+    lookalike = PROGRAM.replace("0.5", "0.25")
+    exec(compile(PROGRAM.replace("GAIN * z", "GAIN * z * " + "1.5"), "<lost>", "exec"), space)
+    assert lookalike and texts.text_of(space["scaled"].__code__, space) == ""
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("way", ["-c", "stdin"])
+def test_a_program_that_python_was_told(way, tasks, tmp_path):
+    saved = tmp_path / "typed.horn"
+    (tmp_path / "program.txt").write_text(PROGRAM + MAIN)
+    with open(tmp_path / "program.txt") as stdin:
+        first = ["-c", PROGRAM + MAIN] if way == "-c" else ["-"]
+        done = subprocess.run(
+            [sys.executable, *first, str(tasks), str(saved)],
+            stdin=stdin, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert horn.Model.load(saved).evaluate(horn.data.digits("test"))["acc"] > 0.3
+
+
+def test_a_pipe_is_said_to_be_lost():
+    done = subprocess.run(
+        [sys.executable, "-", "1", "none.horn"],
+        input=PROGRAM + MAIN, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    if sys.version_info < (3, 13):
+        assert done.returncode != 0 and "in  python -c" in done.stderr
+    else:
+        assert done.returncode in (0, 1)
