@@ -4,8 +4,7 @@ A notebook's cells and a prompt's lines are kept by IPython, or by Python's own 
 in ``linecache``. Of ``python -c``, ``exec`` and a script on stdin Python keeps nothing: their text
 is looked for where it must have been, in the command line, in the strings of the callers and in the
 files that these name, and a text is taken only if compiling it again gives the code that is asked
-about. It must be asked for
-while it is there, so ``keep`` is called when a neuron is defined.
+about. It must be asked for while it is there, so ``keep`` is called when a neuron is defined.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ _ANNOTATIONS = __future__.annotations.compiler_flag
 
 @dataclass(frozen=True)
 class _Unit:
-    """A text that was compiled, and every code object in it."""
+    """A text that was compiled, and every code object in it (whose equality leaves names out)."""
 
     text: str
-    codes: frozenset[types.CodeType]
+    codes: frozenset[tuple[str, types.CodeType]]
 
 
 def code_of(thing: Any) -> types.CodeType | None:
@@ -86,12 +85,12 @@ def text_of(code: types.CodeType, namespace: dict[str, Any]) -> str:
         return "".join(linecache.getlines(file, namespace))
     units: list[_Unit] = namespace.get(KEPT, [])
     for unit in units:
-        if code in unit.codes:
+        if (code.co_qualname, code) in unit.codes:
             return unit.text
     for text in _candidates(file):
         for flags in (0, _ANNOTATIONS):
             codes = _codes(text, file, flags)
-            if code in codes:
+            if (code.co_qualname, code) in codes:
                 namespace.setdefault(KEPT, []).append(_Unit(text, codes))
                 return text
     return ""
@@ -189,8 +188,8 @@ def _read(file: str) -> Iterator[str]:
         return
 
 
-def _codes(text: str, file: str, flags: int) -> frozenset[types.CodeType]:
-    """Every code object in a text; none if it is no program."""
+def _codes(text: str, file: str, flags: int) -> frozenset[tuple[str, types.CodeType]]:
+    """Every code object in a text, with its qualified name; none if it is no program."""
     try:
         waiting = [compile(text, file, "exec", flags, dont_inherit=True)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -198,6 +197,6 @@ def _codes(text: str, file: str, flags: int) -> frozenset[types.CodeType]:
     found = set()
     while waiting:
         code = waiting.pop()
-        found.add(code)
+        found.add((code.co_qualname, code))
         waiting += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
     return frozenset(found)
