@@ -200,7 +200,7 @@ class SourceCapture:
                 continue
             statements = needed.binding(name)
             if not statements and value is not needed and isinstance(needed, _Typed):
-                raise ModelError(f"{name!r} is needed, but no text that was run here defines it")
+                needed.import_(name, value)
             for statement in statements:
                 if statement.lineno in needed.lines:
                     continue
@@ -303,8 +303,10 @@ class _Typed(_Needed):
     """
 
     def __init__(self, name: str, namespace: dict[str, Any], parts: list[str]) -> None:
-        self.parts: list[str] = []
-        super().__init__(name, namespace, f"{name}.py", "")
+        # The first line is for names that somebody put there, as a program that embeds a prompt.
+        self.parts: list[str] = ["\n"]
+        self.imports: list[str] = []
+        super().__init__(name, namespace, f"{name}.py", "\n")
         for part in parts:
             self.add(part)
 
@@ -317,6 +319,20 @@ class _Typed(_Needed):
         self.parts.append(part if part.endswith("\n") else part + "\n")
         self.text = "".join(self.parts)
         self._read()
+
+    def import_(self, name: str, value: Any) -> None:
+        """Import what the namespace has and no text defines."""
+        if isinstance(value, types.ModuleType):
+            text = f"import {value.__name__} as {name}"
+        elif isinstance(value, (type, types.FunctionType)) and value.__module__ in sys.modules:
+            text = f"from {value.__module__} import {value.__qualname__} as {name}"
+        else:
+            raise ModelError(
+                f"{name!r} ({type(value).__name__}) is read, but no text that was run here defines "
+                f"it; {texts.REMEDY}"
+            )
+        self.imports.append(text)
+        self.lines.add(1)
 
     @property
     def place(self) -> str:
@@ -331,7 +347,8 @@ class _Typed(_Needed):
             if any(first <= line <= last for line in wanted):
                 kept.update(range(first, last + 1))
         lines = self.text.split("\n")
-        return "\n".join(text if k in kept else "" for k, text in enumerate(lines, 1))
+        saved = [text if k in kept else "" for k, text in enumerate(lines, 1)]
+        return "\n".join(["; ".join(self.imports), *saved[1:]])
 
     def lines_before(self, thing: Any) -> int:
         code = texts.code_of(thing)

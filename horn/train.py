@@ -10,12 +10,14 @@ import os
 import platform
 import signal
 import sys
+import tempfile
 import threading
 import types
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from horn import summary
 from horn.backends import Setup, in_use, is_compiled, load, make
 from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
-from horn.errors import CompileError, JobError
+from horn.errors import CompileError, JobError, Stopped
 from horn.job import Job
 from horn.language.layers import read_aggregate
 from horn.model import Array, Description, Model, has_labels
@@ -65,7 +67,9 @@ class Run:
     """What ``train`` returns.
 
     model : the last state, or the best one with early stopping or ``keep_best``.
-    state : "SUCCEEDED". seconds : the whole of ``train``. best_epoch : where the model is from, if
+    state : "SUCCEEDED", or "STOPPED" after Ctrl-C; then stopped is True, the model is what it was
+    after the last whole update, and checkpoint is what was saved to go on from, if there was a
+    folder. seconds : the whole of ``train``. best_epoch : where the model is from, if
     the best was kept. test : {"loss", "acc"} of the job's test data. metrics : the last word on the
     model, by where it was measured: {"test": {...}}, else "validation", else "training".
     counters : a row per task of a group: compute_s, pack_s, send_s, wait_s, unpack_s, n_sent,
@@ -86,6 +90,8 @@ class Run:
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     counters: list[dict[str, Any]] = field(default_factory=list)
     staleness: dict[int, int] = field(default_factory=dict)
+    stopped: bool = False
+    checkpoint: str = ""
 
 
 @dataclass
@@ -98,6 +104,7 @@ class _Trained:
     states: dict[str, Array]
     counters: list[dict[str, Any]] = field(default_factory=list)
     staleness: dict[int, int] = field(default_factory=dict)
+    stopped: Stopped | None = None
 
 
 def train(
@@ -147,12 +154,15 @@ def train(
     (docs/from-network-to-job.md), after which who is late in it is named.
 
     checkpoints : a folder for what is needed to go on exactly where training stopped, written every
-    ``checkpoint_every`` iterations, every ``checkpoint_seconds``, and on Ctrl-C (once: stop at the
-    next boundary, twice: at once); the newest ``keep_checkpoints`` stay. resume : True goes on from
-    the newest in there, or begins if there is none; else a checkpoint, or another run's folder. The
-    numbers of groups and tasks may be others. max_restarts : a group whose task was killed or hangs
+    ``checkpoint_every`` iterations, every ``checkpoint_seconds``, and on Ctrl-C; the newest
+    ``keep_checkpoints`` stay. resume : True goes on from the newest in there, or begins if there is
+    none; else a checkpoint, or another run's folder. The numbers of groups and tasks may be others.
+    max_restarts : a group whose task was killed or hangs
     starts again from the last checkpoint, so often without a new one in between. With servers
     (downpour, easgd) they keep every push in the folder, and only what ended starts again.
+
+    Ctrl-C, or a notebook's stop button, ends training after the update under way, and the run so
+    far is returned (``run.stopped``). Twice: at once, with nothing; so too with servers.
 
     Raises
     ------
@@ -160,7 +170,7 @@ def train(
     step. Diverged : the loss, or a weight, became NaN or infinite. Timeout : it took too long.
     TaskFailed : a task was killed or met an exception. BarrierTimeout : a task hangs.
     CheckpointError : what is to be resumed is missing, damaged or of another job. Conflict : the
-    folder has another run's checkpoints. Stopped : by Ctrl-C, with a checkpoint.
+    folder has another run's checkpoints. Stopped : by Ctrl-C, before the first update.
     """
     if resume == "changed":
         resume, changed = True, True
@@ -191,19 +201,32 @@ def conduct(job: Job, settings: RunSettings, on_cluster: ClusterAttempt | None =
     progress = settings.progress
     watcher = LineProgress() if progress is True else progress or Progress()
     code = Description.of(job.network)
+    if code.problem:
+        logger.warning("the model will not be saved: %s", code.problem)
     is_alone = topology.n_workers == 1 and isinstance(strategy, AllReduce)
     if is_alone and (on_cluster is None or not is_compiled(backend, job.network)):
         settings.check_alone()
         recovery = _recovery(job, settings, schedule, on_cluster)
-        with interrupts(recovery.asked, schedule is not None):
+        with interrupts(recovery.asked, on_cluster is None or schedule is not None):
             trained = _train_here(job, settings, watcher, begun, recovery)
+        if trained.stopped is not None and on_cluster is not None:
+            raise trained.stopped
     else:
         settings.check_together(is_compiled(backend, job.network))
         job = strategy.prepared(job, topology)
         settings.check_batch(job)
         recovery = _recovery(job, settings, schedule, on_cluster)
-        with interrupts(recovery.asked, recovery.plan is not None):
-            trained = _train_in_group(job, settings, watcher, begun, recovery, on_cluster)
+        with ExitStack() as stack:
+            is_mine = on_cluster is None and recovery.plan is None and recovery.journals is None
+            if is_mine and not topology.n_servers:
+                recovery = _stoppable(recovery, stack)
+            stack.enter_context(interrupts(recovery.asked, recovery.plan is not None))
+            try:
+                trained = _train_in_group(job, settings, watcher, begun, recovery, on_cluster)
+            except Stopped as stopped:
+                if on_cluster is not None or not stopped.checkpoint:
+                    raise
+                trained = _until(job, settings, stopped, begun, is_kept=schedule is not None)
     ending, n_epochs = trained.ending, len(trained.history)
     facts = {
         "name": job.name,
@@ -236,7 +259,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: ClusterAttempt | None =
     return Run(
         model,
         trained.history,
-        "SUCCEEDED",
+        "SUCCEEDED" if trained.stopped is None else "STOPPED",
         perf_counter() - begun,
         n_epochs,
         ending.iterations,
@@ -246,6 +269,8 @@ def conduct(job: Job, settings: RunSettings, on_cluster: ClusterAttempt | None =
         ending.metrics,
         trained.counters,
         trained.staleness,
+        trained.stopped is not None,
+        "" if trained.stopped is None else trained.stopped.checkpoint,
     )
 
 
@@ -266,13 +291,15 @@ def _train_here(
     if job.check:
         _check_backwards(job, settings.backend)
     engine.bind(job.data)
-    alone = None
+    alone: LocalCheckpoints | None = None
     start, plan = recovery.start, recovery.plan
     if plan is not None:
         alone = LocalCheckpoints(
             plan, recovery.mine, 0 if start is None else start.attempt + 1, recovery.asked
         )
-    loop = TrainingLoop(job, engine, watcher, begun, settings.timeout, at_boundary=alone)
+    loop = TrainingLoop(
+        job, engine, watcher, begun, settings.timeout, at_boundary=alone or recovery.asked.is_set
+    )
     if start is not None:
         restore(loop, start, part_name(0))
         loop.history = History(rows_of(start))
@@ -285,10 +312,37 @@ def _train_here(
         if alone is not None:
             alone.close()
         watcher.end()
+    trained = _Trained(loop.finish(), loop.history, engine.parameters(), engine.states())
     if loop.is_halted:
-        raise stopped(alone.last if alone is not None else None, loop.iteration)
-    ending = loop.finish()
-    return _Trained(ending, loop.history, engine.parameters(), engine.states())
+        trained.stopped = stopped(alone.last if alone is not None else None, loop.iteration)
+    return trained
+
+
+def _stoppable(recovery: RecoverySettings, stack: ExitStack) -> RecoverySettings:
+    """With a folder for the one checkpoint that tasks write when they are asked to stop."""
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="horn-stop-"))
+    return replace(recovery, plan=CheckpointSchedule(Path(folder), keep=1))
+
+
+def _until(
+    job: Job, settings: RunSettings, stopped: Stopped, begun: float, is_kept: bool
+) -> _Trained:
+    """What tasks had trained when they stopped, from their checkpoint."""
+    path = Path(stopped.checkpoint)
+    opened = Checkpoints(path.parent).open(path)
+    setup = Setup(job.network, job.optimizer, job.target, min(job.batch_size, len(job.data)),
+                  job.dtype, settings.threads, tuple(job.aggregates.values()))  # fmt: skip
+    engine = make(settings.backend, setup)
+    engine.bind(job.data)
+    loop = TrainingLoop(job, engine, Progress(), begun)
+    restore(loop, opened, part_name(0), None if settings.kind.is_joined else 0)
+    loop.history = History(rows_of(opened))
+    loop.is_halted = True
+    if not is_kept:
+        stopped = Stopped(stopped.iteration, "")
+    return _Trained(
+        loop.finish(), loop.history, engine.parameters(), engine.states(), stopped=stopped
+    )
 
 
 def _train_in_group(

@@ -223,6 +223,11 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
             f"({first.cpu_s:.2f} s of processor time)."
         )
     run.model.save(path)
+    if run.stopped:
+        from horn.errors import Stopped
+
+        _say_stopped(run, str(path))
+        raise click.exceptions.Exit(Stopped.exit_code)
     if not quiet:
         _say_end(run, str(path))
         if verbose and run.counters:
@@ -276,8 +281,6 @@ def _train(
         run = train(job, backend=backend, progress=progress, timeout=timeout_s, **options)
     except Stopped as stopped:
         _screen.say(f"S{str(stopped)[1:]}.")
-        if stopped.checkpoint:
-            _screen.say("Next:  the same command with --resume")
         raise click.exceptions.Exit(stopped.exit_code) from None
     return run, progress
 
@@ -327,6 +330,16 @@ def _topology(options: dict[str, Any]) -> str:
         f"{in_words(options['strategy'])} · {groups} group{'s' * (groups > 1)} × "
         f"{tasks} task{'s' * (tasks > 1)}"
     )
+
+
+def _say_stopped(run: Run, path: str) -> None:
+    from horn.cli import _screen
+
+    saved = f": saved {run.checkpoint}" if run.checkpoint else ""
+    _screen.say(f"Stopped after iteration {run.iterations}{saved}.")
+    _screen.say(f"The model of that iteration is in {path}.")
+    if run.checkpoint:
+        _screen.say("Next:  the same command with --resume")
 
 
 def _say_end(run: Run, path: str) -> None:

@@ -366,7 +366,8 @@ class TrainingLoop:
         job = self.job
         if job.network.loss is None:
             return {}
-        if job.validation is not None and self.is_changed_at_end and self.best is None:
+        is_other = self.is_changed_at_end or self.is_halted  # than what the last row tells of
+        if job.validation is not None and is_other and self.best is None:
             return {"validation": _measure(self.engine, job, job.validation)}
         if job.validation is not None:
             row = self.history[self.best.epoch - 1 if self.best else -1]

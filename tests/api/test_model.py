@@ -138,9 +138,10 @@ def test_nothing_is_run_to_read_a_manifest(userland: ModuleType, tmp_path: Path)
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_a_neuron_without_a_file_is_trained_but_not_saved(tmp_path: Path) -> None:
+def test_a_neuron_whose_text_is_lost_is_not_saved(tmp_path: Path) -> None:
     namespace: dict[str, Any] = {"horn": horn, "__name__": "nowhere"}
-    exec("class Ghost(horn.Neuron):\n    def forward(self, messages): pass\n", namespace)
+    lines = ["class Ghost(horn.Neuron):", "    def forward(self, messages): pass"]
+    exec("\n".join(lines), namespace)
     net = horn.Network()
     net.input(2)
     net.output(2, neuron=namespace["Ghost"])

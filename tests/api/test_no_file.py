@@ -11,7 +11,7 @@ import pytest
 
 import horn
 from horn import texts
-from horn.errors import CompileError, ModelError
+from horn.errors import CompileError, JobError, ModelError
 
 PROGRAM = '''
 import horn
@@ -108,6 +108,25 @@ def test_two_texts_in_one_namespace_and_a_definition_that_was_mended():
     together = horn.train(horn.Job(net, (x, y), epochs=2, dtype="float64"), tasks=2)
     for name, array in alone.model.parameters.items():
         np.testing.assert_allclose(together.model.parameters[name], array, rtol=1e-9, atol=1e-12)
+
+
+def test_what_somebody_put_into_the_namespace_is_imported(tmp_path):
+    space: dict = {"__name__": "anywhere", "horn": horn, "maths": horn.math, "np": np}
+    text = PROGRAM.replace("import horn\n", "").replace("horn.math.tanh", "maths.tanh")
+    exec(text, space)
+    run = horn.train(space["job"](), tasks=2)
+    run.model.save(tmp_path / "typed.horn")
+    assert horn.Model.load(tmp_path / "typed.horn").evaluate(horn.data.digits("test"))["acc"] > 0.3
+
+
+def test_an_object_that_no_text_defines_is_named(caplog):
+    space: dict = {"__name__": "anywhere", "TABLE": (1.0, 2.0)}
+    text = PROGRAM.replace("TABLE = (1.0, 2.0)\n", "")
+    exec(text, space)
+    with pytest.raises(JobError, match=r"'TABLE' \(tuple\) is read, but no text"):
+        horn.train(space["job"](), tasks=2)
+    horn.train(space["job"]())  # alone it need not travel, but it is said that it cannot be saved
+    assert "'TABLE' (tuple) is read" in caplog.text
 
 
 def test_only_what_is_needed_is_saved(tmp_path):

@@ -809,12 +809,14 @@ def test_a_helper_with_keyword_only_arguments(tmp_path):
 
 def test_a_neuron_without_source_says_so():
     made = {"horn": horn}
-    exec(
-        "class N(horn.Neuron):\n    def forward(self, messages):\n        self.feedforward(1.0)\n",
-        made,
-    )
+    lines = [
+        "class N(horn.Neuron):",
+        "    def forward(self, messages):",
+        "        self.feedforward(1.0)",
+    ]
+    exec("\n".join(lines), made)
     with pytest.raises(
-        HornError, match=r"the source of N\.forward cannot be read .*write it in a file"
+        HornError, match=r"the source of N\.forward cannot be read .*define it in a file"
     ):
         forward(made["N"])
 

@@ -1,0 +1,104 @@
+"""Ctrl-C ends a training and keeps what it has learned."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.training.progress import Progress
+
+
+class Interrupting(Progress):
+    """Ctrl-C in the row of an epoch, as often as wanted."""
+
+    def __init__(self, epoch: int = 2, times: int = 1) -> None:
+        self.at, self.times = epoch, times
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        if row["epoch"] == self.at:
+            for _ in range(self.times):
+                signal.raise_signal(signal.SIGINT)
+
+
+def job(**more: Any) -> horn.Job:
+    net = horn.Network(seed=5)
+    net.input(64)
+    net.layer(8, activation="tanh")
+    net.output(10, activation="softmax", loss="cross_entropy")
+    data = horn.data.digits().take(640)
+    settings: dict[str, Any] = {"epochs": 200, "batch_size": 32, "optimizer": horn.SGD(0.1)} | more
+    return horn.Job(net, data, **settings)
+
+
+def check(run: horn.Run, **more: Any) -> None:
+    """It is the model of the iteration that it says, and as good as that one is."""
+    assert run.stopped and run.state == "STOPPED"
+    assert 40 <= run.iterations < 200 * 20
+    assert len(run.history) == run.iterations // 20
+    assert run.model.facts["iteration"] == run.iterations
+    whole = horn.train(job(**{"epochs": None, "iterations": run.iterations} | more))
+    assert whole.iterations == run.iterations
+    for name, array in whole.model.parameters.items():
+        np.testing.assert_allclose(run.model.parameters[name], array, rtol=2e-4, atol=2e-6)
+
+
+def test_one_process_stops_after_the_update_under_way():
+    run = horn.train(job(), progress=Interrupting())
+    assert run.iterations == 41 and run.checkpoint == ""
+    check(run)
+
+
+def test_what_was_measured_is_of_the_model_that_is_returned():
+    test = horn.data.digits("test").take(200)
+    run = horn.train(job(validation=0.1, test=test), progress=Interrupting())
+    assert run.test == pytest.approx(run.model.evaluate(test))
+    run = horn.train(job(validation=test), progress=Interrupting(1))
+    assert run.metrics["validation"] == pytest.approx(run.model.evaluate(test))
+
+
+def test_with_a_folder_it_can_be_resumed(tmp_path: Path):
+    run = horn.train(job(epochs=4), progress=Interrupting(), checkpoints=tmp_path / "c")
+    assert Path(run.checkpoint).is_dir() and run.iterations == 41
+    rest = horn.train(job(epochs=4), checkpoints=tmp_path / "c", resume=True)
+    whole = horn.train(job(epochs=4))
+    for name, array in whole.model.parameters.items():
+        np.testing.assert_array_equal(rest.model.parameters[name], array)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [{"tasks": 2}, {"groups": 2}, {"groups": 2, "strategy": "averaging"},
+     {"tasks": 2, "strategy": "parallel-dropout"}],
+    ids=["tasks", "groups", "averaging", "parallel dropout"],
+)  # fmt: skip
+def test_tasks_stop_at_one_boundary(settings, is_kept, tmp_path: Path):
+    folder = tmp_path / "c" if is_kept else None
+    run = horn.train(job(), progress=Interrupting(), checkpoints=folder, timeout=120, **settings)
+    assert bool(run.checkpoint) == is_kept
+    if "strategy" not in settings:
+        check(run)
+    else:
+        assert run.stopped and run.iterations >= 40 and len(run.history) >= 2
+        assert run.metrics["training"] == pytest.approx(run.model.evaluate(job().data))
+
+
+def test_twice_is_at_once():
+    with pytest.raises(KeyboardInterrupt):
+        horn.train(job(), progress=Interrupting(times=2))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_stop_before_the_first_update_ends_with_it():
+    class AtOnce(Progress):
+        def begin(self, job: horn.Job) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    run = horn.train(job(), progress=AtOnce())
+    assert run.iterations == 1  # the update that it ends with
