@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -456,7 +457,11 @@ def _started_at() -> float:
 def wait_for_checkpoint(mark: str) -> None:
     """Until one is complete in a folder below the file's."""
     ends = time.monotonic() + HELD_S
-    while not list(Path(mark).parent.rglob("ckpt-*[0-9]/MANIFEST.json")):
+    # os.walk goes on where a folder that it has seen is renamed before it looks into it.
+    while not any(
+        "MANIFEST.json" in files and re.search(r"/ckpt-[^/]*[0-9]$", folder)
+        for folder, _, files in os.walk(Path(mark).parent)
+    ):
         if time.monotonic() > ends:
             raise TimeoutError(f"no checkpoint beside {mark}")
         time.sleep(0.002)  # between two looks
