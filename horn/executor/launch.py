@@ -64,7 +64,7 @@ TICK_MS = 1000  # of the embedded ZooKeeper
 # A task whose parent has ZooKeeper waits for it so long: nobody but the parent can give its place
 # to another, and it ends the process first.
 SILENCE_S = 86_400.0
-STOPPING = "Stopping at the next iteration, with a checkpoint; Ctrl-C again stops at once."
+STOPPING = "Stopping at the next iteration; Ctrl-C again stops at once."
 # Open files of who starts tasks, for each: its line, its stack, its end, its session with an
 # embedded ZooKeeper.
 FDS_PER_TASK = 5

@@ -204,7 +204,12 @@ def test_a_signal_stops_cleanly(folder: Path, number: signal.Signals, code: int)
     _, err = process.communicate(timeout=deadline - time.monotonic())
     assert process.returncode == code
     assert "Traceback" not in err
-    assert [p.name for p in folder.iterdir() if p.suffix != ".py" and p.name != "__pycache__"] == []
+    left = {p.name for p in folder.iterdir() if p.suffix != ".py" and p.name != "__pycache__"}
+    assert left == ({"m.horn"} if number == signal.SIGINT else set())
+    if left:  # what it had learned
+        assert f"The model of that iteration is in {folder / 'm.horn'}" in err
+        facts = horn.Model.load(folder / "m.horn").facts
+        assert f"Stopped after iteration {facts['iteration']}." in err
 
 
 @pytest.mark.cluster
