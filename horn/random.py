@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Key = tuple[int, int]
+Key = tuple[Any, Any]  # two words of 32 bits; arrays of them where several keys are used at once
 
 #: The sample number of draws that all samples share: ``per="batch"`` and ``per="run"``.
 SHARED = 2**64 - 1
@@ -29,6 +30,7 @@ _HALF = np.uint64(32)
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _NORMAL = np.uint64(0x80000000)
+_OF_MESSAGES = 0x6D657367  # an iteration that no run gets to: what keys of receivers are made from
 
 
 def key(seed: int, layer: int) -> Key:
@@ -74,6 +76,42 @@ def normal(
     words = np.stack(philox(key, (c0, c1, c2, c3 | _NORMAL)), axis=-1)
     u1 = (words[:, block, 2 * lane] + 0.5) * 2.0**-32
     u2 = (words[:, block, 2 * lane + 1] + 0.5) * 2.0**-32
+    return np.asarray(np.sqrt(-2.0 * np.log(u1)) * np.cos(2.0 * np.pi * u2))
+
+
+def receiver_keys(key: Key, receivers: ArrayLike, link: int) -> NDArray[np.uint64]:
+    """The keys of draws that are one per message: (len(receivers), 2), a receiver's for one link.
+
+    A message has one number more than a counter has room for; so the receiver goes into the key.
+    """
+    n = np.asarray(receivers, np.uint64)
+    counter = [n, *(np.full_like(n, word) for word in (link, _OF_MESSAGES, 0))]
+    return np.stack(philox(key, counter)[:2], axis=-1)
+
+
+def of_messages(
+    kind: str,
+    keys: NDArray[np.uint64],
+    site: int,
+    sources: ArrayLike,
+    samples: ArrayLike,
+    iteration: int,
+) -> NDArray[np.float64]:
+    """Uniforms or standard normals, one per message. The arguments are broadcast: `keys` without
+    its last axis, `sources` the senders' places in their layer, `samples`.
+    """
+    i, s = np.asarray(sources, np.uint64), np.asarray(samples, np.uint64)
+    per = np.uint64(2 if kind == "normal" else 4)
+    last = np.uint64((site << 16) & 0xFFFFFFFF) ^ (s >> _HALF)
+    if kind == "normal":
+        last = last | _NORMAL
+    counter = [i // per, s & _MASK, np.uint64(iteration & 0xFFFFFFFF), last]
+    words = np.broadcast_arrays(*philox((keys[..., 0], keys[..., 1]), counter))
+    lane = np.broadcast_to((i % per).astype(np.intp), words[0].shape)
+    if kind != "normal":
+        return np.asarray((np.choose(lane, words) >> np.uint64(8)) * 2.0**-24)
+    u1 = (np.choose(2 * lane, words) + 0.5) * 2.0**-32
+    u2 = (np.choose(2 * lane + 1, words) + 0.5) * 2.0**-32
     return np.asarray(np.sqrt(-2.0 * np.log(u1)) * np.cos(2.0 * np.pi * u2))
 
 

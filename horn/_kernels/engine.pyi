@@ -8,6 +8,7 @@ from horn._kernels.blas import Blas
 from horn._kernels.operands import Array, Axis, Extent, Input, Number, Op, Output
 from horn._kernels.operands import Coef as Coef
 from horn._kernels.operands import Dim as Dim
+from horn._kernels.operands import Drawn as Drawn
 from horn._kernels.operands import Iota as Iota
 from horn._kernels.operands import Ragged as Ragged
 from horn._kernels.operands import Scalar as Scalar

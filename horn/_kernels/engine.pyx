@@ -45,7 +45,8 @@ import numpy as np
 from horn._kernels import blas as _blas
 from horn._kernels import loops, patterns
 from horn._kernels.operands import (
-    DTYPES, Coef, Dim, Iota, Ragged, Scalar, View, is_row, known, maximum_of, strides, usable)
+    DTYPES, Coef, Dim, Drawn, Iota, Ragged, Scalar, View, is_row, known, maximum_of, strides,
+    usable)
 
 
 cdef extern from "tape.h":
@@ -55,12 +56,21 @@ cdef extern from "tape.h":
     ctypedef struct coef_t:
         double factor
         int32_t scalar, per
+    ctypedef struct drawn_t:
+        const int64_t *iteration
+        const uint64_t *samples
+        const uint32_t *keys
+        const int64_t *sources
+        int64_t n_keys, n_sources
+        uint32_t site
+        int32_t kind
     ctypedef struct view_t:
         char *data
         int64_t stride[3]
         const int32_t *index[3]
         const uint16_t *mask[3]
         int32_t dtype, ascending, local, direct
+        const drawn_t *drawn
     ctypedef struct op_t:
         int32_t op, dst, a, b, c
     ctypedef struct loop_t:
@@ -151,7 +161,7 @@ cdef extern from "tape.h":
         void *worker
         int64_t pid
     int FEW_VIEWS, STRIP_BYTES, LEVEL_USED, MAX_PARTS
-    int IOTA
+    int IOTA, DRAWN
     int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE
     void choose_level(int) nogil
     int is_intel() nogil
@@ -628,7 +638,7 @@ cdef class Tape:
                     found.note(<char **>&g.part[j], begin, size)
             if l:
                 for j in range(l.n_in + l.n_out):
-                    if l.view[j].dtype != IOTA:
+                    if l.view[j].dtype < IOTA:
                         found.note(&l.view[j].data, begin, size)
             if self.t.ins[i].draw or self.t.ins[i].load or self.t.ins[i].live:
                 found.refuse(self.t.ins[i].draw.out if self.t.ins[i].draw else
@@ -919,6 +929,23 @@ cdef class Tape:
         self.keep += plan.keep
         return 0
 
+    cdef const drawn_t *_drawn(self, view) except NULL:
+        """What the draws of a view are made from; the tape keeps it."""
+        memory = np.zeros(sizeof(drawn_t) // 8 + 1, np.int64)
+        self.keep += [memory, view.keys, view.sources]
+        if view.samples is not None:
+            self.keep.append(view.samples)
+        cdef drawn_t *g = <drawn_t *><uintptr_t>memory.ctypes.data
+        g.iteration = self.t.dims + <int>view.iteration.index
+        if view.samples is not None:
+            g.samples = <const uint64_t *><uintptr_t>view.samples.ctypes.data
+        g.keys = <const uint32_t *><uintptr_t>view.keys.ctypes.data
+        g.sources = <const int64_t *><uintptr_t>view.sources.ctypes.data
+        g.n_keys = len(view.keys)
+        g.n_sources = 0 if "e" in view.axes else len(view.sources)
+        g.site, g.kind = view.site, DRAWS[view.kind]
+        return g
+
     cdef int _bind(self, view_t *v, view, order, ragged) except -1:
         cdef int a
         if isinstance(view, Iota):
@@ -926,6 +953,15 @@ cdef class Tape:
             v.data = <char *><intptr_t>view.offset
             v.stride[order.index(view.axis)] = 1
             v.local = view.axis in ragged
+            return 0
+        if isinstance(view, Drawn):
+            v.dtype, v.drawn = DRAWN, self._drawn(view)
+            for a in range(3):
+                if order[a] in view.axes:
+                    v.stride[a] = view.strides[order[a]]
+                    if order[a] in view.index:
+                        places = view.index[order[a]].ctypes.data
+                        v.index[a] = <const int32_t *><uintptr_t>places
             return 0
         steps = strides(view.array)
         v.data = <char *><uintptr_t>view.array.ctypes.data

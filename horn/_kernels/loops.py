@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from horn._kernels.operands import (
+    ARRAYS,
     MONOIDS,
     OPS,
     Array,
     Axis,
     Dim,
+    Drawn,
     Extent,
     Input,
     Iota,
@@ -48,7 +50,7 @@ class TapePlan:
     extents: list[Extent]
     indptr: Array | None
     ragged: Sequence[Axis]
-    views: list[View | Iota]  # inputs, then outputs
+    views: list[View | Iota | Drawn]  # inputs, then outputs
     consts: list[Number]
     program: list[tuple[int, list[int]]]
     results: list[int]  # output -> value
@@ -81,8 +83,8 @@ def plan(
     if len(ragged) > 1:
         raise ValueError(f"only one axis can be ragged, got {ragged}")
 
-    arrays = [v for v in inputs if isinstance(v, (View, Iota))]
-    consts = [v for v in inputs if not isinstance(v, (View, Iota))]
+    arrays = [v for v in inputs if isinstance(v, ARRAYS)]
+    consts = [v for v in inputs if not isinstance(v, ARRAYS)]
     program, results = _number(inputs, ops, outputs, reduce is not None)
     views = arrays + [view for view, _ in outputs]
     keep: list[Array] = []
@@ -145,8 +147,8 @@ def _number(
 
     Every output of an elementwise loop is the result of an operation of its own, if need be a copy.
     """
-    first = [i for i, v in enumerate(inputs) if isinstance(v, (View, Iota))]
-    first += [i for i, v in enumerate(inputs) if not isinstance(v, (View, Iota))]
+    first = [i for i, v in enumerate(inputs) if isinstance(v, ARRAYS)]
+    first += [i for i, v in enumerate(inputs) if not isinstance(v, ARRAYS)]
     number = {given: place for place, given in enumerate(first)}
     program = []
     for i, (name, *values) in enumerate(ops):
@@ -177,7 +179,7 @@ def _number(
 
 
 def _fast(
-    arrays: Sequence[View | Iota],
+    arrays: Sequence[View | Iota | Drawn],
     consts: Sequence[Number],
     program: Sequence[tuple[int, list[int]]],
     outputs: Sequence[Output],
@@ -197,7 +199,7 @@ def _fast(
 
 
 def _direct(
-    arrays: Sequence[View | Iota],
+    arrays: Sequence[View | Iota | Drawn],
     n_inputs: int,
     program: Sequence[tuple[int, list[int]]],
     results: Sequence[int],
@@ -269,6 +271,11 @@ def _check_view(view: Any, axes: Axes, is_output: bool, folded: Axis) -> list[Ar
         if view.axis not in axes:
             raise ValueError(f"the iota's axis {view.axis!r} is not one of {list(axes)}")
         return []
+    if isinstance(view, Drawn):
+        unknown = [name for name in view.axes if name not in axes]
+        if unknown:
+            raise ValueError(f"draws lie on the axes {unknown}, which the loop does not have")
+        return [view.keys, view.sources, *view.index.values()]
     if not isinstance(view, View):
         raise ValueError(f"an output is a View, got {type(view).__name__}")
     array = usable(view.array, f"the view over {view.axes}", writes=is_output)
@@ -314,7 +321,7 @@ def _check_output(view: View, axes: Axes, folded: Axis) -> None:
         raise ValueError(f"an output must lie on exactly the axes {needed}, not {view.axes}")
 
 
-def _order(axes: Axes, views: Sequence[View | Iota], folded: Axis, ragged: Sequence[Axis]) -> Order:
+def _order(axes: Axes, views: Sequence[View | Iota | Drawn], folded: Axis, ragged: Sequence[Axis]) -> Order:
     """The three axes, outermost first, of the arrays' own layouts."""
     lies = [
         {
@@ -323,6 +330,11 @@ def _order(axes: Axes, views: Sequence[View | Iota], folded: Axis, ragged: Seque
         }
         for view in views
         if isinstance(view, View)
+    ]
+    lies += [
+        {name: (step, name in view.index) for name, step in view.strides.items()}
+        for view in views
+        if isinstance(view, Drawn)
     ]
     over: Axis | None = None
     if ragged:

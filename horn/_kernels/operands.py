@@ -97,6 +97,40 @@ class Iota:
         self.axis, self.offset = axis, int(offset)
 
 
+class Drawn:
+    """Random numbers made where a loop reads them: one per message (horn.random.of_messages).
+
+    axes : the loop's, of a dense link "o" and perhaps "b", "i"; of a sparse one "e" and perhaps
+    "b". keys : (places along "o" or "e", 2) uint32, of the receivers. sources : (places along "i"
+    or "e",) int64, ascending by 1 along "i". samples : (places along "b",) uint64, or None:
+    SHARED. iteration : a Dim. index : as in View.
+    """
+
+    __slots__ = ("kind", "site", "axes", "keys", "sources", "samples", "iteration", "index")
+
+    def __init__(
+        self,
+        kind: str,
+        site: int,
+        axes: Sequence[Axis],
+        keys: NDArray[np.uint32],
+        sources: NDArray[np.int64],
+        samples: NDArray[np.uint64] | None,
+        iteration: Dim,
+        index: Mapping[Any, NDArray[np.int32]] | None = None,
+    ) -> None:
+        self.kind, self.site, self.axes = kind, site, tuple(axes)
+        self.keys, self.sources = np.ascontiguousarray(keys), np.ascontiguousarray(sources)
+        self.samples, self.iteration, self.index = samples, iteration, dict(index or {})
+
+    @property
+    def strides(self) -> dict[Axis, int]:
+        """Messages are numbered: from one place along an axis to the next."""
+        row = len(self.keys) if "e" in self.axes else len(self.keys) * len(self.sources)
+        of = {"b": max(row, 1), "o": max(len(self.sources), 1), "i": 1, "e": 1}
+        return {axis: of[str(axis)] for axis in self.axes}
+
+
 class Ragged:
     """The extent of an axis of edges: row r of axis `over` has indptr[r] to indptr[r + 1]."""
 
@@ -108,7 +142,8 @@ class Ragged:
 
 Extent = int | Dim
 Number = float | Scalar | Coef
-Input = View | Iota | Number
+Input = View | Iota | Drawn | Number
+ARRAYS = (View, Iota, Drawn)  # what a loop reads place by place
 Output = tuple[View, int]
 Op = tuple[Any, ...]
 

@@ -186,6 +186,8 @@ static void K(spread)(const view_t *v, float *p, const float *from, int64_t i2, 
 #define LIVE_BITS(v) 0
 #endif
 
+static void K(drawn)(const view_t *v, REAL *to, int64_t base, int64_t i2, int64_t c);
+
 static void K(fetch)(const view_t *v, REAL *restrict to, int64_t i0, int64_t i1, int64_t r,
                      int64_t i2, int64_t c, int64_t row_start, int64_t n1) {
     const int64_t s2 = v->stride[2]; const int32_t *x2 = v->index[2];
@@ -212,6 +214,7 @@ static void K(fetch)(const view_t *v, REAL *restrict to, int64_t i0, int64_t i1,
             if (x2) for (int64_t j = 0; j < c; j++) to[j] = (REAL)(base + x2[i2 + j] * s2);
             else for (int64_t j = 0; j < c; j++) to[j] = (REAL)(base + (i2 + j) * s2);
             break; }
+        case DRAWN: K(drawn)(v, to, (int64_t)(intptr_t)v->data + off, i2, c); break;
         }
     }
 }
@@ -800,6 +803,91 @@ static void K(draw)(const tape_t *t, const draw_t *g, int tid, int nt) {
                 }
             }
         }
+    }
+}
+
+/* ---- draws of messages, inside a loop ---- */
+/* Ten rounds on counters with a key each. */
+static void K(philox_keys)(uint32_t k[2][PHILOX_LANES], uint64_t w[4][PHILOX_LANES]) {
+    for (int round = 0; round < 10; round++)
+        for (int l = 0; l < PHILOX_LANES; l++) {
+            const uint64_t low = (uint64_t)(uint32_t)w[0][l] * 0xD2511F53u;
+            const uint64_t high = (uint64_t)(uint32_t)w[2][l] * 0xCD9E8D57u;
+            w[0][l] = (uint32_t)((high >> 32) ^ w[1][l] ^ k[0][l]); w[1][l] = (uint32_t)high;
+            w[2][l] = (uint32_t)((low >> 32) ^ w[3][l] ^ k[1][l]); w[3][l] = (uint32_t)low;
+            k[0][l] += 0x9E3779B9u; k[1][l] += 0xBB67AE85u;
+        }
+}
+
+static inline uint64_t K(counter3)(const drawn_t *g, uint64_t sample) {
+    const uint32_t normal = g->kind == D_NORMAL ? 0x80000000u : 0;
+    return ((uint32_t)(g->site << 16) ^ (uint32_t)(sample >> 32)) | normal;
+}
+
+/* n messages of one receiver from neighbours: 16 blocks of 4 (2 for normals) at a time. */
+static void K(drawn_row)(const drawn_t *g, int64_t row, int64_t key, int64_t source, int64_t n,
+                         REAL *to) {
+    const int normal = g->kind == D_NORMAL, per = normal ? 2 : 4;
+    const uint64_t s = g->samples ? g->samples[row] : ~(uint64_t)0;
+    const uint64_t low = s & 0xffffffffu, last = K(counter3)(g, s), step = (uint32_t)*g->iteration;
+    uint64_t w[4][PHILOX_LANES];
+    int64_t q = source / per;
+    for (int64_t p = q * per - source; p < n; p += PHILOX_LANES * per, q += PHILOX_LANES) {
+        for (int l = 0; l < PHILOX_LANES; l++) {
+            w[0][l] = (uint64_t)(q + l) & 0xffffffffu; w[1][l] = low;
+            w[2][l] = step; w[3][l] = last;
+        }
+        K(philox)(g->keys + 2 * key, w);
+        if (!normal && p >= 0 && p + 4 * PHILOX_LANES <= n) {
+            for (int l = 0; l < PHILOX_LANES; l++)
+                for (int k = 0; k < 4; k++) to[p + 4 * l + k] = TO_UNIT(w[k][l]);
+            continue;
+        }
+        for (int l = 0; l < PHILOX_LANES; l++)
+            for (int k = 0; k < per; k++) {
+                const int64_t at = p + per * l + k;
+                if (at < 0 || at >= n) continue;
+                to[at] = normal ? (REAL)K(gauss)(w[2 * k][l], w[2 * k + 1][l]) : TO_UNIT(w[k][l]);
+            }
+    }
+}
+
+/* c messages along the strip, from the one numbered `base` at place 0 of the strip's axis. */
+static void K(drawn)(const view_t *v, REAL *to, int64_t base, int64_t i2, int64_t c) {
+    const drawn_t *g = v->drawn;
+    const int64_t s2 = v->stride[2], per = g->kind == D_NORMAL ? 2 : 4;
+    const int32_t *x2 = v->index[2];
+    const int64_t n_sources = g->n_sources ? g->n_sources : 1, row_size = g->n_keys * n_sources;
+    uint64_t w[4][PHILOX_LANES];
+    uint32_t k[2][PHILOX_LANES];
+    int lane[PHILOX_LANES];
+    for (int64_t j = 0; j < c;) {
+        if (s2 == 1 && !x2 && g->n_sources >= 8) {
+            const int64_t at = base + i2 + j, key = at / n_sources, source = at % n_sources;
+            const int64_t n = n_sources - source < c - j ? n_sources - source : c - j;
+            K(drawn_row)(g, key / g->n_keys, key % g->n_keys, g->sources[source], n, to + j);
+            j += n;
+            continue;
+        }
+        const int n = c - j < PHILOX_LANES ? (int)(c - j) : PHILOX_LANES;
+        for (int l = 0; l < PHILOX_LANES; l++) {
+            const int64_t place = i2 + j + (l < n ? l : 0);
+            const int64_t at = base + (x2 ? (int64_t)x2[place] : place) * s2;
+            const int64_t row = at / row_size, key = at % row_size / n_sources;
+            const int64_t source = g->sources[g->n_sources ? at % n_sources : key];
+            const uint64_t s = g->samples ? g->samples[row] : ~(uint64_t)0;
+            w[0][l] = (uint64_t)(source / per) & 0xffffffffu; w[1][l] = s & 0xffffffffu;
+            w[2][l] = (uint32_t)*g->iteration; w[3][l] = K(counter3)(g, s);
+            k[0][l] = g->keys[2 * key]; k[1][l] = g->keys[2 * key + 1];
+            lane[l] = (int)(source % per);
+        }
+        K(philox_keys)(k, w);
+        for (int l = 0; l < n; l++) {
+            const int at = lane[l];
+            to[j + l] = per == 2 ? (REAL)K(gauss)(w[2 * at][l], w[2 * at + 1][l])
+                                 : TO_UNIT(w[at][l]);
+        }
+        j += n;
     }
 }
 

@@ -22,7 +22,7 @@ static void shift(domain_t *d, int n_views, int axis, int64_t by) {
     for (int i = 0; i < n_views; i++) {
         view_t *v = &d->v[i];
         if (v->index[axis]) { v->index[axis] += by; if (by) v->mask[axis] = NULL; }
-        else v->data += by * v->stride[axis] * (v->dtype == IOTA ? 1 : ITEM_SIZE[v->dtype]);
+        else v->data += by * v->stride[axis] * ITEM_SIZE[v->dtype];
     }
 }
 
@@ -64,7 +64,7 @@ static void bind_loop(const tape_t *t, const loop_t *l, domain_t *d) {
                 if (x[d->n[a] - 1] - x[0] == d->n[a] - 1) {
                     int64_t by = x[0];
                     v->index[a] = NULL;
-                    v->data += by * v->stride[a] * (v->dtype == IOTA ? 1 : ITEM_SIZE[v->dtype]);
+                    v->data += by * v->stride[a] * ITEM_SIZE[v->dtype];
                 }
             }
     }

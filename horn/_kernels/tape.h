@@ -18,8 +18,9 @@
 /* Bytes of one register strip: a dozen live strips stay inside a 32 KiB first-level cache. */
 #define STRIP_BYTES 2048
 
-enum { F32, F64, U8, I32, I64, IOTA };
-static const int64_t ITEM_SIZE[] = {4, 8, 1, 4, 8, 0};
+enum { F32, F64, U8, I32, I64, IOTA, DRAWN };
+/* From one element to the next; of an IOTA and of what is DRAWN the data are a number, not memory. */
+static const int64_t ITEM_SIZE[] = {4, 8, 1, 4, 8, 1, 1};
 
 enum { K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE };
 
@@ -38,6 +39,18 @@ enum { D_UNIFORM, D_NORMAL, D_BERNOULLI };
 typedef struct { int64_t fixed; int32_t dim; } extent_t;               /* dim < 0: fixed */
 typedef struct { double factor; int32_t scalar, per; } coef_t;         /* factor * scalar / dim */
 
+/* Draws of messages, made where a loop reads them. Messages are numbered: row, receiver, source; of
+ * a sparse link row, edge, and each edge has a key of its own. */
+typedef struct {
+    const int64_t *iteration;
+    const uint64_t *samples;    /* by row, or NULL: shared by the batch */
+    const uint32_t *keys;       /* two for each receiver, or edge */
+    const int64_t *sources;
+    int64_t n_keys, n_sources;  /* n_sources 0: as many edges as keys */
+    uint32_t site;
+    int32_t kind;
+} drawn_t;
+
 typedef struct {
     char *data;                 /* of an IOTA: its first value, as an integer */
     int64_t stride[3];          /* in elements; 0 = broadcast */
@@ -47,6 +60,7 @@ typedef struct {
     int32_t ascending;          /* index lists ascend without repeats: may be one range */
     int32_t local;              /* an IOTA that counts from the start of its ragged row */
     int32_t direct;             /* an output that its last operation may write in place */
+    const drawn_t *drawn;       /* of what is DRAWN */
 } view_t;
 
 typedef struct { int32_t op, dst, a, b, c; } op_t;

@@ -27,7 +27,7 @@ Value = tuple[str, int]  # "in" or "op", and its place among these
 class Pass:
     """One loop of the engine: elementwise with all its outputs, or one reduction.
 
-    inputs : nodes (loads, constants, scalars). ops : of the engine, each (name, value, ...).
+    inputs : nodes (loads, draws, constants, scalars). ops : of the engine, each (name, value, ...).
     results : of each output its value. monoid : the engine's.
     """
 
@@ -45,13 +45,14 @@ class Pass:
     @property
     def n_constants(self) -> int:
         """How many inputs are numbers, not arrays."""
-        return sum(n.op is not Op.LOAD for n in self.inputs)
+        return sum(n.op in (Op.CONST, Op.SCALAR) for n in self.inputs)
 
     @property
     def is_sum_of_products(self) -> bool:
         """Whether it is a sum of products of two arrays and nothing else."""
         product = (("mul", ("in", 0), ("in", 1)),)
-        return self.monoid == "sum" and self.ops == product and not self.n_constants
+        is_viewed = all(n.op is Op.LOAD for n in self.inputs)
+        return self.monoid == "sum" and self.ops == product and is_viewed
 
     def domain(self, network: Network, frame: Frame, buffers: Mapping[str, Buffer]) -> str:
         """The letters that it runs over."""
@@ -98,7 +99,7 @@ def _pass(outputs: list[Output]) -> Pass:
         for node in ir.walk(o.node):
             if node in known:
                 continue
-            if node.op in (Op.LOAD, Op.CONST, Op.SCALAR):
+            if node.op in (Op.LOAD, Op.MESSAGE_DRAW, Op.CONST, Op.SCALAR):
                 known[node] = ("in", len(inputs))
                 inputs.append(node)
             elif _is_truth(node):

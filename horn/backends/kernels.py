@@ -15,7 +15,7 @@ import numpy as np
 
 from horn import random
 from horn._kernels import blas
-from horn._kernels.engine import Anchor, Coef, Dim, Ragged, Scalar, Tape, View
+from horn._kernels.engine import Anchor, Coef, Dim, Drawn, Ragged, Scalar, Tape, View
 from horn.backends import Array, Setup
 from horn.backends._choices import (
     MAX_LIVE_ROWS,
@@ -48,7 +48,7 @@ from horn.compiler.program import (
 )
 from horn.compiler.share import LocalEdges, Share, edge_link
 from horn.data import Dataset
-from horn.language.ir import Op
+from horn.language.ir import Node, Op
 
 SCALARS = ("learning_rate", "iteration", "updates", "rows", "inv_rows")
 # Bytes of a cache line and of a vector register. NumPy aligns to 16: then every vector access of a
@@ -114,6 +114,7 @@ class Runner:
         n_own = self.own.stop - self.own.start
         self.own_rows = self.rows if n_own == batch_size else self.tape.dim(n_own)
         self.iteration: Dim = self.tape.dim(random.ONCE)
+        self.once: Dim = self.tape.dim(random.ONCE)  # what is drawn for the whole run has this
         self.scalars: dict[str, Scalar] = {name: self.tape.scalar() for name in SCALARS}
         self.step: Scalar = self.tape.scalar()  # learning rate per row
         self.picks = np.zeros(batch_size, np.int64)
@@ -515,6 +516,8 @@ class Runner:
         for given in each.inputs:
             if given.op is Op.LOAD:
                 inputs.append(place.view(given.value, given.axes))
+            elif given.op is Op.MESSAGE_DRAW:
+                inputs.append(place.drawn(given))
             elif given.op is Op.CONST:
                 inputs.append(float(given.value))
             else:
@@ -585,6 +588,39 @@ class _Places:
             elif letter == "i":
                 index["e"] = edges.sources
         return View(array, names, index)
+
+    def drawn(self, node: Node) -> Drawn:
+        """Draws of the frame's messages; of the bias there is no letter i."""
+        runner, network = self.runner, self.runner.network
+        kind, site, per, number, position = node.value
+        layer, axes = network.layers[number], node.axes
+        keys = random.receiver_keys(
+            random.key(network.seed, number), np.arange(layer.size), position
+        )
+        names = {letter: letter_axes(network, self.s.frame, letter)[0] for letter in axes}
+        samples = None
+        if "b" in axes:
+            runner.reads_samples = True
+            samples = runner.samples[runner._places(names["b"])]
+        index = {}
+        if self.edges is not None:
+            edges = layer.links[position].edges
+            assert edges is not None
+            (axis,) = letter_axes(network, self.s.frame, "oi")
+            places = runner.share.places(axis)
+            receivers = np.repeat(np.arange(layer.size), np.diff(edges.indptr))[places]
+            keys, sources = keys[receivers], np.asarray(edges.indices)[places]
+            axes = axes.replace("oi", "e")
+            if self.axis == "o":
+                index["e"] = self.edges.back_edges
+        else:
+            keys = keys[runner.share.places(names["o"])]
+            here = runner._places(names["i"]) if "i" in axes else slice(0, 1)
+            sources = np.arange(here.start, here.stop)
+        return Drawn(
+            kind, site, axes, keys.astype(np.uint32), sources.astype(np.int64), samples,
+            runner.once if per == "run" else runner.iteration, index,
+        )  # fmt: skip
 
     def out(self, name: str) -> View:
         """An output buffer."""

@@ -346,7 +346,12 @@ class Runner:
         """The expression over the domain, broadcast only as far as its own axes go."""
         done: dict[Node, Any] = {}
         for node in self.order(root):
-            if node.op is Op.LOAD:
+            if node.op is Op.MESSAGE_DRAW:
+                value = self.message_draws(node, frame)
+                if "b" in node.axes:
+                    value = value[here]
+                done[node] = value[tuple(slice(None) if a in node.axes else None for a in domain)]
+            elif node.op is Op.LOAD:
                 value = self.array(node.value)
                 buffer = self.program.buffers[node.value]
                 if scatter and buffer.full and buffer.axes:
@@ -374,6 +379,37 @@ class Runner:
         floats = [a.astype(self.dtype) if a.dtype == bool else a for a in arrays]
         return math.apply(node.op.value, *floats)
 
+    def message_draws(self, node: Node, frame: Frame) -> Array:
+        """The draws of a frame's messages, of this task's rows, along the node's axes; on edges
+        along those.
+        """
+        kind, site, per, number, position = node.value
+        layer, letters = self.network.layers[number], node.axes
+        key = random.key(self.network.seed, number)
+        iteration = random.ONCE if per == "run" else int(self.scalars["iteration"])
+        link = layer.links[position] if position < len(layer.links) else None
+        keys = random.receiver_keys(key, np.arange(layer.size), position)
+        if link is not None and link.edges is not None:
+            (axis,) = letter_axes(self.network, frame, "oi")
+            places = self.share.places(axis)
+            keys = keys[_receivers(link.edges.indptr)[places]]
+            sources = np.asarray(link.edges.indices)[places]
+            shape = (-1, 1)
+        else:
+            (axis,) = letter_axes(self.network, frame, "o")
+            keys, sources, shape = keys[self.share.places(axis)], np.zeros(1, np.int64), (-1, 1)
+            if "i" in letters:
+                (axis,) = letter_axes(self.network, frame, "i")
+                sources = np.arange(self.share.whole(base(axis)))[self.share.places(axis)]
+                keys, shape = keys[:, None], (-1, 1, 1)
+        samples = np.array(random.SHARED)
+        if "b" in letters:
+            (axis,) = letter_axes(self.network, frame, "b")
+            rows = np.arange(len(self.rows), dtype=np.uint64)[self.here(axis)]
+            samples = (rows + np.uint64(self.first_sample)).reshape(shape)
+        drawn = random.of_messages(kind, keys, site, sources, samples, iteration)
+        return drawn.astype(self.dtype)
+
     def on_edges(self, frame: Frame, output: Output) -> Array:
         """A loop in the frame of a sparse link: everything is taken at the edges, then reduced by
         receiver or source.
@@ -384,6 +420,9 @@ class Runner:
         n, rows = len(sources), self.sizes(frame)["b"]
         done: dict[Node, Any] = {}
         for x in self.order(node):
+            if x.op is Op.MESSAGE_DRAW:
+                done[x] = self.message_draws(x, frame)
+                continue
             if x.op is not Op.LOAD:
                 done[x] = self.operate(x, done)
                 continue

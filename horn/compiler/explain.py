@@ -21,15 +21,16 @@ def runs_as(network: Network) -> dict[str, str]:
     )
     ways: dict[str, str] = {}
     for layer in network.layers[1:]:
-        products = loops = False
+        products = loops = drawn = False
         for statement in program.statements:
             if isinstance(statement, (Matmul, Update)) and statement.frame.layer == layer.index:
                 products = True
             if isinstance(statement, Loop) and statement.frame.layer == layer.index:
                 wide = (ir.union(o.node.axes, o.axis) for o in statement.outputs)
-                loops |= statement.frame.link is not None and any(
-                    "o" in w and "i" in w and "b" in w for w in wide
-                )
+                if statement.frame.link is not None and any(len(axes) == 3 for axes in wide):
+                    loops = True
+                    nodes = [o.node for o in statement.outputs]
+                    drawn |= any(ir.contains(node, ir.Op.MESSAGE_DRAW) for node in nodes)
         parts = []
         if products:
             parts.append("matrix products")
@@ -38,6 +39,8 @@ def runs_as(network: Network) -> dict[str, str]:
             parts.append("loop over edges" if sparse else "fused loop")
             if layer.index in program.exact and not sparse:
                 parts[-1] += " (differences as written)"
+            if drawn:
+                parts[-1] += " (draws inside)"
         way = " + ".join(parts) or "elementwise"
         if layer.index in program.compact:
             way += ", live neurons only"

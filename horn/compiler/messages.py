@@ -16,7 +16,9 @@ from horn.compiler.program import Draw, Frame, members_of
 from horn.compiler.storage import Storage
 from horn.errors import ModelError
 from horn.language import derive, ir
-from horn.language.ir import OUTPUT, UPSTREAM, ZERO, Node, Op, const, load, make, mul, select
+from horn.language.ir import (
+    OUTPUT, UPSTREAM, ZERO, Node, Op, const, leaf, load, make, mul, select
+)  # fmt: skip
 from horn.network import Layer
 from horn.neuron import WEIGHT
 from horn.optimizers import Direct, Optimizer
@@ -233,6 +235,7 @@ class MessageExpressions:
             Op.POSITION: lambda _: self.position(frame),
             Op.PLACE: lambda _: self.place(frame),
             Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, layer, position),
+            Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, frame),
             Op.UPSTREAM: lambda _: _known(code.upstream),
         }
         return _over_buffers(root, leaves, lambda node: self.at_vertex(node, code, "forward"))
@@ -273,6 +276,7 @@ class MessageExpressions:
             Op.POSITION: lambda _: const(float(self.offsets(layer)[-1])),
             Op.PLACE: lambda _: self.fan(layer, "fan_in") - 1.0,  # the last of all
             Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, layer, len(layer.links)),
+            Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, Frame(layer.index)),
             Op.UPSTREAM: lambda _: _known(code.upstream),
         }
         return _over_buffers(root, leaves, lambda node: self.at_vertex(node, code, "forward"))
@@ -288,6 +292,19 @@ class MessageExpressions:
             self.storage.prologue.append(Draw(name, kind, "synapse", layer.index, site, position))
         return self.storage.taken(load(name, "o" if bias else "oi"), axes)
 
+    def message_draw(self, node: Node, frame: Frame) -> Node:
+        """A draw of a message, made where it is read: one per sample is never stored. Of the bias
+        (a frame without a link) and of all samples at once it is.
+        """
+        kind, site, per = node.value
+        layer = self.network.layers[frame.layer]
+        link = len(layer.links) if frame.link is None else frame.link
+        axes = node.axes.replace("i", "") if frame.link is None else node.axes
+        drawn = leaf(Op.MESSAGE_DRAW, axes, (*node.value, layer.index, link))
+        if axes == "boi":
+            return drawn
+        return self.storage.store(drawn, frame, axes, f"{layer.name}.message.{kind}.{per}.{site}")
+
     def at_outgoing(self, root: Node, code: LayerCode, out: Outgoing) -> Node:
         """A message expression of a sender's backward in the frame of one outgoing link."""
         receiver = out.receiver
@@ -300,6 +317,7 @@ class MessageExpressions:
             ),
             Op.GRADIENT: lambda _: self.input_gradient(out),
             Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, receiver.layer, out.position),
+            Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, frame),
         }
         return _over_buffers(
             root, leaves, lambda node: swap(self.at_vertex(node, code, "backward"))

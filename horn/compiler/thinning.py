@@ -87,8 +87,11 @@ class Thinning:
         if any(link.edges is not None for link in links):
             return False
         roots = [code.forward.output, *([code.backward.delta] if code.backward else [])]
-        if any(n.op is Op.DRAW and n.value[2] == "sample" for n in ir.walk(*roots)):
-            return False  # a draw per sample names every neuron of the layer
+        if any(
+            n.op is Op.MESSAGE_DRAW or (n.op is Op.DRAW and n.value[2] == "sample")
+            for n in ir.walk(*roots)
+        ):
+            return False  # a draw per sample, or per message, names every neuron of the layer
         if not all(
             o.receiver.derived.is_weighted_sum and not o.receiver.is_local
             for o in self.code.outgoing[layer.index]
@@ -100,6 +103,9 @@ class Thinning:
             sender = self.code.layers.get(link.source.index)
             if sender is None or sender.backward is None:
                 continue
+            drawn = [sender.backward.delta, *([sender.backward.push] if sender.backward.push else [])]
+            if any(ir.contains(root, Op.MESSAGE_DRAW) for root in drawn):
+                return False
             for n in ir.walk(sender.backward.delta, *sender.backward.parameters.values()):
                 if n.op is Op.REDUCE and not (n.value[0] == "sum" and vanishes(n.args[0])):
                     return False

@@ -37,6 +37,16 @@ def drawn(
     return float(draw(random.key(seed, layer), place, [neuron], [sample], iteration)[0, 0])
 
 
+@lru_cache(maxsize=65_536)
+def drawn_for(
+    kind: str, seed: int, place: int, identity: tuple[int, int, int, int], sample: int, iteration: int
+) -> float:
+    """The number of one draw of a message (docs/notes/0117). identity : as Message has it."""
+    layer, neuron, link, source = identity
+    (key,) = random.receiver_keys(random.key(seed, layer), [neuron], link)
+    return float(random.of_messages(kind, key, place, source, sample, iteration))
+
+
 def suggest(word: str, known: Sequence[str]) -> str:
     """ "Did you mean 'delta'? ", or nothing."""
     close = difflib.get_close_matches(word, list(known), 1)
@@ -226,7 +236,7 @@ class Call:
         self.pushed_to: dict[str, Any] = {}
         self.conditions: list[Any] = []
         self.read = False
-        self.sites: set[tuple[int, str, str]] = set()
+        self.sites: set[tuple[int, str, str, tuple[int, int, int, int] | None]] = set()
         self.silent = False
 
     def run(self, parameters: Sequence[str] = ()) -> Call:
@@ -345,15 +355,11 @@ class Call:
         if per not in PERIODS:
             allowed = ", ".join(map(repr, PERIODS))
             raise user_text.error(f"per must be one of {allowed}, got {per!r}")
-        if self.current:
-            raise user_text.error(
-                f"self.{kind} is drawn inside the loop over messages; draw once before the loop, "
-                "or m.normal() or m.uniform() for a "
-                f"number that belongs to the synapse"
-            )
         args = tuple(self._number(a, f"self.{kind}") for a in args)
         source = "normal" if kind == "normal" else "uniform"
-        where = (user_text.draw_site(self.code), source, per)
+        message = self.current[-1] if self.current else None
+        whose = None if message is None else message._identity
+        where = (user_text.draw_site(self.code), source, per, whose)
         if where in self.sites:
             raise user_text.error(
                 "this draw is made a second time, and would give the same number again: a draw "
@@ -364,15 +370,20 @@ class Call:
         moment = self.moment
         sample = moment.sample if per == "sample" else random.SHARED
         iteration = random.ONCE if per == "run" else moment.iteration
-        found = drawn(
-            source, moment.seed, neuron.layer_index, where[0], neuron.index, sample, iteration
-        )
+        if whose is None:
+            op = "draw"
+            found = drawn(
+                source, moment.seed, neuron.layer_index, where[0], neuron.index, sample, iteration
+            )
+        else:
+            op = "message_draw"
+            found = drawn_for(source, moment.seed, where[0], whose, sample, iteration)
         varies, batch = per == "sample", per == "batch"
         if kind == "bernoulli":
             if isinstance(args[0], Traced):
                 varies, batch = varies or args[0].varies, batch or args[0].batch
-            return Traced(found < number(args[0]), "draw", varies=varies, batch=batch)
-        random_number = Traced(found, "draw", varies=varies, batch=batch)
+            return Traced(found < number(args[0]), op, varies=varies, batch=batch)
+        random_number = Traced(found, op, varies=varies, batch=batch)
         if kind == "uniform":
             return args[0] + (args[1] - args[0]) * random_number
         return args[0] + args[1] * random_number

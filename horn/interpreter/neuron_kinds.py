@@ -116,7 +116,7 @@ def _kind(node: Traced, kinds: dict[int, Any]) -> Any:
     of the messages}, name): of one weight."""
     if node.op in ("input", "weight"):
         return node.op, *node.args
-    if node.op in ("previous_update", "synapse", "index"):
+    if node.op in ("previous_update", "synapse", "message_draw", "index"):
         return BAD
     args: list[Any] = [kinds[a.serial] if isinstance(a, Traced) else FREE for a in node.args]
     if all(a is FREE for a in args):

@@ -47,6 +47,7 @@ class Op(enum.Enum):
     PLACE = "place"  # its place among the neuron's own: m.index     "oi"
     DRAW = "draw"  # a random number                              "bo" or "o"
     SYNAPSE_DRAW = "synapse_draw"  # a random number of the synapse               "oi"
+    MESSAGE_DRAW = "message_draw"  # a random number of the message      "boi", or "oi"
     UPSTREAM = "upstream"  # d loss / d output, while deriving              "bo"
     TARGET = "target"  # what the output should be                    "bo"
     CARRY = "carry"  # a variable of the loop, only while parsing   any
@@ -107,7 +108,9 @@ BOOLEAN = frozenset({Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE, Op.AND, Op.OR, Op
 COMMUTATIVE = frozenset({Op.ADD, Op.MUL, Op.EQ, Op.NE, Op.AND, Op.OR})
 MONOIDS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 #: A backend covers these.
-LOWERED = frozenset({*ELEMENTWISE, Op.CONST, Op.SCALAR, Op.LOAD, Op.REDUCE, Op.MATMUL})
+LOWERED = frozenset({
+    *ELEMENTWISE, Op.CONST, Op.SCALAR, Op.LOAD, Op.MESSAGE_DRAW, Op.REDUCE, Op.MATMUL
+})  # fmt: skip
 
 
 def _infix(op: Op) -> tuple[Callable[[Node, Any], Node], Callable[[Node, Any], Node]]:
@@ -545,6 +548,7 @@ _LEAF_AXES: dict[Op, tuple[str, ...]] = {
     Op.PLACE: ("oi",),
     Op.DRAW: ("bo", "o"),
     Op.SYNAPSE_DRAW: ("oi",),
+    Op.MESSAGE_DRAW: ("boi", "oi", "bo", "o"),
     Op.UPSTREAM: ("bo",),
     Op.TARGET: ("bo",),
 }

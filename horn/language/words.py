@@ -185,13 +185,9 @@ class Words:
         kind = "normal" if word.name == "normal" else "uniform"
         if word.of == "message":
             u = leaf(Op.SYNAPSE_DRAW, "oi", (kind, number))
+        elif self.scope.in_loop:
+            u = leaf(Op.MESSAGE_DRAW, "boi" if per == "sample" else "oi", (kind, number, per))
         else:
-            if self.scope.in_loop:
-                self.scope.fail(
-                    node,
-                    f"self.{word.name} is drawn inside the loop over messages; draw once "
-                    f"before the loop, or m.{kind}() for a number that belongs to the synapse",
-                )
             u = leaf(Op.DRAW, "bo" if per == "sample" else "o", (kind, number, per))
         if word.name == "bernoulli":
             return select(ir.make(Op.LT, u, values[0]), const(1.0), const(0.0))

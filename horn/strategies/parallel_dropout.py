@@ -207,7 +207,8 @@ def _check_parts(network: Network) -> None:
                 f"parallel-dropout: {name} counts its messages, of which a sub-model has fewer "
                 f"than the network; use allreduce"
             )
-        if any(n.op is Op.SYNAPSE_DRAW or (n.op is Op.DRAW and n.value[2] == "run") for n in nodes):
+        drawn = [n for n in nodes if n.op in (Op.DRAW, Op.MESSAGE_DRAW)]
+        if any(n.value[2] == "run" for n in drawn) or any(n.op is Op.SYNAPSE_DRAW for n in nodes):
             raise JobError(
                 f"parallel-dropout: {name} has draws for the whole run, which belong to neurons "
                 f"and synapses of the whole network; use allreduce"

@@ -40,7 +40,7 @@ def can_mask(network: Network) -> bool:
         if layer.kind != "hidden":
             continue
         # Draws go by a neuron's place in its sub-model.
-        if interlayer is not None or any(n.op is Op.DRAW for n in ir.walk(forward.output)):
+        if interlayer is not None or ir.contains(forward.output, Op.DRAW, Op.MESSAGE_DRAW):
             return False
     return True
 

@@ -547,14 +547,6 @@ REFUSED = {
         """,
         "write horn.math.floor(x)",
     ),
-    "a draw in the loop": (
-        """
-        def forward(self, messages):
-            self.feedforward(sum(m.input * «self.bernoulli(0.5)» for m in messages))
-        """,
-        "self.bernoulli is drawn inside the loop over messages; draw once before the loop, or "
-        "m.uniform() for a number that belongs to the synapse",
-    ),
     "a draw without its probability": (
         """
         def forward(self, messages):

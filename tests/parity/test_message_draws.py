@@ -1,0 +1,180 @@
+"""Draws inside the loop over messages: one per message, whoever makes it (docs/notes/0117)."""
+
+import numpy as np
+import pytest
+
+import horn
+from horn import math, random
+from horn._kernels.engine import Drawn, Tape, View
+from horn.backends import Setup, make
+from horn.compiler import explain, lower
+from horn.compiler.placement import Placement
+from tests.parity.test_compiled_equals_interpreted import compare, samples
+from tests.parity.test_groups import of_groups
+from tests.parity.test_tasks import compare as compare_tasks
+from tests.parity.test_tasks import labelled, of_group, of_one, steps
+from tests.transport.groups import good
+
+
+class PerSample(horn.Neuron):
+    keep = 0.6
+
+    def forward(self, messages):
+        total = 0.0
+        for m in messages:
+            mask = self.bernoulli(self.keep) if self.training else self.keep
+            total += m.input * m.weight * mask
+        self.feedforward(self.activation(total))
+
+
+class PerBatch(horn.Neuron):
+    def forward(self, messages):
+        total = sum(m.input * m.weight * self.bernoulli(0.5, per="batch") for m in messages)
+        self.feedforward(self.activation(total))
+
+
+class PerRun(horn.Neuron):
+    def forward(self, messages):
+        far = sum(abs(m.input - m.weight) * self.uniform(0.5, 1.5, per="run") for m in messages)
+        self.feedforward(self.activation(1.0 - 0.1 * far))
+
+
+class Loudest(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(math.tanh(max(m.input * m.weight + self.normal(0, 0.3) for m in messages)))
+
+
+class Backward(horn.Neuron):
+    """Draws for its outgoing synapses."""
+
+    def forward(self, messages):
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    def backward(self, messages):
+        error = 0.0
+        for m in messages:
+            kept = self.bernoulli(0.7)
+            error += m.delta * m.weight * kept
+            self.push(m.delta * self.output * kept)
+        self.backpropagate(error * self.activation.derivative(self.output))
+
+
+class Local(horn.Neuron):
+    def forward(self, messages):
+        y = sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(y * (m.input - y * m.weight) * self.bernoulli(0.5))
+        self.feedforward(y)
+
+
+CLASSES = [PerSample, PerBatch, PerRun, Loudest, Backward, Local]
+
+
+def network(neuron, connect=None, bias=True, size=5):
+    net = horn.Network(seed=3)
+    x = net.input(7)
+    hidden = net.layer(11, activation="tanh")
+    net.layer(size, neuron=neuron, inputs=[x, hidden], connect=connect, activation="tanh", bias=bias)
+    net.layer(4, neuron=neuron, activation="tanh", bias=bias)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=3)])
+@pytest.mark.parametrize("neuron", CLASSES)
+def test_a_compiled_draw_is_the_interpreters(neuron, connect, bias):
+    compare(network(neuron, connect, bias), horn.SGD(0.1), 5)
+
+
+@pytest.mark.parametrize("neuron", CLASSES)
+def test_wide_layers_and_dropout_per_batch_below_and_above(neuron):
+    net = horn.Network(seed=5)
+    net.input(150, keep=0.8, per="batch")
+    net.layer(9, neuron=horn.neurons.Dropout)
+    net.layer(37, neuron=neuron, activation="tanh")
+    net.output(3, neuron=neuron, activation="tanh", loss="squared_error")
+    compare(net, horn.SGD(0.1), 3, steps=1)
+
+
+@pytest.mark.parametrize("where", ["receiver", "sender", "replicated"])
+@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=3)])
+@pytest.mark.parametrize("neuron", [PerSample, PerBatch, Loudest, Backward])
+def test_tasks_and_groups_draw_what_one_task_draws(neuron, connect, where):
+    if (neuron, where) == (Loudest, "sender"):
+        pytest.skip("whose senders are with several tasks: refused, as any gradient of a maximum")
+    net = network(neuron, connect, size=13)
+    setup = Setup(net, horn.SGD(0.1), "labels", 6, "float64", 1)
+    data, batches = labelled(net), steps(6, 3)
+    links = {(k.index, p): where for k in net.layers for p in range(len(k.links))}
+    placement = Placement(links, {k.index: "neurons" for k in net.layers})
+    one = of_one("kernels", setup, data, batches)
+    for backend in ("reference", "kernels"):
+        tasks = of_group(backend, setup, data, batches, placement, 3)
+        compare_tasks(good(tasks), one, f"{backend}, tasks")
+    groups = of_groups("kernels", setup, data, batches, placement, 2, 2)
+    compare_tasks(good(groups), one, "groups")
+
+
+class Shows(horn.Neuron):
+    """Its output names every draw of its messages: the n-th is in the n-th place of base 2."""
+
+    def forward(self, messages):
+        self.feedforward(sum(2.0**m.index * self.bernoulli(0.5) for m in messages))
+
+
+def test_every_message_of_every_sample_and_step_has_a_draw_of_its_own():
+    net = horn.Network(seed=2)
+    net.input(9)
+    net.layer(6, neuron=Shows)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    data = samples(net)
+    engine = make("kernels", Setup(net, horn.SGD(0.1), "labels", 12, "float64", 1))
+    engine.bind(data)
+    rows = np.arange(12)
+    found = [
+        engine.probe(rows, iteration=k, first_sample=12 * k)["layer1.output"] for k in range(2)
+    ]
+    assert len(np.unique(found)) > 120  # of 144 numbers below 1024: 10 messages each
+    bits = [int(v) >> k & 1 for v in np.ravel(found) for k in range(10)]
+    assert 0.45 < np.mean(bits) < 0.55
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_engines_numbers_are_those_of_horn_random(kind, dtype):
+    """Rows that begin and end within a block, whole strips, a layer of few sources."""
+
+    for n_o, n_i, n_b in ((5, 3, 4), (3, 67, 2), (2, 700, 3), (17, 8, 1)):
+        tape = Tape(dtype)
+        iteration = tape.dim(9)
+        keys = random.receiver_keys(random.key(1, 2), np.arange(n_o), 1)
+        sources = np.arange(5, 5 + n_i)
+        rows = np.arange(n_b, dtype=np.uint64) + np.uint64(2**40)
+        out = np.zeros((n_b, n_o, n_i), dtype)
+        view = Drawn(kind, 77, "boi", keys.astype(np.uint32), sources, rows, iteration)
+        tape.loop({"b": n_b, "o": n_o, "i": n_i}, [view], [], [(View(out, "boi"), 0)])
+        tape.run()
+        expected = random.of_messages(
+            kind, keys[:, None], 77, sources, rows.reshape(-1, 1, 1), 9
+        )
+        tolerance = 0 if kind == "uniform" else (1e-6 if dtype == "float32" else 1e-12)
+        np.testing.assert_allclose(out, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_nothing_of_the_size_of_all_messages_is_stored():
+    net = network(PerSample)
+    program = lower.training_program(net, horn.SGD(0.1), "label")
+    assert all(len(buffer.axes) < 3 for buffer in program.buffers.values())
+    assert explain.runs_as(net)["layer2"] == "fused loop (draws inside)"
+    assert "loop" not in explain.runs_as(network(PerBatch))["layer2"]
+
+
+def test_dropconnect_learns_and_predicts_by_the_mean():
+    net = horn.Network(seed=1)
+    net.input(64)
+    net.layer(40, neuron=PerSample, activation="relu")
+    net.output(10, activation="softmax", loss="cross_entropy")
+    data = horn.data.digits().take(600)
+    run = horn.train(horn.Job(net, data, optimizer=horn.SGD(0.2), batch_size=20, epochs=6))
+    assert run.history[-1]["loss"] < 0.5 * run.history[0]["loss"]
