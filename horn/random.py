@@ -39,7 +39,7 @@ def key(seed: int, layer: int) -> Key:
     return int(words[0]), int(words[1])
 
 
-def philox(key: Key, counter: Sequence[NDArray[np.uint64]]) -> list[NDArray[np.uint64]]:
+def philox(key: Key, counter: Sequence[Any]) -> list[NDArray[np.uint64]]:
     """Ten rounds over four broadcast arrays of 32-bit words (kept in uint64); four word arrays."""
     c0, c1, c2, c3 = counter
     k0, k1 = key

@@ -321,7 +321,9 @@ def _check_output(view: View, axes: Axes, folded: Axis) -> None:
         raise ValueError(f"an output must lie on exactly the axes {needed}, not {view.axes}")
 
 
-def _order(axes: Axes, views: Sequence[View | Iota | Drawn], folded: Axis, ragged: Sequence[Axis]) -> Order:
+def _order(
+    axes: Axes, views: Sequence[View | Iota | Drawn], folded: Axis, ragged: Sequence[Axis]
+) -> Order:
     """The three axes, outermost first, of the arrays' own layouts."""
     lies = [
         {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from horn._kernels.operands import Array, Axis, Input, Iota, Number, Op, Output, View, is_row
+from horn._kernels.operands import ARRAYS, Array, Axis, Input, Number, Op, Output, View, is_row
 
 
 def added_to(
@@ -60,7 +60,7 @@ def spread_over(
         pairs = [(v, outputs[0][0]), (w, outputs[1][0])]
     else:
         return None
-    if isinstance(decay, (View, Iota)):
+    if isinstance(decay, ARRAYS):
         return None
     if not all(_is_live(view) for pair in pairs for view in pair):
         return None

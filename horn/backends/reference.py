@@ -394,7 +394,7 @@ class Runner:
             places = self.share.places(axis)
             keys = keys[_receivers(link.edges.indptr)[places]]
             sources = np.asarray(link.edges.indices)[places]
-            shape = (-1, 1)
+            shape: tuple[int, ...] = (-1, 1)
         else:
             (axis,) = letter_axes(self.network, frame, "o")
             keys, sources, shape = keys[self.share.places(axis)], np.zeros(1, np.int64), (-1, 1)

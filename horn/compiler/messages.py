@@ -17,7 +17,17 @@ from horn.compiler.storage import Storage
 from horn.errors import ModelError
 from horn.language import derive, ir
 from horn.language.ir import (
-    OUTPUT, UPSTREAM, ZERO, Node, Op, const, leaf, load, make, mul, select
+    OUTPUT,
+    UPSTREAM,
+    ZERO,
+    Node,
+    Op,
+    const,
+    leaf,
+    load,
+    make,
+    mul,
+    select,
 )  # fmt: skip
 from horn.network import Layer
 from horn.neuron import WEIGHT

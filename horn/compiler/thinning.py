@@ -103,7 +103,7 @@ class Thinning:
             sender = self.code.layers.get(link.source.index)
             if sender is None or sender.backward is None:
                 continue
-            drawn = [sender.backward.delta, *([sender.backward.push] if sender.backward.push else [])]
+            drawn = [sender.backward.delta, *sender.backward.pushes.values()]
             if any(ir.contains(root, Op.MESSAGE_DRAW) for root in drawn):
                 return False
             for n in ir.walk(sender.backward.delta, *sender.backward.parameters.values()):

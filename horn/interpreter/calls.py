@@ -39,7 +39,12 @@ def drawn(
 
 @lru_cache(maxsize=65_536)
 def drawn_for(
-    kind: str, seed: int, place: int, identity: tuple[int, int, int, int], sample: int, iteration: int
+    kind: str,
+    seed: int,
+    place: int,
+    identity: tuple[int, int, int, int],
+    sample: int,
+    iteration: int,
 ) -> float:
     """The number of one draw of a message (docs/notes/0117). identity : as Message has it."""
     layer, neuron, link, source = identity

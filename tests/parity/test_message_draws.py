@@ -74,7 +74,9 @@ def network(neuron, connect=None, bias=True, size=5):
     net = horn.Network(seed=3)
     x = net.input(7)
     hidden = net.layer(11, activation="tanh")
-    net.layer(size, neuron=neuron, inputs=[x, hidden], connect=connect, activation="tanh", bias=bias)
+    net.layer(
+        size, neuron=neuron, inputs=[x, hidden], connect=connect, activation="tanh", bias=bias
+    )
     net.layer(4, neuron=neuron, activation="tanh", bias=bias)
     net.output(3, activation="softmax", loss="cross_entropy")
     return net
@@ -155,9 +157,7 @@ def test_the_engines_numbers_are_those_of_horn_random(kind, dtype):
         view = Drawn(kind, 77, "boi", keys.astype(np.uint32), sources, rows, iteration)
         tape.loop({"b": n_b, "o": n_o, "i": n_i}, [view], [], [(View(out, "boi"), 0)])
         tape.run()
-        expected = random.of_messages(
-            kind, keys[:, None], 77, sources, rows.reshape(-1, 1, 1), 9
-        )
+        expected = random.of_messages(kind, keys[:, None], 77, sources, rows.reshape(-1, 1, 1), 9)
         tolerance = 0 if kind == "uniform" else (1e-6 if dtype == "float32" else 1e-12)
         np.testing.assert_allclose(out, expected, rtol=tolerance, atol=tolerance)
 
