@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from horn._kernels.operands import ARRAYS, Array, Axis, Input, Number, Op, Output, View, is_row
+from horn._kernels.operands import (
+    ARRAYS,
+    Array,
+    Axis,
+    Input,
+    Iota,
+    Number,
+    Op,
+    Output,
+    View,
+    is_row,
+)
 
 
 def added_to(
