@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from horn import html
 from horn.aggregates import Aggregate, check_name
 from horn.data import Dataset, as_dataset
 from horn.errors import DataError, JobError, ModelError
@@ -168,6 +169,18 @@ class Job:
                     f"{net.last.size} neurons; "
                     f"pass ({len(data)}, {net.last.size})"
                 )
+
+    def _repr_html_(self) -> str:
+        settings = {
+            "data": f"{self.data.name or 'arrays'}, {len(self.data):,} samples",
+            "optimizer": type(self.optimizer).__name__,
+            "learning rate": self.optimizer.rate(0),
+            "batch": self.batch_size,
+            "epochs": self.epochs,
+            "iterations": self.iterations,
+            "dtype": self.dtype,
+        }
+        return self.network._repr_html_() + html.facts(settings)
 
     def with_settings(self, **changes: Any) -> Job:
         """A copy with some fields replaced."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import activations, initializers, losses, modelfile
+from horn import activations, html, initializers, losses, modelfile
 from horn.activations import Activation
 from horn.backends import in_use
 from horn.connections import Connection, Edges
@@ -208,6 +208,13 @@ class Model:
             updates = int(self.facts.get("iteration", 0))
             self._engine.load(self._parameters, self._states, updates=updates)
         return self._engine
+
+    def _repr_html_(self) -> str:
+        known = {name: self.facts.get(name) for name in ("data", "iteration", "epochs", "date")}
+        measured = {f"{where} {name}": value
+                    for where, values in (self.facts.get("metrics") or {}).items()
+                    for name, value in values.items()}  # fmt: skip
+        return self.network._repr_html_() + html.facts(known | measured)
 
     def __repr__(self) -> str:
         sizes = "-".join(str(layer.size) for layer in self.network.layers)

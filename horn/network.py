@@ -10,6 +10,7 @@ its place: "layer3.weight.forget", "layer3.weight.layer1.forget"; "layer3.bias.f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from horn import activations, initializers, losses
+from horn import activations, html, initializers, losses
 from horn.activations import Activation
 from horn.connections import Connection, Edges
 from horn.connections.dense import Dense
@@ -373,6 +374,25 @@ class Network:
         layer = replace(layer, links=tuple(replace(link, names=names) for link in layer.links))
         self.layers = (*self.layers, layer)
         return layer
+
+    def __repr__(self) -> str:
+        return f"<Network {'-'.join(str(layer.size) for layer in self.layers)}, seed {self.seed}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [
+                layer.name,
+                "input" if layer.kind == "input" else layer.neuron.__name__,
+                layer.size,
+                layer.activation_name,
+                sum(math.prod(shape) for shape in layer.shapes.values()),
+                ", ".join(link.source.name for link in layer.links),
+            ]
+            for layer in self.layers
+        ]
+        header = ("layer", "neuron", "units", "activation", "parameters", "listens to")
+        loss = None if not self.layers or self.loss is None else self.loss.name
+        return html.table(header, rows) + html.facts({"seed": self.seed, "loss": loss})
 
     @property
     def n_inputs(self) -> int:

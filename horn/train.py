@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import summary
+from horn import html, summary
 from horn.backends import Setup, in_use, is_compiled, load, make
 from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
@@ -36,6 +36,7 @@ from horn.neuron import has_backward
 from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce
 from horn.topology import largest_share
+from horn.training import notebook
 from horn.training.checkpointing import (
     CheckpointSchedule,
     LocalCheckpoints,
@@ -49,7 +50,7 @@ from horn.training.checkpointing import (
 from horn.training.identity import identity
 from horn.training.journals import JournalFolder
 from horn.training.loop import History, LoopResult, TrainingLoop
-from horn.training.progress import LineProgress, Progress
+from horn.training.progress import FunctionProgress, LineProgress, Progress
 from horn.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -93,6 +94,13 @@ class Run:
     stopped: bool = False
     checkpoint: str = ""
 
+    def _repr_html_(self) -> str:
+        said = {"state": self.state, "seconds": self.seconds, "updates": self.iterations,
+                "best epoch": self.best_epoch}  # fmt: skip
+        for where, values in self.metrics.items():
+            said |= {f"{where} {name}": value for name, value in values.items()}
+        return html.facts(said) + self.history._repr_html_()
+
 
 @dataclass
 class _Trained:
@@ -117,7 +125,7 @@ def train(
     backend: str = "kernels",
     seed: int | None = None,
     threads: int | None = None,
-    progress: Progress | bool | None = None,
+    progress: Progress | Callable[[Mapping[str, Any]], Any] | bool | None = None,
     timeout: float | None = None,
     barrier: str = "message",
     transport: str = "shm",
@@ -137,7 +145,8 @@ def train(
 
     seed : replaces the network's seed. threads : at most so many per task (by default the cores,
     divided by the tasks). progress : True for a line per epoch on stderr, or a
-    ``horn.training.progress.Progress``. timeout : seconds, after which training ends with Timeout.
+    ``horn.training.progress.Progress``, or a function of an epoch's row; a notebook shows a bar and
+    a table unless it is False. timeout : seconds, after which training ends with Timeout.
 
     With ``tasks`` above 1 the network is divided among so many processes, which give the answer of
     one. With ``groups`` above 1 there are as many replicas of it, each over its tasks, and
@@ -198,8 +207,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: ClusterAttempt | None =
     _check_aggregates(job, backend)
     strategy.check(job, topology)
     schedule = settings.schedule()
-    progress = settings.progress
-    watcher = LineProgress() if progress is True else progress or Progress()
+    watcher = _watcher(settings.progress)
     code = Description.of(job.network)
     if code.problem:
         logger.warning("the model will not be saved: %s", code.problem)
@@ -272,6 +280,15 @@ def conduct(job: Job, settings: RunSettings, on_cluster: ClusterAttempt | None =
         trained.stopped is not None,
         "" if trained.stopped is None else trained.stopped.checkpoint,
     )
+
+
+def _watcher(progress: Any) -> Progress:
+    """Who shows the training."""
+    if progress is not None and not isinstance(progress, bool):
+        return progress if not callable(progress) else FunctionProgress(progress)
+    if progress is not False and notebook.is_here():
+        return notebook.NotebookProgress()
+    return LineProgress() if progress else Progress()
 
 
 def _train_here(

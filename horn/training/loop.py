@@ -16,6 +16,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from horn import html
 from horn.aggregates import COLUMNS, named
 from horn.backends import Engine
 from horn.data import Dataset, permutation
@@ -76,6 +77,9 @@ class History:
 
     def __repr__(self) -> str:
         return f"<History of {len(self)} epochs, last {self.rows[-1] if self.rows else None}>"
+
+    def _repr_html_(self) -> str:
+        return html.epochs(self.rows)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from horn.aggregates import named
@@ -31,6 +31,16 @@ class Progress:
 
     def end(self) -> None:
         """After the last step, also when training fails."""
+
+
+class FunctionProgress(Progress):
+    """Calls a function with each epoch's row of the history."""
+
+    def __init__(self, function: Callable[[Mapping[str, Any]], Any]) -> None:
+        self.function = function
+
+    def epoch(self, row: Mapping[str, Any]) -> None:
+        self.function(row)
 
 
 class LineProgress(Progress):

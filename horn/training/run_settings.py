@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from horn import strategies, transport
 from horn.errors import JobError
@@ -33,7 +34,7 @@ class RunSettings:
     backend: str = "kernels"
     seed: int | None = None
     threads: int | None = None
-    progress: Progress | bool | None = None
+    progress: Progress | Callable[[Mapping[str, Any]], Any] | bool | None = None
     timeout: float | None = None
     barrier: str = "message"
     transport: str = transport.DEFAULT

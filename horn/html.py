@@ -1,0 +1,56 @@
+"""Tables for notebooks: plain HTML, readable on light and dark pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+MOST_ROWS = 12  # of a table; the middle of a longer one is left out
+
+
+def cell(value: Any) -> str:
+    """A value as people read it, escaped."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return escape(str(value))
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
+    """A table; of many rows the first and the last. caption : text above it."""
+    shown = list(rows)
+    if len(shown) > MOST_ROWS:
+        half = MOST_ROWS // 2
+        shown = [*shown[:half], ["⋮"] * len(header), *shown[-half:]]
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{cell(value)}</td>" for value in row) + "</tr>" for row in shown
+    )
+    above = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def facts(values: Mapping[str, Any]) -> str:
+    """Names and values; what is None is left out."""
+    said = [f"{escape(name)} <b>{cell(value)}</b>" for name, value in values.items()
+            if value is not None]  # fmt: skip
+    return f"<p>{' · '.join(said)}</p>"
+
+
+def epochs(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A history: the columns that say something."""
+    hidden = ("iteration", "seconds", "group_loss", "groups")
+    names = [n for n in (rows[0] if rows else ()) if n not in hidden
+             and any(row.get(n) is not None for row in rows)]  # fmt: skip
+    return table(names, ([row.get(name) for name in names] for row in rows))
+
+
+def progress(done: float, text: str) -> str:
+    """A bar, 0 to 1, and what stands beside it."""
+    return f'<progress value="{min(max(done, 0.0), 1.0):.4f}" max="1"></progress> {escape(text)}'

@@ -1,0 +1,144 @@
+"""Horn in a notebook: cells that a real kernel runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import horn
+from horn import html
+from horn.training import notebook
+
+EXAMPLE = Path(horn.__file__).parents[1] / "examples" / "notebook.ipynb"
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+
+def execute(found: nbformat.NotebookNode, folder: Path) -> nbformat.NotebookNode:
+    """Run all cells in a kernel, in a folder."""
+    nbformat.write(found, folder / "in.ipynb")
+    root = str(Path(horn.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.notebook.execute", "in.ipynb", "out.ipynb"],
+        cwd=folder, env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True,
+        timeout=220, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return nbformat.read(folder / "out.ipynb", 4)
+
+
+def cells(*sources: str) -> nbformat.NotebookNode:
+    made = nbformat.v4.new_notebook()
+    made.cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    return made
+
+
+def text(cell: nbformat.NotebookNode) -> str:
+    """What a cell printed."""
+    return "".join(out["text"] for out in cell.outputs if out.output_type == "stream"
+                   and out.name == "stdout")  # fmt: skip
+
+
+def result(cell: nbformat.NotebookNode, kind: str = "text/plain") -> str:
+    """The value of a cell's last line."""
+    [found] = [out for out in cell.outputs if out.output_type == "execute_result"]
+    return str(found.data[kind])
+
+
+def test_the_example_runs_from_the_first_cell_to_the_last(tmp_path):
+    found = [c for c in execute(nbformat.read(EXAMPLE, 4), tmp_path).cells if c.cell_type == "code"]
+    shape, run, two, again = found[2], found[3], found[4], found[5]
+    assert "<td>Leaky</td><td>100</td>" in result(shape, "text/html")
+    assert "SUCCEEDED" in result(run, "text/html") and "val_loss" in result(run, "text/html")
+    [shown] = [out for out in run.outputs if out.output_type == "display_data"]
+    assert "<progress" in shown.data["text/html"] or "val_loss" in shown.data["text/html"]
+    accuracies = [json.loads(result(cell).replace("'", '"'))["acc"] for cell in (two, again)]
+    assert min(accuracies) > 0.9 and abs(accuracies[0] - accuracies[1]) < 0.01
+    # The model file has the neuron, and nothing else of the notebook.
+    raw = (tmp_path / "leaky.horn").read_bytes()
+    assert b"self.leak * total" in raw and b"leaky.horn" not in raw
+    model = horn.Model.load(tmp_path / "leaky.horn")
+    assert model.evaluate(horn.data.digits("test"))["acc"] == pytest.approx(accuracies[1])
+
+
+NET = """
+def train(**settings):
+    net = horn.Network(seed=1)
+    net.input(64)
+    net.layer(8, neuron=Mine)
+    net.output(10, activation="softmax", loss="cross_entropy")
+    return horn.train(horn.Job(net, horn.data.digits(), epochs=1), progress=False, **settings)
+"""
+MINE = """
+class Mine(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(bent(sum(m.input * m.weight for m in messages)))
+"""
+
+
+def test_cells_that_were_mended_changed_and_run_again(tmp_path):
+    done = execute(
+        cells(
+            "from __future__ import annotations\nimport horn\nFACTOR = 1.0",
+            "def bent(z):\n    return z * 0.0",
+            "try:\n    class Mine(horn.Neuron):\n        def output(self):\n            pass\n"
+            "except horn.ModelError as error:\n    print(error)",
+            MINE,
+            NET,
+            "flat = train().history[-1]['loss']",
+            "def bent(z):\n    return FACTOR * horn.math.tanh(z)",
+            # The class has not changed; what it calls has, and is called as Python calls it.
+            "first = train().history[-1]['loss']\nprint(round(flat, 1), first < 1.9)",
+            "FACTOR = 2.0\nsecond, both = train(), train(tasks=2)\n"
+            "print(abs(second.history[-1]['loss'] - both.history[-1]['loss']) < 1e-4)",
+        ),
+        tmp_path,
+    )
+    assert "defines output" in text(done.cells[2])
+    assert text(done.cells[7]).split() == ["2.3", "True"]
+    assert text(done.cells[8]).strip() == "True"
+
+
+def test_the_stop_button_keeps_the_run_so_far(tmp_path):
+    done = execute(
+        cells(
+            "import horn, signal\n"
+            "def stop(row):\n    if row['epoch'] == 2:\n"
+            "        signal.raise_signal(signal.SIGINT)\n"
+            "net = horn.Network(seed=1)\nnet.input(64)\n"
+            "net.output(10, activation='softmax', loss='cross_entropy')\n"
+            "run = horn.train(horn.Job(net, horn.data.digits(), epochs=500), progress=stop)",
+            "print(run.stopped, len(run.history), run.model.facts['iteration'] == run.iterations)",
+        ),
+        tmp_path,
+    )
+    assert text(done.cells[1]).split() == ["True", "2", "True"]
+
+
+def test_an_error_in_a_cell_shows_its_line(tmp_path):
+    wrong = MINE.replace("bent(", "bemt(")
+    bent = "import horn\ndef bent(z):\n    return z"
+    [said] = execute(cells(bent, wrong, NET, "train()"), tmp_path).cells[-1].outputs
+    assert said.ename == "CompileError"
+    assert "bemt(sum(m.input" in said.evalue and "did you mean 'bent'" in said.evalue
+
+
+def test_what_is_shown_is_escaped_and_short():
+    rows = [{"epoch": k, "loss": 1.0 / k, "acc": None, "seconds": 1.0} for k in range(1, 100)]
+    shown = html.epochs(rows)
+    assert shown.count("<tr>") == 1 + html.MOST_ROWS + 1 and "acc" not in shown
+    assert html.table(["<a>"], [["<b>"]]).count("<b>") == 0
+
+
+def test_outside_of_a_notebook_nothing_of_it_is_imported():
+    program = "import horn, sys; horn.train; print('IPython' in sys.modules, 'html' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split()[0] == "False"
+    assert not notebook.is_here()
