@@ -49,6 +49,7 @@ _HOME = {
     "Step": "schedules",
     "Strategy": "strategies",
     "Synapse": "neuron",
+    "SynapseState": "neuron",
     "Uniform": "initializers",
     "Warmup": "schedules",
     "Weight": "neuron",
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from horn.neuron import Parameter as Parameter
     from horn.neuron import State as State
     from horn.neuron import Synapse as Synapse
+    from horn.neuron import SynapseState as SynapseState
     from horn.neuron import Weight as Weight
     from horn.neuron import interpreted as interpreted
     from horn.neurons import Dropout as Dropout

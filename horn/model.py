@@ -69,7 +69,7 @@ class Model:
         self.backend = in_use(backend, network)
         self.facts: dict[str, Any] = dict(facts or {})
         self._parameters = _frozen(parameters, _shapes(network), "parameters", dtype)
-        self._states = _frozen(states or {}, _state_shapes(network), "states", dtype)
+        self._states = _frozen(states or {}, network.state_shapes, "states", dtype)
         self._code = code
         self._engine: Engine | None = None
 
@@ -175,7 +175,7 @@ class Model:
             if len(network.layers) < 2:
                 raise ValueError(f"{len(network.layers)} layers, but at least 2 were expected")
             names = _shapes(network)
-            states = {n: arrays[f"state/{n}"] for n in _state_shapes(network)}
+            states = {n: arrays[f"state/{n}"] for n in network.state_shapes}
             parameters = {n: arrays[n] for n in names}
             _number(manifest["facts"].get("iteration", 0), int, 0, 2**62)
             return cls(
@@ -459,14 +459,6 @@ def _shapes(network: Network) -> dict[str, tuple[int, ...]]:
     for layer in network.layers[1:]:
         shapes.update(layer.shapes)
     return shapes
-
-
-def _state_shapes(network: Network) -> dict[str, tuple[int, ...]]:
-    return {
-        f"{layer.name}.{name}": (layer.size,)
-        for layer in network.layers[1:]
-        for name in layer.states
-    }
 
 
 def _frozen(

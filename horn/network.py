@@ -6,6 +6,9 @@ named after it: "layer1.weight" (fan_out, fan_in), or (n_edges,) for a sparse co
 "layer1.bias" (fan_out,); "layer1.<parameter>" (fan_out,). A layer with several inputs has one
 weight array each: "layer3.weight.layer1". A class that declares Weights has an array of each in
 its place: "layer3.weight.forget", "layer3.weight.layer1.forget"; "layer3.bias.forget".
+What ``forward`` remembers of the incoming synapses is "layer3.trace" ("layer3.trace.layer1" of
+several inputs) and "layer3.bias.trace", what ``backward`` remembers of the outgoing ones
+"layer3.trace.to.layer4"; see docs/notes/0116.
 """
 
 from __future__ import annotations
@@ -30,9 +33,11 @@ from horn.neuron import (
     Neuron,
     Parameter,
     State,
+    SynapseState,
     Weight,
     check_class,
     declared,
+    mentions,
     weights_of,
 )
 from horn.neurons import Standard
@@ -146,8 +151,39 @@ class Layer:
         }
         return {**weights, **self.vertex_shapes}
 
+    def incoming(self, state: str, position: int | None) -> str:
+        """The array of a SynapseState in forward: of one link, or (None) the bias synapses."""
+        if position is None:
+            return f"{self.name}.bias.{state}"
+        several = len(self.links) > 1
+        return f"{self.name}.{state}" + (f".{self.links[position].source.name}" if several else "")
+
+    def outgoing(self, state: str, receiver: Layer) -> str:
+        """The array of a SynapseState in backward."""
+        return f"{self.name}.{state}.to.{receiver.name}"
+
     def __repr__(self) -> str:
         return f"<{self.name}: {self.size} {self.neuron.__name__}>"
+
+
+@dataclass(frozen=True)
+class SynapseArray:
+    """What neurons of the ``owner`` remember of synapses: the numbers of one SynapseState, of which
+    it is the ``place``-th, of one link of the receiver ``layer``, or of its bias synapses (None).
+    """
+
+    name: str
+    state: SynapseState
+    layer: Layer
+    position: int | None
+    owner: Layer
+    place: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self.position is None:
+            return (self.layer.size,)
+        return self.layer.links[self.position].shape(self.layer.size)
 
 
 class InputNeuron(Neuron):
@@ -462,12 +498,52 @@ class Network:
         return arrays
 
     def initial_states(self, dtype: Any = np.float32) -> dict[str, Any]:
-        """Every State array (fan_out,) by name."""
-        return {
+        """Every State array (fan_out,) by name, and every SynapseState in the shape of weights."""
+        arrays = {
             f"{layer.name}.{name}": self._initial(layer, 1000 + position, state, dtype)
             for layer in self.layers[1:]
             for position, (name, state) in enumerate(layer.states.items())
         }
+        for found in self.synapse_states:
+            layer, where = found.layer, f"{found.owner.neuron.__name__}.{found.state.name}"
+            init = initializers.resolve(found.state.initial, where)
+            position = 0 if found.position is None else 1 + found.position
+            path = (found.owner.index, found.place, 4, layer.index, position)
+            rng = initializers.generator(self.seed, *path)
+            values = init.values(found.shape, layer.typical_fan_in, layer.size, rng)
+            arrays[found.name] = np.ascontiguousarray(values, dtype)
+        return arrays
+
+    @property
+    def synapse_states(self) -> list[SynapseArray]:
+        """Where each SynapseState lies that a method names."""
+        found = []
+        for layer in self.layers[1:]:
+            for place, (name, state) in enumerate(declared(layer.neuron, SynapseState).items()):
+                if mentions(layer.neuron, "forward", name):
+                    bias = () if layer.bias is None else (None,)
+                    found += [
+                        SynapseArray(layer.incoming(name, k), state, layer, k, layer, place)
+                        for k in (*range(len(layer.links)), *bias)
+                    ]
+                if layer.kind == "hidden" and mentions(layer.neuron, "backward", name):
+                    found += [
+                        SynapseArray(layer.outgoing(name, x), state, x, k, layer, place)
+                        for x in self.receivers(layer)
+                        for k, link in enumerate(x.links)
+                        if link.source is layer
+                    ]
+        return found
+
+    @property
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of every State and SynapseState."""
+        shapes: dict[str, tuple[int, ...]] = {
+            f"{layer.name}.{name}": (layer.size,)
+            for layer in self.layers[1:]
+            for name in layer.states
+        }
+        return shapes | {found.name: found.shape for found in self.synapse_states}
 
     def _initial(self, layer: Layer, position: int, parameter: Parameter, dtype: Any) -> Any:
         where = f"{layer.neuron.__name__}.{parameter.name}"

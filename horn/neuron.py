@@ -6,7 +6,9 @@ and one sample at a time; the compiler reads the same source and never calls the
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
+from types import CellType, CodeType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from horn import texts
@@ -87,6 +89,22 @@ class Weight:
         return self
 
 
+class SynapseState(Parameter):
+    """A number per synapse that is remembered: ``m.trace``, read and assigned in the loop over
+    messages. ``forward`` has those of the incoming synapses, ``backward`` those of the outgoing
+    ones.
+
+    As with State each sample sees its own value; when a training batch ends the synapse keeps the
+    mean over the batch. Prediction reads the kept value and does not change it.
+    """
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        """A neuron has none: its synapses have."""
+        if instance is not None:
+            raise AttributeError(f"{self.name} is a SynapseState: read m.{self.name} of a message")
+        return self
+
+
 class Synapse:
     """What one synapse delivers to a neuron: ``input`` and ``weight`` in forward, ``delta``,
     ``gradient`` and ``weight`` in backward.
@@ -145,10 +163,12 @@ class Neuron:
                 f"{cls.__name__} defines {', '.join(sorted(taken))}, which every neuron "
                 "already has; use another name"
             )
-        for name in declared(cls, Weight):
-            if name in NO_WEIGHT:
+        states = declared(cls, SynapseState)
+        for name in (*declared(cls, Weight), *states):
+            if name in NO_WEIGHT or (name == WEIGHT and name in states):
+                kind = "SynapseState" if name in states else "Weight"
                 raise ModelError(
-                    f"{cls.__name__} declares a Weight {name!r}, but every message has a "
+                    f"{cls.__name__} declares a {kind} {name!r}, but every message has a "
                     f"{name!r} already; use another name"
                 )
         texts.keep(cls)
@@ -224,6 +244,30 @@ def weights_of(cls: type[Neuron]) -> dict[str, Weight]:
     return declared(cls, Weight) or {WEIGHT: Weight()}
 
 
+def mentions(cls: type[Neuron], method: str, word: str) -> bool:
+    """Whether a method, or a function or method that it names, says ``word``."""
+    pending: list[Any] = [inspect.getattr_static(cls, method, None)]
+    seen: set[int] = set()
+    while pending:
+        function = pending.pop()
+        function = getattr(function, "__func__", function)  # a static method
+        code = getattr(function, "__code__", None)
+        if code is None or id(function) in seen:
+            continue
+        seen.add(id(function))
+        cells = getattr(function, "__closure__", None) or ()
+        pending += [cell.cell_contents for cell in cells if cell != CellType()]
+        codes = [code]
+        for inner in codes:
+            codes += [c for c in inner.co_consts if isinstance(c, CodeType)]
+            if word in inner.co_names:
+                return True
+            for name in inner.co_names:
+                pending.append(inspect.getattr_static(cls, name, None))
+                pending.append(function.__globals__.get(name))
+    return False
+
+
 def has_backward(cls: type[Neuron]) -> bool:
     """Whether the class, or a base below Neuron, writes its own backward."""
     return hasattr(cls, "backward")
@@ -238,4 +282,4 @@ def check_class(cls: object, where: str) -> type[Neuron]:
     return cls
 
 
-__all__ = ["Neuron", "Parameter", "State", "Synapse", "Weight", "interpreted"]
+__all__ = ["Neuron", "Parameter", "State", "Synapse", "SynapseState", "Weight", "interpreted"]

@@ -14,7 +14,8 @@ import horn
 
 NAMES = {
     # what a user subclasses, and the neurons that are there
-    "Neuron", "Synapse", "Parameter", "State", "Weight", "interpreted", "Standard", "Dropout",
+    "Neuron", "Synapse", "Parameter", "State", "SynapseState", "Weight", "interpreted",
+    "Standard", "Dropout",
     # networks and jobs
     "Network", "Job", "Aggregate", "EarlyStopping", "Dense", "Sparse", "Activation", "Loss",
     "Constant", "Uniform", "Normal", "Glorot", "He", "LeCun",

@@ -30,6 +30,8 @@ class Backward:
         self.code, self.updates, self.masked = messages.code, updates, masked
 
     def run(self) -> None:
+        for code in self.code.layers.values():
+            self.updates.incoming_traces(code)
         for layer in reversed(self.storage.network.layers):
             self.layer(layer)
         self.updates.finish()

@@ -218,6 +218,13 @@ class MessageExpressions:
         self.storage.persistent(array, axes, "learned")
         return self.storage.learned(array, axes, "o")
 
+    def trace(self, array: str, frame: Frame) -> Node:
+        """What synapses remember, as it was when the batch began."""
+        letters = "o" if frame.link is None else "oi"
+        axes = self.storage.axes_of(frame, letters)
+        self.storage.persistent(array, axes, "state")
+        return self.storage.learned(array, axes, letters)
+
     def previous(self, name: str, axes: tuple[str, ...], letters: str) -> Node:
         if self.optimizer is None:
             return ZERO
@@ -239,6 +246,7 @@ class MessageExpressions:
         leaves: dict[Op, Callable[[Node], Node]] = {
             Op.INPUT: lambda _: load(self.output_name(link.source), "bi"),
             Op.WEIGHT: lambda w: self.weight(layer, position, w.value or WEIGHT),
+            Op.TRACE: lambda t: self.trace(layer.incoming(t.value, position), frame),
             Op.PREVIOUS: lambda _: self.previous(
                 link.weight, self.storage.axes_of(frame, "oi"), "oi"
             ),
@@ -282,6 +290,7 @@ class MessageExpressions:
         leaves: dict[Op, Callable[[Node], Node]] = {
             Op.INPUT: lambda _: const(1.0),
             Op.WEIGHT: lambda w: self.bias(layer, w.value or WEIGHT),
+            Op.TRACE: lambda t: self.trace(layer.incoming(t.value, None), Frame(layer.index)),
             Op.PREVIOUS: lambda _: self.previous(layer.biases[WEIGHT], (f"n{layer.index}",), "o"),
             Op.POSITION: lambda _: const(float(self.offsets(layer)[-1])),
             Op.PLACE: lambda _: self.fan(layer, "fan_in") - 1.0,  # the last of all
@@ -322,6 +331,7 @@ class MessageExpressions:
         leaves: dict[Op, Callable[[Node], Node]] = {
             Op.DELTA: lambda d: receiver.deltas.get(d.value or names[0], ZERO),
             Op.WEIGHT: lambda w: self.weight(receiver.layer, out.position, w.value or WEIGHT),
+            Op.TRACE: lambda t: self.trace(code.layer.outgoing(t.value, receiver.layer), frame),
             Op.PREVIOUS: lambda _: self.previous(
                 out.link.weight, self.storage.axes_of(frame, "oi"), "oi"
             ),

@@ -408,6 +408,9 @@ def homes(network: Network, placement: Placement) -> dict[str, tuple[str, ...]]:
         vertex = letter_axes(network, placement.at(Frame(layer.index)), "o")
         states = (f"{layer.name}.{name}" for name in layer.states)
         found |= dict.fromkeys((*layer.vertex_shapes, *states), vertex)
+    for array in network.synapse_states:
+        frame = placement.at(Frame(array.layer.index, array.position))
+        found[array.name] = letter_axes(network, frame, "o" if array.position is None else "oi")
     return found
 
 

@@ -56,7 +56,7 @@ class Thinning:
             if all(
                 o.link.edges is None and (o.receiver.derived.is_weighted_sum)
                 for o in self.code.outgoing[0]
-            ):
+            ) and not self.remembers(0):
                 candidates.append(0)
         if not self.thin:
             candidates = []
@@ -78,13 +78,19 @@ class Thinning:
             if k:
                 self.code.layers[k].rewrite(without(self.code.layers[k].forward, out[k]))
 
+    def remembers(self, layer: int) -> bool:
+        """Whether a synapse to or from a layer has a SynapseState."""
+        links = ((x.layer, x.position) for x in self.network.synapse_states)
+        ends = [(x, x if k is None else x.links[k].source) for x, k in links]
+        return any(layer in (x.index, source.index) for x, source in ends)
+
     def can_compact(self, code: LayerCode) -> bool:
         """Whether leaving the silent neurons out of every array changes nothing."""
         layer = code.layer
         if layer.kind != "hidden" or layer.interlayer is not None or layer.states or code.is_local:
             return False
         links = [*layer.links, *(o.link for o in self.code.outgoing[layer.index])]
-        if any(link.edges is not None for link in links):
+        if any(link.edges is not None for link in links) or self.remembers(layer.index):
             return False
         roots = [code.forward.output, *([code.backward.delta] if code.backward else [])]
         if any(
@@ -119,6 +125,7 @@ def without(forward: ForwardIR, condition: Node) -> ForwardIR:
         forward.states,
         {name: ir.assume(push, condition, False) for name, push in forward.pushes.items()},
         forward.sits_out,
+        forward.traces,
     )
 
 

@@ -37,6 +37,7 @@ class Updates:
         self.clipped: list[Gradient] = []  # waiting for their common norm
         self.pending: list[Gradient] = []  # of biases and parameters, which others still load
         self.states: dict[tuple[int, str], Node] = {}  # (layer, State) -> its value after backward
+        self.traces: list[Gradient] = []  # what SynapseStates will be
 
     def update_vertex(self, code: LayerCode) -> None:
         layer = code.layer
@@ -92,6 +93,7 @@ class Updates:
         axes = self.storage.axes_of(frame, "oi")
         arrays = frozenset(out.link.weights.values())
         found = {array: self.link_gradient(out, name) for name, array in out.link.weights.items()}
+        self.outgoing_traces(out)
         for array, (gradient, _) in found.items():
             if isinstance(gradient, Node) and _loads(gradient) & (arrays - {array}):
                 stored = self.storage.store(gradient, frame, "oi", f"{array}.mean_gradient")
@@ -123,13 +125,51 @@ class Updates:
         fused = None if node is None else self.fused_update(link, array, frame, node)
         if node is None or fused is not None:
             return fused, pushed
-        stem = f"{array}.gradient"
+        return self.mean_over_link(node, frame, f"{array}.gradient"), pushed
+
+    def mean_over_link(self, node: Node, frame: Frame, stem: str) -> Node:
+        """The mean over the batch of a link's expression, by a product where it is one."""
         found = None
-        if "b" in node.axes and link.edges is None:
+        if "b" in node.axes and self.storage.link(frame).edges is None:
             found = contract(node, "b", Scalar("rows"))
         if found is None:
-            return self.mean(node, frame, stem), pushed
-        return mul(self.storage.resolve(found, frame, stem), Scalar("inv_rows")), pushed
+            return self.mean(node, frame, stem)
+        return mul(self.storage.resolve(found, frame, stem), Scalar("inv_rows"))
+
+    def incoming_traces(self, code: LayerCode) -> None:
+        """What forward assigns to the SynapseStates of a layer, before anything is updated."""
+        for name, node in code.forward.traces.items():
+            for position, _ in enumerate(code.layer.links):
+                here = self.messages.at_link(node, code, position)
+                frame = Frame(code.layer.index, position)
+                self.trace(code.layer.incoming(name, position), frame, here)
+            if code.layer.bias is not None:
+                here = self.messages.at_bias(node, code)
+                self.trace(code.layer.incoming(name, None), Frame(code.layer.index), here)
+
+    def outgoing_traces(self, out: Outgoing) -> None:
+        """What a sender's backward assigns to those of a link. Who sits out is not asked."""
+        sender = self.code.layers.get(out.link.source.index)
+        if sender is None or sender.backward is None:
+            return
+        frame = Frame(out.receiver.layer.index, out.position)
+        asked = self.thinning.takes_part(out.link.source.index, "i")
+        for name, node in sender.backward.traces.items():
+            array = sender.layer.outgoing(name, out.receiver.layer)
+            after = self.messages.at_outgoing(node, sender, out)
+            if asked is not None:
+                after = select(asked, after, self.messages.trace(array, frame))
+            self.trace(array, frame, after)
+
+    def trace(self, array: str, frame: Frame, node: Node) -> None:
+        """The mean over the batch of what is assigned to a SynapseState; kept at the end."""
+        before, stem = self.messages.trace(array, frame), f"{array}.mean"
+        if node is before:
+            return
+        link = frame.link is not None
+        mean = self.mean_over_link(node, frame, stem) if link else self.mean(node, frame, stem)
+        letters = "oi" if link else "o"
+        self.traces.append((array, frame, self.storage.store(mean, frame, letters, stem)))
 
     def fused_update(self, link: Link, array: str, frame: Frame, node: Node) -> Update | None:
         """The update inside the gradient's matrix product, where the optimizer is plain enough."""
@@ -220,6 +260,8 @@ class Updates:
     def finish(self) -> None:
         """What waits for the end of the backward pass."""
         self.keep_states()
+        for name, frame, mean in self.traces:
+            self.storage.loop(frame, [Output(name, mean)])
         for name, frame, gradient in self.pending:
             self.apply(name, frame, gradient)
         self.apply_clipped()

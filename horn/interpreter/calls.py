@@ -99,7 +99,7 @@ class Message(Synapse):
 
     no_push : why nothing may be pushed to it, or "". identity : (layer, neuron) of the receiver,
     position of the link, source, for what is drawn once per synapse (note 0001, point 10).
-    weights : the names of its weights, which are among the fields.
+    weights, traces : the names of its weights and SynapseStates, which are among the fields.
     """
 
     _host: Any = None
@@ -112,11 +112,12 @@ class Message(Synapse):
         refused: Mapping[str, str] = MappingProxyType({}),
         no_push: str = "",
         weights: tuple[str, ...] = (WEIGHT,),
+        traces: tuple[str, ...] = (),
     ) -> None:
         own = vars(self)
         own.update(fields)
         own.update(_kind=kind, _identity=identity, _refused=refused, _no_push=no_push)
-        own["_weights"] = weights
+        own["_weights"], own["_traces"] = weights, traces
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{k}={v}" for k, v in vars(self).items() if not k.startswith("_"))
@@ -128,6 +129,7 @@ class Message(Synapse):
         fields: list[str] = []
         for field in MESSAGE_FIELDS[self._kind]:
             fields += self._weights if field == WEIGHT else [field]
+        fields += self._traces
         known = ", ".join(fields)
         if name in self._refused:
             raise user_text.error(self._refused[name])
@@ -151,10 +153,16 @@ class Message(Synapse):
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise user_text.error(
-            f"m.{name} cannot be assigned: a message is read-only; a weight changes by "
-            "self.push(...)"
-        )
+        if name not in self._traces:
+            raise user_text.error(
+                f"m.{name} cannot be assigned: a weight changes by self.push(...); a number that "
+                "each synapse remembers is declared in the class: trace = horn.SynapseState(0.0)"
+            )
+        if not is_number(value):
+            raise user_text.error(f"m.{name} is a SynapseState and holds a number, got {value!r}")
+        if self not in self._host.current:
+            raise user_text.error(f"m.{name} is set outside the loop over messages; set it inside")
+        vars(self)[name] = value
 
     def normal(self, mean: Any = 0.0, std: Any = 1.0) -> Any:
         return mean + std * self._draw("normal")
@@ -435,10 +443,12 @@ class Guard:
             raise user_text.error("self.output is read before self.feedforward(...) has set it")
         if name == "activation":
             raise user_text.error("self.activation is not set")
-        if name in vars(self)["_weights"]:
+        if name in vars(self)["_weights"] + vars(self)["_traces"]:
+            kind = "Weight" if name in vars(self)["_weights"] else "SynapseState"
             raise user_text.error(
-                f"self.{name} is a Weight, of which each synapse has its own: read m.{name} of a "
-                "message, inside the loop; for one number per neuron declare a horn.Parameter"
+                f"self.{name} is a {kind}, of which each synapse has its own: read m.{name} of a "
+                "message, inside the loop; for one number per neuron declare a horn.Parameter or a "
+                "horn.State"
             )
         known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")]
         raise user_text.error(

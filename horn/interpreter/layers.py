@@ -16,7 +16,7 @@ from horn.interpreter.calls import Call, Deltas, Guard, Message, Moment
 from horn.interpreter.language import Translator
 from horn.interpreter.tape import Traced
 from horn.network import Layer, Network
-from horn.neuron import WEIGHT, Neuron, has_backward
+from horn.neuron import WEIGHT, Neuron, SynapseState, declared, has_backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,13 @@ class Stage:
         self.is_last = layer is network.last
         self.parameters = {name: f"{layer.name}.{name}" for name in layer.parameters}
         self.states = {name: f"{layer.name}.{name}" for name in layer.states}
+        self.traces = tuple(declared(layer.neuron, SynapseState))
+        # by what a synapse is known by: the link's position; the receiver (in backward)
+        kept = [x for x in network.synapse_states if x.owner is layer]
+        self.incoming = {(x.state.name, x.position): x.name for x in kept if x.layer is layer}
+        self.outgoing_states = {
+            (x.state.name, x.layer.index): x.name for x in kept if x.layer is not layer
+        }
         self.interlayer = translator.value(layer.interlayer)
         user = translator.neuron(layer.neuron)
         for kind in ("forward", "backward"):
@@ -83,6 +90,7 @@ class Stage:
             learning_rate=0.0,
             _parameters=self.parameters,
             _weights=tuple(self.layer.weights),
+            _traces=self.traces,
             _states=self.states,
             _host=None,
         )
@@ -130,7 +138,7 @@ class Stage:
             fields["output"] = Traced(0.375, "output", varies=True)
         vars(neuron).update(fields, training=True)
         weights = self.layer.weights if kind == "forward" else self.sends_to
-        messages = neuron_kinds.probes(kind, weights)
+        messages = neuron_kinds.probes(kind, weights, self.traces)
         return Call(neuron, kind, messages, Moment(self.seed, True, 0, 0, 0.1))
 
     @cached_property
@@ -246,20 +254,28 @@ def _mentions(cls: type, word: str) -> bool:
 
 
 def forward_message(
-    wire: Wire, value: float, weights: dict[str, float], previous: float | str, index: int
+    wire: Wire,
+    value: float,
+    weights: dict[str, float],
+    traces: dict[str, float],
+    previous: float | str,
+    index: int,
 ) -> tuple[Message, Traced, dict[str, Traced]]:
     """The message of a synapse in forward, and its leaves on the tape."""
     x = Traced(value, "input", (), variable=True, varies=True)
     own = {name: Traced(w, "weight", (), variable=True) for name, w in weights.items()}
     fields: dict[str, Any] = {"input": x, **own, "index": Traced(index, "index")}
+    fields |= {name: Traced(kept, "trace") for name, kept in traces.items()}
     refused = _previous(fields, previous, own)
-    return Message("forward", fields, wire.identity, refused, "", tuple(own)), x, own
+    names = tuple(own), tuple(traces)
+    return Message("forward", fields, wire.identity, refused, "", *names), x, own
 
 
 def backward_message(
     wire: Wire,
     deltas: dict[str, float],
     weights: dict[str, float],
+    traces: dict[str, float],
     gradient: float,
     previous: float | str,
     refused: dict[str, str],
@@ -270,10 +286,12 @@ def backward_message(
     known = {name: Traced(delta) for name, delta in deltas.items()}
     only = known[next(iter(own))] if len(own) == 1 else Deltas(known)
     fields: dict[str, Any] = {"delta": only, "gradient": Traced(gradient), **own}
+    fields |= {name: Traced(kept, "trace") for name, kept in traces.items()}
     for name in refused:
         del fields[name]
     refused = refused | _previous(fields, previous, own)
-    return Message("backward", fields, wire.identity, refused, no_push, tuple(own))
+    names = tuple(own), tuple(traces)
+    return Message("backward", fields, wire.identity, refused, no_push, *names)
 
 
 def _previous(

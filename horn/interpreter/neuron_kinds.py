@@ -76,7 +76,9 @@ def walk(make: Callable[[], Call]) -> Iterator[Call]:
         sys.breakpointhook = hook
 
 
-def probes(kind: str, weights: Iterable[str] = (WEIGHT,)) -> list[Message]:
+def probes(
+    kind: str, weights: Iterable[str] = (WEIGHT,), traces: tuple[str, ...] = ()
+) -> list[Message]:
     """Made-up messages, told apart on the tape by their number."""
     fields = {"forward": ("input",), "backward": ("delta", "gradient")}[kind]
     found, names = [], tuple(weights)
@@ -93,7 +95,8 @@ def probes(kind: str, weights: Iterable[str] = (WEIGHT,)) -> list[Message]:
         if kind == "forward":
             values["index"] = Traced(i, "index")
         values["previous_update"] = Traced(0.0, "previous_update", (i,))
-        found.append(Message(kind, values, (0, 0, 0, i), weights=names))
+        values |= {name: Traced(0.5, "trace", (i, name)) for name in traces}
+        found.append(Message(kind, values, (0, 0, 0, i), weights=names, traces=traces))
     return found
 
 
@@ -116,7 +119,7 @@ def _kind(node: Traced, kinds: dict[int, Any]) -> Any:
     of the messages}, name): of one weight."""
     if node.op in ("input", "weight"):
         return node.op, *node.args
-    if node.op in ("previous_update", "synapse", "message_draw", "index"):
+    if node.op in ("previous_update", "synapse", "message_draw", "index", "trace"):
         return BAD
     args: list[Any] = [kinds[a.serial] if isinstance(a, Traced) else FREE for a in node.args]
     if all(a is FREE for a in args):

@@ -97,12 +97,21 @@ def forward(
 def _fire(stage: Stage, o: int, sample: Sample, memory: LearnedNumbers) -> Fired:
     """Run one neuron's forward."""
     leaves, messages = [], []
+    states = []
     for index, wire in enumerate(stage.wires[o]):
         value = (
             1.0 if wire.source < 0 else sample.sent[wire.source_layer][wire.source]
         )  # the bias always says 1
+        position = None if wire.source < 0 else wire.link
+        kept = {name: array for (name, at), array in stage.incoming.items() if at == position}
+        states.append(kept)
         message, x, w = forward_message(
-            wire, value, memory.weights(wire), memory.previous_of(wire), index
+            wire,
+            value,
+            memory.weights(wire),
+            {name: sample.states[array][wire.place] for name, array in kept.items()},
+            memory.previous_of(wire),
+            index,
         )
         messages.append(message)
         leaves.append((wire, x, w))
@@ -111,6 +120,7 @@ def _fire(stage: Stage, o: int, sample: Sample, memory: LearnedNumbers) -> Fired
         for n, a in stage.parameters.items()
     }
     call = _run(stage, o, "forward", messages, parameters, sample)
+    _remember(sample, [wire for wire, _, _ in leaves], messages, states)
     return Fired(call, leaves, parameters)
 
 
@@ -141,6 +151,15 @@ def _run(
     for name, array in stage.states.items():
         sample.states[array][o] = number(own[name])
     return call
+
+
+def _remember(
+    sample: Sample, wires: Sequence[Wire], messages: Sequence[Any], states: Sequence[dict[str, str]]
+) -> None:
+    """What the messages' SynapseStates are now, by the names of their arrays."""
+    for wire, message, kept in zip(wires, messages, states, strict=True):
+        for name, array in kept.items():
+            sample.states[array][wire.place] = number(vars(message)[name])
 
 
 def _between(stage: Stage, leaves: list[Traced]) -> list[Any]:
@@ -311,15 +330,22 @@ def _written(
     back: Gradients,
 ) -> Call:
     """Run a written backward; what it pushes is the gradient of the outgoing synapses."""
-    messages = []
+    messages, states = [], []
     for wire in stage.outgoing[o]:
         gradient, deltas = back.arrived.get(wire, (0.0, {}))
         weights = memory.weights(wire)
+        kept = {
+            name: array
+            for (name, receiver), array in stage.outgoing_states.items()
+            if receiver == wire.layer
+        }
+        states.append(kept)
         messages.append(
             backward_message(
                 wire,
                 {name: deltas.get(name, 0.0) for name in weights},
                 weights,
+                {name: sample.states[array][wire.place] for name, array in kept.items()},
                 gradient,
                 memory.previous_of(wire),
                 *stages[wire.layer].refusals,
@@ -327,6 +353,7 @@ def _written(
         )
     parameters = {n: Traced(memory.learned[a][o], "parameter") for n, a in stage.parameters.items()}
     call = _run(stage, o, "backward", messages, parameters, sample)
+    _remember(sample, stage.outgoing[o], messages, states)
     for wire, message in zip(stage.outgoing[o], messages, strict=True):
         for name, array in wire.arrays:
             pushed = call.pushed.get(name, {})

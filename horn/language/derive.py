@@ -17,7 +17,8 @@ from horn.language.neuron_ir import ForwardIR
 from horn.neuron import WEIGHT
 
 _MESSAGE = (
-    Op.INPUT, Op.WEIGHT, Op.SYNAPSE_DRAW, Op.MESSAGE_DRAW, Op.PREVIOUS, Op.POSITION, Op.PLACE
+    Op.INPUT, Op.WEIGHT, Op.TRACE, Op.SYNAPSE_DRAW, Op.MESSAGE_DRAW, Op.PREVIOUS, Op.POSITION,
+    Op.PLACE,
 )  # fmt: skip
 _ERF = 2.0 / math.sqrt(math.pi)  # d erf / d z at 0
 

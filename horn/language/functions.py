@@ -72,7 +72,8 @@ class Functions:
         inner = scope.frame
         scope.frame, scope.path, scope.call_sites = outer, path, call_sites
         scope.sources.pop()
-        for what in ("states", "fed", "delta", "pushed", "loop_push", "parameters", "read"):
+        done = ("states", "traces", "fed", "delta", "pushed", "loop_push", "parameters", "read")
+        for what in done:
             setattr(outer, what, getattr(inner, what))
         return inner.returned
 

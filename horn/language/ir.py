@@ -35,6 +35,7 @@ class Op(enum.Enum):
     SCALAR = "scalar"  # a number that the run sets: learning_rate, ... ""
     INPUT = "input"  # carried by each incoming synapse             "bi"
     WEIGHT = "weight"  # one number per synapse                       "oi"
+    TRACE = "trace"  # a remembered number of the synapse           "oi"
     PREVIOUS = "previous"  # the last update of the weight                "oi"
     DELTA = "delta"  # d loss / d sum of the receiver (backward)      "bi"
     GRADIENT = "gradient"  # d loss / d input of the synapse (backward)   "boi"
@@ -537,6 +538,7 @@ _LEAF_AXES: dict[Op, tuple[str, ...]] = {
     Op.INPUT: ("bi",),
     Op.WEIGHT: ("oi",),
     Op.PREVIOUS: ("oi",),
+    Op.TRACE: ("oi",),
     Op.DELTA: ("bi",),
     Op.GRADIENT: ("boi",),
     Op.OUTPUT: ("bo",),

@@ -83,6 +83,8 @@ class MessageLoops:
                 )
             self.no_carry(pushed, self.scope.push_place or node, "push")
             frame.loop_push[weight] = pushed
+        for trace, kept in frame.traces.items():
+            self.no_carry(kept, node, f"m.{trace}")
         frame.pushed = outer_push
         after = dict(frame.names)
         frame.names[node.target.id] = Unset(

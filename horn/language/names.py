@@ -26,7 +26,16 @@ from horn.language.references import (
 )
 from horn.language.scope import Scope
 from horn.language.source import suggest
-from horn.neuron import DRAWS, MESSAGE_FIELDS, READABLE, WEIGHT, Parameter, State, Weight
+from horn.neuron import (
+    DRAWS,
+    MESSAGE_FIELDS,
+    READABLE,
+    WEIGHT,
+    Parameter,
+    State,
+    SynapseState,
+    Weight,
+)
 
 _MISSING = object()
 ONE_NUMBER = (
@@ -145,6 +154,12 @@ class Names:
             return self.scope.frame.states.get(name, leaf(Op.STATE, "bo", name))
         if type(found) is Parameter:
             return leaf(Op.PARAM, "o", name)
+        if type(found) is SynapseState:
+            self.scope.fail(
+                node,
+                f"self.{name} is a SynapseState, of which each synapse has its own: read m.{name} "
+                "of a message, inside the loop; for one number per neuron declare a horn.State",
+            )
         if type(found) is Weight:
             self.scope.fail(
                 node,
@@ -179,6 +194,8 @@ class Names:
             return Word(name, "message")
         if name in self.weights():
             return leaf(Op.WEIGHT, "oi", None if name == WEIGHT else name)
+        if name in self.scope.synapse_states():
+            return self.scope.frame.traces.get(name, leaf(Op.TRACE, "oi", name))
         if name == WEIGHT:
             self.no_weight(node)
         if name == "previous_update" and self.weights() != (WEIGHT,):
@@ -252,6 +269,10 @@ class Names:
             self.expressions.value(target.value), SelfRef
         ):
             self.assign_attribute(target, value)
+        elif isinstance(target, ast.Attribute) and isinstance(
+            self.expressions.value(target.value), MessageRef
+        ):
+            self.assign_field(target, value)
         elif (
             isinstance(target, ast.Tuple)
             and isinstance(value, tuple)
@@ -265,6 +286,17 @@ class Names:
                 f"{ast.unparse(target)!r} cannot be assigned in a neuron; assign a "
                 "variable or a State of self",
             )
+
+    def assign_field(self, target: ast.Attribute, value: Any) -> None:
+        """m.trace = value."""
+        if target.attr not in self.scope.synapse_states():
+            self.scope.fail(
+                target,
+                f"m.{target.attr} cannot be assigned: a weight changes by self.push(...); a "
+                "number that each synapse remembers is declared in the class: trace = "
+                "horn.SynapseState(0.0)",
+            )
+        self.scope.frame.traces[target.attr] = self.scope.number(value, target)
 
     def assign_attribute(self, target: ast.Attribute, value: Any) -> None:
         assert self.scope.context is not None

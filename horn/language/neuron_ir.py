@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from horn.activations import Activation
 from horn.errors import CompileError
@@ -33,13 +33,15 @@ class NeuronContext:
 @dataclass(frozen=True)
 class ForwardIR:
     """What a neuron's forward does. ``output`` (b, o); ``pushes`` (b, o, i) by weight;
-    ``sits_out`` (o): who left the batch, or None.
+    ``sits_out`` (o): who left the batch, or None; ``traces`` (b, o, i): what it assigns to each
+    SynapseState.
     """
 
     output: Node
     states: dict[str, Node]
     pushes: dict[str, Node]
     sits_out: Node | None
+    traces: dict[str, Node] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,14 @@ class BackwardIR:
     parameters: dict[str, Node]
     states: dict[str, Node]
     place: CompileError  # where the class writes it
+    traces: dict[str, Node] = field(default_factory=dict)  # assigned to SynapseStates (b, o, i)
 
     @property
     def reads(self) -> dict[Op, set[str | None]]:
         """The weights, and the weights' deltas, that it reads; None is the only one."""
         found: dict[Op, set[str | None]] = {Op.WEIGHT: set(), Op.DELTA: set()}
         roots = (self.delta, *self.pushes.values(), *self.parameters.values())
-        for node in ir.walk(*roots, *self.states.values()):
+        for node in ir.walk(*roots, *self.states.values(), *self.traces.values()):
             if node.op in found:
                 found[node.op].add(node.value)
         return found

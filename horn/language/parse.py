@@ -77,8 +77,9 @@ def forward(context: NeuronContext) -> ForwardIR:
             source.tree, f"{frame.fed.why}; call it exactly once on every path of forward"
         )
     outs = _sitting_out(frame.fed, frame.read) if context.training else None
-    ir.verify(frame.fed, *frame.states.values(), *frame.loop_push.values())
-    return ForwardIR(frame.fed, frame.states, frame.loop_push, outs)
+    traces = frame.traces
+    ir.verify(frame.fed, *frame.states.values(), *frame.loop_push.values(), *traces.values())
+    return ForwardIR(frame.fed, frame.states, frame.loop_push, outs, traces)
 
 
 def backward(context: NeuronContext) -> BackwardIR:
@@ -105,9 +106,11 @@ def backward(context: NeuronContext) -> BackwardIR:
                 )
     parameters = {k: v for k, v in frame.parameters.items() if isinstance(v, Node)}
     found = BackwardIR(
-        frame.delta, frame.loop_push, parameters, frame.states, source.error(source.tree, "")
-    )
+        frame.delta, frame.loop_push, parameters, frame.states, source.error(source.tree, ""),
+        frame.traces,
+    )  # fmt: skip
     ir.verify(found.delta, *parameters.values(), *found.states.values(), *found.pushes.values())
+    ir.verify(*found.traces.values())
     return found
 
 

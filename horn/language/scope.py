@@ -12,7 +12,7 @@ from horn.language.ir import Node, Op, const, leaf, select
 from horn.language.neuron_ir import NeuronContext
 from horn.language.references import MessageRef, MessagesRef, Unset
 from horn.language.source import Source
-from horn.neuron import MESSAGE_FIELDS, WEIGHT
+from horn.neuron import MESSAGE_FIELDS, WEIGHT, SynapseState, declared
 
 Path = tuple[tuple[Node, bool], ...]  # conditions and their truth, on the way to a statement
 
@@ -36,6 +36,7 @@ class CallFrame:
 
     names: dict[str, Any]
     states: dict[str, Node] = field(default_factory=dict)
+    traces: dict[str, Node] = field(default_factory=dict)  # what SynapseStates are by now
     fed: Node | Unset | None = None
     delta: Node | Unset | None = None
     pushed: dict[str, Node | Unset] = field(default_factory=dict)  # in this loop, by weight
@@ -49,7 +50,7 @@ class CallFrame:
     def copy(self) -> CallFrame:
         return replace(
             self, exits=[], names=dict(self.names), states=dict(self.states),
-            parameters=dict(self.parameters), pushed=dict(self.pushed),
+            traces=dict(self.traces), parameters=dict(self.parameters), pushed=dict(self.pushed),
             loop_push=dict(self.loop_push),
         )  # fmt: skip
 
@@ -107,7 +108,11 @@ class Scope:
         found: list[str] = []
         for name in MESSAGE_FIELDS[self.kind]:
             found += own or (name,) if name == WEIGHT else (name,)
-        return tuple(found)
+        return (*found, *self.synapse_states())
+
+    def synapse_states(self) -> tuple[str, ...]:
+        """The SynapseStates of the class."""
+        return () if self.context is None else tuple(declared(self.context.cls, SynapseState))
 
     def branch(
         self,
@@ -189,6 +194,9 @@ class Scope:
         for name in dict.fromkeys((*yes.states, *no.states)):
             old = leaf(Op.STATE, "bo", name)
             frame.states[name] = select(c, yes.states.get(name, old), no.states.get(name, old))
+        for name in dict.fromkeys((*yes.traces, *no.traces)):
+            old = leaf(Op.TRACE, "oi", name)
+            frame.traces[name] = select(c, yes.traces.get(name, old), no.traces.get(name, old))
         frame.fed = both(yes.fed, no.fed, "self.feedforward(...) is not called")
         frame.delta = both(yes.delta, no.delta, "self.backpropagate(...) is not called")
         for name in dict.fromkeys((*yes.pushed, *no.pushed)):

@@ -105,7 +105,7 @@ class GroupEngine(CompiledEngine):
                 for name in self.homes
                 if name in whole
             }
-        states = {f"{layer.name}.{s}" for layer in self.network.layers for s in layer.states}
+        states = self.network.state_shapes
         return (
             {name: array for name, array in given.items() if name not in states},
             {name: array for name, array in given.items() if name in states},

@@ -27,6 +27,7 @@ from horn.language import derive, ir
 from horn.language.ir import Op
 from horn.language.layers import read_layer
 from horn.network import Layer, Link, Network
+from horn.neuron import SynapseState, declared
 from horn.optimizers import Direct
 from horn.strategies import Array, Strategy, TaskEngine, Topology, in_words
 from horn.topology import share
@@ -179,6 +180,12 @@ def _check_network(network: Network) -> None:
                     f"allreduce"
                 )
         forward, _, _ = read_layer(layer, training=True, written=False)
+        if declared(layer.neuron, SynapseState):
+            raise JobError(
+                f"parallel-dropout: {layer.neuron.__name__} of {layer.name} remembers something "
+                "of each synapse (SynapseState), of which sub-models would remember different "
+                "things; use allreduce"
+            )
         if forward.sits_out is not None:
             raise JobError(
                 f"parallel-dropout: {layer.neuron.__name__} of {layer.name} draws per batch who "

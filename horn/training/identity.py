@@ -92,8 +92,7 @@ def shapes(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:
     found: dict[tuple[str, str], tuple[int, ...]] = {}
     for layer in network.layers[1:]:
         found |= {("parameter", name): shape for name, shape in layer.shapes.items()}
-        found |= {("state", f"{layer.name}.{n}"): (layer.size,) for n in layer.states}
-    return found
+    return found | {("state", name): shape for name, shape in network.state_shapes.items()}
 
 
 def uncompared(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:

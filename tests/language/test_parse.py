@@ -328,7 +328,8 @@ REFUSED = {
                 «m.weight» = 0.0
             self.feedforward(1.0)
         """,
-        "'m.weight' cannot be assigned in a neuron; assign a variable or a State of self",
+        "m.weight cannot be assigned: a weight changes by self.push(...); a number that each "
+        "synapse remembers is declared in the class: trace = horn.SynapseState(0.0)",
     ),
     "order: the message before": (
         """
