@@ -198,7 +198,7 @@ class Names:
             return self.scope.frame.traces.get(name, leaf(Op.TRACE, "oi", name))
         if name == WEIGHT:
             self.no_weight(node)
-        if name == "previous_update" and self.weights() != (WEIGHT,):
+        if name == "previous_update" and WEIGHT not in self.weights():
             self.scope.fail(
                 node,
                 "m.previous_update is of m.weight; a neuron that declares Weights keeps what it "

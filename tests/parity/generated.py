@@ -93,6 +93,12 @@ def neuron_source(draw: Any, name: str, optimizer: str) -> str:
     fields = ["m.input", "m.weight"]
     if draw(st.integers(0, 3)) == 0:
         fields.append(draw(st.sampled_from(("m.normal(0.0, 0.5)", "m.uniform(-1.0, 1.0)"))))
+    own = kind == "any" and draw(st.integers(0, 3)) == 0
+    if own:
+        fields.append("m.own")
+    kept = kind in ("any", "local") and draw(st.integers(0, 3)) == 0
+    if kept:
+        fields.append("m.kept")
     readable = ("self.gain", "self.index", "self.iteration", "self.learning_rate", "len(messages)")
     names = ["self.gain", draw(st.sampled_from(readable))]
     body: list[str] = []
@@ -184,6 +190,12 @@ def neuron_source(draw: Any, name: str, optimizer: str) -> str:
         body.append(f"y = {y}")
     if states:
         body.append("self.trace = 0.9 * self.trace + 0.1 * math.tanh(y)")
+    if kept:
+        e = draw(message_expression(tuple(fields), 1))
+        body += [
+            "for m in messages:",
+            f"    m.kept = 0.7 * m.kept + 0.1 * math.tanh({e} + {main})",
+        ]
     body.append("self.feedforward(y)")
     if kind == "local":
         body += [
@@ -195,6 +207,10 @@ def neuron_source(draw: Any, name: str, optimizer: str) -> str:
     lines += [f"class {name}(horn.Neuron):", "    gain = horn.Parameter(0.8)"]
     if states:
         lines.append("    trace = horn.State(0.2)")
+    if own:
+        lines.append('    weight, own = horn.Weight(), horn.Weight("normal", bias=0.3)')
+    if kept:
+        lines.append("    kept = horn.SynapseState(horn.Uniform(-0.3, 0.3))")
     lines += [
         "    def bend(self, v):",
         "        if v > 0.3:",
