@@ -32,6 +32,13 @@ READABLE = (
     "activation",
 )
 DRAWS = ("bernoulli", "uniform", "normal")
+#: What a neuron may ask of its layer (for one sample), and of the batch (of itself).
+STATISTICS = {
+    "layer": ("sum", "mean", "var", "max", "min", "argmax", "rank"),
+    "batch": ("sum", "mean", "var"),
+}
+#: A State that follows a statistic of the batch keeps so much of itself per batch.
+RUNNING = 0.9
 WEIGHT = "weight"  # the name of the weight of a class that declares none
 NO_WEIGHT = ("input", "delta", "gradient", "index", "previous_update", *DRAWS)
 PERIODS = ("sample", "batch", "run")
@@ -137,7 +144,8 @@ class Synapse:
 class Neuron:
     """One neuron. Subclass it and write ``forward``; write ``backward`` too, or let horn derive it.
 
-    Readable: ``output`` (what it last sent on), ``training``, ``iteration`` (from 0),
+    Readable: ``output`` (what it last sent on), ``target`` (of an output neuron, in training; its
+    layer has a loss), ``training``, ``iteration`` (from 0),
     ``learning_rate``, ``layer_index`` (the input layer is 0), ``index`` (within the layer). Class
     attributes that are numbers are constants.
 
@@ -147,6 +155,7 @@ class Neuron:
 
     activation: Activation
     output: float
+    target: float
     training: bool
     iteration: int
     learning_rate: float
@@ -209,6 +218,40 @@ class Neuron:
     def normal(self, mean: Any = 0.0, std: Any = 1.0, per: str = "sample") -> Any:
         """A normal number with this mean and standard deviation."""
         return self._host.draw(self, "normal", (mean, std), per)
+
+    def sum(self, x: Any, over: str) -> Any:
+        """The sum of what all neurons of the layer ask (``over="layer"``, for this sample), or of
+        what this neuron asks for all samples (``over="batch"``).
+        """
+        return self._host.ask(self, "sum", x, over, None)
+
+    def mean(self, x: Any, over: str, running: str | None = None) -> Any:
+        """The mean, likewise. ``running``: the name of a State that follows it in training, and is
+        it at prediction, when there is no batch.
+        """
+        return self._host.ask(self, "mean", x, over, running)
+
+    def var(self, x: Any, over: str, running: str | None = None) -> Any:
+        """The mean of squared differences from the mean, likewise."""
+        return self._host.ask(self, "var", x, over, running)
+
+    def max(self, x: Any, over: str) -> Any:
+        """The largest of the layer."""
+        return self._host.ask(self, "max", x, over, None)
+
+    def min(self, x: Any, over: str) -> Any:
+        """The smallest of the layer."""
+        return self._host.ask(self, "min", x, over, None)
+
+    def argmax(self, x: Any, over: str) -> Any:
+        """The ``index`` of the neuron with the largest: the first of equals."""
+        return self._host.ask(self, "argmax", x, over, None)
+
+    def rank(self, x: Any, over: str) -> Any:
+        """How many neurons of the layer come before this one, the largest first; of equals the
+        first. 0 is the winner.
+        """
+        return self._host.ask(self, "rank", x, over, None)
 
 
 N = TypeVar("N", bound=type[Neuron])

@@ -13,6 +13,7 @@ from horn.compiler.program import (
     Pick,
     Post,
     Program,
+    Rank,
     Take,
     Target,
     base,
@@ -83,7 +84,7 @@ def parts_of_wholes(program: Program) -> dict[str, str]:
     written |= {
         s.out
         for s in program.statements
-        if isinstance(s, (Input, Target, Draw, Matmul, Pick, Take))
+        if isinstance(s, (Input, Target, Draw, Matmul, Pick, Rank, Take))
     }
     found: dict[str, str] = {}
     for move in moves:

@@ -15,7 +15,7 @@ import numpy as np
 
 from horn import random
 from horn._kernels import blas
-from horn._kernels.engine import Anchor, Coef, Dim, Drawn, Ragged, Scalar, Tape, View
+from horn._kernels.engine import Anchor, Coef, Dim, Drawn, Iota, Ragged, Scalar, Tape, View
 from horn.backends import Array, Setup
 from horn.backends._choices import (
     MAX_LIVE_ROWS,
@@ -36,6 +36,7 @@ from horn.compiler.program import (
     Matmul,
     Pick,
     Program,
+    Rank,
     Statement,
     Take,
     Target,
@@ -323,6 +324,8 @@ class Runner:
             self._matmul(s)
         elif isinstance(s, Update):
             self._update(s)
+        elif isinstance(s, Rank):
+            self._rank(s)
         else:
             assert isinstance(s, Loop), s
             self._loop(s)
@@ -441,6 +444,16 @@ class Runner:
             return
         self.tape.gemm(a, b, c, beta=0.0, m=extent[left], n=extent[right], k=extent[s.axis],
                        thin=s.frame.grouped, label=s.out)  # fmt: skip
+
+    def _rank(self, s: Rank) -> None:
+        """The sum over all others of whether they come before."""
+        extent, array = self._extents(s.frame), self.arrays[s.array]
+        ops = [("gt", 0, 1), ("eq", 0, 1), ("lt", 2, 3), ("and", 5, 6), ("or", 4, 7)]
+        self.tape.loop(
+            {"b": extent["b"], "o": extent["o"], "i": extent["o"]},
+            [View(array, "bi"), View(array, "bo"), Iota("i"), Iota("o")], ops,
+            [(View(self.arrays[s.out], "bo"), 8)], reduce=("sum", "i"), label=s.out,
+        )  # fmt: skip
 
     def _update(self, s: Update) -> None:
         delta, x, w = self.arrays[s.a].T, self.arrays[s.b], self.arrays[s.weight]

@@ -20,6 +20,7 @@ from horn.compiler.program import (
     Output,
     Pick,
     Program,
+    Rank,
     Take,
     Target,
     Update,
@@ -234,6 +235,10 @@ class Runner:
         self.env[s.out] = np.ascontiguousarray(
             self.at(self.array(s.array), self.program.buffers[s.out].axes)
         )
+
+    def rank(self, s: Rank) -> None:
+        order = np.argsort(-self.array(s.array), axis=1, kind="stable")
+        self.env[s.out] = np.argsort(order, axis=1, kind="stable").astype(self.dtype)
 
     def live(self, s: Live) -> None:
         self.alive[s.layer] = np.flatnonzero(self.env[s.mask])

@@ -24,6 +24,7 @@ from horn.compiler.program import (
 from horn.compiler.storage import Storage
 from horn.compiler.thinning import Thinning
 from horn.compiler.updates import Updates
+from horn.errors import ModelError
 from horn.language import derive
 from horn.language.ir import OUTPUT, TARGET, ZERO, Node, Op, const, leaf, load, make, mul, select
 from horn.language.layers import read_aggregate
@@ -54,6 +55,8 @@ class Builder:
         self.code = NetworkCode(network, optimizer is not None, written)
         self.storage = Storage(network)
         self.messages = MessageExpressions(self.storage, self.code, optimizer)
+        self.messages.target = self.target_node
+        self.targets: Node | None = None
         self.thinning = Thinning(self.storage, self.messages, thin)
         self.training: Backward | None = None
         if optimizer is not None:
@@ -156,7 +159,19 @@ class Builder:
         return name
 
     def target_node(self) -> Node:
+        """What the output neurons should send."""
+        if self.targets is None:
+            self.targets = self.read_target()
+        return self.targets
+
+    def read_target(self) -> Node:
         last = self.network.last
+        if self.target is None:
+            raise ModelError(
+                f"{last.name}: {last.neuron.__name__} reads self.target, which is what the loss "
+                'compares with: give net.output a loss, as loss="squared_error", and the data '
+                "labels. Where the neuron pushes in forward the loss is measured only"
+            )
         axis = f"n{last.index}"
         if self.target == "label":
             name = self.storage.buffer("target", ("b",), full=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from horn.activations import softmax
 from horn.compiler.layer_code import LayerCode, NetworkCode, Outgoing
-from horn.compiler.program import Draw, Frame, members_of
+from horn.compiler.program import Draw, Frame, Rank, members_of
 from horn.compiler.storage import Storage
 from horn.errors import ModelError
 from horn.language import derive, ir
@@ -46,6 +46,7 @@ class MessageExpressions:
         self.network = storage.network
         self.known: dict[tuple[int, str, Node], Node] = {}
         self.states: dict[tuple[int, str], Node] = {}
+        self.target: Callable[[], Node] | None = None  # what the output should be
 
     def at_vertex(self, root: Node, code: LayerCode, phase: str) -> Node:
         """An abstract expression of one neuron as an expression over buffers, letters (b, o) of its
@@ -63,13 +64,10 @@ class MessageExpressions:
             elif node.op is Op.REDUCE and node.value[1] == "i":
                 found = self.over_messages(node, code, phase)
             elif node.op is Op.REDUCE:
-                frame = Frame(layer.index)
-                inside = ir.replace(node.args[0], find)
-                if node.value[1] not in inside.axes:  # a target that is one number
-                    inside = mul(inside, self.storage.ones(frame, node.value[1]))
-                found = self.storage.reduction_loop(
-                    inside, node.value[1], node.value[0], frame, f"{layer.name}.{node.value[0]}"
-                )
+                monoid, axis = node.value
+                found = self.over_all(ir.replace(node.args[0], find), monoid, axis, layer)
+            elif node.op is Op.RANK:
+                found = self.rank(ir.replace(node.args[0], find), layer)
             elif not node.args:
                 found = self.vertex_leaf(node, code, phase)
             if found is not None:
@@ -77,6 +75,33 @@ class MessageExpressions:
             return found
 
         return ir.replace(root, find)
+
+    def over_all(self, inside: Node, monoid: str, axis: str, layer: Layer) -> Node:
+        """A reduction over the neurons of a layer, or over the samples of the batch."""
+        frame, stem = Frame(layer.index), f"{layer.name}.{monoid}"
+        if axis not in inside.axes:  # a target that is one number, a State
+            if axis == "b":
+                return ir.reduce(monoid, axis, inside)
+            inside = mul(inside, self.storage.ones(frame, axis))
+        if not monoid.startswith("arg"):
+            return self.storage.reduction_loop(inside, axis, monoid, frame, stem)
+        # The first place that has the extreme: tasks can combine both steps. Compared is what is
+        # stored, to the bit.
+        kept = self.storage.store(inside, frame, inside.axes, f"{layer.name}.asked")
+        best = self.storage.reduction_loop(kept, axis, monoid[3:], frame, f"{stem}.best")
+        here = select(make(Op.EQ, kept, best), self.index(layer, axis), const(float("inf")))
+        return self.storage.reduction_loop(here, axis, "min", frame, stem)
+
+    def rank(self, inside: Node, layer: Layer) -> Node:
+        """The place of each neuron among all of its layer, the largest first."""
+        frame, axes = Frame(layer.index), ("b", f"n{layer.index}")
+        kept = self.storage.store(inside, frame, "bo", f"{layer.name}.asked")
+        key = (frame, "rank", kept)
+        if key not in self.storage.stored:
+            out = self.storage.buffer(self.storage.fresh(f"{layer.name}.rank"), axes)
+            self.storage.emit(Rank(frame, out, kept.value))
+            self.storage.stored[key] = load(out, "bo")
+        return self.storage.stored[key]
 
     def vertex_leaf(self, node: Node, code: LayerCode, phase: str) -> Node:
         layer = code.layer
@@ -102,6 +127,9 @@ class MessageExpressions:
             return self.fan(layer, "fan_in" if phase == "forward" else "fan_out")
         if node.op is Op.OUTPUT:
             return load(self.output_name(layer), "bo")
+        if node.op is Op.TARGET:
+            assert self.target is not None
+            return self.target()
         if node.op is Op.DRAW:
             return self.draw(node, layer)
         raise AssertionError(f"{node!r} is not a value of a neuron")
@@ -392,7 +420,7 @@ def _over_buffers(
             return ir.replace(node.args[0], find)
         if node.op in leaves:
             return leaves[node.op](node)
-        return vertex(node) if not node.args or node.op is Op.REDUCE else None
+        return vertex(node) if not node.args or node.op in (Op.REDUCE, Op.RANK) else None
 
     return ir.replace(root, find)
 

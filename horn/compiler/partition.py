@@ -25,6 +25,7 @@ from horn.compiler.program import (
     Output,
     Pick,
     Program,
+    Rank,
     Statement,
     Target,
     Update,
@@ -96,6 +97,8 @@ class Partition:
                 self.matmul(statement)
             elif isinstance(statement, Update):
                 self.update(statement)
+            elif isinstance(statement, Rank):
+                self.rank(statement)
             else:
                 raise AssertionError(f"{statement} has no place in a group's program")
         self.update_divided()
@@ -143,6 +146,14 @@ class Partition:
         axes = letter_axes(self.network, frame, s.out_axes)
         out = self.result(s.out, Form(axes, monoid, across))
         self.statements.append(dataclasses.replace(s, frame=frame, a=a, b=b, out=out))
+
+    def rank(self, s: Rank) -> None:
+        """By every task for the whole layer: it compares all with all."""
+        frame = self.placement.at(s.frame)
+        frame = frame if frame.split == "b" else dataclasses.replace(frame, split="")
+        array = self.operand(s.array, "bo", frame)
+        out = self.result(s.out, Form(letter_axes(self.network, frame, "bo")))
+        self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
     def keeps(self, s: Loop) -> bool:
         """Whether it writes what stays between batches."""

@@ -235,6 +235,17 @@ class Update(Statement):
 
 
 @dataclass(frozen=True)
+class Rank(Statement):
+    """out (b, n) = how many neurons of the frame's layer have more in the array, or as much and
+    come first.
+    """
+
+    frame: Frame
+    out: str
+    array: str
+
+
+@dataclass(frozen=True)
 class Live(Statement):
     """The live neurons of a layer: where ``mask`` (n,) is not 0. ``all_live`` in programs that do
     not drop.
@@ -350,7 +361,7 @@ def reads(statement: Statement) -> tuple[str, ...]:
         return (statement.a, statement.b)
     if isinstance(statement, Update):
         return (statement.a, statement.b, *statement.parts, *writes(statement))
-    if isinstance(statement, (Move, Pick, Take)):
+    if isinstance(statement, (Move, Pick, Take, Rank)):
         return (statement.array,)
     return (statement.mask,) if isinstance(statement, Live) else ()
 

@@ -13,6 +13,7 @@ from horn.compiler.program import Frame, Live, Output
 from horn.compiler.storage import Storage
 from horn.language import ir
 from horn.language.ir import ZERO, Node, Op, const, leaf, load, make, select
+from horn.language.layers import asks
 from horn.language.neuron_ir import ForwardIR
 
 
@@ -88,6 +89,8 @@ class Thinning:
         """Whether leaving the silent neurons out of every array changes nothing."""
         layer = code.layer
         if layer.kind != "hidden" or layer.interlayer is not None or layer.states or code.is_local:
+            return False
+        if asks(code.forward):
             return False
         links = [*layer.links, *(o.link for o in self.code.outgoing[layer.index])]
         if any(link.edges is not None for link in links) or self.remembers(layer.index):

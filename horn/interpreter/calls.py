@@ -22,6 +22,8 @@ from horn.neuron import (
     MESSAGE_FIELDS,
     PERIODS,
     READABLE,
+    RUNNING,
+    STATISTICS,
     WEIGHT,
     Neuron,
     Synapse,
@@ -177,6 +179,28 @@ class Message(Synapse):
         return Traced(drawn(kind, seed, layer, place, neuron, sample, random.ONCE), "synapse")
 
 
+PARTLY = (
+    "is asked by some neurons or samples only, or not in the same order by all: compute it before "
+    "the if"
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a neuron asks its layer or the batch, with the number it gives; or the answer."""
+
+    word: str
+    over: str
+    value: Any
+
+
+class Asked(BaseException):
+    """The run of one neuron ends: it asks."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+
+
 class ReceivedMessages:
     """What ``for m in messages`` runs over. It keeps the message of the moment, which ``push``
     belongs to."""
@@ -232,8 +256,14 @@ class Call:
     """
 
     def __init__(
-        self, neuron: Neuron, kind: str, messages: Sequence[Message], moment: Moment
+        self,
+        neuron: Neuron,
+        kind: str,
+        messages: Sequence[Message],
+        moment: Moment,
+        answers: Sequence[Question] | None = None,
     ) -> None:
+        self.answers, self.turn, self.asked_batch = answers, 0, False
         self.neuron, self.kind, self.moment = neuron, kind, moment
         self.messages = ReceivedMessages(self, messages)
         self.items = messages
@@ -401,6 +431,52 @@ class Call:
             return args[0] + (args[1] - args[0]) * random_number
         return args[0] + args[1] * random_number
 
+    def ask(self, neuron: Neuron, word: str, value: Any, over: str, running: str | None) -> Any:
+        """A statistic of the layer or the batch: its answer, or the end of this run."""
+        value = self._number(value, f"self.{word}")
+        if over not in STATISTICS or word not in STATISTICS[over]:
+            words = "; ".join(f'over="{k}": {", ".join(v)}' for k, v in STATISTICS.items())
+            raise user_text.error(
+                f"self.{word} is over something that it cannot be; there are {words}"
+            )
+        if self.kind != "forward":
+            raise user_text.error(f"self.{word} asks the {over}: that is for forward")
+        if self.current:
+            raise user_text.error(
+                f"self.{word} asks the {over} inside the loop over messages; ask once"
+            )
+        own = vars(neuron)
+        if running is not None and (over == "layer" or running not in own["_states"]):
+            raise user_text.error(
+                f"running={running!r}: the name of a State of {type(neuron).__name__}, with "
+                'over="batch"'
+            )
+        if over == "batch" and not self.moment.training:
+            if running is None:
+                raise user_text.error(
+                    "at prediction there is no batch; keep the number in a State, which follows "
+                    'it in training:  average = horn.State(0.0)  and  running="average", or ask  '
+                    "if self.training:"
+                )
+            return own[running]
+        found = self._answer(word, value, over)
+        if running is not None:
+            own[running] = RUNNING * own[running] + (1.0 - RUNNING) * found
+        return found
+
+    def _answer(self, word: str, value: Any, over: str) -> Any:
+        asked = Question(word, over, value)
+        self.asked_batch |= over == "batch"
+        if self.answers is None:  # a walk along the paths of a class
+            return Traced(number(value), "asked", (value,), variable=True, varies=True)
+        if self.turn < len(self.answers):
+            found = self.answers[self.turn]
+            self.turn += 1
+            if (found.word, found.over) != (word, over):
+                raise user_text.error(f"self.{word} {PARTLY}")
+            return found.value
+        raise Asked(asked)
+
     # --- helpers
 
     def _belongs(self, word: str, kind: str, before: Any) -> None:
@@ -443,6 +519,10 @@ class Guard:
             raise user_text.error("self.output is read before self.feedforward(...) has set it")
         if name == "activation":
             raise user_text.error("self.activation is not set")
+        if name == "target":
+            raise user_text.error(
+                "self.target: only output neurons have one, in forward; the layer has a loss"
+            )
         if name in vars(self)["_weights"] + vars(self)["_traces"]:
             kind = "Weight" if name in vars(self)["_weights"] else "SynapseState"
             raise user_text.error(

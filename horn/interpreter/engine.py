@@ -248,7 +248,9 @@ class Engine:
         keep = self.network.layers[0].keep
         for k, x in enumerate(samples):
             moment = Moment(self.network.seed, False, self._updates, k, 0.0)
-            sample = passes.forward(self.stages, [v * keep for v in x], moment, memory, states)
+            (sample,) = passes.forward(
+                self.stages, [[v * keep for v in x]], [moment], memory, states
+            )
             yield sample.sent
 
     # --- a batch
@@ -266,26 +268,33 @@ class Engine:
         silent: dict[tuple[int, int], int] = {}
         loss, sent, deltas = 0.0, [], []
         keep = self.network.layers[0].keep
-        for k, row in enumerate(rows):
-            x, target, _ = self._read(self._data, int(row))
-            moment = Moment(self.network.seed, True, iteration, first_sample + k, lr)
-            if keep < 1.0:
-                mask = self._input_mask(moment)
-                x = [v * m for v, m in zip(x, mask, strict=True)]
-                if self.network.layers[0].per == "batch":
-                    silent |= {(0, i): len(rows) for i, m in enumerate(mask) if m == 0.0}
-            sample = passes.forward(self.stages, x, moment, memory, states)
-            back = passes.backward(self.stages, sample, memory, self._loss, target, want_deltas)
-            for name in gradients:
-                gradients[name] += back.arrays[name]
-            for name, values in sample.states.items():
-                last_states[name] += values
-            for layer, neurons in enumerate(sample.fired):
-                for o, fired in enumerate(neurons):
-                    silent[layer, o] = silent.get((layer, o), 0) + fired.call.silent
-            loss += back.loss
-            sent.append(sample.sent)
-            deltas.append(back.deltas)
+        together = len(rows) if any(stage.asks_batch for stage in self.stages[1:]) else 1
+        for first in range(0, len(rows), max(together, 1)):
+            xs, moments, targets = [], [], []
+            for k in range(first, min(first + together, len(rows))):
+                x, target, _ = self._read(self._data, int(rows[k]))
+                moment = Moment(self.network.seed, True, iteration, first_sample + k, lr)
+                if keep < 1.0:
+                    mask = self._input_mask(moment)
+                    x = [v * m for v, m in zip(x, mask, strict=True)]
+                    if self.network.layers[0].per == "batch":
+                        silent |= {(0, i): len(rows) for i, m in enumerate(mask) if m == 0.0}
+                xs.append(x)
+                moments.append(moment)
+                targets.append(target)
+            samples = passes.forward(self.stages, xs, moments, memory, states, targets)
+            backs = passes.backward(self.stages, samples, memory, self._loss, want_deltas)
+            for sample, back in zip(samples, backs, strict=True):
+                for name in gradients:
+                    gradients[name] += back.arrays[name]
+                for name, values in sample.states.items():
+                    last_states[name] += values
+                for layer, neurons in enumerate(sample.fired):
+                    for o, fired in enumerate(neurons):
+                        silent[layer, o] = silent.get((layer, o), 0) + fired.call.silent
+                loss += back.loss
+                sent.append(sample.sent)
+                deltas.append(back.deltas)
         n = max(len(rows), 1)
         sits_out = self._sits_out({who for who, times in silent.items() if times == len(rows)})
         return Batch(

@@ -16,7 +16,7 @@ from horn.interpreter.calls import Call, Deltas, Guard, Message, Moment
 from horn.interpreter.language import Translator
 from horn.interpreter.tape import Traced
 from horn.network import Layer, Network
-from horn.neuron import WEIGHT, Neuron, SynapseState, declared, has_backward
+from horn.neuron import STATISTICS, WEIGHT, Neuron, SynapseState, declared, has_backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ class Stage:
         self.outgoing: list[list[Wire]] = [[] for _ in range(layer.size)]
         # The output layer is always derived (note 0001, point 5): a backward that it writes is not
         # called.
+        self.has_target = self.is_last and not hasattr(layer.neuron, "target")
         self.writes_backward = layer.kind == "hidden" and has_backward(layer.neuron)
         receivers = network.receivers(layer)
         self.sends_to = tuple(dict.fromkeys(w for x in receivers for w in x.weights)) or (WEIGHT,)
@@ -136,10 +137,20 @@ class Stage:
         fields |= {name: Traced(0.25, "state", varies=True) for name in self.states}
         if kind == "backward":
             fields["output"] = Traced(0.375, "output", varies=True)
+        elif self.has_target:
+            fields["target"] = Traced(0.625, "target", varies=True)
         vars(neuron).update(fields, training=True)
         weights = self.layer.weights if kind == "forward" else self.sends_to
         messages = neuron_kinds.probes(kind, weights, self.traces)
         return Call(neuron, kind, messages, Moment(self.seed, True, 0, 0, 0.1))
+
+    @cached_property
+    def asks_batch(self) -> bool:
+        """Whether forward may ask something of the batch: then its samples go on together."""
+        if not any(_mentions(self.cls, word) for word in STATISTICS["batch"]):
+            return False
+        calls = self._forward_walks
+        return calls is None or any(call.asked_batch for call in calls)
 
     @cached_property
     def weighted_sum(self) -> bool:

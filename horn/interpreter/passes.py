@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
 from horn.errors import ModelError
 from horn.interpreter import layerwise, user_text
-from horn.interpreter.calls import Call, Moment
+from horn.interpreter.calls import PARTLY, Asked, Call, Moment, Question
 from horn.interpreter.layers import Stage, Wire, backward_message, forward_message
-from horn.interpreter.tape import Traced, adjoints, below, is_number, number
+from horn.interpreter.tape import Traced, adjoints, below, is_number, make, number
 from horn.neuron import WEIGHT
 
 Numbers = dict[str, list[float]]  # arrays by name, flat
@@ -58,6 +59,7 @@ class Sample:
     moment: Moment
     states: Numbers
     sent: list[list[float]]
+    target: Sequence[float] | None = None
     fired: list[list[Fired]] = field(default_factory=lambda: [[]])
     between: dict[int, tuple[list[Traced], list[Any]]] = field(default_factory=dict)
 
@@ -77,51 +79,139 @@ class Gradients:
 
 
 def forward(
-    stages: Sequence[Stage], x: list[float], moment: Moment, memory: LearnedNumbers, states: Numbers
-) -> Sample:
-    """Send one sample through the network."""
-    sample = Sample(moment, {name: list(values) for name, values in states.items()}, [x])
+    stages: Sequence[Stage],
+    xs: Sequence[list[float]],
+    moments: Sequence[Moment],
+    memory: LearnedNumbers,
+    states: Numbers,
+    targets: Sequence[Sequence[float] | None] | None = None,
+) -> list[Sample]:
+    """Send samples through the network, layer by layer. Where a neuron asks its layer or the batch,
+    these samples are the batch.
+    """
+    samples = [
+        Sample(moment, {name: list(values) for name, values in states.items()}, [x], target)
+        for x, moment, target in zip(xs, moments, targets or [None] * len(xs), strict=True)
+    ]
     for stage in stages[1:]:
-        fired = [_fire(stage, o, sample, memory) for o in range(stage.layer.size)]
-        sent = [number(f.call.fed) for f in fired]
-        if stage.interlayer is not None:
-            leaves = [Traced(v, variable=True, varies=True) for v in sent]
-            made = _between(stage, leaves)
-            sample.between[stage.index] = leaves, made
-            sent = [number(v) for v in made]
-        sample.fired.append(fired)
-        sample.sent.append(sent)
-    return sample
+        for sample, fired in zip(samples, _fire_all(stage, samples, memory), strict=True):
+            sent = [number(f.call.fed) for f in fired]
+            if stage.interlayer is not None:
+                leaves = [Traced(v, variable=True, varies=True) for v in sent]
+                made = _between(stage, leaves)
+                sample.between[stage.index] = leaves, made
+                sent = [number(v) for v in made]
+            sample.fired.append(fired)
+            sample.sent.append(sent)
+    return samples
 
 
-def _fire(stage: Stage, o: int, sample: Sample, memory: LearnedNumbers) -> Fired:
-    """Run one neuron's forward."""
-    leaves, messages = [], []
-    states = []
-    for index, wire in enumerate(stage.wires[o]):
-        value = (
-            1.0 if wire.source < 0 else sample.sent[wire.source_layer][wire.source]
-        )  # the bias always says 1
-        position = None if wire.source < 0 else wire.link
-        kept = {name: array for (name, at), array in stage.incoming.items() if at == position}
-        states.append(kept)
-        message, x, w = forward_message(
-            wire,
-            value,
-            memory.weights(wire),
-            {name: sample.states[array][wire.place] for name, array in kept.items()},
-            memory.previous_of(wire),
-            index,
-        )
-        messages.append(message)
-        leaves.append((wire, x, w))
-    parameters = {
-        n: Traced(memory.learned[a][o], "parameter", variable=True)
-        for n, a in stage.parameters.items()
-    }
-    call = _run(stage, o, "forward", messages, parameters, sample)
-    _remember(sample, [wire for wire, _, _ in leaves], messages, states)
-    return Fired(call, leaves, parameters)
+def _fire_all(stage: Stage, samples: Sequence[Sample], memory: LearnedNumbers) -> list[list[Fired]]:
+    """Run the forward of all neurons for all samples. Who asks ends its run; when all have asked
+    they run again, with the answers.
+    """
+    size = range(stage.layer.size)
+    answers: list[list[list[Question]]] = [[[] for _ in size] for _ in samples]
+    made: list[list[_Leaves]] = [
+        [_Leaves.of(stage, o, sample, memory) for o in size] for sample in samples
+    ]
+    while True:
+        found: list[list[Any]] = []
+        for k, sample in enumerate(samples):
+            found.append([])
+            for o in size:
+                try:
+                    found[k].append(made[k][o].fire(stage, o, sample, answers[k][o]))
+                except Asked as asked:
+                    found[k].append(asked.question)
+        asked_all = [each for row in found for each in row if isinstance(each, Question)]
+        if not asked_all:
+            return found
+        first = asked_all[0]
+        same = all((q.word, q.over) == (first.word, first.over) for q in asked_all)
+        if not same or len(asked_all) < len(samples) * stage.layer.size:
+            method: Any = stage.cls.forward
+            raise user_text.error_at(method, f"self.{first.word} {PARTLY}")
+        values = [[each.value for each in row] for row in found]
+        if first.over == "layer":
+            replies = [statistic(first.word, row) for row in values]
+        else:
+            columns = [statistic(first.word, [row[o] for row in values]) for o in size]
+            replies = [[column[k] for column in columns] for k in range(len(samples))]
+        for k, row in enumerate(replies):
+            for o, value in enumerate(row):
+                answers[k][o].append(Question(first.word, first.over, value))
+
+
+def statistic(word: str, values: Sequence[Any]) -> list[Any]:
+    """The answer to each of those who gave these numbers."""
+    if word == "rank":
+        plain = [number(v) for v in values]
+        return [
+            Traced(sum(u > v or (u == v and i < k) for i, u in enumerate(plain)), varies=True)
+            for k, v in enumerate(plain)
+        ]
+    if word == "argmax":
+        plain = [number(v) for v in values]
+        answer: Any = Traced(plain.index(max(plain)), varies=True)
+    elif word in ("max", "min"):
+        answer = (max if word == "max" else min)(values, key=number)
+    else:
+        answer = make("add", sum(values, 0.0), 0.0)
+        if word != "sum":
+            answer = answer / len(values)
+        if word == "var":
+            answer = sum(((v - answer) * (v - answer) for v in values), 0.0) / len(values)
+    return [answer] * len(values)
+
+
+@dataclass
+class _Leaves:
+    """What one neuron reads for one sample: the same numbers of the tape however often it runs.
+
+    states : by message, the arrays of its SynapseStates. traces : what these are before.
+    """
+
+    messages: list[Any]
+    leaves: list[tuple[Wire, Traced, dict[str, Traced]]]
+    parameters: dict[str, Traced]
+    states: list[dict[str, str]]
+    traces: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, stage: Stage, o: int, sample: Sample, memory: LearnedNumbers) -> _Leaves:
+        leaves, messages, states, traces = [], [], [], []
+        for index, wire in enumerate(stage.wires[o]):
+            value = (
+                1.0 if wire.source < 0 else sample.sent[wire.source_layer][wire.source]
+            )  # the bias always says 1
+            position = None if wire.source < 0 else wire.link
+            kept = {name: array for (name, at), array in stage.incoming.items() if at == position}
+            states.append(kept)
+            message, x, w = forward_message(
+                wire,
+                value,
+                memory.weights(wire),
+                {name: sample.states[array][wire.place] for name, array in kept.items()},
+                memory.previous_of(wire),
+                index,
+            )
+            messages.append(message)
+            traces.append({name: vars(message)[name] for name in kept})
+            leaves.append((wire, x, w))
+        parameters = {
+            n: Traced(memory.learned[a][o], "parameter", variable=True)
+            for n, a in stage.parameters.items()
+        }
+        return cls(messages, leaves, parameters, states, traces)
+
+    def fire(self, stage: Stage, o: int, sample: Sample, answers: Sequence[Question]) -> Fired:
+        """Run one neuron's forward."""
+        for message, before in zip(self.messages, self.traces, strict=True):
+            vars(message).update(before)
+        call = _run(stage, o, "forward", self.messages, self.parameters, sample, answers)
+        _remember(sample, [wire for wire, _, _ in self.leaves], self.messages, self.states)
+        return Fired(call, self.leaves, self.parameters)
 
 
 def _run(
@@ -131,6 +221,7 @@ def _run(
     messages: list[Any],
     parameters: dict[str, Traced],
     sample: Sample,
+    answers: Sequence[Question] = (),
 ) -> Call:
     """Run a method of one neuron, with its parameters and the sample's states as attributes."""
     own, moment = vars(stage.neurons[o]), sample.moment
@@ -145,9 +236,20 @@ def _run(
         own[name] = Traced(sample.states[array][o], "state", varies=True)
     if kind == "backward":
         own["output"] = Traced(sample.sent[stage.index][o], "output", varies=True)
-    call = Call(stage.neurons[o], kind, messages, moment).run(
+    elif stage.has_target and (sample.target is not None or not moment.training):
+        known = sample.target if moment.training else None
+        own["target"] = Traced(nan if known is None else known[o], "target", varies=True)
+    call = Call(stage.neurons[o], kind, messages, moment, answers).run(
         tuple(parameters) if kind == "backward" else ()
     )
+    if kind == "forward" and stage.has_target and not moment.training:
+        kept = (call.fed, *(own[name] for name in stage.states))
+        if any(node.op == "target" for node in below(*kept)):
+            raise user_text.error_at(
+                call.method,
+                "self.target is known in training only, but what is fed forward or kept at "
+                "prediction depends on it; ask  if self.training:",
+            )
     for name, array in stage.states.items():
         sample.states[array][o] = number(own[name])
     return call
@@ -212,46 +314,81 @@ def judge(loss: Any, sent: Sequence[Any], target: Sequence[float]) -> Any:
 
 def backward(
     stages: Sequence[Stage],
-    sample: Sample,
+    samples: Sequence[Sample],
     memory: LearnedNumbers,
     loss: Any,
-    target: Sequence[float] | None,
     want_deltas: bool = False,
-) -> Gradients:
-    """Come back with the gradients of one sample. Without a loss nothing comes from above, and
-    local rules still push."""
-    back = Gradients(
-        {name: [0.0] * len(values) for name, values in memory.learned.items()},
-        [[{} for _ in range(stage.layer.size)] for stage in stages],
-    )
-    flows = [0.0] * stages[-1].layer.size  # d loss / d output of the last layer
-    if loss is not None and target is not None:
-        leaves = [Traced(v, variable=True, varies=True) for v in sample.sent[-1]]
-        judged = judge(loss, leaves, target)
-        back.loss = number(judged)
-        table = adjoints([(judged, 1.0)])
-        flows = [table.get(leaf.serial, 0.0) for leaf in leaves]
+) -> list[Gradients]:
+    """Come back with the gradients of each sample, layer by layer. Without a loss nothing comes
+    from above, and local rules still push."""
+    backs = [
+        Gradients(
+            {name: [0.0] * len(values) for name, values in memory.learned.items()},
+            [[{} for _ in range(stage.layer.size)] for stage in stages],
+        )
+        for _ in samples
+    ]
     for stage in reversed(stages[1:]):
-        if not stage.is_last:
-            flows = [
-                sum(back.arrived.get(wire, (0.0, {}))[0] for wire in wires)
-                for wires in stage.outgoing
-            ]
-        if stage.index in sample.between:
-            leaves, made = sample.between[stage.index]
-            table = adjoints(zip(made, flows, strict=True))
-            flows = [table.get(leaf.serial, 0.0) for leaf in leaves]
+        flows = [
+            _flows(stage, sample, back, loss) for sample, back in zip(samples, backs, strict=True)
+        ]
+        shared = None
+        if any(f.call.turn for sample in samples for f in sample.fired[stage.index]):
+            shared = _shared(stage, samples, flows)
         needs_delta = stage.index and (
             want_deltas or any(stages[k.source.index].writes_backward for k in stage.layer.links)
         )
-        for o, fired in enumerate(sample.fired[stage.index]):
-            # One that sits out has left the network: no gradient, delta 0, and its backward is not
-            # called.
-            if not fired.call.silent:
-                _come_back(
-                    stages, stage, o, fired, flows[o], sample, memory, back, bool(needs_delta)
-                )
-    return back
+        for sample, back, flow in zip(samples, backs, flows, strict=True):
+            for o, fired in enumerate(sample.fired[stage.index]):
+                # One that sits out has left the network: no gradient, delta 0, and its backward is
+                # not called.
+                if not fired.call.silent:
+                    _come_back(
+                        stages, stage, o, fired, flow[o], sample, memory, back, bool(needs_delta),
+                        shared,
+                    )  # fmt: skip
+    return backs
+
+
+def _flows(stage: Stage, sample: Sample, back: Gradients, loss: Any) -> list[float]:
+    """d loss / d (what each neuron of the layer fed forward)."""
+    if not stage.is_last:
+        flows = [
+            sum(back.arrived.get(wire, (0.0, {}))[0] for wire in wires) for wires in stage.outgoing
+        ]
+    elif loss is not None and sample.target is not None:
+        leaves = [Traced(v, variable=True, varies=True) for v in sample.sent[-1]]
+        judged = judge(loss, leaves, sample.target)
+        back.loss = number(judged)
+        table = adjoints([(judged, 1.0)])
+        flows = [table.get(leaf.serial, 0.0) for leaf in leaves]
+    else:
+        flows = [0.0] * stage.layer.size
+    if stage.index in sample.between:
+        leaves, made = sample.between[stage.index]
+        table = adjoints(zip(made, flows, strict=True))
+        flows = [table.get(leaf.serial, 0.0) for leaf in leaves]
+    return flows
+
+
+@dataclass
+class _Shared:
+    """What flows back in a layer whose neurons have asked one another, or the batch: the adjoints
+    of all, and the products on the way.
+    """
+
+    table: Mapping[int, float]
+    products: list[Traced]
+
+
+def _shared(stage: Stage, samples: Sequence[Sample], flows: Sequence[list[float]]) -> _Shared:
+    seeds = [
+        (fired.call.fed, flow)
+        for sample, row in zip(samples, flows, strict=True)
+        for fired, flow in zip(sample.fired[stage.index], row, strict=True)
+    ]
+    products = [node for node in below(*(fed for fed, _ in seeds)) if node.op == "mul"]
+    return _Shared(adjoints(seeds), products)
 
 
 def _come_back(
@@ -264,6 +401,7 @@ def _come_back(
     memory: LearnedNumbers,
     back: Gradients,
     needs_delta: bool,
+    shared: _Shared | None,
 ) -> None:
     """One neuron's gradients: to its senders, its incoming weights, its Parameters, and what it
     pushes itself."""
@@ -276,7 +414,7 @@ def _come_back(
         deltas = {name: delta}
         of_parameter = {name: number(g) for name, g in call.pushed_to.items()}
     else:
-        table = adjoints([(fired.call.fed, flow)])
+        table = adjoints([(fired.call.fed, flow)]) if shared is None else shared.table
         of_input = [table.get(x.serial, 0.0) for _, x, _ in fired.leaves]
         of_weight = [
             {name: table.get(leaf.serial, 0.0) for name, leaf in w.items()}
@@ -285,7 +423,7 @@ def _come_back(
         of_parameter = {
             name: table.get(leaf.serial, 0.0) for name, leaf in fired.parameters.items()
         }
-        deltas = _deltas(fired, table) if needs_delta and stage.weighted_sum else {}
+        deltas = _deltas(fired, table, shared) if needs_delta and stage.weighted_sum else {}
     back.deltas[stage.index][o] = deltas
     # in the order of messages, or none
     pushes = {
@@ -306,7 +444,7 @@ def _come_back(
         back.arrays[array][o] = of_parameter[name]
 
 
-def _deltas(fired: Fired, table: dict[int, float]) -> dict[str, float]:
+def _deltas(fired: Fired, table: Mapping[int, float], shared: _Shared | None) -> dict[str, float]:
     """d loss / d sum(input * weight) of each weight: what flows to any one of the products, here
     the first.
     """
@@ -314,10 +452,16 @@ def _deltas(fired: Fired, table: dict[int, float]) -> dict[str, float]:
         return {}
     _, x, weights = fired.leaves[0]
     products = [n for n in below(fired.call.fed) if n.op == "mul"]
+    products = products if shared is None else shared.products
     return {
-        name: sum(table.get(n.serial, 0.0) for n in products if n.args in ((x, w), (w, x)))
+        name: sum(table.get(n.serial, 0.0) for n in products if _is_of(n, x, w))
         for name, w in weights.items()
     }
+
+
+def _is_of(product: Traced, x: Traced, w: Traced) -> bool:
+    a, b = product.args
+    return (a is x and b is w) or (a is w and b is x)
 
 
 def _written(

@@ -235,6 +235,8 @@ def gradient(
         a = adjoint.get(node)
         if a is None or not node.args or node in stop:
             continue
+        if not layerwide and node.op is Op.REDUCE and node.value[1] in "ob":
+            a = reduce("sum", node.value[1], a)  # of all neurons, or samples, that share it
         for arg, part in zip(node.args, _rules(node, a), strict=True):
             if part is None or ir.is_const(part, 0.0) or arg.op is Op.CONST:
                 continue

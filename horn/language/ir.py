@@ -51,6 +51,7 @@ class Op(enum.Enum):
     MESSAGE_DRAW = "message_draw"  # a random number of the message      "boi", or "oi"
     UPSTREAM = "upstream"  # d loss / d output, while deriving              "bo"
     TARGET = "target"  # what the output should be                    "bo"
+    RANK = "rank"  # how many neurons of the layer have more      "bo"
     CARRY = "carry"  # a variable of the loop, only while parsing   any
     # a leaf of the lowered program
     LOAD = "load"  # the content of a buffer                      as stored
@@ -446,12 +447,19 @@ def reduce(monoid: str, axis: str, arg: Node) -> Node:
         if monoid == "prod":
             return make(Op.POW, arg, count)
         return arg
+    if axis not in arg.axes and axis == "b":
+        return mul(arg, Scalar("rows")) if monoid == "sum" else arg
     if axis not in arg.axes and axis == "o":
         size = Scalar("layer_size")
         if monoid == "sum":
             return mul(arg, size)
         return arg if monoid != "prod" else make(Op.POW, arg, size)
     return _intern(Op.REDUCE, (arg,), arg.axes.replace(axis, ""), (monoid, axis))
+
+
+def rank(arg: Node) -> Node:
+    """How many neurons of the layer have more, or as much and come first."""
+    return _intern(Op.RANK, (arg,), union(arg.axes, "o"), None)
 
 
 IDENTITY = {
@@ -503,6 +511,8 @@ def rebuild(
         return reduce(monoid, axis, args[0])
     if not node.args:
         return node
+    if node.op is Op.RANK:
+        return rank(args[0])
     return _intern(
         node.op, args, union(*(a.axes for a in args)).replace(node.value, ""), node.value
     )
@@ -584,6 +594,7 @@ SPEC: dict[Op, Callable[[Node], bool]] = {
     Op.LOAD: lambda n: not n.args and isinstance(n.value, str),
     Op.CARRY: lambda n: not n.args,
     Op.REDUCE: _is_reduction,
+    Op.RANK: lambda n: len(n.args) == 1 and n.axes == union(n.args[0].axes, "o"),
     Op.MATMUL: _is_product,
 }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from horn.aggregates import Aggregate
-from horn.language import derive, parse
-from horn.language.ir import OUTPUT, Node
+from horn.language import derive, ir, parse
+from horn.language.ir import OUTPUT, Node, Op
 from horn.language.neuron_ir import BackwardIR, ForwardIR, NeuronContext
 from horn.network import Layer
 from horn.neuron import has_backward
@@ -19,7 +19,9 @@ def read_layer(
     layers that listen to it, whose weights a written backward reads.
     """
     classes = tuple(dict.fromkeys(receiver.neuron for receiver in receivers))
-    context = NeuronContext(layer.neuron, layer.activation, layer.index, training, classes)
+    context = NeuronContext(
+        layer.neuron, layer.activation, layer.index, training, classes, layer.kind == "output"
+    )
     forward = parse.forward(context)
     backward = None
     if training and written and has_backward(layer.neuron) and layer.kind != "output":
@@ -29,12 +31,25 @@ def read_layer(
     return forward, backward, interlayer
 
 
+def asks(forward: ForwardIR) -> bool:
+    """Whether a neuron's forward asks something of its layer or of the batch."""
+    roots = (forward.output, *forward.states.values(), *forward.pushes.values())
+    return any(
+        n.op is Op.RANK or (n.op is Op.REDUCE and n.value[1] in "ob") for n in ir.walk(*roots)
+    )
+
+
 def _check_written(layer: Layer, forward: ForwardIR, backward: BackwardIR) -> None:
     name = layer.neuron.__name__
     if layer.interlayer is not None:
         raise backward.error(
             f"{name} writes backward, but {layer.name} has an interlayer, which "
             "mixes its neurons: leave backward out and horn derives it",
+        )
+    if asks(forward):
+        raise backward.error(
+            f"{name} writes backward, but its forward asks the layer or the batch, through which "
+            "one neuron's error depends on the others: leave backward out and horn derives it",
         )
     if len(layer.weights) > 1:
         raise backward.error(

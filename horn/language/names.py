@@ -30,7 +30,9 @@ from horn.neuron import (
     DRAWS,
     MESSAGE_FIELDS,
     READABLE,
+    STATISTICS,
     WEIGHT,
+    Neuron,
     Parameter,
     State,
     SynapseState,
@@ -150,6 +152,10 @@ class Names:
         if name in ("feedforward", "backpropagate", "push", *DRAWS):
             return Word(name)
         found = inspect.getattr_static(cls, name, _MISSING)
+        if name in STATISTICS["layer"] and found is vars(Neuron)[name]:
+            return Word(name)
+        if name == "target" and found is _MISSING:
+            return self.target(node)
         if type(found) is State:
             return self.scope.frame.states.get(name, leaf(Op.STATE, "bo", name))
         if type(found) is Parameter:
@@ -187,6 +193,25 @@ class Names:
             f"{cls.__name__} has no {name!r}; {suggest(name, known)}declare it in "
             f"the class: a constant ({name} = 1.0), horn.Parameter or horn.State",
         )
+
+    def target(self, node: ast.Attribute) -> Node:
+        context, scope = self.scope.context, self.scope
+        assert context is not None
+        if not context.is_output:
+            scope.fail(node, "self.target: only output neurons have one; this layer is hidden")
+        if scope.kind != "forward":
+            scope.fail(
+                node,
+                "self.target is read in forward: backward of an output neuron is not called, since "
+                "its delta comes from the loss",
+            )
+        if scope.target_error is None:
+            scope.target_error = scope.source.error(
+                node,
+                "self.target is known in training only, but what is fed forward or kept at "
+                "prediction depends on it; ask  if self.training:",
+            )
+        return leaf(Op.TARGET, "bo")
 
     def field(self, node: ast.Attribute, name: str) -> Any:
         fields = self.scope.fields()

@@ -21,6 +21,7 @@ class NeuronContext:
     layer_index: int
     training: bool
     receivers: tuple[type[Neuron], ...] = ()
+    is_output: bool = False
 
     def weights(self, kind: str) -> tuple[str, ...]:
         """The weights of the messages that "forward" or "backward" reads."""

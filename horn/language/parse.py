@@ -76,6 +76,10 @@ def forward(context: NeuronContext) -> ForwardIR:
         raise source.error(
             source.tree, f"{frame.fed.why}; call it exactly once on every path of forward"
         )
+    if not context.training and run.scope.target_error is not None:
+        kept = (frame.fed, *frame.states.values())
+        if any(ir.contains(node, Op.TARGET) for node in kept):
+            raise run.scope.target_error
     outs = _sitting_out(frame.fed, frame.read) if context.training else None
     traces = frame.traces
     ir.verify(frame.fed, *frame.states.values(), *frame.loop_push.values(), *traces.values())

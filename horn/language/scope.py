@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
+from horn.errors import CompileError
 from horn.language import ir
 from horn.language.ir import Node, Op, const, leaf, select
 from horn.language.neuron_ir import NeuronContext
@@ -71,6 +72,7 @@ class Scope:
         self.in_loop = False  # over messages
         self.loop_depth = 0  # how many calls deep that loop stands
         self.push_place: ast.AST | None = None
+        self.target_error: CompileError | None = None  # where self.target is read first
 
     @property
     def source(self) -> Source:

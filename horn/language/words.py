@@ -13,7 +13,7 @@ from horn.language.ir import Node, Op, const, leaf, select
 from horn.language.references import Unset, Word
 from horn.language.scope import Scope
 from horn.language.source import suggest
-from horn.neuron import DRAWS, PERIODS, WEIGHT, Parameter
+from horn.neuron import DRAWS, PERIODS, RUNNING, STATISTICS, WEIGHT, Parameter, State
 from horn.random import site
 
 # What each draw takes, and its default.
@@ -36,6 +36,8 @@ class Words:
             return self.draw(word, node)
         if word.name == "push":
             return self.push(node)
+        if word.name in STATISTICS["layer"]:
+            return self.statistic(word.name, node)
         if node.keywords or len(node.args) != 1:
             self.scope.fail(node, f"self.{word.name} takes one number")
         arg = node.args[0]
@@ -155,6 +157,59 @@ class Words:
         self.scope.frame.pushed[name] = value
         self.scope.push_place = node
 
+    def statistic(self, word: str, node: ast.Call) -> Node:
+        """What a neuron asks of its layer, or of the batch."""
+        scope, context = self.scope, self.scope.context
+        assert context is not None
+        given = dict(zip(("x", "over", "running"), node.args, strict=False))
+        given |= {k.arg: k.value for k in node.keywords if k.arg is not None}
+        text = {
+            name: str(each.value) if isinstance(each, ast.Constant) else None
+            for name, each in given.items()
+        }
+        over, name = text.get("over"), text.get("running")
+        allowed = {"x", "over"} | ({"running"} if word in ("mean", "var") else set())
+        if "x" not in given or not given.keys() <= allowed or len(node.args) > len(allowed):
+            scope.fail(node, f'self.{word} takes a number, and over="layer" or over="batch"')
+        if over not in STATISTICS or word not in STATISTICS[over]:
+            words = "; ".join(f'over="{k}": {", ".join(v)}' for k, v in STATISTICS.items())
+            scope.fail(node, f"self.{word} is over something that it cannot be; there are {words}")
+        if scope.kind != "forward":
+            scope.fail(node, f"self.{word} asks the {over}: that is for forward")
+        if scope.in_loop:
+            scope.fail(node, f"self.{word} asks the {over} inside the loop over messages; ask once")
+        if any(condition.axes for condition, _ in scope.path):
+            scope.fail(
+                node,
+                f"{ast.unparse(node)!r} is of the {over}, but stands where only some of its "
+                "neurons or samples come: compute it before the if",
+            )
+        x = self.expressions.number(given["x"])
+        if over == "layer" or context.training:
+            found = _statistic(word, x, "o" if over == "layer" else "b")
+        if over == "layer":
+            if name is not None:
+                scope.fail(node, 'running= is for over="batch": a layer is there at prediction')
+            return found
+        if name is None and not context.training:
+            scope.fail(
+                node,
+                "at prediction there is no batch; keep the number in a State, which follows it "
+                'in training:  average = horn.State(0.0)  and  running="average", or ask  if '
+                "self.training:",
+            )
+        if name is None:
+            return found
+        if type(inspect.getattr_static(context.cls, name, None)) is not State:
+            scope.fail(node, f"running={name!r} is no State of {context.cls.__name__}")
+        state = scope.frame.states.get(name, leaf(Op.STATE, "bo", name))
+        if not context.training:
+            return state
+        scope.frame.states[name] = RUNNING * state + (1.0 - RUNNING) * ir.make(
+            Op.STOP_GRADIENT, found
+        )
+        return found
+
     def draw(self, word: Word, node: ast.Call) -> Node:
         assert self.scope.context is not None
         defaults = _ARGUMENTS[word.name]
@@ -194,3 +249,16 @@ class Words:
         if word.name == "uniform":
             return ir.add(values[0], ir.mul(values[1] - values[0], u))
         return ir.add(values[0], ir.mul(values[1], u))
+
+
+def _statistic(word: str, x: Node, axis: str) -> Node:
+    if word == "rank":
+        return ir.rank(x)
+    if word not in ("mean", "var"):
+        return ir.reduce(word, axis, x)
+    share = 1.0 / ir.Scalar("layer_size") if axis == "o" else ir.Scalar("inv_rows")
+    mean = ir.mul(ir.reduce("sum", axis, x), share)
+    if word == "mean":
+        return mean
+    apart = x - mean
+    return ir.mul(ir.reduce("sum", axis, apart * apart), share)

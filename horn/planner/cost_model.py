@@ -30,6 +30,7 @@ from horn.compiler.program import (
     Move,
     Post,
     Program,
+    Rank,
     Statement,
     Target,
     Update,
@@ -510,7 +511,7 @@ class Costs:
 
 
 def _layer(statement: Statement) -> int:
-    if isinstance(statement, (Loop, Matmul, Update)):
+    if isinstance(statement, (Loop, Matmul, Rank, Update)):
         return statement.frame.layer
     return statement.layer if isinstance(statement, Draw) else 0
 

@@ -25,7 +25,7 @@ from horn.errors import JobError
 from horn.job import Job
 from horn.language import derive, ir
 from horn.language.ir import Op
-from horn.language.layers import read_layer
+from horn.language.layers import asks, read_layer
 from horn.network import Layer, Link, Network
 from horn.neuron import SynapseState, declared
 from horn.optimizers import Direct
@@ -208,6 +208,11 @@ def _check_parts(network: Network) -> None:
             raise JobError(
                 f"parallel-dropout: {name} is more than a function of sum(input * weight), so its "
                 f"output cannot be scaled for the whole network; use allreduce"
+            )
+        if asks(forward):
+            raise JobError(
+                f"parallel-dropout: {name} asks its layer or the batch, of which a sub-model has a "
+                f"part; use allreduce"
             )
         if any(n.op is Op.COUNT for n in ir.walk(*roots)):
             raise JobError(

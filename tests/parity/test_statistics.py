@@ -1,0 +1,280 @@
+"""What a neuron asks of its layer and of the batch (docs/notes/0117)."""
+
+import numpy as np
+import pytest
+
+import horn
+from horn import math
+from horn.backends import Setup, make
+from horn.compiler import explain
+from horn.compiler.placement import LAYER_SPLITS
+from horn.errors import CompileError, JobError
+from tests.parity.test_compiled_equals_interpreted import COMPILED, compare, samples
+from tests.parity.test_groups import of_groups
+from tests.parity.test_tasks import compare as compare_tasks
+from tests.parity.test_tasks import labelled, of_group, of_one, place, steps
+from tests.transport.groups import good
+
+
+class BatchNorm(horn.Neuron):
+    gain, shift = horn.Parameter(1.2), horn.Parameter(0.1)
+    average, spread = horn.State(0.0), horn.State(1.0)
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        mean = self.mean(z, over="batch", running="average")
+        var = self.var(z, over="batch", running="spread")
+        self.feedforward(
+            self.activation(self.gain * (z - mean) / math.sqrt(var + 1e-3) + self.shift)
+        )
+
+
+class LayerNorm(horn.Neuron):
+    gain = horn.Parameter(1.2)
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        mean, var = self.mean(z, "layer"), self.var(z, over="layer")
+        self.feedforward(math.tanh(self.gain * (z - mean) / math.sqrt(var + 1e-3)))
+
+
+class Winners(horn.Neuron):
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.feedforward(z if self.rank(z, over="layer") < 3 else 0.0)
+
+
+class Soft(horn.Neuron):
+    """No weighted sum: its gradients are of each synapse."""
+
+    def forward(self, messages):
+        far = sum((m.input - m.weight) ** 2 for m in messages)
+        top, low = self.max(-far, over="layer"), self.min(far, over="layer")
+        e = math.exp(-far - top)
+        both = self.sum(far * far, over="batch") if self.training else 1.0
+        self.feedforward(
+            e / self.sum(e, over="layer") + 0.1 * far / (1.0 + top * low) + math.tanh(0.001 * both)
+        )
+
+
+class Map(horn.Neuron):
+    """A local rule."""
+
+    def forward(self, messages):
+        far = sum((m.input - m.weight) ** 2 for m in messages)
+        near = math.exp(-0.5 * (self.index - self.argmax(-far, over="layer")) ** 2)
+        for m in messages:
+            self.push(near * (m.weight - m.input))
+        self.feedforward(math.exp(-far))
+
+
+class Written(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    def backward(self, messages):
+        error = 0.0
+        for m in messages:
+            error += m.delta * m.weight
+            self.push(m.delta * self.output)
+        self.backpropagate(error * self.activation.derivative(self.output))
+
+
+CLASSES = [BatchNorm, LayerNorm, Winners, Soft, Map]
+
+
+def network(neuron, connect=None, size=6):
+    net = horn.Network(seed=3)
+    x = net.input(7)
+    below = Written if neuron in (BatchNorm, LayerNorm, Winners) else horn.neurons.Standard
+    hidden = net.layer(11, neuron=below, activation="tanh")
+    a = net.layer(size, neuron=neuron, inputs=[x, hidden], connect=connect, activation="tanh")
+    net.layer(5, neuron=neuron, inputs=[a], activation="tanh")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=3)])
+@pytest.mark.parametrize("neuron", CLASSES)
+def test_the_compiled_answer_is_the_interpreters(neuron, connect):
+    if neuron is Map:
+        net = horn.Network(seed=3)
+        net.input(7)
+        net.layer(6, neuron=Map, connect=connect)
+        net.output(3, neuron=Map, loss="squared_error")
+    else:
+        net = network(neuron, connect)
+    compare(net, horn.SGD(0.1), 5)
+
+
+@pytest.mark.parametrize("neuron", CLASSES[:4])
+def test_an_output_neuron_may_ask_too(neuron):
+    net = horn.Network(seed=4)
+    net.input(7)
+    net.output(4, neuron=neuron, activation="sigmoid", loss="squared_error")
+    compare(net, horn.SGD(0.1), 5)
+
+
+@pytest.mark.parametrize("layers", LAYER_SPLITS)
+@pytest.mark.parametrize("links", ["sender", "replicated"])
+@pytest.mark.parametrize("neuron", CLASSES)
+def test_tasks_ask_as_one(neuron, links, layers):
+    net = network(neuron, size=7)
+    setup = Setup(net, horn.SGD(0.1), "labels", 6, "float64", 1)
+    data, batches = labelled(net), steps(6, 3)
+    placement = place(net, (links,) * 9, (layers,) * 9)
+    one = of_one("kernels", setup, data, batches)
+    for backend, n_tasks in (("reference", 2), ("kernels", 3)):
+        tasks = of_group(backend, setup, data, batches, placement, n_tasks)
+        compare_tasks(good(tasks), one, f"{backend}, {n_tasks} tasks")
+
+
+@pytest.mark.parametrize("layers", ["neurons", "rows"])
+@pytest.mark.parametrize("neuron", CLASSES)
+def test_groups_of_allreduce_ask_the_whole_batch(neuron, layers):
+    net = network(neuron, size=7)
+    setup = Setup(net, horn.SGD(0.1), "labels", 6, "float64", 1)
+    data, batches = labelled(net), steps(6, 3)
+    placement = place(net, ("receiver",) * 9, (layers,) * 9)
+    one = of_one("kernels", setup, data, batches)
+    for n_groups, n_tasks in ((2, 1), (2, 2), (3, 1)):
+        found = of_groups("kernels", setup, data, batches, placement, n_groups, n_tasks)
+        compare_tasks(good(found), one, f"{n_groups} groups of {n_tasks}")
+
+
+@pytest.mark.parametrize("neuron", [BatchNorm, LayerNorm, Soft])
+def test_derived_gradients_are_finite_differences(neuron):
+    net = network(neuron)
+    data = samples(net)
+    engine = make("reference", Setup(net, horn.SGD(0.1), "labels", 5, "float64", 1))
+    engine.bind(data)
+    at = {"iteration": 0, "first_sample": 0}
+    found, arrays = engine.probe(np.arange(5), **at), engine.parameters()
+    rng = np.random.default_rng(0)
+    for name, array in arrays.items():
+        for flat in rng.choice(array.size, min(3, array.size), replace=False):
+            where = np.unravel_index(flat, array.shape)
+            losses = []
+            for h in (1e-6, -1e-6):
+                moved = array.copy()
+                moved[where] += h
+                engine.load({**arrays, name: moved})
+                losses.append(float(engine.probe(np.arange(5), **at)["loss"]))
+            engine.load(arrays)
+            slope = (losses[0] - losses[1]) / 2e-6
+            assert found[f"{name}.gradient"][where] == pytest.approx(slope, rel=1e-4, abs=1e-7)
+
+
+def test_running_values_follow_and_are_what_prediction_reads():
+    net = horn.Network(seed=3)
+    net.input(7)
+    net.layer(4, neuron=BatchNorm, activation="tanh")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    data = samples(net)
+    for backend in COMPILED:
+        engine = make(backend, Setup(net, horn.SGD(0.0), "labels", 6, "float64", 1))
+        engine.bind(data)
+        rows = np.arange(6)
+        w, b = (engine.parameters()[f"layer1.{name}"] for name in ("weight", "bias"))
+        z = data.x[rows] @ w.T + b
+        engine.step(rows, iteration=0, first_sample=0)
+        states = engine.states()
+        np.testing.assert_allclose(states["layer1.average"], 0.1 * z.mean(axis=0), rtol=1e-9)
+        np.testing.assert_allclose(states["layer1.spread"], 0.9 + 0.1 * z.var(axis=0), rtol=1e-9)
+        one = engine.outputs(data.x[:1])
+        np.testing.assert_allclose(engine.outputs(data.x)[:1], one, rtol=1e-12)
+
+
+def test_equals_are_ranked_in_their_order():
+    class Equal(horn.Neuron):
+        def forward(self, messages):
+            z = 1.0 if self.index > 1 else 0.0
+            self.feedforward(self.rank(z, "layer") + 10.0 * self.argmax(z, "layer"))
+
+    net = horn.Network(seed=0)
+    net.input(2)
+    net.layer(5, neuron=Equal)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    for backend in ("python", *COMPILED):
+        engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 3, "float64", 1))
+        engine.bind(samples(net))
+        sent = engine.probe(np.arange(3), iteration=0, first_sample=0)["layer1.output"]
+        assert sent.tolist() == [[23.0, 24.0, 20.0, 21.0, 22.0]] * 3
+
+
+def says(forward, problem, **more):
+    cls = type("Asks", (horn.Neuron,), {"forward": forward, **more})
+    net = horn.Network(seed=0)
+    net.input(2)
+    net.layer(3, neuron=cls)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    data = samples(net)
+    for backend in ("python", "kernels"):
+        with pytest.raises(CompileError, match=problem) as raised:
+            engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 3, "float64", 1))
+            engine.bind(data)
+            engine.step(np.arange(3), iteration=0, first_sample=0)
+            engine.outputs(data.x)
+        assert raised.value.line is not None
+
+
+def in_the_loop(self, messages):
+    self.feedforward(sum(m.weight * self.mean(m.input, over="layer") for m in messages))
+
+
+def under_an_if(self, messages):
+    z = sum(m.input * m.weight for m in messages)
+    self.feedforward(self.mean(z, over="layer") if z > 0.0 else z)
+
+
+def of_no_batch(self, messages):
+    z = sum(m.input * m.weight for m in messages)
+    self.feedforward(z - self.mean(z, over="batch"))
+
+
+def largest_of_the_batch(self, messages):
+    self.feedforward(self.max(sum(m.input * m.weight for m in messages), over="batch"))
+
+
+def no_state(self, messages):
+    z = sum(m.input * m.weight for m in messages)
+    self.feedforward(self.mean(z, over="batch", running="average"))
+
+
+def test_what_cannot_be_asked_is_refused_with_its_line():
+    says(in_the_loop, "inside the loop over messages; ask once")
+    says(under_an_if, "compute it before the if")
+    says(of_no_batch, "at prediction there is no batch")
+    says(largest_of_the_batch, "over something that it cannot be")
+    says(no_state, "State")
+
+
+def test_a_class_may_use_the_words_for_itself():
+    class Own(horn.Neuron):
+        mean = horn.State(0.5)
+
+        def forward(self, messages):
+            self.feedforward(self.max(sum(m.input * m.weight for m in messages)) - self.mean)
+
+        def max(self, z):
+            return z if z > 0.0 else 0.0
+
+    net = horn.Network(seed=0)
+    net.input(4)
+    net.layer(3, neuron=Own)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    compare(net, horn.SGD(0.1), 3)
+
+
+def test_products_stay_products():
+    assert explain.runs_as(network(BatchNorm))["layer2"] == "matrix products"
+
+
+def test_sub_models_have_no_layer_to_ask():
+    net = horn.Network(seed=0)
+    net.input(64)
+    net.layer(8, neuron=LayerNorm)
+    net.output(10, activation="softmax", loss="cross_entropy")
+    job = horn.Job(net, horn.data.digits(), batch_size=10, iterations=1)
+    with pytest.raises(JobError, match="asks its layer or the batch"):
+        horn.train(job, strategy="parallel-dropout", groups=2)
