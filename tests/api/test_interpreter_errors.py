@@ -392,14 +392,6 @@ def test_a_derivative_that_an_activation_does_not_have():
 # --- draws
 
 
-def test_drawing_inside_the_loop():
-    class Noise(horn.Neuron):
-        def forward(self, messages):
-            self.feedforward(sum(m.input * self.bernoulli(0.5) for m in messages))  # here
-
-    assert "m.normal() or m.uniform() for a number that belongs to the synapse" in complaint(Noise)
-
-
 def test_drawing_the_same_number_twice():
     class Noise(horn.Neuron):
         def forward(self, messages):
