@@ -33,7 +33,8 @@ def read_layer(
 
 def asks(forward: ForwardIR) -> bool:
     """Whether a neuron's forward asks something of its layer or of the batch."""
-    roots = (forward.output, *forward.states.values(), *forward.pushes.values())
+    kept = (*forward.states.values(), *forward.traces.values())
+    roots = (forward.output, *kept, *forward.pushes.values())
     return any(
         n.op is Op.RANK or (n.op is Op.REDUCE and n.value[1] in "ob") for n in ir.walk(*roots)
     )
