@@ -1,4 +1,4 @@
-"""A task's talk with parameter servers: the loop around ``requests``, over any carrier."""
+"""A client of parameter servers: the loop around ``requests``, over any carrier."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from horn.topology import Topology
 from horn.transport import PeerUnreachable
 from horn.wire.frames import WAITS, Array, Meta, Note, ParameterData, WireMessage
 
-CUT_S = 2.0  # how long a server that has its place may be unreachable, once it is known to be
-LOOK_S = 1.0  # how often who waits looks whether something has happened beside it
+CUT_S = 2.0  # how long a registered server may be known to be unreachable
+LOOK_S = 1.0  # how often a wait calls ``check``
 
 
 class ClientCarrier(Protocol):
-    """What carries a task's messages to servers, which go by their numbers: a ``Mesh``, or
-    ``TaskLinks``, which end and begin again.
+    """What carries a task's messages to servers, by their numbers: a ``Mesh``, or ``TaskLinks``,
+    which reconnect.
     """
 
-    is_lossy: bool  # whether what was sent may be lost
+    is_lossy: bool  # whether messages may be lost
 
     def open(self, again: Callable[[int], Iterable[tuple[Meta, Sequence[Array]]]]) -> None:
-        """again : what goes first over a new link to a server."""
+        """again : the messages to resend first over a new link to a server."""
 
     def send(self, server: int, meta: Meta, values: Sequence[Array] = ()) -> None:
         """To a server; nothing where there is no link."""
@@ -42,23 +42,23 @@ class ClientCarrier(Protocol):
         """Servers without a link, and why."""
 
     def cut_off(self) -> Mapping[int, float]:
-        """Servers that are there but do not answer, for how many seconds."""
+        """Servers that are registered, but do not answer since the connection broke: seconds."""
 
     def close(self) -> None: ...
 
 
 class ParameterClient:
-    """A task's requests of all servers.
+    """A task's requests to all servers.
 
-    check : called by who waits; raises what has happened beside it.
+    check : called in every wait; raises failures beside it.
 
     Raises
     ------
-    BarrierTimeout : an answer is late, or a server has gone and not come back. PeerUnreachable : a
-    server is there, but not for this task. ProtocolError : an answer is not what was asked for.
+    BarrierTimeout : an answer is late, or a server did not restart in time. PeerUnreachable : a
+    server runs, but this task cannot reach it. ProtocolError : an answer does not fit.
     """
 
-    goes_by_ranks = True  # in what it says of others
+    goes_by_ranks = True  # in its errors
 
     def __init__(
         self,
@@ -82,35 +82,29 @@ class ParameterClient:
         self._ungiven: dict[int, ParameterBundle] = {}
         self._pull = Pull(0)
         self._into: Mapping[str, Array] = {}
-        self._early: list[
-            WireMessage
-        ] = []  # of pulls for which only others of the group have asked
-        self._waits: dict[int, list[int]] = {}  # by server: the ranks it says that it waits for
+        self._early: list[WireMessage] = []  # answers to pulls that this task has yet to make
+        self._waits: dict[int, list[int]] = {}  # by server: the ranks that it waits for
 
     def join(self, timeout_s: float) -> int:
-        """Tell durable servers that this task is there, and wait for all of its group; where the
-        group goes on.
-        """
+        """Join durable servers, and wait for all of the group; the clock at which it resumes."""
         self._say(self.requests.join())
         n = self.topology.n_servers
         self._until(lambda: len(self.requests.welcomes) == n, "joining", timeout_s)
         return self.requests.clock
 
     def begin(self, arrays: Mapping[str, Array]) -> None:
-        """Tell servers what training begins with."""
+        """Send the initial values."""
         for bundle in self.pushes:
             values = self._values(bundle, arrays)
             self._send(bundle.server, self.requests.begin(bundle, values), values)
 
     def push(self, push: Push) -> None:
-        """Gradients may go now, each bundle with ``give``; ``give_all`` sends the rest."""
+        """Begin a push: ``give`` sends a bundle, ``give_all`` the rest."""
         self._push = push
         self._ungiven = {bundle.part: bundle for bundle in self.pushes}
 
     def give(self, part: int) -> None:
-        """Send a bundle of the push under way, if it has not been. Waits while the server has not
-        taken the last but one.
-        """
+        """Send a bundle of the push under way, once; waits while too many are unacknowledged."""
         bundle, push = self._ungiven.pop(part, None), self._push
         if bundle is None or push is None:
             return
@@ -122,14 +116,12 @@ class ParameterClient:
         self.spent.send_s += time.monotonic() - before
 
     def give_all(self) -> None:
-        """What has not been sent of the push under way, the last layer first."""
+        """Send the rest of the push under way, the last layer first."""
         for part in sorted(self._ungiven, reverse=True):
             self.give(part)
 
     def pull(self, pull: Pull, arrays: Mapping[str, Array]) -> None:
-        """Ask for parameters. What comes goes into ``arrays``, each bundle with ``take``;
-        ``take_all`` waits for the rest.
-        """
+        """Ask for parameters into ``arrays``: ``take`` waits for a bundle, ``take_all`` for all."""
         self._pull, self._into = pull, arrays
         self._waits.clear()
         self._say(self.requests.pull(pull))
@@ -139,35 +131,31 @@ class ParameterClient:
 
     def take(self, part: int) -> None:
         """Wait for a bundle of the pull under way, unless it is here."""
+        # Other groups may take much longer to end, and group 0 to warm up; servers watch them.
+        is_patient = self._pull.final or (self.group > 0 and self._pull.clock == 0)
+        where, timeout_s = f"pull {self._pull.clock}", None if is_patient else self.timeout_s
         if part in self.requests.awaited:
-            # Other groups may take much longer to end, and group 0 to warm up; that they still do
-            # something is the servers' to watch.
-            is_patient = self._pull.final or (self.group > 0 and self._pull.clock == 0)
-            self._until(
-                lambda: part not in self.requests.awaited,
-                f"pull {self._pull.clock}",
-                None if is_patient else self.timeout_s,
-            )
+            self._until(lambda: part not in self.requests.awaited, where, timeout_s)
 
     def take_all(self) -> None:
-        """Wait for what is still to come of the pull under way."""
+        """Wait for the rest of the pull under way."""
         for part in sorted(self.requests.awaited):
             self.take(part)
 
     def leave(self) -> None:
-        """Tell servers that this group pushes no more; wait until all that was said is heard. Who
-        ends its connection before that may take its last words with it.
+        """Tell servers that this group pushes no more. Waits until everything is acknowledged: a
+        connection that ends before that may lose its last frames.
         """
         self._say(self.requests.leave())
         self._until(lambda: self.requests.is_heard, "leaving", self.timeout_s)
 
     def thank(self) -> None:
-        """Tell servers that the end is here."""
+        """Tell servers that the final parameters have arrived."""
         self._say(self.requests.thank())
         self._until(lambda: self.requests.is_heard, "thanking", self.timeout_s)
 
     def ask(self, epoch: int, stop: bool) -> bool:
-        """What group 0 says of the end."""
+        """Whether training ends after an epoch, by group 0."""
         self._say([self.requests.ask(epoch, stop)])
         where = f"end of epoch {epoch}"
         self._until(lambda: epoch in self.requests.verdicts, where, self.timeout_s)
@@ -177,7 +165,7 @@ class ParameterClient:
         self.carrier.close()
 
     def _values(self, bundle: ParameterBundle, arrays: Mapping[str, Array]) -> list[Array]:
-        """What may have to be sent again is a copy, which stays as it is."""
+        """A copy of values that may have to be sent again."""
         values = [_part(arrays, piece) for piece in bundle.pieces]
         return [np.concatenate(values)] if self.requests.is_lossy else values
 
@@ -197,7 +185,7 @@ class ParameterClient:
             self._waits[server] = [*map(int, str(meta.fields["ranks"]).split())]
             return
         if isinstance(meta, ParameterData) and self.requests.is_early(meta):
-            copies = tuple(array.copy() for array in message.arrays)  # more may come to its place
+            copies = tuple(array.copy() for array in message.arrays)  # the next may overwrite it
             self._early.append(WireMessage(meta, copies, server))
             return
         block = message.arrays[0] if message.arrays else None
@@ -208,8 +196,8 @@ class ParameterClient:
             self.spent.received_bytes += block.nbytes
 
     def _until(self, is_done: Callable[[], bool], what: str, timeout_s: float | None) -> None:
-        """Hear servers until something is so. Without a deadline there is one for a server that
-        has gone.
+        """Handle messages until a condition holds. None : no deadline, but for servers that are
+        down.
         """
         patience = None if timeout_s is None else Patience(timeout_s)
         while not is_done():
@@ -237,7 +225,7 @@ class ParameterClient:
                 raise PeerUnreachable(f"task {self.rank}, {what}", (lost,), why)
 
     def _overdue(self, what: str, timeout_s: float) -> BarrierTimeout:
-        """It is late; of servers that only wait for others, those are."""
+        """The error of a late answer: of the servers, or of the ranks that these wait for."""
         topology, down = self.topology, self.carrier.down()
         owing = {s: owes for s in range(topology.n_servers) if (owes := self.requests.owing(s))}
         said = [f"server {s} has not answered {owes}" +
@@ -245,8 +233,7 @@ class ParameterClient:
                 for s, owes in owing.items()]  # fmt: skip
         late = {r for s in owing if s not in down for r in self._waits.get(s, [])} - {self.rank}
         if not late and self.requests.awaited and self.task and not self.requests.is_lossy:
-            # The server knows of no pull, or says nothing to the task that asks, either.
-            late = {topology.rank(self.group, 0)}
+            late = {topology.rank(self.group, 0)}  # the server has no pull from it
         ranks = [topology.server(s) for s in owing]
         if late:
             ranks = sorted(late)

@@ -1,19 +1,19 @@
-"""What a server was told, on disk: it comes back from this and nothing else.
+"""The write-ahead log of a durable server, from which alone it is restored.
 
-    <folder>/journal-<n>    records: the messages since state n, each the frame that it was
+    <folder>/journal-<n>    records: the messages since state n, as frames
     <folder>/state-<n>      records: facts, then arrays in pieces, then the end
 
     record = fixed | sizes | parts     fixed = magic, number of parts, number of the record, crc of
                                        sizes, crc of fixed; sizes = uint64 each; parts = a frame
 
-Frames have checksums of their own (``messages.decode``). A file that ends inside a record, or in
-zeros where one would begin, was being written: the rest is cut off. Whatever else does not fit is
-damage. Nothing is fsynced: see docs/notes/0061. Source: the layout of docs/notes/0020, ZooKeeper's
-log.
+Frames have checksums of their own (``frames.decode``). The last file may end inside a record, or in
+zeros, which are cut off; everything else that does not fit is damage. Nothing is fsynced: see
+docs/notes/0061. Source: the layout of docs/notes/0020, ZooKeeper's log.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import mmap
@@ -46,10 +46,9 @@ MAGIC = b"HJR\1"
 FIXED = struct.Struct("<4sIQII")
 MAX_PARTS = MAX_BODIES + 2
 MAX_PART = 16 * 1024 * 1024
-JOURNAL_BYTES = 256 * 1024 * 1024  # after which the whole state is written, if it is smaller
-JOURNAL_S = 60.0  # and after so long, if anything has changed,
-REPLAY_S = 1.0  # and after so much work on its messages: who comes back does all of it again;
-SAVING = 20  # but of so many seconds of work only one goes into writing states
+# A state is written after a journal of so many bytes, so many seconds with a change, or so much
+# work on its messages, which a restart repeats; but for at most a twentieth of the time.
+JOURNAL_BYTES, JOURNAL_S, REPLAY_S, SAVING = 256 * 1024 * 1024, 60.0, 1.0, 20
 STATE, ARRAY, END = "state", "array", "end"  # topics of the notes in a state
 
 logger = logging.getLogger(__name__)
@@ -64,11 +63,11 @@ def record(message: WireMessage) -> list[Buffer]:
 
 
 def records(data: Buffer, where: str, first: int, *, may_be_torn: bool) -> Iterator[WireMessage]:
-    """All messages of a file, numbered from ``first``. Returns the offset at which it is torn.
+    """All messages of a file, numbered from ``first``.
 
     Raises
     ------
-    JournalError : something is damaged; says at which byte.
+    JournalError : something is damaged; says at which byte. _Torn : the end is missing.
     """
     view, at, number = memoryview(data), 0, first
     size = len(view)
@@ -79,7 +78,7 @@ def records(data: Buffer, where: str, first: int, *, may_be_torn: bool) -> Itera
             raise JournalError(where, begin, what)
 
         if not any(view[at : at + FIXED.size]) and not bytes(view[at:]).strip(b"\0"):
-            break  # room that was made for what was never written
+            break  # allocated, but never written
         if at + FIXED.size > size:
             break
         magic, n_parts, got, sizes_crc, crc = FIXED.unpack_from(view, at)
@@ -119,8 +118,7 @@ def records(data: Buffer, where: str, first: int, *, may_be_torn: bool) -> Itera
 
 
 class _Torn(Exception):
-    def __init__(self, at: int) -> None:
-        self.at = at
+    """Its argument is the offset of the record without an end."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +130,10 @@ class JournalState:
 
 
 class Journal:
-    """A server's folder. First ``recover``, and go through what it gives; then ``append``.
+    """A server's folder. First ``recover``, and consume all messages; then ``append``.
 
-    most_bytes : of a journal, after which ``is_long``; most_s : seconds; most_work_s : seconds of
-    work on what it holds.
+    most_bytes, most_s, most_work_s : bytes, age and seconds of work of a journal, after any of
+    which it ``is_long``.
 
     Raises
     ------
@@ -151,12 +149,11 @@ class Journal:
     ) -> None:
         self.folder, self.most_bytes, self.most_s = folder, most_bytes, most_s
         self.most_work_s = most_work_s
-        self.work_s = 0.0  # on the messages of the journal that is open
-        self._save_s = 0.0  # what the last state took
-        self.n_records = self.n_bytes = 0  # of the journal that is open
+        self.n_records = self.n_bytes = 0  # of the open journal
+        self.work_s = 0.0  # on its messages
         self.n_torn = 0  # bytes that were cut off
-        self._number = 0
-        self._state_bytes = 0
+        self._save_s = 0.0  # the time of the last ``save``
+        self._number = self._state_bytes = 0
         self._begun = time.monotonic()
         self._fd = -1
         try:
@@ -165,25 +162,25 @@ class Journal:
             raise JournalError(str(folder), 0, f"cannot be made: {error.strerror}") from error
 
     def _files(self, kind: str) -> dict[int, Path]:
-        found = {}
-        for path in self.folder.iterdir():
-            match = re.fullmatch(rf"{kind}-(\d+)", path.name)
-            if match:
-                found[int(match[1])] = path
-        return dict(sorted(found.items()))
+        names = ((re.fullmatch(rf"{kind}-(\d+)", p.name), p) for p in self.folder.iterdir())
+        return dict(sorted((int(match[1]), path) for match, path in names if match))
 
-    # coming back
+    # restoring
 
     def recover(self) -> tuple[JournalState | None, Iterator[WireMessage]]:
-        """The newest whole state, and the messages since; they must be gone through to the end."""
+        """The newest whole state, and the messages since, all of which must be consumed."""
         for path in self.folder.glob("*.new"):
-            path.unlink()  # whoever wrote it died
+            path.unlink()  # its writer was killed
         states = self._files("state")
         number, state = 0, None
         if states:
             number, path = max(states.items())
-            state = self._read_state(path)
             self._state_bytes = path.stat().st_size
+            messages = records(_mapped(path), str(path), 1, may_be_torn=False)
+            try:
+                state = _read_state(messages, path)
+            except StopIteration:
+                raise JournalError(str(path), self._state_bytes, "it has no end") from None
         return state, self._since(number)
 
     def _since(self, number: int) -> Iterator[WireMessage]:
@@ -201,21 +198,15 @@ class Journal:
                     count += 1
                     yield message
             except _Torn as torn:
-                self.n_torn = len(data) - torn.at
-                logger.warning("journal cut file=%s byte=%d n_bytes=%d", path, torn.at, self.n_torn)
-                os.truncate(path, torn.at)
+                (at,) = torn.args
+                self.n_torn = len(data) - at
+                logger.warning("journal cut file=%s byte=%d n_bytes=%d", path, at, self.n_torn)
+                os.truncate(path, at)
             self.n_records, self.n_bytes = count, path.stat().st_size
         self.work_s = time.monotonic() - began
         self._open(last)
 
-    def _read_state(self, path: Path) -> JournalState:
-        messages = records(_mapped(path), str(path), 1, may_be_torn=False)
-        try:
-            return _read_state(messages, path)
-        except StopIteration:
-            raise JournalError(str(path), path.stat().st_size, "it has no end") from None
-
-    # going on
+    # writing
 
     def _open(self, number: int) -> None:
         self.close()
@@ -227,19 +218,21 @@ class Journal:
             raise JournalError(str(path), 0, f"cannot be opened: {error.strerror}") from error
 
     def append(self, message: WireMessage, work_s: float = 0.0) -> None:
-        """Written when this returns: a process that is killed then has it. work_s : what it took to
-        do what the message says.
+        """Write a message; a process that is killed afterwards has it. work_s : the time of its
+        effect on the server.
         """
         began = time.monotonic()
         self.n_records += 1
-        parts = record(_numbered(message, self.n_records))
+        numbered = WireMessage(
+            message.meta, message.arrays, message.src, message.attempt, self.n_records
+        )
         try:
-            self.n_bytes += _write(self._fd, parts)
+            self.n_bytes += _write(self._fd, record(numbered))
         except OSError as error:
             path = str(self.folder / f"journal-{self._number}")
             what = f"cannot be written: {error.strerror}; make room, or choose another folder"
             raise JournalError(path, self.n_bytes, what) from error
-        self.work_s += work_s + time.monotonic() - began  # to read is about as long as to write
+        self.work_s += work_s + time.monotonic() - began  # reading takes about as long as writing
 
     @property
     def is_long(self) -> bool:
@@ -251,7 +244,7 @@ class Journal:
         return self.n_records > 0 and time.monotonic() - self._begun > self.most_s
 
     def save(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """The whole state; what was told before is needed no more."""
+        """Write the whole state, and remove what is older."""
         number, began = self._number + 1, time.monotonic()
         path = self.folder / f"state-{number}"
         new = path.with_name(f"{path.name}.new")
@@ -263,8 +256,7 @@ class Journal:
                     self._state_bytes += _write(fd, record(message))
             finally:
                 os.close(fd)
-            # Who is killed between the two has a state, and a journal that is empty.
-            os.rename(new, path)
+            os.rename(new, path)  # a kill before ``_open`` leaves a state without a journal
         except OSError as error:
             raise JournalError(str(new), 0, f"cannot be written: {error.strerror}") from error
         self._open(number)
@@ -281,10 +273,6 @@ class Journal:
             self._fd = -1
 
 
-def _numbered(message: WireMessage, number: int) -> WireMessage:
-    return WireMessage(message.meta, message.arrays, message.src, message.attempt, number)
-
-
 def _mapped(path: Path) -> Buffer:
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
@@ -293,34 +281,30 @@ def _mapped(path: Path) -> Buffer:
 
 
 def _write(fd: int, parts: Sequence[Buffer]) -> int:
-    """All of it; a write may take a part only."""
+    """Write all of it, which may take several calls; how many bytes it is."""
     views = [memoryview(part) for part in parts if len(part)]
-    total = sum(len(view) for view in views)
-    n = os.writev(fd, views)
-    if n < total:
-        rest = memoryview(b"".join(views))
-        while n < total:
-            n += os.write(fd, rest[n:])
+    total, n = sum(map(len, views)), os.writev(fd, views)
+    rest = memoryview(b"".join(views) if n < total else b"")
+    while n < total:
+        n += os.write(fd, rest[n:])
     return total
 
 
 def _state(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Iterator[WireMessage]:
-    number = 0
+    number = itertools.count(1)
 
-    def note(topic: str, fields: dict[str, Any], *bodies: Array) -> WireMessage:
-        nonlocal number
-        number += 1
-        return WireMessage(Note(topic=topic, fields=fields), bodies, seq=number)
-
-    packed = np.frombuffer(json.dumps(facts, sort_keys=True).encode(), np.uint8)
-    for start in range(0, len(packed), CHUNK_BYTES):
-        yield note(STATE, {"size": len(packed)}, packed[start : start + CHUNK_BYTES])
-    for name, array in arrays.items():
-        flat = np.ascontiguousarray(array).reshape(-1)
+    def notes(topic: str, fields: dict[str, Any], flat: Array) -> Iterator[WireMessage]:
+        note = Note(topic=topic, fields={**fields, "size": len(flat)})
         at_once = CHUNK_BYTES // flat.itemsize
         for start in range(0, max(len(flat), 1), at_once):
-            yield note(ARRAY, {"name": name, "size": len(flat)}, flat[start : start + at_once])
-    yield note(END, {"n": number})
+            yield WireMessage(note, (flat[start : start + at_once],), seq=next(number))
+
+    packed = json.dumps(facts, sort_keys=True).encode()
+    yield from notes(STATE, {}, np.frombuffer(packed, np.uint8))
+    for name, array in arrays.items():
+        yield from notes(ARRAY, {"name": name}, np.ascontiguousarray(array).reshape(-1))
+    n = next(number)
+    yield WireMessage(Note(topic=END, fields={"n": n - 1}), seq=n)
 
 
 def _read_state(found: Iterator[WireMessage], path: Path) -> JournalState:

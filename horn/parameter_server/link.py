@@ -1,14 +1,11 @@
-"""What both ends of a link have: numbered frames, and how they are sent and received.
-
-See ``task_links``.
-"""
+"""What both ends of a link have: numbered frames, sent and received. See ``task_links``."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import zmq
@@ -29,9 +26,10 @@ from horn.wire.frames import (
 )
 
 LINGER_S = 2.0
-# Below 64 KiB a copy costs less than a message that has to say when it is free.
+FULL_S = 0.002  # how soon a link without room is tried again
+# Below 64 KiB a copy costs less than ZeroMQ's notice that the buffer is free.
 COPY_BYTES = 65_536
-ATTEMPT = "attempt"  # why a hello, or a frame, was refused: another has the place
+ATTEMPT = "attempt"  # why a hello or a frame was refused: a later attempt has the place
 
 
 @dataclass
@@ -52,8 +50,8 @@ class LinkEnd:
         counters: TransportCounters,
         to: Sequence[bytes] = (),
     ) -> bool:
-        """Send what is there, by a ROUTER with the address first; whether nothing is left. Bodies
-        that are large are not copied, and must not change.
+        """Send the queue, by a ROUTER ``to`` an address; whether nothing is left. Large bodies are
+        not copied, and must not change.
 
         Raises
         ------
@@ -81,7 +79,7 @@ class LinkEnd:
         return True
 
     def take(self, parts: Sequence[Buffer]) -> WireMessage:
-        """What came. Raises BadFrame for what is damaged, lost or doubled."""
+        """A frame's message. Raises BadFrame if it is damaged, lost or doubled."""
         message = decode(parts, self.expected)
         if isinstance(message.meta, Refusal):  # of no link, so it has no number
             return message
@@ -94,7 +92,7 @@ class LinkEnd:
 
 
 def received(socket: zmq.Socket[bytes]) -> list[Buffer]:
-    """One frame that is there."""
+    """A frame that has arrived."""
     parts: list[Buffer] = [socket.recv(zmq.DONTWAIT)]
     while socket.getsockopt(zmq.RCVMORE):
         if len(parts) < 3:
@@ -109,10 +107,22 @@ def has_frame(socket: zmq.Socket[bytes]) -> bool:
 
 
 def spin(sockets: Sequence[zmq.Socket[bytes]], wait_s: float) -> bool:
-    """Look for a frame for the short time in which most come; whether there is one."""
+    """Look for a frame for the short time in which most arrive; whether there is one."""
     ends = time.monotonic() + min(wait_s, YIELD_S)
     while time.monotonic() < ends:
         os.sched_yield()
         if any(map(has_frame, sockets)):
             return True
     return False
+
+
+def count_received(counters: TransportCounters, message: WireMessage) -> None:
+    counters.n_received += 1
+    counters.received_bytes += sum(array.nbytes for array in message.arrays)
+
+
+def drain(flush: Callable[[], bool]) -> None:
+    """Send what is left, if there is room for it in time. flush : whether nothing is left."""
+    ends = time.monotonic() + LINGER_S
+    while not flush() and time.monotonic() < ends:
+        time.sleep(0.001)

@@ -1,6 +1,5 @@
-"""Parameters and gradients over a transport of all ranks: blocks go through its channels, so on one
-host through shared memory, and a message says that a block is there, since nobody waits for a
-certain superstep of another group.
+"""Parameters and gradients over a transport of all ranks: blocks through its channels (on one host,
+shared memory), each announced by a message, since no superstep of another group is waited for.
 """
 
 from __future__ import annotations
@@ -9,12 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from horn.parameter_server.pieces import (
-    ParameterBundle,
-    ParameterPiece,
-    bundles,
-    channels,
-)
+from horn.parameter_server.pieces import ParameterBundle, ParameterPiece, bundles, channels
 from horn.topology import Topology
 from horn.transport import Transport
 from horn.wire.frames import Array, Meta, ParameterData, PushGradients, WireMessage
@@ -22,9 +16,9 @@ from horn.wire.frames import Array, Meta, ParameterData, PushGradients, WireMess
 
 class Mesh:
     """One end, a task's or a server's. Peers of a server are ranks, those of a task are servers, by
-    their numbers. No message is lost: who has gone ends the job.
+    their numbers. No message is lost: a lost peer ends the job.
 
-    receive : the next message of a peer, if not that of the transport. agree_timeout_s : for all
+    receive : the next message of a peer; by default the transport's. agree_timeout_s : for all
     ranks to agree on the channels, before which others compile.
     """
 
@@ -57,7 +51,7 @@ class Mesh:
         return self._n_used[bundle.part]
 
     def send(self, peer: int, meta: Meta, values: Sequence[Array] = ()) -> None:
-        """A message, and first the block of its bundle, which waits until the peer has used the
+        """A message, and before it the block of its bundle, which waits until the peer has used the
         last but one. A server never waits for room for a message.
         """
         if isinstance(meta, (PushGradients, ParameterData)):
@@ -79,16 +73,14 @@ class Mesh:
         arrays: tuple[Array, ...] = ()
         if isinstance(meta, (PushGradients, ParameterData)):
             bundle = self._bundles.get(meta.part)
-            if (
-                bundle is not None
-                and bundle.is_push == self.is_server
-                and peer == (bundle.rank if self.is_server else bundle.server)
-            ):
+            if bundle is not None and (bundle.is_push, peer) == (
+                self.is_server, bundle.rank if self.is_server else bundle.server
+            ):  # fmt: skip
                 self.transport.collect(self._use(bundle), (bundle.part,), self.timeout_s)
                 arrays = (self.transport.inbox(bundle.part),)
         return WireMessage(meta, arrays, peer, message.attempt)
 
-    # No link is ever missing: the transport mends its connections, or says who is lost.
+    # No link is ever missing: the transport reconnects, or says who is lost.
 
     def open(self, again: object) -> None: ...
 

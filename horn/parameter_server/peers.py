@@ -1,4 +1,4 @@
-"""A task's messages to its like in other groups."""
+"""A task's messages to the same task of other groups."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from horn.topology import Topology, share
 from horn.transport import Transport
 from horn.wire.frames import Array, LeaveServers, MeanPart, Meta, Verdict, WireMessage
 
-LOOK_S = 1.0  # how often who waits looks whether something has happened beside it
+LOOK_S = 1.0  # how often a wait calls ``check``
 MESSAGE_BYTES = 4 * 1024 * 1024
 
 
 class Peers:
-    """The same task of all groups, over a transport of all ranks, which it shares with a task's end
-    of a ``Mesh``.
+    """The same task of all groups, over a transport of all ranks, which it shares with the task's
+    ``Mesh``.
 
     Raises
     ------
     BarrierTimeout : a message is late. ProtocolError : it is not what was asked for.
     """
 
-    goes_by_ranks = True  # in what it says of others
+    goes_by_ranks = True  # in its errors
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Peers:
         return self._receive(timeout_s, lambda message: message.src >= self.topology.n_workers)
 
     def _receive(self, timeout_s: float, fits: Callable[[WireMessage], bool]) -> WireMessage | None:
-        """The next message, if it fits; others are kept for who asks for them."""
+        """The next message, if it fits; others are kept for later calls."""
         for at, message in enumerate(self._early):
             if fits(message):
                 del self._early[at]
@@ -66,7 +66,7 @@ class Peers:
     def _next(
         self, where: str, owing: Sequence[int], patience: Patience, kind: type[Meta], **fields: int
     ) -> WireMessage:
-        """The next message of a kind, with these fields, of one that owes it."""
+        """The next message of a kind, with these fields, from one of the ranks ``owing`` it."""
 
         def fits(message: WireMessage) -> bool:
             meta = message.meta
@@ -112,67 +112,57 @@ class Peers:
         return verdict.stop
 
     def mean(self, arrays: Sequence[Array]) -> None:
-        """In place, over the same task of all groups; summed in their order. Each group's task sums
-        its part of the numbers and tells the others, so each sends what the arrays have twice, less
+        """In place, over the same task of all groups, summed in their order. Each task sums its
+        part of the numbers and sends the result to the others: twice the numbers of the arrays less
         its own part, however many groups there are.
         """
-        number = self._n_means
-        self._n_means += 1
         if not all(array.flags.c_contiguous for array in arrays):
             raise ProtocolError("Mean: arrays must be contiguous, since they change in place")
-        means = _Means(self, number)
+        at = 0  # counts exchanges: parts to be summed, sums, parts of the next dtype, ...
         for dtype in dict.fromkeys(array.dtype for array in arrays):
             mine = [array.reshape(-1) for array in arrays if array.dtype == dtype]
-            found = means.of(np.concatenate(mine))
+            found = self._mean(np.concatenate(mine), at)
+            at += 2
             ends = np.cumsum([0, *map(len, mine)])
             for array, start, stop in zip(mine, ends, ends[1:], strict=False):
                 array[...] = found[start:stop]
+        self._n_means += 1
 
-
-class _Means:
-    """One mean. Arrays of each dtype are one after the other; ``at`` of a message counts what is
-    sent: parts to be summed, sums, parts of the next dtype, ...
-    """
-
-    def __init__(self, peers: Peers, number: int) -> None:
-        self.peers, self.number, self.at = peers, number, 0
-
-    def of(self, whole: Array) -> Array:
+    def _mean(self, whole: Array, at: int) -> Array:
         """The mean of flat numbers. ``whole`` is not written: it may still be on its way."""
-        ranks, others, rank = self.peers.ranks, self.peers.others, self.peers.rank
+        ranks, others, rank = self.ranks, self.others, self.rank
         n = len(ranks)
         spans = {rank: slice(*share(len(whole), k, n)) for k, rank in enumerate(ranks)}
         mine = whole[spans[rank]]
-        parts = self._swap({other: whole[spans[other]] for other in others},
-                           {other: np.empty_like(mine) for other in others})  # fmt: skip
+        parts = {other: np.empty_like(mine) for other in others}
+        self._swap({other: whole[spans[other]] for other in others}, parts, at)
         total = np.zeros_like(mine)
         for other in ranks:
             total += mine if other == rank else parts[other]
         total /= n
         found = np.empty_like(whole)
         found[spans[rank]] = total
-        self._swap(dict.fromkeys(others, total), {other: found[spans[other]] for other in others})
+        means = {other: found[spans[other]] for other in others}
+        self._swap(dict.fromkeys(others, total), means, at + 1)
         return found
 
-    def _swap(self, give: Mapping[int, Array], into: dict[int, Array]) -> dict[int, Array]:
-        """Give each other rank something, and get what it gives."""
-        peers, at = self.peers, self.at
-        self.at += 1
-        before = time.monotonic()
+    def _swap(self, give: Mapping[int, Array], into: Mapping[int, Array], at: int) -> None:
+        """Send each other rank an array, and receive one from it."""
+        before, number = time.monotonic(), self._n_means
         for rank, array in give.items():
-            peers.spent.sent_bytes += array.nbytes
+            self.spent.sent_bytes += array.nbytes
             at_once = MESSAGE_BYTES // array.itemsize
             for start in range(0, max(len(array), 1), at_once):
                 piece = array[start : start + at_once]
-                meta = MeanPart(number=self.number, at=at)
-                peers.transport.send(rank, meta, (piece,), peers.timeout_s, wait=False)
-        peers.spent.send_s += time.monotonic() - before
+                meta = MeanPart(number=number, at=at)
+                self.transport.send(rank, meta, (piece,), self.timeout_s, wait=False)
+        self.spent.send_s += time.monotonic() - before
         filled = dict.fromkeys(into, 0)
-        is_begun = dict.fromkeys(into, False)  # also who has no numbers sends a message
-        patience, where = Patience(peers.timeout_s), f"task {peers.rank}, mean {self.number}"
+        is_begun = dict.fromkeys(into, False)  # an array without numbers is a message, too
+        patience, where = Patience(self.timeout_s), f"task {self.rank}, mean {number}"
         while late := [r for r in into if not is_begun[r] or filled[r] < len(into[r])]:
-            # Who is ahead may have sent what comes next already.
-            message = peers._next(where, late, patience, MeanPart, number=self.number, at=at)
+            # A rank that is ahead may have sent its next exchange already.
+            message = self._next(where, late, patience, MeanPart, number=number, at=at)
             src, [piece] = message.src, message.arrays
             room = into[src][filled[src] :]
             if piece.dtype != room.dtype or len(piece) > len(room):
@@ -184,4 +174,3 @@ class _Means:
             room[: len(piece)] = piece
             filled[src] += len(piece)
             is_begun[src] = True
-        return into

@@ -1,4 +1,4 @@
-"""How parameters are cut into pieces and dealt to servers: everybody computes the same list.
+"""The pieces of parameters and their servers: a list that every process computes alike.
 
 A piece is a range of one array of a task's share, seen flat. All groups have the same placement, so
 a piece of group 0's task is one of every other group's.
@@ -24,7 +24,7 @@ from horn.topology import share as share_of
 from horn.transport import Channel
 
 PIECE_BYTES = 4 * 1024 * 1024
-PIECES_PER_SERVER = 4  # at least so many, if there are numbers enough: to balance them
+PIECES_PER_SERVER = 4  # at least so many, to balance servers
 MESSAGE_PIECES = 64
 
 
@@ -32,8 +32,8 @@ MESSAGE_PIECES = 64
 class ParameterPiece:
     """Numbers ``start`` to ``stop`` of array ``name`` as its holders have it, flat.
 
-    owner : the task of a group that pushes it. holders : all tasks that have it. server : who keeps
-    it. decays : whether weight decay is for it.
+    owner : the task of a group that pushes it. holders : all tasks that have it. decays : whether
+    weight decay is for it.
     """
 
     index: int
@@ -119,7 +119,7 @@ class ParameterBundle:
 def bundles(
     pieces: Sequence[ParameterPiece], topology: Topology, itemsize: int
 ) -> tuple[ParameterBundle, ...]:
-    """All that go to servers (what a task owns) and come from them (what it has)."""
+    """All that tasks push (of what they own) and pull (of what they have)."""
     found: list[ParameterBundle] = []
     for rank in range(topology.n_workers):
         task = rank % topology.n_tasks
@@ -134,7 +134,6 @@ def bundles(
 
 
 def channels(found: Sequence[ParameterBundle], topology: Topology, dtype: str) -> list[Channel]:
-    """One for each bundle."""
     name = np.dtype(dtype).str
     made = []
     for bundle in found:
@@ -145,7 +144,7 @@ def channels(found: Sequence[ParameterBundle], topology: Topology, dtype: str) -
 
 
 def messages(pieces: Sequence[ParameterPiece], itemsize: int) -> list[tuple[ParameterPiece, ...]]:
-    """Pieces side by side until a message is full."""
+    """Pieces one after the other until a message is full."""
     found: list[list[ParameterPiece]] = []
     room = 0
     for piece in pieces:

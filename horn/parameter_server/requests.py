@@ -1,8 +1,8 @@
-"""What a task has asked of servers and not heard of yet: pure.
+"""A task's unacknowledged messages to servers: pure.
 
-Over a carrier that may lose messages everything is kept until it is acknowledged, and on a new link
-sent again, in its order (docs/notes/0061). Over another, what has an answer is
-kept without its numbers, to know who owes one.
+Over a lossy carrier every message is kept until it is acknowledged, and sent again, in its order,
+on a new link (docs/notes/0061). Over another, requests are kept without their numbers, to know who
+owes an answer.
 """
 
 from __future__ import annotations
@@ -26,19 +26,17 @@ from horn.wire.frames import (
     Verdict,
 )
 
-# Of a bundle so many pushes may be unacknowledged: one is on its way while the next is computed.
-AHEAD = 2
+AHEAD = 2  # unacknowledged pushes of a bundle: one is on its way while the next is computed
 
 Arrays = Sequence[Array]
 ToServer = tuple[int, Meta]
 
 
 class Requests:
-    """One task's side of its talk with all servers.
+    """One task's side of its conversation with all servers; its methods return messages to send.
 
-    is_lossy : whether messages may be lost, and so are kept. awaited : bundles of the pull under
-    way that have not come. welcomes : by server. verdicts : by epoch. What its methods return is to
-    be sent, if there is a link.
+    is_lossy : whether messages may be lost. awaited : missing bundles of the pull under way.
+    welcomes : by server. verdicts : by epoch.
     """
 
     def __init__(
@@ -63,22 +61,22 @@ class Requests:
         self._n_pulls, self._pull = 0, Pull(0)
 
     def again(self, server: int) -> list[tuple[Meta, Arrays]]:
-        """What goes first over a new link."""
+        """The messages to resend over a new link."""
         return list(self._pending[server].values())
 
     def owing(self, server: int) -> str:
-        """What a server has not answered, in words; nothing if it has."""
+        """The kinds of messages that a server has not answered."""
         kinds = [type(meta).__name__ for meta, _ in self._pending[server].values()]
         return ", ".join(dict.fromkeys(kinds))
 
     def is_full(self, bundle: ParameterBundle) -> bool:
-        """Whether another push of it has to wait."""
+        """Whether another push of a bundle has to wait."""
         pending = self._pending[bundle.server]
         return sum(key[:2] == ("push", bundle.part) for key in pending) >= AHEAD
 
     @property
     def is_heard(self) -> bool:
-        """Whether everything was answered."""
+        """Whether everything is acknowledged."""
         return not any(self._pending.values())
 
     def _to_all(self, key: tuple[object, ...], meta: Meta) -> list[ToServer]:
@@ -90,27 +88,25 @@ class Requests:
         return self._to_all(("join",), JoinServers())
 
     def begin(self, bundle: ParameterBundle, values: Arrays) -> Meta:
-        """What training begins with. Values that are kept must not change."""
+        """Initial values, which must not change until they are acknowledged."""
         meta = ParameterData(pieces=tuple(p.index for p in bundle.pieces), part=bundle.part)
         if self.is_lossy:
             self._pending[bundle.server]["begin", bundle.part] = meta, values
         return meta
 
     def push(self, bundle: ParameterBundle, push: Push, values: Arrays) -> Meta:
-        """As for ``begin``."""
+        """Gradients, as ``begin``."""
+        indices = tuple(p.index for p in bundle.pieces)
         meta = PushGradients(
-            pieces=tuple(p.index for p in bundle.pieces),
-            clock=push.clock,
-            samples=push.samples,
-            part=bundle.part,
+            pieces=indices, clock=push.clock, samples=push.samples, part=bundle.part
         )
         if self.is_lossy:
             self._pending[bundle.server]["push", bundle.part, push.clock] = meta, values
         return meta
 
     def pull(self, pull: Pull) -> list[ToServer]:
-        """The server answers all tasks of the group at once. One asks for all; where links may
-        end, every task asks who has something for it.
+        """A server answers all tasks of the group at once: so task 0 asks all servers, but over a
+        lossy carrier every task asks those that have bundles for it.
         """
         self._n_pulls += 1
         self._pull, self.awaited = pull, set(self.pulls)
@@ -136,8 +132,8 @@ class Requests:
         return 0, meta
 
     def is_early(self, meta: ParameterData) -> bool:
-        """Whether it is for a pull for which the group's first task has asked, but not this one.
-        Who may have to ask again can leave it.
+        """Whether it answers a pull of the group's first task that this task has yet to make. Over
+        a lossy carrier it will be asked for again.
         """
         return not self.is_lossy and meta.turn > self._n_pulls
 
@@ -146,8 +142,8 @@ class Requests:
 
         Raises
         ------
-        ProtocolError : it is none that a server sends to this task, or, where none comes twice,
-        none that was asked for.
+        ProtocolError : a server does not send this to this task, or, unless the carrier is lossy,
+        nobody asked for it.
         """
         match meta:
             case PushAcknowledged(part=part, clock=clock):
@@ -196,9 +192,7 @@ class Requests:
 
     @property
     def clock(self) -> int:
-        """Where the group goes on, once all servers have welcomed it."""
-        said = [w for w in self.welcomes.values() if w.clock is not None]
-        clocks = [w.clock for w in said if w.clock is not None]
-        if any(w.is_new for w in said):
-            return max(clocks)
-        return min(clocks, default=0)
+        """Where the group resumes, once all servers have welcomed it."""
+        welcomes = [w for w in self.welcomes.values() if w.clock is not None]
+        choose = max if any(w.is_new for w in welcomes) else min
+        return choose((w.clock for w in welcomes if w.clock is not None), default=0)

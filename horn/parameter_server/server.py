@@ -1,16 +1,17 @@
 """A parameter server: a pure state machine, a message in, messages out.
 
-It keeps its pieces of the parameters and the optimizer's memory of them. Each piece is on its own:
-no lock, no clock of the whole. Sums are taken in the order of groups, never of arrival, where the
-strategy is synchronous; else gradients count as they come.
+It keeps its pieces of the parameters and the optimizer's slots of them, each with a clock of its
+own. Where the strategy is synchronous, sums are taken in the order of groups; else gradients count
+in the order of arrival.
 
-A durable server outlives its clients, and its own process: groups leave it, come back and join, so
-it knows who may speak (attempts) and what was said before (clocks), and acknowledges that.
-``server_state`` has the whole of it as plain facts. See docs/notes/0061 and 0121.
+A durable server outlives its clients and its own process. Groups leave, come back and join again:
+it refuses earlier attempts, recognizes repeated pushes by their clocks, and acknowledges every
+change. ``server_state`` has its whole state as plain facts. See docs/notes/0061 and 0121.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
@@ -45,11 +46,11 @@ Answer = tuple[int, Meta, tuple[Array, ...]]
 class ParameterServer:
     """One server. A message has the block of a bundle, an answer an array per piece of it.
 
-    is_durable : clients may end and come back, as may it. Then tasks join first, every message has
-    the attempt of its sender's start, what changes something is acknowledged and may come again.
+    is_durable : clients and the server may restart. Then tasks join first, every message has its
+    sender's attempt, and changes are acknowledged and may be repeated.
     staleness : counts pushed pieces by how many updates they were late. n_changes : messages that
-    changed it; the others need no journal. n_stale : messages of an attempt that is over.
-    n_repeated : pieces that came again.
+    changed the state, which the journal needs. n_stale : messages of earlier attempts. n_repeated :
+    repeated pieces.
 
     Raises
     ------
@@ -75,22 +76,20 @@ class ParameterServer:
         self.staleness: Counter[int] = Counter()
         self.n_pushes = self.n_changes = self.n_stale = self.n_repeated = 0
         self.left: set[int] = set()  # groups that push no more
-        self.leavers: dict[int, set[int]] = {}  # by group: its tasks that have said so
-        self.final: set[int] = set()  # tasks of group 0 that have the end
-        self.pulls: dict[int, PullParameters] = {}  # by group: what waits
+        self.leavers: dict[int, set[int]] = {}  # by group: tasks that have left
+        self.final: set[int] = set()  # tasks of group 0 that have the final parameters
+        self.pulls: dict[int, PullParameters] = {}  # by group: the pull that waits
         self.verdicts: dict[tuple[int, int], bool] = {}  # group, epoch -> stop
         self.stop_after: int | None = None
         # The rest is a durable server's, by group:
-        self.fences: dict[int, int] = {}  # the attempt below which nothing counts
+        self.fences: dict[int, int] = {}  # the lowest attempt that counts
         self.lives: dict[int, int] = {}  # the attempt that has joined, or is joining
-        self.here: dict[int, set[int]] = {}  # its tasks that have joined
-        self.clocks: dict[int, tuple[int | None, bool]] = {}  # as it was welcomed
-        self.pulled: dict[int, PullParameters] = {}  # its last pull that was answered,
-        self.given: dict[int, dict[int, Array]] = {}  # and shared pieces, as it got them
-        # Of groups that came later: who has not said yet, in this life, where it goes on; who has
-        # pushed.
-        self.fresh: set[int] = set()
-        self.begun: set[int] = set()
+        self.here: dict[int, set[int]] = {}  # tasks that have joined
+        self.clocks: dict[int, tuple[int | None, bool]] = {}  # as in its welcome
+        self.pulled: dict[int, PullParameters] = {}  # the last pull that was answered,
+        self.given: dict[int, dict[int, Array]] = {}  # and the shared pieces of the answer
+        self.fresh: set[int] = set()  # later groups that have not pulled in this attempt
+        self.begun: set[int] = set()  # later groups that have pushed
         self._list_bundles()
 
     def _list_bundles(self) -> None:
@@ -98,7 +97,7 @@ class ParameterServer:
         self._bundles = {b.part: b for b in every if b.server == self.number}
 
     def grow(self, n_groups: int) -> None:
-        """There may be so many groups now; the new ones have pushed nothing."""
+        """Make room for so many groups; the new ones have pushed nothing."""
         n_more = n_groups - self.topology.n_groups
         self.topology = replace(self.topology, n_groups=n_groups)
         for kept in self.kept.values():
@@ -108,24 +107,20 @@ class ParameterServer:
 
     @property
     def is_done(self) -> bool:
-        """All groups have left, and every task of group 0 has thanked for the end."""
+        """All groups have left, and every task of group 0 has the final parameters."""
         t = self.topology
         return len(self.left) == t.n_groups and len(self.final) == t.n_tasks
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """Tasks of groups that have not left, as they are called."""
+        """The names of the tasks of groups that have not left."""
         t = self.topology
-        return tuple(
-            t.name(t.rank(group, task))
-            for group in range(t.n_groups)
-            if group not in self.left
-            for task in range(t.n_tasks)
-        )
+        groups = (group for group in range(t.n_groups) if group not in self.left)
+        return tuple(t.name(rank) for group in groups for rank in t.ranks(group))
 
     def expect(self, groups: Iterable[int], attempt: int) -> bool:
-        """These groups come, in this attempt or a later one: of those that have not yet, the end
-        that they said of an earlier one does not count. Whether there was one.
+        """These groups restart in this attempt or a later one: that they left in an earlier one
+        does not count. Whether any of them had left.
         """
         ended = {g for g in groups if g in self.left and self.lives.get(g, -1) < attempt}
         for group in ended:
@@ -138,7 +133,7 @@ class ParameterServer:
             self.final.clear()
 
     def fence(self, group: int, attempt: int) -> None:
-        """Another has the place: what has a lower attempt does not count any more."""
+        """Lower attempts of a group do not count any more."""
         self.fences[group] = max(self.fences.get(group, 0), attempt)
 
     def is_stale(self, group: int, attempt: int) -> bool:
@@ -147,8 +142,8 @@ class ParameterServer:
     def on(
         self, src: int, meta: Meta, block: Array | None = None, attempt: int = 0
     ) -> list[Answer]:
-        """A message of rank ``src``; what to send, and to which rank. What it answers with are the
-        server's own arrays, to be copied before the next message.
+        """A message of rank ``src``; the answers, whose arrays are the server's own, to be copied
+        before the next message.
         """
         group, task = divmod(src, self.topology.n_tasks)
         if self.is_durable:
@@ -185,7 +180,7 @@ class ParameterServer:
         where = f"server {self.number}: group {group}, task {task}"
         return ProtocolError(f"{where}{'' if piece is None else f', piece {piece}'}: {what}")
 
-    # those who come and go
+    # joining and leaving
 
     def _join(self, group: int, task: int, attempt: int) -> list[Answer]:
         n = self.topology.n_groups
@@ -193,7 +188,7 @@ class ParameterServer:
             raise self._wrong(group, task, f"joins, but there may be {MOST_GROUPS} groups")
         if group >= n:
             self.grow(group + 1)
-            self.left |= set(range(n, group))  # of them nobody has heard
+            self.left |= set(range(n, group))  # they never joined
         if attempt > self.lives.get(group, -1):
             if group >= self.n_first:
                 self.fresh.add(group)
@@ -217,7 +212,7 @@ class ParameterServer:
         return self.topology.rank(group, task), ServersReady(clock=clock, is_new=is_new), ()
 
     def _where(self, group: int) -> tuple[int | None, bool]:
-        """The clock at which a group goes on, or a new one may begin."""
+        """The clock at which a group resumes or begins, and whether it is new."""
         if not self.mine:
             return None, False
         pushes = [kept.n_pushes for kept in self.kept.values()]
@@ -226,13 +221,13 @@ class ParameterServer:
         others = [g for g in self.lives if g != group]
         there = [g for g in others if g not in self.left] or others
         clock = min((n[g] for n in pushes for g in there), default=0)
-        for n in pushes:  # it must not hold up the others until it says more
+        for n in pushes:  # it must not hold up the others until its first pull
             n[group] = clock
         return clock, True
 
     def _leave(self, src: int, meta: LeaveServers) -> list[Answer]:
         group, task = divmod(src, self.topology.n_tasks)
-        # Who closes its connection before it hears this might take its last words with it.
+        # A task waits for this before it closes its connection, which might lose its last frames.
         heard: list[Answer] = [(src, meta, ())]
         leavers = self.leavers.setdefault(group, set())
         if self.is_durable and task in leavers:
@@ -258,12 +253,12 @@ class ParameterServer:
         self.final.add(task)
         return self._changed(heard)
 
-    # what they bring
+    # initial values and gradients
 
     def _cut(
         self, src: int, meta: PushGradients | ParameterData, block: Array | None
     ) -> list[Array]:
-        """What a task sends, by piece; all of it is looked at before any of it counts."""
+        """A message's block by piece; all of it is checked before any of it counts."""
         bundle = self._bundles.get(meta.part)
         group, task = divmod(src, self.topology.n_tasks)
         if bundle is None or bundle.rank != src or not bundle.is_push:
@@ -325,7 +320,7 @@ class ParameterServer:
 
     def _apply(self, kept: ServerPiece, group: int, meta: PushGradients, array: Array) -> None:
         kept.n_pushes[group] += 1
-        if self.policy.is_synchronous:
+        if self.policy.max_staleness == 0:
             kept.waiting.setdefault(meta.clock, {})[group] = (meta.samples, np.array(array))
             self._sum(kept)
             return
@@ -336,8 +331,8 @@ class ParameterServer:
             kept.step(self.optimizer, array, scale * self._weight(group, meta.clock))
 
     def _weight(self, group: int, clock: int) -> float:
-        """What a group's push counts. Where some have left nobody trains on their part of the data,
-        so the others do not count more; those that came later count as those who began.
+        """The weight of a group's push. It does not grow when others leave, whose part of the data
+        nobody has then; later groups count as the first do.
         """
         is_alone = group == 0 and clock < self.policy.warm_start
         if not self.policy.averages or is_alone:
@@ -345,38 +340,24 @@ class ParameterServer:
         return 1.0 / max(self.n_first, self.topology.n_groups - len(self.left))
 
     def _sum(self, kept: ServerPiece) -> None:
-        """Of a synchronous strategy: the clock's mean over all samples, once all groups are in."""
-        while kept.waiting:
-            clock = min(kept.waiting)
-            found = kept.waiting[clock]
-            if any(
-                kept.n_pushes[g] <= clock and g not in self.left
-                for g in range(self.topology.n_groups)
-            ):
-                return
-            del kept.waiting[clock]
-            n = sum(samples for samples, _ in found.values())
-            self.staleness[0] += len(found)
-            if not n:
-                continue
-            total = np.zeros_like(kept.w)
-            for group in sorted(found):
-                samples, gradient = found[group]
-                total += (samples / n) * gradient
-            kept.step(self.optimizer, total, 1.0)
+        """Of a synchronous strategy: apply every clock that all groups have pushed."""
+        here = [g for g in range(self.topology.n_groups) if g not in self.left]
+        complete = min((kept.n_pushes[g] for g in here), default=math.inf)
+        if n_applied := kept.apply_waiting(self.optimizer, complete):
+            self.staleness[0] += n_applied
 
-    # what they ask for
+    # pulls
 
     def _want(self, src: int, wanted: PullParameters) -> list[Answer]:
         group, task = divmod(src, self.topology.n_tasks)
         if not self.is_durable:
             self._check_turn(group, task, wanted)
-        else:  # each of its tasks says so: the first may find the server gone
+        else:  # each task pulls: the first may find the server gone
             pulled, waits = self.pulled.get(group), self.pulls.get(group)
-            if pulled is not None and wanted.turn <= pulled.turn:  # it may not have got all of it
+            if pulled is not None and wanted.turn <= pulled.turn:  # its answer may have been lost
                 return self._answers((src,), wanted, self.given.get(group, NOTHING_GIVEN))
             if waits is not None and wanted.turn <= waits.turn:
-                return []  # it is answered when it can be, to all tasks
+                return []  # the answer to the first one goes to all tasks
             if group in self.fresh:
                 self.fresh.discard(group)
                 for kept in self.kept.values():
@@ -396,19 +377,17 @@ class ParameterServer:
             raise self._wrong(group, task, f"got pull {wanted.clock}, expected pull {pushed}")
 
     def _changed(self, answers: list[Answer]) -> list[Answer]:
-        """Something has changed: ``answers``, and those to every pull that need not wait any
-        longer: to all tasks of the group, one version.
+        """After a change: ``answers``, and those to the pulls that need not wait any longer, one
+        version to all tasks of a group.
         """
         self.n_changes += 1
-        t = self.topology
         for group, wanted in list(self.pulls.items()):
             if self._owing(group, wanted):
                 continue
             del self.pulls[group]
             for kept in self.kept.values():
                 kept.pulled[group] = kept.n_updates
-            ranks = range(t.rank(group, 0), t.rank(group, t.n_tasks))
-            answers += self._answers(ranks, wanted, NOTHING_GIVEN)
+            answers += self._answers(self.topology.ranks(group), wanted, NOTHING_GIVEN)
             if self.is_durable:
                 self.pulled[group] = wanted
                 shared = {i: k for i, k in self.kept.items() if len(k.piece.holders) > 1}
@@ -418,7 +397,7 @@ class ParameterServer:
     def _answers(
         self, ranks: Collection[int], wanted: PullParameters, given: Mapping[int, Array]
     ) -> list[Answer]:
-        """Parameters to these ranks; of shared pieces that were ``given`` before, the same."""
+        """Parameters to these ranks; shared pieces as they were ``given`` before."""
         found: list[Answer] = []
         for bundle in self._bundles.values():
             if bundle.rank in ranks and not bundle.is_push:
@@ -433,12 +412,12 @@ class ParameterServer:
     def _owing(self, group: int, wanted: PullParameters) -> set[int]:
         """The ranks of the tasks that must push or leave before a pull is answered."""
         t = self.topology
-        if len(self.kept) < len(self.mine):  # nobody has said yet what they are
-            return {t.rank(0, task) for task in range(t.n_tasks)}
+        if len(self.kept) < len(self.mine):  # there are no initial values yet
+            return set(t.ranks(0))
         others = [g for g in range(t.n_groups) if g not in self.left]
         if wanted.final:
-            return {t.rank(g, task) for g in others for task in range(t.n_tasks)}
-        # Its other tasks may still be sending; and an answer to who does not read would be stuck.
+            return {rank for g in others for rank in t.ranks(g)}
+        # Its other tasks may still be sending, and do not read answers before they have sent.
         least = {group: wanted.clock}
         if group and wanted.clock == 0 and 0 in others:
             least[0] = self.policy.warm_start
@@ -453,23 +432,19 @@ class ParameterServer:
         }
 
     def waiting(self) -> list[tuple[int, str]]:
-        """The ranks of tasks whose pulls are not answered yet, each with what it waits for."""
-        t = self.topology
+        """The ranks of tasks whose pulls are not answered yet, each with the ranks it waits for."""
         found = []
         for group, wanted in self.pulls.items():
-            ranks = " ".join(map(str, sorted(self._owing(group, wanted))))
-            found += [(t.rank(group, task), ranks) for task in range(t.n_tasks)]
+            owing = " ".join(map(str, sorted(self._owing(group, wanted))))
+            found += [(rank, owing) for rank in self.topology.ranks(group)]
         return found
 
     def _verdict(self, group: int, epoch: int, stop: bool) -> bool:
-        """Whether a group ends after an epoch: group 0 decides, all tasks of a group hear alike."""
+        """Whether a group ends after an epoch: group 0 decides, for all tasks of a group alike."""
         if group == 0:
             if stop:
                 self.stop_after = epoch
             return stop
         key = (group, epoch)
-        if key not in self.verdicts:
-            # A group that wants to stop is to leave: all of its tasks hear the same, although
-            # some of them may not have heard of it yet.
-            self.verdicts[key] = stop or self.stop_after is not None
-        return self.verdicts[key]
+        # The verdict for the first of its tasks holds for the others, which ask later.
+        return self.verdicts.setdefault(key, stop or self.stop_after is not None)

@@ -10,14 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import zmq
 
-from horn.parameter_server.link import (
-    ATTEMPT,
-    LINGER_S,
-    LinkEnd,
-    has_frame,
-    received,
-    spin,
-)
+from horn.parameter_server import link
+from horn.parameter_server.link import ATTEMPT, FULL_S, LINGER_S, LinkEnd
 from horn.transport import Identity, TransportCounters
 from horn.transport._handshake import Check, Handshake
 from horn.transport._zeromq import ZeroMqContext
@@ -37,16 +31,15 @@ from horn.wire.frames import (
 
 logger = logging.getLogger(__name__)
 
-FULL_S = 0.002  # how soon who had no room is looked at again
-OLD_LINKS = 256  # names of links that are over, to tell the late from strangers
+OLD_LINKS = 256  # ended links that are remembered, to tell late frames from strangers
 LATER = "a later one: another has this place"
 
 
 class ServerLinks:
     """A server's end of all its links.
 
-    place : ``task`` is the server's number, ``n_tasks`` the tasks of each group, ``attempt`` this
-    life's. is_stale : whether a rank's attempt is over. n_stale : frames refused for that.
+    place : ``task`` is the server's number, ``n_tasks`` the tasks of each group. is_stale : whether
+    a rank's attempt is over. n_stale : frames refused for that.
     """
 
     def __init__(self, url: str, place: Identity, is_stale: Callable[[int, int], bool]) -> None:
@@ -71,7 +64,7 @@ class ServerLinks:
         return frozenset(self._of)
 
     def send(self, rank: int, meta: Meta, values: Sequence[Array] = ()) -> None:
-        """To a rank, if it has a link; who has none asks again. One block of these values goes."""
+        """To a rank, if it has a link; else it asks again. The values are sent as one block."""
         incarnation = self._of.get(rank)
         if incarnation is not None:
             block = (np.concatenate(values),) if values else ()
@@ -82,9 +75,9 @@ class ServerLinks:
         """The next message of a link, None if there is none in time; ``src`` is the rank."""
         ends = time.monotonic() + timeout_s
         while True:
-            is_full = self._flush_all()
-            if has_frame(self._router):
-                sender, *parts = received(self._router)
+            is_sent = self._flush_all()
+            if link.has_frame(self._router):
+                sender, *parts = link.received(self._router)
                 message = self._take(bytes(sender), parts)
                 if message is not None:
                     return message
@@ -92,17 +85,17 @@ class ServerLinks:
             left_s = ends - time.monotonic()
             if left_s <= 0:
                 return None
-            self._wait(min(left_s, FULL_S if is_full else left_s))
+            self._wait(left_s if is_sent else min(left_s, FULL_S))
 
     def _wait(self, wait_s: float) -> None:
         before = time.monotonic()
-        if not spin([self._router], wait_s):
+        if not link.spin([self._router], wait_s):
             self._router.poll(max(int(wait_s * 1000), 1))
         self.counters.wait_s += time.monotonic() - before
 
     def _flush_all(self) -> bool:
-        """Whether something is left for which there is no room."""
-        return not all([self._flush(incarnation) for incarnation in list(self._ends)])  # noqa: C419
+        """Whether nothing is left to send."""
+        return all([self._flush(incarnation) for incarnation in list(self._ends)])  # noqa: C419
 
     def _flush(self, incarnation: bytes) -> bool:
         """Whether nothing is left to send."""
@@ -136,8 +129,7 @@ class ServerLinks:
             self._context.answer(sender, self._handshake.refusal(broken))
             self.counters.n_dropped += 1
             return None
-        self.counters.n_received += 1
-        self.counters.received_bytes += sum(array.nbytes for array in message.arrays)
+        link.count_received(self.counters, message)
         if isinstance(message.meta, Bye):
             self._forget(sender, "")
             return None
@@ -154,7 +146,7 @@ class ServerLinks:
             logger.warning("link ended server=%d %s reason=%s", self.place.rank, end.name, why)
 
     def _meet(self, sender: bytes, parts: Sequence[Buffer]) -> None:
-        """A hello that fits begins a link; what else comes of no link is dropped and counted."""
+        """A hello that fits begins a link; other frames without a link are dropped and counted."""
         over = self._over.get(sender)
         if over is not None and self.is_stale(*over):
             self.n_stale += 1
@@ -182,8 +174,5 @@ class ServerLinks:
         return [(ATTEMPT, message.attempt, LATER)]
 
     def close(self) -> None:
-        """What is still to be sent goes, if there is room for it in time."""
-        ends = time.monotonic() + LINGER_S
-        while self._flush_all() and time.monotonic() < ends:
-            time.sleep(0.001)
+        link.drain(self._flush_all)
         self._context.end(int(LINGER_S * 1000))

@@ -24,14 +24,14 @@ REQUESTS = ("pulls", "pulled")
 
 
 def _identity(s: ParameterServer) -> dict[str, Any]:
-    """What must be the same of a server that is to become what another was."""
+    """The facts that must be the same of the server that is restored."""
     return {"format": FORMAT, "server": s.number, "dtype": s.dtype.str,
             "slots": list(s.optimizer.slots), "n_tasks": s.topology.n_tasks,
             "n_first": s.n_first}  # fmt: skip
 
 
 def state(s: ParameterServer) -> tuple[dict[str, Any], dict[str, Array]]:
-    """All that a server is; the arrays are its own."""
+    """The whole state of a server; the arrays are its own."""
     arrays: dict[str, Array] = {}
     waiting = []
     for index, kept in s.kept.items():
@@ -63,7 +63,7 @@ def state(s: ParameterServer) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Make a server what ``state`` said of one with the same pieces.
+    """Give a server the ``state`` of one with the same pieces.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, A
                 f"{value!r}; it is of another job, or of another horn"
             )
     try:
-        _restore(s, facts, arrays)
+        _restore(s, facts, {name: np.array(array) for name, array in arrays.items()})
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"server {s.number}: its state lacks {error}") from error
 
@@ -86,21 +86,17 @@ def _restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, 
     s.kept = {}
     mine = {piece.index: piece for piece in s.mine}
     for index, n_updates, n_pushes, pulled in facts["kept"]:
-        piece = mine[index]
-        slots = {name: np.array(arrays[f"slot/{name}/{index}"]) for name in s.optimizer.slots}
-        w = np.array(arrays[f"parameter/{index}"])
+        piece, w = mine[index], arrays[f"parameter/{index}"]
+        slots = {name: arrays[f"slot/{name}/{index}"] for name in s.optimizer.slots}
         if w.shape != (len(piece),) or w.dtype != s.dtype:
             raise ValueError(f"{s.dtype} ({len(piece)},) for piece {index}, but has {w.shape}")
         s.kept[index] = ServerPiece(piece, w, slots, n_updates, list(n_pushes), list(pulled))
     for index, clock, group, samples in facts["waiting"]:
-        array = np.array(arrays[f"waiting/{index}/{clock}/{group}"])
+        array = arrays[f"waiting/{index}/{clock}/{group}"]
         s.kept[index].waiting.setdefault(clock, {})[group] = (samples, array)
     s.verdicts = {(g, epoch): stop for g, epoch, stop in facts["verdicts"]}
     s.clocks = {g: (clock, is_new) for g, clock, is_new in facts["clocks"]}
-    s.given = {
-        g: {index: np.array(arrays[f"given/{g}/{index}"]) for index in indices}
-        for g, indices in facts["given"]
-    }
+    s.given = {g: {i: arrays[f"given/{g}/{i}"] for i in some} for g, some in facts["given"]}
     for name in PLAIN:
         setattr(s, name, facts[name])
     for name in SETS:
@@ -111,7 +107,5 @@ def _restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, 
     for name in SETS_BY_GROUP:
         setattr(s, name, {group: set(some) for group, some in facts[name]})
     for name in REQUESTS:
-        said = facts[name]
-        setattr(
-            s, name, {g: PullParameters(clock=c, final=final, turn=n) for g, c, final, n in said}
-        )
+        pulls = {g: PullParameters(clock=c, final=f, turn=n) for g, c, f, n in facts[name]}
+        setattr(s, name, pulls)

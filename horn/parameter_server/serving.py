@@ -20,19 +20,19 @@ from horn.wire.frames import WAITS, Array, Meta, Note, WireMessage
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # how often a server that hears nothing looks at the clock
-END_S = 10.0  # how long a server that is done stays for who has not heard it
+LOOK_S = 1.0  # how often an idle server looks at the clock
+END_S = 10.0  # how long a server that is done waits for tasks without an answer
 END_LOOK_S = 0.05
 
 
 class ServerCarrier(Protocol):
-    """What carries a server's messages: a mesh, or links that may end and begin again."""
+    """What carries a server's messages: a ``Mesh`` or ``ServerLinks``. Peers are ranks."""
 
     def send(self, rank: int, meta: Meta, values: Sequence[Array] = ()) -> None:
-        """To a rank; the values are copied, one after the other."""
+        """Copies the values, one after the other."""
 
     def receive(self, timeout_s: float) -> WireMessage | None:
-        """The next message, None if there is none in time. ``src`` is the rank."""
+        """The next message, None if there is none in time."""
 
 
 def serve(
@@ -46,29 +46,28 @@ def serve(
 ) -> TaskTimes:
     """Run a server until it is done; where its time went.
 
-    journal : has each message that changed the server before anything that follows from it leaves.
-    check : raises what has happened beside it. is_needed : whether somebody may not have heard yet
-    that all is done.
+    journal : gets each message that changes the server before the answers are sent. check : raises
+    failures beside it. is_needed : whether a task may still wait for an answer of a server that is
+    done.
 
     Raises
     ------
-    BarrierTimeout : nobody has said anything for ``idle_s``. JournalError : what it was told cannot
-    be written.
+    BarrierTimeout : no message for ``idle_s``. JournalError : the journal cannot be written.
     """
     spent = TaskTimes()
     told, patience = time.monotonic(), Patience(idle_s)
     done_at: float | None = None
     while True:
+        before = time.monotonic()
         if not server.is_done:
             done_at = None
         elif is_needed is None or not is_needed():
             return spent
         else:
-            done_at = done_at or time.monotonic()
-            if time.monotonic() - done_at > END_S:
+            done_at = done_at or before
+            if before - done_at > END_S:
                 logger.warning("server ends before all have heard it server=%d", server.number)
                 return spent
-        before = time.monotonic()
         message = carrier.receive(LOOK_S if done_at is None else END_LOOK_S)
         now = time.monotonic()
         spent.wait_s += now - before
@@ -114,8 +113,8 @@ def mesh_of(
 
 
 class ServerThread:
-    """A server in a thread of a task's process. What it raises is raised by ``check``. on_error :
-    is given it first, in that thread, before others hear that the connection ends.
+    """A server in a thread of a task's process. ``check`` raises its failure. on_error : called
+    with it first, in that thread, before the connections end.
     """
 
     def __init__(
@@ -145,11 +144,9 @@ class ServerThread:
                 self.on_error(error)
 
     def check(self) -> None:
-        """Raise what the server met, if it did."""
         if self.error is not None:
             raise self.error
 
     def join(self, timeout_s: float) -> None:
-        """Wait for its end."""
         self.thread.join(timeout_s)
         self.check()

@@ -1,10 +1,9 @@
-"""Links that end and begin again: a task's to its servers, over ZeroMQ.
+"""Links that reconnect: a task's to its servers, over ZeroMQ.
 
 A server has ``ServerLinks`` (a ROUTER), a task ``TaskLinks``: a DEALER per server. A link begins
 with a hello and a welcome; its frames are numbered. A gap, a bad frame or a broken connection ends
-it, and the task makes another, under another name (incarnation), so that nothing of the old one is
-taken for the new one's. Tasks resend unacknowledged pushes, and requests without an answer. See
-docs/notes/0061.
+it, and the task opens another as another incarnation, so that late frames of the old one are told
+apart. Tasks resend unacknowledged pushes, and requests without an answer. See docs/notes/0061.
 """
 
 from __future__ import annotations
@@ -21,8 +20,11 @@ import zmq
 from horn.errors import Fenced, JobError
 from horn.parameter_server.link import (
     ATTEMPT,
+    FULL_S,
     LINGER_S,
     LinkEnd,
+    count_received,
+    drain,
     has_frame,
     received,
     spin,
@@ -50,11 +52,10 @@ from horn.wire.probe import Probe, ProbeResult
 
 logger = logging.getLogger(__name__)
 
-FULL_S = 0.002  # how soon who had no room is looked at again
-SLICE_S = 0.05  # how often who waits looks for a server's successor
+SLICE_S = 0.05  # how often a wait looks for a server's successor
 RETRY_S = 0.2  # between two links to a server that has not answered
 WELCOME_S = 5.0  # for a server to answer a hello
-# A link that is cut is known to be after four seconds, whoever was to say something.
+# A cut connection is noticed after four seconds, busy or idle.
 NOTICES = {
     zmq.TCP_MAXRT: 4_000,
     zmq.TCP_KEEPALIVE_IDLE: 1,
@@ -68,17 +69,17 @@ Again = Callable[[int], Iterable[tuple[Meta, Sequence[Array]]]]
 
 @dataclass
 class _Link:
-    """A task's link to one server; without a socket there is none now."""
+    """A task's link to one server; while it has no socket, it is down."""
 
     found: ServerAddress | None = None
     socket: zmq.Socket[bytes] | None = None
     monitor: zmq.Socket[bytes] | None = None
     end: LinkEnd | None = None
-    is_shaken: bool = False  # hands
+    has_handshake: bool = False
     is_welcome: bool = False
     tried: float = 0.0
     why: str = NOT_YET
-    probe: Probe | None = None  # after the connection broke, until there is an answer
+    probe: Probe | None = None  # after the connection broke, until an answer
 
 
 class TaskLinks:
@@ -88,7 +89,8 @@ class TaskLinks:
 
     Raises
     ------
-    Fenced : another has this task's place. HandshakeRefused : a server has another job or version.
+    Fenced : a later attempt has this task's place. HandshakeRefused : a server has another job or
+    version.
     """
 
     is_lossy = True
@@ -107,32 +109,24 @@ class TaskLinks:
         self._context = ZeroMqContext(place)
 
     def open(self, again: Again) -> None:
-        """again : what goes first over a new link to a server."""
         self._again = again
 
     def down(self) -> dict[int, str]:
-        """Servers without a link, and why."""
         return {s: link.why for s, link in enumerate(self._links) if not link.is_welcome}
 
     def cut_off(self) -> dict[int, float]:
-        """Servers that still have their place, but where nothing has answered since the connection
-        broke; for how many seconds.
-        """
         now = time.monotonic()
         probes = ((s, link.probe) for s, link in enumerate(self._links))
         return {s: now - probe.began_s for s, probe in probes if probe is not None}
 
     def send(self, server: int, meta: Meta, values: Sequence[Array] = ()) -> None:
-        """To a server; nothing where there is no link, since it is said again on the next. Values
-        must not change.
-        """
+        """To a server that has a link; else the next link resends it. Values must not change."""
         link = self._links[server]
         if link.is_welcome and link.end is not None:
             link.end.queue.append((meta, values))
             self._flush(link)
 
     def receive(self, timeout_s: float) -> WireMessage | None:
-        """The next message, None if there is none in time. ``src`` is the server."""
         ends = time.monotonic() + timeout_s
         while True:
             is_full = self._mend()
@@ -158,7 +152,7 @@ class TaskLinks:
         self.counters.wait_s += time.monotonic() - before
 
     def _mend(self) -> bool:
-        """Make the links that are missing; whether one has no room for what is to be sent."""
+        """Open the links that are down; whether one has no room for its queue."""
         is_full, now = False, time.monotonic()
         for server, link in enumerate(self._links):
             self._look(link)
@@ -166,7 +160,7 @@ class TaskLinks:
             if found != link.found:
                 self._answered(link)
             elif link.probe is not None and link.probe.look(now) is not ProbeResult.NONE:
-                self._answered(link)  # its process runs, or has gone: it will be seen which
+                self._answered(link)  # whether it runs or has gone, the next link will show
             if found is not None and found != link.found:
                 self._cut(link, NOT_YET)
                 link.why = NOT_YET
@@ -183,8 +177,8 @@ class TaskLinks:
         while link.monitor is not None and link.monitor.poll(0):
             event = event_of(link.monitor)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                link.is_shaken = True
-            elif event == zmq.EVENT_DISCONNECTED and link.is_shaken:
+                link.has_handshake = True
+            elif event == zmq.EVENT_DISCONNECTED and link.has_handshake:
                 if link.is_welcome and link.found is not None:
                     link.probe = Probe(link.found.endpoint, time.monotonic())
                 self._cut(link, "its connection broke: killed, crashed or cut off")
@@ -210,16 +204,11 @@ class TaskLinks:
         except zmq.ZMQError as error:
             raise JobError(f"cannot connect to {found.endpoint!r}: {error}") from error
         self.n_links += 1
-        name = f"server {server}"
-        link.end = LinkEnd(
-            name,
-            Expected(server, found.attempt, frames.BODY_BYTES, self._context.needs_sum),
-        )
+        needs_sum, place = self._context.needs_sum, self.place
+        expected = Expected(server, found.attempt, frames.BODY_BYTES, needs_sum)
+        link.end = LinkEnd(f"server {server}", expected)
         hello = Hello(
-            task=self.place.rank,
-            n_tasks=self.place.world_size,
-            job=self.place.job,
-            incarnation=incarnation,
+            task=place.rank, n_tasks=place.world_size, job=place.job, incarnation=incarnation
         )
         link.end.queue.append((hello, ()))
 
@@ -229,9 +218,9 @@ class TaskLinks:
             link.monitor.close(0)
             link.socket.close(linger_ms)
         link.socket = link.monitor = link.end = None
-        if link.is_welcome or link.why == NOT_YET:  # what comes of trying again says less
+        if link.is_welcome or link.why == NOT_YET:  # the reasons of later trials say less
             link.why = why
-        link.is_welcome = link.is_shaken = False
+        link.is_welcome = link.has_handshake = False
 
     def _flush(self, link: _Link) -> bool:
         """Whether nothing is left to send."""
@@ -257,8 +246,7 @@ class TaskLinks:
             link.end.queue.extend(self._again(server))
             self._flush(link)
             return None
-        self.counters.n_received += 1
-        self.counters.received_bytes += sum(array.nbytes for array in message.arrays)
+        count_received(self.counters, message)
         return message
 
     def _refused(self, server: int, link: _Link, refusal: Refusal) -> None:
@@ -274,15 +262,13 @@ class TaskLinks:
         self._cut(link, refusal.got)
 
     def close(self) -> None:
-        """Leave; servers are told, if there is a link to them."""
+        """Say goodbye to servers that have a link."""
         for link in self._links:
             if link.is_welcome and link.end is not None:
                 link.end.queue.append((Bye(reason="finished"), ()))
             else:
                 self._cut(link, "this task has left")
-        ends = time.monotonic() + LINGER_S
-        while not all(map(self._flush, self._links)) and time.monotonic() < ends:
-            time.sleep(0.001)
+        drain(lambda: all(map(self._flush, self._links)))
         for link in self._links:
             self._answered(link)
             self._cut(link, "this task has left", int(LINGER_S * 1000))

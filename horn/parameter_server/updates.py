@@ -1,8 +1,5 @@
-"""Pieces as a server has them, and what it does with a gradient: the optimizer's formula as one
-compiled pass over a piece.
-
-The same formula as in a group's program, so that it is read in one place; a pass of NumPy per
-operation takes six times as long for Adagrad.
+"""A server's pieces and their updates: the optimizer's formula, as in a group's program, in one
+compiled pass over a piece. A pass of NumPy per operation takes six times as long for Adagrad.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ ALONG = "o"
 
 
 class PieceUpdate:
-    """Of one piece: ``w`` and ``slots``, flat, in place. ``decays``: weight decay is for it."""
+    """Updates ``w`` and ``slots`` of one piece, flat, in place. decays : whether ``w`` decays."""
 
     def __init__(
         self, optimizer: Optimizer, w: Array, slots: Mapping[str, Array], decays: bool
@@ -47,7 +44,7 @@ class PieceUpdate:
         self.gradient = self.tape.anchor(gradient)
 
     def __call__(self, gradient: Array, rate: float, updates: int) -> None:
-        """Apply a contiguous gradient. updates : how many there have been, this one included."""
+        """Apply a contiguous gradient. updates : their number, this one included."""
         self.gradient.settle(gradient)
         self.formulas.set(learning_rate=rate, updates=float(updates))
         self.tape.run()
@@ -74,18 +71,30 @@ class ServerPiece:
             self.update = PieceUpdate(optimizer, self.w, self.slots, self.piece.decays)
         self.update(np.ascontiguousarray(gradient), rate, self.n_updates)
 
+    def apply_waiting(self, optimizer: Optimizer, below: float) -> int:
+        """One update for each clock below this, by the mean of the waiting gradients over all
+        samples, in the order of groups. How many pushes these were.
+        """
+        n_applied = 0
+        for clock in sorted(clock for clock in self.waiting if clock < below):
+            found = self.waiting.pop(clock)
+            n_applied += len(found)
+            n = sum(samples for samples, _ in found.values())
+            if n:
+                total = np.zeros_like(self.w)
+                for _, (samples, gradient) in sorted(found.items()):
+                    total += (samples / n) * gradient
+                self.step(optimizer, total, 1.0)
+        return n_applied
+
 
 @dataclass(frozen=True)
 class Policy:
-    """What of a strategy a server has to know; as in Downpour, warm_start in pushes. averages :
-    what is pushed is one group's part, and counts divided by the number of groups.
+    """A strategy's settings for servers; as in Downpour, warm_start in pushes. averages : pushes
+    are changes, and count divided by the number of groups.
     """
 
     max_staleness: int | None = None
     scale_by_staleness: bool = False
     warm_start: int = 0
     averages: bool = False
-
-    @property
-    def is_synchronous(self) -> bool:
-        return self.max_staleness == 0

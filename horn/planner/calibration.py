@@ -1,13 +1,12 @@
 """The figures of this machine: measured with the engine's own instructions, kept on disk.
 
 Computing is measured on small programs of one statement each, the Python of a superstep with a
-whole ``GroupEngine`` on a transport that carries nothing. What no process can measure alone, the
-way to another one and back, is taken as its class says (``Transport.latency_s``) and scaled
-by how fast this one runs the Python of a superstep.
+whole ``GroupEngine`` on a transport that carries nothing. The latency of a transport needs two
+processes: it is ``Transport.latency_s``, scaled by the speed of the Python of a superstep here.
 
-A figure decides a placement, and a placement decides rounding: so what was measured is rounded and
-kept, by processor, library and versions, and two runs of a job get the same. A damaged or foreign
-file is measured again and replaced.
+Figures decide placements, and placements decide rounding: so measurements are rounded and kept, by
+processor, library and versions, and two runs of a job get the same. A damaged or foreign file is
+replaced.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,9 @@ from horn.wire.frames import Array
 FORMAT = 4  # of the file; another one is measured again
 SIDES = (192, 640, 2048)  # of the square weights that are measured
 BATCHES = (20, 100)
+# of products: receivers, sources, rows
+SIZES = [*((side, side, n) for side in SIDES for n in BATCHES), (10, 512, BATCHES[-1]), (4, 4, 4)]
+FRAME = Frame(1, 0)
 DIGITS = 2  # of a figure that is kept
 SPARSE = (512, 16)  # neurons that are measured, each with so many synapses
 POSITIVE = frozenset({"sqrt", "log", "log1p", "pow", "div", "reciprocal"})
@@ -75,14 +78,15 @@ _known: dict[str, Machine] = {}
 
 
 def calibrate(dtype: str = "float32") -> Machine:
-    """The figures of this machine: from this process, from the cache folder, or measured now (one
-    to three seconds). They are those of one thread.
+    """The figures of one thread of this machine: from this process, from the cache folder, or
+    measured now (one to three seconds).
     """
     key = _key(dtype)
     if key not in _known:
         path = folder() / f"machine-{key}.json"
-        found = _read(path)
-        if found is None:
+        try:
+            found = Machine.from_dict(json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError, KeyError):  # there is none, or it is damaged
             found = rounded(measure(dtype))
             _write(path, found)
         _known[key] = found
@@ -113,16 +117,8 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _read(path: Path) -> Machine | None:
-    """A machine that was kept, if the file is whole."""
-    try:
-        return Machine.from_dict(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
 def _write(path: Path, machine: Machine) -> None:
-    """Keep a machine. Where nothing can be written it holds for this process."""
+    """Where nothing can be written, the figures are kept by this process alone."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
@@ -152,7 +148,7 @@ def measure(dtype: str = "float32") -> Machine:
     strips = StripTimings(dtype, call_s)
     passes, synapses, draws = [], [], []
     for _ in range(PASSES):
-        passes.append(_all_products_s(dtype))
+        passes.append({size: _products_s(*size, dtype) for size in SIZES})
         synapses.append(_synapses_s(dtype))
         draws.append(_draws_s(dtype))
         figures = strips.figures()
@@ -212,61 +208,53 @@ def _together(dtype: str, n_runs: int = 40) -> float:
         tape.run()
         tapes.append(tape)
     start = threading.Barrier(n_cores)
-    times: list[list[float]] = [[] for _ in tapes]
 
-    def run(task: int, alone: bool) -> None:
-        if not alone:
-            start.wait(10.0)
+    def run(tape: engine.Tape) -> list[float]:
+        times = []
         for _ in range(n_runs):
             begun = time.perf_counter()
-            tapes[task].run()
-            times[task].append(time.perf_counter() - begun)
+            tape.run()
+            times.append(time.perf_counter() - begun)
+        return times
 
-    run(0, True)
-    fastest = min(times[0])
-    times[0].clear()
-    threads = [threading.Thread(target=run, args=(task, False)) for task in range(n_cores)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def run_with_others(tape: engine.Tape) -> list[float]:
+        start.wait(10.0)
+        return run(tape)
+
+    fastest = min(run(tapes[0]))
+    with ThreadPoolExecutor(n_cores) as threads:
+        times = list(threads.map(run_with_others, tapes))
     return max(float(np.median(np.concatenate(times))) / fastest, 1.0)
 
 
-def _all_products_s(dtype: str) -> dict[tuple[int, int, int], dict[str, float]]:
-    """Seconds by sizes (receivers, sources, rows), of every kind."""
-    sizes = [(side, side, batch) for side in SIDES for batch in BATCHES]
-    sizes += [(10, 512, BATCHES[-1]), (4, 4, 4)]
-    return {size: _products_s(*size, dtype) for size in sizes}
+def _pair(n_in: int, n_out: int, **settings: Any) -> Network:
+    network = Network()
+    network.input(n_in)
+    network.output(n_out, **settings)
+    return network
 
 
 def _products_s(n_out: int, n_in: int, batch: int, dtype: str) -> dict[str, float]:
     """Seconds of each kind of product of these sizes, and of a loop that reads an array like the
     weight and writes one, which is read before.
     """
-    network = Network()
-    network.input(n_in)
-    network.output(n_out)
     buffers = _buffers(x=("b", "n0"), y=("b", "n1"), w=("n1", "n0"), v=("n1", "n0"))
-    frame = Frame(1, 0)
     statements = {
-        "forward": Matmul(frame, "y", "bo", "x", "bi", "w", "oi", "i"),
-        "backward": Matmul(frame, "x", "bi", "y", "bo", "w", "oi", "o"),
-        "gradient": Matmul(frame, "w", "oi", "y", "bo", "x", "bi", "b"),
-        "update": Update(frame, "w", None, 0.0, "y", "x"),
-        "momentum": Update(frame, "w", "v", 0.5, "y", "x"),
-        "stream": Loop(frame, (Output("v", ir.make(Op.NEG, load("w", "oi"))),)),
+        "forward": Matmul(FRAME, "y", "bo", "x", "bi", "w", "oi", "i"),
+        "backward": Matmul(FRAME, "x", "bi", "y", "bo", "w", "oi", "o"),
+        "gradient": Matmul(FRAME, "w", "oi", "y", "bo", "x", "bi", "b"),
+        "update": Update(FRAME, "w", None, 0.0, "y", "x"),
+        "momentum": Update(FRAME, "w", "v", 0.5, "y", "x"),
+        "stream": Loop(FRAME, (Output("v", ir.make(Op.NEG, load("w", "oi"))),)),
     }
-    seconds = _seconds(network, buffers, list(statements.values()), batch, dtype)
+    seconds = _seconds(_pair(n_in, n_out), buffers, list(statements.values()), batch, dtype)
     return dict(zip(statements, seconds, strict=True))
 
 
 def _call_s(dtype: str, n: int = 50) -> float:
     """Seconds of an instruction that has next to nothing to do."""
-    network = Network()
-    network.input(4)
-    network.output(4)
-    copy = Loop(Frame(1, 0), (Output("v", load("w", "oi")),))
+    network = _pair(4, 4)
+    copy = Loop(FRAME, (Output("v", load("w", "oi")),))
     buffers = _buffers(w=("n1", "n0"), v=("n1", "n0"))
     program = Program(network, buffers, (), (copy,) * n, "v", None)
     runner = Runner(program, {}, Setup(network, SGD(), None, 4, dtype, 1), 4)
@@ -274,14 +262,14 @@ def _call_s(dtype: str, n: int = 50) -> float:
 
 
 class StripTimings:
-    """Loops over a few rows that stay near, of which each is a strip: what one takes more than
-    another, divided by what it has more, is a figure.
+    """Loops over a few rows that stay in the nearest cache, each of which is a strip. A figure is
+    the difference of the times of two loops, divided by that of their counts.
 
     Call ``figures`` several times: of each loop the fastest run of all calls counts.
     """
 
     ROWS = 16
-    MORE = 4  # times what is measured is there more often in the longer of two loops
+    MORE = 4  # how many more of the measured thing the longer of two loops has
 
     def __init__(self, dtype: str, call_s: float) -> None:
         self.dtype, self.call_s = np.dtype(dtype), call_s
@@ -289,8 +277,8 @@ class StripTimings:
         self.short = 64  # the engine puts several shorter rows into one strip
         self.lanes = (16, 32, 64)[engine.LEVEL] // self.dtype.itemsize
         self.few = max(self.lanes // 4, 1)  # left over after the last whole vector, as 100 have
-        # As inputs times weights are, in no order: some functions of the C library take longer
-        # where numbers are larger, and longer still where signs or sizes cannot be foreseen.
+        # Like inputs times weights, in no order: some functions of the C library take longer for
+        # larger numbers, and longer still for signs or sizes that cannot be predicted.
         rng = np.random.default_rng(0)
         shape = (self.ROWS, self.long + 16)  # rows that do not join are strips of their own
         self.given = [rng.uniform(-0.16, 0.16, shape).astype(dtype) for _ in range(2 + self.MORE)]
@@ -429,21 +417,16 @@ def _median(values: Iterable[float]) -> float:
 
 
 def _synapses_s(dtype: str) -> dict[int, list[float]]:
-    """Seconds of sparse sums of products, by the size of the batch, by the letter that is
-    reduced.
-    """
-    network = Network()
-    network.input(SPARSE[0])
-    network.output(SPARSE[0], connect=Sparse(fan_in=SPARSE[1]))
+    """Seconds of sparse sums of products, reduced along i, o and b, by the size of the batch."""
+    network = _pair(SPARSE[0], SPARSE[0], connect=Sparse(fan_in=SPARSE[1]))
     buffers = _buffers(x=("b", "n0"), y=("b", "n1"), w=("e1.0",))
-    frame = Frame(1, 0)
     x, y, w = load("x", "bi"), load("y", "bo"), load("w", "oi")
-    loops = {
-        "i": Loop(frame, (Output("y", x * w, "i", "sum"),)),
-        "o": Loop(frame, (Output("x", y * w, "o", "sum"),)),
-        "b": Loop(frame, (Output("w", x * y, "b", "sum"),)),
-    }
-    return {n: _seconds(network, buffers, list(loops.values()), n, dtype) for n in BATCHES}
+    loops = [
+        Loop(FRAME, (Output("y", x * w, "i", "sum"),)),
+        Loop(FRAME, (Output("x", y * w, "o", "sum"),)),
+        Loop(FRAME, (Output("w", x * y, "b", "sum"),)),
+    ]
+    return {n: _seconds(network, buffers, loops, n, dtype) for n in BATCHES}
 
 
 def _per_synapse(times: Mapping[int, Sequence[float]]) -> tuple[dict[str, float], dict[str, float]]:
@@ -459,9 +442,6 @@ def _per_synapse(times: Mapping[int, Sequence[float]]) -> tuple[dict[str, float]
 def _draws_s(dtype: str) -> list[float]:
     """Seconds of uniform and of normal numbers, and of features of a sample, each of one."""
     n, batch = 512, BATCHES[-1]
-    network = Network()
-    network.input(n)
-    network.output(n)
     buffers = _buffers(z=("b", "n1"), d=("b", "n0"))
     statements: list[Statement] = [
         Draw("z", "uniform", "sample", 1, 0),
@@ -469,7 +449,8 @@ def _draws_s(dtype: str) -> list[float]:
         Input("d"),
     ]
     data = Dataset(np.zeros((500, n), dtype), None, 1.0, "zeros")
-    return [s / (n * batch) for s in _seconds(network, buffers, statements, batch, dtype, data)]
+    seconds = _seconds(_pair(n, n), buffers, statements, batch, dtype, data)
+    return [s / (n * batch) for s in seconds]
 
 
 def _buffers(**axes: tuple[str, ...]) -> dict[str, Buffer]:
@@ -485,9 +466,7 @@ def _seconds(
     data: Dataset | None = None,
 ) -> list[float]:
     """Of each statement, on the kernels backend."""
-    apart: list[Statement] = []
-    for number, statement in enumerate(statements):
-        apart += [Post(number, ()), statement]
+    apart = [s for n, statement in enumerate(statements) for s in (Post(n, ()), statement)]
     program = Program(network, buffers, (), tuple(apart), "y", None)
     runner = Runner(program, {}, Setup(network, SGD(), None, batch, dtype, 1), batch)
     for array in runner.arrays.values():
@@ -504,8 +483,8 @@ def _seconds(
 
 
 def _best_s(call: Callable[[], Any], budget_s: float = 0.8e-3) -> float:
-    """The shortest of several calls, of which the first does not count: three at least, if they
-    do not take ten times as long as they should, since others may use the processor meanwhile.
+    """The shortest of several calls after the first: at least three, unless they take ten times the
+    budget, since others may use the processor meanwhile.
     """
     call()
     best, spent = float("inf"), 0.0
@@ -596,9 +575,6 @@ def _group_s(sizes: Sequence[int], dtype: str, n: int = 40) -> tuple[TaskTimes, 
         before, begun = group.spent, time.perf_counter()
         runs.step(rows, iteration=0, first_sample=0)
         seconds, after = time.perf_counter() - begun, group.spent
-        spent = [
-            getattr(after, f.name) - getattr(before, f.name) for f in dataclasses.fields(after)
-        ]
-        rounds.append((seconds, TaskTimes(*spent)))
-    seconds, spent_best = min(rounds, key=lambda item: item[0])
-    return spent_best, seconds
+        spent = {name: value - getattr(before, name) for name, value in vars(after).items()}
+        rounds.append((TaskTimes(**spent), seconds))
+    return min(rounds, key=lambda item: item[1])

@@ -1,15 +1,15 @@
-"""What a partitioned, scheduled program costs each task per batch: a model, and its figures.
+"""The cost model: what a partitioned, scheduled program costs each task per batch.
 
-Computing is a sum over statements, each a straight line in a few counts (multiplications, elements,
-bytes). Exchanges are followed on a clock per task: a task that collects waits for the last of those
-that owe it something, so that uneven shares count, and what is computed between a post and its
-collect hides waiting, but no copying. See docs/notes/0021-one-network-over-many-tasks.md.
+Computing is a sum over statements, each a linear function of a few counts (multiplications,
+elements, bytes). Exchanges are followed on a clock per task: a collect waits for the last sender,
+so uneven shares count, and computing between a post and its collect hides waiting, but no copying.
+See docs/notes/0021-one-network-over-many-tasks.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -165,16 +165,14 @@ class Machine:
     def from_dict(cls, values: Mapping[str, Any]) -> Machine:
         """As ``dataclasses.asdict`` and JSON leave it. Raises ValueError if it is not whole."""
         plain = cls()
-        found = {}
-        for f in fields(cls):
-            found[f.name] = _like(getattr(plain, f.name), values[f.name], f.name)
+        found = {f.name: _like(getattr(plain, f.name), values[f.name], f.name) for f in fields(cls)}
         if len(values) != len(found):
             raise ValueError("there are figures that no Machine has")
         return cls(**found)
 
 
 def _like(model: Any, value: Any, name: str) -> Any:
-    """A value of the same kind as ``model``: numbers from 0, finite."""
+    """The value, of the same kind as ``model``: finite numbers from 0."""
     if isinstance(model, Mapping):
         if set(value) != set(model):
             raise ValueError(f"{name} has {sorted(value)}")
@@ -197,8 +195,8 @@ def _like(model: Any, value: Any, name: str) -> Any:
 class Traffic:
     """What a move sends. elements (n_tasks, n_tasks): from row to column, 0 on the diagonal.
 
-    packed, n_packed : elements and blocks that each task writes; a block for several is one.
-    kept : elements that a task has itself of what it wants.
+    packed, n_packed : elements and blocks that each task writes; a block for several receivers
+    counts once. kept : elements that a task takes from itself.
     """
 
     elements: Array
@@ -236,8 +234,8 @@ class StepCost:
 
 
 class Costs:
-    """The model for one network on a machine, for as many programs as are tried. n_groups : that
-    compute at the same time on its cores.
+    """The model for all programs of one network on a machine. n_groups : that compute at the same
+    time on its cores.
     """
 
     def __init__(
@@ -261,9 +259,9 @@ class Costs:
             self.crowd *= 1.0 + (machine.together - 1.0) * others / (machine.n_cores - 1)
         used = choose_threads(network, batch_size, threads, n_tasks)
         self.slower = self.crowd / (1.0 + THREAD * (used - 1))
-        self.layout = "batch"  # of arrays; ``_begin`` says it
+        self.layout = "batch"  # of arrays; ``_followed`` sets it
         self._lengths: dict[str, Array] = {}
-        self._moves: dict[tuple[tuple[str, ...], tuple[str, ...]], Traffic] = {}
+        self._traffic: dict[tuple[tuple[str, ...], tuple[str, ...]], Traffic] = {}
         self._computed: dict[int, tuple[Statement, Array]] = {}  # by id, which they keep
 
     # --- counts
@@ -282,13 +280,10 @@ class Costs:
             found = found * self.length(axis)
         return found
 
-    def traffic(self, have: tuple[str, ...], want: tuple[str, ...]) -> Traffic:
-        """What a move sends, from an array's axes to those that are wanted."""
-        if (have, want) not in self._moves:
-            self._moves[have, want] = self._traffic(have, want)
-        return self._moves[have, want]
-
-    def _traffic(self, have: tuple[str, ...], want: tuple[str, ...]) -> Traffic:
+    def traffic(self, move: Move, buffers: Mapping[str, Buffer]) -> Traffic:
+        have, want = buffers[move.array].axes, buffers[move.out].axes
+        if (have, want) in self._traffic:
+            return self._traffic[have, want]
         elements = np.ones((self.n_tasks, self.n_tasks))
         for a, b in zip(have, want, strict=True):
             elements = elements * self._overlap(a, b)
@@ -298,7 +293,8 @@ class Costs:
             packed, n_packed = elements.max(axis=1), (elements > 0).any(axis=1).astype(float)
         else:
             packed, n_packed = elements.sum(axis=1), (elements > 0).sum(axis=1).astype(float)
-        return Traffic(elements, packed, n_packed, kept)
+        found = self._traffic[have, want] = Traffic(elements, packed, n_packed, kept)
+        return found
 
     def _overlap(self, have: str, want: str) -> Array:
         """(n_tasks, n_tasks) how many places of an axis the row has and the column wants."""
@@ -330,12 +326,15 @@ class Costs:
         if isinstance(statement, (Matmul, Update)):
             return self._product_s(statement)
         if isinstance(statement, Loop):
-            return self._loop_s(statement, buffers)
+            found = np.zeros(self.n_tasks)
+            for each in passes(statement):
+                found = found + self._pass_s(statement.frame, each, buffers)
+            return found
         size = self.size(buffers[statement.out].axes)  # type: ignore[attr-defined]
-        each = {Draw: machine.draw_s["uniform"], Input: machine.input_s, Target: machine.input_s}
         if isinstance(statement, Draw):
             return machine.call_s + size * machine.draw_s[statement.kind]
-        return machine.call_s + size * each.get(type(statement), machine.fetch_s["copy"])
+        is_given = isinstance(statement, (Input, Target))
+        return machine.call_s + size * (machine.input_s if is_given else machine.fetch_s["copy"])
 
     def _product_s(self, s: Matmul | Update) -> Array:
         machine = self.machine
@@ -352,12 +351,6 @@ class Costs:
         """A figure for an array of so many elements."""
         sides = np.log(np.maximum(elements, 1.0)) / 2
         return np.asarray(np.interp(sides, np.log(self.machine.sides), figures))
-
-    def _loop_s(self, s: Loop, buffers: Mapping[str, Buffer]) -> Array:
-        found = np.zeros(self.n_tasks)
-        for each in passes(s):
-            found = found + self._pass_s(s.frame, each, buffers)
-        return found
 
     def _pass_s(self, frame: Frame, each: Pass, buffers: Mapping[str, Buffer]) -> Array:
         """Of one loop of the engine; tasks with the same extents are computed once."""
@@ -397,8 +390,8 @@ class Costs:
         return machine.call_s + max(found, self._streamed_s(shape, lengths))
 
     def _streamed_s(self, shape: Shape, lengths: Mapping[str, int]) -> float:
-        """What bringing the arrays near takes. One that the outermost axis comes back to is brought
-        again every time, if it is larger than what stays near; one that is written is read before.
+        """Bringing arrays into the nearest cache: those that are too large to stay there once for
+        every pass of the outermost axis over them; those that are written are read before.
         """
         outermost = next((name for name in shape.order(lengths) if name is not None), "1")
         found = 0.0
@@ -417,55 +410,51 @@ class Costs:
 
     def seconds(self, program: Program) -> float:
         """How long a batch of a scheduled program takes."""
-        self._begin(program)
-        clock = np.full(self.n_tasks, self.machine.batch_s * self.crowd)
-        posted: dict[int, Array] = {}
-        for statement in program.statements:
-            if isinstance(statement, Post):
-                clock = clock + self._pack_s(statement, program.buffers) * self.crowd
-                posted[statement.superstep] = clock
-            elif isinstance(statement, Collect):
-                clock = self._collected(statement, program.buffers, clock, posted)
-            else:
-                clock = clock + self.compute_s(statement, program.buffers)
+        *_, (_, _, clock) = self._followed(program)
         return float(clock.max())
 
     def step(self, program: Program) -> StepCost:
         """A batch of a scheduled program, in detail."""
-        self._begin(program)
-        clock = np.full(self.n_tasks, self.machine.batch_s * self.crowd)
-        posted: dict[int, Array] = {}
         layers: dict[int, float] = {}
         owner: dict[str, int] = {}
         found: dict[int, Superstep] = {}
-        for statement in program.statements:
-            then = clock
+        for statement, then, clock in self._followed(program):
+            took = clock - then
             if isinstance(statement, Post):
-                clock = clock + self._pack_s(statement, program.buffers) * self.crowd
-                posted[statement.superstep] = clock
                 described = self._described(statement, program.buffers, owner)
-                found[statement.superstep] = described.later(float((clock - then).max()))
-            elif isinstance(statement, Collect):
-                clock = self._collected(statement, program.buffers, clock, posted)
-                # who comes last waits for nobody
+                found[statement.superstep] = described.later(float(took.max()))
+            elif isinstance(statement, Collect):  # the last to come waits for nobody
                 begun = found[statement.superstep]
-                found[statement.superstep] = begun.later(float((clock - then).min()))
-            else:
+                found[statement.superstep] = begun.later(float(took.min()))
+            elif statement is not None:
                 layer = _layer(statement)
                 owner.update(dict.fromkeys(_written(statement), layer))
-                clock = clock + self.compute_s(statement, program.buffers)
-                layers[layer] = layers.get(layer, 0.0) + float((clock - then).max())
+                layers[layer] = layers.get(layer, 0.0) + float(took.max())
         return StepCost(float(clock.max()), layers, tuple(found[n] for n in sorted(found)))
 
-    def _begin(self, program: Program) -> None:
-        """How arrays lie is the same whatever the placement."""
+    def _followed(self, program: Program) -> Iterator[tuple[Statement | None, Array, Array]]:
+        """Each statement with the tasks' clocks before and after it; first the batch's Python."""
+        # The layout of arrays is the same in every placement.
         self.layout = choose_layout(program, self.machine.products, self.batch_size)
+        clock = np.full(self.n_tasks, self.machine.batch_s * self.crowd)
+        posted: dict[int, Array] = {}
+        yield None, clock, clock
+        for statement in program.statements:
+            then = clock
+            if isinstance(statement, Collect):
+                clock = self._collected(statement, program.buffers, clock, posted)
+            elif isinstance(statement, Post):
+                clock = clock + self._pack_s(statement, program.buffers) * self.crowd
+                posted[statement.superstep] = clock
+            else:
+                clock = clock + self.compute_s(statement, program.buffers)
+            yield statement, then, clock
 
     def _pack_s(self, post: Post, buffers: Mapping[str, Buffer]) -> Array:
         machine = self.machine
         seconds = np.full(self.n_tasks, machine.superstep_s / 2)
         for move in post.moves:
-            t = self._traffic_of(move, buffers)
+            t = self.traffic(move, buffers)
             seconds = seconds + t.n_packed * machine.block_s
             seconds = seconds + t.packed * self.itemsize / machine.pack_bytes_per_s
         return seconds
@@ -478,7 +467,7 @@ class Costs:
         sent = np.zeros((self.n_tasks, self.n_tasks))
         unpack = np.full(self.n_tasks, machine.superstep_s / 2)
         for move in s.moves:
-            t = self._traffic_of(move, buffers)
+            t = self.traffic(move, buffers)
             sent += t.elements * self.itemsize
             came = t.elements.sum(axis=0) + t.kept
             copies = 1.5 if move.monoid else 1.0
@@ -493,13 +482,10 @@ class Costs:
         arrival = np.where(sent > 0, departed[:, None] + travel[:, None], 0.0).max(axis=0)
         return np.asarray(np.maximum(clock, arrival) + unpack * self.crowd)
 
-    def _traffic_of(self, move: Move, buffers: Mapping[str, Buffer]) -> Traffic:
-        return self.traffic(buffers[move.array].axes, buffers[move.out].axes)
-
     def _described(
         self, post: Post, buffers: Mapping[str, Buffer], owner: Mapping[str, int]
     ) -> Superstep:
-        moves = [self._traffic_of(move, buffers).elements for move in post.moves]
+        moves = [self.traffic(move, buffers).elements for move in post.moves]
         return Superstep(
             post.superstep,
             tuple(move.array for move in post.moves),

@@ -1,16 +1,13 @@
-"""Plans: what a job will do on its tasks, and what that will cost.
-
-``cheapest`` finds the cheapest placement by the cost model; ``plan`` is ``horn.plan``.
-"""
+"""Plans: what a job will do on its tasks, and what that will cost."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -25,11 +22,12 @@ from horn.job import Job
 from horn.network import Layer
 from horn.planner.assumptions import Assumption
 from horn.planner.calibration import calibrate
-from horn.planner.cost_model import Costs, Machine, StepCost, Superstep
+from horn.planner.cost_model import Array, Costs, Machine, Superstep
 from horn.planner.search import Search
 from horn.topology import Topology, largest_share
 
 MAX_SHOWN = 4  # tasks whose shares are named one by one
+Pins: TypeAlias = Mapping[str, str] | None  # as ``placement.pinned`` reads them
 
 
 class RunFigures(Protocol):
@@ -44,7 +42,7 @@ class RunFigures(Protocol):
 
 
 @dataclass(frozen=True)
-class LayerPlan:
+class LayerPlan(summary.LayerSummary):
     """A layer on its tasks.
 
     work : "neurons" (each task computes its own), "rows" (each its rows of the batch) or "all"
@@ -54,12 +52,6 @@ class LayerPlan:
     predicted, of the slowest task.
     """
 
-    index: int
-    name: str
-    neuron: str
-    units: int
-    parameters: int
-    runs_as: str
     work: str
     neurons: tuple[int, ...]
     weights: tuple[int, ...]
@@ -130,29 +122,24 @@ class Plan:
         rates = [row["samples_per_s"] for row in run.history if row["samples_per_s"] > 0]
         if not rates:
             return self
-        each = {
-            name: max((row[name] for row in run.counters), default=0.0) / max(run.iterations, 1)
-            for name in ("compute_s", "pack_s", "send_s", "wait_s", "unpack_s")
-        }
-        measured = MeasuredStep(
-            self.batch_size / statistics.median(rates),
-            each["compute_s"],
-            each["pack_s"] + each["send_s"],
-            each["wait_s"],
-            each["unpack_s"],
-        )
+
+        def slowest(name: str) -> float:
+            return max((row[name] for row in run.counters), default=0.0) / max(run.iterations, 1)
+
+        send_s = slowest("pack_s") + slowest("send_s")
+        times = slowest("compute_s"), send_s, slowest("wait_s"), slowest("unpack_s")
+        measured = MeasuredStep(self.batch_size / statistics.median(rates), *times)
         return dataclasses.replace(self, measured=measured)
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it; seconds are floats, bytes whole numbers."""
-        links = {name: where for layer in self.layers for name, where in layer.placement.items()}
         return {
             "tasks": self.n_tasks,
             "transport": self.transport,
             "batch_size": self.batch_size,
             "dtype": self.dtype,
             "assumed": self.assumed,
-            "placement": links,
+            "placement": {k: v for layer in self.layers for k, v in layer.placement.items()},
             "layers": [
                 {**dataclasses.asdict(layer), "partition": layer.partition} for layer in self.layers
             ],
@@ -170,13 +157,13 @@ class Plan:
                    "Messages", "Bytes", "Predicted"]  # fmt: skip
         rows = []
         for layer in self.layers:
-            where = ", ".join(dict.fromkeys(layer.placement.values())) or "–"
-            if len(set(layer.placement.values())) > 1:
-                where = ", ".join(layer.placement.values())
+            where = list(layer.placement.values())
+            where = where[:1] if len(set(where)) == 1 else where
             rows.append(
                 [
                     f"{layer.index} {layer.name}", layer.neuron, f"{layer.units:,}",
-                    f"{layer.parameters:,}", layer.runs_as, layer.partition, where,
+                    f"{layer.parameters:,}", layer.runs_as, layer.partition,
+                    ", ".join(where) or "–",
                     f"{layer.n_messages:,}", size(layer.n_bytes), duration(layer.seconds),
                 ]
             )  # fmt: skip
@@ -200,15 +187,12 @@ class Plan:
             f"{'' if n == 1 else 's'}, {self.n_messages:,} messages and {size(self.n_bytes)} "
             f"per batch"
         ]
-        parts = [
-            f"{what} {size(max(each))}"
-            for what, each in self.memory_bytes.items()
-            if what != "data"
-        ]
-        total = sum(max(each) for what, each in self.memory_bytes.items() if what != "data")
+        largest = {what: max(each) for what, each in self.memory_bytes.items()}
+        data = largest.pop("data")
+        parts = ", ".join(f"{what} {size(n)}" for what, n in largest.items())
         said.append(
-            f"Memory per task about {size(total)}: {', '.join(parts)}; data, once per host, "
-            f"{size(max(self.memory_bytes['data']))}"
+            f"Memory per task about {size(sum(largest.values()))}: {parts}; data, once per host, "
+            f"{size(data)}"
         )
         took = "" if self.measured is None else f", measured {duration(self.measured.step_s)}"
         where = f" where {self.assumed}" if self.assumed else ""
@@ -224,7 +208,7 @@ def plan(
     job: Job,
     *,
     tasks: int = 1,
-    pins: Mapping[str, str] | None = None,
+    pins: Pins = None,
     transport: str | None = None,
     assume: str | None = None,
     threads: int | None = None,
@@ -257,29 +241,14 @@ def plan(
     return dataclasses.replace(found, assumed=assume or "")
 
 
-def cheapest(
-    job: Job,
-    n_tasks: int,
-    pins: Mapping[str, str] | None = None,
-    *,
-    machine: Machine | None = None,
-    transport: str = transports.DEFAULT,
-    threads: int | None = None,
-    n_groups: int = 1,
-) -> Plan:
-    """The plan of a job on ``n_tasks`` tasks.
-
-    pins : placements that are given, as ``placement.pinned`` reads them. machine : by default this
-    one, with so many ``threads`` per task, and so many groups at the same time.
+def cheapest(job: Job, n_tasks: int, pins: Pins = None, **settings: Any) -> Plan:
+    """The plan of a job on ``n_tasks`` tasks with the cheapest placement. settings : of ``search``.
 
     Raises
     ------
-    ModelError : a pin that names nothing. CompileError : a pin that cannot be followed.
-    JobError : a network that is interpreted, on several tasks; no such transport.
+    As ``search``. CompileError : a pin that cannot be followed.
     """
-    found = search(
-        job, n_tasks, pins, machine=machine, transport=transport, threads=threads, n_groups=n_groups
-    )
+    found = search(job, n_tasks, pins, **settings)
     placement, program = found.run()
     return _described(job, placement, program, found.costs)
 
@@ -287,7 +256,7 @@ def cheapest(
 def advice(
     job: Job,
     topology: Topology,
-    pins: Mapping[str, str] | None = None,
+    pins: Pins = None,
     *,
     shares_batch: bool = True,
     divides: bool = True,
@@ -295,8 +264,8 @@ def advice(
     transport: str = transports.DEFAULT,
     threads: int | None = None,
 ) -> list[str]:
-    """What is better known before a start, in a line each: that more tasks are no faster than one,
-    that there are more of them than cores. What groups send one another is not counted.
+    """Warnings before a start, a line each: more tasks are no faster than one, or there are more of
+    them than cores. Messages between groups are not counted.
 
     shares_batch : groups share every batch. divides : tasks of a group divide the network.
     """
@@ -306,11 +275,10 @@ def advice(
         return []
     machine = machine or calibrate(job.dtype)
     cores = machine.n_cores
-    size = largest_share(job.batch_size, n_groups) if shares_batch else job.batch_size
-    mine = job.with_settings(batch_size=size)
-    times = ""
-    is_slower = False
+    times, is_slower = "", False
     if divides and (n_tasks > 1 or shares_batch):
+        size = largest_share(job.batch_size, n_groups) if shares_batch else job.batch_size
+        mine = job.with_settings(batch_size=size)
         alone = cheapest(job, 1, machine=machine, threads=threads or cores).predicted_s
         this = cheapest(
             mine, n_tasks, pins, machine=machine, transport=transport,
@@ -329,14 +297,23 @@ def advice(
 def search(
     job: Job,
     n_tasks: int,
-    pins: Mapping[str, str] | None = None,
+    pins: Pins = None,
     *,
     machine: Machine | None = None,
     transport: str = transports.DEFAULT,
     threads: int | None = None,
     n_groups: int = 1,
 ) -> Search:
-    """What ``cheapest`` looks for its placement with."""
+    """The search for a job's placement.
+
+    machine : by default this one, with so many ``threads`` per task, and so many groups at the same
+    time.
+
+    Raises
+    ------
+    ModelError : a pin that names nothing. JobError : a network that is interpreted, on several
+    tasks; no such transport.
+    """
     network = job.network
     if n_tasks > 1 and any(layer.neuron.interpreted for layer in network.layers):
         raise JobError("a network that is interpreted runs on one task; leave tasks out")
@@ -374,28 +351,40 @@ def target_kind(job: Job) -> str | None:
 
 
 def _described(job: Job, placement: Placement, program: Program, costs: Costs) -> Plan:
-    cost = costs.step(program)
-    network = job.network
-    where = homes(network, placement)
-    sizes = {name: [int(n) for n in costs.size(axes)] for name, axes in where.items()}
-    rows = {row.index: row for row in summary.layers(network)}
-    layers = tuple(
-        _layer(layer, rows[layer.index], placement, sizes, cost, costs) for layer in network.layers
-    )
-    item = costs.itemsize
-    learned = [
-        item * sum(n[task] for name, n in sizes.items() if not _is_state(network.layers, name))
-        for task in range(costs.n_tasks)
-    ]
-    work = [0] * costs.n_tasks
-    for buffer in program.buffers.values():
-        if buffer.role == "work":
-            for task, n in enumerate(costs.size(buffer.axes)):
-                work[task] += int(n) * item
+    cost, network = costs.step(program), job.network
+    sizes = {name: costs.size(axes) for name, axes in homes(network, placement).items()}
+
+    def described(layer: Layer, row: summary.LayerSummary) -> LayerPlan:
+        work = placement.layers[layer.index]
+        axis = f"n{layer.index}" + ("@own" if work == "neurons" and layer.index else "")
+        sent = [s for s in cost.supersteps if s.layer == layer.index]
+        arrays = [array for link in layer.links for array in link.weights.values()]
+        weights = sum((sizes[array] for array in arrays), np.zeros(costs.n_tasks))
+        return LayerPlan(
+            **vars(row),
+            work=work,
+            neurons=tuple(map(int, costs.length(axis))),
+            weights=tuple(map(int, weights)),
+            placement={
+                link.weight: placement.links[layer.index, position]
+                for position, link in enumerate(layer.links)
+            },
+            supersteps=tuple(s.index for s in sent),
+            n_messages=sum(s.n_messages for s in sent),
+            n_bytes=sum(s.n_bytes for s in sent),
+            seconds=cost.layers.get(layer.index, 0.0),
+        )
+
+    def n_bytes(arrays: Iterable[Array]) -> tuple[int, ...]:
+        return tuple(int(n) * costs.itemsize for n in sum(arrays, np.zeros(costs.n_tasks)))
+
+    states = {f"{layer.name}.{state}" for layer in network.layers for state in layer.states}
+    learned = n_bytes(elements for name, elements in sizes.items() if name not in states)
+    work = [b.axes for b in program.buffers.values() if b.role == "work"]
     memory = {
-        "parameters": tuple(learned),
+        "parameters": learned,
         "optimizer": tuple(n * len(job.optimizer.slots) for n in learned),
-        "activations": tuple(work),
+        "activations": n_bytes(map(costs.size, work)),
         "data": (summary.memory_bytes(job)["data"],) * costs.n_tasks,
     }
     return Plan(
@@ -404,47 +393,10 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
         costs.batch_size,
         job.dtype,
         placement,
-        layers,
+        tuple(map(described, network.layers, summary.layers(network))),
         cost.supersteps,
         cost.seconds,
         memory,
-    )
-
-
-def _is_state(layers: tuple[Layer, ...], name: str) -> bool:
-    return any(name == f"{layer.name}.{state}" for layer in layers for state in layer.states)
-
-
-def _layer(
-    layer: Layer,
-    row: summary.LayerSummary,
-    placement: Placement,
-    sizes: Mapping[str, list[int]],
-    cost: StepCost,
-    costs: Costs,
-) -> LayerPlan:
-    work = placement.layers[layer.index]
-    axis = f"n{layer.index}" + ("@own" if work == "neurons" and layer.index else "")
-    sent = [s for s in cost.supersteps if s.layer == layer.index]
-    weights = [sizes[array] for link in layer.links for array in link.weights.values()]
-    return LayerPlan(
-        layer.index,
-        layer.name,
-        row.neuron,
-        row.units,
-        row.parameters,
-        row.runs_as,
-        work,
-        tuple(int(n) for n in costs.length(axis)),
-        tuple(int(n) for n in np.sum(weights, axis=0)) if weights else (0,) * costs.n_tasks,
-        {
-            link.weight: placement.links[layer.index, position]
-            for position, link in enumerate(layer.links)
-        },
-        tuple(s.index for s in sent),
-        sum(s.n_messages for s in sent),
-        sum(s.n_bytes for s in sent),
-        cost.layers.get(layer.index, 0.0),
     )
 
 
@@ -469,13 +421,9 @@ def duration(seconds: float) -> str:
 
 def in_columns(columns: list[str], rows: list[list[str]]) -> str:
     """A table of plain text; all columns but words stand to the right."""
-    widths = [max(len(line[k]) for line in [columns, *rows]) for k in range(len(columns))]
     right = {"Units", "Params", "Messages", "Bytes", "Predicted"}
-    lines = []
-    for line in [columns, *rows]:
-        cells = [
-            cell.rjust(width) if name in right else cell.ljust(width)
-            for cell, width, name in zip(line, widths, columns, strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    table = []
+    for name, *cells in zip(columns, *rows, strict=True):
+        width = max(map(len, (name, *cells)))
+        table.append([f"{x:{'>' if name in right else '<'}{width}}" for x in (name, *cells)])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*table, strict=True))

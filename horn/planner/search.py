@@ -8,6 +8,7 @@ changes only for a gain that is worth naming.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -28,10 +29,10 @@ Choice = tuple[str, ...]  # a word per link, then one per layer, in their order
 
 
 class PartitionCache:
-    """What partitioning each statement has led to: placements that are tried differ in little.
+    """Partitioned statements, for placements that differ in little.
 
-    A statement becomes the same whenever its frame's split, the forms of what it touches, and where
-    learned arrays among that live, are the same.
+    A statement becomes the same whenever its frame's split, the forms of the contents that it
+    touches, and the homes of learned arrays among them are the same.
     """
 
     def __init__(self, program: Program) -> None:
@@ -41,7 +42,7 @@ class PartitionCache:
         self.states: dict[tuple[tuple[Form, str], ...], int] = {}
 
     def state(self, forms: Forms) -> int:
-        """A number that stands for the forms of a content, in their order. Never 0."""
+        """The number of the forms of a content, in their order. Never 0."""
         return self.states.setdefault(tuple(forms.items()), len(self.states) + 1)
 
 
@@ -60,7 +61,7 @@ def _touched(s: Statement) -> tuple[str, ...]:
 
 
 class CachingPartition(Partition):
-    """A partition that looks first whether it has met a statement like this."""
+    """A partition that looks a statement up before it partitions it."""
 
     def __init__(
         self, program: Program, placement: Placement, results: Iterable[str], memory: PartitionCache
@@ -91,10 +92,9 @@ class CachingPartition(Partition):
             *(self.states.get(name, 0) for name in names),
             *(self.homes.get(name.partition("/")[0]) for name in names),
         )
-        found = memory.known.get(key)
-        if found is None:
-            found = memory.known[key] = self.met(method, s, names)
-        statements, prologue, buffers, after = found
+        if key not in memory.known:
+            memory.known[key] = self.met(method, s, names)
+        statements, prologue, buffers, after = memory.known[key]
         self.statements.extend(statements)
         self.prologue.extend(prologue)
         for name, buffer in buffers:
@@ -103,7 +103,7 @@ class CachingPartition(Partition):
             self.states[name], self.forms[name] = state, dict(forms)
 
     def met(self, method: Callable[[Any], None], s: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """What a statement leads to, seen by doing it on the side."""
+        """The partition of a statement, made apart from the others."""
         kept = self.statements, self.prologue, self.buffers
         self.statements, self.prologue, self.buffers = [], [], TrackedBuffers(self.buffers)
         self.is_inside = True
@@ -121,7 +121,7 @@ class CachingPartition(Partition):
 
 
 class TrackedBuffers(dict[str, Buffer]):
-    """Buffers that know which of them were asked for or added."""
+    """Buffers that note which of them were read or added."""
 
     def __init__(self, buffers: Mapping[str, Buffer]) -> None:
         super().__init__(buffers)
@@ -150,9 +150,9 @@ class TrackedBuffers(dict[str, Buffer]):
 
 
 class Search:
-    """Tries placements of one program; remembers what each costs.
+    """Tries placements of one program; remembers the cost of each.
 
-    fixed : the placements of some links. inference : what must be legal too.
+    fixed : the placements of some links. inference : a program that must be legal, too.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Search:
         self.memory = PartitionCache(program)
 
     def run(self) -> tuple[Placement, Program]:
-        """The placement, and the program that follows from it: of one task, as it is.
+        """The placement, and its program, which for one task is the original.
 
         Raises
         ------
@@ -192,7 +192,8 @@ class Search:
             first = tuple(options[0] for options in self.options)
             return self.placement(first), self.program
         while True:
-            best = self.all() if self.is_small() else self.descent()
+            is_small = math.prod(map(len, self.options)) <= MAX_ALL
+            best = self.all() if is_small else self.descent()
             if best is None:
                 raise next(e for e in self.known.values() if isinstance(e, CompileError))
             error = self.refused(best)
@@ -202,21 +203,13 @@ class Search:
 
     def refused(self, choice: Choice) -> CompileError | None:
         """Why the network cannot predict with this placement, if so."""
-        if self.inference is None:
-            return None
-        results = [self.inference.outputs]
-        results += [] if self.inference.loss is None else [self.inference.loss]
-        try:
-            partition(self.inference, self.placement(choice), results)
-        except CompileError as error:
-            return error
+        if self.inference is not None:
+            results = [r for r in (self.inference.outputs, self.inference.loss) if r is not None]
+            try:
+                partition(self.inference, self.placement(choice), results)
+            except CompileError as error:
+                return error
         return None
-
-    def is_small(self) -> bool:
-        n = 1
-        for options in self.options:
-            n *= len(options)
-        return n <= MAX_ALL
 
     def all(self) -> Choice | None:
         best: Choice | None = None
@@ -251,14 +244,12 @@ class Search:
 
     def pairs(self) -> list[list[int]]:
         """The places of a link and of a layer that it touches."""
-        n = len(self.links)
-        found = []
-        for at, (layer, position) in enumerate(self.links):
-            source = self.network.layers[layer].links[position].source.index
-            found += [
-                [at, n + self.layers.index(end)] for end in (layer, source) if end in self.layers
-            ]
-        return found
+        return [
+            [at, len(self.links) + self.layers.index(end)]
+            for at, (layer, position) in enumerate(self.links)
+            for end in (layer, self.network.layers[layer].links[position].source.index)
+            if end in self.layers
+        ]
 
     def down(self, choice: Choice, changes: list[list[int]]) -> Choice:
         """The best that changes lead to; each is of one place, or of several at once."""

@@ -83,7 +83,7 @@ def test_packed_blocks_are_those_that_are_written(data, sparse, n_tasks):
     costs = Costs(net, MACHINE, n_tasks, 4)
     exchange = Exchange(Standing(local), Share(net, 0, n_tasks), 4, np.float32, 0)
     moves = [move for s in local.statements if type(s).__name__ == "Post" for move in s.moves]
-    packed = sum(costs._traffic_of(move, local.buffers).packed.sum() for move in moves)
+    packed = sum(costs.traffic(move, local.buffers).packed.sum() for move in moves)
     written = sum(channel.n_bytes // 4 for channel in exchange.channels)
     assert packed >= written  # a block that happens to suit two tasks is written once
     assert packed <= n_tasks * written
