@@ -51,6 +51,12 @@ class JobError(HornError):
     exit_code = 2
 
 
+def check_whole(what: str, value: object, least: int) -> None:
+    """Raises JobError for a setting that is no whole number from ``least``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise JobError(f"{what} must be a whole number from {least}, got {value!r}")
+
+
 class NotFound(HornError):
     """No such job, model or file."""
 

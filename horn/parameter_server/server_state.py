@@ -86,8 +86,8 @@ def _restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, 
     s.kept = {}
     mine = {piece.index: piece for piece in s.mine}
     for index, n_updates, n_pushes, pulled in facts["kept"]:
-        piece, w = mine[index], arrays[f"parameter/{index}"]
         slots = {name: arrays[f"slot/{name}/{index}"] for name in s.optimizer.slots}
+        piece, w = mine[index], arrays[f"parameter/{index}"]
         if w.shape != (len(piece),) or w.dtype != s.dtype:
             raise ValueError(f"{s.dtype} ({len(piece)},) for piece {index}, but has {w.shape}")
         s.kept[index] = ServerPiece(piece, w, slots, n_updates, list(n_pushes), list(pulled))

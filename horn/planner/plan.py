@@ -17,7 +17,7 @@ from horn.compiler import lower
 from horn.compiler.partition import homes
 from horn.compiler.placement import Placement, pinned
 from horn.compiler.program import Program
-from horn.errors import JobError
+from horn.errors import JobError, check_whole
 from horn.job import Job
 from horn.network import Layer
 from horn.planner.assumptions import Assumption
@@ -231,8 +231,7 @@ def plan(
         raise JobError(f"horn.plan takes a horn.Job, got {job!r}; write horn.plan(horn.Job(net))")
     said = Assumption.parse(assume) if assume else Assumption()
     n_tasks = said.tasks or tasks
-    if not isinstance(n_tasks, int) or isinstance(n_tasks, bool) or n_tasks < 1:
-        raise JobError(f"tasks must be a whole number from 1, got {n_tasks!r}")
+    check_whole("tasks", n_tasks, 1)
     carrier = transport or (transports.across_hosts() if assume else transports.DEFAULT)
     machine = said.machine(calibrate(job.dtype), n_tasks, carrier)
     if assume and threads is None:

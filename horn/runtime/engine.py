@@ -1,7 +1,7 @@
-"""An Engine that is one task of a group: it has a share of the network, the others have the rest.
+"""The Engine of one task of a group, which has a share of the network.
 
-Its methods are collective: every task calls them in the same order with the same arguments. What
-``step``, ``losses`` and ``outputs`` return is the same on every task; arrays are this task's share.
+Its methods are collective: every task calls them in the same order with the same arguments. The
+results of ``step``, ``losses`` and ``outputs`` are the same on every task; arrays are its share.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class GroupEngine(CompiledEngine):
         return tuple(self.share.places(axis) for axis in axes)
 
     def owns(self, name: str) -> bool:
-        """Whether no task before it, by rank, has the same part of an array."""
+        """Whether no task of a lower rank has the same part of an array."""
         axes = self.slot_axes.get(name) or self.homes[name]
         inside = [in_all_groups(axis) for axis in axes]
         is_divided = any(axis != base(axis) for axis in inside)
@@ -91,32 +91,24 @@ class GroupEngine(CompiledEngine):
                 self._slots.append(name)
 
     def initial(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        dtype: Any = np.dtype(self.setup.dtype)
         if self._given is not None:
             copy = None if self._owns_given else True  # None: only if it must
-            given = {
-                name: np.array(array, self.setup.dtype, copy=copy)
-                for name, array in self._given.items()
-            }
+            given = {name: np.array(a, dtype, copy=copy) for name, a in self._given.items()}
             self._given = None
         else:
-            whole = self._whole()
+            whole = {**self.network.initial_parameters(dtype), **self.network.initial_states(dtype)}
             given = {
-                name: np.array(self.share.part(whole[name], self.homes[name]))
-                for name in self.homes
+                name: np.array(self.share.part(whole[name], axes))
+                for name, axes in self.homes.items()
                 if name in whole
             }
-        states = self.network.state_shapes
-        return (
-            {name: array for name, array in given.items() if name not in states},
-            {name: array for name, array in given.items() if name in states},
-        )
-
-    def _whole(self) -> dict[str, Array]:
-        dtype: Any = np.dtype(self.setup.dtype)
-        return {**self.network.initial_parameters(dtype), **self.network.initial_states(dtype)}
+        names = self.network.state_shapes
+        states = {name: given.pop(name) for name in list(given) if name in names}
+        return given, states
 
     def arranged(self, program: Program) -> Program:
-        """The program of a training step, for who wants to change it."""
+        """The program of a training step, which subclasses may change."""
         return program
 
     def make_runner(self, kind: str, target: str | None) -> Runner:
@@ -146,8 +138,6 @@ class GroupEngine(CompiledEngine):
             size,
             self.setup.dtype,
             len(self.channels),
-            self.group_index,
-            self.n_groups,
             self.group.outbox,
             self.group.transport.can_share,
         )
@@ -158,10 +148,8 @@ class GroupEngine(CompiledEngine):
         return runner
 
     def _share(self) -> None:
-        """Move what groups have in common to memory that they share.
-
-        All write the same there, and nobody goes on before all have: who goes on from a checkpoint
-        writes something else next, and reads it.
+        """Move arrays that groups have in common to shared memory. All write the same values there,
+        and wait for each other, since a resumed task writes those of its checkpoint next.
         """
         exchanges = self._exchanges.values()
         pairs = [pair for exchange in exchanges for pair in exchange.common.items()]
@@ -182,9 +170,7 @@ class GroupEngine(CompiledEngine):
         slots: Mapping[str, Array] | None = None,
         updates: int = 0,
     ) -> None:
-        """As CompiledEngine; collective. Where groups have arrays in common, one may still measure
-        with what another writes over.
-        """
+        """As CompiledEngine; collective. With arrays in common it waits until no group measures."""
         if any(exchange.common for exchange in self._exchanges.values()):
             self.group.meet()
         super().load(parameters, states, slots, updates)

@@ -1,10 +1,8 @@
 """Strategies: how groups, each a replica of the network over its tasks, stay together.
 
-Each file here is one, its name (with - for _) what ``strategy=`` takes, its last line ``STRATEGY``;
-files with an underscore and packages are what they share. A strategy is a frozen dataclass of
-settings. What it does between batches is written as generators that yield requests (``Mean``,
-``Push``, ``Pull``) and touch no socket;
-``_replica`` does what they ask for. See docs/notes/0031.
+Each file here is one (``horn.registry``). A strategy is a frozen dataclass of settings; its methods
+between batches are generators that yield requests (``Mean``, ``Push``, ``Pull``, ``Leave``) and
+touch no socket. ``_replica`` carries the requests out. See docs/notes/0031.
 """
 
 from __future__ import annotations
@@ -45,16 +43,16 @@ class TaskEngine(Engine, Protocol):
     own_samples: int
 
     def views(self) -> Mapping[str, Mapping[str, Array]]:
-        """This task's share of {"parameter": {name: array}, "state": ...}, to look at."""
+        """This task's share of {"parameter": {name: array}, "state": ...}, read-only."""
 
     def owns(self, name: str) -> bool:
-        """Whether no task before it, by rank, has the same part of an array."""
+        """Whether no task of a lower rank has the same part of an array."""
 
     def aside(self) -> dict[str, Any]:
-        """What it remembers besides arrays, as JSON can have it."""
+        """Its state besides arrays, for JSON."""
 
     def recall_aside(self, found: Mapping[str, Any]) -> None:
-        """Go on from what ``aside`` said."""
+        """Restore the state that ``aside`` returned."""
 
     def settle(self) -> None:
         """At the end of an epoch, before group 0 measures."""
@@ -68,10 +66,10 @@ class TaskEngine(Engine, Protocol):
 
 @dataclass
 class View:
-    """What a strategy sees of one task's replica. Arrays are the task's share, and live: what is
-    written there counts. Names are those of ``Model.parameters``; of a slot "<array>/<slot>".
+    """One task's replica as its strategy sees it. Arrays are the task's share, and may be written.
+    Names are those of ``Model.parameters``; of a slot "<array>/<slot>".
 
-    n_batches : that this group has computed. n_samples : of the batch at hand, in this group.
+    n_batches : that this group has computed. n_samples : of the current batch, in this group.
     """
 
     group: int
@@ -111,34 +109,34 @@ class Strategy:
             )
 
     def prepared(self, job: Job, topology: Topology) -> Job:
-        """The job as the groups run it: its batch is what all groups together see in one iteration,
+        """The job as the groups run it: its batch is that of all groups together in one iteration,
         of which each computes its part.
         """
         return job
 
     def optimizer(self, job: Job) -> Optimizer:
-        """What a group does with its gradients after each batch."""
+        """What a group applies to its gradients after each batch."""
         return job.optimizer
 
     def engine(self, context: TaskContext) -> TaskEngine | None:
-        """What a task runs; None for a replica as ``_replica.py`` makes it."""
+        """A task's engine; None for ``_replica.Replica``."""
         return None
 
     def server(
         self, job: Job, number: int, pieces: Sequence[ParameterPiece], topology: Topology
     ) -> ParameterServer:
-        """What a server is, of a strategy that has some."""
+        """A parameter server of a strategy that has some."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its servers are")
 
     def begin(self, view: View) -> Any:
-        """What it has to remember of one task; given to every step. To be in checkpoints it must be
+        """The strategy's memory of one task, passed to every step. To be in checkpoints it must be
         a dataclass of numbers.
         """
         return None
 
     def returns(self, memory: Any, clock: int) -> int:
-        """After how many batches a group goes on of which servers have ``clock`` pushes; its memory
-        is made to fit. Needed where servers are durable, and groups come back or come later.
+        """The number of batches after which a group resumes of which servers have ``clock`` pushes;
+        changes its memory accordingly. Needed where servers are durable.
         """
         if clock:
             raise JobError(
@@ -148,7 +146,7 @@ class Strategy:
         return 0
 
     def resumes_as(self, topology: Topology) -> str:
-        """What of it must be the same where a job goes on from a checkpoint, in words."""
+        """What must be the same of it to resume from a checkpoint, in words."""
         same = in_words(self)
         return same if self.is_joined else f"{same}, {topology.n_groups} groups"
 
@@ -170,7 +168,6 @@ class Strategy:
 
 
 def names() -> list[str]:
-    """The strategies there are."""
     return registry.names(__name__)
 
 
@@ -184,18 +181,18 @@ def load(name: str) -> type[Strategy]:
     theirs = registry.load(__name__, "strategy", name)
     if not (isinstance(theirs, type) and issubclass(theirs, Strategy)):
         raise JobError(f"strategy {name}: is {theirs!r}, no subclass of horn.Strategy")
-    needed = [f.name for f in dataclasses.fields(theirs) if _is_needed(f)]
+    nothing = dataclasses.MISSING
+    needed = [
+        f.name
+        for f in dataclasses.fields(theirs)
+        if f.init and f.default is nothing and f.default_factory is nothing
+    ]
     if needed:
         raise JobError(
             f"strategy {name}: its settings need defaults, but {', '.join(needed)} has none"
         )
     found: type[Strategy] = theirs
     return found
-
-
-def _is_needed(field: dataclasses.Field[Any]) -> bool:
-    nothing = dataclasses.MISSING
-    return field.init and field.default is nothing and field.default_factory is nothing
 
 
 def make(strategy: str | Strategy) -> Strategy:
@@ -208,7 +205,7 @@ def make(strategy: str | Strategy) -> Strategy:
 
 
 def in_words(strategy: Strategy) -> str:
-    """downpour (push_every=4): what is not as by default."""
+    """downpour (push_every=4): the settings that are not the defaults."""
     said = [
         f"{f.name}={getattr(strategy, f.name)!r}"
         for f in dataclasses.fields(strategy)

@@ -1,7 +1,5 @@
-"""A task's engine under a strategy: the group's engine, and what the strategy asks for between
-batches.
-
-The strategy says what is to be sent and waited for; here it is done. Every wait has a deadline.
+"""A task's engine under a strategy: the group's engine, and the strategy's requests between
+batches. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from horn.wire.frames import Array
 
 
 def _connected(context: TaskContext) -> tuple[Peers | None, ParameterClient | None]:
-    """A task's ways to its like in other groups, and to servers."""
+    """A task's connections to the same task of other groups, and to servers."""
     job, topology, found = context.job, context.topology, context.servers
     peers, check = None, context.check
     if context.wire is not None:
@@ -38,8 +36,8 @@ def _connected(context: TaskContext) -> tuple[Peers | None, ParameterClient | No
         return peers, None
     cut = pieces(job.network, context.placement, topology, job.dtype)
     carrier: ClientCarrier
-    if found is not None:  # most tasks never need links, nor ZeroMQ
-        from horn.parameter_server.task_links import TaskLinks
+    if found is not None:
+        from horn.parameter_server.task_links import TaskLinks  # other tasks need no ZeroMQ
 
         carrier = TaskLinks(found.place(), topology.n_servers, found.find)
         beside = context.check
@@ -63,7 +61,7 @@ class Replica(GroupEngine):
     def __init__(self, strategy: Strategy, context: TaskContext) -> None:
         job, topology = context.job, context.topology
         self.strategy = strategy
-        self.first_batch = 0  # where this group goes on, if it has come back or came later
+        self.first_batch = 0  # where this group resumes, or begins later than others
         self.start_s = context.start_s
         self._is_durable = context.servers is not None
         self.peers, self.client = _connected(context)
@@ -87,9 +85,9 @@ class Replica(GroupEngine):
         )
         self.topology = topology
         # Not ``group_index``, which is 0 where groups do not run the same supersteps.
-        self.own_group, self.own_task = divmod(context.rank, topology.n_tasks)
+        self.own_group, own_task = divmod(context.rank, topology.n_tasks)
         self.is_joined = strategy.is_joined
-        self.view = View(self.own_group, self.own_task, topology, {}, {})
+        self.view = View(self.own_group, own_task, topology, {}, {})
         self.remembered: Any = None
         self.own_loss, self.own_samples = 0.0, 0
         self._own_total: str | None = None
@@ -97,22 +95,17 @@ class Replica(GroupEngine):
 
     def arranged(self, program: Program) -> Program:
         """With marks where parameters are first needed and where gradients are ready."""
-        if self.client is None or not self._has_streams:
+        if self.client is None or not self.strategy.pushed_slot:
             return program
         pulls, pushes = self.client.pulls.values(), self.client.pushes
         return marked(program, [b.names for b in pulls], [self._pushed(b) for b in pushes])
-
-    @property
-    def _has_streams(self) -> bool:
-        """Whether parameters and gradients travel while a batch computes."""
-        return bool(self.strategy.pushed_slot)
 
     def _pushed(self, bundle: ParameterBundle) -> frozenset[str]:
         """The slots that have a bundle's gradients."""
         return frozenset(f"{name}/{self.strategy.pushed_slot}" for name in bundle.names)
 
     def _streamed(self, runner: Runner) -> ParameterStream | None:
-        if self.client is None or not self._has_streams:
+        if self.client is None or not self.strategy.pushed_slot:
             return None
         program, needed, ready = runner.program, dict[int, list[int]](), dict[int, list[int]]()
         for bundle in self.client.pulls.values():
@@ -134,21 +127,19 @@ class Replica(GroupEngine):
         program = self._training[0].program
         moves = [m for s in program.statements if isinstance(s, Post) for m in s.moves if m.across]
         made_from = {move.out: move.array for move in moves}
-        # What this group's samples lose, before what others' do is added: at the foot of the tree.
+        # The loss of this group's samples: at the foot of the tree that adds up all groups'.
         self._own_total = made_from.get(program.loss or "")
         while self._own_total in made_from:
             self._own_total = made_from[self._own_total]
         self._stream = self._streamed(self._training[0])
         if self.client is not None:
-            self._meet_servers(self.client)
+            self._join_servers(self.client)
 
-    def _meet_servers(self, client: ParameterClient) -> None:
-        """Where there are durable servers, find out where this group goes on."""
+    def _join_servers(self, client: ParameterClient) -> None:
         clock = 0
         if self._is_durable:
             clock = client.join(self.start_s)
-            self.first_batch = self.strategy.returns(self.remembered, clock)
-            self.view.n_batches = self.first_batch
+            self.view.n_batches = self.first_batch = self.strategy.returns(self.remembered, clock)
         if self.own_group == 0:
             client.begin(self.view.parameters)
         if clock:  # the first batch may not be one that pulls
@@ -167,13 +158,15 @@ class Replica(GroupEngine):
         elif start == stop:
             loss = 0.0
         else:
-            loss = super().step(
-                rows[start:stop], iteration=iteration, first_sample=first_sample + start
-            )
+            mine, first = rows[start:stop], first_sample + start
+            loss = super().step(mine, iteration=iteration, first_sample=first)
         if self.client is not None:
             self.client.take_all()
             self.client.give_all()
-        self.own_loss = self._own_loss(loss)
+        self.own_loss = loss
+        if self.is_joined and self._own_total is not None and self.own_samples:
+            assert self._training is not None
+            self.own_loss = float(self._training[0].value(self._own_total)) / self.own_samples
         self.view.n_batches += 1
         self._do(self.strategy.after_batch(self.remembered, self.view))
         return loss
@@ -187,13 +180,6 @@ class Replica(GroupEngine):
         runner.start(rows, scalars, first_sample)
         self.group.run(self._stream.exchange.script, self._stream)
 
-    def _own_loss(self, loss: float) -> float:
-        """The mean loss of this group's own samples."""
-        if not self.is_joined or self._own_total is None or not self.own_samples:
-            return loss
-        assert self._training is not None
-        return float(self._training[0].value(self._own_total)) / self.own_samples
-
     def aside(self) -> dict[str, Any]:
         memory = None if self.remembered is None else dataclasses.asdict(self.remembered)
         return {"batches": self.view.n_batches, "memory": memory}
@@ -204,17 +190,15 @@ class Replica(GroupEngine):
             setattr(self.remembered, name, value)
 
     def settle(self) -> None:
-        """Before group 0 measures, at the end of an epoch."""
         self._do(self.strategy.at_epoch_end(self.remembered, self.view))
 
     def conclude(self) -> None:
-        """After the last batch."""
         self._do(self.strategy.at_end(self.remembered, self.view))
         if self.peers is not None and self.client is None:
             self.peers.part()
 
     def agree(self, epoch: int, stop: bool) -> bool:
-        """Whether training ends after this epoch: what group 0 says."""
+        """Whether training ends after this epoch, by group 0."""
         asked = self.client or self.peers
         return stop if self.is_joined or asked is None else asked.ask(epoch, stop)
 
@@ -259,8 +243,8 @@ class Replica(GroupEngine):
 
 
 class ParameterStream:
-    """A batch's work, in which parameters are taken just before the segment that first needs them,
-    and gradients given as soon as the segment that makes them is over.
+    """A batch's script handler that takes parameters just before the segment that first needs them,
+    and gives gradients just after the segment that makes them.
 
     needed, ready : parts of bundles by segment.
     """

@@ -1,8 +1,8 @@
 """AllReduce: the groups share every batch and sum their gradients, so they compute what one group
 computes with the whole batch.
 
-Nothing happens between batches: that gradients are summed is part of the compiled program, and
-travels under the rest of backward (docs/notes/0030).
+Nothing happens between batches: the sums are part of the compiled program, and overlap the rest of
+backward (docs/notes/0030).
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from horn.errors import JobError
+from horn.errors import check_whole
 from horn.strategies import Mean, Requests, Strategy, View
 
 
 @dataclass
 class AveragingMemory:
-    """Of one task: after which batch the groups were last made equal, -1 for never."""
+    """Of one task: the batch after which the last mean was taken, -1 for none."""
 
     averaged_at: int = -1
 
@@ -26,9 +26,9 @@ class AveragingMemory:
 class Averaging(Strategy):
     """every : batches from one mean to the next. There is one at the end of each epoch, too.
 
-    What an optimizer remembers stays with its group. With every=1, a batch that the groups divide
-    evenly and an optimizer whose step is linear in the gradient (SGD, with momentum too) the mean
-    is, up to rounding, what allreduce computes.
+    Slots of optimizers are not averaged. With every=1, a batch that the groups divide evenly and an
+    optimizer whose step is linear in the gradient (SGD, with momentum too) the mean is, up to
+    rounding, that of allreduce.
     """
 
     every: int = 10
@@ -36,9 +36,7 @@ class Averaging(Strategy):
     name: ClassVar[str] = "averaging"
 
     def __post_init__(self) -> None:
-        every = self.every
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise JobError(f"averaging: every must be a whole number from 1, got {every!r}")
+        check_whole("averaging: every", self.every, 1)
 
     def begin(self, view: View) -> AveragingMemory:
         return AveragingMemory()
@@ -47,17 +45,13 @@ class Averaging(Strategy):
         if view.n_batches % self.every == 0:
             yield from self._mean(memory, view)
 
-    def at_epoch_end(self, memory: AveragingMemory, view: View) -> Requests:
-        yield from self._mean(memory, view)
-
-    def at_end(self, memory: AveragingMemory, view: View) -> Requests:
-        yield from self._mean(memory, view)
-
     def _mean(self, memory: AveragingMemory, view: View) -> Requests:
-        """Unless nothing has changed since the last one; that is so in all groups or in none."""
+        """Unless there was no batch since the last one; all groups skip it alike."""
         if memory.averaged_at != view.n_batches:
             memory.averaged_at = view.n_batches
             yield Mean(list(view.parameters.values()))
+
+    at_epoch_end = at_end = _mean
 
 
 STRATEGY = Averaging

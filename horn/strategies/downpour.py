@@ -1,5 +1,5 @@
-"""Downpour: groups train on their own; servers hold the parameters, and update them with whatever
-changes or gradients come.
+"""Downpour: groups train on their own; servers hold the parameters, and update them with every
+change or gradient that arrives.
 
 Source: Dean et al. 2012, section 4.1 and algorithm 7.1; changes of several local steps as in Zhang,
 Choromanska & LeCun 2015, algorithm 3, each of which counts as the part of the groups that it is
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from horn.errors import JobError
+from horn.errors import JobError, check_whole
 from horn.job import Job
 from horn.optimizers import SGD, Adagrad, Direct, Optimizer, Slots
 from horn.parameter_server.pieces import ParameterPiece
@@ -29,9 +29,9 @@ LOCAL_STEPS = 10  # between pushes of changes
 
 @dataclass(frozen=True)
 class Accumulate(Optimizer):
-    """What a replica does between pulls: the plain step, and the sum of its gradients.
+    """A replica's optimizer between pulls: the plain step, and the sum of its gradients.
 
-    keep : whether to add to what has not been pushed yet; not, where every batch is pushed.
+    keep : whether to add to gradients not pushed yet; False where every batch is pushed.
     """
 
     learning_rate: float | Schedule = 0.0
@@ -47,8 +47,8 @@ class Accumulate(Optimizer):
 
 @dataclass(frozen=True)
 class Moving(Optimizer):
-    """The steps of ``inner``, and the sum of what they took from the weights: a server that takes
-    the same from its own makes the same change. keep : as in Accumulate.
+    """The steps of ``inner``, and the sum of what they subtract from the weights, for servers to
+    subtract, too. keep : as in Accumulate.
     """
 
     inner: Optimizer = field(default_factory=SGD)
@@ -114,12 +114,8 @@ class Downpour(Strategy):
         for what, least in (("push_every", 1), ("pull_every", 1), ("warm_start", 0),
                             ("max_staleness", 0)):  # fmt: skip
             value = getattr(self, what)
-            if value is None and what != "warm_start":
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise JobError(
-                    f"downpour: {what} must be a whole number from {least}, got {value!r}"
-                )
+            if value is not None or what == "warm_start":
+                check_whole(f"downpour: {what}", value, least)
         known, given = (AVERAGE, ADAGRAD, JOB), self.server_optimizer
         is_optimizer = isinstance(given, Optimizer) and not isinstance(given, Direct)
         if given is not None and not is_optimizer and given not in known:
@@ -193,9 +189,9 @@ class Downpour(Strategy):
             )
 
     def prepared(self, job: Job, topology: Topology) -> Job:
-        """Where gradients are pushed, every group has batches of its own of the job's size; a batch
-        of each is an iteration. So a job of n iterations, which are updates, takes n / groups of
-        them. Where changes are, the groups share the job's batches.
+        """Where gradients are pushed, every group has batches of its own of the job's size, and an
+        iteration is a batch of each: a job of n updates has n / groups of them. Where changes are,
+        the groups share the job's batches.
         """
         if self.averages:
             return job
@@ -213,28 +209,21 @@ class Downpour(Strategy):
         return job.with_settings(**changes)
 
     def optimizer(self, job: Job) -> Optimizer:
-        """Of gradients, weight decay and the bound of each are the servers' business, who have the
-        sum; the norm is that of a group's own gradient.
+        """Servers apply weight decay and clip_value to gradients; clip_norm is for the norm of a
+        group's own gradient.
         """
-        keep = self.push_batches > 1
+        o, keep = job.optimizer, self.push_batches > 1
         if self.averages:
-            return Moving.of(job.optimizer, keep)
-        return Accumulate(
-            job.optimizer.learning_rate if self.pull_batches > 1 else 0.0,
-            clip_norm=job.optimizer.clip_norm,
-            keep=keep,
-        )
+            return Moving.of(o, keep)
+        rate = o.learning_rate if self.pull_batches > 1 else 0.0
+        return Accumulate(rate, clip_norm=o.clip_norm, keep=keep)
 
     def server(
         self, job: Job, number: int, pieces: Sequence[ParameterPiece], topology: Topology
     ) -> ParameterServer:
-        policy = Policy(
-            self.max_staleness,
-            self.scale_by_staleness,
-            -(-self.warm_start // self.push_batches),
-            self.averages,
-        )
-        # The norm is the groups' business: a server cannot know it.
+        warm_start = -(-self.warm_start // self.push_batches)
+        policy = Policy(self.max_staleness, self.scale_by_staleness, warm_start, self.averages)
+        # No server knows the norm of a whole gradient: groups clip it.
         optimizer = SGD(1.0) if self.averages else replace(job.optimizer, clip_norm=None)
         return ParameterServer(number, pieces, optimizer, topology, policy, job.dtype)
 
@@ -242,7 +231,7 @@ class Downpour(Strategy):
         return DownpourMemory()
 
     def returns(self, memory: DownpourMemory, clock: int) -> int:
-        """What had not been pushed is computed again."""
+        """Batches that were not pushed are computed again."""
         memory.clock = clock
         return clock * self.push_batches
 
@@ -253,7 +242,7 @@ class Downpour(Strategy):
         memory.unpushed_samples += view.n_samples
         if memory.unpushed_batches == self.push_batches:
             gradients = _gradients(view)
-            if self.push_batches == 1 and not view.n_samples:  # nothing of a short batch
+            if self.push_batches == 1 and not view.n_samples:  # a short batch has none for it
                 _clear(gradients)
             yield Push(memory.clock, memory.unpushed_samples, gradients, is_early=True)
 
@@ -263,7 +252,7 @@ class Downpour(Strategy):
         yield from ()
 
     def at_epoch_end(self, memory: DownpourMemory, view: View) -> Requests:
-        if view.group == 0:  # what is measured is what servers have
+        if view.group == 0:  # it measures the servers' parameters
             yield Pull(memory.clock)
 
     def at_end(self, memory: DownpourMemory, view: View) -> Requests:

@@ -1,8 +1,8 @@
-"""Elastic averaging: every group trains on its own, and now and then it and a centre, which servers
-hold, move towards each other. Nobody waits for another group.
+"""Elastic averaging: every group trains on its own; every ``every`` batches its weights and a
+centre, which servers hold, move towards each other. Nobody waits for another group.
 
-With x a group's weights, c the centre and n groups, every ``every`` batches
-x -= alpha (x - c), c += alpha (x - c), of what both were before; alpha = moving_rate / n.
+With x a group's weights, c the centre, n groups and alpha = moving_rate / n:
+x -= alpha (x - c), c += alpha (x - c), of both before the exchange.
 
 Source: Zhang, Choromanska & LeCun 2015, "Deep learning with elastic averaging SGD", algorithm 1
 (alpha = eta rho there, and moving_rate is its beta); with momentum algorithm 2, EAMSGD.
@@ -10,13 +10,13 @@ Source: Zhang, Choromanska & LeCun 2015, "Deep learning with elastic averaging S
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
-from horn.errors import JobError
+from horn.errors import JobError, check_whole
 from horn.job import Job
 from horn.optimizers import SGD
 from horn.parameter_server.pieces import ParameterPiece
@@ -27,8 +27,8 @@ from horn.strategies import Array, Leave, Pull, Push, Requests, Strategy, Topolo
 
 @dataclass
 class EasgdMemory:
-    """Of one task: clock counts its exchanges, samples those since the last. centre : room for what
-    servers have. aside : the group's own weights, while those of the centre are measured.
+    """Of one task: clock counts its exchanges, samples those since the last. centre : a copy of the
+    servers'. aside : the group's own weights, while the centre is measured.
     """
 
     clock: int = 0
@@ -54,9 +54,8 @@ class EASGD(Strategy):
     default_servers: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        every, rate = self.every, self.moving_rate
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise JobError(f"easgd: every must be a whole number from 1, got {every!r}")
+        rate = self.moving_rate
+        check_whole("easgd: every", self.every, 1)
         if not isinstance(rate, (int, float)) or not 0.0 < rate <= 1.0:
             raise JobError(f"easgd: moving_rate must be above 0 and up to 1, got {rate!r}")
 
@@ -69,7 +68,7 @@ class EASGD(Strategy):
         return EasgdMemory(centre={name: np.empty_like(a) for name, a in view.parameters.items()})
 
     def returns(self, memory: EasgdMemory, clock: int) -> int:
-        """A group that comes back goes on from the centre."""
+        """A group that restarts resumes from the centre."""
         memory.clock = clock
         return clock * self.every
 
@@ -98,23 +97,22 @@ class EASGD(Strategy):
             yield Pull(memory.clock, final=True)
 
     def _exchange(self, memory: EasgdMemory, view: View) -> Requests:
-        """Both move. A server takes away what is pushed, divided by the number of groups."""
+        """Both move. A server subtracts a push, divided by the number of groups."""
         alpha = self.moving_rate / view.topology.n_groups
         for name, own in view.parameters.items():
             apart = memory.centre[name]
             np.subtract(apart, own, out=apart)
             own += alpha * apart
             apart *= self.moving_rate
-        # Where the last batches had nothing for this group it still moves, and so does the centre.
+        # A group without samples in the last batches still moves, and so does the centre.
         yield Push(memory.clock, max(memory.samples, 1), memory.centre)
         memory.clock += 1
         memory.samples = 0
 
 
 def _take_back(memory: EasgdMemory, view: View) -> None:
-    """The group's own weights, after what servers have was measured."""
-    own: Mapping[str, Array] = memory.aside
-    for name, array in own.items():
+    """Restore the group's own weights after a measurement of the centre."""
+    for name, array in memory.aside.items():
         view.parameters[name][...] = array
     memory.aside = {}
 

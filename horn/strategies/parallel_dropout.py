@@ -2,44 +2,35 @@
 part of the samples, and the network learns from all of them.
 
 A sub-model has the input and the output layer whole, and some neurons of every hidden layer, drawn
-at random: a small network of its own, of which only the live rows and columns are computed and
-sent. Its gradient is the mean over its samples; a weight changes by the mean over the sub-models
-that have it, and one that nobody has stays as it is, with its memory in the optimizer. In inference
-the whole network computes, and what a connection delivers is scaled by the probability that it took
-part. The trained arrays that horn hands out are scaled so: an ordinary model, which needs no
-strategy.
+at random: a small network, of which only the live rows and columns are computed and sent. Its
+gradient is the mean over its samples; a weight and its slots change by the mean over the sub-models
+that have it. In inference the whole network computes, with every connection scaled by the
+probability that it took part: so are the trained arrays, an ordinary model without a strategy.
 
 Source: Yoon 2016, section 3. DropConnect after Wan et al. 2013, with the mean in inference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from horn import random
-from horn.errors import JobError
+from horn.errors import JobError, check_whole
 from horn.job import Job
 from horn.language import derive, ir
 from horn.language.ir import Op
 from horn.language.layers import asks, read_layer
-from horn.network import Layer, Link, Network
+from horn.network import Layer, Network
 from horn.neuron import SynapseState, declared
 from horn.optimizers import Direct
-from horn.strategies import Array, Strategy, TaskEngine, Topology, in_words
-from horn.topology import share
-
-# Draws of membership have keys of their own, far from those of layers.
-MEMBERS = 1 << 20
+from horn.strategies import Strategy, TaskEngine, Topology, in_words
+from horn.sub_models.membership import Membership
 
 
 @dataclass(frozen=True)
 class ParallelDropout(Strategy):
-    """sub_models : how many; by default one for each task. More than there are tasks are trained in
-    turns, so the answer does not depend on how many tasks there are.
+    """sub_models : how many; by default one for each task. Tasks train several in turn, with the
+    same result.
     keep : None divides each hidden layer's neurons among the sub-models, sizes differing by at most
     one; a number gives each sub-model that part of every hidden layer, and sub-models overlap.
     redraw : batches until sub-models are drawn anew. dropconnect : the probability that a
@@ -58,12 +49,8 @@ class ParallelDropout(Strategy):
     def __post_init__(self) -> None:
         for what in ("sub_models", "redraw"):
             value = getattr(self, what)
-            if value is None and what == "sub_models":
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise JobError(
-                    f"parallel-dropout: {what} must be a whole number from 1, got {value!r}"
-                )
+            if value is not None or what == "redraw":
+                check_whole(f"parallel-dropout: {what}", value, 1)
         for what in ("keep", "dropconnect"):
             value = getattr(self, what)
             if value is None and what == "keep":
@@ -111,53 +98,22 @@ class ParallelDropout(Strategy):
     def engine(self, context: Any) -> TaskEngine:
         from horn.sub_models.engine import SubModels
 
-        return SubModels(self, context)
+        job, topology = context.job, context.topology
+        if context.backend != "kernels":
+            raise JobError(
+                f"parallel-dropout runs on backend=kernels, not {context.backend}; leave it out, "
+                f"or use one task without a strategy"
+            )
+        self.check(job, topology)
+        return SubModels(self.membership(self.n_sub_models(topology)), context)
 
-    # --- who takes part
-
-    def sizes(self, size: int, n_sub_models: int) -> list[int]:
-        """How many neurons of a hidden layer each sub-model has."""
-        if self.keep is not None:
-            return [round(self.keep * size)] * n_sub_models
-        shares = (share(size, k, n_sub_models) for k in range(n_sub_models))
-        return [end - first for first, end in shares]
-
-    def members(self, network: Network, layer: Layer, n_sub_models: int, draw: int) -> list[Array]:
-        """The neurons of a layer that each sub-model has, int32 and ascending, in the ``draw``-th
-        draw of sub-models. The same whoever asks.
-        """
-        if layer.kind != "hidden":
-            return [np.arange(layer.size, dtype=np.int32)] * n_sub_models
-        sizes = self.sizes(layer.size, n_sub_models)
-        if self.keep is None:
-            ends = np.cumsum(sizes)
-            (order,) = _orders(network.seed, layer, [random.SHARED], draw)
-            chosen: Sequence[Array] = np.split(order, ends[:-1])
-        else:
-            orders = _orders(network.seed, layer, range(n_sub_models), draw)
-            chosen = [order[:n] for order, n in zip(orders, sizes, strict=True)]
-        return [np.sort(some).astype(np.int32) for some in chosen]
-
-    def rate(self, link: Link, n_sub_models: int) -> float:
-        """The probability that a connection of a link takes part, given that its receiver does."""
-        source = link.source
-        if source.kind != "hidden":
-            return self.dropconnect
-        if self.keep is None:
-            return self.dropconnect / n_sub_models
-        return self.dropconnect * round(self.keep * source.size) / source.size
+    def membership(self, n: int) -> Membership:
+        """The neurons of each of n sub-models."""
+        return Membership(n, self.keep, self.redraw, self.dropconnect)
 
 
 def hidden(network: Network) -> list[Layer]:
     return [layer for layer in network.layers if layer.kind == "hidden"]
-
-
-def _orders(seed: int, layer: Layer, samples: Any, draw: int) -> Array:
-    """A random order of a layer's neurons for each sample number: (len(samples), n)."""
-    key = random.key(seed, MEMBERS + layer.index)
-    numbers = random.uniform(key, 0, np.arange(layer.size), samples, draw)
-    found: Array = numbers.argsort(axis=1, kind="stable")
-    return found
 
 
 def _check_network(network: Network) -> None:

@@ -1,16 +1,16 @@
 """A task's engine under parallel dropout: it trains its range of the sub-models, one after the
-other, and merges all of them into the whole network, of which it has every array. Where a task is
-alone and its sub-models overlap so much that this is faster, it trains all of them in one pass over
-the network (``masked``).
+other, and merges all of them into the whole network, of which it has every array. A single task
+whose sub-models overlap trains all of them in one pass over the network, if that is faster
+(``masked``).
 
-Between tasks there is one superstep per batch: each tells the others the losses of its sub-models
-and, compact, their gradients and States. Then all merge the same, in the order of the sub-models.
+A batch has one superstep: each task sends the losses of its sub-models and, compact, their
+gradients and States. Then all tasks merge alike, in the order of the sub-models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -18,74 +18,41 @@ from horn.backends import Array, Memory, Setup, combined, fitting, make
 from horn.backends._compiled import CompiledEngine
 from horn.data import Dataset
 from horn.errors import JobError, ModelError
-from horn.job import Job
-from horn.network import Layer, Link, Network
 from horn.runtime.context import TaskContext
-from horn.runtime.task import CollectInstruction, ComputeInstruction, PostInstruction, Script
+from horn.sub_models.all_gather import AllGather
 from horn.sub_models.masked_network import MaskedNetwork, can_mask, is_faster
+from horn.sub_models.membership import Membership
 from horn.sub_models.sub_network import SubNetwork
 from horn.sub_models.whole_network import WholeNetwork
-from horn.topology import Topology, largest_share, share
-from horn.transport import Channel
-
-
-class SubModelRules(Protocol):
-    """How the network is cut into sub-models: what this engine needs of ``ParallelDropout``."""
-
-    @property
-    def keep(self) -> float | None: ...
-    @property
-    def redraw(self) -> int: ...
-    @property
-    def dropconnect(self) -> float: ...
-    def check(self, job: Job, topology: Topology) -> None: ...
-    def n_sub_models(self, topology: Topology) -> int: ...
-    def sizes(self, size: int, n_sub_models: int) -> list[int]: ...
-    def members(
-        self, network: Network, layer: Layer, n_sub_models: int, draw: int
-    ) -> list[Array]: ...
-    def rate(self, link: Link, n_sub_models: int) -> float: ...
+from horn.topology import largest_share, share
 
 
 class SubModels:
-    """One task's engine. What it hands out and takes (``parameters``, ``views``, ``load``) is
-    scaled for inference: the weights of a link by the probability that its connections took part.
-    Slots of the optimizer are as in training.
+    """One task's engine. ``parameters``, ``views`` and ``load`` are scaled for inference: the
+    weights of a link by the probability that its connections took part. Slots of the optimizer are
+    as in training.
 
-    own_loss, own_samples : of the samples that this group's tasks had in the last batch. n_sent :
-    the numbers that each sub-model has to send per batch, by sub-model; empty where a task that is
-    alone trains them in one pass (``masked``).
+    own_loss, own_samples : of the samples of this group's tasks in the last batch. n_sent : the
+    numbers that each sub-model sends per batch; empty under ``masked``.
     """
 
-    def __init__(self, strategy: SubModelRules, context: TaskContext) -> None:
+    def __init__(self, membership: Membership, context: TaskContext) -> None:
         job, topology = context.job, context.topology
-        if context.backend != "kernels":
-            raise JobError(
-                f"parallel-dropout runs on backend=kernels, not {context.backend}; leave it out, "
-                f"or use one task without a strategy"
-            )
-        strategy.check(job, topology)
-        self.strategy, self.job, self.network, self.group = (
-            strategy,
-            job,
-            job.network,
-            context.group,
-        )
+        self.membership, self.job, self.network = membership, job, job.network
+        self.group, self.threads = context.group, context.threads
         self.rank, self.n_ranks = context.group.task, context.group.n_tasks
-        self.threads = context.threads
-        n = self.n_sub_models = strategy.n_sub_models(topology)
-        self.ranges = [range(*share(n, r, self.n_ranks))
-                       for r in range(self.n_ranks)]  # fmt: skip
+        n = self.n_sub_models = membership.n
+        self.ranges = [range(*share(n, r, self.n_ranks)) for r in range(self.n_ranks)]
         first = context.rank // topology.n_tasks * topology.n_tasks
         mine = self.ranges[first : first + topology.n_tasks]
         self.of_group = range(mine[0].start, mine[-1].stop)
         self.rates = {
-            array: strategy.rate(link, n)
+            array: membership.rate(link)
             for layer in self.network.layers[1:]
             for link in layer.links
             for array in link.weights.values()
         }
-        # What people get, and what measures. It draws the initial numbers.
+        # It measures, has the scaled arrays, and draws the initial ones.
         self.aggregates = tuple(job.aggregates.values())
         setup = Setup(
             self.network, None, job.target, dtype=job.dtype, threads=context.threads,
@@ -95,14 +62,14 @@ class SubModels:
         assert isinstance(self.inference, CompiledEngine)
         whole = {**self.inference.parameters(), **self.inference.states()}
         for name, array in whole.items():
-            # another placement's share is of no use here: everybody draws the same
+            # the share of another placement does not fit: all tasks draw the same instead
             given = None if context.initial is None else context.initial[name]
             if given is not None and given.shape == array.shape:
                 array[...] = given
         states = self.inference.states()
         learned = {name: whole[name] for name in whole if name not in states}
         self.parent = WholeNetwork(
-            job, learned, {name: whole[name] for name in states}, strategy.keep is None
+            job, learned, {name: whole[name] for name in states}, membership.keep is None
         )
         self.is_scaled = False  # whether the arrays of ``inference`` are those of ``parent``
         self.own_loss, self.own_samples = 0.0, 0
@@ -119,40 +86,33 @@ class SubModels:
         self.found = np.zeros((self.n_ranks, 2 + len(self.aggregates)))
         self.batch: tuple[Array, int, int] = (np.empty(0, np.int64), 0, 0)
         self.bounds = [0] * (n + 1)
-        self.scripts: tuple[Script, Script] = ((), ())
 
     # --- before training
 
     def bind(self, data: Dataset) -> None:
-        """Compile the small networks, and agree on what travels. Collective."""
-        n, strategy = self.n_sub_models, self.strategy
-        batch = largest_share(min(self.job.batch_size, len(self.job.data)), n)
-        sizes = {x.name: strategy.sizes(x.size, n) for x in self.network.layers
-                 if x.kind == "hidden"}  # fmt: skip
+        """Compile the small networks, and agree on the channels. Collective."""
+        n, membership = self.n_sub_models, self.membership
+        rows = min(self.job.batch_size, len(self.job.data))
+        hidden = [layer for layer in self.network.layers if layer.kind == "hidden"]
+        sizes = {layer.name: membership.sizes(layer.size) for layer in hidden}
         shapes = [{name: some[k] for name, some in sizes.items()} for k in range(n)]
-        if self._masks(shapes):
-            self.masked = MaskedNetwork(self.parent, data, self.threads)
-            self.parts = [({}, {})] * n
-            return
+        overlap = membership.keep is not None and membership.dropconnect == 1.0
+        if self.n_ranks == 1 and overlap and can_mask(self.network):
+            if is_faster(self.network, shapes, rows):
+                self.masked = MaskedNetwork(self.parent, data, self.threads)
+                self.parts = [({}, {})] * n
+                return
+        rows, dropconnect = largest_share(rows, n), membership.dropconnect
         known: dict[tuple[int, ...], SubNetwork] = {}
         self.smalls = []
         for shape in shapes:
             key = tuple(shape.values())
             if key not in known:
-                known[key] = SubNetwork(
-                    self.parent, shape, batch, data, self.threads, strategy.dropconnect
-                )
+                known[key] = SubNetwork(self.parent, shape, rows, data, self.threads, dropconnect)
             self.smalls.append(known[key])
         self._make_blocks()
         if self.n_ranks > 1:
             self._agree()
-
-    def _masks(self, shapes: list[dict[str, int]]) -> bool:
-        """Whether sub-models are masks over the network; shapes : the sizes of their layers."""
-        overlap = self.strategy.keep is not None and self.strategy.dropconnect == 1.0
-        if self.n_ranks > 1 or not overlap or not can_mask(self.network):
-            return False
-        return is_faster(self.network, shapes, min(self.job.batch_size, len(self.job.data)))
 
     def _make_blocks(self) -> None:
         dtype = np.dtype(self.job.dtype)
@@ -175,36 +135,29 @@ class SubModels:
                 self.parts.append((found[0], found[1]))
 
     def _agree(self) -> None:
-        """Part 3r: the losses of rank r's sub-models, 3r + 1: its block, 3r + 2: what it found in
-        ``losses``.
-        """
-        code = np.dtype(self.job.dtype).newbyteorder("<").str
-        channels = []
-        for rank, (mine, block) in enumerate(zip(self.ranges, self.blocks, strict=True)):
-            to = tuple(r for r in range(self.n_ranks) if r != rank)
-            if len(mine):
-                channels += [
-                    Channel(3 * rank, rank, to, "<f8", (len(mine),), "losses of sub-models"),
-                    Channel(3 * rank + 1, rank, to, code, block.shape, "gradients of sub-models"),
-                ]
-            shape = self.found.shape[1:]
-            channels.append(Channel(3 * rank + 2, rank, to, "<f8", shape, "sums of losses"))
-        self.group.agree(channels)
-        learned = tuple(c.part for c in channels if c.part % 3 < 2)
-        measured = tuple(c.part for c in channels if c.part % 3 == 2)
-        self.scripts = (
-            (
-                ComputeInstruction(0, "sub-models"),
-                PostInstruction(0, learned, "gradients"),
-                CollectInstruction(0, learned, "merge"),
-            ),
-            (
-                ComputeInstruction(0, "inference"),
-                PostInstruction(0, measured, "losses"),
-                CollectInstruction(0, measured, "losses"),
-            ),
+        arrays = [
+            [self.losses_of[mine.start : mine.stop], block] if len(mine) else []
+            for mine, block in zip(self.ranges, self.blocks, strict=True)
+        ]
+        self.gather_batch = AllGather(
+            self.rank,
+            arrays,
+            0,
+            ("losses of sub-models", "gradients of sub-models"),
+            ("sub-models", "gradients", "merge"),
+            self.train,
+            self.merge,
         )
-        self.work = (_Batch(self), _Measuring(self))
+        self.gather_losses = AllGather(
+            self.rank,
+            [[found] for found in self.found],
+            2,
+            ("sums of losses",),
+            ("inference", "losses", "losses"),
+            self.measure,
+            lambda: None,
+        )
+        self.group.agree([*self.gather_batch.channels, *self.gather_losses.channels])
 
     # --- a batch
 
@@ -214,7 +167,7 @@ class SubModels:
             raise ModelError("step before bind: name the data set first")
         n, k = len(rows), self.n_sub_models
         self.bounds = [0, *(share(n, i, k)[1] for i in range(k))]
-        self._draw(iteration // self.strategy.redraw)
+        self._draw(iteration // self.membership.redraw)
         self.batch = (rows, iteration, first_sample)
         self.parent.begin(self.job.optimizer.rate(iteration))
         self._count()
@@ -224,7 +177,7 @@ class SubModels:
         else:
             self.parent.clear()
             if self.n_ranks > 1:
-                self.group.run(self.scripts[0], self.work[0])
+                self.group.run(self.gather_batch.script, self.gather_batch)
             else:
                 self.train()
                 self.merge()
@@ -239,15 +192,13 @@ class SubModels:
         if draw == self.drawn:
             return
         self.drawn, self.counted = draw, ()
-        n = self.n_sub_models
-        by_layer = [
-            self.strategy.members(self.network, layer, n, draw) for layer in self.network.layers
-        ]
-        self.members = [[some[k] for some in by_layer] for k in range(n)]
+        layers = self.network.layers
+        by_layer = [self.membership.members(self.network, layer, draw) for layer in layers]
+        self.members = [[some[k] for some in by_layer] for k in range(self.n_sub_models)]
 
     def _count(self) -> None:
         """How many sub-models of this batch have each weight, if that may have changed."""
-        live, dropconnect = tuple(self.live), self.strategy.dropconnect
+        live, dropconnect = tuple(self.live), self.membership.dropconnect
         if live != self.counted or dropconnect < 1.0:
             self.parent.count([self.members[k] for k in live], dropconnect)
             self.counted = live
@@ -267,7 +218,7 @@ class SubModels:
         rows, iteration, first_sample = self.batch
         for k in self.ranges[self.rank]:
             start, stop = self.bounds[k], self.bounds[k + 1]
-            if start == stop:  # nothing for it in a short batch: it sits out
+            if start == stop:  # a short batch has no sample for it
                 continue
             small = self.smalls[k]
             small.place(self.members[k], k, self.drawn)
@@ -298,7 +249,12 @@ class SubModels:
         live = self.live
         is_clipped = self.job.optimizer.clip_norm is not None
         if is_clipped:
-            self._clip(live)
+            squares = 0.0
+            for k in live:
+                self._bring(k)
+                squares += self.smalls[k].squares()
+                self.smalls[k].add()
+            self._limit(squares + self.parent.squares())
         if not self.merges_at_once:
             for k in live:
                 self._bring(k)
@@ -315,17 +271,8 @@ class SubModels:
         for name, part in self.parts[k][0].items():
             small.gradients[name][...] = part
 
-    def _clip(self, live: list[int]) -> None:
-        """Find by what the norm of the merged gradient has to be divided."""
-        total = 0.0
-        for k in live:
-            self._bring(k)
-            total += self.smalls[k].squares()
-            self.smalls[k].add()
-        self._limit(total + self.parent.squares())
-
     def _limit(self, squares: float) -> None:
-        """squares : the sum of those of all numbers of the merged gradient."""
+        """Clip the merged gradient. squares : their sum over all its numbers."""
         self.parent.scalars["clip"] = self.job.optimizer.clip_factor(float(np.sqrt(squares)))
 
     # --- the network as it is used
@@ -351,23 +298,22 @@ class SubModels:
         self._scale()
         if self.n_ranks == 1:
             return self.inference.losses(data)
-        self._measure_together(data, False)
-        total, correct = self.found[:, :2].sum(axis=0)
-        return float(total), int(correct)
+        return self._measure_together(data, False)
 
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
         """As Engine.watch, in the same way."""
         self._scale()
         if self.n_ranks == 1:
             return self.inference.watch(data)
-        self._measure_together(data, True)
-        total, correct = self.found[:, :2].sum(axis=0)
+        total, correct = self._measure_together(data, True)
         numbers = zip(self.aggregates, self.found[:, 2:].T, strict=True)
-        return float(total), int(correct), [combined(a, a.empty, some) for a, some in numbers]
+        return total, correct, [combined(a, a.empty, some) for a, some in numbers]
 
-    def _measure_together(self, data: Dataset, is_watched: bool) -> None:
+    def _measure_together(self, data: Dataset, is_watched: bool) -> tuple[float, int]:
         self.measured, self.is_watched = data, is_watched
-        self.group.run(self.scripts[1], self.work[1])
+        self.group.run(self.gather_losses.script, self.gather_losses)
+        total, correct = self.found[:, :2].sum(axis=0)
+        return float(total), int(correct)
 
     def measure(self) -> None:
         """This task's part of the rows."""
@@ -375,8 +321,7 @@ class SubModels:
         start, stop = share(n, self.rank, self.n_ranks)
         found[...] = [0.0, 0.0, *(aggregate.empty for aggregate in self.aggregates)]
         if start < stop:
-            y = None if data.y is None else data.y[start:stop]
-            part = Dataset(data.x[start:stop], y, data.scale, data.name)
+            part = data[start:stop]
             if self.is_watched:
                 found[0], found[1], found[2:] = self.inference.watch(part)
             else:
@@ -435,71 +380,22 @@ class SubModels:
         self.parent.updates, self.is_scaled = updates, False
 
     def owns(self, name: str) -> bool:
-        """Whether no task before it has the same."""
         return self.rank == 0
 
     def places(self, name: str) -> tuple[slice, ...]:
-        """What of each axis this task has: everything."""
         array = {**self.parent.learned, **self.parent.states, **self.parent.slots}[name]
         return tuple(slice(0, n) for n in array.shape)
 
+    # Every task has the same arrays and measures the same; members are drawn by the iteration.
+
     def aside(self) -> dict[str, Any]:
-        """Nothing: who takes part is drawn from the iteration's number."""
         return {}
 
-    def recall_aside(self, found: Mapping[str, Any]) -> None:
-        """Nothing."""
+    def recall_aside(self, found: Mapping[str, Any]) -> None: ...
 
-    def settle(self) -> None:
-        """Nothing: every task has what the others have."""
+    def settle(self) -> None: ...
 
-    def conclude(self) -> None:
-        """Nothing: every task has what the others have."""
+    def conclude(self) -> None: ...
 
     def agree(self, epoch: int, stop: bool) -> bool:
-        """Whether training ends after this epoch: all measured the same."""
         return stop
-
-
-class _Batch:
-    """What the script of a batch means (``runtime.group.ScriptHandler``)."""
-
-    def __init__(self, engine: SubModels) -> None:
-        self.engine = engine
-
-    def compute(self, index: int) -> None:
-        self.engine.train()
-
-    def pack(self, index: int, outbox: Callable[[int], Array]) -> None:
-        engine, rank = self.engine, self.engine.rank
-        mine = engine.ranges[rank]
-        if len(mine):
-            outbox(3 * rank)[...] = engine.losses_of[mine.start : mine.stop]
-            outbox(3 * rank + 1)[...] = engine.blocks[rank]
-
-    def unpack(self, index: int, inbox: Callable[[int], Array]) -> None:
-        engine = self.engine
-        for rank, mine in enumerate(engine.ranges):
-            if rank != engine.rank and len(mine):
-                engine.losses_of[mine.start : mine.stop] = inbox(3 * rank)
-                engine.blocks[rank][...] = inbox(3 * rank + 1)
-        engine.merge()
-
-
-class _Measuring:
-    """What the script of ``losses`` and ``watch`` means."""
-
-    def __init__(self, engine: SubModels) -> None:
-        self.engine = engine
-
-    def compute(self, index: int) -> None:
-        self.engine.measure()
-
-    def pack(self, index: int, outbox: Callable[[int], Array]) -> None:
-        rank = self.engine.rank
-        outbox(3 * rank + 2)[...] = self.engine.found[rank]
-
-    def unpack(self, index: int, inbox: Callable[[int], Array]) -> None:
-        for rank in range(self.engine.n_ranks):
-            if rank != self.engine.rank:
-                self.engine.found[rank] = inbox(3 * rank + 2)

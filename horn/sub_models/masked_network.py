@@ -1,9 +1,8 @@
-"""Sub-models that overlap, as one pass over the whole network: each sample has the neurons of its
-sub-model, and the others are silent for it.
+"""Overlapping sub-models in one pass over the whole network, where masks silence the neurons that
+the sub-model of a sample does not have.
 
-A small network is the faster one as long as a sub-model has few weights or many samples; the more
-sub-models have a weight, the more often it goes there and its gradient back. Here nothing moves,
-and all that nobody has is computed besides. Source: Yoon 2016, section 3.
+Small networks compute less, but copy every weight of every sub-model and its gradient; masks copy
+nothing. Source: Yoon 2016, section 3.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from horn.data import Dataset
 from horn.language import ir
 from horn.language.ir import Op
 from horn.language.layers import read_layer
-from horn.network import Layer, Network
-from horn.sub_models.sub_network import GRADIENT, KeepGradient
+from horn.network import Network
+from horn.sub_models.sub_network import GRADIENT, KeepGradient, gradients
 from horn.sub_models.whole_network import WholeNetwork
 
-# To bring a weight to a small network and its gradient home counts as the arithmetic of so many
-# samples. Of 784-512-10 a weight took 5.1 ns in a sub-model of 5 samples, and 0.08 ns a sample with
-# masks: some 60 samples. Fewer, as masks are to be surely faster (docs/notes/0031).
+# Copying a weight to a small network and its gradient back costs as much as the arithmetic of some
+# 60 samples (784-512-10: 5.1 ns in a sub-model of 5 samples, 0.08 ns a sample with masks). Fewer
+# here, for masks to be faster for certain (docs/notes/0031).
 MOVED = 40
 
 
 def can_mask(network: Network) -> bool:
-    """Whether a silent neuron is one that is not there: then masks give what small networks do."""
+    """Whether silent neurons have no other effect: then masks compute what small networks do."""
     for layer in network.layers[1:]:
         receivers = network.receivers(layer)
         forward, backward, interlayer = read_layer(layer, training=True, receivers=receivers)
@@ -46,29 +45,21 @@ def can_mask(network: Network) -> bool:
 
 
 def is_faster(network: Network, sizes: Sequence[Mapping[str, int]], batch_size: int) -> bool:
-    """Whether masks beat small networks. sizes : of each sub-model, the neurons of its hidden
-    layers. By the network alone, so that every machine trains the same.
+    """Whether masks beat small networks; by the network alone, so that every machine trains alike.
+    sizes : of each sub-model, the neurons of its hidden layers.
     """
     rows = -(-batch_size // len(sizes))
-    moved = sum(n_weights(network, some) * (MOVED + rows) for some in sizes)
-    return n_weights(network, {}) * (MOVED + batch_size) < moved
+    links = [(x, link.source, len(link.names)) for x in network.layers[1:] for link in x.links]
 
+    def n_weights(its: Mapping[str, int]) -> int:
+        return sum(its.get(a.name, a.size) * its.get(b.name, b.size) * n for a, b, n in links)
 
-def n_weights(network: Network, sizes: Mapping[str, int]) -> int:
-    """Of all links; sizes : of the layers that have other sizes than in the network."""
-
-    def size(layer: Layer) -> int:
-        return sizes.get(layer.name, layer.size)
-
-    return sum(
-        size(layer) * size(link.source) * len(link.names)
-        for layer in network.layers[1:]
-        for link in layer.links
-    )
+    moved = sum(n_weights(some) * (MOVED + rows) for some in sizes)
+    return n_weights({}) * (MOVED + batch_size) < moved
 
 
 class _Engine(CompiledEngine):
-    """The whole network on the parent's own arrays, which also collects the gradients' sums."""
+    """The whole network on the parent's own arrays; it also sums the gradients."""
 
     runner = Runner
 
@@ -84,8 +75,8 @@ class _Engine(CompiledEngine):
 
 
 class MaskedNetwork:
-    """All sub-models of a task that is alone. ``step`` leaves the sums of their gradients in the
-    parent, for it to ``finish``.
+    """All sub-models of a single task. ``step`` leaves the sums of their gradients in the parent,
+    for it to ``finish``.
     """
 
     def __init__(self, parent: WholeNetwork, data: Dataset, threads: int | None) -> None:
@@ -101,12 +92,7 @@ class MaskedNetwork:
         self.runner = runner
         # The engine may have moved them to memory that suits its kernels.
         parent.learned.update({name: engine.arrays[name] for name in parent.learned})
-        ending = f"/{GRADIENT}"
-        sums = {
-            name.removesuffix(ending): array
-            for name, array in engine.arrays.items()
-            if name.endswith(ending)
-        }
+        sums = gradients(engine)
         parent.share(list(sums), sums)
         self.masks = {
             k: runner.target_array(members_of(job.network.layers[k])) for k in engine.masked
@@ -115,8 +101,8 @@ class MaskedNetwork:
         self.placed: tuple[int, tuple[int, ...]] = (-1, ())  # the draw and sizes of the masks
 
     def place(self, draw: int, members: Sequence[Sequence[Array]], sizes: Array) -> None:
-        """From now on a batch has ``sizes`` samples of each sub-model, one after the other; members
-        are the neurons of each sub-model, by layer, in the ``draw``-th draw.
+        """Set the masks of batches with ``sizes`` samples of each sub-model, one after the other.
+        members : the neurons of each sub-model, by layer, in the ``draw``-th draw.
         """
         if self.placed == (placed := (draw, tuple(sizes))):
             return
@@ -128,7 +114,7 @@ class MaskedNetwork:
             for number, by_layer in enumerate(members):
                 has[number, by_layer[k]] = 1.0
             mask[:n] = has[of]
-        # The step's gradient is a mean over all rows: so each sub-model's is one over its own.
+        # The step's gradient is a mean over all rows, a sub-model's is the mean over its own.
         self.weights[:n] = n / sizes[of]
 
     def step(self, rows: Array, sizes: Array, iteration: int, first_sample: int) -> Array:

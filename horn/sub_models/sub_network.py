@@ -1,8 +1,8 @@
-"""The small networks that train in place of sub-models.
+"""The small networks that compute sub-models.
 
-A ``SubNetwork`` network is compiled once for all sub-models of one shape: ``gather`` brings a
-sub-model's weights into it, ``step`` computes their gradients, ``add`` and ``update`` bring those
-home. All of it runs on tapes, at places that change with every draw.
+A ``SubNetwork`` is compiled once for all sub-models of one shape: ``gather`` copies the weights of
+one into it, ``step`` computes their gradients, ``add`` and ``update`` apply these to the whole
+network. All of it runs on tapes, at indices that change with every draw.
 
 Source: Yoon 2016, section 3; dropped connections after Wan et al. 2013.
 """
@@ -45,7 +45,7 @@ GRADIENT = "gradient"
 
 @dataclass(frozen=True)
 class KeepGradient(Optimizer):
-    """Changes nothing: the gradient is kept for others to use."""
+    """Changes nothing; the slot has the gradient."""
 
     learning_rate: float | Schedule = 0.0
     slots: ClassVar[tuple[str, ...]] = (GRADIENT,)
@@ -56,8 +56,15 @@ class KeepGradient(Optimizer):
         return w, {GRADIENT: g}
 
 
+def gradients(engine: CompiledEngine) -> dict[str, Array]:
+    """The gradients that ``KeepGradient`` has kept, by learned array."""
+    ending = f"/{GRADIENT}"
+    kept = {name: array for name, array in engine.arrays.items() if name.endswith(ending)}
+    return {name.removesuffix(ending): array for name, array in kept.items()}
+
+
 class _Engine(CompiledEngine):
-    """A small network's engine; its arrays are filled by others."""
+    """A small network's engine, with empty arrays."""
 
     runner = Runner
 
@@ -77,7 +84,7 @@ class SubNetwork:
     """The sub-models of one shape. sizes : neurons of each layer. batch_size : the most samples of
     one of them.
 
-    ``gradients`` and ``states`` are what the last ``step`` found.
+    ``gradients`` and ``states`` are those of the last ``step``.
     """
 
     def __init__(
@@ -105,12 +112,7 @@ class SubNetwork:
             for k in range(len(network.layers))
             if f"layer{k}#index" in runner.arrays
         }
-        ending = f"/{GRADIENT}"
-        self.gradients = {
-            name.removesuffix(ending): a
-            for name, a in engine.arrays.items()
-            if name.endswith(ending)
-        }
+        self.gradients = gradients(engine)
         self.states = {name: engine.arrays[name] for name in parent.states}
         self.tape = Tape(np.dtype(job.dtype), runner.tape.n_threads)
         self.formulas = Formulas(self.tape)
@@ -122,15 +124,10 @@ class SubNetwork:
         parent.share(list(self.gradients))
         self._append(engine.arrays)
 
-    @property
-    def n_weights(self) -> dict[str, int]:
-        """How many numbers of each learned array a sub-model has: what it computes, and sends."""
-        return {name: array.size for name, array in self.gradients.items()}
-
     def _append_places(self, network: Network) -> tuple[dict[int, Array], dict[int, Array]]:
-        """By hidden layer: at which places of the parent's the neurons are, and what says so. The
-        tape makes one from the other, and then knows the places as bits: it reads and writes whole
-        vectors there, three times as fast as one number after the other.
+        """By hidden layer: the indices of the neurons in the parent, and the masks of which the
+        tape makes them. It then reads and writes whole vectors by bits of the masks, three times as
+        fast as one number after the other.
         """
         places, present = {}, {}
         for layer in network.layers:
@@ -173,7 +170,7 @@ class SubNetwork:
         self.bounds.append(len(self.tape))
 
     def _view(self, whole: Array, home: ArrayLayout) -> View:
-        """An array of the parent at this sub-model's places."""
+        """An array of the parent at this sub-model's indices."""
         return View(whole, home.letters, self._index(home), ascending=True)
 
     def _index(self, home: ArrayLayout) -> dict[str, Array]:
@@ -184,8 +181,8 @@ class SubNetwork:
         }
 
     def _append_mask(self, home: ArrayLayout) -> None:
-        """The connections of a link that are there: named by sub-model, draw, and the neurons'
-        numbers in the sub-model.
+        """The mask of a link's connections: drawn by sub-model, draw, and the neurons' numbers in
+        the sub-model.
         """
         shape = self.gradients[home.name].shape
         mask = self.masks[home.name] = np.ones(shape, self.gradients[home.name].dtype)
@@ -228,7 +225,7 @@ class SubNetwork:
     # --- one sub-model
 
     def place(self, members: Sequence[Array], number: int, draw: int) -> None:
-        """From now on this is sub-model ``number``, which has these neurons of each layer."""
+        """Become sub-model ``number``, which has these neurons of each layer."""
         for k, present in self.present.items():
             present[...] = 0
             present[members[k]] = 1
@@ -241,24 +238,24 @@ class SubNetwork:
         self.tape.run(0, self.bounds[0])
 
     def gather(self) -> None:
-        """Bring the sub-model's weights and States here."""
+        """Copy the sub-model's weights and States from the parent."""
         self.tape.run(self.bounds[0], self.bounds[1])
 
     def step(self, rows: Array, iteration: int, first_sample: int) -> float:
-        """The mean loss of the rows, and the gradients."""
+        """Compute the gradients; the mean loss of the rows."""
         return self.engine.step(rows, iteration=iteration, first_sample=first_sample)
 
     def squares(self) -> float:
-        """Of the gradients that are this sub-model's alone."""
+        """The sum of the squares of the gradients that only this sub-model has."""
         self.formulas.set(**self.parent.scalars)
         self.tape.run(self.bounds[1], self.bounds[2])
         return sum(float(a.sum(dtype=np.float64)) for a in self.norms.values())
 
     def add(self) -> None:
-        """Add the gradients that are not this sub-model's alone to the sums."""
+        """Add the gradients that several sub-models may have to the parent's sums."""
         self.tape.run(self.bounds[2], self.bounds[3])
 
     def update(self) -> None:
-        """Update what is this sub-model's alone."""
+        """Update the weights that only this sub-model has."""
         self.formulas.set(**self.parent.scalars)
         self.tape.run(self.bounds[3], self.bounds[4])

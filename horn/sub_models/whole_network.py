@@ -1,10 +1,9 @@
-"""The network that sub-models are cut from: every array whole, what the optimizer remembers, and
-how gradients of sub-models are merged into it.
+"""The whole network: its arrays and slots, and the merge of the sub-models' gradients.
 
-A weight that at most one sub-model can have is updated by that one's gradient, at the live places
-only (``small``). Where several may have it, gradients are summed, in the order of the
-sub-models, and ``finish`` updates by the mean. A weight that nobody had is left alone, and what the
-optimizer remembers of it. Source: Yoon 2016, section 3 (batch averaging).
+A weight that at most one sub-model can have is updated by that one's gradient, at the live indices
+only (``SubNetwork.update``). Where several may have it, gradients are summed, in the order of the
+sub-models, and ``finish`` updates by the mean. Weights and slots that no sub-model had stay as they
+are. Source: Yoon 2016, section 3 (batch averaging).
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from horn.language import ir
 from horn.language.ir import Node, Op, Scalar, const, load, make, select
 from horn.network import Network
 
-# What formulas load beside weights and slots, whose names have no #.
+# Operands of formulas beside weights and slots, whose names have no #.
 MEAN, SUM, COUNT, MASK, NORM = "#mean", "#sum", "#count", "#mask", "#norm"
 ZERO = const(0.0)
 
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """Where an array belongs. layers : along each of its axes. link : its position among the
-    receiver's, -1 if it is no weight. is_own : at most one sub-model has any number of it.
+    """layers : along each axis of an array. link : its position among the receiver's, -1 if it is
+    no weight. is_own : at most one sub-model has any number of it.
     """
 
     name: str
@@ -86,8 +85,8 @@ class WholeNetwork:
         self.scalars: dict[str, float] = {}
 
     def share(self, names: Sequence[str], sums: Mapping[str, Array] | None = None) -> None:
-        """Make room for the sums of what several sub-models learn, once, and its updates.
-        sums : the room, for who has it.
+        """Allocate the sums of arrays that several sub-models learn, once, and append their
+        updates. sums : arrays to use instead.
         """
         if len(self.tape) or self.sums:
             return
@@ -110,7 +109,7 @@ class WholeNetwork:
         norm: bool,
         index: Mapping[str, Array] | None = None,
     ) -> None:
-        """The update of one array, or the squares of its gradient, as a pass. more : the views of
+        """A pass that updates one array, or sums the squares of its gradient. more : the views of
         the gradient of one sub-model and its mask; without, it is the mean of the sums.
         """
         o, name, letters = self.job.optimizer, home.name, home.letters
@@ -149,29 +148,27 @@ class WholeNetwork:
         remembered = {slot: load(slot, letters) for slot in self.slot_names}
         slots = {slot: remembered.get(slot, ZERO) for slot in o.slots}
         new, memory = o.update(w, g, slots, Scalar("learning_rate"), Scalar("updates"))
-        results = [(name, w, new)]
-        results += [(slot, old, ir.lift(memory[slot])) for slot, old in remembered.items()]
-        if live is not None:
-            results = [(what, old, select(live, value, old)) for what, old, value in results]
-        outputs = [(views[what], value) for what, _, value in results]
+        results = [(views[name], w, new)]
+        results += [(views[slot], old, ir.lift(memory[slot])) for slot, old in remembered.items()]
+        outputs = [(v, new if live is None else select(live, new, old)) for v, old, new in results]
         formulas.append(axes, outputs, views, label=name)
 
     def begin(self, learning_rate: float) -> None:
-        """An update begins: what its formulas read."""
+        """Begin an update: set the scalars of its formulas."""
         self.updates += 1
         self.scalars = {
             "learning_rate": learning_rate, "updates": float(self.updates), "clip": 1.0
         }  # fmt: skip
 
     def squares(self) -> float:
-        """Of what is shared, at the places that took part."""
+        """The sum of the squares of shared gradients."""
         self.formulas.set(**self.scalars)
         self.tape.run(0, self.first_update)
         return sum(float(a.sum(dtype=np.float64)) for a in self.norms.values())
 
     def count(self, members: Sequence[Sequence[Array]], dropconnect: float) -> None:
-        """How many sub-models have each number that is shared; members : of each sub-model that
-        takes part, by layer. Where connections are dropped, sub-models count for themselves.
+        """Count the sub-models that have each shared number. members : of each sub-model that takes
+        part, by layer. With dropped connections sub-models add to the counts themselves.
         """
         layers = self.job.network.layers
         here = [np.zeros((len(members), layer.size), self.job.dtype) for layer in layers]
@@ -188,18 +185,18 @@ class WholeNetwork:
                 counts.fill(0)
 
     def finish(self) -> None:
-        """Update what is shared."""
+        """Update the shared arrays."""
         if self.sums:
             self.formulas.set(**self.scalars)
             self.tape.run(self.first_update, len(self.tape))
 
     def clear(self) -> None:
-        """No sub-model has added anything yet."""
+        """Set the sums to 0."""
         for array in self.sums.values():
             array.fill(0)
 
     def merge_states(self, parts: Sequence[tuple[Sequence[Array], Mapping[str, Array]]]) -> None:
-        """A neuron remembers the mean of what it was in the sub-models that had it. parts : of each
+        """A State becomes the mean over the sub-models that had its neuron. parts : of each
         sub-model that took part its members, by layer, and its States.
         """
         for name, whole in self.states.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from horn import strategies, transport
-from horn.errors import JobError
+from horn.errors import JobError, check_whole
 from horn.job import Job
 from horn.strategies import Strategy, Topology
 from horn.training.checkpointing import CheckpointSchedule
@@ -60,10 +60,8 @@ class RunSettings:
             ("keep_checkpoints", 1), ("max_restarts", 0),
         ):  # fmt: skip
             value = getattr(self, what)
-            if value is None and what in ("servers", "checkpoint_every"):
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise JobError(f"{what} must be a whole number from {least}, got {value!r}")
+            if value is not None or what not in ("servers", "checkpoint_every"):
+                check_whole(what, value, least)
 
     @property
     def kind(self) -> Strategy:

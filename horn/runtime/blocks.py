@@ -1,0 +1,132 @@
+"""The blocks of a program's moves: who owes whom what.
+
+One rule gives every block: the places that the source has and the destination wants, axis by axis.
+Where each neuron's values for the batch lie together, blocks lie so, too: (neurons, rows) instead
+of (rows, neurons), so that no copy has to turn them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from horn.compiler.program import Move, Program, base
+from horn.compiler.share import Array, Places, Share, count
+from horn.transport import Channel
+
+Index = tuple[Any, ...]  # of one axis each: a slice, or int64 places
+
+
+@dataclass(frozen=True)
+class Block:
+    """Part of a move: where it lies in the arrays of source and destination.
+
+    part : its channel, None where source and destination are one task.
+    """
+
+    src: int
+    taken: Index
+    put: Index
+    shape: tuple[int, ...]
+    part: int | None
+
+
+def blocks_of(
+    move: Move,
+    program: Program,
+    shares: Mapping[int, Share],
+    batch_size: int,
+    dtype: str,
+    first_part: int = 0,
+    layout: str = "batch",
+    rank: int | None = None,
+) -> tuple[list[Channel], dict[int, list[Block]]]:
+    """The channels of a move, and for every destination its blocks in task order; with a rank only
+    those that it sends or wants. A block that several ranks want is one channel.
+
+    shares : of all participants, by rank. dtype : as in a Channel.
+    """
+    have = program.buffers[move.array].axes
+    want = program.buffers[move.out].axes
+    channels: list[Channel] = []
+    wanted: dict[int, list[Block]] = {rank: [] for rank in shares}
+    # Most want the same places as others: a group of n has n squared pairs.
+    wants: dict[Any, tuple[Index, list[int]]] = {}
+    for reader, share in shares.items():
+        places, known = _of_axes(share, want, batch_size)
+        wants.setdefault(known, (places, []))[1].append(reader)
+    met: dict[tuple[Any, Any], tuple[Index, Index, tuple[int, ...], Any]] = {}
+    for source, src in shares.items():
+        sent: dict[tuple[Any, ...], int] = {}
+        readers: dict[int, list[int]] = {}
+        shapes: dict[int, tuple[int, ...]] = {}
+        places, known = _of_axes(src, have, batch_size)
+        for their_key, (theirs, who) in wants.items():
+            found = met.get((known, their_key))
+            if found is None:
+                meets = [_meet(a, b) for a, b in zip(places, theirs, strict=True)]
+                taken, put = tuple(m[0] for m in meets), tuple(m[1] for m in meets)
+                found = taken, put, tuple(map(count, taken)), tuple(map(_key, taken))
+                met[known, their_key] = found
+            taken, put, shape, key = found
+            if 0 in shape:
+                continue
+            others = [reader for reader in who if reader != source]
+            part = None
+            if others:
+                part = sent.setdefault(key, first_part + len(channels) + len(sent))
+                readers.setdefault(part, []).extend(others)
+                shapes[part] = shape
+            for reader in who if rank in (None, source) else (rank,) if rank in who else ():
+                at = None if reader == source else part
+                wanted[reader].append(Block(source, taken, put, shape, at))
+        for part, tasks in readers.items():
+            label = f"{move.array} to {move.out}"
+            turned = is_turned(have, layout)
+            shape = shapes[part][::-1] if turned else shapes[part]
+            order = "turned" if turned else ""  # another BLAS may differ: then agree fails
+            to = tuple(sorted(tasks))
+            channels.append(Channel(part, source, to, dtype, shape, label, order))
+    return channels, wanted
+
+
+def is_turned(axes: tuple[str, ...], layout: str) -> bool:
+    """Whether blocks of a buffer have its axes the other way round."""
+    return layout == "neuron" and len(axes) == 2 and base(axes[0]) == "b"
+
+
+def _key(places: Places) -> Any:
+    return (places.start, places.stop) if isinstance(places, slice) else places.tobytes()
+
+
+def _of_axes(share: Share, axes: Sequence[str], batch_size: int) -> tuple[Index, Any]:
+    """What a share has along axes, and a key of it."""
+    places = tuple(
+        share.rows(axis, batch_size, batch_size) if base(axis) == "b" else share.places(axis)
+        for axis in axes
+    )
+    return places, tuple(map(_key, places))
+
+
+def _meet(a: Places, b: Places) -> tuple[Places, Places]:
+    """The intersection: its places along the source's, and along the destination's."""
+    if isinstance(a, slice) and isinstance(b, slice):
+        start = max(a.start, b.start)
+        stop = max(min(a.stop, b.stop), start)
+        return slice(start - a.start, stop - a.start), slice(start - b.start, stop - b.start)
+    left = np.arange(a.start, a.stop) if isinstance(a, slice) else a
+    right = np.arange(b.start, b.stop) if isinstance(b, slice) else b
+    _, at_a, at_b = np.intersect1d(left, right, assume_unique=True, return_indices=True)
+    return _tight(at_a), _tight(at_b)
+
+
+def _tight(places: Array) -> Places:
+    """A slice where the places are a range."""
+    if not len(places):
+        return slice(0, 0)
+    if places[-1] - places[0] + 1 == len(places):
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places.astype(np.int64)

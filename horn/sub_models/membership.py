@@ -1,0 +1,66 @@
+"""Which neurons each sub-model has. Pure: the same whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from horn import random
+from horn.backends import Array
+from horn.network import Layer, Link, Network
+from horn.topology import share
+
+# Draws of membership have keys of their own, far from those of layers.
+MEMBERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Membership:
+    """n : sub-models; the rest as in ``ParallelDropout``."""
+
+    n: int
+    keep: float | None
+    redraw: int
+    dropconnect: float
+
+    def sizes(self, size: int) -> list[int]:
+        """How many neurons of a hidden layer each sub-model has."""
+        if self.keep is not None:
+            return [round(self.keep * size)] * self.n
+        shares = (share(size, k, self.n) for k in range(self.n))
+        return [end - first for first, end in shares]
+
+    def members(self, network: Network, layer: Layer, draw: int) -> list[Array]:
+        """The neurons of a layer that each sub-model has, int32 and ascending, in the ``draw``-th
+        draw of sub-models.
+        """
+        if layer.kind != "hidden":
+            return [np.arange(layer.size, dtype=np.int32)] * self.n
+        sizes = self.sizes(layer.size)
+        if self.keep is None:
+            (order,) = _orders(network.seed, layer, [random.SHARED], draw)
+            chosen: Sequence[Array] = np.split(order, np.cumsum(sizes)[:-1])
+        else:
+            orders = _orders(network.seed, layer, range(self.n), draw)
+            chosen = [order[:n] for order, n in zip(orders, sizes, strict=True)]
+        return [np.sort(some).astype(np.int32) for some in chosen]
+
+    def rate(self, link: Link) -> float:
+        """The probability that a connection of a link takes part, given that its receiver does."""
+        source = link.source
+        if source.kind != "hidden":
+            return self.dropconnect
+        if self.keep is None:
+            return self.dropconnect / self.n
+        return self.dropconnect * round(self.keep * source.size) / source.size
+
+
+def _orders(seed: int, layer: Layer, samples: Any, draw: int) -> Array:
+    """A random order of a layer's neurons for each sample number: (len(samples), n)."""
+    key = random.key(seed, MEMBERS + layer.index)
+    numbers = random.uniform(key, 0, np.arange(layer.size), samples, draw)
+    found: Array = numbers.argsort(axis=1, kind="stable")
+    return found
