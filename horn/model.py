@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import horn
 from horn import activations, html, initializers, losses, modelfile
 from horn.activations import Activation
 from horn.backends import in_use
@@ -68,8 +69,8 @@ class Model:
         self.dtype, self.target, self.threads = dtype, target, threads
         self.backend = in_use(backend, network)
         self.facts: dict[str, Any] = dict(facts or {})
-        self._parameters = _frozen(parameters, _shapes(network), "parameters", dtype)
-        self._states = _frozen(states or {}, network.state_shapes, "states", dtype)
+        self._parameters = _frozen(parameters, network, "parameter", dtype)
+        self._states = _frozen(states or {}, network, "state", dtype)
         self._code = code
         self._engine: Engine | None = None
 
@@ -147,7 +148,7 @@ class Model:
             **edges,
         }
         manifest = {
-            "horn": _version(),
+            "horn": horn.__version__,
             "python": platform.python_version(),
             "numpy": np.__version__,
             "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -174,9 +175,9 @@ class Model:
             network = rebuild(manifest, arrays, str(path))
             if len(network.layers) < 2:
                 raise ValueError(f"{len(network.layers)} layers, but at least 2 were expected")
-            names = _shapes(network)
-            states = {n: arrays[f"state/{n}"] for n in network.state_shapes}
-            parameters = {n: arrays[n] for n in names}
+            every = shapes(network)
+            states = {n: arrays[f"state/{n}"] for kind, n in every if kind == "state"}
+            parameters = {n: arrays[n] for kind, n in every if kind == "parameter"}
             _number(manifest["facts"].get("iteration", 0), int, 0, 2**62)
             return cls(
                 network,
@@ -454,21 +455,21 @@ def _link_from_json(
     return Link(network.layers[found["source"]], connection, edges, init, weight)
 
 
-def _shapes(network: Network) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
-    for layer in network.layers[1:]:
-        shapes.update(layer.shapes)
-    return shapes
+def shapes(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Of all learned arrays and States, by ("parameter" or "state", name)."""
+    layers = network.layers[1:]
+    found = {("parameter", name): shape for x in layers for name, shape in x.shapes.items()}
+    return found | {("state", name): shape for name, shape in network.state_shapes.items()}
 
 
 def _frozen(
-    arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], what: str, dtype: str
+    arrays: Mapping[str, Array], network: Network, kind: str, dtype: str
 ) -> dict[str, Array]:
-    if set(arrays) != set(shapes):
-        odd = sorted(set(arrays) ^ set(shapes))
-        raise ModelError(f"{what} do not fit the network: {', '.join(odd)}")
+    expected = {name: shape for (of, name), shape in shapes(network).items() if of == kind}
+    if odd := sorted(set(arrays) ^ set(expected)):
+        raise ModelError(f"{kind}s do not fit the network: {', '.join(odd)}")
     found = {}
-    for name, shape in shapes.items():
+    for name, shape in expected.items():
         array = np.ascontiguousarray(arrays[name], dtype)
         if array.shape != shape:
             raise ModelError(f"{name} has shape {array.shape}, but the network says {shape}")
@@ -476,15 +477,6 @@ def _frozen(
         array.flags.writeable = False
         found[name] = array
     return found
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("horn-bsp")
-    except PackageNotFoundError:
-        return "0"
 
 
 def default_path(file: str | os.PathLike[str]) -> Path:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from horn.checkpoint import manifest as manifests
 from horn.checkpoint.parts import DTYPES, SUFFIX, PartFile, PieceEntry, open_part
-from horn.checkpoint.places import Array, Index, Place, axis, count, cross, highest, meet
+from horn.checkpoint.places import Array, Index, Place, axis, count, cross, meet
 from horn.errors import CheckpointError
 
 N_READERS = 4  # sha256 is what takes the time, and leaves the interpreter free
@@ -58,31 +58,6 @@ class CheckpointReader:
     def names(self, kind: str) -> tuple[str, ...]:
         """The arrays of a kind, sorted."""
         return tuple(sorted(name for of, name in self._held if of == kind))
-
-    def assemble(
-        self,
-        kind: str,
-        name: str,
-        shape: Sequence[int],
-        dtype: npt.DTypeLike,
-        parts: Collection[str] | None = None,
-    ) -> Array:
-        """A whole array. A part that reaches beyond ``shape`` is refused: it is another's.
-
-        ``parts`` as of ``cut``.
-        """
-        for _, part, piece in self._holding(kind, name, parts):
-            axes = part.axes(piece)
-            if len(axes) != len(shape) or any(
-                highest(a) >= n for a, n in zip(axes, shape, strict=True)
-            ):
-                reach = tuple(highest(a) + 1 for a in axes)
-                raise CheckpointError(
-                    str(part.path),
-                    f"{kind} {name!r} reaches {reach}, but has the shape {tuple(shape)} in this "
-                    "network; resume with the network that wrote the checkpoint",
-                )
-        return self.cut(kind, name, tuple(slice(0, n) for n in shape), dtype, parts)
 
     def cut(
         self,

@@ -49,13 +49,6 @@ def axis(place: Place | range, length: int | None = None) -> Axis:
     return found
 
 
-def highest(found: Axis) -> int:
-    """The last place, -1 if there is none."""
-    if not len(found):
-        return -1
-    return found[-1] if isinstance(found, range) else int(np.max(found))
-
-
 def meet(have: Axis, want: Axis) -> tuple[Index, Index]:
     """The places that are in both: where they are in ``have``, and where in ``want``."""
     if isinstance(have, range) and isinstance(want, range) and have.step == want.step == 1:

@@ -23,6 +23,7 @@ from horn.errors import Diverged, HornError, ProtocolError
 from horn.executor.failures import FailureEvidence, is_repairable, verdict
 from horn.executor.stalls import StallDetector
 from horn.job import Job
+from horn.model import shapes
 from horn.patience import Patience
 from horn.process import control
 from horn.process.control import (
@@ -36,7 +37,6 @@ from horn.process.control import (
 )
 from horn.process.job_spec import map_private
 from horn.strategies import Topology
-from horn.training.identity import shapes
 from horn.training.loop import LoopResult, NonFinite, divergence
 from horn.training.progress import Progress
 from horn.wire.frames import Array

@@ -1,1 +1,1 @@
-"""The loop over batches, and what is kept so that it can go on as if it had never stopped."""
+"""The loop over batches, and the checkpoints from which it resumes with the same bits."""

@@ -1,7 +1,6 @@
-"""What a checkpoint of a training has, and how a training goes on from it.
+"""What a checkpoint of a training has, and how a training resumes from it.
 
-Parts are written in a thread, from copies made between two updates; one at a time, so that what is
-due while a part is still being written waits for it.
+Parts are written in a thread, one at a time, from copies made between two updates.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ def part_name(rank: int) -> str:
 
 
 def pieces(loop: TrainingLoop, owned: Collection[str] | None = None) -> list[ArrayPiece]:
-    """Copies of all that is learned and remembered, and of the kept model. owned : the arrays that
-    are this engine's to save, all if None.
+    """Copies of the engine's memory and of the best model. owned : the arrays that this engine
+    saves, all if None.
     """
     engine = loop.engine
     kinds: dict[str, Mapping[str, Array]] = dict(engine.memory())
@@ -57,15 +56,14 @@ def restore(
     group: int | None = None,
     earlier_s: float | None = None,
 ) -> Mapping[str, Any]:
-    """Let a loop, whose engine is bound, go on from a checkpoint, and return the facts of its part.
+    """Resume a loop, whose engine is bound, from a checkpoint, and return the facts of its part.
 
-    part : whose place it takes; of another if there is none of this name. group : look only into
-    parts of this group. earlier_s : what training took before ``loop.begun``; None takes it from
-    the checkpoint.
+    part : by name; if there is none, the first. group : use only parts of this group. earlier_s :
+    seconds of training before ``loop.begun``; None takes them from the checkpoint.
 
     Raises
     ------
-    CheckpointError : damaged, or it does not have what this network needs.
+    CheckpointError : damaged, or an array that this network needs is missing.
     """
     facts = opened.parts()
     parts = None
@@ -77,15 +75,14 @@ def restore(
     own = facts.get(part)
     found = own if own is not None else facts[min(facts)]
     cursor = _cursor(opened, found)
-    if own is None:  # what this group's own samples cost is not known
+    if own is None:  # the losses of this group's own samples are not known
         cursor.own_total, cursor.own_samples = 0.0, 0
     engine = loop.engine
-
     has_slots = set(opened.names("slot"))
 
     def cut(kind: str, names: Mapping[str, Array]) -> dict[str, Array]:
         return {
-            name: array.copy()  # another optimizer's, as it begins: the job was changed knowingly
+            name: array.copy()  # a new slot: the optimizer was changed knowingly
             if kind == "slot" and name not in has_slots
             else opened.cut(kind, name, engine.places(name), array.dtype, parts)
             for name, array in names.items()
@@ -116,25 +113,24 @@ class PartWriter:
         facts: Mapping[str, Any],
         then: Callable[[WrittenPart | CheckpointError], None],
     ) -> None:
-        """Begin, once the last one has been written. ``then(written)`` is called in the thread,
-        with the CheckpointError if it failed.
+        """Begin, once the last one has been written. then : called in the thread with the part, or
+        with the error.
         """
         self.wait()
 
         def work() -> None:
-            result: WrittenPart | CheckpointError
             try:
                 folder = self.checkpoints.begin(iteration, self.attempt)
-                result = write_part(folder, name, found, facts)
+                written = write_part(folder, name, found, facts)
             except CheckpointError as error:
-                result = error
-            then(result)
+                then(error)
+            else:
+                then(written)
 
         self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """For the one under way."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -143,8 +139,8 @@ class PartWriter:
 def check_fits(
     opened: CheckpointReader, job: Job, mine: Mapping[str, Any], is_changed: bool = False
 ) -> None:
-    """Raises CheckpointError for the checkpoint of another network or job; says what differs.
-    is_changed : another job may go on from it: what differs is logged.
+    """Raises CheckpointError with the differences from the checkpoint's job. is_changed : only logs
+    them.
     """
     theirs = opened.facts.get("identity")
     if not isinstance(theirs, dict):
@@ -172,7 +168,7 @@ def checkpoint_to_resume(
     CheckpointError : missing, damaged or of another job. Conflict : not to be resumed, but the
     folder has checkpoints of a run.
     """
-    opened: CheckpointReader | None
+    opened = None
     if resume is True:
         opened = None if checkpoints is None else checkpoints.latest()
     elif resume is not False:
@@ -182,20 +178,18 @@ def checkpoint_to_resume(
         if opened is None:
             what = "has no checkpoint that can be used; name one, or the folder of a run"
             raise CheckpointError(str(path), what, 4)
-    else:
-        if checkpoints is not None and (there := checkpoints.iterations()):
-            raise Conflict(
-                f"{checkpoints.path} has checkpoints of another run, the newest of iteration "
-                f"{there[-1]}; resume it, or choose another folder"
-            )
-        return None
+    elif checkpoints is not None and (there := checkpoints.iterations()):
+        raise Conflict(
+            f"{checkpoints.path} has checkpoints of another run, the newest of iteration "
+            f"{there[-1]}; resume it, or choose another folder"
+        )
     if opened is not None:
         check_fits(opened, job, mine, is_changed)
     return opened
 
 
 def cursor_of(opened: CheckpointReader) -> Cursor:
-    """Where the first task stood. Raises CheckpointError."""
+    """The cursor of the first task. Raises CheckpointError."""
     facts = opened.parts()
     if not facts:
         raise CheckpointError(str(opened.path), "has no part; use an older checkpoint")
@@ -215,18 +209,18 @@ def _odd(opened: CheckpointReader, error: Exception) -> CheckpointError:
 
 
 def stopped(last: tuple[int, Path] | None, iteration: int) -> Stopped:
-    """A run was asked to stop, and did after an iteration."""
+    """The error of a run that was stopped after an iteration. last : its last checkpoint."""
     is_saved = last is not None and last[0] == iteration
     return Stopped(iteration, str(last[1]) if last is not None and is_saved else "")
 
 
 def stopped_at(start: CheckpointReader | None) -> Stopped:
-    """A run was asked to stop before it did anything that is not in what it starts from."""
+    """The error of a run that was stopped before its first update."""
     return Stopped(0, "") if start is None else Stopped(start.iteration, str(start.path))
 
 
 def rows_of(opened: CheckpointReader) -> list[dict[str, Any]]:
-    """The history until a checkpoint, as people see it."""
+    """The history until a checkpoint."""
     try:
         return [dict(row) for row in opened.facts.get("rows", [])]
     except (TypeError, ValueError) as error:
@@ -235,7 +229,7 @@ def rows_of(opened: CheckpointReader) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class CheckpointSchedule:
-    """When and where to save. every : iterations; seconds : between two; None: not by that."""
+    """When and where to save. every : iterations, seconds : between two; None : not by that."""
 
     folder: Path
     every: int | None = None
@@ -245,12 +239,11 @@ class CheckpointSchedule:
 
 @dataclass(frozen=True)
 class RecoverySettings:
-    """What makes a run outlast its processes.
+    """How a run survives failures of its processes.
 
-    plan : when and where to save; None: never. mine : what a checkpoint says of the job. start :
-    where to begin. asked : set by who wants it to stop at a boundary, with a checkpoint.
-    max_restarts : after so many failures without a new checkpoint between them it is given up.
-    journals : of servers, which keep what they were told, instead of a plan.
+    plan : when and where to save; None : never. mine : the job's identity. start : where to begin.
+    asked : set to stop it at a boundary, with a checkpoint. max_restarts : failures in a row
+    without a new checkpoint, after which it is given up. journals : of servers, instead of a plan.
     """
 
     plan: CheckpointSchedule | None = None
@@ -264,7 +257,7 @@ class RecoverySettings:
 def manifest_facts(
     mine: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], groups: int = 1, tasks: int = 1
 ) -> dict[str, Any]:
-    """What the manifest of a checkpoint says of the job. rows : of the epochs that are over."""
+    """The facts of a manifest. rows : of the history so far."""
     found = [plain_row(row) for row in rows]
     return {"identity": dict(mine), "rows": found, "groups": groups, "tasks": tasks}
 
@@ -272,8 +265,8 @@ def manifest_facts(
 class LocalCheckpoints:
     """Saves the training of one process: its loop's ``at_boundary``.
 
-    asked : set by who wants it to stop at the next boundary, with a checkpoint. last : the newest
-    that was written, and its iteration.
+    asked : set to stop it at the next boundary, with a checkpoint. last : the iteration and path of
+    the newest checkpoint.
     """
 
     def __init__(
@@ -321,5 +314,4 @@ class LocalCheckpoints:
         self.writer.write(iteration, part_name(0), pieces(loop), own, then)
 
     def close(self) -> None:
-        """Wait until the last one is written."""
         self.writer.wait()

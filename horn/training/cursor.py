@@ -1,5 +1,5 @@
-"""Where a training stands: what must be known, besides the arrays, to go on as if it had never
-stopped. All draws and the order of the samples follow from numbers that are in here.
+"""The state of a training besides its arrays: all that a resumed run needs for the same bits. Draws
+and the order of the samples follow from these numbers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Between two updates.
 
-    iteration : updates so far. epoch : the one under way, from 1. done : samples of it that were
-    learned from, all of them at its end; total : the sum of their losses, and own_total of the
-    own_samples that were this group's. seconds : since training began. rows : of the history, the
-    epochs that are over. best : score, epoch and iteration of the model that is kept. updates : of
-    the engine.
+    iteration : updates so far. epoch : the current one, from 1. done : its samples so far; total :
+    the sum of their losses, and own_total of the own_samples that were this group's. seconds :
+    since training began. rows : of the history. best : score, epoch and iteration of the best
+    model. updates : of the engine.
     """
 
     iteration: Count = 0
@@ -41,7 +40,7 @@ class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Cursor:
-        """Raises ProtocolError for what is no cursor."""
+        """Raises ProtocolError if it is no cursor."""
         try:
             return msgspec.convert(dict(found), cls)
         except (ValueError, TypeError, RecursionError) as error:  # msgspec's error is a ValueError

@@ -1,13 +1,11 @@
-"""What of a job must be the same where it goes on from a checkpoint.
+"""The identity of a job: what must be the same to resume from a checkpoint.
 
-The rule: a run that goes on gives what this job would have given from its beginning. So everything
-that a job consists of is written down, field by field of whatever it is made of: a field that is
-added to a description is compared without being named here. What is left out is in ``LEFT_OUT``,
-with the reason. The user's code is compared as text without comments, docstrings and layout, with
-all that it calls in the user's own files and the values that it reads; horn's own by name.
-
-Data are compared by their digest (``digest``). How a job is run (groups where the strategy
-allows it, tasks, backend, threads, transport) is no part of it.
+The rule: a resumed run gives what this job would have given from its beginning. So all fields of
+all objects of a job are described, new ones without being named here, but for those in
+``LEFT_OUT``. The user's code is compared as text without comments, docstrings and layout, with all
+that it calls in the user's own files and the values that it reads; horn's own by name; data by
+their ``digest``. How a job is run (groups where the strategy allows it, tasks, backend, threads,
+transport) does not count.
 """
 
 from __future__ import annotations
@@ -25,7 +23,8 @@ from horn import summary
 from horn.data import Dataset
 from horn.errors import CheckpointError, ModelError
 from horn.job import Job
-from horn.network import Layer, Link, Network
+from horn.model import shapes
+from horn.network import Layer, Link
 from horn.neuron import Neuron, Parameter
 from horn.sources import SourceCapture, is_horn
 from horn.training.digest import digest
@@ -87,23 +86,15 @@ def identity(job: Job, strategy: str, settings: Any = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def shapes(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:
-    """Of every learned array and State, by ("parameter" or "state", name)."""
-    found: dict[tuple[str, str], tuple[int, ...]] = {}
-    for layer in network.layers[1:]:
-        found |= {("parameter", name): shape for name, shape in layer.shapes.items()}
-    return found | {("state", name): shape for name, shape in network.state_shapes.items()}
-
-
 def uncompared(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
-    """What cannot be compared, in words: an earlier horn did not write it, or it cannot be read."""
+    """What cannot be compared, in words: not written by an earlier horn, or not readable."""
     if "job" not in theirs:
         return ["data, sources, and all settings but those of its layers, optimizer and strategy"]
     return sorted({*_unknown(mine["job"], ""), *_unknown(theirs["job"], "")})
 
 
 def differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
-    """What differs, a sentence each: what was, what is. Empty for the same job."""
+    """The differences, a sentence each. Empty for the same job."""
     rest = []
     if "job" in theirs:
         rest = [*_compare(theirs["job"], mine["job"], ""), *_sources(theirs, mine)]
@@ -123,8 +114,7 @@ def differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]
             found.append(f"its {name} has shape {old.get(name)}, here {new.get(name)}")
         else:
             found.append(f"its {NAMES.get(key, key)} is {was}, here {is_}")
-    more = {k for k in (*theirs, *mine) if k not in HEADLINES and k not in ("job", "sources")}
-    for key in sorted(more):
+    for key in sorted({*theirs, *mine} - {*HEADLINES, "job", "sources"}):
         if theirs.get(key) != mine.get(key):
             found.append(f"its {key} is {theirs.get(key)}, here {mine.get(key)}")
     found += [said for path, said in rest if not any(_is_in(path, part) for part in covered)]
@@ -134,8 +124,8 @@ def differences(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]
 def check_same(
     place: str, theirs: Mapping[str, Any], mine: Mapping[str, Any], is_changed: bool
 ) -> None:
-    """Raises CheckpointError if what is kept at a place is of another job; says what differs, and
-    if ``is_changed`` only logs it. What cannot be compared is logged.
+    """Raises CheckpointError with the differences from the job of a checkpoint at a place; if
+    ``is_changed`` only logs them. What cannot be compared is logged.
     """
     try:
         found, unknown = differences(theirs, mine), uncompared(theirs, mine)
@@ -185,7 +175,7 @@ class JobDescriber:
         if isinstance(thing, float):
             return thing if np.isfinite(thing) else repr(thing)
         if isinstance(thing, np.ndarray):
-            return digest(thing) if thing.dtype.kind in "biuf" else self._unknown(thing)
+            return digest(thing) if thing.dtype.kind in "biuf" else _undescribed(thing)
         if isinstance(thing, (type, types.FunctionType, types.BuiltinFunctionType)):
             return self._code(thing)
         if id(thing) in self._under_way:
@@ -212,11 +202,10 @@ class JobDescriber:
             if (type(thing), name) in LEFT_OUT:
                 continue
             if isinstance(thing, Link) and isinstance(value, Layer):
-                found[name] = value.name  # itself described before
-            else:
-                found[name] = self.describe(value)
+                value = value.name  # it is described before
+            found[name] = self.describe(value)
         if len(found) == 1 and not dataclasses.is_dataclass(thing) and _is_opaque(thing):
-            return self._unknown(thing)
+            return _undescribed(thing)
         return found
 
     def _code(self, thing: Any) -> Any:
@@ -287,8 +276,9 @@ class JobDescriber:
             }
         return {"code": f"{thing.__module__}:{thing.__qualname__}"}
 
-    def _unknown(self, thing: Any) -> dict[str, Any]:
-        return {"class": type(thing).__name__, "unknown": True}
+
+def _undescribed(thing: Any) -> dict[str, Any]:
+    return {"class": type(thing).__name__, "unknown": True}
 
 
 def _fields(thing: Any) -> dict[str, Any]:
@@ -304,7 +294,7 @@ def _fields(thing: Any) -> dict[str, Any]:
 
 
 def _is_opaque(thing: Any) -> bool:
-    """Whether what it holds is not to be seen from Python."""
+    """Whether its state is invisible to Python."""
     return not isinstance(getattr(type(thing), "__init__", None), types.FunctionType) and (
         type(thing).__flags__ & (1 << 9) == 0  # no heap type: written in C
     )
@@ -358,7 +348,7 @@ def _compare(was: Any, is_: Any, path: str) -> list[tuple[str, str]]:
 
 
 def _sources(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Of the code. What only one of them has is told where it is used."""
+    """Of the code; modules that only one of them has differ where they are used."""
     found = []
     old, new = theirs.get("sources") or {}, mine["sources"]
     for module in sorted({*old} & {*new}):
@@ -394,7 +384,7 @@ def _is_in(path: str, part: str) -> bool:
 
 
 def _place(path: str) -> str:
-    """As a user would call it."""
+    """The user's name of it."""
     return path.removeprefix("network.layers.").removeprefix("network.")
 
 

@@ -1,7 +1,7 @@
-"""The folder in which the servers of a run keep what they were told, and whose it is.
+"""The folder of the journals of a run's servers.
 
 <folder>/servers/run.json           the job, the starts so far, the history
-<folder>/servers/server-<n>/        its journal: horn/parameter_server/journal.py
+<folder>/servers/server-<n>/        a journal: horn/parameter_server/journal.py
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from horn.training.cursor import plain_row
 from horn.training.identity import check_same
 
 FORMAT = 1
-ATTEMPTS = 1 << 20  # of each start of the run: so many restarts are told apart
+ATTEMPTS = 1 << 20  # of each start of the run
 
 
 class JournalFolder:
-    """One run's.
+    """One run's folder.
 
-    n_starts : of the run, this one too; its first attempt is ``first_attempt``. rows : of the
-    epochs that are over. told : what some groups have said of later ones.
+    n_starts : of the run, with this one; its first attempt is ``first_attempt``. rows : of the
+    history. told : reports of some groups on later epochs.
 
     Raises
     ------
@@ -64,7 +64,7 @@ class JournalFolder:
     def keep(
         self, rows: Sequence[Mapping[str, Any]], told: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        """The history so far, if there is more of it, and what is known of later epochs."""
+        """Write the history, if it has grown, and the reports on later epochs."""
         if len(rows) > len(self.rows) or list(told) != self.told:
             self.rows, self.told = [plain_row(row) for row in rows], [dict(one) for one in told]
             self._write()

@@ -2,8 +2,8 @@
 
 An epoch is a permutation of the samples, by (seed, epoch): each is seen exactly once, and the last
 batch of an epoch may be smaller. The loss of a row of the history is the mean over the epoch's
-samples, each measured before the update it took part in. In a group every task runs this loop over
-its share of the network: what decides (losses, scores) is the same everywhere, so all decide alike.
+samples, each measured before its update. In a group every task runs this loop over its share of the
+network: losses and scores are the same everywhere, so all decide alike.
 """
 
 from __future__ import annotations
@@ -129,20 +129,19 @@ class LoopResult:
 class TrainingLoop:
     """The steps of one job.
 
-    begun : when the run began (``perf_counter``). timeout : seconds from then, after which it ends.
-    is_share : the engine holds a share of the arrays, so nobody here can say which neuron failed;
-    ``trouble`` has what is known. look : the learned arrays without copying them. on_iteration :
-    hears the number of each update before it. is_watcher : it measures, and keeps the best; else
-    another group does. before_measuring : called at the end of each epoch. on_epoch : called after
-    each epoch with its number and whether this group wants to stop; says whether all stop.
-    before_end : called after the last step. own_of : the loss of the group's own samples in the
-    last batch, and how many they were; ``own`` sums them over the epoch. is_changed_at_end : by
-    before_end, so that the last row does not tell of the model that is kept.
-    part : this group's number and how many there are: of each batch it reads its part. deal : of
-    the orders that the samples may have, which; those who began together have the same.
-    at_boundary : called after each update, before anything else is done with it; says whether to
-    stop there, and then ``is_halted``. Whoever saves the model's arrays and ``cursor`` there and
-    calls ``go_on`` later, before ``run``, gets the same rows and the same model.
+    begun : when the run began (``perf_counter``). timeout : its seconds. is_share : the engine has
+    a share of the arrays, so that an error cannot name the neuron; ``trouble`` has its place. look
+    : the learned arrays without copying them. on_iteration : called with the number of each update
+    before it. is_watcher : it measures, and keeps the best; else another group does.
+    before_measuring : called at the end of each epoch. on_epoch : called after each epoch with its
+    number and whether this group wants to stop; returns whether all stop. before_end : called after
+    the last step. own_of : the loss of the group's own samples in the last batch, and how many they
+    were; ``own`` sums them over the epoch. is_changed_at_end : before_end changes the model, so the
+    last row is not of the model that is kept. part : this group's number and how many there are: of
+    each batch it reads its part. deal : the number of the order of the samples; groups that began
+    together have the same. at_boundary : called after each update, before anything else; returns
+    whether to stop there, and then ``is_halted``. With the arrays and the ``cursor`` of that moment
+    ``go_on``, before ``run``, gives the same rows and the same model.
 
     Raises
     ------
@@ -181,8 +180,8 @@ class TrainingLoop:
         self.history = History()
         self.iteration = self.epoch = 0
         self.done, self.total = 0, 0.0  # of the epoch under way: samples, the sum of their losses
-        self.unseen = 0  # of these samples: whose losses are not known
-        self.earlier_s = 0.0  # that training took before it was interrupted
+        self.unseen = 0  # of these samples: without known losses
+        self.earlier_s = 0.0  # of training before ``begun``
         self.is_halted = False
         self.best: BestModel | None = None
         self.stopped_early = False
@@ -191,7 +190,7 @@ class TrainingLoop:
         self.sample = _sample(job) if self.has_labels or job.aggregates else None
 
     def cursor(self) -> Cursor:
-        """Where it stands, at the boundary after an update."""
+        """The state at the boundary after an update."""
         best = self.best
         return Cursor(
             iteration=self.iteration,
@@ -207,8 +206,8 @@ class TrainingLoop:
         )
 
     def go_on(self, cursor: Cursor, best: BestModel | None, earlier_s: float = 0.0) -> None:
-        """Begin where another stopped; the engine has its arrays already. earlier_s : what training
-        took before ``begun``.
+        """Resume from a cursor; the engine has its arrays already. earlier_s : seconds of training
+        before ``begun``.
         """
         self.iteration, self.epoch, self.done = cursor.iteration, cursor.epoch, cursor.done
         self.total, self.best, self.earlier_s = cursor.total, best, earlier_s
@@ -217,8 +216,8 @@ class TrainingLoop:
         self.history = History(cursor.rows)
 
     def skip_to(self, iteration: int) -> None:
-        """Begin after so many updates that others know of; their losses are not known here. At the
-        end of an epoch, its row is still to be told.
+        """Begin after so many updates, whose losses are not known here. At the end of an epoch its
+        row is still to be made.
         """
         job, n = self.job, len(self.job.data)
         self.iteration = min(iteration, job.n_iterations)
@@ -241,7 +240,7 @@ class TrainingLoop:
                 self.before_measuring()
             if self.is_watcher:
                 self._watch(row)
-            if job.network.loss is None:  # nothing else would show it
+            if job.network.loss is None:  # there is no loss to become NaN
                 self._check_finite()
             self.history.rows.append(row)
             if self.is_watcher:
@@ -274,22 +273,18 @@ class TrainingLoop:
             row["val_loss"], row["val_acc"] = found["loss"], found.get("acc")
 
     def finish(self) -> LoopResult:
-        """Go back to the best model, if one was kept, and measure the last word on it."""
-        job, best = self.job, self.best
+        """Load the best model, if one was kept, and measure it."""
+        job, best, iteration = self.job, self.best, self.iteration
         self._check_finite()
         if not self.is_watcher:
-            return LoopResult(self.iteration, self.iteration, self.stopped_early, None, None, {})
+            return LoopResult(iteration, iteration, self.stopped_early, None, None, {})
+        epoch = None
         if best is not None:
-            self.engine.load(best.parameters, best.states, None, best.iteration)
+            iteration, epoch = best.iteration, best.epoch
+            self.engine.load(best.parameters, best.states, None, iteration)
         test = None if job.test is None else _measure(self.engine, job, job.test)
-        return LoopResult(
-            self.iteration,
-            self.iteration if best is None else best.iteration,
-            self.stopped_early,
-            None if best is None else best.epoch,
-            test,
-            {"test": test} if test else self._last_metrics(),
-        )
+        metrics = {"test": test} if test else self._last_metrics()
+        return LoopResult(self.iteration, iteration, self.stopped_early, epoch, test, metrics)
 
     def _epoch(self) -> dict[str, Any] | None:
         """The next epoch, or the rest of one; its row, None if it was halted."""
@@ -308,7 +303,9 @@ class TrainingLoop:
             rows = order[start : start + size]
             if self.on_iteration is not None:
                 self.on_iteration(self.iteration)
-            self._expect(order[start + size : min(start + 2 * size, n_steps * size)])
+            group, n_groups = self.part
+            coming = order[start + size : min(start + 2 * size, n_steps * size)]
+            job.data.expect(coming[slice(*share(len(coming), group, n_groups))])
             loss = step(rows, iteration=self.iteration, first_sample=sample + start)
             if not math.isfinite(loss):
                 raise self._diverged(f"the loss became {loss}", self.iteration, epoch)
@@ -329,25 +326,14 @@ class TrainingLoop:
                 return None
         now = perf_counter()
         n_seen = self.done - self.unseen
-        return {
+        return dict.fromkeys((*COLUMNS, *job.aggregates)) | {
             "epoch": epoch,
             "iteration": self.iteration,
             "loss": self.total / n_seen if n_seen and job.network.loss is not None else None,
-            "acc": None,
-            "val_loss": None,
-            "val_acc": None,
             "learning_rate": job.optimizer.rate(self.iteration - 1),
             "seconds": now - self.begun + self.earlier_s,
             "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
-            "group_loss": None,
-            "groups": None,
-            **dict.fromkeys(job.aggregates),
         }
-
-    def _expect(self, rows: Array) -> None:
-        """The next batch: this group reads its part of it, and nobody else does."""
-        group, n_groups = self.part
-        self.job.data.expect(rows[slice(*share(len(rows), group, n_groups))])
 
     def _keep_best(self, row: Mapping[str, Any]) -> None:
         stopping = self.job.early_stopping
@@ -357,13 +343,8 @@ class TrainingLoop:
         score = row[monitor] if monitor == "val_loss" else -row[monitor]
         margin = stopping.min_delta if stopping else 0.0
         if self.best is None or score < self.best.score - margin:
-            self.best = BestModel(
-                score,
-                row["epoch"],
-                row["iteration"],
-                self.engine.parameters(),
-                self.engine.states(),
-            )
+            arrays = self.engine.parameters(), self.engine.states()
+            self.best = BestModel(score, row["epoch"], row["iteration"], *arrays)
 
     def _last_metrics(self) -> dict[str, dict[str, float]]:
         """Measured on the validation data, else on the training data; nothing without a loss."""
@@ -391,7 +372,6 @@ class TrainingLoop:
 
 
 def overdue(job: Job, timeout_s: float, iteration: int, epoch: int) -> Timeout:
-    """Training took too long."""
     return Timeout(
         f"training took more than {timeout_s:g} s; stopped at iteration "
         f"{iteration} of {job.n_iterations} (epoch {epoch}); raise --timeout"
@@ -399,8 +379,8 @@ def overdue(job: Job, timeout_s: float, iteration: int, epoch: int) -> Timeout:
 
 
 def divergence(job: Job, parameters: Mapping[str, Array], trouble: NonFinite) -> str:
-    """Where it was first seen, how large the weights are, and what to try. What is not among the
-    ``parameters`` is not looked at.
+    """Where it was first seen, how large the weights are, and what to try, by the ``parameters``
+    that are given.
     """
     what, rate = trouble.what, job.optimizer.rate(trouble.iteration)
     text = f"{what[0].upper()}{what[1:]} at iteration {trouble.iteration} (epoch {trouble.epoch})."
@@ -438,7 +418,7 @@ def _first_bad_layer(network: Network, parameters: Mapping[str, Array]) -> str:
 
 
 def _is_finite(array: Array) -> bool:
-    """Whether all are; in pieces, so that it takes no room to speak of."""
+    """Whether all are; in pieces, which need little memory."""
     step = max(CHECKED_AT_ONCE * len(array) // max(array.size, 1), 1)
     pieces = (array[start : start + step] for start in range(0, len(array), step))
     return all(np.isfinite(piece).all() for piece in pieces)

@@ -1,4 +1,4 @@
-"""How a training shows itself: nothing, or a line per epoch. The terminal's bar is in horn/cli."""
+"""Progress of a training: nothing, or a line per epoch. The terminal's bar is in horn/cli."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Progress:
         """Just before the first step."""
 
     def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
-        """Inside an epoch: the updates so far, the mean loss of this epoch so far."""
+        """Inside an epoch: its updates and mean loss so far."""
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         """After an epoch: its row of the history."""
 
     def note(self, text: str) -> None:
-        """Something that happened to the run, in words, as that it starts again."""
+        """An event in words, such as a restart."""
 
     def end(self) -> None:
         """After the last step, also when training fails."""

@@ -18,7 +18,7 @@ from horn.training.progress import Progress
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The keywords of ``horn.train``, whose docstring says what they mean, with its defaults.
+    """The keywords of ``horn.train``, with its defaults; they are explained there.
 
     hosts : a ZooKeeper to use instead of an embedded one.
 
@@ -78,9 +78,7 @@ class RunSettings:
 
     @property
     def has_guests(self) -> bool:
-        """Whether servers are threads of the first tasks' processes: not those that keep journals,
-        which outlive tasks.
-        """
+        """Whether servers are threads of the first tasks' processes: those without a journal."""
         return self.n_servers > 0 and self.servers == 0 and self.checkpoints is None
 
     @property
@@ -105,13 +103,13 @@ class RunSettings:
         return CheckpointSchedule(Path(self.checkpoints), every, seconds, self.keep_checkpoints)
 
     def check_alone(self) -> None:
-        """That nothing is asked for that only several tasks have."""
+        """Raises JobError for settings that only several tasks have."""
         for what, value in (("pins", self.pins), ("trace", self.trace)):
             if value:
                 raise JobError(f"{what} is for several tasks; say how many, as in tasks=2")
 
     def check_together(self, is_compiled: bool) -> None:
-        """What several tasks need."""
+        """Raises JobError for settings that several tasks cannot have."""
         if self.barrier not in (known := ("message", "zookeeper")):
             raise JobError(f"barrier is {self.barrier!r}; choose one of {', '.join(known)}")
         transport.between_processes(self.transport)
@@ -125,7 +123,7 @@ class RunSettings:
             )
 
     def check_batch(self, job: Job) -> None:
-        """That each group has a sample of it. job : as the strategy has prepared it."""
+        """Raises JobError if a group has no sample of a batch of the prepared job."""
         if self.groups > job.batch_size:
             raise JobError(
                 f"asked for {self.groups} groups, but a batch has {job.batch_size} samples, of "

@@ -24,6 +24,7 @@ from horn.checkpoint import ArrayPiece, Checkpoints, write_part
 from horn.checkpoint import disk as disk_module
 from horn.checkpoint.places import axis, cross, meet
 from horn.errors import CheckpointError, Conflict, Fenced, HornError
+from tests.support.checkpoints import whole_array
 
 FACTS = {"network": "abc", "best": float("inf"), "rate": 0.1, "history": [1, 2.5, None, True]}
 
@@ -73,7 +74,7 @@ def test_what_is_written_comes_back(tmp_path, rng):
     assert opened.names("parameter") == tuple(sorted(arrays)) and opened.names("slot") == ()
     for name, a in arrays.items():
         native = a.dtype.newbyteorder("=")
-        got = opened.assemble("parameter", name, a.shape, native)
+        got = whole_array(opened, "parameter", name, a.shape, native)
         assert got.tobytes() == a.astype(native).tobytes() and got.dtype == native, name
         assert got.shape == a.shape and got.flags.writeable
 
@@ -115,7 +116,7 @@ def test_parts_are_cut_to_another_division(tmp_path, rng):
     some = np.array([7, 0, 3, 3])
     got = opened.cut("parameter", "w", (some, slice(1, 6, 2)), np.float64)
     assert np.array_equal(got, whole[some, 1:6:2])
-    assert np.array_equal(opened.assemble("parameter", "w", (10, 6), np.float64), whole)
+    assert np.array_equal(whole_array(opened, "parameter", "w", (10, 6), np.float64), whole)
     mine = opened.cut("parameter", "w", (even, slice(0, 2)), np.float64, parts=["rank-1"])
     assert np.array_equal(mine, whole[::2, :2])
 
@@ -126,13 +127,12 @@ def test_what_is_not_there_is_said(tmp_path):
     cases = {
         "has no parameter 'v' (of this kind it has: w)": ("v", (6, 3), "f8"),
         "has 18 of the 21 values of parameter 'w'": ("w", (7, 3), "f8"),
-        "reaches (6, 3), but has the shape (5, 3)": ("w", (5, 3), "f8"),
         "2 axes of dtype float64, but 2 of float32": ("w", (6, 3), "f4"),
-        "reaches (3, 3), but has the shape (18,)": ("w", (18,), "f8"),
+        "2 axes of dtype float64, but 1 of float64": ("w", (18,), "f8"),
     }
     for expected, (name, shape, dtype) in cases.items():
         with pytest.raises(CheckpointError) as caught:
-            opened.assemble("parameter", name, shape, dtype)
+            whole_array(opened, "parameter", name, shape, dtype)
         assert expected in str(caught.value)
     with pytest.raises(CheckpointError, match="has 9 of the 18 values .* in rank-1"):
         opened.cut("parameter", "w", (slice(0, 6), slice(0, 3)), "f8", parts=["rank-1"])
@@ -433,7 +433,7 @@ def test_any_division_is_read_by_any_other(given, dtype):
         with monkeypatched(disk_module, "os", Unsynced()):
             save(folder, 1, parts)
         opened = Checkpoints(folder).open(1, verify=False)
-        assert np.array_equal(opened.assemble("state", "w", shape, dtype), whole)
+        assert np.array_equal(whole_array(opened, "state", "w", shape, dtype), whole)
         for places in wanted:
             got = opened.cut("state", "w", places, dtype)
             assert np.array_equal(got, whole[cross(places)]) and got.dtype == whole.dtype

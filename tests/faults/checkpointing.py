@@ -16,6 +16,7 @@ import numpy as np
 
 from horn.checkpoint import ArrayPiece, CheckpointReader, Checkpoints, WrittenPart, write_part
 from horn.errors import CheckpointError
+from tests.support.checkpoints import whole_array
 
 Array = np.ndarray[Any, Any]
 N_ROWS, N_COLUMNS = 24, 64
@@ -71,8 +72,8 @@ def check(opened: CheckpointReader) -> None:
     """It is all there, and of one iteration."""
     assert opened.facts["seed"] == opened.iteration
     expected = weights(opened.iteration, opened.facts["n_columns"])
-    whole = opened.assemble("parameter", "w", expected.shape, np.float32)
-    assert whole.tobytes() == expected.tobytes()
+    found = whole_array(opened, "parameter", "w", expected.shape, np.float32)
+    assert found.tobytes() == expected.tobytes()
 
 
 def newest(folder: Path) -> int | None:

@@ -23,6 +23,7 @@ from horn.errors import CheckpointError, Conflict, HornError, JobError
 from horn.losses import LOSSES
 from horn.training.identity import identity
 from horn.training.loop import TrainingLoop
+from tests.support.checkpoints import whole_array
 from tests.support.runs import bits
 
 pytestmark = [pytest.mark.net, pytest.mark.cluster]
@@ -91,8 +92,8 @@ def remembered(folder: Path, iteration: int) -> dict[tuple[str, str], bytes]:
     found = {}
     for kind in ("parameter", "state", "slot"):
         for name in opened.names(kind):
-            whole = opened.assemble(kind, name, shapes[name.partition("/")[0]], "float32")
-            found[kind, name] = whole.tobytes()
+            array = whole_array(opened, kind, name, shapes[name.partition("/")[0]], "float32")
+            found[kind, name] = array.tobytes()
     return found
 
 
