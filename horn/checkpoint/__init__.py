@@ -4,10 +4,9 @@
         MANIFEST.json                          iteration, attempt, facts; size, sha256 of each part
         <part>.safetensors                     what one task has, and where it lies in the whole
 
-A part is written by the task that has it (``write_part``), into the temporary folder that
-``Checkpoints.begin`` makes; ``Checkpoints.commit`` writes the manifest and renames the folder. Each
-file is on the disk before the manifest is, the manifest before the name. There is no file that says
-which is the newest: the reader takes the newest folder that verifies.
+Each task writes its part (``write_part``) into the temporary folder of ``Checkpoints.begin``;
+``Checkpoints.commit`` writes the manifest and renames the folder. Parts are on the disk before the
+manifest, the manifest before the name. Readers take the newest folder that verifies.
 """
 
 from horn.checkpoint.folder import Checkpoints

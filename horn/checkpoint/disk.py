@@ -1,8 +1,8 @@
-"""Every step to the disk: new files are on it when the call returns, errors have path and errno.
+"""Durable files: a call returns when they are on the disk; errors have path and errno.
 
 A failed fsync is not tried again: the system may have dropped the pages that it could not write,
-and a second fsync of them succeeds (Rebello et al., "Can Applications Recover from fsync
-Failures?", 2020). The file is removed, and whoever wants it writes it anew.
+and a second fsync succeeds (Rebello et al., "Can Applications Recover from fsync Failures?", 2020).
+The file is removed, to be written anew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from horn.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 
-CHUNK_BYTES = 4 << 20  # of one write and of one step of sha256, so that a copy is never whole
+CHUNK_BYTES = 4 << 20  # of one write and of one step of sha256
 OURS = re.compile(r"MANIFEST\.json|[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.safetensors")
 ADVICE = {
     errno.ENOSPC: "free some space, or keep fewer checkpoints",
@@ -35,7 +35,7 @@ ADVICE = {
 
 
 def failed(path: str | os.PathLike[str], what: str, error: OSError) -> CheckpointError:
-    """An OSError as a sentence: which file, what could not be done, what the system said."""
+    """An OSError as a sentence: the file, the failed step, the system's message."""
     number = error.errno or 0
     name = errno.errorcode.get(number, "unknown")
     said = f"{os.strerror(number) if number else error}, errno {number} {name}"
@@ -44,13 +44,8 @@ def failed(path: str | os.PathLike[str], what: str, error: OSError) -> Checkpoin
 
 
 def create(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
-    """A new file (0600) of these bytes, on the disk when this returns: its size and sha256.
-
-    A file that has the name is replaced. After an error there is none.
-
-    Raises
-    ------
-    CheckpointError : the system refused a step.
+    """Write a new file (0600) in place of another; its size and sha256. After an error there is
+    none. Raises CheckpointError.
     """
     digest, size_bytes, descriptor, is_done = hashlib.sha256(), 0, -1, False
     try:
@@ -62,26 +57,30 @@ def create(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
             digest.update(chunk)
             left = memoryview(chunk)
             size_bytes += len(left)
-            while left:  # a disk that fills up takes a part first
+            while left:  # a disk that fills up takes only a part
                 left = left[os.write(descriptor, left) :]
         os.fsync(descriptor)
         closing, descriptor = descriptor, -1
-        os.close(closing)  # some file systems tell here that a write was lost
+        os.close(closing)  # some file systems report a lost write here
         is_done = True
     except OSError as error:
         raise failed(path, "cannot be written", error) from error
     finally:
         if not is_done:
             if descriptor >= 0:
-                with suppress(OSError):  # the first error is the one that is told
+                with suppress(OSError):  # the first error is the one to report
                     os.close(descriptor)
-            _unlink(path)
+            try:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+            except OSError as error:
+                logger.warning("left behind: %s", failed(path, "cannot be removed", error))
     return size_bytes, digest.hexdigest()
 
 
 def make_folder(path: Path) -> None:
-    """A folder (0700) whose name is on the disk; one that is there is left as it is. After an error
-    there is none that was not there before.
+    """Make a folder (0700) and its parents, durably. An existing one stays as it is; after an error
+    there is no new one.
     """
     try:
         if not path.parent.is_dir():
@@ -102,7 +101,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """The names in a folder are on the disk when this returns."""
+    """Write the names in a folder to the disk."""
     try:
         with _opened(path, os.O_DIRECTORY) as descriptor:
             os.fsync(descriptor)
@@ -118,7 +117,7 @@ def rename(old: Path, new: Path) -> None:
 
 
 def remove(folder: Path) -> bool:
-    """Remove a folder of files that are ours. Says in the log what stays, and why; False then."""
+    """Remove a folder of horn's files. If something stays, logs why and returns False."""
     try:
         for entry in list(os.scandir(folder)):
             if OURS.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False):
@@ -133,7 +132,7 @@ def remove(folder: Path) -> bool:
 
 
 def remove_others(folder: Path, names: set[str]) -> None:
-    """Remove the files of ours in a folder that do not have these names."""
+    """Remove horn's files in a folder that do not have these names."""
     try:
         for entry in list(os.scandir(folder)):
             if OURS.fullmatch(entry.name) and entry.name not in names:
@@ -142,17 +141,9 @@ def remove_others(folder: Path, names: set[str]) -> None:
         raise failed(folder, "cannot be tidied up", error) from error
 
 
-def _unlink(path: Path) -> None:
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-    except OSError as error:
-        logger.warning("left behind: %s", failed(path, "cannot be removed", error))
-
-
 @contextmanager
 def _opened(path: Path, flags: int = 0) -> Iterator[int]:
-    # O_NONBLOCK: a pipe that has the name of a file would keep us waiting
+    # O_NONBLOCK: opening a pipe with the name of a file would wait
     flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags)
     try:
@@ -163,12 +154,7 @@ def _opened(path: Path, flags: int = 0) -> Iterator[int]:
 
 @contextmanager
 def reading(path: Path, size_bytes: int | None = None) -> Iterator[int]:
-    """A descriptor of a regular file, of this size if one is given.
-
-    Raises
-    ------
-    CheckpointError : there is none, it is no file, of another size, or cannot be read.
-    """
+    """A descriptor of a regular file, of this size if one is given. Raises CheckpointError."""
     try:
         with _opened(path) as descriptor:
             found = os.fstat(descriptor)
@@ -182,10 +168,10 @@ def reading(path: Path, size_bytes: int | None = None) -> Iterator[int]:
                     "manifest; use an older checkpoint",
                 )
             yield descriptor
-    except FileNotFoundError:
-        what = "no such file; the checkpoint is incomplete, use an older one"
-        raise CheckpointError(str(path), what) from None
     except OSError as error:
+        if error.errno == errno.ENOENT:
+            what = "no such file; the checkpoint is incomplete, use an older one"
+            raise CheckpointError(str(path), what) from None
         if error.errno == errno.ELOOP:
             what = "is a link, and no file of a checkpoint is; copy the file itself"
             raise CheckpointError(str(path), what) from None
@@ -212,7 +198,7 @@ def read_exactly(descriptor: int, n_bytes: int) -> bytes:
 
 
 def sha256(descriptor: int) -> str:
-    """Of all of an open file; read, not mapped: an error of the disk is an error, no signal."""
+    """Of an open file; read, not mapped: an error of the disk raises, and sends no signal."""
     size_bytes = min(CHUNK_BYTES, os.fstat(descriptor).st_size + 1)
     digest, buffer, at = hashlib.sha256(), memoryview(bytearray(size_bytes)), 0
     while n := os.preadv(descriptor, [buffer], at):

@@ -1,4 +1,4 @@
-"""A job's folder of checkpoints: begin, commit, which is the newest, what may be removed."""
+"""A job's folder of checkpoints: begin, commit, open the newest, remove the oldest."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NAME = re.compile(r"ckpt-(?P<iteration>\d{9,18})-(?P<attempt>\d{4,20})(?P<ending
 
 @dataclass(frozen=True, order=True)
 class CheckpointFolder:
-    """A folder by its name alone; sorted as checkpoints are: a later attempt has gone on from one
-    of an earlier, so it is newer whatever its iteration.
+    """A folder by its name; in the order of age: a later attempt is newer whatever its iteration,
+    since it began from a checkpoint of an earlier.
     """
 
     attempt: int
@@ -33,9 +33,8 @@ class CheckpointFolder:
 
 
 class Checkpoints:
-    """The checkpoints of one job in a folder of their own; the newest ``keep`` are kept.
-
-    One process at a time begins, commits and removes: who starts the tasks of the highest attempt.
+    """The checkpoints of one job in a folder of their own; the newest ``keep`` are kept. Only the
+    process that starts the tasks of the highest attempt writes.
     """
 
     def __init__(self, path: str | os.PathLike[str], keep: int = 3) -> None:
@@ -44,16 +43,15 @@ class Checkpoints:
         self.path, self.keep = Path(path), keep
 
     def sweep(self, below_attempt: int | None = None) -> list[Path]:
-        """Remove what killed writers left; of attempts below that only, if one is given.
-
-        Returns what was removed. What cannot be is told in the log.
+        """Remove the leftovers of killed writers, of attempts below one if it is given; the folders
+        that were removed.
         """
-        leftovers = [
+        removed = [
             found.path
             for found in self._found()
             if found.ending and (below_attempt is None or found.attempt < below_attempt)
+            if disk.remove(found.path)
         ]
-        removed = [path for path in leftovers if disk.remove(path)]
         if removed:
             logger.info("leftovers removed folder=%s n=%d", self.path, len(removed))
         return removed
@@ -63,11 +61,11 @@ class Checkpoints:
         return max((found.attempt for found in self._found()), default=-1) + 1
 
     def temporary(self, iteration: int, attempt: int) -> Path:
-        """Where the parts of a checkpoint are written, for every rank to compute."""
+        """The folder in which every rank writes its part of a checkpoint."""
         return self.path / f"{_name(iteration, attempt)}.tmp"
 
     def begin(self, iteration: int, attempt: int) -> Path:
-        """Make the temporary folder (0700), or use the one that a failed attempt left.
+        """Make the temporary folder (0700), unless it is there.
 
         Raises
         ------
@@ -87,8 +85,7 @@ class Checkpoints:
         parts: Sequence[WrittenPart],
     ) -> Path:
         """Make the parts one checkpoint, by a rename; then remove all but the newest ``keep``.
-
-        After an error the temporary folder is gone, and those before are as they were.
+        After an error the temporary folder is gone, and earlier checkpoints are as they were.
 
         Raises
         ------
@@ -121,11 +118,11 @@ class Checkpoints:
         return target
 
     def discard(self, temporary: Path) -> None:
-        """Give an attempt up. What cannot be removed is told in the log, and swept later."""
+        """Give a checkpoint up."""
         disk.remove(temporary)
 
     def latest(self) -> CheckpointReader | None:
-        """The newest that verifies, None if none does. Each that does not is told in the log."""
+        """The newest that verifies, None if none does; logs the others."""
         for found in sorted(self._complete(), reverse=True):
             try:
                 return self._opened(found.path, verify=True)
@@ -136,8 +133,7 @@ class Checkpoints:
     def open(self, at: int | str | os.PathLike[str], verify: bool = True) -> CheckpointReader:
         """A checkpoint by its iteration (of the last attempt that has it) or path.
 
-        Without ``verify`` each part is verified when something of it is used: for a task that
-        needs its share alone.
+        Without ``verify`` each part is verified when something of it is used.
 
         Raises
         ------
@@ -146,22 +142,21 @@ class Checkpoints:
         if not isinstance(at, int):
             path = Path(at)
             try:
-                is_there = path.is_dir()
+                if not path.is_dir():
+                    raise CheckpointError(str(path), "no such checkpoint; check the name", 4)
             except OSError as error:
                 raise disk.failed(path, "cannot be read", error) from error
-            if not is_there:
-                raise CheckpointError(str(path), "no such checkpoint; check the name", 4)
             return self._opened(path, verify)
         complete = self._complete()
         having = [found for found in complete if found.iteration == at]
         if not having:
-            known = ", ".join(str(n) for n in sorted({found.iteration for found in complete}))
+            known = ", ".join(map(str, sorted({found.iteration for found in complete})))
             what = f"has no checkpoint of iteration {at} (there are: {known or 'none'})"
             raise CheckpointError(str(self.path), what, 4)
         return self._opened(max(having).path, verify)
 
     def iterations(self) -> list[int]:
-        """Of what is there, newest last, by the names alone."""
+        """Of the complete checkpoints, newest last, by their names."""
         return [found.iteration for found in sorted(self._complete())]
 
     def _opened(self, path: Path, verify: bool) -> CheckpointReader:
@@ -182,7 +177,7 @@ class Checkpoints:
         return opened
 
     def _found(self) -> list[CheckpointFolder]:
-        """Every folder that is named as ours are. A link is not ours."""
+        """Every folder with the name of a checkpoint; no links."""
         found = []
         try:
             for entry in os.scandir(self.path):
@@ -221,7 +216,7 @@ class Checkpoints:
         disk.remove_others(temporary, {f"{name}{SUFFIX}" for name in names})
 
     def _make_way(self, target: Path) -> None:
-        """A damaged one of this name gives way; a good one is not written twice."""
+        """Remove a damaged checkpoint of this name; a good one is a Conflict."""
         if not target.exists():
             return
         try:
@@ -236,7 +231,7 @@ class Checkpoints:
             )
 
     def _sync_or_undo(self, temporary: Path, target: Path) -> None:
-        """A rename that may not be on the disk did not happen: the caller will try it again."""
+        """Undo a rename that may not be on the disk."""
         try:
             disk.sync_folder(self.path)
         except CheckpointError:
@@ -254,7 +249,7 @@ class Checkpoints:
                 logger.warning("left behind: %s", error)
 
     def _remove(self, path: Path) -> None:
-        """First the name, so that what is left of it after a crash is no checkpoint."""
+        """Rename it first, so that its rest after a crash is no checkpoint."""
         old = path.with_name(f"{path.name}.old")
         disk.remove(old)
         disk.rename(path, old)

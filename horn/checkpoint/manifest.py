@@ -1,4 +1,4 @@
-"""MANIFEST.json: what a checkpoint consists of. Its last line is the sha256 of all before it."""
+"""MANIFEST.json: the files of a checkpoint. Its last line is the sha256 of all before it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write(
     facts: Mapping[str, Any],
     parts: Sequence[WrittenPart],
 ) -> None:
-    """Raises CheckpointError if the disk refuses, or a fact is nothing for JSON."""
+    """Raises CheckpointError if the disk refuses, or JSON cannot hold a fact."""
     path = folder / FILE
     as_json(path, dict(facts))
     body = json.dumps(
@@ -68,12 +68,7 @@ def write(
 
 
 def read(folder: Path) -> CheckpointManifest:
-    """The manifest of a checkpoint.
-
-    Raises
-    ------
-    CheckpointError : missing, damaged, or of another format.
-    """
+    """The manifest of a checkpoint. Raises CheckpointError."""
     path = folder / FILE
     text = disk.read(path, MAX_BYTES)
     found = decode(path, text, "its text")

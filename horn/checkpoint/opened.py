@@ -1,4 +1,4 @@
-"""A checkpoint that is read: whole arrays, or any part of one from whatever parts hold it."""
+"""A reader of one checkpoint: any part of an array, from the parts that have it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ from horn.checkpoint.parts import DTYPES, SUFFIX, PartFile, PieceEntry, open_par
 from horn.checkpoint.places import Array, Index, Place, axis, count, cross, meet
 from horn.errors import CheckpointError
 
-N_READERS = 4  # sha256 is what takes the time, and leaves the interpreter free
+N_READERS = 4  # threads: sha256 takes most of the time, without the interpreter's lock
 
 
 class CheckpointReader:
-    """One checkpoint, its manifest and the headers of its parts checked.
-
-    The sha256 of a part is compared before anything of it is used, at the latest; ``verify``
-    compares all at once. Arrays that are returned are new, and may be written to.
+    """One checkpoint, its manifest and the headers of its parts checked. The sha256 of a part is
+    compared when it is first used, or by ``verify``. Returned arrays are new and writable.
 
     Raises
     ------
-    CheckpointError : by every method, for a part that is damaged or does not have what is asked
-    for; the file and what is wrong are named.
+    CheckpointError : by every method, for a damaged part or a missing array; names the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,7 +43,7 @@ class CheckpointReader:
 
     def verify(self) -> None:
         """Read every part and compare its sha256."""
-        from concurrent.futures import ThreadPoolExecutor  # what each task imports is kept small
+        from concurrent.futures import ThreadPoolExecutor  # tasks do without
 
         with ThreadPoolExecutor(N_READERS) as threads:
             list(threads.map(PartFile.verify, self._parts.values()))
@@ -67,11 +64,10 @@ class CheckpointReader:
         dtype: npt.DTypeLike,
         parts: Collection[str] | None = None,
     ) -> Array:
-        """What lies at ``places`` of the whole array, however many tasks wrote it.
+        """The values at ``places`` of the whole array.
 
-        Where several parts have a value, one that has all of what is asked for is taken, or else
-        the first by the manifest: replicas are expected to agree. ``parts`` are the names of those
-        to look into, all of them if None.
+        Where several parts have a value, a part with all of these values is taken, else the first
+        by the manifest: replicas are expected to agree. parts : their names, all if None.
         """
         want = [axis(place) for place in places]
         shape = tuple(len(a) for a in want)

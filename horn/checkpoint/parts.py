@@ -1,8 +1,8 @@
-"""A part file: the arrays of one task as safetensors, with what they are in its metadata.
+"""A part file: the arrays of one task as safetensors, described in its metadata.
 
-The file is written in one pass, an array after another and never a copy of all; it is read by
-mapping it, after its sha256 was compared. Nothing of it is believed before: every name, dtype,
-shape and size is checked. Source of the layout: github.com/huggingface/safetensors, "Format".
+It is written in one pass, without a copy of all, and mapped to be read, after its sha256 was
+compared; every name, dtype, shape and size is checked before. Source of the layout:
+github.com/huggingface/safetensors, "Format".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from horn.errors import CheckpointError
 
 FORMAT = "horn checkpoint part"
 VERSION = 1
-MAX_PLACE = 1 << 60  # what is counted stays below 2**63
+MAX_PLACE = 1 << 60  # counts stay below 2**63
 MAX_HEADER_BYTES = 100_000_000  # what safetensors itself allows
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SUFFIX = ".safetensors"
@@ -39,10 +39,9 @@ CODES = {np.dtype(name): code for code, name in DTYPES.items()}
 
 @dataclass(frozen=True)
 class ArrayPiece:
-    """A part of a named array. ``kind`` says what it is: "parameter", "slot", "state", ...
-
-    places : for each axis where the part lies in the whole array: a slice of positive step, or an
-    int64 index array. A slice without an end is as long as the part.
+    """A part of a named array. kind : "parameter", "slot", "state", ... places : along each axis of
+    the whole array: a slice of positive step, or an int64 index array. A slice without an end is as
+    long as the part.
     """
 
     kind: str
@@ -53,7 +52,7 @@ class ArrayPiece:
 
 @dataclass(frozen=True)
 class WrittenPart:
-    """A part that is on the disk."""
+    """A part on the disk."""
 
     name: str
     n_bytes: int
@@ -61,7 +60,7 @@ class WrittenPart:
 
 
 class PieceEntry(msgspec.Struct, frozen=True):
-    """What the metadata say of a piece. A place is (start, stop, step) or a tensor of indices."""
+    """A piece in the metadata. A place is (start, stop, step) or a tensor of indices."""
 
     kind: str
     name: str
@@ -84,10 +83,8 @@ class TensorEntry(msgspec.Struct, frozen=True):
 def write_part(
     folder: Path, name: str, pieces: Sequence[ArrayPiece], facts: Mapping[str, Any]
 ) -> WrittenPart:
-    """Write ``<folder>/<name>.safetensors`` and have it on the disk. The arrays must not change
-    meanwhile.
-
-    After an error there is no such file; the attempt is over, the folder to be discarded.
+    """Write ``<folder>/<name>.safetensors`` to the disk. The arrays must not change meanwhile.
+    After an error there is no such file, and the folder is to be discarded.
 
     Raises
     ------
@@ -126,7 +123,7 @@ def write_part(
 def _file(
     path: Path, head: PartHeader, tensors: Mapping[str, Array]
 ) -> Iterator[bytes | memoryview]:
-    """The bytes of a part file. Wide numbers first: every one is aligned when it is mapped."""
+    """The bytes of a part file, wide numbers first, so that mapped arrays are aligned."""
     for name, array in tensors.items():
         if array.dtype.newbyteorder("<") not in CODES:
             raise CheckpointError(str(path), f"{name} is of dtype {array.dtype}, which none holds")
@@ -161,7 +158,7 @@ def _file(
 
 
 def _bytes(array: Array) -> Iterator[memoryview]:
-    """An array's values in C order and little-endian, a few MiB at a time; views are copied so."""
+    """An array's values in C order and little-endian, a few MiB at a time."""
     if not array.size:
         return
     rows = array.reshape(1) if array.ndim == 0 else array
@@ -175,7 +172,7 @@ def _bytes(array: Array) -> Iterator[memoryview]:
 
 
 def as_json(path: Path, value: Any) -> str:
-    """Text that reads back as it was: what JSON would change without a word is refused."""
+    """JSON; refuses values that it would change silently."""
     _check_plain(path, value, "facts")
     return json.dumps(value, separators=(",", ":"))
 
@@ -197,7 +194,7 @@ def _check_plain(path: Path, value: Any, where: str) -> None:
 
 @dataclass
 class PartFile:
-    """A part file of a checkpoint. Its header was checked; its arrays are when they are needed."""
+    """A part file of a checkpoint. Its header was checked; its arrays are on first use."""
 
     path: Path
     size_bytes: int
@@ -209,12 +206,7 @@ class PartFile:
     _map: mmap.mmap | None = field(default=None, repr=False)
 
     def verify(self) -> mmap.mmap:
-        """Compare the sha256 and map the file, once.
-
-        Raises
-        ------
-        CheckpointError : it is another, gone, or cannot be read.
-        """
+        """Compare the sha256 and map the file, once. Raises CheckpointError."""
         if self._map is None:
             with disk.reading(self.path, self.size_bytes) as descriptor:
                 found = disk.sha256(descriptor)
@@ -253,12 +245,7 @@ def damaged(path: Path, why: str) -> CheckpointError:
 
 
 def open_part(path: Path, size_bytes: int, sha256: str) -> PartFile:
-    """Read the header of a part file and check all that can be without its arrays.
-
-    Raises
-    ------
-    CheckpointError : missing, of another size or format, or damaged.
-    """
+    """A part file with its header checked. Raises CheckpointError."""
     with disk.reading(path, size_bytes) as descriptor:
         length = int.from_bytes(disk.read_exactly(descriptor, 8), "little")
         if not 2 <= length <= min(MAX_HEADER_BYTES, size_bytes - 8):

@@ -1,4 +1,4 @@
-"""Where a part of an array lies in the whole, axis by axis, and what two parts have in common."""
+"""The places of a part of an array, axis by axis, and the intersection of two parts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ Index = slice | Array
 
 
 def axis(place: Place | range, length: int | None = None) -> Axis:
-    """A place with its ends known; ``length`` is that of the part, for a slice without an end.
-
-    Raises
-    ------
-    ValueError : it is no place, or not of that length. The text says why.
+    """A place with its ends known. length : of the part, for a slice without an end. Raises
+    ValueError.
     """
     found: Axis
     if isinstance(place, range):
@@ -50,14 +47,12 @@ def axis(place: Place | range, length: int | None = None) -> Axis:
 
 
 def meet(have: Axis, want: Axis) -> tuple[Index, Index]:
-    """The places that are in both: where they are in ``have``, and where in ``want``."""
+    """The places that are in both: indices into ``have``, and into ``want``."""
     if isinstance(have, range) and isinstance(want, range) and have.step == want.step == 1:
-        start, stop = max(have.start, want.start), min(have.stop, want.stop)
-        stop = max(start, stop)
-        return (
-            slice(start - have.start, stop - have.start),
-            slice(start - want.start, stop - want.start),
-        )
+        start = max(have.start, want.start)
+        stop = max(start, min(have.stop, want.stop))
+        a, b = have.start, want.start
+        return slice(start - a, stop - a), slice(start - b, stop - b)
     wanted = np.arange(want.start, want.stop, want.step) if isinstance(want, range) else want
     if isinstance(have, range):
         offset = wanted - have.start
@@ -72,7 +67,7 @@ def meet(have: Axis, want: Axis) -> tuple[Index, Index]:
 
 
 def _tight(indices: Array) -> Index:
-    """Indices that go up in equal steps as a slice, which NumPy copies much faster."""
+    """Indices in equal steps as a slice, which NumPy copies much faster."""
     if not len(indices):
         return slice(0, 0)
     first, last = int(indices[0]), int(indices[-1])

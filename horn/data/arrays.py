@@ -24,11 +24,7 @@ def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
             f"write x.reshape(1, -1) for one sample, x.reshape(-1, 1) for one feature"
         )
     scale = BYTE_SCALE if x.dtype == np.uint8 else 1.0
-    if x.size == 0:
-        raise DataError(
-            f"{what}: x has shape {x.shape}, so there is nothing to learn from; "
-            f"pass at least one sample with one feature"
-        )
+    _check_not_empty(x, what)
     if x.ndim > 2:
         x = x.reshape(len(x), -1)
     kind, size = x.dtype.kind, x.dtype.itemsize
@@ -45,12 +41,20 @@ def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
     return x, scale
 
 
+def _check_not_empty(x: np.ndarray, name: str) -> None:
+    if x.size == 0:
+        raise DataError(
+            f"{name}: x has shape {x.shape}, so there is nothing to learn from; "
+            f"pass at least one sample with one feature"
+        )
+
+
 def _has_contiguous_rows(x: np.ndarray) -> bool:
     return x.shape[1] <= 1 or x.strides[1] == x.itemsize  # one column has any stride at all
 
 
 def as_labels_or_targets(y: Any, what: str) -> np.ndarray:
-    """y as (n,) int64 labels, or (n, n_targets) float32 or float64 targets."""
+    """y as ``Dataset`` wants it."""
     y = _array(y, f"{what}: y")
     if y.ndim == 1 and y.dtype.kind in "biu":
         labels: np.ndarray = y.astype(np.int64, copy=False)
@@ -101,7 +105,7 @@ def kind_name(dtype: np.dtype[Any]) -> str:
 
 
 def join(parts: list[np.ndarray]) -> np.ndarray:
-    """All rows in one array, and ``parts`` emptied: each is let go as soon as it is copied."""
+    """All rows in one array; empties ``parts``, so that each is freed as soon as it is copied."""
     if len(parts) == 1:
         return parts[0]
     n_rows, dtype = sum(map(len, parts)), np.result_type(*{part.dtype for part in parts})
@@ -125,17 +129,10 @@ def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
             "float32 or float64 with contiguous rows is expected; horn.data.as_dataset((x, y)) "
             "converts it"
         )
-    if x.size == 0:
-        raise DataError(
-            f"{name}: x has shape {x.shape}, so there is nothing to learn from; "
-            f"pass at least one sample with one feature"
-        )
+    _check_not_empty(x, name)
     if y is None:
         return
-    if not (
-        (y.ndim == 1 and y.dtype == np.int64)
-        or (y.ndim == 2 and y.dtype in (np.float32, np.float64))
-    ):
+    if {1: y.dtype == np.int64, 2: y.dtype in (np.float32, np.float64)}.get(y.ndim) is not True:
         raise DataError(
             f"{name}: y is {y.dtype} of shape {y.shape}, but (samples,) int64 labels or "
             "(samples, targets) of float32 or float64 is expected; horn.data.as_dataset((x, y)) "

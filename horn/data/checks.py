@@ -1,7 +1,4 @@
-"""Every sentence about data that do not fit: where, what was got, what was expected, what to do.
-
-The checks look and never repair.
-"""
+"""Checks of data; they repair nothing."""
 
 from __future__ import annotations
 
@@ -70,11 +67,8 @@ def check_not_negative(y: np.ndarray | None, name: str) -> None:
 
 
 def check_finite(dataset: Dataset) -> None:
-    """No NaN and no infinity in x and in the targets; bytes and labels are skipped.
-
-    Reads in chunks of about 1 MiB, so that a memory-mapped file is never in memory as a whole.
-
-    What ``as_dataset`` has checked already is not read again.
+    """No NaN and no infinity in x and in the targets; bytes, labels and datasets that
+    ``as_dataset`` has checked are skipped. Reads in chunks of about 1 MiB.
 
     DataError : names the first row and column (from 0) and how many such values there are.
     """
@@ -104,11 +98,9 @@ def _check_finite(array: np.ndarray, letter: str, name: str) -> None:
     if first is not None:
         row, column, value = first
         found = "NaN" if np.isnan(value) else "infinity"
-        others = (
-            "the only such value"
-            if count == 1
-            else f"the first of {count:,} NaN or infinite values"
-        )
+        others = f"the first of {count:,} NaN or infinite values"
+        if count == 1:
+            others = "the only such value"
         raise DataError(
             f"{name}: {letter} has {found} at row {row:,}, column {column:,}, {others}; "
             f"drop those rows or fill them in before training"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -18,7 +17,8 @@ from typing import IO
 import numpy as np
 
 from horn.data import arrays
-from horn.errors import DataError, NotFound
+from horn.data.files import reading
+from horn.errors import DataError
 
 # Lines that are parsed at a time: enough to hide Python's cost, at most some MiB of text.
 CHUNK_LINES = 1024
@@ -38,18 +38,10 @@ def read(path: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray | N
     label that is no integer; names the line.
     """
     try:
-        with _open(path) as file:
+        with reading(path), _open(path) as file:
             return _read(file, path, labels)
-    except FileNotFoundError:
-        raise NotFound(f"{path}: no such file; check the name") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 text ({error.reason}); save it as UTF-8") from error
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise DataError(
-            f"{path}: the gzip data are damaged ({error}); fetch the file again"
-        ) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 def _open(path: Path) -> IO[str]:

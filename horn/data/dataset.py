@@ -1,7 +1,5 @@
-"""What the engine learns from: rows of numbers, and what should come out.
-
-A dataset is never converted as a whole. Bytes stay bytes, a memory-mapped file stays a file; a
-batch becomes floating point when it is read, and ``scale`` says what one unit of x is worth.
+"""Samples and their labels or targets, as they are stored: a dataset is never converted as a whole.
+Bytes stay bytes, a memory-mapped file stays a file; a batch becomes floating point when it is read.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ class Dataset:
                 f"{self.name}: index with a slice, data[:100]; for single samples take data.x "
                 "and data.y"
             )
-        return self._of(self.x[rows], None if self.y is None else self.y[rows])
+        return self._of(rows)
 
     def take(self, n: int) -> Dataset:
         """The first n samples, as views.
@@ -92,15 +90,13 @@ class Dataset:
                 f"give a fraction between 0 and 1, such as 0.1"
             )
         rows = order.permutation(n, seed, 0)
-        return self._rows(np.sort(rows[n_second:])), self._rows(np.sort(rows[:n_second]))
+        return self._of(np.sort(rows[n_second:])), self._of(np.sort(rows[:n_second]))
 
     def read(self, rows: Any, out: np.ndarray) -> np.ndarray:
-        """Fill ``out`` with x[rows] * scale and return it: the specification of every faster
-        gather.
+        """Fill ``out`` with x[rows] * scale and return it: the specification of faster gathers.
 
         rows (n,) int64, 0 <= row < len(self) · out (n, features) float32 or float64, C-contiguous.
-        The value is converted to the type of ``out`` first; the product is rounded once, in that
-        type.
+        Values are converted to the type of ``out`` before the product, which is rounded once.
         """
         out[...] = self.x[rows]
         if self.scale != 1:
@@ -108,16 +104,14 @@ class Dataset:
         return out
 
     def expect(self, rows: Any) -> None:
-        """These rows are read next: of data in a mapped file, the kernel fetches them meanwhile."""
+        """Let the kernel fetch the rows that are read next, if they are in a mapped file."""
         if self._is_file is None:
             object.__setattr__(self, "_is_file", ahead.is_file(self.x))
         if self._is_file:
             ahead.want(self.x, rows)
 
-    def _rows(self, rows: np.ndarray) -> Dataset:
-        return self._of(self.x[rows], None if self.y is None else self.y[rows])
-
-    def _of(self, x: np.ndarray, y: np.ndarray | None) -> Dataset:
-        part = Dataset(x, y, self.scale, self.name)
+    def _of(self, rows: slice | np.ndarray) -> Dataset:
+        y = None if self.y is None else self.y[rows]
+        part = Dataset(self.x[rows], y, self.scale, self.name)
         object.__setattr__(part, "_checked", self._checked)
         return part

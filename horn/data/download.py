@@ -1,6 +1,5 @@
-"""Fetch the MNIST files, and keep only what has the right checksum.
-
-Imported when a download is asked for, and only then: it brings in the modules of the network.
+"""Fetch the MNIST files, and keep those with the right checksum. Imported by downloads only, since
+it imports modules of the network.
 """
 
 from __future__ import annotations

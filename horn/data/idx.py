@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import gzip
 import math
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from horn.errors import DataError, NotFound
+from horn.data.files import reading
+from horn.errors import DataError
 
 TYPES: dict[int, np.dtype[Any]] = {
     0x08: np.dtype(np.uint8),
@@ -41,19 +41,11 @@ def read(path: Path) -> np.ndarray:
     DataError : not an IDX file, or shorter or longer than its own header says, or damaged gzip
     data.
     """
-    try:
+    with reading(path):
         with open(path, "rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rb") if packed else open(path, "rb") as file:
             return _read(file, path, packed)
-    except FileNotFoundError:
-        raise NotFound(f"{path}: no such file; check the name") from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(
-            f"{path}: the gzip data are damaged ({error}); fetch the file again"
-        ) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 def _read(file: Any, path: Path, packed: bool) -> np.ndarray:
@@ -75,8 +67,7 @@ def _read(file: Any, path: Path, packed: bool) -> np.ndarray:
     shape, dtype = tuple(int(n) for n in axes), TYPES[int(head[2])]
     expected = math.prod(shape) * dtype.itemsize
     available = path.stat().st_size
-    # Deflate packs at most 1032 to 1: a header that promises more is wrong, and must not make us
-    # allocate it.
+    # Deflate packs at most 1032 to 1: what a wrong header promises is not allocated.
     if expected > available * (1032 if packed else 1):
         raise _cut_short(path, _count(file), expected)
     if not packed and dtype == np.uint8 and expected:
@@ -112,7 +103,7 @@ def _fill(file: Any, out: np.ndarray) -> int:
     view, done = out.data, 0
     try:
         while done < len(view):
-            # readinto1, not readinto: what came before a premature end is not lost
+            # readinto1, not readinto: keeps the bytes before a premature end
             got = file.readinto1(view[done : done + PIECE_BYTES])
             if not got:
                 break

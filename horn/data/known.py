@@ -95,12 +95,8 @@ def data_folder() -> Path:
 def _images(images: np.ndarray, labels: np.ndarray | None, scale: float, name: str) -> Dataset:
     if labels is None:
         raise DataError(f"{name}: the file has no labels; fetch it again")
-    if (
-        images.dtype != np.uint8
-        or images.ndim < 2
-        or labels.ndim != 1
-        or labels.dtype.kind not in "iu"
-    ):
+    are_labels = labels.ndim == 1 and labels.dtype.kind in "iu"
+    if images.dtype != np.uint8 or images.ndim < 2 or not are_labels:
         raise DataError(
             f"{name}: images are {images.dtype} of shape {images.shape} and labels "
             f"{labels.dtype} of shape {labels.shape}, but bytes (n, ...) and integers (n,) are "
@@ -116,10 +112,8 @@ def _check_part(name: str, part: str) -> None:
 
 def _mnist_file(name: str, download: bool) -> Path:
     root = data_folder()
-    # Two spellings are in use: with a dash, and with the dot of the original site.
-    spellings = (name, name.replace("-idx", ".idx"))
     for folder in (root / "mnist", root):
-        for spelling in spellings:
+        for spelling in (name, name.replace("-idx", ".idx")):  # the original site has dots
             for path in (folder / spelling, folder / f"{spelling}.gz"):
                 if path.is_file():
                     return path

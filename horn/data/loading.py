@@ -21,7 +21,7 @@ from horn.errors import DataError, NotFound
 
 KNOWN = ("digits", "mnist", "cifar10")
 
-# What a name ends in, without .gz, and who reads it: files that hold one array.
+# Endings of files of one array, without .gz, and their readers.
 ARRAY_FILES: tuple[tuple[str, Callable[[Path], np.ndarray]], ...] = (
     (r"\.npy", npy.read),
     (r"\.idx[0-9]?|ubyte", idx.read),

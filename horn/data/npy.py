@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from horn.data.arrays import kind_name
-from horn.errors import DataError, NotFound
+from horn.data.files import reading
+from horn.errors import DataError
 
 
 def read(path: Path) -> np.ndarray:
@@ -26,19 +27,16 @@ def read(path: Path) -> np.ndarray:
     DataError : no .npy file, shorter than its header says, or with Python objects.
     """
     try:
-        size_bytes = path.stat().st_size
-        with open(path, "rb") as file:
+        with reading(path), open(path, "rb") as file:
+            size_bytes = path.stat().st_size
             shape, fortran, dtype = _header(file)
             offset = file.tell()
-    except FileNotFoundError:
-        raise NotFound(f"{path}: no such file; check the name") from None
     except ValueError as error:
+        line = str(error).splitlines()[0].rstrip(".")
         raise DataError(
-            f"{path}: is no .npy file, or its header is damaged ({_one_line(error)}); "
+            f"{path}: is no .npy file, or its header is damaged ({line}); "
             "write it again with np.save"
         ) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     if dtype.hasobject:
         raise DataError(
             f"{path}: holds {kind_name(dtype)}, which horn never unpickles; "
@@ -56,18 +54,11 @@ def read(path: Path) -> np.ndarray:
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
+    form = np.lib.format
     # Version 3 differs from 2 in the coding of field names only; arrays with fields are refused.
-    read_header = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
+    is_first = form.read_magic(file) == (1, 0)
+    read_header = form.read_array_header_1_0 if is_first else form.read_array_header_2_0
     shape, fortran, dtype = read_header(file)
     if any(n < 0 for n in shape):
         raise ValueError(f"its shape is {shape}")
     return shape, fortran, dtype
-
-
-def _one_line(error: ValueError) -> str:
-    return str(error).splitlines()[0].rstrip(".")

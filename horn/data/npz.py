@@ -31,12 +31,11 @@ def read(
         raise NotFound(f"{path}: no such file; check the name")
     try:
         with zipfile.ZipFile(path) as archive:
-            names = {
-                name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")
-            }
-            suffix = (
-                f"_{part}" if part else "_train" if "x" not in names and "x_train" in names else ""
-            )
+            files = [name for name in archive.namelist() if name.endswith(".npy")]
+            names = {name.removesuffix(".npy") for name in files}
+            suffix = f"_{part}" if part else ""
+            if not part and "x" not in names and "x_train" in names:
+                suffix = "_train"
             if f"x{suffix}" not in names:
                 raise DataError(
                     f"{path}: has no array 'x{suffix}' (it has "

@@ -1,8 +1,7 @@
 """The order in which an epoch visits the samples.
 
 An epoch is a permutation, so each sample is seen exactly once. The order follows from (seed, epoch)
-alone: any task can compute it, or any slice of it, without asking another, and a resumed job goes
-on where it stopped.
+alone, in every task and in a resumed job.
 
 Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011 (Philox 4x64-10, through
 NumPy).
@@ -19,9 +18,8 @@ STREAM = 0x6F72646572
 def permutation(n: int, seed: int, epoch: int) -> np.ndarray:
     """A permutation of range(n), the same everywhere: (n,) int64.
 
-    Sorts n draws; the position is packed into a draw's low bits, so no two are equal and no sorting
-    method can matter. Only the raw draws of Philox are used: NumPy promises that these stay
-    the same in every version, which it does not promise of ``shuffle``.
+    Sorts n draws with their positions in the low bits: no two are equal, so the sorting method does
+    not matter. NumPy promises the raw draws of Philox for every version, but not ``shuffle``.
     """
     if n < 0 or epoch < 0:
         raise ValueError(f"permutation(n={n}, epoch={epoch}): both must be at least 0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +40,9 @@ def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray |
         scale = scale if path.suffix == ".csv" else natural_scale
         y = None if raw_y is None else arrays.as_labels_or_targets(raw_y, str(path))
         arrays.check_shapes(x, y, str(path))
-        has_labels = y is not None
-        if xs and has_labels != bool(ys):
+        if xs and (y is not None) != bool(ys):
             raise DataError(
-                f"{path}: has {'labels' if has_labels else 'no labels'}, but {files[0].name} has "
+                f"{path}: has {'no labels' if y is None else 'labels'}, but {files[0].name} has "
                 f"{'labels' if ys else 'none'}; give labels to all shards or to none"
             )
         _check_same("x", x, xs, path, files[0], path.suffix == ".csv")
@@ -54,17 +54,15 @@ def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray |
 
 
 def _shards(folder: Path, labels: bool) -> tuple[list[Path], Callable[[Path], Pair]]:
-    def read_npz(path: Path) -> Pair:
-        return npz.read(path, labels=labels)
-
-    def read_csv(path: Path) -> Pair:
-        return csv.read(path, labels=labels)
-
     def read_npy(path: Path) -> Pair:
         beside = path.with_name("y" + path.name[1:])
         return npy.read(path), npy.read(beside) if labels and beside.exists() else None
 
-    readers = {"*.npz": read_npz, "*.csv": read_csv, "x*.npy": read_npy}
+    readers: dict[str, Callable[[Path], Pair]] = {
+        "*.npz": partial(npz.read, labels=labels),
+        "*.csv": partial(csv.read, labels=labels),
+        "x*.npy": read_npy,
+    }
     found = {pattern: files for pattern in readers if (files := list(folder.glob(pattern)))}
     if not found:
         raise DataError(
