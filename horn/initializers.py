@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.random import Generator
 
 from horn.errors import ModelError
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+Shape = tuple[int, ...]
 
 
 class Initializer(Protocol):
     """Anything with ``values(shape, fan_in, fan_out, rng)``."""
 
-    def values(
-        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
-    ) -> Array: ...
+    def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class Constant:
 
     value: float = 0.0
 
-    def values(
-        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
-    ) -> Array:
+    def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
         return np.full(shape, self.value)
 
 
@@ -45,9 +43,7 @@ class Uniform:
     low: float = -0.05
     high: float = 0.05
 
-    def values(
-        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
-    ) -> Array:
+    def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
         return rng.uniform(self.low, self.high, shape)
 
 
@@ -58,9 +54,7 @@ class Normal:
     mean: float = 0.0
     std: float = 0.05
 
-    def values(
-        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
-    ) -> Array:
+    def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
         return rng.normal(self.mean, self.std, shape)
 
 
@@ -68,9 +62,7 @@ class Normal:
 class Glorot:
     """Uniform within sqrt(6 / (fan_in + fan_out)). Source: Glorot & Bengio 2010, eq. 16."""
 
-    def values(
-        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
-    ) -> Array:
+    def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
         limit = math.sqrt(6.0 / max(fan_in + fan_out, 1))
         return rng.uniform(-limit, limit, shape)
 
@@ -79,9 +71,7 @@ class Glorot:
 class He:
     """Normal with variance 2 / fan_in. Source: He et al. 2015, eq. 10."""
 
-    def values(
-        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
-    ) -> Array:
+    def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
         return rng.normal(0.0, math.sqrt(2.0 / max(fan_in, 1)), shape)
 
 
@@ -89,9 +79,7 @@ class He:
 class LeCun:
     """Normal with variance 1 / fan_in. Source: LeCun et al., "Efficient BackProp", 1998, eq. 16."""
 
-    def values(
-        self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: np.random.Generator
-    ) -> Array:
+    def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
         return rng.normal(0.0, math.sqrt(1.0 / max(fan_in, 1)), shape)
 
 
@@ -125,8 +113,6 @@ def resolve(init: str | float | Initializer, where: str) -> Initializer:
     )
 
 
-def generator(seed: int, *path: int) -> np.random.Generator:
-    """The generator of one thing in the network, counter-based, so that no other thing's size
-    changes its numbers.
-    """
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=path)))
+def generator(seed: int, *path: int) -> Generator:
+    """The generator of one array of the network; the sizes of others do not change its numbers."""
+    return Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=path)))

@@ -1,11 +1,10 @@
-"""Optimizers: what one weight does with its gradient.
+"""Optimizers: the update of one weight by its gradient.
 
 ``update(w, g, slots, lr, t)`` is a pure formula in the neuron language, for one weight, an array of
 weights, or the compiler's nodes: ``w`` the weight, ``g`` the gradient (mean over the batch,
-``prepared``), ``slots`` what is remembered per weight, ``lr`` the learning rate of this iteration,
-``t`` the number of updates including this one (from 1). It returns the new weight and the new
-slots. The same object serves a task and a parameter server, and so do ``prepared``,
-``of_derived`` and ``clip_factor``, which say what becomes of a gradient before.
+``prepared``), ``slots`` the memory per weight, ``lr`` the learning rate of this iteration, ``t``
+the number of updates including this one (from 1). It returns the new weight and the new slots.
+The same object serves tasks and parameter servers.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from horn.errors import JobError, ModelError
 from horn.schedules import Schedule, rate
 
 Slots = dict[str, Any]
+Updated = tuple[Any, Slots]  # the new weight, the new slots
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,8 @@ class Optimizer:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in ("momentum", "beta1", "beta2", "rho") and not 0 <= value < 1:
-                raise ModelError(
-                    f"{name}: {field.name} must be at least 0 and below 1, got {value!r}"
-                )
+                what = f"{field.name} must be at least 0 and below 1"
+                raise ModelError(f"{name}: {what}, got {value!r}")
             if field.name in ("clip_value", "clip_norm") and value is not None and not value > 0:
                 raise ModelError(f"{name}: {field.name} must be above 0, got {value!r}")
             if field.name == "weight_decay" and not value >= 0:
@@ -58,7 +57,7 @@ class Optimizer:
 
     @property
     def kept_slots(self) -> tuple[str, ...]:
-        """The slots that have to be remembered: the others are always 0."""
+        """The slots to be kept: the others are always 0."""
         return self.slots
 
     @property
@@ -69,7 +68,7 @@ class Optimizer:
         return None
 
     def of_derived(self, g: Any, lr: Any) -> Any:
-        """What stands for a push where nobody pushed, made of the derived gradient."""
+        """The substitute of a push, of the derived gradient, where no neuron pushes."""
         return g
 
     def prepared(self, g: Any, w: Any = None) -> Any:
@@ -81,12 +80,10 @@ class Optimizer:
         return g
 
     def clip_factor(self, norm: Any) -> Any:
-        """By what clip_norm scales all prepared gradients, of which this is the norm."""
+        """The factor of all prepared gradients under clip_norm. norm : of all of them."""
         return self.clip_norm / math.maximum(self.clip_norm, norm)
 
-    def update(
-        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
-    ) -> tuple[Any, Slots]:
+    def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         raise NotImplementedError(f"{type(self).__name__} has no update")
 
 
@@ -112,9 +109,7 @@ class SGD(Optimizer):
         prepares = self.weight_decay or self.clip_value is not None or self.clip_norm is not None
         return self.momentum if is_plain and not prepares else None
 
-    def update(
-        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
-    ) -> tuple[Any, Slots]:
+    def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         v = self.momentum * slots["velocity"] - lr * g
         if self.nesterov:
             return w + (self.momentum * v - lr * g), {"velocity": v}
@@ -128,9 +123,7 @@ class Adagrad(Optimizer):
     eps: float = 1e-10
     slots: ClassVar[tuple[str, ...]] = ("squares",)
 
-    def update(
-        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
-    ) -> tuple[Any, Slots]:
+    def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         s = slots["squares"] + g * g
         return w - lr * g / (math.sqrt(s) + self.eps), {"squares": s}
 
@@ -146,9 +139,7 @@ class RMSProp(Optimizer):
     eps: float = 1e-8
     slots: ClassVar[tuple[str, ...]] = ("squares",)
 
-    def update(
-        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
-    ) -> tuple[Any, Slots]:
+    def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         s = self.rho * slots["squares"] + (1.0 - self.rho) * g * g
         return w - lr * g / (math.sqrt(s) + self.eps), {"squares": s}
 
@@ -164,9 +155,7 @@ class AdaDelta(Optimizer):
     eps: float = 1e-6
     slots: ClassVar[tuple[str, ...]] = ("squares", "steps")
 
-    def update(
-        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
-    ) -> tuple[Any, Slots]:
+    def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         s = self.rho * slots["squares"] + (1.0 - self.rho) * g * g
         step = g * math.sqrt(slots["steps"] + self.eps) / math.sqrt(s + self.eps)
         d = self.rho * slots["steps"] + (1.0 - self.rho) * step * step
@@ -183,9 +172,7 @@ class Adam(Optimizer):
     eps: float = 1e-8
     slots: ClassVar[tuple[str, ...]] = ("mean", "squares")
 
-    def update(
-        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
-    ) -> tuple[Any, Slots]:
+    def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         m = self.beta1 * slots["mean"] + (1.0 - self.beta1) * g
         s = self.beta2 * slots["squares"] + (1.0 - self.beta2) * g * g
         # The corrections depend on t alone: they are computed once per update, not once per weight.
@@ -219,9 +206,7 @@ class Direct(Optimizer):
     def of_derived(self, g: Any, lr: Any) -> Any:
         return -lr * g
 
-    def update(
-        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
-    ) -> tuple[Any, Slots]:
+    def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         return w + g, {"previous_update": g}
 
 

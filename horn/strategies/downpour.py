@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from horn.errors import JobError, check_whole
 from horn.job import Job
-from horn.optimizers import SGD, Adagrad, Direct, Optimizer, Slots
+from horn.optimizers import SGD, Adagrad, Direct, Optimizer, Updated
 from horn.parameter_server.pieces import ParameterPiece
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.updates import Policy
@@ -38,9 +38,7 @@ class Accumulate(Optimizer):
     keep: bool = True
     slots: ClassVar[tuple[str, ...]] = (PUSHED,)
 
-    def update(
-        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
-    ) -> tuple[Any, Slots]:
+    def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         total = g if not self.keep else slots[PUSHED] + g
         return (w - lr * g if self.learning_rate else w), {PUSHED: total}
 
@@ -63,9 +61,7 @@ class Moving(Optimizer):
     def slots(self) -> tuple[str, ...]:  # type: ignore[override]
         return (*self.inner.kept_slots, PUSHED)
 
-    def update(
-        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
-    ) -> tuple[Any, Slots]:
+    def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         known = {name: slots.get(name, 0.0) for name in self.inner.slots}
         new, found = self.inner.update(w, g, known, lr, t)
         change = w - new if not self.keep else slots[PUSHED] + (w - new)

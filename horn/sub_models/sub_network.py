@@ -24,7 +24,7 @@ from horn.backends.kernels import Runner
 from horn.data import Dataset
 from horn.language.ir import Op, load, make, select
 from horn.network import Network
-from horn.optimizers import Optimizer, Slots
+from horn.optimizers import Optimizer, Updated
 from horn.schedules import Schedule
 from horn.sub_models.whole_network import (
     COUNT,
@@ -50,9 +50,7 @@ class KeepGradient(Optimizer):
     learning_rate: float | Schedule = 0.0
     slots: ClassVar[tuple[str, ...]] = (GRADIENT,)
 
-    def update(
-        self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any
-    ) -> tuple[Any, Slots]:
+    def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         return w, {GRADIENT: g}
 
 
