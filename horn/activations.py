@@ -22,10 +22,8 @@ Function = Callable[..., Any]
 @dataclass(frozen=True)
 class Activation:
     """A pair: ``f(z)`` and its derivative, as ``derivative(y)`` of the output,
-    ``derivative_at(z)``, or both.
-
-    Each is a function in the neuron language. Without either the compiler derives ``derivative_at``
-    from ``f``.
+    ``derivative_at(z)``, or both: functions in the neuron language. Without either the compiler
+    derives ``derivative_at`` from ``f``.
     """
 
     name: str
@@ -55,9 +53,8 @@ class Activation:
             return self.df_at(z)
         if self.df is None:
             raise ModelError(
-                f"activation {self.name!r} was given no derivative; horn derives it "
-                "where a network runs, "
-                f"to call it yourself give horn.Activation(name, f, df)"
+                f"activation {self.name!r} was given no derivative; horn derives it where a "
+                f"network runs, to call it yourself give horn.Activation(name, f, df)"
             )
         return self.df(self.f(z))
 
@@ -125,9 +122,7 @@ INTERLAYERS: dict[str, Function] = {"softmax": softmax}
 
 
 def resolve(activation: str | Activation, where: str) -> tuple[Activation, Function | None]:
-    """An activation and the interlayer that its name implies. Raises ModelError for an unknown
-    name.
-    """
+    """An activation and the interlayer that its name implies. Raises ModelError."""
     if isinstance(activation, Activation):
         return activation, None
     if activation in INTERLAYERS:

@@ -1,4 +1,4 @@
-"""Numbers that a user names and sees while a job trains: of a layer's outputs, over samples.
+"""Aggregates: numbers that a user names, of a layer's outputs over samples, after each epoch.
 
 Pure; a command may import it without NumPy.
 """
@@ -59,7 +59,7 @@ class Aggregate:
 
     @property
     def monoid(self) -> str:
-        """How the numbers of some samples and of some others become those of both."""
+        """How the numbers of two sets of samples are combined."""
         return OF_SAMPLES[self.of_samples]
 
     @property
@@ -68,12 +68,12 @@ class Aggregate:
         return EMPTY[self.monoid]
 
     def of(self, combined: float, n_samples: int) -> float:
-        """The aggregate, of what all samples' numbers are combined to."""
+        """The aggregate, from the combined numbers of all samples."""
         return combined / n_samples if self.of_samples == "mean" else combined
 
 
 def check_name(name: Any) -> None:
-    """Raises ModelError for what cannot be the name of a column."""
+    """Raises ModelError if it cannot be the name of a column."""
     if not isinstance(name, str) or not name.isidentifier():
         raise ModelError(
             f"Job: aggregates: {name!r} cannot be the name of a column; use letters, digits and _, "
@@ -87,5 +87,5 @@ def check_name(name: Any) -> None:
 
 
 def named(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a row of the history, or of a note of progress, a user has named."""
+    """The user's columns of a row of the history, or of a note of progress."""
     return {k: v for k, v in row.items() if k not in COLUMNS and k not in FACTS}

@@ -1,8 +1,8 @@
-"""Is a written backward the gradient of its forward?
+"""Whether a written backward is the gradient of its forward.
 
 Each layer whose class writes ``backward`` is tried alone, the others derived, in double precision
-on a few samples of the job's own data: what it pushes, what it backpropagates and what it pushes to
-its Parameters are compared with central finite differences of the loss.
+on a few samples of the job's own data: its pushes, also to its Parameters, and its deltas are
+compared with central finite differences of the loss.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SAMPLES, ENTRIES, STEP, TOLERANCE = 6, 4, 1e-5, 1e-4
 
 @dataclass(frozen=True)
 class ComparedNumber:
-    """One number that was compared. ``what`` is the user's word that gives it."""
+    """One number that was compared. what : the user's call that makes it."""
 
     array: str
     place: tuple[int, ...]
@@ -43,8 +43,8 @@ class ComparedNumber:
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """What was found of one layer. ``backward`` is "written", "derived" or "none"; ``worst`` the
-    entry that differs most, if any was compared.
+    """The check of one layer. backward : "written", "derived" or "none". worst : the number that
+    differs most, if any was compared.
     """
 
     layer: str
@@ -74,21 +74,11 @@ def check_network(job: Job, tolerance: float = TOLERANCE) -> list[LayerCheck]:
             backward = "none (no loss)"
         else:
             backward = "written" if written else "derived"
-        entries = (
-            list(_compare(job, layer)) if written and kind != "interpreted" and net.loss else []
-        )
+        is_compared = written and kind != "interpreted" and net.loss
+        entries = list(_compare(job, layer)) if is_compared else []
         worst = max(entries, key=lambda e: e.error, default=None)
-        rows.append(
-            LayerCheck(
-                layer.name,
-                layer.neuron.__name__,
-                backward,
-                ways[layer.name],
-                kind,
-                worst,
-                len(entries),
-            )
-        )
+        names = layer.name, layer.neuron.__name__
+        rows.append(LayerCheck(*names, backward, ways[layer.name], kind, worst, len(entries)))
     return rows
 
 
@@ -107,21 +97,15 @@ def check_job(job: Job) -> None:
 def describe(layer: Layer, entry: ComparedNumber) -> str:
     """One paragraph: where, what was got, what was expected, what to do."""
     code = layer.neuron.backward.__code__  # type: ignore[attr-defined]
-    place = ", ".join(map(str, entry.place))
-    ratio = (
-        f" ({entry.written / entry.expected:.3g} times too much)"
-        if abs(entry.expected) > 1e-9
-        else ""
-    )
+    place, ratio = ", ".join(map(str, entry.place)), ""
+    if abs(entry.expected) > 1e-9:
+        ratio = f" ({entry.written / entry.expected:.3g} times too much)"
     return (
-        f"{code.co_filename}:{code.co_firstlineno}, in "
-        f"{layer.neuron.__name__}.backward: {entry.what} is not the gradient of "
-        "the "
-        f"loss. d loss / d {entry.array}[{place}] is {entry.expected:.6g} by "
-        "finite differences, but backward gives "
-        f"{entry.written:.6g}{ratio}. Correct it, leave backward out and horn "
-        "derives it, or pass check=False to the Job if "
-        f"it is meant to differ"
+        f"{code.co_filename}:{code.co_firstlineno}, in {layer.neuron.__name__}.backward: "
+        f"{entry.what} is not the gradient of the loss. d loss / d {entry.array}[{place}] is "
+        f"{entry.expected:.6g} by finite differences, but backward gives {entry.written:.6g}"
+        f"{ratio}. Correct it, leave backward out and horn derives it, or pass check=False to the "
+        f"Job if it is meant to differ"
     )
 
 
@@ -130,23 +114,19 @@ def _compare(job: Job, layer: Layer) -> Iterator[ComparedNumber]:
     net = job.network
     tried = _Loss(job, frozenset({layer.index}))
     rng = np.random.default_rng(net.seed)
-    pushed = [
-        *(
-            (array, push_of(name if len(link.names) > 1 else ""))
-            for other in net.layers
-            for link in other.links
-            if link.source is layer
+    own = [array for link in layer.links for array in link.weights.values()]
+    mine = dict.fromkeys([*own, *layer.biases.values()], "self.backpropagate(...)")
+    if not isinstance(job.optimizer, Direct):  # whose pushes are updates
+        links = [link for other in net.layers for link in other.links if link.source is layer]
+        pushed = {
+            array: push_of(name if len(link.names) > 1 else "")
+            for link in links
             for name, array in link.weights.items()
-        ),
-        *((f"{layer.name}.{name}", f'self.push(..., to="{name}")') for name in layer.parameters),
-    ]
-    mine = [
-        *([] if isinstance(job.optimizer, Direct) else pushed),  # for Direct it is the update
-        *((a, "self.backpropagate(...)") for k in layer.links for a in k.weights.values()),
-        *((array, "self.backpropagate(...)") for array in layer.biases.values()),
-    ]
+        }
+        pushed |= {f"{layer.name}.{n}": f'self.push(..., to="{n}")' for n in layer.parameters}
+        mine = pushed | mine
     gradients = tried.gradients()
-    for name, what in mine:
+    for name, what in mine.items():
         gradient = gradients.get(name)
         if gradient is None or not gradient.size:
             continue
@@ -180,14 +160,8 @@ class _Loss:
     def loss(self) -> float:
         saved = {name: array.copy() for name, array in self.arrays.items()}
         n = float(len(self.rows))
-        scalars = {
-            "learning_rate": 0.0,
-            "iteration": 0.0,
-            "updates": 1.0,
-            "rows": n,
-            "inv_rows": 1 / n,
-        }
-        self.runner.run(self.rows, scalars, 0)
+        scalars = {"learning_rate": 0.0, "iteration": 0.0, "updates": 1.0}
+        self.runner.run(self.rows, scalars | {"rows": n, "inv_rows": 1 / n}, 0)
         for name, array in saved.items():
             self.arrays[name][...] = array
         return float(self.runner.value("loss").mean())

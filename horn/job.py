@@ -10,7 +10,7 @@ import numpy as np
 
 from horn import html
 from horn.aggregates import Aggregate, check_name
-from horn.data import Dataset, as_dataset
+from horn.data import Dataset, as_dataset, check_features, check_finite, check_labels
 from horn.errors import DataError, JobError, ModelError
 from horn.network import Layer, Network
 from horn.optimizers import SGD, Optimizer
@@ -97,8 +97,7 @@ class Job:
         if self.target not in ("labels", "input", None):
             raise ModelError(f'Job: target must be "labels", "input" or None, got {self.target!r}')
         set_ = object.__setattr__
-        data = as_dataset(self.data, "data")
-        validation = self.validation
+        data, validation = as_dataset(self.data, "data"), self.validation
         if isinstance(validation, float):
             if not 0.0 < validation < 1.0:
                 raise ModelError(f"Job: validation={validation} must be a fraction between 0 and 1")
@@ -133,14 +132,9 @@ class Job:
 
     def check_data(self) -> None:
         """Compare the data with the network. Raises DataError with the place and the remedy."""
-        from horn.data import check_features, check_finite, check_labels
-
         net = self.network
-        for what, data in (
-            ("data", self.data),
-            ("validation", self.validation),
-            ("test", self.test),
-        ):
+        for what in ("data", "validation", "test"):
+            data = getattr(self, what)
             if data is None:
                 continue
             check_features(data, net.n_inputs, "the network")
@@ -150,9 +144,8 @@ class Job:
             if self.target == "input":
                 if net.last.size != net.n_inputs:
                     raise DataError(
-                        f'target="input" compares {net.last.name} ({net.last.size} neurons) with'
-                        " the input "
-                        f"({net.n_inputs} features); make them equal"
+                        f'target="input" compares {net.last.name} ({net.last.size} neurons) with '
+                        f"the input ({net.n_inputs} features); make them equal"
                     )
             elif data.y is None:
                 raise DataError(
@@ -161,13 +154,10 @@ class Job:
                 )
             elif integer_targets(data) and net.last.size > 1:
                 check_labels(data, net.last.size, net.last.name)
-            elif data.y.ndim == 1 and net.last.size == 1:
-                pass
-            elif data.y.ndim != 2 or data.y.shape[1] != net.last.size:
+            elif data.y.shape[1:] != (net.last.size,) and (data.y.ndim > 1 or net.last.size > 1):
                 raise DataError(
                     f"{what}: targets have shape {data.y.shape}, but {net.last.name} has "
-                    f"{net.last.size} neurons; "
-                    f"pass ({len(data)}, {net.last.size})"
+                    f"{net.last.size} neurons; pass ({len(data)}, {net.last.size})"
                 )
 
     def _repr_html_(self) -> str:

@@ -142,11 +142,8 @@ class Model:
             if link.edges is not None
             for part in ("indptr", "indices")
         }
-        arrays = {
-            **self._parameters,
-            **{f"state/{name}": value for name, value in self._states.items()},
-            **edges,
-        }
+        states = {f"state/{name}": value for name, value in self._states.items()}
+        arrays = {**self._parameters, **states, **edges}
         manifest = {
             "horn": horn.__version__,
             "python": platform.python_version(),
@@ -224,13 +221,8 @@ class Model:
 
 def has_labels(network: Network, data: Dataset, target: str | None) -> bool:
     """Whether a fraction of right answers can be counted."""
-    return (
-        target == "labels"
-        and network.loss is not None
-        and network.last.size > 1
-        and data.y is not None
-        and data.y.ndim == 1
-    )
+    is_counted = target == "labels" and network.loss is not None and network.last.size > 1
+    return is_counted and data.y is not None and data.y.ndim == 1
 
 
 def measure(
@@ -245,7 +237,7 @@ def measure(
 
 
 def check_fit(network: Network, data: Dataset, target: str | None, owner: str) -> None:
-    """Raise unless a network can be judged on this data. ``owner`` names it in messages."""
+    """Raise unless a network can be evaluated on this data. owner : its name in messages."""
     check_features(data, network.n_inputs, owner)
     last = network.last
     if network.loss is None:
@@ -253,18 +245,17 @@ def check_fit(network: Network, data: Dataset, target: str | None, owner: str) -
     if target != "labels":
         return
     where = f"output({last.size}, {last.activation_name})"
-    if data.y is not None and data.y.ndim == 2:
-        check_targets(data, last.size, where)
-    elif last.size > 1:
+    has_labels = data.y is None or data.y.ndim != 2
+    if has_labels and last.size > 1:
         check_labels(data, last.size, where)
-    elif data.y is None:
+    elif not has_labels or data.y is None:
         check_targets(data, last.size, where)
 
 
 class Description:
-    """A network as JSON: its layers, and the source of what the user wrote for them.
+    """A network as JSON: its layers, and the source of the user's neurons and functions.
 
-    ``problem`` says why it cannot be saved, if so; training goes on all the same.
+    problem : why it cannot be saved, if so; it can still be trained.
     """
 
     def __init__(self, manifest: Mapping[str, Any], problem: str = "") -> None:
@@ -272,7 +263,7 @@ class Description:
 
     @classmethod
     def of(cls, network: Network) -> Description:
-        """Captured now: a file that is edited during a long training does not change the model."""
+        """Captured now, before a file is edited during a long training."""
         capture = SourceCapture()
         try:
             described = network_to_json(network, capture)
@@ -282,11 +273,8 @@ class Description:
 
 
 def network_to_json(network: Network, capture: SourceCapture) -> dict[str, Any]:
-    """The layers as JSON; the source of what the user wrote for them goes into ``capture``.
-
-    Raises
-    ------
-    ModelError : the source of a neuron cannot be read.
+    """The layers as JSON; the user's sources go into ``capture``. Raises ModelError if one cannot
+    be read.
     """
     layers = [_layer_to_json(layer, capture) for layer in network.layers]
     return {"seed": network.seed, "layers": layers}
@@ -331,12 +319,9 @@ def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
 def _activation_to_json(activation: Activation, capture: SourceCapture) -> dict[str, Any]:
     if activations.ACTIVATIONS.get(activation.name) == activation:
         return {"name": activation.name}
-    functions = {
-        part: capture.reference(function)
-        for part in ("f", "df", "df_at")
-        if (function := getattr(activation, part)) is not None
-    }
-    return {"name": activation.name, **functions}
+    functions = {part: getattr(activation, part) for part in ("f", "df", "df_at")}
+    given = {part: capture.reference(f) for part, f in functions.items() if f is not None}
+    return {"name": activation.name, **given}
 
 
 def _activation_from_json(found: Mapping[str, Any], code: CapturedCode) -> Activation:
@@ -393,20 +378,16 @@ def rebuild(
         code = CapturedCode(dict(manifest["sources"]), origin, salt=salt)
     network = Network(_number(described["seed"], int, 0, 2**63))
     for index, found in enumerate(described["layers"]):
+        described = index, found["name"], _number(found["size"], int, 1, MAX_SIZE), found["kind"]
         if found["kind"] == "input":
+            keep = _number(found["keep"], float, 0.0, 1.0)
+            identity = activations.ACTIVATIONS["identity"]
             layer = Layer(
-                index, found["name"], _number(found["size"], int, 1, MAX_SIZE), "input",
-                InputNeuron,
-                activations.ACTIVATIONS["identity"], "identity",
-                keep=_number(found["keep"], float, 0.0, 1.0),
-                per=found["per"],
-            )  # fmt: skip
+                *described, InputNeuron, identity, "identity", keep=keep, per=found["per"]
+            )
         else:
             layer = Layer(
-                index,
-                found["name"],
-                _number(found["size"], int, 1, MAX_SIZE),
-                found["kind"],
+                *described,
                 _neuron_from_json(found, code, origin),
                 _activation_from_json(found["activation"], code),
                 found["activation_name"],
@@ -420,7 +401,7 @@ def rebuild(
 
 
 def _number(found: Any, kind: type[int | float], low: float, high: float) -> Any:
-    """A number of a file, checked: it would be looked at only when the model runs."""
+    """A number of a file, checked before the model runs."""
     if not isinstance(found, (int, kind)) or not low <= float(found) <= high:
         raise ValueError(f"{found!r:.80} where a number from {low:g} to {high:g} was expected")
     return found
@@ -432,9 +413,9 @@ def _neuron_from_json(found: Mapping[str, Any], code: CapturedCode, origin: str)
     if not isinstance(neuron, type) or not issubclass(neuron, Neuron):
         raise ModelError(f"{origin}: {found['neuron_name']} is no neuron class in the saved source")
     # A job may have set a class constant after the class was defined.
-    constants = {k: _number(v, float, -math.inf, math.inf)
-                 for k, v in found["constants"].items()}  # fmt: skip
-    changed = {k: v for k, v in constants.items() if getattr(neuron, k, None) != v}
+    constants = found["constants"].items()
+    numbers = {k: _number(v, float, -math.inf, math.inf) for k, v in constants}
+    changed = {k: v for k, v in numbers.items() if getattr(neuron, k, None) != v}
     if changed and "horn" in reference:
         return type(neuron.__name__, (neuron,), changed)
     for name, value in changed.items():

@@ -1,9 +1,8 @@
 """The model file: safetensors arrays, and a manifest in JSON in the file's own header.
 
-Nothing in it runs when it is read. The header holds the manifest as text with its sha256, the
-manifest holds the sha256 of the arrays, so that a flipped bit is seen. Arrays are made contiguous
-before they are written: safetensors 0.8.0 writes a view's memory, not its values. No NumPy is
-needed to read a manifest.
+Reading runs nothing. The header holds the manifest as text with its sha256, the manifest the sha256
+of the arrays. Arrays are made contiguous before they are written: safetensors 0.8.0 writes a view's
+memory, not its values. Reading a manifest needs no NumPy.
 """
 
 from __future__ import annotations
@@ -98,9 +97,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def understood(path: str | os.PathLike[str]) -> Iterator[None]:
-    """What is done with a description that somebody may have made up: what does not fit is an error
-    of the file.
-    """
+    """Errors in using a description, which may be forged, are errors of the file."""
     try:
         yield
     except ModelError as error:
@@ -131,7 +128,7 @@ def _manifest(file: Path) -> dict[str, Any]:
             f"{file}: is damaged (its description has changed); copy or train it again"
         )
     manifest: dict[str, Any] = json.loads(text)
-    if "\\ud" in text.lower():  # half a character has no bytes, and fails where it is printed
+    if "\\ud" in text.lower():  # half a character has no bytes, and cannot be printed
         json.dumps(manifest, ensure_ascii=False).encode()
     if manifest.get("format") != FORMAT:
         raise ModelError(
@@ -150,7 +147,7 @@ def shapes(path: str | os.PathLike[str]) -> dict[str, list[int]]:
 
 
 def _no_wait(path: str, flags: int) -> int:
-    """An ``opener`` that waits for nobody at the other end of a pipe."""
+    """An ``opener`` that does not wait for a writer of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 

@@ -1,9 +1,8 @@
-"""How long a wait for others may still take.
+"""Deadlines of waits for other processes.
 
-It counts the time in which this process was there to wait. A computer that was put to sleep, a
-virtual machine that was moved, a job that was stopped and continued: all processes stand still
-together, and afterwards nobody is late. Who must know how old something really is (a session, a
-fence) reads the clock instead.
+They count only the time in which this process ran. When a computer sleeps, a virtual machine moves
+or a job is stopped and continued, all processes stand still together, and nobody is late. The age
+of a session or a fence is read from the clock instead.
 """
 
 from __future__ import annotations
@@ -11,15 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-STRIDE_S = 3.0  # what one look at the clock counts for at most
+STRIDE_S = 3.0  # the most that one look at the clock counts
 
 
 class Patience:
-    """Counts down from ``timeout_s`` seconds at every look.
-
-    Who uses it looks at least every two seconds, and looks for what it waits for between two
-    looks at the clock: one look takes half of the time at most, however long this process stood
-    still. clock : seconds, monotonic.
+    """Counts down from ``timeout_s`` seconds at every look, by half of them at most: so a process
+    that stood still looks again for the event before the deadline. Look at least every two seconds.
+    clock : seconds, monotonic.
     """
 
     def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,7 +25,7 @@ class Patience:
         self.renew()
 
     def renew(self) -> None:
-        """Begin again: somebody has been heard."""
+        """Begin again."""
         self._left_s, self._looked = self.timeout_s, self._clock()
 
     def left_s(self) -> float:

@@ -1,9 +1,8 @@
-"""Random draws that depend on what is drawn, never on who draws it.
+"""Counter-based random draws: the same on any partition, in any order, after a restart, and in the
+interpreter, the reference and the kernels (the normals but for the last digits of `log` and `cos`).
 
 Philox4x32-10, keyed by (seed, layer); the counter names the neuron, the global sample number, the
-iteration and the site (which draw in the neuron's source). So a draw is the same on any partition,
-in any order, after a restart, and in the interpreter, the reference and the compiled kernels: the
-uniforms bit for bit, the normals but for the last digits of `log` and `cos`.
+iteration and the site (which draw in the neuron's source).
 
 Source: Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
@@ -129,21 +128,16 @@ def _counter(
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]:
     s = np.asarray(samples, dtype=np.uint64)[:, None]
     last = np.uint64((site << 16) & 0xFFFFFFFF) ^ (s >> _HALF)
-    return (
-        blocks[None, :],
-        s & _MASK,
-        np.full((1, 1), iteration & 0xFFFFFFFF, dtype=np.uint64),
-        last,
-    )
+    when = np.full((1, 1), iteration & 0xFFFFFFFF, dtype=np.uint64)
+    return blocks[None, :], s & _MASK, when, last
 
 
 def site(path: Sequence[tuple[str, int, int]]) -> int:
-    """The number of a draw in the source: below 2**15, from where it stands.
+    """The number of a draw in the source, below 2**15.
 
     `path` leads from `forward` to the draw: for each call on the way (function name, line relative
-    to its ``def`` or first decorator, column in the file). The same for the interpreter, which sees
-    frames, and the compiler, which sees the syntax tree; an edit above the method does not change
-    it.
+    to its ``def`` or first decorator, column in the file). So frames (interpreter) and syntax trees
+    (compiler) give the same, and an edit above the method does not change it.
     """
     text = ";".join(f"{name}:{line}:{column}" for name, line, column in path)
     return zlib.crc32(text.encode()) & 0x7FFF

@@ -1,8 +1,8 @@
-"""What there is of a kind (backends, strategies, transports), by name: nobody writes a list of it.
+"""Backends, strategies and transports by name, without a list of them.
 
-Each file of the kind's package is one, its name (with - for _) what users say, and its last line
-is the class: ``STRATEGY = Downpour``, or where that is, as "module:Class". Packages and files with
-an underscore are what they share. A class of the user's own goes by ``module:Class``.
+Each file of the kind's package is one: its name (with - for _) is the user's, its last line the
+class, ``STRATEGY = Downpour``, or "module:Class". Packages and files with an underscore are shared
+by them. A class of the user's own goes by ``module:Class``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ def names(package: str) -> list[str]:
 
 
 def load(package: str, kind: str, name: str) -> Any:
-    """What a name means: the kind's constant in its file, or the user's ``module:Class``.
-
-    Raises
-    ------
-    JobError : there is none; says which there are.
+    """The kind's constant in the file of this name, or the user's ``module:Class``. Raises
+    JobError, which lists the names.
     """
     known = names(package)
     if name in known:
@@ -39,7 +36,7 @@ def load(package: str, kind: str, name: str) -> Any:
 
 
 def of_module(kind: str, name: str, known: list[str]) -> Any:
-    """The user's ``module:Class``, of a kind of which there are those ``known``."""
+    """The user's ``module:Class``. known : the kind's names, for the message."""
     module, colon, attribute = name.partition(":")
     if not colon:
         near = difflib.get_close_matches(name, known, 1)

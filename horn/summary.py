@@ -1,4 +1,4 @@
-"""What a job will do, without doing it: layers, how each neuron runs, memory, updates."""
+"""A description of a job: layers, how each neuron runs, memory, updates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One row of the plan's table. ``runs_as`` is how its neurons are computed."""
+    """One row of the plan's table. runs_as : how its neurons are computed."""
 
     index: int
     name: str
@@ -38,26 +38,22 @@ def layers(network: Network, backend: str = "kernels") -> list[LayerSummary]:
     elif not is_compiled(backend, network):
         ways = {layer.name: "message by message" for layer in network.layers[1:]}
     else:
-        ways = _ways(network)
+        from horn.compiler import explain  # commands without a network do without it
+
+        ways = explain.runs_as(network)
     rows = []
     for layer in network.layers:
+        neuron, way = f"{layer.neuron.__name__}, {layer.activation_name}", ways.get(layer.name, "")
         if layer.kind == "input":
-            neuron = "input" if layer.keep == 1.0 else f"input, keep {layer.keep:g}"
-            rows.append(LayerSummary(layer.index, layer.name, neuron, layer.size, 0, "–"))
-            continue
-        neuron = f"{layer.neuron.__name__}, {layer.activation_name}"
-        way = ways.get(layer.name, "")
-        rows.append(
-            LayerSummary(layer.index, layer.name, neuron, layer.size, n_parameters(layer), way)
-        )
+            neuron, way = "input" if layer.keep == 1.0 else f"input, keep {layer.keep:g}", "–"
+        n = n_parameters(layer)
+        rows.append(LayerSummary(layer.index, layer.name, neuron, layer.size, n, way))
     return rows
 
 
 def slowdown(network: Network) -> float:
-    """How many times slower the interpreter runs a network than compiled code runs its twin.
-
-    Measured here and now, forward: one sample neuron by neuron, and a batch of the same network
-    with standard neurons.
+    """How many times slower the interpreter runs a network than compiled code runs its twin with
+    standard neurons. Measured now, forward: one sample, and a batch.
     """
     twin = network.rebuilt(
         changes={layer.name: {"neuron": Standard} for layer in network.layers[1:]}
@@ -99,7 +95,7 @@ def memory_bytes(job: Job) -> dict[str, int]:
 
 
 def in_words(thing: Any) -> str:
-    """A frozen description as it would be written: SGD(learning_rate=0.1, momentum=0.9)."""
+    """A frozen description as a user writes it: SGD(learning_rate=0.1, momentum=0.9)."""
     fields = dataclasses.fields(thing)
     said = [
         f"{field.name}={in_words(value) if dataclasses.is_dataclass(value) else repr(value)}"
@@ -114,10 +110,3 @@ def backward_of(layer: Layer) -> str:
     if layer.kind == "output":
         return "derived from the loss"
     return "written" if has_backward(layer.neuron) else "derived"
-
-
-def _ways(network: Network) -> dict[str, str]:
-    """How the compiler will run each layer, by layer name; raises CompileError if it cannot."""
-    from horn.compiler import explain
-
-    return explain.runs_as(network)

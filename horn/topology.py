@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 
 def share(n: int, part: int, n_parts: int) -> tuple[int, int]:
-    """The range that one of so many parts has of n things in order: the samples of a batch, the
-    neurons of a layer. Sizes differ by at most one; a part of a short batch may be empty.
+    """The range of one of so many parts of n things in order (samples of a batch, neurons of a
+    layer). Sizes differ by at most one; a part of a short batch may be empty.
     """
     return n * part // n_parts, n * (part + 1) // n_parts
 
@@ -18,16 +18,15 @@ def largest_share(n: int, n_parts: int) -> int:
     return -(-n // n_parts)
 
 
-SPARE_FDS = 64  # open files of a task that have nothing to do with the others
+SPARE_FDS = 64  # open files of a task besides its connections
 
 
 @dataclass(frozen=True)
 class Topology:
     """Groups x tasks, and servers. Ranks number them all: group * n_tasks + task, then servers.
 
-    Groups that come later, from number n_groups on, have the ranks after the servers: nobody's rank
-    changes when they come. On the links between tasks and servers a task goes by its ``link``,
-    group * n_tasks + task whenever its group came.
+    Later groups, from number n_groups on, have the ranks after the servers, so that no rank
+    changes. On its links to servers a task has the number ``link``, always group * n_tasks + task.
     """
 
     n_groups: int = 1
@@ -43,8 +42,8 @@ class Topology:
         return self.n_workers + self.n_servers
 
     def descriptors(self, per_peer: int) -> int:
-        """How many open files a task needs at most (``Transport.fds_per_peer``). All ranks
-        meet under allreduce or Downpour's messages, else the tasks of a group.
+        """How many open files a task needs at most. per_peer : ``Transport.fds_per_peer``. All
+        ranks meet under allreduce or Downpour's messages, else the tasks of a group.
         """
         n_met = self.n_ranks if self.n_groups > 1 else self.n_tasks
         return n_met * per_peer + SPARE_FDS
@@ -73,7 +72,7 @@ class Topology:
         return self.link(rank) // self.n_tasks
 
     def name(self, rank: int) -> str:
-        """What people call it."""
+        """For people."""
         if self.is_server(rank):
             return f"server {rank - self.n_workers}"
         if rank >= self.n_ranks:
@@ -87,9 +86,8 @@ class Topology:
         return f"g{self.group(rank)}.t{self.link(rank) % self.n_tasks}"
 
     def next_group(self, here: Collection[int], n_ever: int) -> int:
-        """The number of the next group, where there have been ``n_ever``: none is given twice. Of
-        the parts of the data, one for each group of the beginning, it has one that the fewest of
-        those ``here`` read.
+        """The number of the next group after ``n_ever``; none is given twice. It decides the part
+        of the data, of one for each first group: one that the fewest groups ``here`` read.
         """
         n = self.n_groups
         readers = [sum(group % n == part for group in here) for part in range(n)]

@@ -33,18 +33,15 @@ class Sparse:
     sources: Callable[[int], Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
-        given = [
-            name
-            for name in ("fan_in", "csr", "edge_list", "sources")
-            if getattr(self, name) is not None
-        ]
+        names = ("fan_in", "csr", "edge_list", "sources")
+        given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
             raise ModelError(
                 "Sparse takes exactly one of fan_in, csr, edge_list, sources; got "
                 f"{', '.join(given) or 'none'}"
             )
         if self.edge_list is not None:
-            pairs = tuple(tuple(edge) for edge in self.edge_list)
+            pairs = tuple(map(tuple, self.edge_list))
             for pair in pairs:
                 if len(pair) != 2:
                     raise ModelError(f"Sparse: an edge is (source, receiver), got {pair!r}")
@@ -72,8 +69,7 @@ class Sparse:
             if len(indptr) != n_receivers + 1 or indptr[0] != 0 or indptr[-1] != len(indices):
                 raise ModelError(
                     f"Sparse(csr): indptr must have {n_receivers + 1} entries from 0 to "
-                    f"{len(indices)} "
-                    f"(one row per receiver); got {len(indptr)} entries"
+                    f"{len(indices)} (one row per receiver); got {len(indptr)} entries"
                 )
             if np.any(np.diff(indptr) < 0):
                 raise ModelError("Sparse(csr): indptr must not decrease")
@@ -82,9 +78,8 @@ class Sparse:
             if len(row) and (row.min() < 0 or row.max() >= n_sources):
                 outside = int(row.min() if row.min() < 0 else row.max())
                 raise ModelError(
-                    f"Sparse: neuron {receiver} listens to source {outside},"
-                    " "
-                    f"but the layer below has neurons 0..{n_sources - 1}"
+                    f"Sparse: neuron {receiver} listens to source {outside}, but the layer below "
+                    f"has neurons 0..{n_sources - 1}"
                 )
             if len(np.unique(row)) != len(row):
                 raise ModelError(
@@ -101,9 +96,8 @@ def _by_receiver(pairs: Iterable[tuple[int, int]], n_receivers: int) -> list[Any
     for source, receiver in pairs:
         if not 0 <= receiver < n_receivers or receiver != int(receiver):
             raise ModelError(
-                f"Sparse: edge ({source}, {receiver}) names receiver {receiver}, but the"
-                " layer has neurons "
-                f"0..{n_receivers - 1}; an edge is (source, receiver)"
+                f"Sparse: edge ({source}, {receiver}) names receiver {receiver}, but the layer has "
+                f"neurons 0..{n_receivers - 1}; an edge is (source, receiver)"
             )
         rows[int(receiver)].append(source)
     return [_whole(row, "edge_list") for row in rows]
