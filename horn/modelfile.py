@@ -30,11 +30,8 @@ MAX_HEADER_BYTES = 100_000_000  # what safetensors itself allows
 def write(
     path: str | os.PathLike[str], manifest: Mapping[str, Any], arrays: Mapping[str, Array]
 ) -> None:
-    """Write a whole model file or none: to a temporary file, synced, then renamed.
-
-    Raises
-    ------
-    ModelError : the folder does not exist, or cannot be written.
+    """Write a whole model file or none: to a temporary file, synced, then renamed. Raises
+    ModelError.
     """
     import tempfile
 
@@ -84,12 +81,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The manifest of a model file. Runs nothing, reads no arrays.
-
-    Raises
-    ------
-    NotFound : no such file.
-    ModelError : the file is damaged, cut short, or no model file.
+    """The manifest of a model file. Runs nothing, reads no arrays. Raises NotFound or ModelError.
     """
     with understood(path):
         return _manifest(Path(path))

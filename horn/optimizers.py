@@ -211,11 +211,8 @@ class Direct(Optimizer):
 
 
 def named(name: str) -> type[Optimizer]:
-    """An optimizer of this file by its name, whatever its case, or the user's module:Class.
-
-    Raises
-    ------
-    JobError : there is none; says which there are.
+    """An optimizer of this file by its name, whatever its case, or the user's module:Class. Raises
+    JobError, which lists the names.
     """
     known = {
         key.lower(): value

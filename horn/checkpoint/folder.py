@@ -65,12 +65,8 @@ class Checkpoints:
         return self.path / f"{_name(iteration, attempt)}.tmp"
 
     def begin(self, iteration: int, attempt: int) -> Path:
-        """Make the temporary folder (0700), unless it is there.
-
-        Raises
-        ------
-        CheckpointError : the disk refused.
-        Fenced : a higher attempt has written a checkpoint.
+        """Make the temporary folder (0700), unless it is there. Raises CheckpointError; Fenced if a
+        higher attempt has written a checkpoint.
         """
         self._check_attempt(attempt)
         temporary = self.temporary(iteration, attempt)
@@ -86,12 +82,8 @@ class Checkpoints:
     ) -> Path:
         """Make the parts one checkpoint, by a rename; then remove all but the newest ``keep``.
         After an error the temporary folder is gone, and earlier checkpoints are as they were.
-
-        Raises
-        ------
-        CheckpointError : a part is missing or of another size, or the disk refused.
-        Fenced : a higher attempt has written a checkpoint.
-        Conflict : this attempt has written this iteration already.
+        Raises CheckpointError; Fenced if a higher attempt has written a checkpoint, Conflict if
+        this one has this iteration already.
         """
         name = NAME.fullmatch(temporary.name)
         if name is None or int(name["iteration"]) != iteration or name["ending"] != ".tmp":
@@ -133,11 +125,8 @@ class Checkpoints:
     def open(self, at: int | str | os.PathLike[str], verify: bool = True) -> CheckpointReader:
         """A checkpoint by its iteration (of the last attempt that has it) or path.
 
-        Without ``verify`` each part is verified when something of it is used.
-
-        Raises
-        ------
-        CheckpointError : there is none (exit code 4), or it is damaged (2).
+        Without ``verify`` each part is verified when something of it is used. Raises
+        CheckpointError: none (exit code 4), or damaged (2).
         """
         if not isinstance(at, int):
             path = Path(at)

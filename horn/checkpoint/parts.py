@@ -84,11 +84,7 @@ def write_part(
     folder: Path, name: str, pieces: Sequence[ArrayPiece], facts: Mapping[str, Any]
 ) -> WrittenPart:
     """Write ``<folder>/<name>.safetensors`` to the disk. The arrays must not change meanwhile.
-    After an error there is no such file, and the folder is to be discarded.
-
-    Raises
-    ------
-    CheckpointError : the disk refused (``errno``), or a piece or a fact cannot be written.
+    After an error there is no such file, and the folder is to be discarded. Raises CheckpointError.
     """
     path = Path(folder) / f"{name}{SUFFIX}"
     if not NAME.fullmatch(name):

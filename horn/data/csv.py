@@ -29,13 +29,8 @@ Line = tuple[int, str]  # line number from 1, text
 def read(path: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray | None]:
     """(x, y) of a file: x (n, columns - 1) uint8 or float64, y (n,) int64.
 
-    Without ``labels`` every column belongs to x, and y is None.
-
-    Raises
-    ------
-    NotFound : no such file.
-    DataError : no line with numbers, a cell that is no number, lines of different lengths, or a
-    label that is no integer; names the line.
+    Without ``labels`` every column belongs to x, and y is None. Raises NotFound or DataError, which
+    names the line.
     """
     try:
         with reading(path), _open(path) as file:

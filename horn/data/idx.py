@@ -33,13 +33,8 @@ PIECE_BYTES = 131_072
 
 
 def read(path: Path) -> np.ndarray:
-    """The array in an IDX file, in native byte order; read-only where it is memory-mapped.
-
-    Raises
-    ------
-    NotFound : no such file.
-    DataError : not an IDX file, or shorter or longer than its own header says, or damaged gzip
-    data.
+    """The array in an IDX file, in native byte order; read-only where it is memory-mapped. Raises
+    NotFound or DataError.
     """
     with reading(path):
         with open(path, "rb") as file:

@@ -19,13 +19,7 @@ from horn.errors import DataError
 
 
 def read(path: Path) -> np.ndarray:
-    """The array of a file, read-only and memory-mapped.
-
-    Raises
-    ------
-    NotFound : no such file.
-    DataError : no .npy file, shorter than its header says, or with Python objects.
-    """
+    """The array of a file, read-only and memory-mapped. Raises NotFound or DataError."""
     try:
         with reading(path), open(path, "rb") as file:
             size_bytes = path.stat().st_size

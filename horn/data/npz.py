@@ -20,12 +20,7 @@ def read(
     """(x, y) of a file; y is None if the file has none, or without ``labels``.
 
     part : None for x and y, or "train" or "test" for x_train and so on. A file that has only such
-    pairs is read as its train part.
-
-    Raises
-    ------
-    NotFound : no such file.
-    DataError : no .npz file, damaged, without x, or with Python objects.
+    pairs is read as its train part. Raises NotFound or DataError.
     """
     if not path.is_file():
         raise NotFound(f"{path}: no such file; check the name")

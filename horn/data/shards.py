@@ -23,12 +23,7 @@ def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray |
     """(x, y, scale) of all shards; y is None if they have none, or without ``labels``.
 
     A single .npy shard stays memory-mapped; several files are copied into one array, which takes
-    their own size and that of one shard more.
-
-    Raises
-    ------
-    DataError : no shards, more than one format, or shards that do not fit each other; names the
-    file.
+    their own size and that of one shard more. Raises DataError, which names the file.
     """
     files, read_shard = _shards(folder, labels)
     xs: list[np.ndarray] = []

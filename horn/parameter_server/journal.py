@@ -63,11 +63,8 @@ def record(message: WireMessage) -> list[Buffer]:
 
 
 def records(data: Buffer, where: str, first: int, *, may_be_torn: bool) -> Iterator[WireMessage]:
-    """All messages of a file, numbered from ``first``.
-
-    Raises
-    ------
-    JournalError : something is damaged; says at which byte. _Torn : the end is missing.
+    """All messages of a file, numbered from ``first``. Raises JournalError, which names the byte;
+    _Torn if the end is missing.
     """
     view, at, number = memoryview(data), 0, first
     size = len(view)

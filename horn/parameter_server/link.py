@@ -51,11 +51,7 @@ class LinkEnd:
         to: Sequence[bytes] = (),
     ) -> bool:
         """Send the queue, by a ROUTER ``to`` an address; whether nothing is left. Large bodies are
-        not copied, and must not change.
-
-        Raises
-        ------
-        zmq.ZMQError : the connection is gone.
+        not copied, and must not change. Raises zmq.ZMQError if the connection is gone.
         """
         place = context.place
         while self.stuck is not None or self.queue:

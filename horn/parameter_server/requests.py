@@ -139,11 +139,8 @@ class Requests:
 
     def heard(self, server: int, meta: Meta, block: Array | None) -> ParameterBundle | None:
         """A server's message; of parameters that were asked for, the bundle whose block it is.
-
-        Raises
-        ------
-        ProtocolError : a server does not send this to this task, or, unless the carrier is lossy,
-        nobody asked for it.
+        Raises ProtocolError if it is not for this task or, unless the carrier is lossy, if nobody
+        asked for it.
         """
         match meta:
             case PushAcknowledged(part=part, clock=clock):

@@ -63,11 +63,8 @@ def state(s: ParameterServer) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Give a server the ``state`` of one with the same pieces.
-
-    Raises
-    ------
-    ProtocolError : it is of another server, or something of it is missing.
+    """Give a server the ``state`` of one with the same pieces. Raises ProtocolError if it is of
+    another server, or incomplete.
     """
     for what, value in _identity(s).items():
         if facts.get(what) != value:

@@ -48,11 +48,8 @@ def serve(
 
     journal : gets each message that changes the server before the answers are sent. check : raises
     failures beside it. is_needed : whether a task may still wait for an answer of a server that is
-    done.
-
-    Raises
-    ------
-    BarrierTimeout : no message for ``idle_s``. JournalError : the journal cannot be written.
+    done. Raises BarrierTimeout after ``idle_s`` without a message, JournalError if the journal
+    cannot be written.
     """
     spent = TaskTimes()
     told, patience = time.monotonic(), Patience(idle_s)

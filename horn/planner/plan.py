@@ -242,10 +242,7 @@ def plan(
 
 def cheapest(job: Job, n_tasks: int, pins: Pins = None, **settings: Any) -> Plan:
     """The plan of a job on ``n_tasks`` tasks with the cheapest placement. settings : of ``search``.
-
-    Raises
-    ------
-    As ``search``. CompileError : a pin that cannot be followed.
+    Raises as ``search``, and CompileError for a pin that cannot be followed.
     """
     found = search(job, n_tasks, pins, **settings)
     placement, program = found.run()
@@ -306,12 +303,8 @@ def search(
     """The search for a job's placement.
 
     machine : by default this one, with so many ``threads`` per task, and so many groups at the same
-    time.
-
-    Raises
-    ------
-    ModelError : a pin that names nothing. JobError : a network that is interpreted, on several
-    tasks; no such transport.
+    time. Raises ModelError for a pin that names nothing, JobError for an interpreted network on
+    several tasks and for an unknown transport.
     """
     network = job.network
     if n_tasks > 1 and any(layer.neuron.interpreted for layer in network.layers):

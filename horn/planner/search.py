@@ -182,11 +182,8 @@ class Search:
         self.memory = PartitionCache(program)
 
     def run(self) -> tuple[Placement, Program]:
-        """The placement, and its program, which for one task is the original.
-
-        Raises
-        ------
-        CompileError : no placement is legal that honours what is fixed.
+        """The placement, and its program, which for one task is the original. Raises CompileError
+        if no placement is legal.
         """
         if self.costs.n_tasks == 1:
             first = tuple(options[0] for options in self.options)

@@ -172,11 +172,8 @@ def names() -> list[str]:
 
 
 def load(name: str) -> type[Strategy]:
-    """A strategy by its name, or module:Class for one of the user's.
-
-    Raises
-    ------
-    JobError : there is none; says which there are.
+    """A strategy by its name, or module:Class for one of the user's. Raises JobError, which lists
+    the names.
     """
     theirs = registry.load(__name__, "strategy", name)
     if not (isinstance(theirs, type) and issubclass(theirs, Strategy)):

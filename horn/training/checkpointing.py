@@ -59,11 +59,8 @@ def restore(
     """Resume a loop, whose engine is bound, from a checkpoint, and return the facts of its part.
 
     part : by name; if there is none, the first. group : use only parts of this group. earlier_s :
-    seconds of training before ``loop.begun``; None takes them from the checkpoint.
-
-    Raises
-    ------
-    CheckpointError : damaged, or an array that this network needs is missing.
+    seconds of training before ``loop.begun``; None takes them from the checkpoint. Raises
+    CheckpointError.
     """
     facts = opened.parts()
     parts = None
@@ -162,11 +159,7 @@ def checkpoint_to_resume(
     is_changed: bool = False,
 ) -> CheckpointReader | None:
     """The checkpoint to begin from; None to begin anew. is_changed : it may be another job's.
-
-    Raises
-    ------
-    CheckpointError : missing, damaged or of another job. Conflict : not to be resumed, but the
-    folder has checkpoints of a run.
+    Raises CheckpointError; Conflict if a run is not to be resumed, but the folder has checkpoints.
     """
     opened = None
     if resume is True:
