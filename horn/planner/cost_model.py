@@ -9,9 +9,9 @@ See docs/notes/0021-one-network-over-many-tasks.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -42,14 +42,13 @@ from horn.network import Network
 from horn.transport import DEFAULT, load, names
 
 Array = np.ndarray[Any, Any]
+Figures: TypeAlias = Mapping[str, float]
 
 # What each thread of a task adds to the first, measured with two (docs/notes/0002).
 THREAD = 0.8
 # The kinds of products: forward, backward, gradient, and updates without and with momentum.
 PRODUCTS = ("forward", "backward", "gradient", "update", "momentum")
-# What a loop does with an element, as the engine names it, and seconds of what takes longer than
-# an addition, of one element among many.
-OPERATIONS = tuple(OPS)
+# Operations that take longer than an addition: seconds of one element among many.
 _SLOW = {
     "sqrt": 7e-11, "exp": 1.7e-10, "log": 2.8e-10, "log1p": 3.6e-10, "expm1": 2.3e-10,
     "tanh": 3.4e-10, "sigmoid": 1.8e-10, "softplus": 1e-9, "sin": 3.5e-10, "cos": 3.5e-10,
@@ -61,6 +60,12 @@ LANES = 32
 # An array of so many bytes stays in the nearest cache while a loop comes back to it: 2 ** 15 is
 # the least that processors have had for twenty years.
 NEAR_BYTES = 2**15
+FOLDS = ("sum", "prod", "max", "min", "any", "all", "argmax")
+
+
+def _by(names: Iterable[str], default: Any, **others: Any) -> Any:
+    """A field with a figure for each name."""
+    return field(default_factory=lambda: {**dict.fromkeys(names, default), **others})
 
 
 @dataclass(frozen=True)
@@ -92,67 +97,34 @@ class Machine:
     products: str = "horn"
     lanes: int = 16
     call_s: float = 2e-7
-    product_s: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(PRODUCTS, 5e-7))
+    product_s: Figures = _by(PRODUCTS, 5e-7)
     sides: tuple[float, ...] = (192, 640, 2048)
-    row_s: Mapping[str, tuple[float, ...]] = field(
-        default_factory=lambda: dict.fromkeys(PRODUCTS, (1.5e-11, 1.5e-11, 1.7e-11))
-    )
-    weight_s: Mapping[str, tuple[float, ...]] = field(
-        default_factory=lambda: dict.fromkeys(PRODUCTS, (2e-10, 3e-10, 5e-10))
-    )
-    edge_s: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(PRODUCTS, 1e-10))
+    row_s: Mapping[str, tuple[float, ...]] = _by(PRODUCTS, (1.5e-11, 1.5e-11, 1.7e-11))
+    weight_s: Mapping[str, tuple[float, ...]] = _by(PRODUCTS, (2e-10, 3e-10, 5e-10))
+    edge_s: Figures = _by(PRODUCTS, 1e-10)
     stream_s: tuple[float, ...] = (3e-11, 1e-10, 3e-10)
-    operation_s: Mapping[str, float] = field(
-        default_factory=lambda: {**dict.fromkeys(OPERATIONS, 3e-11), **_SLOW}
-    )
-    left_s: Mapping[str, float] = field(
-        default_factory=lambda: {
-            **dict.fromkeys(OPERATIONS, 1e-10), **{name: 6 * s for name, s in _SLOW.items()}
-        }
-    )  # fmt: skip
+    operation_s: Figures = _by(OPS, 3e-11, **_SLOW)
+    left_s: Figures = _by(OPS, 1e-10, **{name: 6 * seconds for name, seconds in _SLOW.items()})
     apply_s: float = 5e-9
     strip_s: float = 1e-8
     view_s: float = 3e-9
-    fetch_s: Mapping[str, float] = field(
-        default_factory=lambda: {"copy": 4e-11, "fill": 3e-11, "list": 5e-10, "step": 5e-10}
-    )
+    fetch_s: Figures = _by(("copy", "fill", "list", "step"), 5e-10, copy=4e-11, fill=3e-11)
     fetch_row_s: float = 4e-9
-    fold_s: Mapping[str, float] = field(
-        default_factory=lambda: {
-            "sum": 5e-11, "prod": 1e-9, "max": 2e-10, "min": 2e-10, "any": 5e-10, "all": 5e-10,
-            "argmax": 4e-10,
-        }
-    )  # fmt: skip
-    fold_row_s: Mapping[str, float] = field(
-        default_factory=lambda: {
-            "sum": 1e-8, "prod": 1e-8, "max": 4e-8, "min": 4e-8, "any": 1e-8, "all": 1e-8,
-            "argmax": 6e-8,
-        }
-    )  # fmt: skip
-    cross_s: Mapping[str, float] = field(
-        default_factory=lambda: {
-            "sum": 1e-10, "prod": 1e-10, "max": 1e-10, "min": 1e-10, "any": 1e-10, "all": 1e-10,
-            "argmax": 3e-10,
-        }
-    )  # fmt: skip
+    fold_s: Figures = _by(FOLDS, 5e-10, sum=5e-11, prod=1e-9, max=2e-10, min=2e-10, argmax=4e-10)
+    fold_row_s: Figures = _by(FOLDS, 1e-8, max=4e-8, min=4e-8, argmax=6e-8)
+    cross_s: Figures = _by(FOLDS, 1e-10, argmax=3e-10)
     result_s: float = 3e-9
-    synapse_s: Mapping[str, float] = field(
-        default_factory=lambda: {"i": 4e-10, "o": 4e-10, "b": 4e-10}
-    )
-    synapse_once_s: Mapping[str, float] = field(
-        default_factory=lambda: {"i": 2e-9, "o": 2e-9, "b": 4e-9}
-    )
-    draw_s: Mapping[str, float] = field(default_factory=lambda: {"uniform": 2e-9, "normal": 6e-9})
+    synapse_s: Figures = _by("iob", 4e-10)
+    synapse_once_s: Figures = _by("iob", 2e-9, b=4e-9)
+    draw_s: Figures = _by(("uniform", "normal"), 2e-9, normal=6e-9)
     input_s: float = 3e-10
     batch_s: float = 30e-6
     superstep_s: float = 10e-6
     block_s: float = 3e-6
     pack_bytes_per_s: float = 5e9
     unpack_bytes_per_s: float = 5e9
-    latency_s: Mapping[str, float] = field(
-        default_factory=lambda: {name: load(name).latency_s for name in names()}
-    )
-    bandwidth_bytes_per_s: Mapping[str, float] = field(
+    latency_s: Figures = field(default_factory=lambda: {n: load(n).latency_s for n in names()})
+    bandwidth_bytes_per_s: Figures = field(
         default_factory=lambda: {name: load(name).bytes_per_s for name in names()}
     )
 

@@ -1,4 +1,4 @@
-"""A task's part in a run: what a strategy makes its engine from."""
+"""A task's part in a run, of which a strategy makes its engine."""
 
 from __future__ import annotations
 
@@ -35,14 +35,12 @@ class ServerDirectory(Protocol):
 
 @dataclass
 class TaskContext:
-    """A task's part in a run: what a strategy makes its engine from.
-
-    job : as the groups run it. group : the connection for supersteps, of all tasks if the strategy
-    is joined, else of this group's. wire : the connection for messages between batches, of all
-    ranks. initial : as in GroupEngine. spent : time and bytes of what goes between batches. check :
-    called now and then by who waits; raises what has happened beside it. servers : where they are
-    durable, how they are found. n_first : the groups that the job began with, if this one came
-    later. start_s : how long tasks that start may take until they are there.
+    """job : as the groups run it. group : the connection for supersteps, of all tasks if the
+    strategy is joined, else of this group's. wire : the connection for messages between batches, of
+    all ranks. initial : as in GroupEngine. spent : time and bytes of messages between batches.
+    check : called in waits; raises failures beside them. servers : where they are durable, their
+    directory. n_first : of a later group, how many the job began with. start_s : deadline of the
+    start of tasks.
     """
 
     job: Job

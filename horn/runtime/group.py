@@ -1,14 +1,12 @@
-"""The one loop that does what a task is told: compute, send, wait, receive.
-
-The state machine (``runtime/task.py``) decides, the transport carries, the clock is given. Nothing
-else waits. A script runs the same way on every task of the group.
+"""The only loop: it carries out the instructions of the state machine (``runtime/task.py``) over a
+transport: compute, send, wait, receive. Nothing else waits. All tasks of a group run alike.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from horn.errors import BarrierTimeout, MemberLost
@@ -18,35 +16,32 @@ from horn.wire.frames import Array
 
 
 class ScriptHandler(Protocol):
-    """What the instructions of a script mean to a program."""
+    """What a program does for the instructions of a script."""
 
     def compute(self, index: int) -> None:
-        """Run a segment. It may write blocks of coming supersteps where ``Group.outbox`` says."""
+        """Run a segment. It may write blocks of coming supersteps into ``Group.outbox``."""
 
     def pack(self, index: int, outbox: Callable[[int], Array]) -> None:
-        """Write every block that this task owes in superstep ``index``; ``outbox(part)`` is where,
-        to be called once for each that no computation has written.
+        """Write every block that this task owes in superstep ``index`` and that no computation has
+        written, calling ``outbox(part)`` once for each.
         """
 
     def unpack(self, index: int, inbox: Callable[[int], Array]) -> None:
-        """Use every block that came in superstep ``index``; ``inbox(part)`` is where it lies, to be
-        called once for each.
-        """
+        """Use every block of superstep ``index``, calling ``inbox(part)`` once for each."""
 
 
 class Barrier(Protocol):
-    """What a superstep may have to pass besides its messages; coordination/barrier.py is one."""
+    """Of supersteps, besides their messages; coordination/barrier.py is one."""
 
     def cross(self, generation: int, timeout_s: float) -> None: ...
 
 
 @dataclass
 class TaskTimes:
-    """Where the time went, and what was moved. Seconds, bytes; a block sent to two tasks is two
-    messages.
+    """Seconds, messages (a block for two tasks is two) and bytes.
 
-    compute : running the program. pack : writing blocks, with the wait for room. send : handing
-    them over. wait : for the others' blocks, and at barriers. unpack : using them.
+    compute : running the program. pack : writing blocks, with the wait for room. send : passing
+    them to the transport. wait : for the others' blocks, and at barriers. unpack : using them.
     """
 
     n_runs: int = 0
@@ -62,9 +57,7 @@ class TaskTimes:
     received_bytes: int = 0
 
     def __add__(self, other: TaskTimes) -> TaskTimes:
-        return TaskTimes(
-            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(TaskTimes))
-        )
+        return TaskTimes(**{name: n + getattr(other, name) for name, n in vars(self).items()})
 
 
 # phase ("compute", "pack", "send", "wait", "unpack"), label, superstep, begin and end in seconds
@@ -76,14 +69,14 @@ class Group:
 
     ``timeout_s`` bounds every wait for the others, ``agree_timeout_s`` that in ``agree`` and in the
     first ``cross``, before which others may still compile. ``barrier`` is crossed by ``cross``, and
-    with ``every_superstep`` also at the end of each. ``on_trace`` hears of every piece of work, in
-    the clock's seconds; ``on_run`` is called after each script.
+    with ``every_superstep`` also at the end of each. ``on_trace`` is called for every step of a
+    script, ``on_run`` after each script.
 
     Raises
     ------
-    BarrierTimeout : somebody is late; says who, in which superstep and phase, and what is owed.
-    PeerLost, MemberLost : somebody has gone. ProtocolError : messages were not conserved, or a
-    frame was lost, doubled, reordered or corrupted.
+    BarrierTimeout : names the late tasks, the superstep and phase, and what they owe. PeerLost,
+    MemberLost : a task is lost. ProtocolError : messages were not conserved, or a frame was lost,
+    doubled, reordered or corrupted.
     """
 
     def __init__(
@@ -111,7 +104,7 @@ class Group:
 
     @property
     def spent(self) -> TaskTimes:
-        """Of all scripts until now."""
+        """Of all scripts so far."""
         return replace(self._spent)
 
     def agree(self, channels: Sequence[Channel], timeout_s: float | None = None) -> None:
@@ -121,7 +114,7 @@ class Group:
         self._written.clear()
 
     def meet(self) -> None:
-        """Go on when all tasks are here: collective, between scripts."""
+        """Wait for all tasks: collective, between scripts."""
         self.transport.barrier(self.state.superstep, self.agree_timeout_s)
 
     def run(self, script: Script, work: ScriptHandler) -> None:
@@ -217,20 +210,19 @@ class Group:
         self.state.leave()
 
     def _cross(self) -> None:
-        # Generations count crossings, not supersteps: those may end in another order than they
-        # begin, and generations must grow.
+        # Generations must grow: they count crossings, since supersteps may end in another order.
         generation = self._n_crossed
         self._n_crossed += 1
         assert self.barrier is not None
         self.barrier.cross(generation, self.timeout_s if generation else self.agree_timeout_s)
 
     def outbox(self, part: int) -> Array:
-        """Where to write the next block of a part: for the work of a script."""
+        """Where to write the next block of a part."""
         self._written.append(part)
         return self.transport.outbox(part, self.timeout_s)
 
     def _n_written(self, parts: Sequence[int]) -> int:
-        """How many blocks of these parts have been written, each time that one was asked for."""
+        """How many outboxes of these parts were asked for since the last call."""
         written = self._written
         mine = [part for part in written if part in parts]
         self._written = [part for part in written if part not in parts]
@@ -241,7 +233,7 @@ class Group:
         return self.transport.inbox(part)
 
     def _told(self, error: BarrierTimeout | MemberLost) -> BarrierTimeout | MemberLost:
-        """The same with the whole story: where this task is, and what it is owed."""
+        """The same error with the place of this task, and what it is owed."""
         where = f"task {self.task}, {self.state.where}"
         if isinstance(error, BarrierTimeout):
             absent = tuple(task_name(name) for name in error.absent)
@@ -254,7 +246,7 @@ class Group:
 
 
 def task_name(name: str) -> str:
-    """Members are numbers in ZooKeeper, tasks to people."""
+    """Members are numbers in ZooKeeper, and tasks to people."""
     return f"task {name}" if name.isdecimal() else name
 
 

@@ -1,4 +1,4 @@
-"""What a strategy asks for between batches; ``strategies/_replica.py`` does it."""
+"""The requests of strategies between batches; ``strategies/_replica.py`` carries them out."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Mean:
-    """Ask: these arrays become, in place, their means over all groups. Every group must ask."""
+    """These arrays become, in place, their means over all groups, all of which must ask."""
 
     arrays: Sequence[Array]
 
 
 @dataclass(frozen=True)
 class Push:
-    """Ask: give servers these gradients, by the name of the learned array. clock : how many pushes
-    this group has made before. samples : what they were computed from. is_early : the coming batch
-    computes them; each layer's go as soon as they are there, the rest after the batch.
+    """Gradients for servers, by the name of the learned array. clock : earlier pushes of this
+    group. samples : how many they are of. is_early : the coming batch computes them; each layer's
+    are sent as soon as they are ready, the rest after the batch.
     """
 
     clock: int
@@ -33,10 +33,10 @@ class Push:
 
 @dataclass(frozen=True)
 class Pull:
-    """Ask: this task's learned arrays as servers have them. clock : the pushes of this group so
-    far. final : when all groups have finished. is_early : do not wait, but take each layer's just
-    before the coming batch needs them. into : where they go, by name, contiguous; by default the
-    replica has them then, else they are there when the coming batch is over.
+    """This task's learned arrays of the servers. clock : the pushes of this group so far. final :
+    when all groups have finished. is_early : take each layer's just before the coming batch needs
+    them. into : contiguous arrays, by name, filled when the coming batch is over; by default the
+    replica's.
     """
 
     clock: int
@@ -47,7 +47,7 @@ class Pull:
 
 @dataclass(frozen=True)
 class Leave:
-    """Ask: tell servers that this group pushes no more."""
+    """Tell servers that this group pushes no more."""
 
 
 Request: TypeAlias = Mean | Push | Pull | Leave

@@ -1,9 +1,9 @@
-"""What a task of a group does next, and what it waits for: a pure state machine.
+"""The state machine of a task in a group: pure, without clock and transport.
 
 A *script* is what a task does in one run of a program: compute, post blocks, collect blocks. Events
-are calls (``plan``, ``begin``, ``done``, ``fail``), instructions are what they return. No clock, no
-transport, nothing waits here: ``runtime/group.py`` does what it is told. Supersteps are counted
-over the whole run; a script knows its own from 0. Source: docs/notes/0021.
+are calls (``plan``, ``begin``, ``done``, ``fail``) that return instructions for
+``runtime/group.py``. Supersteps are counted over the whole run, within a script from 0. Source:
+docs/notes/0021.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ComputeInstruction:
 
 @dataclass(frozen=True)
 class PostInstruction:
-    """Pack and send what this task owes of ``parts``: superstep ``index`` of the script begins."""
+    """Superstep ``index`` of the script begins: pack and send this task's blocks of ``parts``."""
 
     index: int
     parts: tuple[int, ...]
@@ -35,7 +35,7 @@ class PostInstruction:
 
 @dataclass(frozen=True)
 class CollectInstruction:
-    """Wait for what this task is owed of ``parts``, and unpack it: superstep ``index`` is over."""
+    """Wait for this task's blocks of ``parts``, and unpack them: superstep ``index`` is over."""
 
     index: int
     parts: tuple[int, ...]
@@ -50,7 +50,7 @@ _PHASE = {ComputeInstruction: COMPUTE, PostInstruction: POST, CollectInstruction
 
 
 class ScriptStep:
-    """One instruction with what it means for this task; made once per script.
+    """One instruction for this task; made once per script.
 
     ``n_blocks`` to pack or to unpack; ``n_messages`` and ``n_bytes`` count each receiver of a block
     when posting, each block when collecting.
@@ -81,7 +81,7 @@ class ScriptStep:
 
 @dataclass(frozen=True)
 class FirstFailure:
-    """The first thing that went wrong here, and where the task was."""
+    """The first failure, and where the task was."""
 
     kind: str  # the name of the exception's class
     text: str
@@ -89,14 +89,12 @@ class FirstFailure:
 
 
 class Task:
-    """One task's place in the run.
-
-    ``iteration`` is set by whoever knows it; -1 outside of training.
+    """One task's place in the run. iteration : set from outside; -1 outside of training.
 
     Raises
     ------
-    ProtocolError : a script posts what it does not collect, or the other way round; a superstep had
-    other blocks than the plan says.
+    ProtocolError : posts and collects of a script do not match; a superstep had other blocks than
+    the plan.
     """
 
     def __init__(self, task: int, n_tasks: int) -> None:
@@ -116,7 +114,7 @@ class Task:
     # events
 
     def plan(self, channels: Sequence[Channel]) -> None:
-        """The group has agreed on these channels; what was known of scripts no longer holds."""
+        """The group has agreed on these channels; scripts are read anew."""
         self._channels = checked(channels, self.n_tasks)
         self._known.clear()
 
@@ -151,7 +149,7 @@ class Task:
         return None
 
     def fail(self, kind: str, text: str) -> bool:
-        """Something went wrong. The first failure is kept; True if this was it."""
+        """A failure; only the first is kept. True if this was it."""
         if self.failure is not None:
             return False
         self.failure = FirstFailure(kind, text, self.where)
@@ -174,7 +172,7 @@ class Task:
 
     @property
     def superstep_now(self) -> int:
-        """The superstep of the step under way. A computation belongs to the next one posted."""
+        """The superstep of the current step. A computation belongs to the next one posted."""
         step = self.step
         if step is None:
             return self.superstep
@@ -194,7 +192,7 @@ class Task:
         return ", ".join(said)
 
     def owed_by(self, absent: Iterable[int]) -> str:
-        """What these tasks owe this one in the step under way, in words."""
+        """What these tasks owe this one in the current step, in words."""
         step = self.step
         owes = {} if step is None else step.owes
         return "; ".join(
