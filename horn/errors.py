@@ -72,8 +72,8 @@ class Conflict(HornError):
 class CheckpointError(HornError):
     """A checkpoint cannot be written, is missing or damaged, or is another network's.
 
-    ``path`` is the file or folder; ``errno`` what the system said, 0 if it is not its fault.
-    ``exit_code``: 1 not written, 2 damaged or another's, 4 missing.
+    path : the file or folder. errno : of the system, or 0. exit_code : 1 not written, 2 damaged or
+    another's, 4 missing.
     """
 
     def __init__(self, path: str, what: str, exit_code: int = 2, errno: int = 0) -> None:
@@ -99,8 +99,8 @@ class Timeout(HornError):
 
 
 class Stopped(HornError):
-    """A run stopped at a boundary, as it was asked to. ``checkpoint`` is what was saved there, ""
-    if that failed, or if there was nothing to save: iteration 0.
+    """A run stopped at a boundary on request. checkpoint : the one of that iteration, "" if it was
+    not saved or there was nothing to save (iteration 0).
     """
 
     exit_code = 130
@@ -117,10 +117,9 @@ class Stopped(HornError):
 
 
 class TaskFailed(HornError):
-    """A task of a group ended, and the group with it. ``what`` is the first failure.
-
-    ``where`` is the place in the run, in words; ``details`` a traceback, if it was no user's code;
-    ``name`` what it is called, if not by its number.
+    """A task of a group ended, and the group with it. where : the place in the run. what : the
+    first failure. details : a traceback, unless it was the user's code. name : by default "task"
+    and its number.
     """
 
     def __init__(
@@ -144,11 +143,10 @@ class TaskFailed(HornError):
             lines[0] += f", {self.where}"
         lines.append(f"  {self.what}")
         if self.n_tasks > 1:
-            others = (
-                "other task was" if self.n_tasks == 2 else f"other {self.n_tasks - 1} tasks were"
-            )
+            n = self.n_tasks - 1
+            others = "other task was" if n == 1 else f"other {n} tasks were"
             lines.append(f"The {others} stopped because of this.")
-        return "\n".join([*lines, *filter(None, [self.hint])])
+        return "\n".join([*lines, self.hint] if self.hint else lines)
 
 
 class ProtocolError(HornError):
@@ -156,9 +154,7 @@ class ProtocolError(HornError):
 
 
 class JournalError(HornError):
-    """A server's journal, or a state in it, cannot be written or is not what was written: ``at`` is
-    the byte where that begins.
-    """
+    """A server's journal, or a state in it, cannot be written or is damaged, from byte ``at``."""
 
     exit_code = 2
 
@@ -177,9 +173,8 @@ class ClusterError(HornError):
 
 
 class NotApplied(Conflict):
-    """A ZooKeeper transaction was refused as a whole; ``index`` and ``reason`` say by which step.
-
-    ``reason``: "missing", "exists", "version", "children" or another word of the server.
+    """A ZooKeeper transaction was refused as a whole, for step ``index``. reason : "missing",
+    "exists", "version", "children" or another word of the server.
     """
 
     def __init__(self, index: int, path: str, reason: str) -> None:
@@ -297,8 +292,7 @@ class CompileError(HornError):
     """A neuron leaves the neuron language.
 
     ``file``, ``line`` (from 1), ``column`` and ``end_column`` (from 0) point at the user's own
-    text; ``where`` is "Class.method". The message shows the line with a caret, what is not
-    understood, and what to write instead.
+    text; ``where`` is "Class.method". The message shows the line with a caret and the remedy.
     """
 
     exit_code = 2

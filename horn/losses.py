@@ -18,9 +18,7 @@ from horn.errors import ModelError
 
 @dataclass(frozen=True)
 class Loss:
-    """``f(output, target)`` of one neuron. ``labels``: integer labels are expected and accuracy is
-    reported.
-    """
+    """``f(output, target)`` of one neuron. labels : of integer labels, with an accuracy."""
 
     name: str
     f: Callable[[Any, Any], Any]

@@ -1,9 +1,9 @@
 """User code as text: captured from live classes and functions, rebuilt where their file is not.
 
-A model file, and later a worker, gets the source of a neuron, never a pickle. What is captured is
-the whole text of the module, so that messages can show lines, and which of its statements the
-wanted things need: only those run again. Numbers and strings that they read from the module, or
-from a function around them, are kept as the values they had, not computed again.
+Model files and workers get the source of a neuron, never a pickle: the whole text of its module,
+so that messages can show lines, and the numbers of the statements that it needs, which alone run
+again. Numbers and strings that it reads from the module, or from a function around it, are kept as
+values.
 """
 
 from __future__ import annotations
@@ -54,14 +54,12 @@ def is_user_file(file: str) -> bool:
 class SourceCapture:
     """The sources that some classes and functions need.
 
-    ``reference`` names a thing and takes in what it needs. ``other`` says what to write for a
-    variable of a function around it that is neither number, string nor function; without it that
-    is an error.
+    other : the value to write for a variable of an enclosing function that is neither number,
+    string nor function; by default that is an error.
 
     Raises
     ------
-    ModelError : the source of a thing cannot be read, or it reads a variable that is neither
-    number, string nor function.
+    ModelError : a source cannot be read, or reads such a variable.
     """
 
     def __init__(self, other: Callable[[Any], Any] | None = None) -> None:
@@ -69,7 +67,7 @@ class SourceCapture:
         self._other = other
 
     def reference(self, thing: Any) -> Reference:
-        """How to find a class or function again: JSON, for ``CapturedCode.resolve``."""
+        """Capture a class or function; JSON for ``CapturedCode.resolve``."""
         if isinstance(thing, types.BuiltinFunctionType) and thing.__module__ == "math":
             return {"math": thing.__name__}
         if not isinstance(thing, (type, types.FunctionType)):
@@ -113,9 +111,8 @@ class SourceCapture:
         return {"module": needed.name, "name": name, "at": _at(node), "free": free}
 
     def sources(self, *, whole_paths: bool = False) -> dict[str, dict[str, Any]]:
-        """Every module taken in, as JSON; "run" has the first lines of the statements to run.
-
-        "file" is its name alone, or with ``whole_paths`` where it is, for messages on this machine.
+        """Every captured module, as JSON; "run" has the first lines of the statements to run.
+        whole_paths : of the files, for messages on this machine; else their names alone.
         """
         return {
             name: {
@@ -130,14 +127,13 @@ class SourceCapture:
         }
 
     def texts(self) -> dict[str, tuple[dict[str, str], dict[str, Any]]]:
-        """Of every module taken in: the statements that are needed, by what they define, without
-        comments, docstrings and layout; and the values of the names that they read and nobody
-        defines there but by a value.
+        """Of every captured module: the needed statements, by what they define, without comments,
+        docstrings and layout; and the values of the variables that they read.
         """
         return {name: needed.texts() for name, needed in self._modules.items()}
 
     def inner_text(self, reference: Reference) -> str:
-        """Such a text of what is no global: of a reference with "at"."""
+        """The text of a reference with "at", which is no global."""
         node = self._modules[reference["module"]].inner[tuple(reference["at"])]
         return ast.unparse(_plain(node))
 
@@ -188,7 +184,7 @@ class SourceCapture:
 
     def _need(self, needed: _Needed, names: Iterable[str]) -> None:
         """Keep the statements that bind these names, and all that those read."""
-        waiting = [name for name in names if name not in needed.done]
+        waiting = list(names)
         while waiting:
             name = waiting.pop()
             if name in needed.done:
@@ -234,7 +230,7 @@ class SourceCapture:
 
 
 class _Needed:
-    """One module, and what of it is needed."""
+    """One module, and its needed statements."""
 
     def __init__(self, name: str, namespace: dict[str, Any], file: str, text: str) -> None:
         self.name, self.namespace, self.file, self.text = name, namespace, file, text
@@ -269,7 +265,6 @@ class _Needed:
         return found
 
     def texts(self) -> tuple[dict[str, str], dict[str, Any]]:
-        """As of ``SourceCapture.texts``."""
         found: dict[str, str] = {}
         for statement in self.tree.body:
             if statement.lineno not in self.lines:
@@ -284,7 +279,7 @@ class _Needed:
         return found, values
 
     def _parts(self, statement: ast.stmt) -> Iterator[tuple[str, str]]:
-        """(what it defines, its text); of imports only what is needed."""
+        """(what it defines, its text); of imports the needed names."""
         if not isinstance(statement, _IMPORTS):
             text = ast.unparse(_plain(statement))
             yield getattr(statement, "name", text), text
@@ -395,10 +390,8 @@ def _bound(statement: ast.stmt) -> set[str]:
         return _names(statement.target)
     names: set[str] = set()
     for child in ast.iter_child_nodes(statement):
-        if isinstance(child, ast.stmt):
-            names |= _bound(child)
-        elif isinstance(child, ast.ExceptHandler):
-            names |= {name for inner in child.body for name in _bound(inner)}
+        inner = child.body if isinstance(child, ast.ExceptHandler) else [child]
+        names = names.union(*(_bound(one) for one in inner if isinstance(one, ast.stmt)))
     return names
 
 
@@ -423,10 +416,9 @@ def _first_line(statement: ast.stmt) -> int:
 def _free_variables(thing: Any) -> Iterator[tuple[str, Any]]:
     functions = [thing] if isinstance(thing, types.FunctionType) else vars(thing).values()
     for function in functions:
-        if isinstance(function, types.FunctionType) and function.__closure__:
-            for variable, cell in zip(
-                function.__code__.co_freevars, function.__closure__, strict=True
-            ):
+        if isinstance(function, types.FunctionType):
+            names, cells = function.__code__.co_freevars, function.__closure__ or ()
+            for variable, cell in zip(names, cells, strict=True):
                 if variable != "__class__":
                     yield variable, cell.cell_contents
 
@@ -462,10 +454,10 @@ def _at(node: Any) -> list[int]:
 
 
 class CapturedCode:
-    """Captured sources, ready to run again. Nothing runs before ``resolve`` asks for it.
+    """Captured sources. Nothing runs before ``resolve``.
 
-    ``origin`` is what error messages call the place, for example the model file: its lines are
-    origin/file.py:12. With an empty one, sources that were taken with their whole paths keep them.
+    origin : the place in error messages, such as the model file: origin/file.py:12. If it is empty,
+    captured whole paths are kept.
 
     Raises
     ------
@@ -572,20 +564,19 @@ class CapturedCode:
     def _import(
         self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
-        """What ``import`` means in a captured module: captured ones first, then the ordinary."""
+        """``import`` in a captured module: of captured modules first, then of others."""
         absolute = name
         if level:
             absolute = importlib.util.resolve_name("." * level + name, globals["__package__"])
-        inside = [s for s in self._sources if s == absolute or s.startswith(absolute + ".")]
-        if not inside:
+        if not any(f"{source}.".startswith(f"{absolute}.") for source in self._sources):
             if level:
                 return importlib.import_module(absolute)
             return builtins.__import__(name, globals, locals, fromlist, 0)
         parts = absolute.split(".")
         module = top = self._module_or_empty(parts[0])
-        for k in range(1, len(parts)):
-            below = self._module_or_empty(".".join(parts[: k + 1]))
-            setattr(module, parts[k], below)
+        for k, part in enumerate(parts[1:], 2):
+            below = self._module_or_empty(".".join(parts[:k]))
+            setattr(module, part, below)
             module = below
         for item in fromlist or ():
             if f"{absolute}.{item}" in self._sources:

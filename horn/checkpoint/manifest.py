@@ -75,11 +75,8 @@ def read(folder: Path) -> CheckpointManifest:
     if found.get("format") != FORMAT:
         raise CheckpointError(str(path), "is no manifest of a checkpoint that horn wrote")
     if found.get("version") not in READABLE:
-        raise CheckpointError(
-            str(path),
-            f"is of format {found.get('version')!r}, this horn reads format {VERSION}; "
-            "use the horn that wrote it",
-        )
+        what = f"is of format {found.get('version')!r}, this horn reads format {VERSION}"
+        raise CheckpointError(str(path), f"{what}; use the horn that wrote it")
     sealed = SEALED.fullmatch(text)
     if sealed is None or hashlib.sha256(sealed[1]).hexdigest() != sealed[2].decode():
         raise damaged(path, "its text does not have the sha256 that its last line says")

@@ -15,6 +15,7 @@ from horn.checkpoint.places import Array, Index, Place, axis, count, cross, meet
 from horn.errors import CheckpointError
 
 N_READERS = 4  # threads: sha256 takes most of the time, without the interpreter's lock
+REMEDY = "resume with the network that wrote the checkpoint"
 
 
 class CheckpointReader:
@@ -76,13 +77,11 @@ class CheckpointReader:
         found: list[tuple[PartFile, PieceEntry, list[Index], list[Index]]] = []
         for _, part, piece in held:
             tensor = part.tensors[piece.tensor]
-            if np.dtype(DTYPES[tensor.dtype]) != dtype or len(tensor.shape) != len(want):
-                raise CheckpointError(
-                    str(part.path),
-                    f"{kind} {name!r} has {len(tensor.shape)} axes of dtype "
-                    f"{np.dtype(DTYPES[tensor.dtype])}, but {len(want)} of {dtype} in this "
-                    "network; resume with the network that wrote the checkpoint",
-                )
+            its = np.dtype(DTYPES[tensor.dtype])
+            if its != dtype or len(tensor.shape) != len(want):
+                what = f"{kind} {name!r} has {len(tensor.shape)} axes of dtype {its}, but"
+                what = f"{what} {len(want)} of {dtype} in this network; {REMEDY}"
+                raise CheckpointError(str(part.path), what)
             both = [meet(have, a) for have, a in zip(part.axes(piece), want, strict=True)]
             entry = (part, piece, [src for src, _ in both], [to for _, to in both])
             n = count(entry[3])
@@ -100,11 +99,9 @@ class CheckpointReader:
         n_found = sum(count(to) for *_, to in found) if is_there is None else int(is_there.sum())
         if n_found != out.size:
             searched = "" if parts is None else f" in {', '.join(sorted(parts))}"
-            raise CheckpointError(
-                str(self.path),
-                f"has {n_found:,} of the {out.size:,} values of {kind} {name!r} that are asked "
-                f"for{searched}; resume with the network that wrote the checkpoint",
-            )
+            what = f"has {n_found:,} of the {out.size:,} values of {kind} {name!r}"
+            what = f"{what} that are asked for{searched}; {REMEDY}"
+            raise CheckpointError(str(self.path), what)
         return out
 
     def _holding(
@@ -114,16 +111,10 @@ class CheckpointReader:
             if wanted not in self._parts:
                 known = ", ".join(self._parts)
                 raise CheckpointError(str(self.path), f"has no part {wanted!r} (it has {known})")
-        held = [
-            entry
-            for entry in self._held.get((kind, name), [])
-            if parts is None or entry[0] in parts
-        ]
+        held = self._held.get((kind, name), [])
+        held = [entry for entry in held if parts is None or entry[0] in parts]
         if not held:
             known = ", ".join(self.names(kind)) or "none"
-            raise CheckpointError(
-                str(self.path),
-                f"has no {kind} {name!r} (of this kind it has: {known}); resume with the network "
-                "that wrote the checkpoint",
-            )
+            what = f"has no {kind} {name!r} (of this kind it has: {known}); {REMEDY}"
+            raise CheckpointError(str(self.path), what)
         return held

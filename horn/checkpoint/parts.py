@@ -207,11 +207,8 @@ class PartFile:
             with disk.reading(self.path, self.size_bytes) as descriptor:
                 found = disk.sha256(descriptor)
                 if found != self.sha256:
-                    raise damaged(
-                        self.path,
-                        f"its sha256 is {found[:12]}..., expected {self.sha256[:12]}... by the "
-                        "manifest",
-                    )
+                    what = f"its sha256 is {found[:12]}..., expected {self.sha256[:12]}..."
+                    raise damaged(self.path, f"{what} by the manifest")
                 self._map = mmap.mmap(descriptor, self.size_bytes, prot=mmap.PROT_READ)
         return self._map
 
@@ -252,11 +249,8 @@ def open_part(path: Path, size_bytes: int, sha256: str) -> PartFile:
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise CheckpointError(str(path), "is no part of a checkpoint that horn wrote")
     if metadata.get("version") != str(VERSION):
-        raise CheckpointError(
-            str(path),
-            f"is of format {metadata.get('version')}, this horn reads format {VERSION}; "
-            "use the horn that wrote it",
-        )
+        what = f"is of format {metadata.get('version')}, this horn reads format {VERSION}"
+        raise CheckpointError(str(path), f"{what}; use the horn that wrote it")
     text = str(metadata.get("horn")).encode(errors="replace")
     if hashlib.sha256(text).hexdigest() != metadata.get("horn_sha256"):
         raise damaged(path, "its description has changed")

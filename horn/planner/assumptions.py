@@ -1,4 +1,4 @@
-"""Machines that are not here: what is assumed of them, in words with units."""
+"""Assumed machines: figures in words with units."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS: dict[str, tuple[str, dict[str, float], str]] = {
 
 @dataclass(frozen=True)
 class Assumption:
-    """What is said of a machine; None where nothing is.
+    """Assumed figures of a machine; None : as this one.
 
     tasks : how many. cores : for all of them; by default one each. bandwidth_bytes_per_s : of one
     task, each way. latency_s : from a post to the other's waking. flops_per_s : of one task, in
@@ -42,9 +42,7 @@ class Assumption:
 
     @classmethod
     def parse(cls, text: str) -> Assumption:
-        """From "tasks=64,bandwidth=10Gbit,latency=50us". Raises JobError, which says what is
-        allowed.
-        """
+        """From "tasks=64,bandwidth=10Gbit,latency=50us". Raises JobError."""
         found: dict[str, Any] = {}
         for part in text.split(","):
             word, equals, value = (piece.strip() for piece in part.partition("="))
@@ -59,7 +57,7 @@ class Assumption:
         return cls(**found)
 
     def machine(self, here: Machine, n_tasks: int, transport: str) -> Machine:
-        """This machine with what is assumed. Where nothing is, it stays as it is."""
+        """This machine with the assumed figures."""
         if self == Assumption():
             return here
         changes: dict[str, Any] = {"n_cores": self.cores or max(n_tasks, here.n_cores)}
@@ -75,7 +73,7 @@ class Assumption:
 
 
 def _scaled(here: Machine, factor: float) -> dict[str, Any]:
-    """All figures of computing, so many times slower."""
+    """All figures of computing, scaled."""
     names = ("row_s", "weight_s", "edge_s", "stream_s", "operation_s", "left_s", "apply_s",
              "strip_s", "view_s", "fetch_s", "fetch_row_s", "fold_s", "fold_row_s", "cross_s",
              "result_s", "synapse_s", "synapse_once_s", "draw_s", "input_s")  # fmt: skip

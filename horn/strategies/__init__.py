@@ -35,8 +35,8 @@ Array = np.ndarray[Any, Any]
 
 
 class TaskEngine(Engine, Protocol):
-    """The engine of one task of a group. ``own_loss`` is the mean loss of the group's own samples
-    in the last batch, ``own_samples`` how many these were.
+    """The engine of one task of a group. own_loss : the mean loss of the group's own samples in the
+    last batch. own_samples : how many these were.
     """
 
     own_loss: float
@@ -175,20 +175,14 @@ def load(name: str) -> type[Strategy]:
     """A strategy by its name, or module:Class for one of the user's. Raises JobError, which lists
     the names.
     """
-    theirs = registry.load(__name__, "strategy", name)
-    if not (isinstance(theirs, type) and issubclass(theirs, Strategy)):
-        raise JobError(f"strategy {name}: is {theirs!r}, no subclass of horn.Strategy")
-    nothing = dataclasses.MISSING
-    needed = [
-        f.name
-        for f in dataclasses.fields(theirs)
-        if f.init and f.default is nothing and f.default_factory is nothing
-    ]
-    if needed:
+    found: type[Strategy] = registry.load(__name__, "strategy", name)
+    if not (isinstance(found, type) and issubclass(found, Strategy)):
+        raise JobError(f"strategy {name}: is {found!r}, no subclass of horn.Strategy")
+    fields, nothing = dataclasses.fields(found), dataclasses.MISSING
+    if needed := [f.name for f in fields if f.init and f.default is f.default_factory is nothing]:
         raise JobError(
             f"strategy {name}: its settings need defaults, but {', '.join(needed)} has none"
         )
-    found: type[Strategy] = theirs
     return found
 
 

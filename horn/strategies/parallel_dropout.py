@@ -56,10 +56,8 @@ class ParallelDropout(Strategy):
             if value is None and what == "keep":
                 continue
             if not isinstance(value, (int, float)) or not 0.0 < value <= 1.0:
-                raise JobError(
-                    f"parallel-dropout: {what} is the probability to keep, above 0 and up to 1; "
-                    f"got {value!r}"
-                )
+                what = f"{what} is the probability to keep, above 0 and up to 1"
+                raise JobError(f"parallel-dropout: {what}; got {value!r}")
 
     def n_sub_models(self, topology: Topology) -> int:
         return self.sub_models or topology.n_workers
@@ -153,7 +151,7 @@ def _check_network(network: Network) -> None:
 
 
 def _check_parts(network: Network) -> None:
-    """What part of a network computes must be, scaled, what all of it does."""
+    """The scaled outputs of a part of the network must be those of the whole."""
     for layer in network.layers[1:]:
         receivers = network.receivers(layer)
         forward, backward, _ = read_layer(layer, training=True, receivers=receivers)

@@ -139,16 +139,13 @@ def check_fits(
     """Raises CheckpointError with the differences from the checkpoint's job. is_changed : only logs
     them.
     """
-    theirs = opened.facts.get("identity")
+    theirs, path = opened.facts.get("identity"), str(opened.path)
     if not isinstance(theirs, dict):
-        raise CheckpointError(str(opened.path), "says nothing of the job that it is of")
-    check_same(str(opened.path), theirs, mine, is_changed)
+        raise CheckpointError(path, "says nothing of the job that it is of")
+    check_same(path, theirs, mine, is_changed)
     if opened.iteration > job.n_iterations:
-        raise CheckpointError(
-            str(opened.path),
-            f"is of iteration {opened.iteration}, but this job ends at {job.n_iterations}; give it "
-            f"more epochs, or an earlier checkpoint",
-        )
+        what = f"is of iteration {opened.iteration}, but this job ends at {job.n_iterations}"
+        raise CheckpointError(path, f"{what}; give it more epochs, or an earlier checkpoint")
 
 
 def checkpoint_to_resume(

@@ -133,11 +133,9 @@ def check_same(
         what = f"says of its job what this horn does not write ({type(error).__name__}: {error})"
         raise CheckpointError(place, f"{what[:300]}; use an older checkpoint") from error
     if found and not is_changed:
-        raise CheckpointError(
-            place,
-            f"is of another job: {_in_words(found)}. Resume with the job that wrote it, or go on "
-            f'knowingly with --changed (in horn.train: resume="changed")',
-        )
+        remedy = 'or go on knowingly with --changed (in horn.train: resume="changed")'
+        what = f"is of another job: {_in_words(found)}. Resume with the job that wrote it, {remedy}"
+        raise CheckpointError(place, what)
     if found:
         logger.warning("going on with a changed job: %s: %s", place, _in_words(found))
     if unknown:
