@@ -81,7 +81,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The manifest of a model file. Runs nothing, reads no arrays. Raises NotFound or ModelError."""
+    """The manifest; runs nothing, reads no arrays. Raises NotFound or ModelError."""
     with understood(path):
         return _manifest(Path(path))
 
