@@ -24,7 +24,7 @@ from horn.network import Layer, Network
 from horn.neuron import SynapseState, declared
 from horn.optimizers import Direct
 from horn.strategies import Strategy, TaskEngine, Topology, in_words
-from horn.sub_models.membership import Membership
+from horn.sub_models.rules import SubModelRules
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,11 @@ class ParallelDropout(Strategy):
                 f"or use one task without a strategy"
             )
         self.check(job, topology)
-        return SubModels(self.membership(self.n_sub_models(topology)), context)
+        return SubModels(self.rules(self.n_sub_models(topology)), context)
 
-    def membership(self, n: int) -> Membership:
+    def rules(self, n: int) -> SubModelRules:
         """The neurons of each of n sub-models."""
-        return Membership(n, self.keep, self.redraw, self.dropconnect)
+        return SubModelRules(n, self.keep, self.redraw, self.dropconnect)
 
 
 def hidden(network: Network) -> list[Layer]:

@@ -21,7 +21,7 @@ from horn.errors import JobError, ModelError
 from horn.runtime.context import TaskContext
 from horn.sub_models.all_gather import AllGather
 from horn.sub_models.masked_network import MaskedNetwork, can_mask, is_faster
-from horn.sub_models.membership import Membership
+from horn.sub_models.rules import SubModelRules
 from horn.sub_models.sub_network import SubNetwork
 from horn.sub_models.whole_network import WholeNetwork
 from horn.topology import largest_share, share
@@ -36,18 +36,18 @@ class SubModels:
     numbers that each sub-model sends per batch; empty under ``masked``.
     """
 
-    def __init__(self, membership: Membership, context: TaskContext) -> None:
+    def __init__(self, rules: SubModelRules, context: TaskContext) -> None:
         job, topology = context.job, context.topology
-        self.membership, self.job, self.network = membership, job, job.network
+        self.rules, self.job, self.network = rules, job, job.network
         self.group, self.threads = context.group, context.threads
         self.rank, self.n_ranks = context.group.task, context.group.n_tasks
-        n = self.n_sub_models = membership.n
+        n = self.n_sub_models = rules.n
         self.ranges = [range(*share(n, r, self.n_ranks)) for r in range(self.n_ranks)]
         first = context.rank // topology.n_tasks * topology.n_tasks
         mine = self.ranges[first : first + topology.n_tasks]
         self.of_group = range(mine[0].start, mine[-1].stop)
         self.rates = {
-            array: membership.rate(link)
+            array: rules.rate(link)
             for layer in self.network.layers[1:]
             for link in layer.links
             for array in link.weights.values()
@@ -69,7 +69,7 @@ class SubModels:
         states = self.inference.states()
         learned = {name: whole[name] for name in whole if name not in states}
         self.parent = WholeNetwork(
-            job, learned, {name: whole[name] for name in states}, membership.keep is None
+            job, learned, {name: whole[name] for name in states}, rules.keep is None
         )
         self.is_scaled = False  # whether the arrays of ``inference`` are those of ``parent``
         self.own_loss, self.own_samples = 0.0, 0
@@ -91,18 +91,18 @@ class SubModels:
 
     def bind(self, data: Dataset) -> None:
         """Compile the small networks, and agree on the channels. Collective."""
-        n, membership = self.n_sub_models, self.membership
+        n, rules = self.n_sub_models, self.rules
         rows = min(self.job.batch_size, len(self.job.data))
         hidden = [layer for layer in self.network.layers if layer.kind == "hidden"]
-        sizes = {layer.name: membership.sizes(layer.size) for layer in hidden}
+        sizes = {layer.name: rules.sizes(layer.size) for layer in hidden}
         shapes = [{name: some[k] for name, some in sizes.items()} for k in range(n)]
-        overlap = membership.keep is not None and membership.dropconnect == 1.0
+        overlap = rules.keep is not None and rules.dropconnect == 1.0
         if self.n_ranks == 1 and overlap and can_mask(self.network):
             if is_faster(self.network, shapes, rows):
                 self.masked = MaskedNetwork(self.parent, data, self.threads)
                 self.parts = [({}, {})] * n
                 return
-        rows, dropconnect = largest_share(rows, n), membership.dropconnect
+        rows, dropconnect = largest_share(rows, n), rules.dropconnect
         known: dict[tuple[int, ...], SubNetwork] = {}
         self.smalls = []
         for shape in shapes:
@@ -167,7 +167,7 @@ class SubModels:
             raise ModelError("step before bind: name the data set first")
         n, k = len(rows), self.n_sub_models
         self.bounds = [0, *(share(n, i, k)[1] for i in range(k))]
-        self._draw(iteration // self.membership.redraw)
+        self._draw(iteration // self.rules.redraw)
         self.batch = (rows, iteration, first_sample)
         self.parent.begin(self.job.optimizer.rate(iteration))
         self._count()
@@ -193,12 +193,12 @@ class SubModels:
             return
         self.drawn, self.counted = draw, ()
         layers = self.network.layers
-        by_layer = [self.membership.members(self.network, layer, draw) for layer in layers]
+        by_layer = [self.rules.members(self.network, layer, draw) for layer in layers]
         self.members = [[some[k] for some in by_layer] for k in range(self.n_sub_models)]
 
     def _count(self) -> None:
         """How many sub-models of this batch have each weight, if that may have changed."""
-        live, dropconnect = tuple(self.live), self.membership.dropconnect
+        live, dropconnect = tuple(self.live), self.rules.dropconnect
         if live != self.counted or dropconnect < 1.0:
             self.parent.count([self.members[k] for k in live], dropconnect)
             self.counted = live

@@ -177,7 +177,7 @@ def oracle(strategy: ParallelDropout, job: Job, n_steps: int) -> dict[str, Any]:
     losses, known = [], {}
     for t, rows in enumerate(batches(n_steps)):
         draw, n = t // strategy.redraw, len(rows)
-        members = [strategy.membership(n_sub_models).members(net, x, draw) for x in net.layers]
+        members = [strategy.rules(n_sub_models).members(net, x, draw) for x in net.layers]
         total = {name: np.zeros_like(a) for name, a in {**w, **states}.items()}
         count = {name: np.zeros_like(a) for name, a in total.items()}
         sum_of_losses = 0.0
@@ -236,8 +236,8 @@ def oracle(strategy: ParallelDropout, job: Job, n_steps: int) -> dict[str, Any]:
                 memory[key] = np.where(live_here, kept[slot], memory[key])
         for name, a in states.items():
             states[name] = np.where(count[name] > 0, g[name], a)
-    membership = strategy.membership(n_sub_models)
-    rates = {link.weight: membership.rate(link) for x in net.layers[1:] for link in x.links}
+    rules = strategy.rules(n_sub_models)
+    rates = {link.weight: rules.rate(link) for x in net.layers[1:] for link in x.links}
     scaled = {name: a * rates.get(name, 1.0) for name, a in w.items()}
     return {"losses": np.array(losses), **scaled, **memory, **states}
 
@@ -361,8 +361,8 @@ def test_a_link_past_the_hidden_layers_is_in_every_sub_model():
     expected = oracle(strategy, job, 5)
     found = alone(strategy, job, lambda engine: trained(engine, 5))
     same({name: found[name] for name in expected}, expected, rtol=1e-9)
-    assert strategy.membership(3).rate(net.last.links[0]) == 1.0
-    assert strategy.membership(3).rate(net.last.links[1]) == 1 / 3
+    assert strategy.rules(3).rate(net.last.links[0]) == 1.0
+    assert strategy.rules(3).rate(net.last.links[1]) == 1 / 3
 
 
 def test_neurons_know_their_number_in_the_whole_network():
@@ -380,7 +380,7 @@ def test_neurons_know_their_number_in_the_whole_network():
         return engine.losses_of.copy()
 
     found = alone(strategy, job, losses)
-    for k, live in enumerate(strategy.membership(2).members(net, net.layers[1], 0)):
+    for k, live in enumerate(strategy.rules(2).members(net, net.layers[1], 0)):
         y = (w1[live].sum(axis=1) * (1 + 0.1 * live)) @ w2[0, live]
         one = make("reference", Setup(net, None, "labels", 2, "float64", 1))
         scale = (
@@ -403,19 +403,19 @@ def test_disjoint_sub_models_divide_every_hidden_layer(size, n_sub_models, draw,
     net.layer(size)
     net.output(2, loss="squared_error")
     strategy = ParallelDropout(n_sub_models)
-    found = strategy.membership(n_sub_models).members(net, net.layers[1], draw)
+    found = strategy.rules(n_sub_models).members(net, net.layers[1], draw)
     assert sorted(np.concatenate(found).tolist()) == list(range(size))
-    assert [len(some) for some in found] == strategy.membership(n_sub_models).sizes(size)
+    assert [len(some) for some in found] == strategy.rules(n_sub_models).sizes(size)
     assert max(map(len, found)) - min(map(len, found)) <= 1
     assert all((np.diff(some) > 0).all() for some in found)
-    ends = strategy.membership(n_sub_models).members(net, net.last, draw)
+    ends = strategy.rules(n_sub_models).members(net, net.last, draw)
     assert all(some.tolist() == [0, 1] for some in ends)
 
 
 def test_overlapping_sub_models_draw_for_themselves():
     net, strategy = a_network((40,)), ParallelDropout(3, keep=0.5)
     for draw in range(5):
-        found = strategy.membership(3).members(net, net.layers[1], draw)
+        found = strategy.rules(3).members(net, net.layers[1], draw)
         assert [len(some) for some in found] == [20] * 3
         assert len({some.tobytes() for some in found}) == 3
 
@@ -424,7 +424,7 @@ def test_every_neuron_takes_part_as_often_as_the_rate_says():
     net, strategy = a_network((30,)), ParallelDropout(3)
     often = np.zeros(30)
     for draw in range(600):
-        often[strategy.membership(3).members(net, net.layers[1], draw)[1]] += 1
+        often[strategy.rules(3).members(net, net.layers[1], draw)[1]] += 1
     assert abs(often / 600 - 1 / 3).max() < 0.08  # four standard deviations
 
 
@@ -455,7 +455,7 @@ def test_what_nobody_had_is_not_touched(keep):
         before = {**engine.parent.learned, **engine.parent.slots}
         before = {name: array.copy() for name, array in before.items()}
         engine.step(batches()[1], iteration=1, first_sample=8)
-        members = [strategy.membership(2).members(net, x, 1) for x in net.layers]
+        members = [strategy.rules(2).members(net, x, 1) for x in net.layers]
         here = np.zeros((6, 9), bool)
         for k in range(2):
             here[np.ix_(members[2][k], members[1][k])] = True

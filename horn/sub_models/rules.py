@@ -13,12 +13,12 @@ from horn.backends import Array
 from horn.network import Layer, Link, Network
 from horn.topology import share
 
-# Draws of membership have keys of their own, far from those of layers.
+# Draws of members have keys of their own, far from those of layers.
 MEMBERS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Membership:
+class SubModelRules:
     """n : sub-models; the rest as in ``ParallelDropout``."""
 
     n: int
