@@ -64,11 +64,9 @@ class Aggregate:
 
     @property
     def empty(self) -> float:
-        """What no samples have."""
         return EMPTY[self.monoid]
 
     def of(self, combined: float, n_samples: int) -> float:
-        """The aggregate, from the combined numbers of all samples."""
         return combined / n_samples if self.of_samples == "mean" else combined
 
 

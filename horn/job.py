@@ -215,5 +215,4 @@ def _aggregates(given: Any, network: Network) -> dict[str, Aggregate]:
 
 
 def integer_targets(data: Dataset) -> bool:
-    """Whether the data's targets are class labels."""
     return data.y is not None and data.y.ndim == 1 and np.issubdtype(data.y.dtype, np.integer)

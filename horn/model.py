@@ -220,7 +220,6 @@ class Model:
 
 
 def has_labels(network: Network, data: Dataset, target: str | None) -> bool:
-    """Whether a fraction of right answers can be counted."""
     is_counted = target == "labels" and network.loss is not None and network.last.size > 1
     return is_counted and data.y is not None and data.y.ndim == 1
 

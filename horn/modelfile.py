@@ -195,7 +195,6 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]
 
 
 def digest(arrays: Mapping[str, Array]) -> str:
-    """sha256 over names, types, shapes and values."""
     import numpy as np
 
     found = hashlib.sha256()

@@ -10,7 +10,7 @@ The same object serves tasks and parameter servers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from horn import math, registry
@@ -41,14 +41,12 @@ class Optimizer:
         name = type(self).__name__
         if isinstance(self.learning_rate, (int, float)) and not self.learning_rate >= 0:
             raise ModelError(f"{name}: learning_rate must be 0 or more, got {self.learning_rate!r}")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("momentum", "beta1", "beta2", "rho") and not 0 <= value < 1:
-                what = f"{field.name} must be at least 0 and below 1"
-                raise ModelError(f"{name}: {what}, got {value!r}")
-            if field.name in ("clip_value", "clip_norm") and value is not None and not value > 0:
-                raise ModelError(f"{name}: {field.name} must be above 0, got {value!r}")
-            if field.name == "weight_decay" and not value >= 0:
+        for what, value in vars(self).items():
+            if what in ("momentum", "beta1", "beta2", "rho") and not 0 <= value < 1:
+                raise ModelError(f"{name}: {what} must be at least 0 and below 1, got {value!r}")
+            if what in ("clip_value", "clip_norm") and value is not None and not value > 0:
+                raise ModelError(f"{name}: {what} must be above 0, got {value!r}")
+            if what == "weight_decay" and not value >= 0:
                 raise ModelError(f"{name}: weight_decay must be 0 or more, got {value!r}")
 
     def rate(self, iteration: int) -> float:

@@ -25,7 +25,6 @@ class Patience:
         self.renew()
 
     def renew(self) -> None:
-        """Begin again."""
         self._left_s, self._looked = self.timeout_s, self._clock()
 
     def left_s(self) -> float:

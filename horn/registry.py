@@ -16,7 +16,6 @@ from horn.errors import JobError
 
 
 def names(package: str) -> list[str]:
-    """Those in a package, in order."""
     found = pkgutil.iter_modules(importlib.import_module(package).__path__)
     return sorted(m.name.replace("_", "-") for m in found if not m.ispkg and m.name[0] != "_")
 

@@ -70,7 +70,6 @@ class Warmup:
 
 
 def rate(learning_rate: float | Schedule, iteration: int) -> float:
-    """The learning rate at an iteration, of a number or a schedule."""
     if isinstance(learning_rate, (int, float)):
         return float(learning_rate)
     return float(learning_rate.at(iteration))

@@ -41,7 +41,6 @@ _INSTALLED = tuple(
 
 
 def is_horn(module_name: str) -> bool:
-    """Whether a module is part of horn itself."""
     return module_name == "horn" or module_name.startswith("horn.")
 
 
@@ -133,7 +132,6 @@ class SourceCapture:
         return {name: needed.texts() for name, needed in self._modules.items()}
 
     def inner_text(self, reference: Reference) -> str:
-        """The text of a reference with "at", which is no global."""
         node = self._modules[reference["module"]].inner[tuple(reference["at"])]
         return ast.unparse(_plain(node))
 
@@ -501,7 +499,6 @@ class CapturedCode:
         return thing
 
     def module(self, name: str) -> types.ModuleType:
-        """A captured module, run on first use."""
         if name in self._modules:
             return self._modules[name]
         source = self._sources[name]

@@ -31,7 +31,6 @@ class LayerSummary:
 
 
 def layers(network: Network, backend: str = "kernels") -> list[LayerSummary]:
-    """A row per layer."""
     if any(layer.neuron.interpreted for layer in network.layers):
         slower = f"message by message, {slowdown(network):,.0f}x slower"
         ways = {layer.name: slower for layer in network.layers[1:]}
@@ -72,7 +71,6 @@ def slowdown(network: Network) -> float:
 
 
 def n_parameters(layer: Layer) -> int:
-    """Learned numbers of a layer."""
     return sum(int(np.prod(shape)) for shape in layer.shapes.values())
 
 

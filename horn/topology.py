@@ -14,7 +14,6 @@ def share(n: int, part: int, n_parts: int) -> tuple[int, int]:
 
 
 def largest_share(n: int, n_parts: int) -> int:
-    """The size of the largest part."""
     return -(-n // n_parts)
 
 
@@ -53,11 +52,9 @@ class Topology:
         return group * self.n_tasks + task + later
 
     def ranks(self, group: int) -> list[int]:
-        """Of a group's tasks."""
         return [self.rank(group, task) for task in range(self.n_tasks)]
 
     def server(self, number: int) -> int:
-        """The rank of a server."""
         return self.n_workers + number
 
     def is_server(self, rank: int) -> bool:
@@ -68,11 +65,9 @@ class Topology:
         return rank - self.n_servers if rank >= self.n_ranks else rank
 
     def group(self, rank: int) -> int:
-        """Of a task."""
         return self.link(rank) // self.n_tasks
 
     def name(self, rank: int) -> str:
-        """For people."""
         if self.is_server(rank):
             return f"server {rank - self.n_workers}"
         if rank >= self.n_ranks:

@@ -23,13 +23,11 @@ logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 4 << 20  # of one write and of one step of sha256
 OURS = re.compile(r"MANIFEST\.json|[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.safetensors")
+NO_RIGHTS = (errno.EACCES, errno.EPERM, errno.EROFS)
 ADVICE = {
-    errno.ENOSPC: "free some space, or keep fewer checkpoints",
-    errno.EDQUOT: "free some space, or keep fewer checkpoints",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space, or keep fewer checkpoints"),
+    **dict.fromkeys(NO_RIGHTS, "choose a folder that you may write to"),
     errno.EFBIG: "raise the limit of file sizes",
-    errno.EACCES: "choose a folder that you may write to",
-    errno.EPERM: "choose a folder that you may write to",
-    errno.EROFS: "choose a folder that you may write to",
     errno.ENOENT: "its folder has gone: the attempt was given up meanwhile",
 }
 
@@ -101,7 +99,6 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Write the names in a folder to the disk."""
     try:
         with _opened(path, os.O_DIRECTORY) as descriptor:
             os.fsync(descriptor)
@@ -180,7 +177,6 @@ def reading(path: Path, size_bytes: int | None = None) -> Iterator[int]:
 
 
 def read(path: Path, most_bytes: int) -> bytes:
-    """A small file, whole."""
     with reading(path) as descriptor:
         size = os.fstat(descriptor).st_size
         if size > most_bytes:

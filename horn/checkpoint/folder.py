@@ -110,7 +110,6 @@ class Checkpoints:
         return target
 
     def discard(self, temporary: Path) -> None:
-        """Give a checkpoint up."""
         disk.remove(temporary)
 
     def latest(self) -> CheckpointReader | None:

@@ -1,7 +1,5 @@
-"""A part file: the arrays of one task as safetensors, described in its metadata.
-
-It is written in one pass, without a copy of all, and mapped to be read, after its sha256 was
-compared; every name, dtype, shape and size is checked before. Source of the layout:
+"""A part file: the arrays of one task as safetensors, described in its metadata. It is mapped to be
+read, after its sha256, and every name, dtype, shape and size, was checked. Source of the layout:
 github.com/huggingface/safetensors, "Format".
 """
 
@@ -213,7 +211,6 @@ class PartFile:
         return self._map
 
     def array(self, name: str) -> Array:
-        """A tensor, mapped, read-only."""
         found = self.tensors[name]
         at = self.start + found.data_offsets[0]
         dtype, n = np.dtype(DTYPES[found.dtype]), math.prod(found.shape)
@@ -222,7 +219,6 @@ class PartFile:
         return np.frombuffer(self.verify(), dtype, n, at).reshape(found.shape)
 
     def axes(self, piece: PieceEntry) -> tuple[Axis, ...]:
-        """Where a piece lies."""
         shape = self.tensors[piece.tensor].shape
         try:
             return tuple(

@@ -93,15 +93,9 @@ def _array(value: Any, what: str) -> np.ndarray:
 
 def kind_name(dtype: np.dtype[Any]) -> str:
     """What a non-numeric type is called in a message."""
-    return {
-        "O": "Python objects",
-        "U": "text",
-        "S": "text",
-        "T": "text",
-        "c": "complex numbers",
-        "M": "dates",
-        "m": "time differences",
-    }.get(dtype.kind, f"records of type {dtype}")
+    known = {"O": "Python objects", "c": "complex numbers", "M": "dates", "m": "time differences"}
+    known |= dict.fromkeys("UST", "text")
+    return known.get(dtype.kind, f"records of type {dtype}")
 
 
 def join(parts: list[np.ndarray]) -> np.ndarray:

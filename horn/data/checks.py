@@ -57,7 +57,6 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
 
 
 def check_not_negative(y: np.ndarray | None, name: str) -> None:
-    """Labels count from 0."""
     if y is not None and y.ndim == 1 and y.min() < 0:
         row = int(np.argmax(y < 0))
         raise DataError(

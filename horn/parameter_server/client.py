@@ -93,7 +93,6 @@ class ParameterClient:
         return self.requests.clock
 
     def begin(self, arrays: Mapping[str, Array]) -> None:
-        """Send the initial values."""
         for bundle in self.pushes:
             values = self._values(bundle, arrays)
             self._send(bundle.server, self.requests.begin(bundle, values), values)
@@ -116,7 +115,6 @@ class ParameterClient:
         self.spent.send_s += time.monotonic() - before
 
     def give_all(self) -> None:
-        """Send the rest of the push under way, the last layer first."""
         for part in sorted(self._ungiven, reverse=True):
             self.give(part)
 
@@ -138,7 +136,6 @@ class ParameterClient:
             self._until(lambda: part not in self.requests.awaited, where, timeout_s)
 
     def take_all(self) -> None:
-        """Wait for the rest of the pull under way."""
         for part in sorted(self.requests.awaited):
             self.take(part)
 
@@ -150,7 +147,6 @@ class ParameterClient:
         self._until(lambda: self.requests.is_heard, "leaving", self.timeout_s)
 
     def thank(self) -> None:
-        """Tell servers that the final parameters have arrived."""
         self._say(self.requests.thank())
         self._until(lambda: self.requests.is_heard, "thanking", self.timeout_s)
 

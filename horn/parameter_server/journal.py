@@ -233,7 +233,6 @@ class Journal:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is time to ``save``."""
         if self.n_bytes > max(self.most_bytes, 2 * self._state_bytes):
             return True
         if self.work_s > max(self.most_work_s, SAVING * self._save_s):

@@ -88,7 +88,6 @@ class LinkEnd:
 
 
 def received(socket: zmq.Socket[bytes]) -> list[Buffer]:
-    """A frame that has arrived."""
     parts: list[Buffer] = [socket.recv(zmq.DONTWAIT)]
     while socket.getsockopt(zmq.RCVMORE):
         if len(parts) < 3:

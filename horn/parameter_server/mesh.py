@@ -65,7 +65,6 @@ class Mesh:
         )
 
     def receive(self, timeout_s: float) -> WireMessage | None:
-        """The next message, with the block of its bundle; None if there is none in time."""
         message = self._receive(timeout_s)
         if message is None:
             return None

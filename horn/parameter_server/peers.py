@@ -48,7 +48,6 @@ class Peers:
         self._n_means = 0
 
     def from_servers(self, timeout_s: float) -> WireMessage | None:
-        """The next message of a server, None if there is none in time."""
         return self._receive(timeout_s, lambda message: message.src >= self.topology.n_workers)
 
     def _receive(self, timeout_s: float, fits: Callable[[WireMessage], bool]) -> WireMessage | None:
@@ -112,9 +111,8 @@ class Peers:
         return verdict.stop
 
     def mean(self, arrays: Sequence[Array]) -> None:
-        """In place, over the same task of all groups, summed in their order. Each task sums its
-        part of the numbers and sends the result to the others: twice the numbers of the arrays less
-        its own part, however many groups there are.
+        """In place, over the same task of all groups, in their order. Each task sums its part of
+        the numbers for the others: it sends at most twice the numbers, whatever the groups.
         """
         if not all(array.flags.c_contiguous for array in arrays):
             raise ProtocolError("Mean: arrays must be contiguous, since they change in place")

@@ -92,9 +92,7 @@ def _dealt(cut: list[ParameterPiece], n_servers: int) -> tuple[ParameterPiece, .
 
 @dataclass(frozen=True)
 class ParameterBundle:
-    """Pieces that travel together between a task's rank and a server's, in one block: ``part`` is
-    the number of its channel.
-    """
+    """Pieces in one block between a task's rank and a server's. part : its channel."""
 
     part: int
     rank: int
@@ -107,11 +105,9 @@ class ParameterBundle:
 
     @property
     def names(self) -> frozenset[str]:
-        """The arrays that they are of."""
         return frozenset(piece.name for piece in self.pieces)
 
     def cut(self, block: Array) -> list[Array]:
-        """The block's part of each piece."""
         ends = np.cumsum([0, *map(len, self.pieces)])
         return [block[start:stop] for start, stop in itertools.pairwise(ends)]
 

@@ -61,11 +61,9 @@ class Requests:
         self._n_pulls, self._pull = 0, Pull(0)
 
     def again(self, server: int) -> list[tuple[Meta, Arrays]]:
-        """The messages to resend over a new link."""
         return list(self._pending[server].values())
 
     def owing(self, server: int) -> str:
-        """The kinds of messages that a server has not answered."""
         kinds = [type(meta).__name__ for meta, _ in self._pending[server].values()]
         return ", ".join(dict.fromkeys(kinds))
 
@@ -76,7 +74,6 @@ class Requests:
 
     @property
     def is_heard(self) -> bool:
-        """Whether everything is acknowledged."""
         return not any(self._pending.values())
 
     def _to_all(self, key: tuple[object, ...], meta: Meta) -> list[ToServer]:
@@ -95,7 +92,6 @@ class Requests:
         return meta
 
     def push(self, bundle: ParameterBundle, push: Push, values: Arrays) -> Meta:
-        """Gradients, as ``begin``."""
         indices = tuple(p.index for p in bundle.pieces)
         meta = PushGradients(
             pieces=indices, clock=push.clock, samples=push.samples, part=bundle.part
@@ -132,9 +128,7 @@ class Requests:
         return 0, meta
 
     def is_early(self, meta: ParameterData) -> bool:
-        """Whether it answers a pull of the group's first task that this task has yet to make. Over
-        a lossy carrier it will be asked for again.
-        """
+        """Whether it answers a pull that this task has yet to make; if it is lost, it is resent."""
         return not self.is_lossy and meta.turn > self._n_pulls
 
     def heard(self, server: int, meta: Meta, block: Array | None) -> ParameterBundle | None:

@@ -113,7 +113,6 @@ class ParameterServer:
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """The names of the tasks of groups that have not left."""
         t = self.topology
         groups = (group for group in range(t.n_groups) if group not in self.left)
         return tuple(t.name(rank) for group in groups for rank in t.ranks(group))

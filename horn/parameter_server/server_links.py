@@ -60,7 +60,6 @@ class ServerLinks:
 
     @property
     def ranks(self) -> frozenset[int]:
-        """Who has a link."""
         return frozenset(self._of)
 
     def send(self, rank: int, meta: Meta, values: Sequence[Array] = ()) -> None:
@@ -72,7 +71,6 @@ class ServerLinks:
             self._flush(incarnation)
 
     def receive(self, timeout_s: float) -> WireMessage | None:
-        """The next message of a link, None if there is none in time; ``src`` is the rank."""
         ends = time.monotonic() + timeout_s
         while True:
             is_sent = self._flush_all()
@@ -98,7 +96,6 @@ class ServerLinks:
         return all([self._flush(incarnation) for incarnation in list(self._ends)])  # noqa: C419
 
     def _flush(self, incarnation: bytes) -> bool:
-        """Whether nothing is left to send."""
         found = self._ends.get(incarnation)
         if found is None:
             return True

@@ -31,7 +31,6 @@ def _identity(s: ParameterServer) -> dict[str, Any]:
 
 
 def state(s: ParameterServer) -> tuple[dict[str, Any], dict[str, Array]]:
-    """The whole state of a server; the arrays are its own."""
     arrays: dict[str, Array] = {}
     waiting = []
     for index, kept in s.kept.items():

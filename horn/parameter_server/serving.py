@@ -104,7 +104,6 @@ def mesh_of(
     timeout_s: float,
     agree_timeout_s: float | None = None,
 ) -> Mesh:
-    """A server's end of a mesh."""
     return Mesh(transport, server.topology, server.pieces, server.dtype.str, timeout_s,
                 agree_timeout_s)  # fmt: skip
 

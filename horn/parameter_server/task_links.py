@@ -173,7 +173,6 @@ class TaskLinks:
         return is_full
 
     def _look(self, link: _Link) -> None:
-        """Whether the connection has broken."""
         while link.monitor is not None and link.monitor.poll(0):
             event = event_of(link.monitor)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -223,7 +222,6 @@ class TaskLinks:
         link.is_welcome = link.has_handshake = False
 
     def _flush(self, link: _Link) -> bool:
-        """Whether nothing is left to send."""
         if link.end is None or link.socket is None:
             return True
         return link.end.flush(self._context, link.socket, self.counters)

@@ -51,13 +51,9 @@ class Assumption:
                 raise JobError(f"assume {part.strip()!r}: write any of {allowed}")
             name, units, example = _WORDS[word]
             found[name] = _number(word, value, units, example)
-        for name in ("tasks", "cores"):
-            if name in found:
-                found[name] = int(found[name])
-        return cls(**found)
+        return cls(**found | {k: int(found[k]) for k in ("tasks", "cores") if k in found})
 
     def machine(self, here: Machine, n_tasks: int, transport: str) -> Machine:
-        """This machine with the assumed figures."""
         if self == Assumption():
             return here
         changes: dict[str, Any] = {"n_cores": self.cores or max(n_tasks, here.n_cores)}
@@ -73,7 +69,6 @@ class Assumption:
 
 
 def _scaled(here: Machine, factor: float) -> dict[str, Any]:
-    """All figures of computing, scaled."""
     names = ("row_s", "weight_s", "edge_s", "stream_s", "operation_s", "left_s", "apply_s",
              "strip_s", "view_s", "fetch_s", "fetch_row_s", "fold_s", "fold_row_s", "cross_s",
              "result_s", "synapse_s", "synapse_once_s", "draw_s", "input_s")  # fmt: skip

@@ -127,7 +127,6 @@ def _write(path: Path, machine: Machine) -> None:
 
 
 def rounded(machine: Machine) -> Machine:
-    """The same in figures of two digits."""
 
     def cut(value: Any) -> Any:
         if isinstance(value, float):
@@ -143,7 +142,6 @@ def rounded(machine: Machine) -> Machine:
 
 
 def measure(dtype: str = "float32") -> Machine:
-    """The figures, measured now, not rounded."""
     call_s = _call_s(dtype)
     strips = StripTimings(dtype, call_s)
     passes, synapses, draws = [], [], []
@@ -235,9 +233,7 @@ def _pair(n_in: int, n_out: int, **settings: Any) -> Network:
 
 
 def _products_s(n_out: int, n_in: int, batch: int, dtype: str) -> dict[str, float]:
-    """Seconds of each kind of product of these sizes, and of a loop that reads an array like the
-    weight and writes one, which is read before.
-    """
+    """Seconds of each kind of product of these sizes, and of a loop over two arrays like w."""
     buffers = _buffers(x=("b", "n0"), y=("b", "n1"), w=("n1", "n0"), v=("n1", "n0"))
     statements = {
         "forward": Matmul(FRAME, "y", "bo", "x", "bi", "w", "oi", "i"),
@@ -252,7 +248,6 @@ def _products_s(n_out: int, n_in: int, batch: int, dtype: str) -> dict[str, floa
 
 
 def _call_s(dtype: str, n: int = 50) -> float:
-    """Seconds of an instruction that has next to nothing to do."""
     network = _pair(4, 4)
     copy = Loop(FRAME, (Output("v", load("w", "oi")),))
     buffers = _buffers(w=("n1", "n0"), v=("n1", "n0"))
@@ -483,9 +478,7 @@ def _seconds(
 
 
 def _best_s(call: Callable[[], Any], budget_s: float = 0.8e-3) -> float:
-    """The shortest of several calls after the first: at least three, unless they take ten times the
-    budget, since others may use the processor meanwhile.
-    """
+    """The shortest of several calls after the first: three, if they take less than 10 budgets."""
     call()
     best, spent = float("inf"), 0.0
     for n in range(200):

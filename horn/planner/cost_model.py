@@ -192,7 +192,6 @@ class Superstep:
     seconds: float
 
     def later(self, seconds: float) -> Superstep:
-        """The same, so many seconds longer."""
         return replace(self, seconds=self.seconds + seconds)
 
 
@@ -206,9 +205,7 @@ class StepCost:
 
 
 class Costs:
-    """The model for all programs of one network on a machine. n_groups : that compute at the same
-    time on its cores.
-    """
+    """The model for all programs of one network on a machine. n_groups : at the same time on it."""
 
     def __init__(
         self,
@@ -381,12 +378,10 @@ class Costs:
     # --- a batch
 
     def seconds(self, program: Program) -> float:
-        """How long a batch of a scheduled program takes."""
         *_, (_, _, clock) = self._followed(program)
         return float(clock.max())
 
     def step(self, program: Program) -> StepCost:
-        """A batch of a scheduled program, in detail."""
         layers: dict[int, float] = {}
         owner: dict[str, int] = {}
         found: dict[int, Superstep] = {}

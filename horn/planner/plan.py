@@ -152,7 +152,6 @@ class Plan:
         }
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
-        """The table of layers: its columns, its rows."""
         columns = ["Layer", "Neuron", "Units", "Params", "Runs as", "Partition", "Placement",
                    "Messages", "Bytes", "Predicted"]  # fmt: skip
         rows = []
@@ -170,7 +169,6 @@ class Plan:
         return columns, rows
 
     def superstep_rows(self) -> tuple[list[str], list[list[str]]]:
-        """The table of supersteps."""
         columns = ["Superstep", "Carries", "Messages", "Bytes", "Predicted"]
         return columns, [
             [str(s.index), ", ".join(s.arrays), f"{s.n_messages:,}", size(s.n_bytes),
@@ -260,9 +258,7 @@ def advice(
     transport: str = transports.DEFAULT,
     threads: int | None = None,
 ) -> list[str]:
-    """Warnings before a start, a line each: more tasks are no faster than one, or there are more of
-    them than cores. Messages between groups are not counted.
-
+    """Warnings before a start, a line each: more tasks are no faster than one, or more than cores.
     shares_batch : groups share every batch. divides : tasks of a group divide the network.
     """
     n_groups, n_tasks = topology.n_groups, topology.n_tasks
@@ -327,7 +323,6 @@ def search(
 
 
 def target_kind(job: Job) -> str | None:
-    """What the Target statement of a job's program reads."""
     if job.network.loss is None or job.target is None:
         return None
     if job.target == "input":

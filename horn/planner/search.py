@@ -42,12 +42,10 @@ class PartitionCache:
         self.states: dict[tuple[tuple[Form, str], ...], int] = {}
 
     def state(self, forms: Forms) -> int:
-        """The number of the forms of a content, in their order. Never 0."""
         return self.states.setdefault(tuple(forms.items()), len(self.states) + 1)
 
 
 def _touched(s: Statement) -> tuple[str, ...]:
-    """The contents that a statement reads or writes."""
     if isinstance(s, Loop):
         nodes = ir.walk(*(o.node for o in s.outputs))
         loaded = [node.value for node in nodes if node.op is ir.Op.LOAD]
@@ -200,10 +198,10 @@ class Search:
 
     def refused(self, choice: Choice) -> CompileError | None:
         """Why the network cannot predict with this placement, if so."""
-        if self.inference is not None:
-            results = [r for r in (self.inference.outputs, self.inference.loss) if r is not None]
+        if (program := self.inference) is not None:
             try:
-                partition(self.inference, self.placement(choice), results)
+                results = [r for r in (program.outputs, program.loss) if r is not None]
+                partition(program, self.placement(choice), results)
             except CompileError as error:
                 return error
         return None
@@ -263,7 +261,6 @@ class Search:
         return choice
 
     def seconds(self, choice: Choice) -> float:
-        """What a batch takes; infinite if the placement is illegal."""
         if choice not in self.known:
             try:
                 self.known[choice] = self.costs.seconds(self.program_of(choice))
@@ -273,7 +270,6 @@ class Search:
         return float("inf") if isinstance(found, CompileError) else found
 
     def program_of(self, choice: Choice) -> Program:
-        """The program of every task."""
         results = [] if self.program.loss is None else [self.program.loss]
         remembering = CachingPartition(self.program, self.placement(choice), results, self.memory)
         return scheduled(remembering.run())

@@ -1,7 +1,4 @@
-"""Copies of blocks out of arrays and into them.
-
-The parts of several tasks are combined in task order, not in order of arrival.
-"""
+"""Copies of blocks out of arrays and into them, combined in task order, not in that of arrival."""
 
 from __future__ import annotations
 
@@ -62,7 +59,6 @@ class ArrayRegion:
         return self.places is None and sorted(self.shape) == sorted(array.shape)
 
     def is_same(self, other: ArrayRegion) -> bool:
-        """Whether both are the same memory."""
         a, b = self.view, other.view
         return (
             self.places is None

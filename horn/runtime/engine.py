@@ -148,8 +148,8 @@ class GroupEngine(CompiledEngine):
         return runner
 
     def _share(self) -> None:
-        """Move arrays that groups have in common to shared memory. All write the same values there,
-        and wait for each other, since a resumed task writes those of its checkpoint next.
+        """Move arrays that groups have in common to shared memory. All write the same values, and
+        wait for each other before anybody restores a checkpoint.
         """
         exchanges = self._exchanges.values()
         pairs = [pair for exchange in exchanges for pair in exchange.common.items()]

@@ -159,7 +159,6 @@ class Exchange:
         return plan
 
     def _exchange(self, move: Move, shares: Mapping[int, Share], plan: SuperstepPlan) -> None:
-        """The channels of a move between these ranks."""
         channels, blocks = blocks_of(
             move,
             self.program,
@@ -263,9 +262,7 @@ class Exchange:
         )
 
     def _share(self, move: Move, plan: SuperstepPlan) -> None:
-        """Memory in common instead of blocks; the first such move of a superstep adds empty blocks,
-        which signal that the parts are written.
-        """
+        """Memory in common; the first such move of a superstep adds empty blocks as signals."""
         is_first = not plan.signals[0]
         axes = self.program.buffers[move.out].axes
         for shares in self._across:

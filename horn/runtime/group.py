@@ -217,7 +217,6 @@ class Group:
         self.barrier.cross(generation, self.timeout_s if generation else self.agree_timeout_s)
 
     def outbox(self, part: int) -> Array:
-        """Where to write the next block of a part."""
         self._written.append(part)
         return self.transport.outbox(part, self.timeout_s)
 

@@ -159,7 +159,6 @@ class Task:
 
     @property
     def step(self) -> ScriptStep | None:
-        """The step under way."""
         return self._steps[self._at] if self._at < len(self._steps) else None
 
     @property

@@ -187,7 +187,6 @@ def load(name: str) -> type[Strategy]:
 
 
 def make(strategy: str | Strategy) -> Strategy:
-    """A strategy by its name with its defaults, or itself."""
     if isinstance(strategy, Strategy):
         return strategy
     if not isinstance(strategy, str):

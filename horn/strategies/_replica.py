@@ -27,7 +27,6 @@ from horn.wire.frames import Array
 
 
 def _connected(context: TaskContext) -> tuple[Peers | None, ParameterClient | None]:
-    """A task's connections to the same task of other groups, and to servers."""
     job, topology, found = context.job, context.topology, context.servers
     peers, check = None, context.check
     if context.wire is not None:
@@ -101,7 +100,6 @@ class Replica(GroupEngine):
         return marked(program, [b.names for b in pulls], [self._pushed(b) for b in pushes])
 
     def _pushed(self, bundle: ParameterBundle) -> frozenset[str]:
-        """The slots that have a bundle's gradients."""
         return frozenset(f"{name}/{self.strategy.pushed_slot}" for name in bundle.names)
 
     def _streamed(self, runner: Runner) -> ParameterStream | None:

@@ -124,11 +124,9 @@ class Downpour(Strategy):
                 f"downpour: server_optimizer={given!r} has a clip_norm, but no server knows the "
                 f"norm of a whole gradient; give it to the job's optimizer"
             )
-        if not isinstance(self.scale_by_staleness, bool):
-            raise JobError(
-                f"downpour: scale_by_staleness is True or False, got {self.scale_by_staleness!r}"
-            )
-        rate = self.learning_rate
+        scales, rate = self.scale_by_staleness, self.learning_rate
+        if not isinstance(scales, bool):
+            raise JobError(f"downpour: scale_by_staleness is True or False, got {scales!r}")
         if not hasattr(rate, "at") and (not isinstance(rate, (int, float)) or not rate > 0):
             raise JobError(f"downpour: learning_rate must be above 0, got {rate!r}")
         if self.warm_start and self.max_staleness is not None:
@@ -136,7 +134,7 @@ class Downpour(Strategy):
                 "downpour: with max_staleness nobody may be ahead, so there is no warm start; give "
                 "one of the two"
             )
-        if self.scale_by_staleness and self.max_staleness == 0:
+        if scales and self.max_staleness == 0:
             raise JobError(
                 "downpour: with max_staleness=0 nothing is stale; leave scale_by_staleness out"
             )

@@ -214,7 +214,6 @@ class SubModels:
         return self.n_ranks == 1 and self.job.optimizer.clip_norm is None
 
     def train(self) -> None:
-        """This task's sub-models."""
         rows, iteration, first_sample = self.batch
         for k in self.ranges[self.rank]:
             start, stop = self.bounds[k], self.bounds[k + 1]
@@ -245,7 +244,6 @@ class SubModels:
         self.parent.finish()
 
     def merge(self) -> None:
-        """All sub-models, into the network."""
         live = self.live
         is_clipped = self.job.optimizer.clip_norm is not None
         if is_clipped:
@@ -265,7 +263,6 @@ class SubModels:
         self.parent.merge_states([(self.members[k], self.parts[k][1]) for k in live])
 
     def _bring(self, k: int) -> None:
-        """A sub-model's gradients, from its block."""
         small = self.smalls[k]
         small.place(self.members[k], k, self.drawn)
         for name, part in self.parts[k][0].items():

@@ -1,8 +1,6 @@
-"""Overlapping sub-models in one pass over the whole network, where masks silence the neurons that
-the sub-model of a sample does not have.
-
-Small networks compute less, but copy every weight of every sub-model and its gradient; masks copy
-nothing. Source: Yoon 2016, section 3.
+"""Overlapping sub-models in one pass over the whole network, with masks for the neurons that the
+sub-model of a sample does not have. Small networks compute less, but copy every weight of every
+sub-model and its gradient. Source: Yoon 2016, section 3.
 """
 
 from __future__ import annotations

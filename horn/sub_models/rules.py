@@ -27,16 +27,13 @@ class SubModelRules:
     dropconnect: float
 
     def sizes(self, size: int) -> list[int]:
-        """How many neurons of a hidden layer each sub-model has."""
         if self.keep is not None:
             return [round(self.keep * size)] * self.n
         shares = (share(size, k, self.n) for k in range(self.n))
         return [end - first for first, end in shares]
 
     def members(self, network: Network, layer: Layer, draw: int) -> list[Array]:
-        """The neurons of a layer that each sub-model has, int32 and ascending, in the ``draw``-th
-        draw of sub-models.
-        """
+        """The neurons of a layer that each sub-model has in a draw, int32 and ascending."""
         if layer.kind != "hidden":
             return [np.arange(layer.size, dtype=np.int32)] * self.n
         sizes = self.sizes(layer.size)

@@ -153,22 +153,21 @@ class SubNetwork:
                 node = node * load(MASK, home.letters)
             axes = dict(zip(home.letters, array.shape, strict=True))
             self.formulas.append(axes, [(View(array, home.letters), node)], views, label=name)
-        shared = [name for name in self.gradients if not homes[name].is_own]
-        own = [name for name in self.gradients if homes[name].is_own]
-        begin = len(self.present) + len(self.masks)
-        self.bounds = [begin, len(self.tape)]  # of gather, norms, sums, updates
-        for name in own:
-            self._append_update(homes[name], norm=True)
+        shared = [homes[name] for name in self.gradients if not homes[name].is_own]
+        own = [homes[name] for name in self.gradients if homes[name].is_own]
+        # of gather, norms, sums, updates
+        self.bounds = [len(self.present) + len(self.masks), len(self.tape)]
+        for home in own:
+            self._append_update(home, norm=True)
         self.bounds.append(len(self.tape))
-        for name in shared:
-            self._append_sum(homes[name])
+        for home in shared:
+            self._append_sum(home)
         self.bounds.append(len(self.tape))
-        for name in own:
-            self._append_update(homes[name], norm=False)
+        for home in own:
+            self._append_update(home, norm=False)
         self.bounds.append(len(self.tape))
 
     def _view(self, whole: Array, home: ArrayLayout) -> View:
-        """An array of the parent at this sub-model's indices."""
         return View(whole, home.letters, self._index(home), ascending=True)
 
     def _index(self, home: ArrayLayout) -> dict[str, Array]:
@@ -236,7 +235,6 @@ class SubNetwork:
         self.tape.run(0, self.bounds[0])
 
     def gather(self) -> None:
-        """Copy the sub-model's weights and States from the parent."""
         self.tape.run(self.bounds[0], self.bounds[1])
 
     def step(self, rows: Array, iteration: int, first_sample: int) -> float:
@@ -250,10 +248,8 @@ class SubNetwork:
         return sum(float(a.sum(dtype=np.float64)) for a in self.norms.values())
 
     def add(self) -> None:
-        """Add the gradients that several sub-models may have to the parent's sums."""
         self.tape.run(self.bounds[2], self.bounds[3])
 
     def update(self) -> None:
-        """Update the weights that only this sub-model has."""
         self.formulas.set(**self.parent.scalars)
         self.tape.run(self.bounds[3], self.bounds[4])

@@ -43,7 +43,6 @@ class ArrayLayout:
 
 
 def homes(network: Network, is_disjoint: bool) -> dict[str, ArrayLayout]:
-    """Of all learned arrays and States."""
     found = {}
     for layer in network.layers[1:]:
         axes: dict[str, tuple[int, ...]]
@@ -154,7 +153,6 @@ class WholeNetwork:
         formulas.append(axes, outputs, views, label=name)
 
     def begin(self, learning_rate: float) -> None:
-        """Begin an update: set the scalars of its formulas."""
         self.updates += 1
         self.scalars = {
             "learning_rate": learning_rate, "updates": float(self.updates), "clip": 1.0
@@ -185,13 +183,11 @@ class WholeNetwork:
                 counts.fill(0)
 
     def finish(self) -> None:
-        """Update the shared arrays."""
         if self.sums:
             self.formulas.set(**self.scalars)
             self.tape.run(self.first_update, len(self.tape))
 
     def clear(self) -> None:
-        """Set the sums to 0."""
         for array in self.sums.values():
             array.fill(0)
 

@@ -210,7 +210,6 @@ def stopped_at(start: CheckpointReader | None) -> Stopped:
 
 
 def rows_of(opened: CheckpointReader) -> list[dict[str, Any]]:
-    """The history until a checkpoint."""
     try:
         return [dict(row) for row in opened.facts.get("rows", [])]
     except (TypeError, ValueError) as error:
@@ -229,10 +228,8 @@ class CheckpointSchedule:
 
 @dataclass(frozen=True)
 class RecoverySettings:
-    """How a run survives failures of its processes.
-
-    plan : when and where to save; None : never. mine : the job's identity. start : where to begin.
-    asked : set to stop it at a boundary, with a checkpoint. max_restarts : failures in a row
+    """plan : when and where to save; None : never. mine : the job's identity. start : where to
+    begin. asked : set to stop it at a boundary, with a checkpoint. max_restarts : failures in a row
     without a new checkpoint, after which it is given up. journals : of servers, instead of a plan.
     """
 

@@ -1,6 +1,4 @@
-"""The state of a training besides its arrays: all that a resumed run needs for the same bits. Draws
-and the order of the samples follow from these numbers.
-"""
+"""The state of a training besides its arrays, for a resumed run with the same bits."""
 
 from __future__ import annotations
 
@@ -35,7 +33,6 @@ class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     updates: Count = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, exactly."""
         return {**msgspec.structs.asdict(self), "best": self.best and list(self.best)}
 
     @classmethod
@@ -48,7 +45,6 @@ class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def plain_row(row: Mapping[str, Any]) -> dict[str, float | int | list[float] | None]:
-    """A row of the history without NumPy's numbers."""
     return {name: plain(value) for name, value in row.items()}
 
 

@@ -1,7 +1,5 @@
-"""Digests of arrays: equal values give equal digests, wherever they are stored.
-
-The values are summed in blocks of about 1 MiB by the 64-bit sum of messages, which takes no longer
-than reading them, and the sums by SHA-256: against mistakes, not against forgers.
+"""Digests of arrays, against mistakes, not against forgers: SHA-256 of the 64-bit sums (those of
+messages) of blocks of about 1 MiB, which takes no longer than reading them.
 """
 
 from __future__ import annotations

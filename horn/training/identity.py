@@ -143,7 +143,6 @@ def check_same(
 
 
 def _in_words(found: list[str]) -> str:
-    """The first of them."""
     more = len(found) - MAX_SAID
     return "; ".join(found[:MAX_SAID]) + (f"; and {more} more" if more > 0 else "")
 
@@ -368,7 +367,6 @@ def _sources(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> list[tuple[s
 
 
 def _first_lines(was: str, is_: str) -> tuple[str, str]:
-    """The first that differ."""
     old, new = was.splitlines(), is_.splitlines()
     n = next((k for k, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), None)
     if n is None:

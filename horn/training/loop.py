@@ -258,7 +258,6 @@ class TrainingLoop:
             self.before_end()
 
     def _watch(self, row: dict[str, Any]) -> None:
-        """Measure the model, into the row."""
         job = self.job
         if self.sample is not None and job.aggregates:
             _, right, combined = self.engine.watch(self.sample)

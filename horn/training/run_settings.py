@@ -65,7 +65,6 @@ class RunSettings:
 
     @property
     def kind(self) -> Strategy:
-        """The strategy, made."""
         return strategies.make(self.strategy)
 
     @property
@@ -86,7 +85,6 @@ class RunSettings:
         return self.topology.n_workers if self.has_guests else self.topology.n_ranks
 
     def schedule(self) -> CheckpointSchedule | None:
-        """When and where to save."""
         every, seconds = self.checkpoint_every, self.checkpoint_seconds
         if seconds is not None and not seconds > 0:
             raise JobError(f"checkpoint_seconds must be above 0, got {seconds!r}")
