@@ -45,7 +45,8 @@ def apply(job: Job, settings: Iterable[str]) -> Job:
             raise _unknown(key, keys)
         head, _, rest = key.partition(".")
         if not rest:
-            changes[key] = _job_value(job, key, text)
+            hint = float if key == "validation" else get_type_hints(type(job))[key]
+            changes[key] = _typed(key, text, hint)
         elif head in nested:
             nested[head][rest] = text
         else:
@@ -140,13 +141,6 @@ def _changed(thing: Any, changes: Mapping[str, str], prefix: str) -> Any:
     for head, below in inner.items():
         own[head] = _changed(own.get(head, getattr(thing, head)), below, f"{prefix}.{head}")
     return dataclasses.replace(thing, **own)
-
-
-def _job_value(job: Job, key: str, text: str) -> Any:
-    if key == "validation":
-        return _typed(key, text, float)
-    hints = get_type_hints(type(job))
-    return _typed(key, text, hints[key])
 
 
 def _typed(key: str, text: str, hint: Any) -> Any:

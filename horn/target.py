@@ -1,9 +1,8 @@
 """TARGET of ``submit`` and ``check``: file.py, file.py:name, package.module or package.module:name.
 
-The name is ``job`` by default: a horn.Job, or a function that returns one. ARGS after -- are the
-file's sys.argv; a function with parameters gets them as --parameter value too, each converted to
-the type of its annotation or default. A file may also have ``report(run)``, which is called after
-training.
+The name, by default ``job``, is a horn.Job or a function that returns one. ARGS after -- are the
+file's sys.argv, and --parameter value for the function, by annotation or default. ``report(run)``
+in the file is called after training.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def _import_file(path: Path) -> types.ModuleType:
     if not path.is_file():
         what = "is a folder; name a file in it" if path.is_dir() else "no such file"
         # By stems: endings that all have in common are no likeness.
-        names = {Path(name).stem: name for name in _names_in(path.parent)}
+        names = {entry.stem: entry.name for entry in path.parent.glob("*.py")}
         near = difflib.get_close_matches(path.stem, names, 1)
         hint = f"; did you mean {path.with_name(names[near[0]])}?" if near else ""
         raise NotFound(f"{path}: {what}{hint}")
@@ -204,10 +203,6 @@ def _typed(key: str, text: str, parameter: inspect.Parameter) -> Any:
 
 def _usage(parameters: Any) -> str:
     return ", ".join(f"--{name}" for name in parameters)
-
-
-def _names_in(folder: Path) -> list[str]:
-    return [entry.name for entry in folder.glob("*.py")] if folder.is_dir() else []
 
 
 def _kind(value: Any) -> str:

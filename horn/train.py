@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ from horn.training.progress import FunctionProgress, LineProgress, Progress
 from horn.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from horn.executor.launch import ClusterAttempt
+    from horn.executor.launch import JobAttempt
 
 # The file that horn is importing a job from, while it does; ``train`` must not run then.
 importing: str | None = None
@@ -100,6 +101,20 @@ class Run:
         for where, values in self.metrics.items():
             said |= {f"{where} {name}": value for name, value in values.items()}
         return html.facts(said) + self.history._repr_html_()
+
+    def as_dict(self) -> dict[str, Any]:
+        """All but the model, for JSON."""
+        return {
+            "metrics": self.metrics,
+            "epochs": self.epochs,
+            "iterations": self.iterations,
+            "stopped_early": self.stopped_early,
+            "best_epoch": self.best_epoch,
+            "seconds": self.seconds,
+            "history": list(self.history),
+            "counters": self.counters,
+            "staleness": {str(late): n for late, n in sorted(self.staleness.items())},
+        }
 
 
 @dataclass
@@ -187,7 +202,7 @@ def train(
     return conduct(job, RunSettings(**given))
 
 
-def conduct(job: Job, settings: RunSettings, on_cluster: ClusterAttempt | None = None) -> Run:
+def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = None) -> Run:
     """What ``train`` does; with a place on a cluster it is one attempt of a job on a cluster."""
     begun = perf_counter()
     if importing is not None:
@@ -204,7 +219,9 @@ def conduct(job: Job, settings: RunSettings, on_cluster: ClusterAttempt | None =
         job = job.with_settings(network=job.network.rebuilt(seed=settings.seed))
     job.check_data()
     _check_monitor(job)
-    _check_aggregates(job, backend)
+    if is_compiled(backend, job.network):
+        for aggregate in job.aggregates.values():  # now, not after the first epoch
+            read_aggregate(aggregate)
     strategy.check(job, topology)
     schedule = settings.schedule()
     watcher = _watcher(settings.progress)
@@ -368,12 +385,13 @@ def _train_in_group(
     watcher: Progress,
     begun: float,
     recovery: RecoverySettings,
-    on_cluster: ClusterAttempt | None,
+    on_cluster: JobAttempt | None,
 ) -> _Trained:
     """All steps in processes of their own; what speaks against it is said before they start."""
     from horn.executor import trace
     from horn.executor.launch import launch, launch_at
     from horn.planner.calibration import calibrate
+    from horn.planner.plan import cheapest
     from horn.process.job_spec import draft
 
     text = draft(job, settings.kind)
@@ -384,14 +402,12 @@ def _train_in_group(
     calibrate(job.dtype)  # now: starting tasks would disturb it
 
     def find_placement() -> Placement:
-        return _placement(job, settings)
+        n = largest_share(job.batch_size, settings.groups)
+        mine, pins = job.with_settings(batch_size=n), dict(settings.pins or {})
+        return cheapest(mine, settings.tasks, pins, transport=settings.transport).placement
 
-    if on_cluster is not None:
-        outcome = launch_at(
-            on_cluster, job, text, find_placement, settings, watcher, begun, recovery
-        )
-    else:
-        outcome = launch(job, text, find_placement, settings, watcher, begun, recovery)
+    run = launch if on_cluster is None else partial(launch_at, on_cluster)
+    outcome = run(job, text, find_placement, settings, watcher, begun, recovery)
     if settings.trace is not None:
         trace.write(settings.trace, outcome.traces, outcome.counters)
     return _Trained(
@@ -404,20 +420,11 @@ def _train_in_group(
     )
 
 
-def _placement(job: Job, settings: RunSettings) -> Placement:
-    """Where weights live and who computes what."""
-    from horn.planner.plan import cheapest
-
-    mine = job.with_settings(batch_size=largest_share(job.batch_size, settings.groups))
-    transport = settings.transport
-    return cheapest(mine, settings.tasks, dict(settings.pins or {}), transport=transport).placement
-
-
 def _recovery(
     job: Job,
     settings: RunSettings,
     schedule: CheckpointSchedule | None,
-    on_cluster: ClusterAttempt | None,
+    on_cluster: JobAttempt | None,
 ) -> RecoverySettings:
     """Where the run begins, and how it lasts."""
     asked = threading.Event() if on_cluster is None else on_cluster.asked
@@ -467,13 +474,6 @@ def _check_monitor(job: Job) -> None:
             "early stopping watches val_acc, but accuracy needs class labels and two or more "
             'outputs; watch "val_loss"'
         )
-
-
-def _check_aggregates(job: Job, backend: str) -> None:
-    """They can be compiled: said before anything starts, not after the first epoch."""
-    if job.aggregates and is_compiled(backend, job.network):
-        for aggregate in job.aggregates.values():
-            read_aggregate(aggregate)
 
 
 def _check_backwards(job: Job, backend: str) -> None:

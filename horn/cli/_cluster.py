@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +14,7 @@ from horn.errors import JobError
 
 if TYPE_CHECKING:
     from horn.cluster.client import Cluster, JobStatus
+    from horn.coordination.jobs import JobState
     from horn.security.keys import Key
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -90,14 +92,16 @@ def number(value: Any, form: str = ".4f") -> str:
     return format(value, form)
 
 
-def utc(seconds: float) -> str:
-    """RFC 3339"""
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 COLUMNS = ("JOB", "STATE", "STRATEGY", "G×T", "EPOCH", "STEP", "LOSS", "VAL_ACC", "AGE")
+
+
+def state_named(text: str) -> JobState:
+    """In either case of letters."""
+    from horn.coordination.jobs import JobState
+
+    if text.upper() not in JobState.__members__:
+        raise JobError(f"no state is called {text!r}; there are {', '.join(JobState.__members__)}")
+    return JobState[text.upper()]
 
 
 def n_groups(status: JobStatus) -> int | None:
@@ -165,7 +169,7 @@ def as_json(status: JobStatus) -> dict[str, Any]:
         "cause": result.get("cause"),
         "result": result.get("metrics"),
         "exit_code": result.get("code"),
-        "submitted": utc(status.submitted_s),
+        "submitted": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.submitted_s)),
     }
 
 

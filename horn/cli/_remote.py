@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.1  # between two looks at the job
 AGAIN_S = 60.0  # for which ZooKeeper may be gone while a job is watched
-MAX_RESTARTS = 3
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,9 @@ def submit(
     package = packing.pack(wanted.target, wanted.working_dir)
     stem = _stem(package.target)
     path = Path(output or f"{stem}.horn")
-    if not detach:
-        _check_writable(path)
+    is_file = path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_dir()
+    if not (detach or is_file):
+        raise JobError(f"{path} cannot be written; give another --output FILE")
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         described = _describe(wanted, package.target, package.digest, stem)
         job = cluster.submit(described, package)
@@ -78,9 +77,9 @@ def _describe(wanted: SubmitOptions, target: str, digest: str, stem: str) -> Sub
     from horn.cluster.submission import Submission
     from horn.cluster.versions import versions
 
-    options = dict(wanted.options)
-    for what, value in (("checkpoints", options.get("checkpoints")), ("trace", options["trace"])):
-        if value is not None:
+    options = wanted.options
+    for what in ("checkpoints", "trace"):
+        if options[what] is not None:
             raise JobError(f"--{what} is for this machine; a cluster keeps what it needs itself")
     if options.get("resume") is not None:
         raise JobError("--resume is for this machine; on a cluster:  horn resume JOB")
@@ -92,12 +91,8 @@ def _describe(wanted: SubmitOptions, target: str, digest: str, stem: str) -> Sub
         n_servers = servers or made.default_servers
     else:
         n_servers = servers or 0
-    every, every_s = None, None
-    text = options.get("checkpoint_every")
-    if text is not None and text.isdecimal():
-        every = int(text)
-    elif text is not None:
-        every_s = _screen.duration(text)
+    text = options["checkpoint_every"]
+    is_count = text is not None and text.isdecimal()
     plain: dict[str, bool | int | float | str | None] = {
         **{name: str(value) for name, value in versions().items()},
         "backend": wanted.backend,
@@ -110,18 +105,13 @@ def _describe(wanted: SubmitOptions, target: str, digest: str, stem: str) -> Sub
         plain["threads"] = int(options["threads"])
     if n_servers and servers == 0:
         plain["guests"] = True
-    for pin in wanted.pins:
-        layer, equals, where = pin.partition("=")
-        if not (layer and equals and where):
-            raise JobError(f"--pin {pin}: write LAYER=receiver, LAYER=sender or LAYER=replicated")
-        plain[f"pin.{layer}"] = where
+    plain |= {f"pin.{layer}": where for layer, where in _screen.pins(wanted.pins).items()}
     pairs = []
     for setting in wanted.settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise JobError(f"--set {setting}: write KEY=VALUE")
         pairs.append((key, value))
-    restarts = options.get("max_restarts")
     return Submission(
         job="new",
         name=wanted.name or stem,
@@ -134,9 +124,9 @@ def _describe(wanted: SubmitOptions, target: str, digest: str, stem: str) -> Sub
         strategy=strategy,
         settings=tuple(pairs),
         seed=wanted.seed,
-        checkpoint_every=every,
-        checkpoint_s=every_s,
-        max_restarts=MAX_RESTARTS if restarts is None else restarts,
+        checkpoint_every=int(text) if is_count else None,
+        checkpoint_s=None if text is None or is_count else _screen.duration(text),
+        max_restarts=options["max_restarts"],
         timeout_s=None if wanted.timeout is None else _screen.duration(wanted.timeout),
         options=plain,
         user=user(),
@@ -147,12 +137,6 @@ def _stem(target: str) -> str:
     place = target.rpartition(":")[0] if target.rpartition(":")[2].isidentifier() else target
     place = place or target
     return Path(place).stem if place.endswith(".py") else place.split(".")[-1]
-
-
-def _check_writable(path: Path) -> None:
-    folder = path.parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise JobError(f"{path} cannot be written; give another --output FILE")
 
 
 # Attached
@@ -167,9 +151,7 @@ class _Length:
 
 
 class JobWatcher:
-    """Shows the progress of a job: rows from the log of the one who has rank 0, steps from
-    ZooKeeper.
-    """
+    """Shows the progress of a job: rows from the log of its primary host, steps from ZooKeeper."""
 
     def __init__(self, cluster: Cluster, job: str, progress: Progress, quiet: bool) -> None:
         self.cluster, self.job, self.progress, self.quiet = cluster, job, progress, quiet
@@ -250,12 +232,7 @@ class JobWatcher:
 
 def attach(cluster: Cluster, job: str, path: Path, *, as_json: bool, quiet: bool) -> int:
     """Show a job until it ends, fetch its model; the exit code."""
-    from horn.training.progress import LineProgress, Progress
-
-    progress = (
-        Progress() if quiet else _screen.ProgressBar() if sys.stderr.isatty() else LineProgress()
-    )
-    watch = JobWatcher(cluster, job, progress, quiet)
+    watch = JobWatcher(cluster, job, _screen.progress(quiet), quiet)
     try:
         until_over(cluster, job, watch.look)
     except KeyboardInterrupt:
@@ -270,11 +247,8 @@ def attach(cluster: Cluster, job: str, path: Path, *, as_json: bool, quiet: bool
 def until_over(
     cluster: Cluster, job: str, look: Callable[[Cluster], bool], pause_s: float = LOOK_S
 ) -> None:
-    """Look again and again, until it says that it is over; in a new session when one is lost.
-
-    Raises
-    ------
-    ClusterError : there is no ZooKeeper for AGAIN_S.
+    """Look again and again until the job is over, in a new session when one is lost. Raises
+    ClusterError: no ZooKeeper for AGAIN_S.
     """
     failing_since: float | None = None
     while True:

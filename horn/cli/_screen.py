@@ -1,7 +1,4 @@
-"""What the commands show: tables, a bar while training, sizes and times in words.
-
-rich is imported when something is drawn with it: no command waits for what it does not show.
-"""
+"""Tables, a bar while training, sizes and times in words. rich is imported when it draws."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from horn.errors import JobError
-from horn.training.progress import Progress, count, line
+from horn.training.progress import LineProgress, Progress, count, line
 
 if TYPE_CHECKING:
     from horn.job import Job
@@ -85,6 +82,24 @@ def duration(text: str) -> float:
     if found is None or found[2] not in UNITS_S or found[1].count(".") > 1 or found[1] == ".":
         raise JobError(f"{text!r} is no length of time; write 90s, 5m or 2h")
     return float(found[1]) * UNITS_S[found[2]]
+
+
+def pins(texts: Sequence[str]) -> dict[str, str]:
+    """LAYER=WHERE by layer; what they mean is checked with the network."""
+    found = {}
+    for text in texts:
+        layer, equals, where = text.partition("=")
+        if not (layer and equals and where):
+            raise JobError(f"--pin {text}: write LAYER=receiver, LAYER=sender or LAYER=replicated")
+        found[layer] = where
+    return found
+
+
+def progress(quiet: bool) -> Progress:
+    """What a training is shown with."""
+    if quiet:
+        return Progress()
+    return ProgressBar() if sys.stderr.isatty() else LineProgress()
 
 
 def metrics(found: Mapping[str, float]) -> str:

@@ -17,16 +17,13 @@ def command(zk_hosts: str | None, key_file: str | None, state: str | None, user:
             limit: int, as_json: bool) -> None:  # fmt: skip
     """List jobs, newest first."""
     from horn.cli import _screen
-    from horn.coordination.jobs import JobState
-    from horn.errors import JobError
 
-    if state is not None and state.upper() not in JobState.__members__:
-        raise JobError(f"no state is called {state!r}; there are {', '.join(JobState.__members__)}")
+    wanted = None if state is None else _cluster.state_named(state)
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         found = [
             status
             for status in cluster.all_statuses()
-            if (state is None or status.state.value == state.upper())
+            if wanted in (None, status.state)
             and (user is None or (status.submission and status.submission.user == user))
         ][:limit]
     if as_json:

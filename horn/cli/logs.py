@@ -79,9 +79,7 @@ def _moment(text: str, now_s: float) -> float:
 
 
 class _Reader:
-    """Reads on where it was. begins_s : what is older is left out; it is sent as an age, since the
-    clocks of other hosts may differ.
-    """
+    """Reads on where it was. begins_s : sent as an age, since the clocks of hosts may differ."""
 
     def __init__(
         self,
@@ -126,28 +124,25 @@ class _Reader:
                     while key not in self.offsets or self.offsets[key] < size:
                         before = self.offsets.get(key)
                         first = before is None
+                        begins_s = self.begins_s
+                        age_s = None if begins_s is None else max(time.time() - begins_s, 0.0)
                         start, data = self.cluster.read(
                             self.job,
                             host,
                             name,
                             before or 0,
                             tail=self.tail if first else None,
-                            age_s=self._age_s() if first else None,
+                            age_s=age_s if first else None,
                         )
                         self.offsets[key] = start + len(data)
-                        self._print(key, data)
+                        rest = self.partial.get(key, b"")
+                        *lines, self.partial[key] = (rest + data).split(b"\n")
+                        for line in lines:
+                            self._line(key, line)
                         if not data:
                             break
                 except (NotFound, ClusterError):
                     continue  # its worker has just gone
-
-    def _age_s(self) -> float | None:
-        return None if self.begins_s is None else max(time.time() - self.begins_s, 0.0)
-
-    def _print(self, key: tuple[str, str], data: bytes) -> None:
-        *lines, self.partial[key] = (self.partial.get(key, b"") + data).split(b"\n")
-        for line in lines:
-            self._line(key, line)
 
     def finish(self) -> None:
         """What ends without a newline."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -46,13 +47,8 @@ def _row(index: int, layer: dict[str, Any], shapes: dict[str, list[int]]) -> lis
     if layer["kind"] == "input":
         keep = "" if layer["keep"] == 1 else f", keep {layer['keep']:g}"
         return [f"{index} {layer['name']}", f"input{keep}", f"{layer['size']:,}", "0", "–"]
-    n_parameters = 0
-    for name, shape in shapes.items():
-        if name.startswith(layer["name"] + ".") and "/" not in name:
-            size = 1
-            for n in shape:
-                size *= n
-            n_parameters += size
+    own = (name for name in shapes if name.startswith(layer["name"] + ".") and "/" not in name)
+    n_parameters = sum(math.prod(shapes[name]) for name in own)
     links = [("sparse " if link["sparse"] else "") + str(link["source"]) for link in layer["links"]]
     return [
         f"{index} {layer['name']}",

@@ -31,7 +31,7 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
     if it has ended, or ends, in another.
     """
     from horn.cli import _screen
-    from horn.coordination.jobs import ENDED, JobState
+    from horn.coordination.jobs import ENDED
     from horn.errors import JobError
 
     if wait_for is not None and job is None:
@@ -42,10 +42,7 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
         if wait_for is not None and name is not None:
             wanted = ENDED
             if wait_for.upper() != "ENDED":
-                if wait_for.upper() not in JobState.__members__:
-                    known = ", ".join(JobState.__members__)
-                    raise JobError(f"no state is called {wait_for!r}; there are {known}")
-                wanted = frozenset({JobState(wait_for.upper())})
+                wanted = frozenset({_cluster.state_named(wait_for)})
             limit_s = None if timeout is None else _screen.duration(timeout)
             state = cluster.wait(name, wanted | ENDED, limit_s)
             if wanted == ENDED or state not in wanted:
@@ -67,7 +64,7 @@ def _show_cluster(cluster: Cluster, as_json: bool) -> None:
     statuses = [s for s in cluster.all_statuses() if s.state not in ENDED]
     hosts = cluster.free(cluster.workers())
     slots, free = (sum(getattr(h, what) for h in hosts.values()) for what in ("slots", "free"))
-    known = len(cluster.known_hosts())
+    known = len(cluster.coord.children(cluster.paths.all_orders()))  # there now, or before
     if as_json:
         workers = [
             {"name": h.name, "address": h.address, "slots": h.slots, "free": h.free,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from horn.job import Job
     from horn.planner.plan import Plan
     from horn.train import Run
+    from horn.training.run_settings import RunSettings
 
 
 def _transport(context: click.Context, parameter: click.Parameter, name: str) -> str:
@@ -193,6 +194,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     from horn.cli import _screen
     from horn.model import default_path
     from horn.modelfile import check_writable
+    from horn.training.run_settings import RunSettings
 
     found = _target.load(target, args)
     strategy, settings = _settings.strategy(str(options["strategy"]), settings)
@@ -200,23 +202,27 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     job = _settings.apply(found.job, settings)
     if seed is not None:
         job = job.with_settings(network=job.network.rebuilt(seed=seed))
-    timeout_s = None if timeout is None else _screen.duration(timeout)
-    options["pins"] = _pins(pins)
     _checkpoints(options, found.stem)
-    options["superstep_timeout"] = _screen.duration(superstep_timeout)
     options["start_timeout"] = _screen.duration(str(options["start_timeout"]))
+    asked = RunSettings(
+        backend=backend,
+        timeout=None if timeout is None else _screen.duration(timeout),
+        pins=_screen.pins(pins),
+        superstep_timeout=_screen.duration(superstep_timeout),
+        **options,
+    )
     if dry_run:
         job.check_data()
-        _dry_run(job, backend, as_json, assume, options)
+        _dry_run(job, asked, as_json, assume)
         return None
     if assume is not None:
         raise click.UsageError("--assume is for a plan: add --dry-run.")
     path = default_path(found.stem) if output is None else output
     check_writable(path)
     if not quiet:
-        _show_plan(job, backend, options)
-        _advise(job, backend, options)
-    run, first = _train(job, backend, timeout_s, quiet, options)
+        _show_plan(job, asked)
+        _advise(job, asked)
+    run, first = _train(job, asked, quiet)
     if verbose:
         _screen.say(
             f"First step {first.seconds:.2f} s after the start of the process "
@@ -233,7 +239,8 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         if verbose and run.counters:
             _say_counters(run.counters)
     if as_json:
-        _screen.print_json(_json(run, str(path)))
+        head = {"schema": "horn.run/1", "state": run.state, "model": str(path)}
+        _screen.print_json(head | run.as_dict())
         return None
     for where, values in run.metrics.items():
         click.echo(f"{where} {_screen.metrics(values)}")
@@ -265,44 +272,25 @@ def _checkpoints(options: dict[str, Any], stem: str) -> None:
         options["checkpoints"] = f"{stem}-checkpoints"
 
 
-def _train(
-    job: Job, backend: str, timeout_s: float | None, quiet: bool, options: dict[str, Any]
-) -> tuple[Run, FirstStepTimer]:
+def _train(job: Job, asked: RunSettings, quiet: bool) -> tuple[Run, FirstStepTimer]:
     from horn.cli import _screen
     from horn.errors import Stopped
-    from horn.train import train
-    from horn.training.progress import LineProgress, Progress
+    from horn.train import conduct
 
-    inner = (
-        Progress() if quiet else _screen.ProgressBar() if sys.stderr.isatty() else LineProgress()
-    )
-    progress = _screen.FirstStepTimer(inner)
+    progress = _screen.FirstStepTimer(_screen.progress(quiet))
     try:
-        run = train(job, backend=backend, progress=progress, timeout=timeout_s, **options)
+        run = conduct(job, dataclasses.replace(asked, progress=progress))
     except Stopped as stopped:
         _screen.say(f"S{str(stopped)[1:]}.")
         raise click.exceptions.Exit(stopped.exit_code) from None
     return run, progress
 
 
-def _pins(texts: tuple[str, ...]) -> dict[str, str]:
-    """LAYER=WHERE by layer; what they mean is checked with the network."""
-    from horn.errors import JobError
-
-    found = {}
-    for text in texts:
-        layer, equals, where = text.partition("=")
-        if not (layer and equals and where):
-            raise JobError(f"--pin {text}: write LAYER=receiver, LAYER=sender or LAYER=replicated")
-        found[layer] = where
-    return found
-
-
-def _show_plan(job: Job, backend: str, options: dict[str, Any]) -> None:
+def _show_plan(job: Job, asked: RunSettings) -> None:
     from horn import summary
     from horn.cli import _screen
 
-    rows = summary.layers(job.network, backend)
+    rows = summary.layers(job.network, asked.backend)
     _screen.table(
         ["Layer", "Neuron", "Units", "Params", "Runs as"],
         [
@@ -316,18 +304,18 @@ def _show_plan(job: Job, backend: str, options: dict[str, Any]) -> None:
         f"{sum(r.parameters for r in rows):,} parameters, {_screen.size(memory['parameters'])} · "
         f"{type(job.optimizer).__name__} · batch {job.batch_size} · {len(job.data):,} samples · "
         f"{job.n_iterations:,} updates · seed {job.network.seed}"
-        + ("" if options["groups"] * options["tasks"] == 1 else f"\n{_topology(options)}")
+        + ("" if asked.groups * asked.tasks == 1 else f"\n{_topology(asked)}")
         + "\n"
     )
 
 
-def _topology(options: dict[str, Any]) -> str:
+def _topology(asked: RunSettings) -> str:
     """downpour (push_every=4) · 2 groups × 2 tasks"""
     from horn.strategies import in_words
 
-    groups, tasks = options["groups"], options["tasks"]
+    groups, tasks = asked.groups, asked.tasks
     return (
-        f"{in_words(options['strategy'])} · {groups} group{'s' * (groups > 1)} × "
+        f"{in_words(asked.kind)} · {groups} group{'s' * (groups > 1)} × "
         f"{tasks} task{'s' * (tasks > 1)}"
     )
 
@@ -402,36 +390,15 @@ def _say_counters(counters: list[dict[str, Any]]) -> None:
     )  # fmt: skip
 
 
-def _json(run: Run, path: str) -> dict[str, Any]:
-    return {
-        "schema": "horn.run/1",
-        "state": run.state,
-        "model": path,
-        "metrics": run.metrics,
-        "epochs": run.epochs,
-        "iterations": run.iterations,
-        "stopped_early": run.stopped_early,
-        "best_epoch": run.best_epoch,
-        "seconds": run.seconds,
-        "history": list(run.history),
-        "counters": run.counters,
-        "staleness": {str(late): n for late, n in sorted(run.staleness.items())},
-    }
-
-
-def _dry_run(
-    job: Job, backend: str, as_json: bool, assume: str | None, options: dict[str, Any]
-) -> None:
+def _dry_run(job: Job, asked: RunSettings, as_json: bool, assume: str | None) -> None:
     """The plan is the result here: it goes to stdout."""
-    import dataclasses
-
     from horn import summary
     from horn.cli import _screen
 
-    rows = summary.layers(job.network, backend)
+    rows = summary.layers(job.network, asked.backend)
     memory = summary.memory_bytes(job)
-    plan = _tasks_plan(job, assume, options)
-    advice = [] if assume else _advise(job, backend, options)
+    plan = _tasks_plan(job, assume, asked)
+    advice = [] if assume else _advise(job, asked)
     if as_json:
         _screen.print_json(
             {
@@ -445,9 +412,9 @@ def _dry_run(
                 "optimizer": summary.in_words(job.optimizer),
                 "dtype": job.dtype,
                 "seed": job.network.seed,
-                "groups": options["groups"],
-                "tasks": options["tasks"],
-                "strategy": options["strategy"].name,
+                "groups": asked.groups,
+                "tasks": asked.tasks,
+                "strategy": asked.kind.name,
                 "group": None if plan is None else plan.as_dict(),
                 "advice": advice,
             }
@@ -478,53 +445,50 @@ def _dry_run(
     if plan is None:
         parts = ", ".join(f"{name} {_screen.size(value)}" for name, value in memory.items())
         click.echo(f"Memory about {_screen.size(sum(memory.values()))}: {parts}")
-        click.echo(_groups_plan(job, n_parameters, options) if options["groups"] > 1 else
+        click.echo(_groups_plan(job, n_parameters, asked) if asked.groups > 1 else
                    "1 group of 1 task: nothing is sent.", nl=False)  # fmt: skip
         click.echo(" Dry run: nothing was trained or written.")
         return
     for line in plan.lines():
         click.echo(line)
-    if options["groups"] > 1:
-        click.echo(_groups_plan(job, n_parameters, options))
+    if asked.groups > 1:
+        click.echo(_groups_plan(job, n_parameters, asked))
     click.echo("Dry run: nothing was trained or written.")
 
 
-def _advise(job: Job, backend: str, options: dict[str, Any]) -> list[str]:
+def _advise(job: Job, asked: RunSettings) -> list[str]:
     """Say what is better known before a start; returns its lines."""
     from horn import strategies
     from horn.backends import is_compiled
     from horn.cli import _screen
     from horn.planner.plan import advice
-    from horn.topology import Topology
 
-    if options["groups"] * options["tasks"] == 1 or not is_compiled(backend, job.network):
+    if asked.groups * asked.tasks == 1 or not is_compiled(asked.backend, job.network):
         return []
-    strategy = strategies.make(options["strategy"])
-    n_servers = options["servers"] or strategy.default_servers
-    topology = Topology(options["groups"], options["tasks"], n_servers)
+    strategy, topology = asked.kind, asked.topology
     strategy.check(job, topology)
     found = advice(
         job,
         topology,
-        options["pins"],
+        dict(asked.pins or {}),
         shares_batch=strategy.prepared(job, topology).batch_size == job.batch_size,
         divides=type(strategy).engine is strategies.Strategy.engine,
-        transport=options["transport"],
-        threads=options["threads"],
+        transport=asked.transport,
+        threads=asked.threads,
     )
     for line in found:
         _screen.say(f"{line}.")
     return found
 
 
-def _groups_plan(job: Job, n_parameters: int, options: dict[str, Any]) -> str:
+def _groups_plan(job: Job, n_parameters: int, asked: RunSettings) -> str:
     """How the groups share the work; the tables above are of one group."""
     from horn.cli import _screen
     from horn.errors import JobError
     from horn.strategies import in_words
     from horn.topology import largest_share
 
-    groups, tasks, strategy = options["groups"], options["tasks"], options["strategy"]
+    groups, tasks, strategy = asked.groups, asked.tasks, asked.kind
     if groups > job.batch_size and not strategy.is_asynchronous:
         raise JobError(
             f"{groups} groups share batches of {job.batch_size} samples: each needs one at least; "
@@ -541,9 +505,9 @@ def _groups_plan(job: Job, n_parameters: int, options: dict[str, Any]) -> str:
     )
 
 
-def _tasks_plan(job: Job, assume: str | None, options: dict[str, Any]) -> Plan | None:
+def _tasks_plan(job: Job, assume: str | None, asked: RunSettings) -> Plan | None:
     """The plan of several tasks, or on another machine; None for one task here."""
-    if options["tasks"] == 1 and assume is None:
+    if asked.tasks == 1 and assume is None:
         return None
     from horn.planner.assumptions import Assumption
     from horn.planner.plan import plan
@@ -557,9 +521,9 @@ def _tasks_plan(job: Job, assume: str | None, options: dict[str, Any]) -> Plan |
     is_given = context.get_parameter_source("transport") != click.core.ParameterSource.DEFAULT
     return plan(
         job,
-        tasks=options["tasks"],
-        pins=options["pins"],
-        transport=options["transport"] if is_given or assume is None else None,
+        tasks=asked.tasks,
+        pins=dict(asked.pins or {}),
+        transport=asked.transport if is_given or assume is None else None,
         assume=assume,
-        threads=options["threads"],
+        threads=asked.threads,
     )

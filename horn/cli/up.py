@@ -18,7 +18,6 @@ from horn.cli import _cluster
 
 if TYPE_CHECKING:
     from horn.cluster.agent import Agent
-    from horn.cluster.client import Cluster
     from horn.security.keys import Key
 
 PORT = 4675  # of ZooKeeper, where nodes have to find it
@@ -204,7 +203,9 @@ def _lead(
             code = 130
         finally:
             cluster.coord.set(f"{cluster.paths.root}/up", str(code).encode())
-            _wait_alone(cluster, agent.name)
+            ends = time.monotonic() + LEAVE_S
+            while set(cluster.workers()) - {agent.name} and time.monotonic() < ends:
+                time.sleep(0.05)
         return code
 
 
@@ -215,12 +216,6 @@ def _submit(hosts: str, key_file: str | None, words: tuple[str, ...]) -> int:
     more = ["--zk", hosts, *(["--key", key_file] if key_file else [])]
     result = submit.main([words[0], *more, *words[1:]], "horn submit", standalone_mode=False)
     return result if isinstance(result, int) else 0
-
-
-def _wait_alone(cluster: Cluster, name: str) -> None:
-    ends = time.monotonic() + LEAVE_S
-    while set(cluster.workers()) - {name} and time.monotonic() < ends:
-        time.sleep(0.05)
 
 
 def _follow(hosts: str, key_file: str | None, agent: Agent) -> int:

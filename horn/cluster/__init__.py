@@ -1,6 +1,6 @@
-"""The control plane: agents that offer hosts, masters of jobs, and what commands ask of them.
+"""The control plane of a cluster.
 
-``agent`` runs what a ``master``, which is pure and whose decisions ``job_controller`` writes down,
-orders: a ``job_runner`` for each job. ``scheduler`` says which ranks go where, ``store`` and
-``file_service`` keep and hand out files, ``client`` is the commands' side.
+An ``agent`` runs a ``job_runner`` for each job that it is ordered to. A ``master``, which is pure,
+decides about a job; ``job_controller`` writes its decisions down. ``scheduler`` places ranks,
+``store`` and ``file_service`` keep and hand out files, ``client`` is for commands.
 """

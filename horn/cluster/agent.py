@@ -1,9 +1,8 @@
-"""The agent of a host: offers slots, runs what it is ordered to, and offers masters.
+"""The agent of a host: offers slots, runs its orders (``/orders/<host>``), and stands for master.
 
-It runs no user code: a job runner does, one process per job. What is to run is in
-``/orders/<host>``; the agent compares, starts and ends. When it goes, however it does, what it
-started goes. When ZooKeeper has not answered for five sixths of the session time, its tasks are
-ended before anybody can have been given their places; then it registers again. docs/notes/0060.
+It runs no user code: a job runner per job does. What it started ends with it, however it ends.
+After five sixths of the session time without ZooKeeper it ends its tasks, before others can have
+their places; then it registers again. docs/notes/0060.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from horn.cluster.capacity import HostCapacity, default_folder, terms
+from horn.cluster.capacity import HostCapacity, bracketed, default_folder, terms
 from horn.cluster.file_service import FileService
-from horn.cluster.job_controller import JobController, JobTerms
+from horn.cluster.job_controller import JobController
 from horn.cluster.master import GONE, LAST, RUN, STARTING, HostOrder
 from horn.cluster.preparation import JobPreparer
 from horn.cluster.runner_protocol import Assignment, StandbySize
@@ -45,8 +44,7 @@ from horn.errors import (
 from horn.process.limits import environment
 from horn.rpc.server import RpcServer
 from horn.security.audit import AuditLog
-from horn.security.tls import credential
-from horn.transport._zeromq import is_loopback
+from horn.security.tls import credential, is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -57,15 +55,13 @@ PROGRESS_S = 0.5  # between two notes of how far a job is
 # ended. A silent connection is given up after half a session (coord.py), and there is another soon
 # after: half a session without ZooKeeper costs nothing.
 BEAT, FENCE = 1 / 12, 5 / 6
+KILLED_S = 10.0  # for a process that was killed to end
 MAX_WAITING = 8  # tasks that wait for a job, of 50 MB each
 
 
 class Agent:
-    """The agent. ``run`` runs it; ``stop`` ends it, from any thread or a signal handler.
-
-    Raises
-    ------
-    JobError : it would be open to other hosts. Conflict : another agent has its folder or name.
+    """The agent. ``stop`` ends ``run``, from any thread or signal handler. Raises JobError: it
+    would be open to other hosts. Conflict: another agent has its folder or name.
     """
 
     def __init__(self, capacity: HostCapacity) -> None:
@@ -89,7 +85,6 @@ class Agent:
         self._stopping = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._warm: RunnerProcess | None = None
-        self._leaving: dict[str, list[JobRun]] = {}  # earlier attempts that have not ended yet
         self._written: dict[str, float] = {}  # when progress was
         self._progress: dict[str, dict[str, Any]] = {}  # and what is to be
         self._suspended = False
@@ -104,7 +99,7 @@ class Agent:
                 capacity.user.check(folder / "jobs", environment(self.user_environment))
             self.preparer = JobPreparer(capacity, self.name, self.store, threads)
             self.service = RpcServer(
-                f"tcp://{_bracketed(capacity.address)}:0", self.name, capacity.key, audit=AuditLog()
+                f"tcp://{bracketed(capacity.address)}:0", self.name, capacity.key, audit=AuditLog()
             )
             self._stack.callback(self.service.close)
             self.file_service = FileService(self.store, self.service, self.runs.keys)
@@ -154,11 +149,8 @@ class Agent:
         own = credential(capacity.key, capacity.hosts)
         self._beat_at = self._sure_at = time.monotonic()
         with ExitStack() as stack:
-            coord = stack.enter_context(
-                Session(
-                    capacity.hosts, session_s=capacity.session_s, credential=own, root=capacity.root
-                )
-            )
+            session = Session(capacity.hosts, session_s=capacity.session_s, credential=own)
+            coord = stack.enter_context(session)
             self.coord = coord
             self._suspended = False
             stack.callback(coord.subscribe(self._on_event))
@@ -169,7 +161,12 @@ class Agent:
             orders = FolderView(coord, coord.paths.orders(self.name), self._poke, self._poke)
             stack.callback(orders.close)
             orders.wait_ready(capacity.session_s)
-            masters = JobController(coord, self.workers, self.name, self._terms)
+            masters = JobController(
+                coord,
+                self.workers,
+                self.name,
+                lambda job, node: terms(self.preparer.submission(job, node)),
+            )
             stack.callback(masters.close)
             logger.info("agent registered host=%s slots=%d endpoint=%s member=%d", self.name,
                         capacity.slots, self.service.endpoint, self.member)  # fmt: skip
@@ -187,9 +184,7 @@ class Agent:
                 self.is_registered.clear()
 
     def _register(self) -> int:
-        """Take the host's place. A node of this folder's agent is that of one that has ended: only
-        one at a time can have the folder.
-        """
+        """Take the host's place, also from an earlier agent of this folder, which has ended."""
         capacity = self.capacity
         info = {
             "slots": capacity.slots, "address": capacity.address, "pid": os.getpid(),
@@ -205,9 +200,6 @@ class Agent:
             timeout_s=2 * capacity.session_s,
         )
 
-    def _terms(self, job: str, node: Znode) -> JobTerms:
-        return terms(self.preparer.submission(job, node))
-
     def _on_event(self, event: Event) -> None:
         self._suspended = isinstance(event, ConnectionSuspended)
         if self._suspended:
@@ -216,9 +208,7 @@ class Agent:
             self._poke()
 
     def _fence(self) -> None:
-        """End what runs once the agent is cut off, in a thread: the agent's own may be waiting for
-        an answer of ZooKeeper, until the session is over and others have the places.
-        """
+        """End what runs once the agent is cut off. A thread: the agent's may wait for ZooKeeper."""
         pause = threading.Event()
         while self._suspended and not self._stopping:
             if self._is_cut_off():
@@ -275,9 +265,7 @@ class Agent:
                     self._progress.pop(job, None)
 
     def _beat(self) -> None:
-        """Ask ZooKeeper something, so that it is known how long the session is sure to last: what
-        asks only every third of a session would have to give it up that much earlier.
-        """
+        """Ask ZooKeeper something often, to know how long the session is sure to last."""
         now = time.monotonic()
         if self._suspended or now - self._beat_at < self.coord.session_s * BEAT:
             return
@@ -301,18 +289,15 @@ class Agent:
                 assignment = self.preparer.assignment(self.coord, self.workers, job, order)
             except HornError as error:
                 text = f"First failure: worker {self.name} cannot begin: {error}"
-                self._do(lambda: self._refuse(run, text))
+                self._do(lambda: run.kill(text))
             except Exception as error:  # the top of this thread
                 logger.exception("prepare failed job=%s", job)
                 text = f"First failure: worker {self.name} cannot begin: {error!r}"
-                self._do(lambda: self._refuse(run, text))
+                self._do(lambda: run.kill(text))
             else:
                 self._do(lambda: self._begin(run, assignment))
 
         threading.Thread(target=prepare, name="horn-prepare", daemon=True).start()
-
-    def _refuse(self, run: JobRun, text: str) -> None:
-        run.kill(text)
 
     def _begin(self, run: JobRun, assignment: Assignment) -> None:
         if run.report.phase in LAST:
@@ -325,12 +310,10 @@ class Agent:
         try:
             run.begin(runner or self._runner(), assignment)
         except HornError as error:
-            self._refuse(run, f"First failure: worker {self.name} cannot begin: {error}")
+            run.kill(f"First failure: worker {self.name} cannot begin: {error}")
 
     def _keep_warm(self) -> None:
-        """A job runner and tasks that have imported what they need, for the next job; not while one
-        begins, which they would only slow down.
-        """
+        """Have a job runner with tasks ready for the next job; not while a job starts here."""
         if any(run.report.phase == STARTING for run in self.runs.values()):
             return
         if self._warm is None and not self._suspended and not self._stopping:
@@ -424,12 +407,11 @@ class Agent:
             words = runner.line.read()
             if words is None:
                 runner.is_open = False
+            if run is None:
+                return  # it is warm now
             for word in words or ():
-                if run is None:
-                    runner.is_warm = True
-                else:
-                    run.hear(word)
-            if run is not None and run.progress is not None:
+                run.hear(word)
+            if run.progress is not None:
                 self._progress[run.job], run.progress = run.progress, None
 
     def _kill_all(self, why: str) -> None:
@@ -438,7 +420,9 @@ class Agent:
             run.kill(self._ended(run, why))
         for run in self.runs.values():
             if run.runner is not None:
-                select_until(run.runner.pidfd)
+                poll = select.poll()
+                poll.register(run.runner.pidfd, select.POLLIN)
+                poll.poll(KILLED_S * 1000)
                 run.ended()
                 self.store.drop_work(run.job, run.attempt)
 
@@ -462,14 +446,3 @@ class Agent:
             self.workers.leave()
         except ClusterError as error:
             logger.warning("agent leaves without a word host=%s reason=%s", self.name, error)
-
-
-def select_until(pidfd: int, timeout_s: float = 10.0) -> None:
-    """Until a process that was killed has ended."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    poll.poll(timeout_s * 1000)
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address and not address.startswith("[") else address

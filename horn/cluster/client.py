@@ -1,18 +1,19 @@
-"""What the commands ask a cluster for: submit, look, follow, stop, resume, remove.
+"""The commands' side of a cluster: submit, look, follow, stop, resume, remove.
 
-All that is small is read from ZooKeeper; files come from the agents' services. Neither NumPy nor
-the engine is imported for what only looks.
+Small things are read from ZooKeeper, files from agents' services. To look needs neither NumPy nor
+the engine.
 """
 
 from __future__ import annotations
 
 import getpass
+import itertools
 import json
 import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,14 +30,7 @@ from horn.coordination.jobs import ENDED, Jobs, JobState
 from horn.coordination.membership import Member, Membership
 from horn.coordination.records import Check, Put, Step, Znode
 from horn.coordination.session import Session
-from horn.errors import (
-    ClusterError,
-    Conflict,
-    HornError,
-    JobError,
-    NotApplied,
-    NotFound,
-)
+from horn.errors import ClusterError, Conflict, HornError, JobError, NotApplied, NotFound
 from horn.security import tls
 from horn.security.keys import Key
 from horn.topology import Topology
@@ -70,12 +64,7 @@ class JobStatus:
 
 @dataclass
 class Cluster:
-    """A session with a cluster, as a client of it. Use it as a context.
-
-    Raises
-    ------
-    Unreachable, AccessDenied : at the start.
-    """
+    """A client's session with a cluster, a context. Raises Unreachable, AccessDenied."""
 
     hosts: str
     key: Key | None = None
@@ -113,10 +102,6 @@ class Cluster:
             node = self.coord.get(self.paths.orders(name))
             found[name] = host_of(member, sum(allocated(node).values()))
         return found
-
-    def known_hosts(self) -> list[str]:
-        """Workers that are there or have been."""
-        return self.coord.children(self.paths.all_orders())
 
     # submit
 
@@ -176,8 +161,8 @@ class Cluster:
                         "put",
                         Named(package.digest, len(package.packed)),
                         DoneReply,
-                        body=_whole(package),
-                        size=len(package.packed) + package.n_bytes,
+                        body=itertools.chain([package.packed], package.chunks()),
+                        size=len(package.packed) + package.manifest.n_bytes,
                         timeout_s=120.0,
                     )
                 taken += 1
@@ -225,13 +210,8 @@ class Cluster:
             raise NotFound(f"no job {job!r}")
         found: Submission | None
         try:
-            if self.key is None:
-                found = msgspec.json.decode(spec.data, type=Submission)
-            else:
-                found = submission.verify(
-                    self.key, spec.data, job=job, origin=Origin.of(spec)
-                ).submission
-        except (msgspec.DecodeError, UnicodeDecodeError, HornError):
+            found = submission.read(self.key, job, spec)
+        except HornError:
             found = None
         record = self.coord.get(at.record(job))
         return JobStatus(
@@ -287,12 +267,8 @@ class Cluster:
         raise Conflict(f"job {job!r} keeps changing; try again")
 
     def scale(self, job: str, n_groups: int) -> None:
-        """Ask for so many groups, of a job that servers hold together, or of allreduce, which goes
-        on with them from a checkpoint.
-
-        Raises
-        ------
-        JobError : it is not such a job, or there are not so many slots. Conflict : it has ended, or
+        """Ask for so many groups of a job with servers, or of allreduce, which restarts from a
+        checkpoint. Raises JobError: it is neither, or slots are missing. Conflict: it has ended or
         is to stop.
         """
         if n_groups < 1:
@@ -342,12 +318,8 @@ class Cluster:
             )
 
     def wait_scaled(self, job: str, n_groups: int, timeout_s: float | None) -> JobStatus:
-        """Until so many have allocations, and who is to leave has left; where all start again,
-        until they have met.
-
-        Raises
-        ------
-        Timeout : horn's. Conflict : the job ends before, or goes on with as many as it had.
+        """Until so many groups have allocations and leaving ones have left, or all have restarted.
+        Raises horn's Timeout. Conflict: the job ends, or goes on with its old number.
         """
         from horn.errors import Timeout
 
@@ -371,18 +343,14 @@ class Cluster:
 
     def _all_run(self, job: str, record: JobRecord) -> bool:
         """Whether all hosts of an attempt say that their tasks have met."""
-        nodes = [
-            self.coord.get(self.paths.report(job, record.attempt, h)) for h in record.allocations
-        ]
-        said = [
-            msgspec.json.decode(node.data, type=HostReport) for node in nodes if node is not None
-        ]
-        return [report.phase for report in said] == [RUNNING] * len(record.allocations)
+        for host in record.allocations:
+            node = self.coord.get(self.paths.report(job, record.attempt, host))
+            if node is None or msgspec.json.decode(node.data, type=HostReport).phase != RUNNING:
+                return False
+        return True
 
     def remove(self, job: str) -> None:
-        """Forget an ended job and its files; its package too, unless another job that is listed has
-        the same. Raises Conflict while it has not ended.
-        """
+        """Remove an ended job, its files, and its package if no other has it. Raises Conflict."""
         from horn.cluster.file_service import DoneReply, JobRequest
 
         state = self.jobs.state(job)
@@ -397,14 +365,11 @@ class Cluster:
             try:
                 self.client(name, member).call("forget", JobRequest(job, package), DoneReply)
             except ClusterError as error:
-                raise ClusterError(f"the files of {job} on {name} are not removed: {error}") from (
-                    error
-                )
+                what = f"the files of {job} on {name} are not removed"
+                raise ClusterError(f"{what}: {error}") from error
         self.jobs.remove(job)
 
-    def wait(
-        self, job: str, wanted: frozenset[JobState], timeout_s: float | None, poll_s: float = 0.1
-    ) -> JobState:
+    def wait(self, job: str, wanted: frozenset[JobState], timeout_s: float | None) -> JobState:
         """Until it is in one of these states; raises horn's Timeout."""
         from horn.errors import Timeout
 
@@ -415,7 +380,7 @@ class Cluster:
                 return state
             if ends is not None and time.monotonic() > ends:
                 raise Timeout(f"job {job} is {state.value} after {timeout_s:g} s")
-            time.sleep(poll_s)
+            time.sleep(0.1)
 
     # files
 
@@ -426,9 +391,8 @@ class Cluster:
         found = {}
         for name, member in self.workers().items():
             try:
-                found[name] = (
-                    self.client(name, member).call("files", JobRequest(job), FileList).sizes
-                )
+                reply = self.client(name, member).call("files", JobRequest(job), FileList)
+                found[name] = reply.sizes
             except ClusterError:
                 continue  # it has just gone; others may have the file too
         return found
@@ -443,9 +407,7 @@ class Cluster:
         tail: int | None = None,
         age_s: float | None = None,
     ) -> tuple[int, bytes]:
-        """From ``offset`` (or so many lines from the end, or what is not older): where it begins,
-        and what there is.
-        """
+        """Bytes of a file from ``offset``, or its ``tail`` or ``age_s``; and where they begin."""
         from horn.cluster.file_service import READ_BYTES, ReadReply, ReadRequest
 
         member = self.workers().get(host)
@@ -481,11 +443,6 @@ class Cluster:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-
-
-def _whole(package: PackedJob) -> Iterator[bytes | memoryview]:
-    yield package.packed
-    yield from package.chunks()
 
 
 def user() -> str:

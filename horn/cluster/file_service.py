@@ -1,21 +1,23 @@
-"""What an agent does for others: takes packages, gives packages, logs, progress and models.
+"""The service of an agent: packages, logs, progress and models of jobs.
 
-Each request is a struct below; what is long goes in the body. A file is read from an offset, and
-whoever waits for more of it asks with ``wait_s``: the answer comes when there is some.
+Each request is a struct below; long data is the body. A request with ``wait_s`` is answered when
+the file has more.
 """
 
 from __future__ import annotations
 
-import os
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from horn.cluster import package
 from horn.cluster.package import MANIFEST_BYTES, MAX_BYTES
-from horn.cluster.store import HostStore, written_since
+from horn.cluster.store import HostStore, line_start, written_since
 from horn.cluster.user import opened
 from horn.errors import Conflict, NotFound
 from horn.rpc.server import RpcCall, RpcServer
@@ -56,26 +58,22 @@ class FileList(msgspec.Struct, frozen=True):
 
 
 class CheckpointsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """saved: the checkpoints of a job. wants_best : also which is the best so far, which takes
-    reading the newest.
-    """
+    """saved: the checkpoints of a job. wants_best : also the best so far, from the newest."""
 
     job: _Name
     wants_best: bool = False
 
 
 class CheckpointList(msgspec.Struct, frozen=True):
-    """Iterations, the newest last. best : the iteration of the model that is kept as the best; -1
-    if none is.
-    """
+    """Iterations, the newest last. best : that of the best model, -1 for none."""
 
     iterations: list[int]
     best: int = -1
 
 
 class ReadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """read: a file of a job, from an offset; of a model all of it. tail : so many of the last lines
-    instead. age_s : what a log got so many seconds ago or later instead. With both, what is less.
+    """read: a file of a job from an offset, a model whole; or its last ``tail`` lines, or those of
+    the last ``age_s`` seconds, or the fewer of both.
     """
 
     job: _Name
@@ -123,28 +121,12 @@ class FileService:
 
     def put(self, call: RpcCall) -> DoneReply:
         request: PackageRequest = call.request
-        portions = call.read()
-        packed = b""
-        while len(packed) < request.n_manifest:
-            packed += next(portions)
-        first = packed[request.n_manifest :]
-
-        def rest() -> Iterator[bytes | memoryview]:
-            if first:
-                yield first
-            yield from portions
-
-        self.store.put(request.digest, packed[: request.n_manifest], rest())
+        self.store.put(request.digest, *package.split(call.read(), request.n_manifest))
         return DoneReply()
 
     def get(self, call: RpcCall) -> tuple[PackageKnown, Iterator[bytes]]:
         packed, portions = self.store.get(call.request.digest)
-
-        def body() -> Iterator[bytes]:
-            yield packed
-            yield from portions
-
-        return PackageKnown(True, len(packed)), body()
+        return PackageKnown(True, len(packed)), itertools.chain([packed], portions)
 
     def files(self, call: RpcCall) -> FileList:
         found = self.store.files(call.request.job)
@@ -164,14 +146,14 @@ class FileService:
             raise NotFound(f"job {request.job}: there is no {request.name} here")
         start = request.offset
         if request.tail is not None:
-            start = _tail(str(path), request.tail)
+            start = _tail(path, size, request.tail)
         if request.age_s is not None:
             since = written_since(path, request.age_s)
             start = since if request.tail is None else max(start, since)
         n = max(size - start, 0)
         if not request.name.endswith(".horn"):
             n = min(n, READ_BYTES)
-        return ReadReply(start, n), _portions(str(path), start, n)
+        return ReadReply(start, n), _portions(path, start, n)
 
     def saved(self, call: RpcCall) -> CheckpointList:
         from horn.checkpoint import Checkpoints  # here, for commands that only ask load this file
@@ -194,7 +176,7 @@ class FileService:
         return DoneReply()
 
 
-def _portions(path: str, start: int, n: int) -> Iterator[bytes]:
+def _portions(path: Path, start: int, n: int) -> Iterator[bytes]:
     with open(path, "rb", opener=opened) as file:
         file.seek(start)
         while n and (data := file.read(min(n, 256 * 1024))):
@@ -202,21 +184,11 @@ def _portions(path: str, start: int, n: int) -> Iterator[bytes]:
             yield data
 
 
-def _tail(path: str, lines: int) -> int:
-    """Where the last lines of a file begin."""
+def _tail(path: Path, size: int, lines: int) -> int:
+    """Where the last lines of a file of so many bytes begin."""
+    if not size or not lines:
+        return size
     with open(path, "rb", opener=opened) as file:
-        end = at = file.seek(0, os.SEEK_END)
-        left = lines + 1  # the file ends with a newline, most of the time
-        while at:  # a log is bounded (LOG_BYTES), and what is answered is sent in portions
-            step = min(65536, at)
-            at -= step
-            file.seek(at)
-            block = file.read(step)
-            if at + step == end and not block.endswith(b"\n"):
-                left -= 1
-            while left and (found := block.rfind(b"\n")) >= 0:
-                left -= 1
-                if not left:
-                    return at + found + 1
-                block = block[:found]
-        return at
+        file.seek(size - 1)
+        is_whole = file.read(1) == b"\n"
+    return line_start(path, size - is_whole, lines)

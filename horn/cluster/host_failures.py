@@ -1,7 +1,7 @@
-"""Which hosts a failure is put down to, so that the next start may do without them. Pure.
+"""Which hosts to blame for a failure, and to avoid in the next start. Pure.
 
-A task that ended is its host's. Where one lost another and nothing else is known, it may be either
-of the two, or what is between them.
+A task's end is its host's. Where one task lost another, either host may be at fault, or the
+network.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from horn.errors import BarrierTimeout, HornError, MemberLost, TaskFailed
 def blamed(
     error: HornError, here: str, ranks: Mapping[str, Sequence[int]], names: Mapping[int, str]
 ) -> tuple[str, ...]:
-    """One host, or the two that lost each other. here : who says it. ranks : by host. names : what
-    errors call a rank.
-    """
+    """One host, or two that lost each other. here : who reports it. names : of ranks, in errors."""
     of_rank = {rank: host for host, there in ranks.items() for rank in there}
     of_name = {name: of_rank[rank] for rank, name in names.items() if rank in of_rank}
     of_name |= {f"worker {host}": host for host in ranks}

@@ -1,9 +1,7 @@
-"""The masters that this host offers: for every job one candidate, and for those that it leads the
-decisions of ``master``, written down. One thread for all jobs.
+"""A host's masters: a candidate for each job, and the decisions of ``master`` for those it leads.
 
-It only looks when something in ZooKeeper has changed. What it writes is one transaction that begins
-with its leadership and says which version of the record it is about: a master that was overtaken
-writes nothing.
+One thread for all jobs looks when ZooKeeper has changed. Each decision is one transaction, with the
+leadership and the record's version: an overtaken master writes nothing.
 """
 
 from __future__ import annotations
@@ -47,9 +45,8 @@ Read = Callable[[str, Znode], JobTerms]  # of a job's spec; raises HornError if 
 
 
 class JobController:
-    """Runs until the session ends or ``close``.
-
-    read : says what a job's description asks for. who : this host, for people.
+    """Runs until ``close``, or the session's end. read : a job's terms. who : this host, for
+    people.
     """
 
     def __init__(self, coord: Session, workers: Membership, who: str, read: Read) -> None:
@@ -57,10 +54,10 @@ class JobController:
         self._wake = threading.Event()
         self._closing = False
         self._jobs: dict[str, _Candidacy] = {}
-        self._wakes_workers = workers.subscribe(lambda change: self._wake.set())
+        self._wakes_workers = workers.subscribe(self.wake)
         coord.ensure(coord.paths.jobs(), coord.paths.all_active(), coord.paths.all_orders())
-        self._names = FolderView(coord, coord.paths.all_active(), lambda change: self._wake.set())
-        self._orders = FolderView(coord, coord.paths.all_orders(), self._touch, self._touch)
+        self._names = FolderView(coord, coord.paths.all_active(), self.wake)
+        self._orders = FolderView(coord, coord.paths.all_orders(), self.wake, self.wake)
         self._thread = threading.Thread(target=self._run, name="horn-masters", daemon=True)
         self._thread.start()
 
@@ -69,9 +66,6 @@ class JobController:
         self._closing = True
         self._wake.set()
         self._thread.join()
-
-    def _touch(self, what: object) -> None:
-        self._wake.set()
 
     def _run(self) -> None:
         try:
@@ -127,9 +121,7 @@ class JobController:
         return False
 
     def hosts(self, but: str) -> tuple[dict[str, Host], Mapping[str, Znode]]:
-        """The workers with what is free on them, a job's own share counted as free; and what says
-        so.
-        """
+        """Workers with their free slots, a job's own counted as free; and the nodes that say so."""
         taken = self._orders.nodes()
         found = {}
         for name, member in self.workers.members().items():
@@ -158,9 +150,7 @@ class _Candidacy:
         self.reports = FolderView(self.coord, at.reports(name), touch, touch, is_made=True)
 
     def retire(self) -> bool:
-        """It has ended: nothing of it is watched any more. False to try again: a candidacy that
-        stays would lead the job, should it go on, with nobody behind it.
-        """
+        """Stop watching an ended job. False to try again: a candidacy left behind could lead."""
         try:
             self._resign()
         except SessionLost:

@@ -1,10 +1,9 @@
-"""The job runner of one host: the process that loads its file and starts its tasks there.
+"""The job runner of one host: the process that loads a job's file and starts its tasks there.
 
-``main`` is run by an agent (``runners.RunnerProcess``) with the arguments LINE PARENT NAME WAITS:
-an inherited descriptor, the pid of the agent, with which it ends, a name to be listed by, and what
-it does until it is told its job. What it needs is imported before it is told what it is: the next
-job begins so much sooner. It is the first process that user code runs in: limits are set before,
-and no key of the cluster is ever in it.
+An agent runs ``main`` with LINE PARENT NAME WAITS: a descriptor, the agent's pid, with which it
+ends, a name for ps, and a StandbySize. It imports all it needs before it has a job, so that jobs
+start sooner. It is the first process that runs user code: limits are set before, and it never has
+the cluster's key.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -30,6 +28,8 @@ from horn import settings as settings_
 from horn import target as targets
 from horn import transport
 from horn.checkpoint import Checkpoints
+from horn.cluster import runner_protocol as protocol
+from horn.cluster.capacity import bracketed
 from horn.cluster.host_failures import blamed
 from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Allocation, HostFailure
 from horn.cluster.relay import (
@@ -39,20 +39,6 @@ from horn.cluster.relay import (
     drop,
     plain,
     start_standby,
-)
-from horn.cluster.runner_protocol import (
-    Assignment,
-    ChangeGroups,
-    CheckpointComplete,
-    EndJob,
-    GroupLeft,
-    RunnerConnection,
-    RunnerFinished,
-    RunnerReady,
-    Said,
-    StandbySize,
-    StopJob,
-    TasksRunning,
 )
 from horn.cluster.store import CHECKPOINTS, LOG_BYTES, MODEL, PROGRESS
 from horn.cluster.submission import Submission
@@ -92,7 +78,10 @@ class JobRunner:
     """One assignment."""
 
     def __init__(
-        self, line: RunnerConnection, assignment: Assignment, standby: Sequence[StandbyProcess] = ()
+        self,
+        line: protocol.RunnerConnection,
+        assignment: protocol.Assignment,
+        standby: Sequence[StandbyProcess] = (),
     ) -> None:
         self.line, self.assignment = line, assignment
         self.standby = standby
@@ -101,7 +90,7 @@ class JobRunner:
         self.asked = threading.Event()  # save, then end
         self.changes: queue.SimpleQueue[launch.ScaleRequest] = queue.SimpleQueue()
         self.checkpoint = -1
-        self.on_cluster: launch.ClusterAttempt | None = None
+        self.on_cluster: launch.JobAttempt | None = None
         self._is_meeting = False  # other hosts, before anything of the job's own code runs
         self._has_run = threading.Event()
         self._lock = threading.Lock()
@@ -113,9 +102,7 @@ class JobRunner:
 
     @property
     def n_groups(self) -> int:
-        """Where servers hold the job together, those that it was submitted with: who comes later
-        is not among its ranks.
-        """
+        """With servers those of the submission: later groups are not among its ranks."""
         mine, found = self.assignment, self.submission
         return found.groups if found.servers else len(mine.groups) or found.groups
 
@@ -138,28 +125,30 @@ class JobRunner:
         """For each step of a start."""
         return float(self.submission.options.get("start_timeout_s") or 60.0)
 
-    def say(self, word: Said) -> None:
+    def say(self, word: protocol.RunnerMessage) -> None:
         with self._lock:
             try:
                 self.line.send(word)
             except OSError:
                 os._exit(1)  # the agent has gone, and PDEATHSIG is on its way
 
-    def run(self) -> RunnerFinished:
+    def run(self) -> protocol.RunnerFinished:
         """Run, up to the final message."""
         try:
             return self._run()
         except Stopped as error:
-            return RunnerFinished(
+            return protocol.RunnerFinished(
                 STOPPED, checkpoint=self.checkpoint, result={"iteration": error.iteration}
             )
         except HornError as error:
-            return RunnerFinished(FAILED, self._failure(error), checkpoint=self.checkpoint)
+            return protocol.RunnerFinished(FAILED, self._failure(error), checkpoint=self.checkpoint)
         except MemoryError:
             text = "out of memory; use a smaller batch_size, fewer neurons, or dtype float32"
-            return RunnerFinished(FAILED, HostFailure(text, is_final=True))
+            return protocol.RunnerFinished(FAILED, HostFailure(text, is_final=True))
         except BaseException as error:  # the top of this process: from the user's file, or a bug
-            return RunnerFinished(FAILED, self._unexpected(error), checkpoint=self.checkpoint)
+            return protocol.RunnerFinished(
+                FAILED, self._unexpected(error), checkpoint=self.checkpoint
+            )
         finally:
             self._has_run.set()
 
@@ -168,22 +157,18 @@ class JobRunner:
         is_repairable = on_cluster is not None and on_cluster.is_repairable
         if self._is_meeting and isinstance(error, ClusterError):
             is_repairable = True  # nothing of the job has run: on other hosts it may
-        host = self.assignment.host
+        host, topology = self.assignment.host, self.topology
+        ranks = {name: allocation.ranks for name, allocation in self.assignment.allocations.items()}
+        names = {rank: topology.name(rank) for there in ranks.values() for rank in there}
         return HostFailure(
             f"{error}" if self.n_hosts == 1 else f"{error}\n(said by worker {host})",
             error.exit_code,
             is_secondary=isinstance(error, MemberLost) and not isinstance(error, PeerUnreachable),
             # A model that cannot be written would have to be computed again for nothing.
             is_final=not is_repairable or isinstance(error, ModelError),
-            hosts=self._blamed(error),
+            hosts=blamed(error, host, ranks, names),
             details=str(getattr(error, "details", ""))[:20_000],
         )
-
-    def _blamed(self, error: HornError) -> tuple[str, ...]:
-        topology = self.topology
-        ranks = {name: allocation.ranks for name, allocation in self.assignment.allocations.items()}
-        names = {rank: topology.name(rank) for there in ranks.values() for rank in there}
-        return blamed(error, self.assignment.host, ranks, names)
 
     def _unexpected(self, error: BaseException) -> HostFailure:
         import traceback
@@ -199,7 +184,7 @@ class JobRunner:
         short = file.removeprefix(self.assignment.work + "/")
         return HostFailure(f"{short}:{number}  {line}\n{kind}", is_final=True)
 
-    def _run(self) -> RunnerFinished:
+    def _run(self) -> protocol.RunnerFinished:
         mine, submission = self.assignment, self.submission
         with ExitStack() as stack:
             allocation = mine.allocations[mine.host]
@@ -209,7 +194,7 @@ class JobRunner:
             standby = [s for s in self.standby if s.child.process.poll() is None]
             if threads != mine.threads or len(standby) < len(self.standby):
                 standby = drop(self.standby)
-            output_relay = OutputRelay(Path(mine.logs), names, mine.log_bytes or LOG_BYTES, standby)
+            output_relay = OutputRelay(Path(mine.logs), names, LOG_BYTES, standby)
             stack.callback(output_relay.wait)
             children = [spare.child for spare in standby]
             pool = TaskPool(allocation.ranks, threads, mine.job, output_relay.outputs, children)
@@ -223,15 +208,16 @@ class JobRunner:
             self.on_cluster = on_cluster = self._on_cluster(pool, host_link, threads)
             run = self._conduct(on_cluster, job, strategy)
             if self.is_over.is_set():
-                return RunnerFinished(GONE)
+                return protocol.RunnerFinished(GONE)
             if not self._keep(run.model, Path(mine.keep) / MODEL):
-                return RunnerFinished(GONE)
-            return RunnerFinished(FINISHED, result=_result(run), checkpoint=self.checkpoint)
+                return protocol.RunnerFinished(GONE)
+            result = plain(run.as_dict())  # the model is a file
+            result["seconds"] = round(run.seconds, 3)
+            result["history"] = result["history"][-1000:]
+            return protocol.RunnerFinished(FINISHED, result=result, checkpoint=self.checkpoint)
 
     def _keep(self, model: Model, path: Path) -> bool:
-        """Write the model, as soon as there is room for it: without it all since the last
-        checkpoint would be computed again. False if it is to end meanwhile.
-        """
+        """Write the model once there is room, as it would be lost; False if the job is to end."""
         ends = time.monotonic() + ROOM_S
         is_said = False
         while True:
@@ -259,9 +245,11 @@ class JobRunner:
             self.say(self.told_to_end())
             os._exit(0)
 
-    def told_to_end(self) -> RunnerFinished:
+    def told_to_end(self) -> protocol.RunnerFinished:
         """The final message of a runner that the agent ended."""
-        return RunnerFinished(STOPPED if self.asked.is_set() else GONE, checkpoint=self.checkpoint)
+        return protocol.RunnerFinished(
+            STOPPED if self.asked.is_set() else GONE, checkpoint=self.checkpoint
+        )
 
     def _load(self) -> tuple[Job, Strategy]:
         submission = self.submission
@@ -277,7 +265,7 @@ class JobRunner:
 
     def _on_cluster(
         self, pool: TaskPool, host_link: HostLink | None, threads: int
-    ) -> launch.ClusterAttempt:
+    ) -> launch.JobAttempt:
         mine = self.assignment
         pools: TaskPool | RemoteTaskPool = pool
         if host_link is not None:
@@ -287,10 +275,10 @@ class JobRunner:
                 if number != PRIMARY
             }
             pools = RemoteTaskPool(pool, host_link, elsewhere)
-        return launch.ClusterAttempt(
+        return launch.JobAttempt(
             mine.zookeeper, mine.job, mine.attempt * REPAIRS, pools, self._url(), threads, mine.key,
             mine.credential, self.asked, self.is_over, self._saved, groups=self._allocated(),
-            changes=self.changes, on_left=lambda group: self.say(GroupLeft(group)),
+            changes=self.changes, on_left=lambda group: self.say(protocol.GroupLeft(group)),
         )  # fmt: skip
 
     def _allocated(self) -> tuple[int, ...] | None:
@@ -305,8 +293,11 @@ class JobRunner:
 
     def _url(self) -> str:
         if self.n_hosts > 1:
-            return f"{self._transport()}://{_host(self.assignment)}:0"
+            return f"{self._transport()}://{self._address()}:0"
         return transport.load(self._transport()).default_url
+
+    def _address(self) -> str:
+        return bracketed(self.assignment.allocations[self.assignment.host].address)
 
     def _transport(self) -> str:
         """What carries blocks: as submitted, if all tasks are here."""
@@ -316,9 +307,9 @@ class JobRunner:
 
     def _saved(self, iteration: int) -> None:
         self.checkpoint = iteration
-        self.say(CheckpointComplete(iteration))
+        self.say(protocol.CheckpointComplete(iteration))
 
-    def _conduct(self, on_cluster: launch.ClusterAttempt, job: Job, strategy: Strategy) -> Run:
+    def _conduct(self, on_cluster: launch.JobAttempt, job: Job, strategy: Strategy) -> Run:
         mine, submission = self.assignment, self.submission
         options = submission.options
         pins = {k[4:]: str(v) for k, v in options.items() if k.startswith("pin.")}
@@ -363,14 +354,12 @@ class JobRunner:
     def _host_link(self, stack: ExitStack) -> HostLink:
         """The link to the other hosts' job runners, who are found through ZooKeeper."""
         mine = self.assignment
-        names = sorted(
-            mine.allocations, key=lambda name: min(mine.allocations[name].ranks)
-        )  # rank 0's first
+        names = sorted(mine.allocations, key=lambda name: min(mine.allocations[name].ranks))
         place = Identity(
             names.index(mine.host), len(names), f"{mine.job}/runners", mine.attempt, mine.key
         )
         self._is_meeting = True
-        host_link = HostLink(f"tcp://{_host(mine)}:0", place, names)
+        host_link = HostLink(f"tcp://{self._address()}:0", place, names)
         stack.callback(host_link.close)
         coord = stack.enter_context(Session(mine.zookeeper, credential=mine.credential))
         here = Membership(coord, coord.paths.runners(mine.job))
@@ -388,7 +377,7 @@ class JobRunner:
 
     def _attend(
         self, pool: TaskPool, host_link: HostLink, job: Job, strategy: Strategy, threads: int
-    ) -> RunnerFinished:
+    ) -> protocol.RunnerFinished:
         mine = self.assignment
         job = strategy.prepared(job, self.topology)
         folder = str((Path(mine.keep) / CHECKPOINTS).absolute())
@@ -405,12 +394,12 @@ class JobRunner:
                 journals=str(Path(folder) / Path(run.journals).name) if run.journals else "",
             )
 
-        self.on_cluster = launch.ClusterAttempt("", "", 0, pool, "", 1, is_repairable=True)
+        self.on_cluster = launch.JobAttempt("", "", 0, pool, "", 1, is_repairable=True)
         is_done = attend(
             pool, host_link, job, draft(job, strategy), change, self.is_over,
-            lambda: self.say(TasksRunning()), mine.key, mine.credential,
+            lambda: self.say(protocol.TasksRunning()), mine.key, mine.credential,
         )  # fmt: skip
-        return RunnerFinished(FINISHED if is_done else GONE)
+        return protocol.RunnerFinished(FINISHED if is_done else GONE)
 
 
 def _hosts_late(error: BarrierTimeout, names: Sequence[str]) -> BarrierTimeout:
@@ -435,45 +424,25 @@ def _hosts(allocations: Mapping[str, Allocation]) -> dict[int, str]:
     return {rank: name for name, allocation in allocations.items() for rank in allocation.ranks}
 
 
-def _host(assignment: Assignment) -> str:
-    address = assignment.allocations[assignment.host].address
-    return f"[{address}]" if ":" in address else address
-
-
-def _result(run: Run) -> dict[str, Any]:
-    """What is told of a run that succeeded; the model is a file."""
-    return {
-        "metrics": {where: plain(values) for where, values in run.metrics.items()},
-        "epochs": run.epochs,
-        "iterations": run.iterations,
-        "stopped_early": run.stopped_early,
-        "best_epoch": run.best_epoch,
-        "seconds": round(run.seconds, 3),
-        "history": [plain(row) for row in run.history[-1000:]],
-        "counters": plain(run.counters),
-        "staleness": {str(late): n for late, n in sorted(run.staleness.items())},
-    }
-
-
 def main() -> None:
     """One job runner: wait for an assignment, do it, say what came of it."""
     fd, parent = map(int, sys.argv[1:3])
-    waits = msgspec.json.decode(sys.argv[4], type=StandbySize)
+    waits = msgspec.json.decode(sys.argv[4], type=protocol.StandbySize)
     limits.apply(waits.limits, keep=[fd], parent=parent)  # also of the tasks that wait
     os.set_inheritable(fd, False)
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    line = RunnerConnection(socket.socket(fileno=fd))
+    line = protocol.RunnerConnection(socket.socket(fileno=fd))
     standby = start_standby(waits.n_tasks, waits.threads)
-    line.send(RunnerReady())
-    assignment: Assignment | None = None
-    waiting: list[Said] = []
+    line.send(protocol.RunnerReady())
+    assignment: protocol.Assignment | None = None
+    waiting: list[protocol.RunnerMessage] = []
     while assignment is None:
         words = line.read()
         if words is None:
             os._exit(0)
         for word in words:
-            if isinstance(word, Assignment):
+            if isinstance(word, protocol.Assignment):
                 assignment = word
             else:
                 waiting.append(word)
@@ -495,21 +464,23 @@ def main() -> None:
     os._exit(0)
 
 
-def _is_own(over: RunnerFinished) -> bool:
+def _is_own(over: protocol.RunnerFinished) -> bool:
     """Whether it failed by itself, and not because it was told to end."""
     return over.failure is not None and over.failure.is_final and not over.failure.is_secondary
 
 
-def _listen(line: RunnerConnection, runner: JobRunner, first: Sequence[Said]) -> None:
+def _listen(
+    line: protocol.RunnerConnection, runner: JobRunner, first: Sequence[protocol.RunnerMessage]
+) -> None:
     """What the agent says while the job runs."""
-    words: Sequence[Said] | None = first
+    words: Sequence[protocol.RunnerMessage] | None = first
     while words is not None:
         for word in words:
-            if isinstance(word, EndJob):
+            if isinstance(word, protocol.EndJob):
                 runner.is_over.set()
-            elif isinstance(word, ChangeGroups):
+            elif isinstance(word, protocol.ChangeGroups):
                 runner.changes.put(launch.ScaleRequest(word.groups, _hosts(word.allocations)))
-            elif isinstance(word, StopJob):
+            elif isinstance(word, protocol.StopJob):
                 runner.asked.set()
                 if not runner.saves:  # then there is nothing to wait for
                     runner.is_over.set()

@@ -1,8 +1,7 @@
-"""What the master of a job decides. Pure: what is in ZooKeeper in, what is to be written out.
+"""The decisions of a job's master. Pure: the state of ZooKeeper in, changes to it out.
 
-Everything it knows is in ZooKeeper, so whoever is elected next goes on. Every start of a job's
-tasks has an attempt; the tasks of one have all ended, or the session of their agent has, before
-there is an order with the next. docs/notes/0060.
+All state is in ZooKeeper, so the next master goes on. The tasks of an attempt, or their agents'
+sessions, have ended before there is an order with the next attempt. docs/notes/0060.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ class StoredRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Allocation(StoredRecord, frozen=True, forbid_unknown_fields=True):
-    """A host's part in an attempt. ``member`` : the attempt of its agent's registration. ``shared``
-    : the folder that it shares with others, "" for none.
-    """
+    """A host's part. ``member`` : its agent's fencing token. ``shared`` : its folder, or ""."""
 
     member: _Count
     address: str
@@ -43,10 +40,9 @@ class Allocation(StoredRecord, frozen=True, forbid_unknown_fields=True):
 
 
 class HostOrder(StoredRecord, frozen=True, forbid_unknown_fields=True):
-    """What an agent is to run of a job. ``allocations`` : all hosts', its own among them. ``begin``
-    : the iteration of the checkpoint to go on from; -1 for the newest. ``groups`` : by number,
-    those that are to be there; what has an allocation and is not among them is to leave.
-    ``changed`` : the checkpoint may be of a job that was another.
+    """An agent's order for a job. ``allocations`` : of all hosts. ``begin`` : the iteration of the
+    checkpoint to resume, -1 for the newest. ``groups`` : those that stay; others with an allocation
+    leave. ``changed`` : the checkpoint may be of a changed job.
     """
 
     attempt: _Count
@@ -58,12 +54,10 @@ class HostOrder(StoredRecord, frozen=True, forbid_unknown_fields=True):
 
 
 class HostFailure(StoredRecord, frozen=True, forbid_unknown_fields=True):
-    """What went wrong on a host.
-
-    text : for people. code : the exit code that belongs to it. when : the place of its report in
-    ZooKeeper's order, which who reads it knows; hosts' clocks may differ. is_secondary : it tells
-    of another host's failure. is_final : it would come again. hosts : whose it is, or which two
-    lost each other; none means whoever reports it.
+    """A failure on a host. text : for people. code : exit code. when : of its report in ZooKeeper's
+    order, as clocks differ; set by its reader. is_secondary : another host's failure caused it.
+    is_final : a restart would not help. hosts : at fault, or two that lost each other; none for the
+    reporter.
     """
 
     text: str
@@ -76,9 +70,8 @@ class HostFailure(StoredRecord, frozen=True, forbid_unknown_fields=True):
 
 
 class HostReport(StoredRecord, frozen=True, forbid_unknown_fields=True):
-    """What an agent says of its tasks of an attempt. checkpoint : the last complete one that it
-    knows of; -1 for none. result : of the host with rank 0, when all have finished. left : of that
-    host, the groups that have left since the attempt began.
+    """An agent's report of an attempt. checkpoint : the last complete one, -1 for none. From the
+    primary host: result, when all have finished; left, groups that left in this attempt.
     """
 
     phase: str
@@ -90,19 +83,17 @@ class HostReport(StoredRecord, frozen=True, forbid_unknown_fields=True):
 
 
 class JobRecord(StoredRecord, frozen=True, forbid_unknown_fields=True):
-    """What a master knows of its job.
+    """A master's record of its job.
 
-    allocations : who has orders; empty when nothing runs. n_failures : since the last checkpoint.
-    hosts : where it ran last. blamed : failures of hosts since they had part in a new checkpoint;
-    parted : pairs of hosts that lost each other since. reason : why it waits. begin : the iteration
-    that it was resumed from, until there is a checkpoint after that; -1 for the newest. changed :
-    what it was resumed from may be of another job, likewise.
+    allocations : hosts with orders. n_failures : since the last checkpoint. hosts : of the last
+    attempt. blamed : failures by host, parted : pairs of hosts that lost each other, both since a
+    checkpoint of theirs. reason : why it waits. begin : the iteration that it was resumed from, -1
+    for the newest; changed : that it may be of a changed job; both until the next checkpoint.
 
-    groups : by number, those that are to be there; none for those that it was submitted with.
-    n_wanted : so many groups are wanted; 0 for no other wish. Of a job that servers hold together:
-    leaving : those that have allocations, but are to leave. n_ever : as many numbers have been
-    given. Of one whose groups share every batch: n_before : how many there were, until those that
-    are there now have made a checkpoint; n_refused : so many could not run it.
+    groups : by number; none for those of the submission. n_wanted : groups asked for, 0 for none.
+    With servers: leaving : groups that still have allocations. n_ever : numbers given so far. Under
+    allreduce: n_before : groups before the present ones made a checkpoint. n_refused : a number
+    that could not run.
     """
 
     attempt: _Count = 0
@@ -129,9 +120,8 @@ class JobRecord(StoredRecord, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class JobSnapshot:
-    """What is in ZooKeeper about a job. ``reports`` are those of the record's attempt, by host;
-    ``hosts`` are the workers that are there. wants_groups : what somebody has asked for, 0 if
-    nobody has.
+    """The state of a job. ``reports`` : by host, of this attempt. ``hosts`` : workers that are up.
+    wants_groups : asked for, 0 if none are.
     """
 
     state: JobState
@@ -146,9 +136,7 @@ class JobSnapshot:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is to be written, all at once. ``orders`` by host, None to withdraw one; ``state`` and
-    ``result`` where they change.
-    """
+    """To be written at once. ``orders`` by host, None to withdraw; the rest where it changes."""
 
     record: JobRecord
     orders: Mapping[str, HostOrder | None] = field(default_factory=dict)
@@ -202,9 +190,7 @@ def _place(snapshot: JobSnapshot) -> Decision | None:
     wanted = need.of(len(groups))
     found = allocate(wanted, snapshot.hosts, record.hosts, record.blamed, record.parted)
     if isinstance(found, Unschedulable):
-        if found.reason == record.reason:
-            return None
-        return Decision(_changed(snapshot.record, reason=found.reason))
+        return _waits(snapshot.record, found)
     found = {name: need.ranks(ranks, groups) for name, ranks in found.items()}
     allocations = {
         name: Allocation(host.member, host.address, ranks, host.shared)
@@ -220,6 +206,11 @@ def _place(snapshot: JobSnapshot) -> Decision | None:
         reason="",
     )
     return Decision(record, _orders(record), JobState.RUNNING)
+
+
+def _waits(record: JobRecord, why: Unschedulable) -> Decision | None:
+    """Write down why it waits, unless that is known."""
+    return Decision(_changed(record, reason=why.reason)) if why.reason != record.reason else None
 
 
 # Something runs
@@ -246,9 +237,7 @@ def _tend(snapshot: JobSnapshot) -> Decision | None:
         if _regrouped(snapshot) is not record and _all_run(snapshot, reports):
             found = _with_other_groups(snapshot)
             if isinstance(found, Unschedulable):
-                if found.reason == record.reason:
-                    return None
-                return Decision(_changed(record, reason=found.reason))
+                return _waits(record, found)
             aim = STOP  # with a checkpoint, from which the others go on: _conclude
     if AIMS.index(aim) <= AIMS.index(record.aim):
         return None
@@ -278,9 +267,7 @@ def _rescale(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decisi
     ranks = [topology.ranks(group) for group in added]
     found = grown(ranks, _room(snapshot))
     if isinstance(found, Unschedulable):
-        if found.reason == record.reason:
-            return None
-        return Decision(_changed(record, reason=found.reason))
+        return _waits(record, found)
     allocations = {
         name: _reallocated(s, (*s.ranks, *found.get(name, ())))
         for name, s in record.allocations.items()
@@ -313,9 +300,8 @@ def _reallocated(old: Allocation, ranks: Iterable[int]) -> Allocation:
 
 
 def _regrouped(snapshot: JobSnapshot) -> JobRecord:
-    """The record with as many groups as are wanted: who came last leaves first. Servers count on
-    every group that they know, so none just stays away: it has an allocation until it has left.
-    Where groups share every batch, others go on from a checkpoint.
+    """The record with the wanted number of groups: the last to come leaves first. Servers count on
+    each group, so one keeps its allocation until it has left; under allreduce others resume.
     """
     record, topology = snapshot.record, snapshot.need.topology
     if not topology.n_servers and not snapshot.need.guests:
@@ -373,7 +359,8 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
         return _stopped(snapshot, free, withdrawn)
     if cause is None:  # an agent was told to leave: nobody's failure
         left = sorted(n for n in record.allocations if n not in reports or reports[n].phase == GONE)
-        record = _changed(free, n_restarts=record.n_restarts + 1, trouble=_left(left))
+        trouble = f"worker {', '.join(left)} was stopped" if left else "the tasks were ended"
+        record = _changed(free, n_restarts=record.n_restarts + 1, trouble=trouble)
         return Decision(record, withdrawn, _restarting(snapshot))
     n = 1 if record.checkpoint > record.failed_at else record.n_failures + 1
     if n > snapshot.max_restarts:
@@ -428,9 +415,7 @@ def _noted(record: JobRecord, hosts: tuple[str, ...]) -> JobRecord:
 
 
 def _proven(record: JobRecord) -> JobRecord:
-    """What runs has made a checkpoint: its hosts can do it, and together, and it is what to go on
-    from.
-    """
+    """The attempt has made a checkpoint: its hosts work, alone and together."""
     allocations = record.allocations
     return _changed(
         record,
@@ -440,10 +425,6 @@ def _proven(record: JobRecord) -> JobRecord:
         changed=False,
         n_before=0,
     )
-
-
-def _left(names: list[str]) -> str:
-    return f"worker {', '.join(names)} was stopped" if names else "the tasks were ended"
 
 
 def _restarting(snapshot: JobSnapshot) -> JobState | None:

@@ -1,8 +1,7 @@
 """A job's files: a manifest, and the raw bytes of all files one after another.
 
-No archive format and nothing to extract: the receiver reads the manifest, decides, and writes only
-files that it has decided on. Whether a name is good is a rule here (``check``), the same when
-packing and when unpacking; what is in a file is its user's matter. Packing is in ``packing``.
+Not an archive: the receiver checks the manifest and writes only files that it has decided on.
+``check`` has the rules of names, for packing (``packing``) and unpacking.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import itertools
 import os
 import re
 import secrets
@@ -101,10 +101,8 @@ def digest(packed: bytes) -> str:
 
 
 def check(manifest: PackageManifest) -> None:
-    """Names, order and total size. Raises BadPackage.
-
-    Two names that a file system or an eye may take for one another (letter case, Unicode forms)
-    are as bad as the same name twice.
+    """Check names, order and total size. Raises BadPackage, also for two names that a file system
+    or an eye may confuse (letter case, Unicode forms).
     """
     spelled: dict[str, str] = {}  # folded: as written, of files and of folders
     kinds: dict[str, str] = {}
@@ -168,14 +166,11 @@ def check_path(path: str) -> None:
 
 
 class Unpacker:
-    """Writes a package to ``folder``, which must not exist; it appears when all is well, at once.
+    """Writes a package to a new ``folder``, which appears at once, when all is well.
 
-    Given the manifest it checks it; ``feed`` takes the bytes of the files in any portions; leaving
-    it without ``finish`` removes everything. ``expected`` is the digest that the submission names.
-
-    Raises
-    ------
-    BadPackage : the manifest, a size or a hash is wrong. JobError : the disk is full or fails.
+    ``feed`` takes the files' bytes in any portions; leaving without ``finish`` removes everything.
+    ``expected`` : the digest in the submission. Raises BadPackage: the manifest, a size or a hash
+    is wrong. JobError: the disk is full or fails.
     """
 
     def __init__(
@@ -325,10 +320,18 @@ class Unpacker:
             ) from error
 
 
+def split(
+    portions: Iterator[bytes | memoryview], n_manifest: int
+) -> tuple[bytes, Iterator[bytes | memoryview]]:
+    """The manifest that a package is sent with, and the bytes of its files."""
+    packed = b""
+    while len(packed) < n_manifest:
+        packed += next(portions)
+    return packed[:n_manifest], itertools.chain([packed[n_manifest:]], portions)
+
+
 def sweep(parent: str | os.PathLike[str]) -> list[str]:
-    """Remove what unpackers that were killed left in ``parent``; for the start of an agent that has
-    it for itself. Gives the names.
-    """
+    """Remove what killed unpackers left in ``parent``, which nobody else uses; their names."""
     found = sorted(n for n in os.listdir(parent) if n.startswith(PARTIAL))
     for name in found:
         shutil.rmtree(os.path.join(parent, name))
@@ -336,9 +339,7 @@ def sweep(parent: str | os.PathLike[str]) -> list[str]:
 
 
 def read(folder: str | os.PathLike[str], manifest: PackageManifest) -> Iterator[bytes]:
-    """The bytes of an unpacked package again, in portions, for someone else's Unpacker. Raises
-    BadPackage if a file has changed.
-    """
+    """An unpacked package for somebody else's Unpacker. Raises BadPackage: a file has changed."""
     root = _open_folder(os.fspath(folder), None)
     try:
         for file in manifest.files:

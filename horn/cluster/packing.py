@@ -38,19 +38,13 @@ IGNORE_FILES = (".hornignore", ".gitignore")  # the first that is there counts
 
 @dataclass(frozen=True)
 class PackedJob:
-    """Files as they were when they were packed. ``target``: what to load once they are unpacked,
-    relative to their folder. ``packed``: the manifest; ``digest``: its name.
-    """
+    """Packed files. ``target``: below them. ``packed``: the manifest; ``digest``: its name."""
 
     target: str
     manifest: PackageManifest
     packed: bytes
     digest: str
     contents: tuple[bytes, ...]
-
-    @property
-    def n_bytes(self) -> int:
-        return self.manifest.n_bytes
 
     def chunks(self) -> Iterator[memoryview]:
         """The bytes of all files one after another, in portions."""
@@ -230,9 +224,7 @@ def _ignore_file(root: Path) -> str:
 
 
 class IgnoreFile:
-    """The patterns of one ignore file at the root of a folder, as git reads them; the last that
-    fits decides. A folder that is ignored is not looked into.
-    """
+    """Patterns of an ignore file, as git reads them: the last match counts."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self.rules = [rule for rule in map(_rule, patterns) if rule is not None]

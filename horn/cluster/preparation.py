@@ -1,16 +1,14 @@
-"""From an order to what a job runner is told: the job's description is checked, its package
-fetched.
+"""From an order to an Assignment: checks the job's description, fetches its package.
 
-Called from threads of the agent's: it waits for ZooKeeper and for other hosts.
+Called from threads of the agent: it waits for ZooKeeper and other hosts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
-from horn.cluster.capacity import HostCapacity, read_spec
+from horn.cluster import package, submission
+from horn.cluster.capacity import HostCapacity
 from horn.cluster.file_service import PackageKnown, PackageRequest
 from horn.cluster.master import HostOrder
 from horn.cluster.runner_protocol import Assignment
@@ -27,11 +25,8 @@ FETCH_S = 120.0  # for a package to come from another host
 
 
 class JobPreparer:
-    """For the agent of one host. threads : per task.
-
-    Raises
-    ------
-    NotAllowed, ProtocolError : the job may not be run. NotFound : it, or its package, is gone.
+    """Of one agent. threads : per task. Raises NotAllowed, ProtocolError: the job may not run.
+    NotFound: it, or its package, is gone.
     """
 
     def __init__(self, capacity: HostCapacity, name: str, store: HostStore, threads: int) -> None:
@@ -42,7 +37,7 @@ class JobPreparer:
         """A job's description, once it has been checked."""
         known = self._read.get((job, node.changed))
         if known is None:
-            known = read_spec(self.capacity.key, job, node)
+            known = submission.read(self.capacity.key, job, node)
             self._read[job, node.changed] = known
         return known
 
@@ -97,19 +92,9 @@ class JobPreparer:
                         max_bytes=2**27,
                         timeout_s=FETCH_S,
                     )
-                    packed = b""
-                    while len(packed) < got.n_manifest:
-                        packed += next(portions)
-                    first = packed[got.n_manifest :]
-                    self.store.put(digest, packed[: got.n_manifest], _chained(first, portions))
+                    self.store.put(digest, *package.split(portions, got.n_manifest))
                     return
             except HornError as error:
                 reasons.append(f"{name}: {error}")
         why = f" ({'; '.join(reasons)})" if reasons else ""
         raise NotFound(f"package {digest[:16]} is on no worker that is up{why}; submit again")
-
-
-def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    if first:
-        yield first
-    yield from rest

@@ -1,7 +1,4 @@
-"""What a job runner passes on: how far the job is, and what its tasks print.
-
-Also the tasks that wait for a job: they print to pipes, since nobody knows yet what they will be.
-"""
+"""Progress and output that a job runner passes on; and standby tasks, which print to pipes."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from horn.cluster.runner_protocol import JobProgress, Said, TasksRunning
+from horn.cluster.runner_protocol import JobProgress, RunnerMessage, TasksRunning
 from horn.cluster.store import LogFile
 from horn.executor.processes import ChildProcess
 from horn.job import Job
@@ -32,11 +29,10 @@ class ProgressWriter(Progress):
 
     interval_s = STEP_S
 
-    def __init__(self, say: Callable[[Said], None], attempt: int, file: Path) -> None:
+    def __init__(self, say: Callable[[RunnerMessage], None], attempt: int, file: Path) -> None:
         self.say, self.attempt, self.file = say, attempt, file
         self.facts: dict[str, Any] = {}
         self.latest: dict[str, Any] = {}
-        self.n_begun = 0
 
     def begin(self, job: Job) -> None:
         per_epoch = job.iterations_per_epoch
@@ -105,9 +101,7 @@ def start_standby(n: int, threads: int) -> list[StandbyProcess]:
 def drop(standby: Sequence[StandbyProcess]) -> list[StandbyProcess]:
     """They are not what is needed."""
     for spare in standby:
-        spare.child.process.kill()
-        spare.child.process.wait()
-        spare.child.close()
+        spare.child.end()
         os.close(spare.output)
     return []
 

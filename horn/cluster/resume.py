@@ -12,13 +12,9 @@ from horn.errors import ClusterError, Conflict, JobError, NotApplied, NotFound
 
 
 def resume(cluster: Cluster, job: str, begin: str = "", changed: bool = False) -> int:
-    """From where it was, or from "last", "best" or the checkpoint of an iteration; returns the
-    iteration, -1 for the beginning. changed : even if the job is no more what it was there.
-
-    Raises
-    ------
-    Conflict : it runs, or succeeded. NotFound : there is no such checkpoint. JobError : it has
-    no checkpoints to choose from.
+    """Resume a job, from "last", "best" or an iteration; returns the iteration, -1 for the
+    beginning. changed : even if the job was changed. Raises Conflict: it runs, or succeeded.
+    NotFound: no such checkpoint. JobError: it has none to choose from.
     """
     state = cluster.jobs.state(job)
     if JobState.PENDING not in NEXT[state]:

@@ -1,14 +1,14 @@
-"""The messages between an agent and a job runner: a line of JSON each, over a socket of their
-own.
+"""The messages between an agent and a job runner: a line of JSON each, over a socket pair.
 
-Pure but for the socket. The keys of a job go this way and no other: arguments and environments can
-be read by others.
+A job's keys go this way only: others can read arguments and environments.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 import socket
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -33,12 +33,11 @@ class StandbySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Assignment(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
-    """To a job runner: be the one of this job, on this host, for this attempt.
+    """To a job runner: run this job, on this host, for this attempt.
 
-    work : its folder, with the package. keep : where checkpoints and the model go. logs : a folder.
-    submission : as msgspec makes builtins of it. zookeeper : hosts. key, credential : the job's.
-    can_save : whether all hosts of the attempt see the same ``keep``. threads : per task. begin :
-    the iteration of the checkpoint to go on from, -1 for the newest. groups, changed : as in Order.
+    work : its folder, with the package. keep : for checkpoints and the model. submission : as
+    builtins. zookeeper : hosts. key, credential : the job's. can_save : all hosts see the same
+    ``keep``. threads : per task. begin, groups, changed : as in HostOrder.
     """
 
     job: str
@@ -54,7 +53,6 @@ class Assignment(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
     credential: Credential | None = None
     can_save: bool = False
     threads: int = 1
-    log_bytes: int = 0
     begin: int = -1
     groups: tuple[int, ...] = ()
     changed: bool = False
@@ -110,29 +108,15 @@ class RunnerFinished(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields
     checkpoint: int = -1
 
 
-Said: TypeAlias = (
-    Assignment
-    | StopJob
-    | ChangeGroups
-    | EndJob
-    | RunnerReady
-    | TasksRunning
-    | JobProgress
-    | CheckpointComplete
-    | GroupLeft
-    | RunnerFinished
-)
 _ENCODE = msgspec.json.Encoder()
-_DECODE = msgspec.json.Decoder(Said)
+# By its tag: any of the classes above.
+_DECODE: msgspec.json.Decoder[RunnerMessage] = msgspec.json.Decoder(
+    functools.reduce(operator.or_, RunnerMessage.__subclasses__())
+)
 
 
 class RunnerConnection:
-    """One end.
-
-    Raises
-    ------
-    ProtocolError : what came is none of the above. OSError : the other end has gone.
-    """
+    """One end. Raises ProtocolError: no such message. OSError: the other end has gone."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -146,10 +130,10 @@ class RunnerConnection:
     def fileno(self) -> int:
         return self.sock.fileno()
 
-    def send(self, word: Said) -> None:
+    def send(self, word: RunnerMessage) -> None:
         self.sock.sendall(_ENCODE.encode(word) + b"\n")
 
-    def read(self) -> list[Said] | None:
+    def read(self) -> list[RunnerMessage] | None:
         """What has come, after waiting for something; None when the other end has gone."""
         try:
             data = self.sock.recv(65536)

@@ -1,7 +1,6 @@
-"""What an agent runs: a job runner per job, which has the job's tasks of this host.
+"""An agent's side of job runners, one per job: the process, and a ``JobRun`` for each attempt.
 
-A ``JobRun`` is the agent's side of one attempt of one job. All calls come from the agent's own
-thread: the job runner ends with the thread that started it (PDEATHSIG).
+All calls come from one thread of the agent: a job runner ends with it (PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -20,34 +19,20 @@ from typing import Any
 
 import msgspec
 
+from horn.cluster import runner_protocol as protocol
 from horn.cluster.master import (
     END,
     FAILED,
     GONE,
     LAST,
     RUN,
+    RUNNING,
     STARTING,
     STOP,
     STOPPED,
     HostFailure,
     HostOrder,
     HostReport,
-)
-from horn.cluster.master import RUNNING as IS_RUNNING
-from horn.cluster.runner_protocol import (
-    Assignment,
-    ChangeGroups,
-    CheckpointComplete,
-    EndJob,
-    GroupLeft,
-    JobProgress,
-    RunnerConnection,
-    RunnerFinished,
-    RunnerReady,
-    Said,
-    StandbySize,
-    StopJob,
-    TasksRunning,
 )
 from horn.cluster.store import LogFile
 from horn.errors import JobError, ProtocolError
@@ -68,9 +53,9 @@ PROGRAM = PREAMBLE.format(2) + "from horn.cluster.job_runner import main; main()
 class RunnerProcess:
     """A job runner's process: its line, its output, its end. more : for its environment."""
 
-    def __init__(self, name: str, waits: StandbySize, more: Mapping[str, str]) -> None:
-        self.line, theirs = RunnerConnection.pair()
-        self.is_open, self.is_warm = True, False
+    def __init__(self, name: str, waits: protocol.StandbySize, more: Mapping[str, str]) -> None:
+        self.line, theirs = protocol.RunnerConnection.pair()
+        self.is_open = True
         paths = [entry or os.getcwd() for entry in sys.path]
         own = {"HORN_TASK_PATH": json.dumps(paths), "PYTHONUNBUFFERED": "1"}
         env = environment({**more, **own})
@@ -102,7 +87,7 @@ class RunnerProcess:
         """By a signal, or a debugger."""
         return _state(self.process.pid)[:1] in ([b"T"], [b"t"])
 
-    def send(self, word: Said) -> None:
+    def send(self, word: protocol.RunnerMessage) -> None:
         try:
             self.line.send(word)
         except OSError:
@@ -184,10 +169,8 @@ def _state(pid: int) -> list[bytes]:
 
 
 class JobRun:
-    """One attempt of a job on this host.
-
-    ``report`` is what is to be told of it; ``is_told`` whether it has been. ``progress`` is the
-    latest to be written down, if there is any.
+    """An attempt of a job on this host. ``report``, if it ``is_told``, and ``progress`` are for
+    ZooKeeper.
     """
 
     def __init__(self, job: str, order: HostOrder, member: int) -> None:
@@ -201,7 +184,7 @@ class JobRun:
         self._deadline: float | None = None
         self._stopped: Patience | None = None  # with a job runner that is stopped
         self._may_stop_s = 60.0
-        self._last: RunnerFinished | None = None
+        self._last: protocol.RunnerFinished | None = None
         self._is_killed = False  # by this agent, which knows why
 
     @property
@@ -209,7 +192,7 @@ class JobRun:
         """Its last report is made, and nothing of it runs any more."""
         return self.report.phase in LAST and self.runner is None
 
-    def begin(self, runner: RunnerProcess, assignment: Assignment) -> None:
+    def begin(self, runner: RunnerProcess, assignment: protocol.Assignment) -> None:
         self.runner = runner
         options = assignment.submission.get("options") or {}
         self._may_stop_s = float(options.get("start_timeout_s") or self._may_stop_s)
@@ -226,7 +209,7 @@ class JobRun:
 
     def _regroup(self) -> None:
         assert self.runner is not None
-        self.runner.send(ChangeGroups(self.order.groups, self.order.allocations))
+        self.runner.send(protocol.ChangeGroups(self.order.groups, self.order.allocations))
 
     def aim_at(self, aim: str) -> None:
         """Stop or end, if it is not done yet."""
@@ -236,25 +219,24 @@ class JobRun:
         if self.runner is None:  # still being prepared
             self.say(GONE if aim == END else STOPPED)
             return
-        self.runner.send(StopJob() if aim == STOP else EndJob())
+        self.runner.send(protocol.StopJob() if aim == STOP else protocol.EndJob())
         self._deadline = time.monotonic() + (SAVE_S if aim == STOP else END_S)
 
-    def hear(self, word: Said) -> None:
+    def hear(self, word: protocol.RunnerMessage) -> None:
         match word:
-            case RunnerReady():
-                if self.runner is not None:
-                    self.runner.is_warm = True
-            case TasksRunning():
-                self.say(IS_RUNNING)
-            case JobProgress(progress):
+            case protocol.RunnerReady():
+                pass
+            case protocol.TasksRunning():
+                self.say(RUNNING)
+            case protocol.JobProgress(progress):
                 self.progress = progress
-            case CheckpointComplete(iteration):
+            case protocol.CheckpointComplete(iteration):
                 self.say(self.report.phase, checkpoint=iteration)
-            case GroupLeft(group):
+            case protocol.GroupLeft(group):
                 self.say(self.report.phase, left=(*self.report.left, group))
-            case RunnerFinished() if self._is_killed:
+            case protocol.RunnerFinished() if self._is_killed:
                 pass  # it tells of its tasks' end, whose cause is known here
-            case RunnerFinished():
+            case protocol.RunnerFinished():
                 self._last = word
                 self._deadline = time.monotonic() + LAST_S
             case _:
@@ -329,7 +311,8 @@ class JobRun:
         """End at once, and say why."""
         if self.runner is not None:
             if not self._is_killed:
-                self._is_killed, self._last = True, RunnerFinished(FAILED, HostFailure(why))
+                self._is_killed = True
+                self._last = protocol.RunnerFinished(FAILED, HostFailure(why))
             self.runner.kill()
         else:
             self.say(FAILED, failure=HostFailure(why))

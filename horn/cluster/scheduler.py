@@ -1,10 +1,9 @@
 """Which ranks of a job run on which hosts. Pure.
 
-A rank is a task, counted through the groups, and after all tasks the servers. Whole groups go to
-as few hosts as possible, so that most messages stay on a host; only what fits nowhere whole is
-divided. A task takes a slot; a server takes none and goes where the job has the fewest of them.
-Hosts on which the job failed are taken last, and two that lost each other are not taken together,
-as long as there are others.
+Whole groups go to as few hosts as possible, to keep messages on a host; only what fits nowhere
+whole is divided. A task takes a slot; a server takes none and goes where the job has fewest. Hosts
+on which the job failed come last, and pairs that lost each other are kept apart, while there are
+others.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from horn.topology import Topology
 
 @dataclass(frozen=True)
 class Host:
-    """A worker, as it registered. ``free`` : slots that no order has taken. ``shared`` : what the
-    folder that it shares with others is known by, "" without one. ``member`` : the fencing token of
-    its registration. ``files`` : how many a process of a job may have open there, 0 if it is not
-    known.
+    """A registered worker. ``free`` : slots without an order. ``shared`` : the id of its shared
+    folder, or "". ``member`` : its fencing token. ``files`` : that a job's process may open, 0 if
+    unknown.
     """
 
     name: str
@@ -38,8 +36,8 @@ class Host:
 
 @dataclass(frozen=True)
 class ResourceRequest:
-    """What a job asks for. ``horn`` and ``python`` : the versions it was submitted with. With
-    ``guests`` the servers are in the first tasks' processes and have no rank of their own.
+    """A job's request. ``horn``, ``python`` : versions at submission. With ``guests`` servers live
+    in the first tasks' processes and have no rank.
     """
 
     n_groups: int
@@ -88,9 +86,8 @@ def allocate(
     blamed: Mapping[str, int] | None = None,
     parted: Sequence[tuple[str, str]] = (),
 ) -> dict[str, tuple[int, ...]] | Unschedulable:
-    """Ranks by host, or why it has to wait. Of equally good hosts those in ``prefer`` are taken,
-    where the job has run before. blamed : how often it failed on hosts. parted : pairs of hosts
-    that lost each other.
+    """Ranks by host, or why they wait. prefer : hosts of the last attempt. blamed : failures by
+    host. parted : pairs of hosts that lost each other.
     """
     fitting = {name: host for name, host in hosts.items() if not _differs(need, host)}
     there = {name: host for name, host in fitting.items() if host.free > 0}
@@ -134,9 +131,7 @@ def _allocate(
 def grown(
     groups: Sequence[Sequence[int]], room: Mapping[str, int]
 ) -> dict[str, list[int]] | Unschedulable:
-    """Allocations for the ranks of more groups of a job where it runs, or why they have to wait.
-    room : free slots by host.
-    """
+    """Allocations for more groups where a job runs, or why they wait. room : free slots by host."""
     free, found = dict(room), dict[str, list[int]]()
     n = sum(map(len, groups))
     if n > sum(free.values()):
@@ -182,7 +177,7 @@ def _allocate_whole(
             best = before[0] if before else best
         taken, groups = groups[: room[best]], groups[room[best] :]
         for group in taken:
-            allocations.setdefault(best, []).extend(_ranks(need, group))
+            allocations.setdefault(best, []).extend(need.topology.ranks(group))
         free[best] -= len(taken) * need.n_tasks
     return groups
 
@@ -194,16 +189,12 @@ def _divide(
     allocations: dict[str, list[int]],
 ) -> None:
     """Allocation a group on several hosts, those with the most room first."""
-    ranks = _ranks(need, group)
+    ranks = need.topology.ranks(group)
     while ranks:
         best = min((n for n, room in free.items() if room), key=lambda n: (-free[n], n))
         here, ranks = ranks[: free[best]], ranks[free[best] :]
         allocations.setdefault(best, []).extend(here)
         free[best] -= len(here)
-
-
-def _ranks(need: ResourceRequest, group: int) -> list[int]:
-    return list(range(group * need.n_tasks, (group + 1) * need.n_tasks))
 
 
 def _differs(need: ResourceRequest, host: Host) -> str:
@@ -238,11 +229,8 @@ def _short(need: ResourceRequest, hosts: Mapping[str, Host], fitting: Mapping[st
 
 
 def check_files(topology: Topology, hosts: Collection[Host]) -> None:
-    """That the tasks of a job may have as many open files as they need, where there are slots.
-
-    Raises
-    ------
-    JobError : not, and nothing that ends would help.
+    """Check that hosts with slots allow as many open files as tasks need. Raises JobError: too few
+    do, and none would after other jobs end.
     """
     n = topology.n_workers
     is_one = any(host.slots >= n for host in hosts)

@@ -37,12 +37,8 @@ LOG_BYTES = 8 * 1024 * 1024  # of one process; what comes after is dropped, and 
 
 
 class HostStore:
-    """One agent's folder; made where it is missing, for its owner alone. user : whom jobs run as,
-    if not as this process.
-
-    Raises
-    ------
-    Conflict : another agent has it. JobError : it cannot be used.
+    """An agent's folder, made if missing, for its owner alone. user : whom jobs run as, if another.
+    Raises Conflict: another agent has it. JobError: it cannot be used.
     """
 
     def __init__(
@@ -224,9 +220,7 @@ def _id(folder: Path) -> str:
 
 
 class LogFile:
-    """A log file with a limit, written by whoever reads the process's output. Beside it is when
-    what was written: ``written_since`` reads it.
-    """
+    """A bounded log of a process. Beside it are times, which ``written_since`` reads."""
 
     def __init__(self, path: Path, limit: int = LOG_BYTES) -> None:
         self.path, self.limit = path, limit
@@ -258,9 +252,7 @@ class LogFile:
 
 
 def written_since(path: Path, age_s: float) -> int:
-    """Where in a log that begins which was written so many seconds ago or later, by this host's
-    clock; at most MARK_S too early, and never within a line.
-    """
+    """Where the lines of the last ``age_s`` seconds begin; at most MARK_S too early."""
     since_s = time.time() - age_s
     try:
         with open(path.with_suffix(TIMES), "rb", opener=opened) as file:
@@ -273,16 +265,20 @@ def written_since(path: Path, age_s: float) -> int:
         if made_s + MARK_S < since_s:
             break
         at = offset
-    return _line_start(path, at)
+    return line_start(path, at)
 
 
-def _line_start(path: Path, at: int) -> int:
-    """Of the line that holds this place."""
+def line_start(path: Path, at: int, n: int = 1) -> int:
+    """Where the first of ``n`` lines begins, the last of which holds this place."""
     with open(path, "rb", opener=opened) as file:
         while at > 0:
             step = min(65536, at)
             file.seek(at - step)
-            if (found := file.read(step).rfind(b"\n")) >= 0:
-                return at - step + found + 1
+            block = file.read(step)
+            while (found := block.rfind(b"\n")) >= 0:
+                n -= 1
+                if not n:
+                    return at - step + found + 1
+                block = block[:found]
             at -= step
     return 0

@@ -1,10 +1,8 @@
-"""A job as it is submitted: what to run, signed by a holder of the cluster's key.
+"""A job's submission, signed by a holder of the cluster's key.
 
-``spec`` in ZooKeeper is what ``sign`` gives: canonical JSON with a MAC, signed for the one node
-that it is written to. That node exists before; who made it is told its zxid and its time of
-creation, no client can choose them, and no other node ever gets them. So a recorded submission is
-worth nothing anywhere else, and no agent has to remember which were used. An agent runs nothing
-before ``verify`` has accepted it. Pure. docs/notes/0101.
+``sign`` makes the ``spec`` node's canonical JSON with a MAC, for the zxid and creation time of that
+one node, which no client can choose. So a recorded submission is worth nothing elsewhere, and
+agents need not remember used ones. They run nothing before ``verify``. Pure. docs/notes/0101.
 """
 
 from __future__ import annotations
@@ -12,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 from horn.coordination.records import Znode
-from horn.errors import JobError, NotAllowed
+from horn.errors import JobError, NotAllowed, ProtocolError
 from horn.security.keys import Key
 
 FORMAT = 2
@@ -37,12 +35,9 @@ _Plain = bool | int | float | _Text | None
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a job is and how it is to be run.
-
-    job : its id. target, arguments : as ``horn submit`` got them, the target relative to the
-    package. settings : those of --set, in order. checkpoint_every : iterations. options : what
-    else ``horn.train`` is to be told. package : the digest of its manifest. user : who says that
-    he is; for people.
+    """A job and how to run it. job : its id. target, arguments : of ``horn submit``; the target is
+    relative to the package. settings : of --set, in order. checkpoint_every : iterations. options :
+    others of ``horn.train``. package : the digest of its manifest. user : for people.
     """
 
     job: _Name
@@ -68,9 +63,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @dataclass(frozen=True)
 class Origin:
-    """The node that a description is written to. created : its zxid. made_s : when it was made, in
-    seconds since 1970 by ZooKeeper's clock.
-    """
+    """The node of a description: its zxid, and when it was made, in seconds since 1970."""
 
     created: int
     made_s: float
@@ -90,21 +83,14 @@ class SignedSubmission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     key: _Print
     mac: _Hex
 
-    @property
-    def job(self) -> str:
-        return self.submission.job
-
 
 _DECODE = msgspec.json.Decoder(SignedSubmission)
 _ENCODE = msgspec.json.Encoder(order="deterministic")
 
 
 def sign(key: Key, submission: Submission, origin: Origin) -> bytes:
-    """The ``spec`` of a job, for the node in ``origin`` alone.
-
-    Raises
-    ------
-    JobError : a field is beyond its limits, or all are too long.
+    """The ``spec`` of a job, for the node in ``origin`` alone. Raises JobError: a field or all of
+    it is too long.
     """
     signed = SignedSubmission(
         format=FORMAT,
@@ -129,12 +115,8 @@ def sign(key: Key, submission: Submission, origin: Origin) -> bytes:
 
 
 def verify(key: Key, raw: bytes, *, job: str, origin: Origin) -> SignedSubmission:
-    """The submission in ``raw``, if a holder of the key signed it for ``job`` and for the node in
-    which it was found.
-
-    Raises
-    ------
-    NotAllowed : it is forged, altered, another job's, or was recorded and put elsewhere.
+    """The submission in ``raw``, signed by a holder of the key for ``job`` and the node it was
+    found in. Raises NotAllowed: forged, altered, of another job, or recorded and put elsewhere.
     """
     if len(raw) > SPEC_BYTES:
         raise NotAllowed(f"job {job!r}: a description of {len(raw)} bytes, over {SPEC_BYTES}")
@@ -151,8 +133,8 @@ def verify(key: Key, raw: bytes, *, job: str, origin: Origin) -> SignedSubmissio
         raise NotAllowed(f"job {job!r}: its signature is not of this cluster's key: {reason}")
     if _ENCODE.encode(signed) != raw:
         raise NotAllowed(f"job {job!r}: its description is not in its one form")
-    if signed.job != job:
-        raise NotAllowed(f"job {job!r}: its description was signed for job {signed.job!r}")
+    if (its := signed.submission.job) != job:
+        raise NotAllowed(f"job {job!r}: its description was signed for job {its!r}")
     if (signed.created, signed.issued) != (origin.created, origin.made_s):
         raise NotAllowed(
             f"job {job!r}: its description was signed for another node of ZooKeeper (made by "
@@ -162,13 +144,22 @@ def verify(key: Key, raw: bytes, *, job: str, origin: Origin) -> SignedSubmissio
     return signed
 
 
+def read(key: Key | None, job: str, node: Znode) -> Submission:
+    """A job's description, if this cluster may run it. Raises NotAllowed, ProtocolError."""
+    if key is not None:
+        return verify(key, node.data, job=job, origin=Origin.of(node)).submission
+    try:
+        found = msgspec.json.decode(node.data, type=Submission)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(
+            f"job {job!r}: its description is not understood without a key ({error})"
+        ) from None
+    if found.job != job:
+        raise ProtocolError(f"job {job!r}: its description is that of job {found.job!r}")
+    return found
+
+
 def _mac(key: Key, signed: SignedSubmission) -> str:
     """Over the one form of everything but the MAC."""
     bare = _ENCODE.encode(msgspec.structs.replace(signed, mac=""))
     return hmac.digest(key.submission(), bare, hashlib.sha256).hex()
-
-
-def as_json(signed: SignedSubmission) -> dict[str, Any]:
-    """For people and ``--json``: the submission, who signed it and when; not what proves it."""
-    found: dict[str, Any] = msgspec.to_builtins(signed.submission)
-    return {**found, "key": signed.key, "issued": signed.issued}

@@ -1,7 +1,5 @@
-"""Whom jobs run as, if not as the agent: an agent that runs as root, and holds the cluster's key,
-gives what a job may write to that user, and trusts nothing that it finds there.
-
-Only root can do so. docs/notes/0071.
+"""Whom jobs of a root agent, which holds the cluster's key, run as. What a job may write is given
+to that user, and not trusted. docs/notes/0071.
 """
 
 from __future__ import annotations
@@ -54,13 +52,9 @@ class JobUser:
                 "XDG_CACHE_HOME": os.path.join(self.home, ".cache")}  # fmt: skip
 
     def give(self, folder: Path) -> None:
-        """Make this user the owner of a folder, and of all that an agent or root's jobs put there.
-
-        The folder's parent must be root's alone to write, so that it is what it was when looked at.
-
-        Raises
-        ------
-        JobError : it belongs to a third, or the file system does not allow it.
+        """Make this user the owner of a folder and its content. Only root may write to its parent,
+        so that it cannot be replaced meanwhile. Raises JobError: it is a third user's, or the file
+        system refuses.
         """
         found = os.lstat(folder)
         if found.st_uid == self.uid:
@@ -83,9 +77,7 @@ class JobUser:
             ) from error
 
     def let_through(self, folder: Path) -> None:
-        """This user may enter a folder, and change nothing of it. Raises JobError: of it, or of one
-        above it, somebody else than root may.
-        """
+        """Let this user enter a folder. Raises JobError: others than root may change its path."""
         whole = folder.resolve()
         for path in (whole, *whole.parents):
             found = path.stat()
@@ -99,9 +91,7 @@ class JobUser:
         whole.chmod(stat.S_IMODE(whole.stat().st_mode) | 0o011)
 
     def check(self, folder: Path, environment: Mapping[str, str]) -> None:
-        """Whether a process of this user's can import horn and work below a folder, in the
-        environment that jobs have. Raises JobError.
-        """
+        """Check that this user can import horn and work below a folder. Raises JobError."""
         program = (
             "import os, sys; os.stat(sys.argv[1]); sys.path[:] = sys.argv[2:]; import horn.train"
         )
@@ -128,13 +118,9 @@ class JobUser:
 
 
 def opened(path: str | os.PathLike[str], flags: int) -> int:
-    """An ``opener`` for files in a folder that somebody else may write to: a file and nothing but a
-    file, which has no other name. So neither a link nor a pipe leads whoever holds the key to read
-    or write elsewhere, or to wait.
-
-    Raises
-    ------
-    NotFound : there is none. JobError : it is something else, or cannot be opened.
+    """An ``opener`` for folders that others write to: plain files with one name only, so that no
+    link or pipe makes a holder of the key read or write elsewhere, or wait. Raises NotFound: none
+    is there. JobError: it is something else, or cannot be opened.
     """
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)

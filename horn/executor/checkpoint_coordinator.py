@@ -14,7 +14,7 @@ from typing import Any
 
 from horn.checkpoint import Checkpoints, WrittenPart
 from horn.errors import HornError
-from horn.process.control import PartSaved, Said, SaveReply, SaveRequest, StopDecision
+from horn.process.control import ControlMessage, PartSaved, SaveReply, SaveRequest, StopDecision
 from horn.training.checkpointing import part_name
 
 logger = logging.getLogger(__name__)
@@ -25,11 +25,9 @@ HOLD_S = 2.0  # how long a task waits at a boundary that another has not heard o
 
 
 class CheckpointCoordinator:
-    """The checkpoints of one attempt. Its clock is given to it.
-
-    n_parts : how many tasks save. facts : of the manifest, given the training's epoch. tell : says
-    something to all tasks. seconds : between checkpoints by time, None for none. last : the newest
-    that was committed, and its iteration.
+    """The checkpoints of one attempt. n_parts : tasks that save. facts : of the manifest, by epoch.
+    tell : to all tasks. seconds : between timed checkpoints. last : iteration and path of the
+    newest.
     """
 
     def __init__(
@@ -38,7 +36,7 @@ class CheckpointCoordinator:
         attempt: int,
         n_parts: int,
         facts: Callable[[int], Mapping[str, Any]],
-        tell: Callable[[Said], None],
+        tell: Callable[[ControlMessage], None],
         seconds: float | None = None,
     ) -> None:
         self.checkpoints, self.attempt, self.n_parts = checkpoints, attempt, n_parts

@@ -1,7 +1,7 @@
-"""The root cause, when several tasks of a group report a failure. Pure.
+"""The root cause of several tasks' failures. Pure.
 
-A task that lost a peer, or waited for one in vain, tells of somebody else's failure: that one is
-the cause, if it is known. Of several causes the earliest is.
+A task that lost a peer, or waited in vain, reports another's failure: that one is the cause, if it
+is known. Of several causes the earliest is.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ PLAIN = ("ModelError", "CompileError", "JobError")
 
 @dataclass
 class FailureEvidence:
-    """What is known of a group in which something failed, by task. ``exits`` are exit codes,
-    negative for signals; those of tasks that reported nothing count as failures. ``names`` are of
-    those that are not called by their number.
+    """What is known of a failed group, by task. ``exits`` : codes, negative for signals; without a
+    report they count as failures. ``names`` : of those that have no number.
     """
 
     n_tasks: int
@@ -83,9 +82,7 @@ def is_secondary(failed: FailureReport) -> bool:
 
 
 def is_repairable(case: FailureEvidence) -> bool:
-    """Whether another attempt may do better: the first failure was that a task ended without a
-    word, hangs, or lost its connections; not what its code or the settings did.
-    """
+    """Whether another attempt may do better: a task died, hangs, or lost its connections."""
     causes = case.causes
     if not causes:  # where all wait for another and nobody hangs, they disagree about what comes
         lost = any("MemberLost" in failed.kinds for failed in case.failures.values())
@@ -103,9 +100,7 @@ def numbers(names: Sequence[str]) -> list[int]:
 def verdict(
     case: FailureEvidence, network: Network, stacks: Mapping[int, str], progress: str = ""
 ) -> HornError:
-    """The exception that says what happened first. ``stacks`` say where late tasks are;
-    ``progress`` says how far the group was, for a task that ended without a word.
-    """
+    """The root cause. ``stacks`` : of late tasks. ``progress`` : where one was that died."""
     causes = case.causes
     if causes and causes[0] in case.silent:
         return _died(case, causes[0], progress)
@@ -172,15 +167,10 @@ def _words(label: str) -> set[str]:
     return words | {word.partition(".")[0] for word in words}
 
 
-def _simple() -> dict[str, type[HornError]]:
-    """The exceptions that are made from a sentence alone."""
-    found = {}
-    for name, thing in vars(errors).items():
-        if isinstance(thing, type) and issubclass(thing, HornError):
-            if thing.__init__ in (Exception.__init__, HornError.__init__):
-                found[name] = thing
-    found["CompileError"] = errors.CompileError
-    return {name: thing for name, thing in found.items() if name != "HornError"}
-
-
-_SIMPLE = _simple()
+# The exceptions that are made from a sentence alone.
+_SIMPLE: dict[str, type[HornError]] = {
+    name: thing
+    for name, thing in vars(errors).items()
+    if isinstance(thing, type) and issubclass(thing, HornError) and thing is not HornError
+    if thing.__init__ in (Exception.__init__, HornError.__init__) or thing is errors.CompileError
+}

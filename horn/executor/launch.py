@@ -26,7 +26,7 @@ import msgspec
 
 import zk
 from horn import transport as transports
-from horn.checkpoint import CheckpointReader, Checkpoints
+from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
 from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.session import Session
@@ -35,7 +35,7 @@ from horn.executor import trace
 from horn.executor.checkpoint_coordinator import CheckpointCoordinator
 from horn.executor.monitor import NOBODY, Outcome, ProgressRecord, TaskMonitor
 from horn.executor.remote_pool import RemoteTaskPool
-from horn.executor.restarts import Restarts
+from horn.executor.restarts import Restarts, unit_of
 from horn.executor.stalls import MARGIN_S, StallDetector
 from horn.executor.task_pool import TaskPool
 from horn.job import Job
@@ -79,16 +79,16 @@ class ScaleRequest:
 
 
 @dataclass
-class ClusterAttempt:
-    """Where one attempt of a job on a cluster runs, whose entry in ZooKeeper is there already.
+class JobAttempt:
+    """Where an attempt of a job runs, whose entry in ZooKeeper is there already.
 
     hosts, job, attempt : of that entry. pool : of all its tasks, started. url : of the transport on
     this host. key, credential : the job's. asked : set to stop at a boundary. is_over : set when
     the tasks are ended, and none is to be started again. on_checkpoint : is told the iteration of
-    each. is_repairable : whether what went wrong need not come again.
+    each. is_repairable : whether the failure need not come again. silence_s : as in RunSpec.
 
     groups : by number, those that are there; None: all that the job was described with. changes :
-    of them, while it runs. on_left : is told of a group that has left.
+    of the groups, while it runs. on_left : is told of a group that has left.
     """
 
     hosts: str
@@ -106,6 +106,7 @@ class ClusterAttempt:
     groups: tuple[int, ...] | None = None
     changes: queue.SimpleQueue[ScaleRequest] = field(default_factory=queue.SimpleQueue)
     on_left: Callable[[int], None] | None = None
+    silence_s: float = 0.0
 
 
 def cores() -> int:
@@ -114,12 +115,7 @@ def cores() -> int:
 
 
 def check_room(settings: RunSettings) -> None:
-    """That this process and its tasks may hold the descriptors that they need.
-
-    Raises
-    ------
-    JobError : says how many they are, and how to allow them.
-    """
+    """Check that this process and its tasks may open enough files. Raises JobError."""
     n, topology = settings.n_processes, settings.topology
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     each = topology.descriptors(transports.load(settings.transport).fds_per_peer)
@@ -153,7 +149,7 @@ def launch(
     TaskFailed : a task was killed, or met an exception of the user's code. Stopped : somebody
     asked for it.
     """
-    name = f"{re.sub('[^A-Za-z0-9_.-]', '-', job.name or 'job').strip('-.') or 'job'}"
+    name = re.sub("[^A-Za-z0-9_.-]", "-", job.name or "job").strip("-.") or "job"
     job_id = f"{name[:80]}-{secrets.token_hex(4)}"
     check_room(settings)
     n_processes = settings.n_processes
@@ -161,8 +157,7 @@ def launch(
     recovery = recovery or RecoverySettings()
     with ExitStack() as stack:
         # The first task pool before everything else: its processes take long to start.
-        pool = TaskPool(range(n_processes), threads, job_id)
-        pools = [pool]
+        pools = [TaskPool(range(n_processes), threads, job_id)]
         stack.callback(lambda: pools[-1].stop())
         server = None
         hosts = settings.hosts
@@ -174,51 +169,42 @@ def launch(
         # Before its nodes are removed: nobody writes there any more.
         stack.callback(lambda: pools[-1].stop())
         url = transports.load(settings.transport).default_url
-        run = _run_spec(settings, hosts, job_id, url, threads, watcher, begun, recovery)
-        if server is not None:
-            run = msgspec.structs.replace(run, silence_s=SILENCE_S)
-        attempts = Attempts(job, settings, watcher, recovery, run)
+        here = JobAttempt(hosts, job_id, 0, pools[0], url, threads)
+        here.silence_s = SILENCE_S if server is not None else 0.0
+        attempts = Attempts(job, draft, settings, watcher, begun, recovery, here)
         stack.callback(attempts.record.end)
-        timeout_s = settings.timeout
-        deadline = None if timeout_s is None else begun + timeout_s
         entry.change(JobState.RUNNING)
         while True:
-            pool.start(draft, job, attempts.run(), placement)
-            monitor = attempts.monitor(pool, entry.is_running)
-            repairs = attempts.repairs(pool, monitor, placement, draft)
+            here.pool.start(draft, job, attempts.run(), placement)
+            monitor = attempts.monitor(entry.is_running)
+            repairs = attempts.repairs(monitor, placement)
             try:
-                listen(monitor, pool, attempts.coordinator, recovery.asked, deadline, timeout_s,
-                       repairs, look=entry.look, start=attempts.start)  # fmt: skip
+                attempts.listen(monitor, repairs, entry.look)
+                here.pool.wait()
+                attempts.close()
+                attempts.record.end()
+                outcome = attempts.outcome(monitor)
                 break
             except Stopped:
-                pool.stop()
+                here.pool.stop()
                 attempts.close()
                 entry.is_running()
                 entry.change(JobState.STOPPED)
                 raise
             except HornError as error:
-                pool.stop()
-                if repairs is not None:
+                here.pool.stop()
+                if repairs is not None or monitor.is_over:
                     raise
                 attempts.failed(monitor, error)  # raises it, if that is all
                 entry.is_restarting()
-                pool = TaskPool(range(n_processes), threads, job_id)
-                pools.append(pool)
-        pool.wait()
-        attempts.close()
-        attempts.record.end()
-        try:
-            outcome = attempts.outcome(monitor)
-        except Stopped:
-            entry.is_running()
-            entry.change(JobState.STOPPED)
-            raise
+                here.pool = TaskPool(range(n_processes), threads, job_id)
+                pools.append(here.pool)
         entry.change(JobState.SUCCEEDED)
     return outcome
 
 
 def launch_at(
-    on_cluster: ClusterAttempt,
+    on_cluster: JobAttempt,
     job: Job,
     draft: JobDraft,
     find_placement: Callable[[], Placement],
@@ -228,37 +214,20 @@ def launch_at(
     recovery: RecoverySettings,
 ) -> Outcome:
     """One attempt of a job on a cluster; as ``launch``."""
-    pool = on_cluster.pool
-    run = _run_spec(
-        settings,
-        on_cluster.hosts,
-        on_cluster.job,
-        on_cluster.url,
-        on_cluster.threads,
-        watcher,
-        begun,
-        recovery,
-    )
-    run = msgspec.structs.replace(run, groups=on_cluster.groups or ())
-    journals = recovery.journals
-    attempts = Attempts(job, settings, watcher, recovery, run)
+    pool, journals = on_cluster.pool, recovery.journals
+    attempts = Attempts(job, draft, settings, watcher, begun, recovery, on_cluster)
     if journals is None:  # else each start has one that is higher than those of the last
         attempts.attempt = on_cluster.attempt
-    timeout_s = settings.timeout
-    deadline = None if timeout_s is None else begun + timeout_s
     try:
         placement = find_placement()
-        monitor = attempts.monitor(pool)
-        repairs = attempts.repairs(pool, monitor, placement, draft, on_cluster)
+        monitor = attempts.monitor()
+        repairs = attempts.repairs(monitor, placement)
         if repairs is None:
             pool.start(draft, job, attempts.run(), placement, on_cluster.key, on_cluster.credential)
         else:
             repairs.begin()
-        if attempts.coordinator is not None:
-            attempts.coordinator.on_commit = on_cluster.on_checkpoint
         try:
-            listen(monitor, pool, attempts.coordinator, recovery.asked, deadline, timeout_s,
-                   repairs, on_cluster.changes, start=attempts.start)  # fmt: skip
+            attempts.listen(monitor, repairs)
         except HornError as error:
             may_be = monitor.is_repairable(error) or isinstance(error, MemberLost)
             on_cluster.is_repairable = may_be and (repairs is None or not repairs.is_given_up)
@@ -274,59 +243,28 @@ def launch_at(
     return attempts.outcome(monitor)
 
 
-def _run_spec(
-    settings: RunSettings,
-    hosts: str,
-    job_id: str,
-    url: str,
-    threads: int,
-    watcher: Progress,
-    begun: float,
-    recovery: RecoverySettings,
-) -> RunSpec:
-    journals = recovery.journals
-    n_events = trace.MAX_EVENTS // settings.n_processes if settings.trace is not None else 0
-    return RunSpec(
-        n_tasks=settings.tasks,
-        n_groups=settings.groups,
-        n_servers=settings.n_servers,
-        guests=settings.has_guests,
-        hosts=hosts,
-        job=job_id,
-        url=url,
-        backend=settings.backend,
-        threads=threads,
-        barrier=settings.barrier,
-        begun=begun,
-        interval_s=watcher.interval_s,
-        superstep_timeout_s=settings.superstep_timeout,
-        start_timeout_s=settings.start_timeout,
-        max_trace_events=n_events,
-        journals="" if journals is None else str(journals.path.absolute()),
-    )
-
-
 class Attempts:
     """The attempts of a run: where each begins, and whether there is another."""
 
     def __init__(
         self,
         job: Job,
+        draft: JobDraft,
         settings: RunSettings,
         watcher: Progress,
+        begun: float,
         recovery: RecoverySettings,
-        run: RunSpec,
+        here: JobAttempt,
     ) -> None:
-        self.job, self.settings, self.watcher, self.recovery = job, settings, watcher, recovery
-        self.start, plan = recovery.start, recovery.plan
+        self.job, self.draft, self.settings, self.watcher = job, draft, settings, watcher
+        self.begun, self.recovery, self.here = begun, recovery, here
+        self.start, plan, journals = recovery.start, recovery.plan, recovery.journals
         self.record = ProgressRecord(job, watcher, rows_of(self.start) if self.start else ())
         self.checkpoints = None if plan is None else Checkpoints(plan.folder, plan.keep)
         self.attempt, self.earlier_s = 0, 0.0
-        if recovery.journals is not None:
-            self.record = ProgressRecord(
-                job, watcher, recovery.journals.rows, recovery.journals.told
-            )
-            self.attempt = recovery.journals.first_attempt
+        if journals is not None:
+            self.record = ProgressRecord(job, watcher, journals.rows, journals.told)
+            self.attempt = journals.first_attempt
         if self.start is not None:
             self.record.iteration = self.start.iteration
             self.earlier_s = cursor_of(self.start).seconds
@@ -335,27 +273,44 @@ class Attempts:
             self.attempt = max(self.attempt, self.checkpoints.next_attempt())
             self.checkpoints.sweep()
         self.coordinator: CheckpointCoordinator | None = None
-        self._run = run
         self._n_failed = 0  # since the last new checkpoint
         self._first: HornError | None = None
 
     def run(self) -> RunSpec:
         """What the tasks of the next attempt are told."""
-        plan, start = self.recovery.plan, self.start
-        return msgspec.structs.replace(
-            self._run,
+        settings, here, start = self.settings, self.here, self.start
+        plan, journals = self.recovery.plan, self.recovery.journals
+        is_traced = settings.trace is not None
+        return RunSpec(
+            n_tasks=settings.tasks,
+            n_groups=settings.groups,
+            n_servers=settings.n_servers,
+            guests=settings.has_guests,
+            hosts=here.hosts,
+            job=here.job,
+            url=here.url,
+            backend=settings.backend,
+            threads=here.threads,
+            barrier=settings.barrier,
+            begun=self.begun,
+            interval_s=self.watcher.interval_s,
+            superstep_timeout_s=settings.superstep_timeout,
+            start_timeout_s=settings.start_timeout,
+            max_trace_events=trace.MAX_EVENTS // settings.n_processes if is_traced else 0,
             attempt=self.attempt,
             checkpoints="" if plan is None else str(plan.folder.absolute()),
             checkpoint_every=0 if plan is None else plan.every or 0,
             resume="" if start is None else str(start.path.absolute()),
             earlier_s=self.earlier_s,
+            journals="" if journals is None else str(journals.path.absolute()),
+            groups=here.groups or (),
+            silence_s=here.silence_s,
         )
 
-    def monitor(
-        self, pool: TaskPool | RemoteTaskPool, on_ready: Callable[[], None] | None = None
-    ) -> TaskMonitor:
-        """For a task pool that has been started; ``coordinator`` is for it, too."""
+    def monitor(self, on_ready: Callable[[], None] | None = None) -> TaskMonitor:
+        """Of the present pool, which has been started; ``coordinator`` is for it, too."""
         settings, plan, record = self.settings, self.recovery.plan, self.record
+        pool, topology = self.here.pool, self.settings.topology
         if self.checkpoints is not None and plan is not None:
 
             def facts(epoch: int) -> Mapping[str, Any]:
@@ -364,38 +319,23 @@ class Attempts:
                 return manifest_facts(self.recovery.mine, rows, *n)
 
             self.coordinator = CheckpointCoordinator(
-                self.checkpoints,
-                self.attempt,
-                settings.topology.n_workers,
-                facts,
-                pool.tell,
-                plan.seconds,
+                self.checkpoints, self.attempt, topology.n_workers, facts, pool.tell, plan.seconds
             )
+            self.coordinator.on_commit = self.here.on_checkpoint
         timeout_s = settings.superstep_timeout
         watch = StallDetector(
             pool.pids,
-            self._unit,
+            lambda rank: "run" if self.recovery.journals is None else unit_of(topology, rank),
             settings.start_timeout,
             None if settings.kind.is_joined else timeout_s + sign_s(timeout_s) + MARGIN_S,
             pool.stopped,
             lambda: pool.pids,
-            lambda rank: not settings.topology.is_server(rank),
+            lambda rank: not topology.is_server(rank),
         )
+        is_joined = settings.kind.is_joined
         return TaskMonitor(
-            record,
-            settings.topology,
-            pool.pids,
-            is_joined=settings.kind.is_joined,
-            on_ready=on_ready,
-            watch=watch,
+            record, topology, pool.pids, is_joined=is_joined, on_ready=on_ready, watch=watch
         )
-
-    def _unit(self, rank: int) -> str:
-        """What starts together with a rank."""
-        if self.recovery.journals is None:
-            return "run"
-        topology = self.settings.topology
-        return topology.name(rank) if topology.is_server(rank) else f"group {topology.group(rank)}"
 
     def failed(self, monitor: TaskMonitor, error: HornError) -> None:
         """All tasks have ended because of an error; raises what is to be said if that was all."""
@@ -426,50 +366,36 @@ class Attempts:
             f"{most}): {error}"
         )
 
-    def repairs(
-        self,
-        pool: TaskPool | RemoteTaskPool,
-        monitor: TaskMonitor,
-        placement: Placement,
-        draft: JobDraft,
-        on_cluster: ClusterAttempt | None = None,
-    ) -> Restarts | None:
+    def repairs(self, monitor: TaskMonitor, placement: Placement) -> Restarts | None:
         """The restarts of the attempt, where servers are durable."""
-        journals = self.recovery.journals
+        journals, here, topology = self.recovery.journals, self.here, self.settings.topology
         if journals is None:
             return None
-        key, credential = (
-            (None, None) if on_cluster is None else (on_cluster.key, on_cluster.credential)
-        )
-
-        n_first = self.settings.groups
-        topology = self.settings.topology
 
         def start(ranks: Sequence[int], attempt: int) -> None:
             run = msgspec.structs.replace(self.run(), attempt=attempt)
             if ranks[0] >= topology.n_ranks:  # it came later
-                n_groups = topology.group(ranks[0]) + 1
+                n_groups, n_first = topology.group(ranks[0]) + 1, topology.n_groups
                 run = msgspec.structs.replace(run, n_groups=n_groups, n_first=n_first)
-            pool.start(draft, self.job, run, placement, key, credential, ranks)
+            pool, key = here.pool, here.key
+            pool.start(self.draft, self.job, run, placement, key, here.credential, ranks)
 
         return Restarts(
             topology,
             self.recovery.max_restarts,
-            pool,
+            here.pool,
             monitor,
             start,
             self.watcher,
             self.attempt,
             journals.keep,
-            None if on_cluster is None else on_cluster.is_over,
-            None if on_cluster is None else on_cluster.groups,
-            None if on_cluster is None else on_cluster.on_left,
+            here.is_over,
+            here.groups,
+            here.on_left,
         )
 
     def outcome(self, monitor: TaskMonitor) -> Outcome:
-        """What came of an attempt whose tasks have all finished. Raises Stopped if they were asked
-        to stop before the end.
-        """
+        """The outcome of tasks that have all finished. Raises Stopped if they were stopped."""
         if any(finished.is_halted for finished in monitor.finished.values()):
             last = None if self.coordinator is None else self.coordinator.last
             raise stopped(last, monitor.finished[0].iteration)
@@ -483,79 +409,64 @@ class Attempts:
         if self.coordinator is not None:
             self.coordinator.close()
 
-
-def listen(
-    monitor: TaskMonitor,
-    pool: TaskPool | RemoteTaskPool,
-    coordinator: CheckpointCoordinator | None,
-    asked: threading.Event,
-    deadline: float | None = None,
-    timeout_s: float | None = None,
-    repairs: Restarts | None = None,
-    changes: queue.SimpleQueue[ScaleRequest] | None = None,
-    look: Callable[[], None] | None = None,
-    start: CheckpointReader | None = None,
-) -> None:
-    """Hear a task pool that has all tasks, until all have finished; raises what went wrong first.
-    changes : of the groups that are to be there, as they come. look : called now and then. start :
-    the checkpoint that tasks go on from.
-
-    Raises
-    ------
-    Stopped : that was asked for while all tasks of this host, which are all, were starting: there
-    is no boundary to wait for, and nothing that is not saved.
-    """
-    record = monitor.record
-    look_s = LOOK_S if coordinator is None else CHECKPOINT_LOOK_S
-    while not monitor.is_over:
-        now = time.monotonic()
-        error = monitor.verdict(pool.stacks)
-        if error is not None:
-            raise error
-        if look is not None:
-            look()
-        verdict_at = monitor.verdict_at
-        if verdict_at is None and deadline is not None and now > deadline:
-            assert timeout_s is not None
-            raise overdue(monitor.job, timeout_s, record.iteration, record.epoch)
-        if coordinator is not None:
-            if asked.is_set() and not coordinator.is_stopping:
-                if isinstance(pool, TaskPool) and not monitor.ready:
-                    raise stopped_at(start)
-                record.watcher.note(STOPPING)
-                coordinator.stop()
-            coordinator.look(now, record.iteration)
-        if repairs is not None:
-            while changes is not None and not changes.empty():
-                change = changes.get()
-                repairs.change(change.groups, change.hosts)
-            repairs.look(now)
-        for late in () if monitor.watch is None else monitor.watch.look():
-            failed = late.failed(now)
-            if repairs is None or not repairs.hear(late.ranks[0], failed):
-                monitor.hear(NOBODY, failed)
-        repair_at = None if repairs is None else repairs.next_at
-        ends = [t for t in (verdict_at, deadline, repair_at) if t is not None]
-        wait_s = min([t - now for t in ends], default=look_s)
-        for rank, said, descriptors in pool.events(min(max(wait_s, 0.001), look_s)):
-            if monitor.watch is not None:
-                monitor.watch.hear(rank, said)
-            if isinstance(said, (PartSaved, SaveReply)):
-                if coordinator is not None:
-                    coordinator.hear(rank, said)
-            elif repairs is None or not repairs.hear(rank, said):
-                monitor.hear(rank, said, descriptors)
+    def listen(
+        self,
+        monitor: TaskMonitor,
+        repairs: Restarts | None,
+        look: Callable[[], None] | None = None,
+    ) -> None:
+        """Hear all tasks of the pool until they have finished; raises the root cause of a failure,
+        or Stopped: all tasks, which are here, were still starting. look : called now and then.
+        """
+        record, pool, asked = monitor.record, self.here.pool, self.recovery.asked
+        timeout_s, coordinator = self.settings.timeout, self.coordinator
+        deadline = None if timeout_s is None else self.begun + timeout_s
+        look_s = LOOK_S if coordinator is None else CHECKPOINT_LOOK_S
+        while not monitor.is_over:
+            now = time.monotonic()
+            error = monitor.verdict(pool.stacks)
+            if error is not None:
+                raise error
+            if look is not None:
+                look()
+            verdict_at = monitor.verdict_at
+            if verdict_at is None and deadline is not None and now > deadline:
+                assert timeout_s is not None
+                raise overdue(monitor.job, timeout_s, record.iteration, record.epoch)
+            if coordinator is not None:
+                if asked.is_set() and not coordinator.is_stopping:
+                    if isinstance(pool, TaskPool) and not monitor.ready:
+                        raise stopped_at(self.start)
+                    record.watcher.note(STOPPING)
+                    coordinator.stop()
+                coordinator.look(now, record.iteration)
+            if repairs is not None:
+                while not self.here.changes.empty():
+                    change = self.here.changes.get()
+                    repairs.change(change.groups, change.hosts)
+                repairs.look(now)
+            for late in () if monitor.watch is None else monitor.watch.look():
+                failed = late.failed(now)
+                if repairs is None or not repairs.hear(late.ranks[0], failed):
+                    monitor.hear(NOBODY, failed)
+            repair_at = None if repairs is None else repairs.next_at
+            ends = [t for t in (verdict_at, deadline, repair_at) if t is not None]
+            wait_s = min([t - now for t in ends], default=look_s)
+            for rank, said, descriptors in pool.events(min(max(wait_s, 0.001), look_s)):
+                if monitor.watch is not None:
+                    monitor.watch.hear(rank, said)
+                if isinstance(said, (PartSaved, SaveReply)):
+                    if coordinator is not None:
+                        coordinator.hear(rank, said)
+                elif repairs is None or not repairs.hear(rank, said):
+                    monitor.hear(rank, said, descriptors)
 
 
 class JobEntry:
     """The job's place in ZooKeeper, while it runs; removed at the end.
 
-    server : the one that it is in, if it is this process's own. When it, or the session with it, is
-    lost, both are made anew: all that is there can be written again.
-
-    Raises
-    ------
-    ClusterError : at the start. Later the run does not end by it: its tasks have their say.
+    server : an embedded one, which is restarted if it ends; the place is made anew then, as after a
+    lost session. Raises ClusterError at the start; later tasks report what they miss.
     """
 
     def __init__(
@@ -594,9 +505,7 @@ class JobEntry:
             self._renew("the embedded ZooKeeper has ended")
 
     def change(self, state: JobState) -> None:
-        """Write the state. What is there is that of before, unless somebody else wrote there: a
-        worker agent, say, whose cluster's ZooKeeper had this process's port before.
-        """
+        """Write the state; anew if another program wrote there, as a cluster on an old port."""
         before, self.state = self.state, state
         try:
             self.jobs.change(self.job_id, before, state)

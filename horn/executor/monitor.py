@@ -1,8 +1,6 @@
-"""The monitor of all tasks of a job: it makes rows of the history, arrays and the root cause of
-a failure from their messages.
+"""The monitor of a job's tasks: makes history, arrays and the root cause from their messages.
 
-It knows no process and no clock: who owns it gives it every message with the rank it is from,
-whichever host that is on, and asks what came of it.
+It knows neither processes nor clocks: its owner passes on each message with its rank.
 """
 
 from __future__ import annotations
@@ -48,9 +46,7 @@ ECHO_S = 0.3  # for a secondary failure, which says where a task was that just e
 
 @dataclass
 class Outcome:
-    """What came of it. ``counters`` and ``traces`` by task. ``staleness`` counts what was pushed to
-    servers by how many updates it was late.
-    """
+    """The result of a run. ``counters``, ``traces`` by task. ``staleness`` : of pushes."""
 
     ending: LoopResult
     rows: list[dict[str, Any]]
@@ -62,9 +58,8 @@ class Outcome:
 
 
 class ProgressRecord:
-    """What a job's progress shows, over all attempts: ``rows`` of the history, and where it is.
-
-    told : as ``told`` of the one before.
+    """The progress of a job over all attempts: ``rows`` of the history, and where it is. told : of
+    the record before.
     """
 
     def __init__(
@@ -79,9 +74,7 @@ class ProgressRecord:
         self.epoch, self.iteration = len(self.rows) + 1, 0
         self.is_shown = False
         self._n_told = len(self.rows)
-        self._heard: dict[
-            int, dict[int, EpochRow]
-        ] = {}  # epoch, group: what is not in ``rows`` yet
+        self._heard: dict[int, dict[int, EpochRow]] = {}  # epoch, group: not in ``rows`` yet
         self._latest: dict[int, int] = {}  # group: the last epoch that it told of
         self._gone: set[int] = set()  # groups that have left: nobody waits for them
         for said in told:
@@ -132,10 +125,9 @@ class ProgressRecord:
         self._gone.add(group)
 
     def put(self, n_groups: int, is_joined: bool, is_over: bool = False) -> None:
-        """The next epochs of which no group will tell any more: each has, or has told of a later
-        one, as those do that go on from what servers know. One that came later, with a number from
-        n_groups on, is waited for once it has told of something. is_over : nobody tells anything
-        more, and the last epoch is that of group 0.
+        """Add epochs that no group will report any more: each has, or has reported a later one, as
+        after a recovery. A later group counts from its first report. is_over : no more reports; the
+        last epoch is group 0's.
         """
         while True:
             epoch = len(self.rows) + 1
@@ -265,9 +257,7 @@ class TaskMonitor:
 
     @property
     def verdict_at(self) -> float | None:
-        """When to ask for the verdict at the latest, on the monotonic clock; None without
-        trouble.
-        """
+        """When the verdict is due, on the monotonic clock; None without trouble."""
         if not self.case.has_trouble:
             return None
         if self._patience is None:
@@ -296,9 +286,7 @@ class TaskMonitor:
         return verdict(case, self.job.network, late, progress)
 
     def is_repairable(self, error: HornError) -> bool:
-        """Whether an error of ``verdict`` need not come again: a task was killed, hangs or lost
-        touch. What the user's code, the numbers or the settings did would.
-        """
+        """Whether another attempt may do better: a task was killed, hangs or lost touch."""
         if self.verdict_at is None or isinstance(error, Diverged):
             return False
         return is_repairable(self.case)

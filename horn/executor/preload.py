@@ -1,10 +1,9 @@
-"""The code of the modules that tasks import, found and read once for all of them.
+"""The code of modules that tasks import, found and read once for all of them.
 
-Each task is a fresh interpreter and imports the same 400 modules: it looks for each, reads it, and
-where no .pyc may be written (PYTHONDONTWRITEBYTECODE, a read-only folder) compiles it, which takes
-half a second. Who starts many tasks does that once and hands the code over in a memfd; what is not
-in it is imported as ever. The code is the importing system's own, of the files that a task would
-read itself; nothing of it comes from elsewhere. docs/notes/0097
+Each task is a fresh interpreter with the same 400 imports: finding, reading and, without .pyc,
+compiling them takes half a second. A parent of many tasks does it once and passes the code in a
+memfd; other modules are imported as usual. The code is that of the files a task would read.
+docs/notes/0097
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import marshal
-import os
 import pkgutil
 import sys
 from importlib.machinery import SourceFileLoader
+
+from horn.process.control import in_memory
 
 LEAST = 4  # tasks; reading takes as long as it saves two of them
 PACKAGES = ("horn", "numpy", "kazoo", "zmq", "msgspec")
@@ -71,22 +71,16 @@ def memory() -> int:
     global _bundled
     if _bundled is None:
         _bundled = _bundle()
-    fd = os.memfd_create("horn-code", os.MFD_CLOEXEC)
-    left = memoryview(_bundled)
-    try:
-        while left:
-            left = left[os.write(fd, left) :]
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    return in_memory("horn-code", _bundled)
 
 
 def _bundle() -> bytes:
     index: dict[str, tuple[str, str, int, int]] = {}
     codes: list[bytes] = []
     end = 0
-    for name in sorted({*_loaded(), *_needed()}):
+    known = {*PACKAGES, *sys.stdlib_module_names}
+    loaded = {name for name in sys.modules if name.partition(".")[0] in known}
+    for name in sorted(loaded | _needed()):
         found = _code_of(name)
         if found is None:
             continue
@@ -100,17 +94,12 @@ def _bundle() -> bytes:
     return b"".join([next(sizes), finder, next(sizes), words, *codes])
 
 
-def _loaded() -> list[str]:
-    known = {*PACKAGES, *sys.stdlib_module_names}
-    return [name for name in sys.modules if name.partition(".")[0] in known]
-
-
-def _needed() -> list[str]:
-    found = [*MORE]
+def _needed() -> set[str]:
+    found = {*MORE}
     for part in PARTS:
         spec = importlib.util.find_spec(part)
         places = None if spec is None else spec.submodule_search_locations
-        found += [part, *(f"{part}.{m.name}" for m in pkgutil.iter_modules(places))]
+        found |= {part, *(f"{part}.{m.name}" for m in pkgutil.iter_modules(places))}
     return found
 
 

@@ -1,7 +1,4 @@
-"""The processes of a group's tasks, as the one that started them sees them.
-
-Fresh interpreters, never forks. When a ProcessGroup is left, none of them is there any more.
-"""
+"""A task's process, as the one that started it sees it: a fresh interpreter, never a fork."""
 
 from __future__ import annotations
 
@@ -12,16 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from horn.errors import JobError
 from horn.executor import preload
-from horn.process.control import ControlChannel, Said, StartTask
-from horn.security.keys import Credential
+from horn.process.control import ControlChannel, ControlMessage
 
-STOP_S = 2.0  # from SIGTERM to SIGKILL
-LAST_WORD_S = 1.0  # for what a task said before its end to be read
 STACK_S = 1.0  # for a late task to say where it is
 STACK_BYTES = 20_000
 BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
@@ -38,8 +31,8 @@ PROGRAM = "from horn.process.main import end, main; end(main())"
 
 
 class ChildProcess:
-    """One task process, as its parent sees it. output : a descriptor that it prints to; by default
-    it shares its parent's stderr. code : one with what it imports, of executor/preload.py.
+    """A task process, as its parent sees it. output : to print to, by default stderr. code : a
+    memfd of executor/preload.py.
     """
 
     def __init__(
@@ -83,18 +76,7 @@ class ChildProcess:
             theirs.close()
         self.pidfd = os.pidfd_open(self.process.pid)
 
-    def start(
-        self,
-        descriptors: list[int],
-        key: bytes | None = None,
-        credential: Credential | None = None,
-        number: int | None = None,
-    ) -> None:
-        """number : what it goes by among tasks, if that is not the one it has here."""
-        task = self.task if number is None else number
-        self.tell(StartTask(task, key, credential, self.folder), descriptors)
-
-    def tell(self, message: Said, descriptors: Sequence[int] = ()) -> None:
+    def tell(self, message: ControlMessage, descriptors: Sequence[int] = ()) -> None:
         try:
             self.line.send(message, descriptors)
         except OSError:
@@ -129,138 +111,13 @@ class ChildProcess:
             return f"{who} does not answer"
         return f"{who} is here:\n{text}"
 
+    def end(self) -> None:
+        """At once, and forget it."""
+        self.process.kill()
+        self.process.wait()
+        self.close()
+
     def close(self) -> None:
         self.line.close()
         os.close(self.pidfd)
         os.close(self.stack)
-
-
-class ProcessGroup:
-    """The processes of tasks ``ranks``; ends them when it is left. outputs : of each rank, see
-    ChildProcess. standby : processes that wait already, which are taken first; none is left of
-    them.
-    """
-
-    def __init__(
-        self,
-        ranks: Iterable[int],
-        threads: int,
-        job_id: str,
-        outputs: Mapping[int, int] | None = None,
-        standby: Sequence[ChildProcess] = (),
-    ) -> None:
-        self.children: list[ChildProcess] = []
-        waiting, wanted = list(standby), list(ranks)
-        code = preload.memory() if len(wanted) - len(waiting) >= preload.LEAST else None
-        try:
-            for task in wanted:
-                if waiting:
-                    child = waiting.pop(0)
-                    child.task, child.folder = task, os.getcwd()
-                    self.children.append(child)
-                else:
-                    output = (outputs or {}).get(task)
-                    self.children.append(ChildProcess(task, threads, job_id, output, code))
-            for child in waiting:
-                child.process.kill()
-                child.process.wait()
-                child.close()
-        except BaseException:
-            self.stop()
-            raise
-        finally:
-            if code is not None:
-                os.close(code)
-
-    def renew(self, ranks: Sequence[int], threads: int, job_id: str) -> None:
-        """Others in the place of these, which end at once if they have not."""
-        self.drop(ranks)
-        for task in ranks:
-            self.children.append(ChildProcess(task, threads, job_id))
-
-    def drop(self, ranks: Sequence[int]) -> None:
-        """End these at once, if they have not ended, and forget them."""
-        old = [child for child in self.children if child.task in ranks]
-        for child in old:
-            if child.code is None:
-                child.process.kill()
-        for child in old:
-            child.process.wait()
-            child.close()
-        self.children = [child for child in self.children if child not in old]
-
-    def __enter__(self) -> ProcessGroup:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def events(self, timeout_s: float) -> Iterator[tuple[ChildProcess, Any, list[int]]]:
-        """What the tasks say within a time: (child, message, descriptors), and (child, exit code)
-        as an int once all it said has been passed on.
-        """
-        poll = select.poll()
-        waiting: dict[int, ChildProcess] = {}
-        for child in self.children:
-            if child.is_open:
-                waiting[child.line.fileno()] = child
-            if child.code is None:
-                waiting[child.pidfd] = child
-        for fd in waiting:
-            poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(max(timeout_s, 0.0) * 1000):
-            child = waiting[fd]
-            if fd == child.pidfd:
-                while child.is_open:
-                    yield from self._read(child)
-                child.code = child.process.wait()
-                yield child, child.code, []
-            elif child.is_open:
-                yield from self._read(child)
-
-    def _read(self, child: ChildProcess) -> Iterator[tuple[ChildProcess, Any, list[int]]]:
-        """One message. Of a child that has ended everything is there already, and its end."""
-        try:
-            got = child.line.receive(LAST_WORD_S)
-        except TimeoutError:  # it has ended, but a process of its own holds the line
-            got = None
-        if got is None:
-            child.is_open = False
-        else:
-            yield child, got[0], got[1]
-
-    def wait(self, timeout_s: float) -> None:
-        """For all to end by themselves."""
-        ends = time.monotonic() + timeout_s
-        for child in self.children:
-            if child.code is None:
-                try:
-                    child.code = child.process.wait(max(ends - time.monotonic(), 0.0))
-                except subprocess.TimeoutExpired:
-                    return
-
-    def kill(self) -> None:
-        """End all at once, from any thread; ``events`` tells of it."""
-        for child in list(self.children):
-            try:
-                signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
-            except OSError:  # it has ended, or is closed
-                continue
-
-    def stop(self) -> None:
-        """End those that have not ended, and forget all of them."""
-        alive = [child for child in self.children if child.code is None]
-        for child in alive:
-            child.process.terminate()
-            if child.is_stopped:
-                child.process.kill()  # it could not act on the other
-        ends = time.monotonic() + STOP_S
-        for child in alive:
-            try:
-                child.process.wait(max(ends - time.monotonic(), 0.0))
-            except subprocess.TimeoutExpired:
-                child.process.kill()
-                child.process.wait()
-        for child in self.children:
-            child.close()
-        self.children = []

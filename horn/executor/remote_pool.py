@@ -1,16 +1,13 @@
-"""The task pools of a job that runs on several hosts, as one: who has rank 0 hears them all.
+"""The task pools of a job on several hosts, as one, for the host with rank 0, the primary host.
 
-On every host a job runner has a task pool. The first one (the primary host) chooses the placement,
-hears what all tasks say and tells them what all are told; the others pass on what theirs say. The
-hosts are linked by a transport of their own, over which nothing of a superstep goes. An array that
-a task says is bytes here: it leaves shared memory at one end and is back in it at the other.
+That host chooses the placement, hears all tasks and tells all; the job runners of the others pass
+messages on, over a transport of their own. Arrays leave shared memory at one end and are back in it
+at the other.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import mmap
 import os
 import queue
 import threading
@@ -27,7 +24,7 @@ from horn.errors import HornError, ProtocolError
 from horn.executor.task_pool import TaskPool
 from horn.job import Job
 from horn.process import control
-from horn.process.control import Said
+from horn.process.control import ControlMessage
 from horn.process.job_spec import JobDraft, RunSpec
 from horn.security.keys import Credential
 from horn.transport import Identity, PeerLost
@@ -55,9 +52,7 @@ class StartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RestartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The primary host's word to end the processes of ranks and start others, which are its
-    ``incarnation`` th: what those before them said may come later.
-    """
+    """Renew the processes of ranks; messages of an earlier ``incarnation`` may come later."""
 
     ranks: list[int]
     incarnation: int
@@ -65,7 +60,7 @@ class RestartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class RemoteMessage:
-    """From another host: ``topic`` and what goes with it. incarnation : of the rank's process."""
+    """From or to another host: ``topic``, and its data. incarnation : of the rank's process."""
 
     host: int
     topic: str
@@ -76,20 +71,16 @@ class RemoteMessage:
 
 
 class HostLink:
-    """The link between the hosts of a job. A thread owns the transport; call from one other.
-
-    url : to listen at. number : of this host among ``names``. ``endpoint`` is for the others.
-
-    Raises
-    ------
-    PeerLost : from ``receive``, when another host's job runner has gone.
+    """The link between the hosts of a job. A thread owns the transport; call from one other. url :
+    to listen at. number : of this host in ``names``. Raises PeerLost from ``receive``: another
+    host's runner has gone.
     """
 
     def __init__(self, url: str, place: Identity, names: Sequence[str]) -> None:
         self.names, self.number = tuple(names), place.rank
         self.transport: FramedTransport = Tcp(url, place)
         self.endpoint = self.transport.endpoint
-        self._out: queue.SimpleQueue[tuple[int, str, int, bytes, bytes, int]] = queue.SimpleQueue()
+        self._out: queue.SimpleQueue[RemoteMessage] = queue.SimpleQueue()
         self._in: queue.SimpleQueue[RemoteMessage | HornError] = queue.SimpleQueue()
         self._partial: dict[int, bytearray] = {}
         self._closing = threading.Event()
@@ -110,7 +101,7 @@ class HostLink:
         memory: bytes = b"",
         incarnation: int = 0,
     ) -> None:
-        self._out.put((to, topic, rank, blob, memory, incarnation))
+        self._out.put(RemoteMessage(to, topic, rank, incarnation, blob, memory))
 
     def tell(self, topic: str, blob: bytes = b"") -> None:
         """To all others."""
@@ -144,7 +135,7 @@ class HostLink:
             while True:
                 is_closing = self._closing.is_set()
                 while not self._out.empty():
-                    self._send(*self._out.get())
+                    self._send(self._out.get())
                 if is_closing:
                     return
                 message = self.transport.receive(SLICE_S)
@@ -160,17 +151,15 @@ class HostLink:
             logger.exception("the link between hosts failed")
             self._in.put(ProtocolError(f"the link between the hosts failed: {error!r}"))
 
-    def _send(
-        self, to: int, topic: str, rank: int, blob: bytes, memory: bytes, incarnation: int
-    ) -> None:
-        whole = np.frombuffer(blob + memory, np.uint8)
+    def _send(self, m: RemoteMessage) -> None:
+        whole = np.frombuffer(m.blob + m.memory, np.uint8)
         fields: dict[str, bool | int | float | str | None] = {
-            "rank": rank, "blob": len(blob), "size": len(whole), "incarnation": incarnation,
+            "rank": m.rank, "blob": len(m.blob), "size": len(whole), "incarnation": m.incarnation,
         }  # fmt: skip
         for at in range(0, max(len(whole), 1), CHUNK_BYTES):
             piece = whole[at : at + CHUNK_BYTES]
             arrays = [piece] if len(piece) else []
-            self.transport.send(to, Note(topic=topic, fields=fields), arrays, 30.0)
+            self.transport.send(m.host, Note(topic=m.topic, fields=fields), arrays, 30.0)
 
     def _take(self, host: int, meta: Any, arrays: Sequence[Any]) -> None:
         if not isinstance(meta, Note):
@@ -192,11 +181,7 @@ class HostLink:
 
 
 class RemoteTaskPool:
-    """All task pools of a job, for its primary host: what a TaskPool is to who has all tasks on one
-    host.
-
-    pool : this host's. elsewhere : ranks by host number.
-    """
+    """All task pools of a job, as a TaskPool. pool : this host's. elsewhere : ranks by host."""
 
     def __init__(
         self, pool: TaskPool, host_link: HostLink, elsewhere: Mapping[int, Sequence[int]]
@@ -213,11 +198,8 @@ class RemoteTaskPool:
         return self._pids
 
     def place(self, hosts: Mapping[int, str]) -> None:
-        """Where ranks are that may be renewed, by the name of the host: others than at the start.
-
-        Raises
-        ------
-        ProtocolError : a host is not one of those that are linked.
+        """Note other places of ranks, by host name. Raises ProtocolError: such a host is not
+        linked.
         """
         for rank, name in hosts.items():
             if name not in self.host_link.names:
@@ -295,13 +277,12 @@ class RemoteTaskPool:
                 return
 
     def _event(self, heard: RemoteMessage) -> tuple[int, Any, list[int]] | None:
-        if heard.incarnation < self._incarnations.get(heard.rank, 0) and heard.topic in (
-            SAID,
-            EXIT,
-        ):
+        is_late = heard.incarnation < self._incarnations.get(heard.rank, 0)
+        if is_late and heard.topic in (SAID, EXIT):
             return None  # another has its place
         if heard.topic == SAID:
-            return heard.rank, control.parsed(heard.blob), _in_memory(heard.memory)
+            fds = [control.in_memory("horn-share", heard.memory)] if heard.memory else []
+            return heard.rank, control.parsed(heard.blob), fds
         if heard.topic == EXIT:
             return heard.rank, int(heard.blob), []
         if heard.topic == PIDS:
@@ -311,7 +292,7 @@ class RemoteTaskPool:
             f"{self.host_link.names[heard.host]} says {heard.topic!r} to the primary host"
         )
 
-    def tell(self, message: Said) -> None:
+    def tell(self, message: ControlMessage) -> None:
         self.host_link.tell(TELL, control.packed(message))
         self.pool.tell(message)
 
@@ -343,28 +324,26 @@ def attend(
     key: bytes | None = None,
     credential: Credential | None = None,
 ) -> bool:
-    """On a host that is not the primary host's: run a task pool until the primary host says that
-    all is done; False if ``is_over`` was set before. change : what the primary host's tasks get
-    into what these do. on_ready : is called when this host's tasks train.
-
-    Raises
-    ------
-    PeerLost : the primary host, or another host, has gone.
+    """Run a task pool on another host than the primary one, until that says that all is done; False
+    if ``is_over`` was set before. change : makes a RunSpec of the primary host this host's.
+    on_ready : this host's tasks train. Raises PeerLost: another host has gone.
     """
     host_link.send(PRIMARY, PIDS, blob=msgspec.json.encode(pool.pids))
     incarnations: dict[int, int] = {}
     ready: set[int] = set()
     while not is_over.is_set():
         for rank, said, descriptors in pool.events(SLICE_S):
-            if isinstance(said, int):
-                if is_over.is_set():
-                    continue  # it was ended, which is no failure
-                host_link.send(
-                    PRIMARY, EXIT, rank, str(said).encode(), incarnation=incarnations.get(rank, 0)
-                )
-                continue
-            memory = b"".join(map(_bytes_of, descriptors))
             incarnation = incarnations.get(rank, 0)
+            if isinstance(said, int):
+                if not is_over.is_set():  # else it was ended, which is no failure
+                    code = str(said).encode()
+                    host_link.send(PRIMARY, EXIT, rank, code, incarnation=incarnation)
+                continue
+            try:
+                memory = b"".join(map(control.content, descriptors))
+            finally:
+                for fd in descriptors:
+                    os.close(fd)
             host_link.send(PRIMARY, SAID, rank, control.packed(said), memory, incarnation)
             if isinstance(said, control.GroupReady):
                 ready.add(rank)
@@ -393,29 +372,3 @@ def attend(
             else:
                 raise ProtocolError(f"the primary host says {heard.topic!r}")
     return False
-
-
-def _bytes_of(fd: int) -> bytes:
-    """What is in a memory, which is closed."""
-    try:
-        size = os.fstat(fd).st_size
-        with mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
-            return bytes(mapped)
-    finally:
-        os.close(fd)
-
-
-def _in_memory(data: bytes) -> list[int]:
-    """Bytes as a message's memory; the descriptor is the caller's. None for none."""
-    if not data:
-        return []
-    fd = os.memfd_create("horn-share", os.MFD_CLOEXEC)
-    try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(fd, left) :]
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.close(fd)
-        raise
-    return [fd]

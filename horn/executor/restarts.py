@@ -1,8 +1,7 @@
-"""Restart single units of a run with durable servers: a server, or all tasks of a group.
-Start groups that come, and let others leave.
+"""Restart a server, or all tasks of a group, of a run with durable servers; add and remove groups.
 
-A group's tasks share a network, so they are restarted together; other groups and servers go on. It
-is told what tasks say, and keeps what is not for ``executor/monitor.py``. See docs/notes/0061.
+A group's tasks share a network, so they restart together, while other groups and servers go on.
+Messages that are not about restarts are for ``executor/monitor.py``. docs/notes/0061.
 """
 
 from __future__ import annotations
@@ -29,15 +28,16 @@ logger = logging.getLogger(__name__)
 ECHO_S = 0.5  # how long a task whose peer has gone waits for word of how that one ended
 
 
-class Restarts:
-    """The restarts of a run.
+def unit_of(topology: Topology, rank: int) -> str:
+    """What has to be started again with a rank: a server, or a group."""
+    return topology.name(rank) if topology.is_server(rank) else f"group {topology.group(rank)}"
 
-    most : of a group or server, without an epoch between them that it, or any group, has finished.
-    start : gives new processes of these ranks the job, in an attempt; ``attempt`` is the highest so
-    far. keep : is given the history now and then. is_over : when it is set, nothing is started
-    again. is_given_up : whether something ended more often than ``most``. groups : by number, who
-    is there from the beginning; default: all that the job was described with. on_left : is told of
-    a group that has left.
+
+class Restarts:
+    """The restarts of a run. most : of a unit, with no epoch finished in between. start : gives new
+    processes of ranks the job in an attempt; ``attempt`` is the highest so far. keep : is given the
+    history. is_over : restart no more. is_given_up : a unit ended more than ``most`` times. groups
+    : there at the beginning, default all. on_left : is told of a group that has left.
     """
 
     def __init__(
@@ -66,11 +66,6 @@ class Restarts:
         self._due: dict[str, tuple[float, str]] = {}  # by unit: when to start it again, and why
         self._held: dict[str, list[tuple[int, Any]]] = {}  # what was said of it
 
-    def unit(self, rank: int) -> str:
-        """What has to be started again with a rank."""
-        t = self.topology
-        return t.name(rank) if t.is_server(rank) else f"group {t.group(rank)}"
-
     def ranks(self, unit: str) -> list[int]:
         kind, _, number = unit.partition(" ")
         if kind == "server":
@@ -88,9 +83,7 @@ class Restarts:
             self.start(t.ranks(group), self.attempt)
 
     def change(self, groups: Collection[int], hosts: Mapping[int, str] | None = None) -> None:
-        """These groups are to be there: new ones are started, the others leave at the end of an
-        epoch. hosts : where ranks are, by the host's name; None: all here.
-        """
+        """Start new groups; let others leave after an epoch. hosts : of ranks; None: here."""
         if hosts is not None and isinstance(self.pool, RemoteTaskPool):
             self.pool.place(hosts)
         for group in sorted(set(groups) - self.groups):
@@ -122,7 +115,7 @@ class Restarts:
 
     def hear(self, rank: int, said: Any) -> bool:
         """Whether this is about a failure that is repaired here."""
-        unit = self.unit(rank)
+        unit = unit_of(self.topology, rank)
         if isinstance(said, EpochRow):  # it works, and so do servers
             for counted in [*self._counts]:
                 if counted == unit or counted.startswith("server"):
@@ -162,7 +155,7 @@ class Restarts:
         if "BarrierTimeout" not in failed.kinds:
             return True
         absent = numbers(failed.absent)
-        return bool(absent) and all(self.unit(rank) == unit for rank in absent)
+        return bool(absent) and all(unit_of(self.topology, rank) == unit for rank in absent)
 
     def _note(self, unit: str, at: float, rank: int, said: Any, why: str = "") -> None:
         before = self._due.get(unit)
@@ -214,9 +207,7 @@ def _code(code: int) -> str:
 
 
 def _in_ranks(failed: FailureReport, topology: Topology, group: int) -> FailureReport:
-    """What a task of a group that came later says of others, by their ranks: it counts as if there
-    were no more groups than its own.
-    """
+    """A report of a later group, which counts no group after its own, in ranks of the run."""
     its = Topology(group + 1, topology.n_tasks, topology.n_servers)
 
     def rank(number: int) -> int:

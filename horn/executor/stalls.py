@@ -1,7 +1,5 @@
-"""Which tasks get no further: in a start, each of whose steps has a deadline, and in training where
-nobody waits for a task and so nobody would miss it. Pure: it is told what tasks say, and the clock.
-
-docs/from-network-to-job.md lists the steps.
+"""Which tasks stall: in a step of a start, each with a deadline, or in training where no other task
+waits for them. Pure. docs/from-network-to-job.md lists the steps.
 """
 
 from __future__ import annotations
@@ -59,13 +57,10 @@ class StalledRanks:
 
 
 class StallDetector:
-    """The ranks of a run.
-
-    unit : of a rank, with which it starts. start_s : for each step of a start, from when the last
-    of a unit that was behind came on. silence_s : how long a task that trains may send no
-    heartbeat; None if others wait for it. is_stopped : those of some ranks whose process is
-    stopped. pids : of all; 0 while a task's host still loads the job's file, which may take as long
-    as a whole start. trains : whether a rank does; tasks wait for servers.
+    """The ranks of a run. unit : of a rank, with which it starts. start_s : per step, since the
+    last of a unit came on. silence_s : without a heartbeat in training, None if others wait for it.
+    is_stopped : which of these ranks are. pids : by rank, 0 while a host loads the job's file.
+    trains : whether a rank does.
     """
 
     def __init__(

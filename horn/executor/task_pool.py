@@ -1,30 +1,36 @@
-"""A task pool: the tasks of a job that run on this host, in one attempt.
+"""A task pool: the tasks of a job on this host, in one attempt.
 
-It starts their processes, gives them their payload, passes on what they say, and ends them. What
-their words mean for the job is for ``executor/monitor.py``: other hosts have task pools of the same
-job.
+It starts and ends their processes, gives them their payload, and passes on their messages to
+``executor/monitor.py``; other hosts have task pools of the same job.
 """
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from horn.compiler.placement import Placement
-from horn.executor.processes import STOP_S, ChildProcess, ProcessGroup
+from horn.executor import preload
+from horn.executor.processes import ChildProcess
 from horn.job import Job
-from horn.process.control import Said
+from horn.process.control import ControlMessage, StartTask
 from horn.process.job_spec import JobDraft, RunSpec, pack
 from horn.security.keys import Credential
 from horn.topology import Topology
 
+STOP_S = 2.0  # from SIGTERM to SIGKILL
+LAST_WORD_S = 1.0  # for what a task said before its end to be read
+
 
 class TaskPool:
-    """The processes of ``ranks``, started at once; they wait for ``start``. When a TaskPool is left
-    none of them is there any more.
-
-    threads : per task. name : to be listed by; the rank is added. outputs : descriptors to print
-    to, by rank; by default this process's stderr. standby : see ProcessGroup.
+    """Processes for ``ranks``, started at once; they wait for ``start``. Leaving the pool ends
+    them. threads : per task. name : for ps. outputs : descriptors to print to, by rank, else
+    stderr. standby : processes to take first; those not needed are ended.
     """
 
     def __init__(
@@ -35,30 +41,48 @@ class TaskPool:
         outputs: Mapping[int, int] | None = None,
         standby: Sequence[ChildProcess] = (),
     ) -> None:
-        self.ranks, self.threads, self.name = tuple(ranks), threads, name
-        self._processes = ProcessGroup(self.ranks, threads, name, outputs, standby)
-        self._of = {child.task: child for child in self._processes.children}
-
-    def __enter__(self) -> TaskPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.threads, self.name = threads, name
+        self._children: dict[int, ChildProcess] = {}  # by rank
+        waiting = list(standby)
+        code = preload.memory() if len(ranks) - len(waiting) >= preload.LEAST else None
+        try:
+            for rank in ranks:
+                if waiting:
+                    child = self._children[rank] = waiting.pop(0)
+                    child.task, child.folder = rank, os.getcwd()
+                else:
+                    output = (outputs or {}).get(rank)
+                    self._children[rank] = ChildProcess(rank, threads, name, output, code)
+            for child in waiting:
+                child.end()
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            if code is not None:
+                os.close(code)
 
     @property
     def pids(self) -> dict[int, int]:
         """By rank."""
-        return {rank: child.process.pid for rank, child in self._of.items()}
+        return {rank: child.process.pid for rank, child in self._children.items()}
 
     def renew(self, ranks: Sequence[int]) -> None:
         """End the processes of these ranks and start others, which wait for ``start``."""
-        self._processes.renew(ranks, self.threads, self.name)
-        self._of = {child.task: child for child in self._processes.children}
+        self.drop(ranks)
+        for rank in ranks:
+            self._children[rank] = ChildProcess(rank, self.threads, self.name)
 
     def drop(self, ranks: Sequence[int]) -> None:
         """End the processes of these ranks, if they have not ended, and forget them."""
-        self._processes.drop(ranks)
-        self._of = {child.task: child for child in self._processes.children}
+        old = [self._children[rank] for rank in ranks if rank in self._children]
+        for child in old:
+            if child.code is None:
+                child.process.kill()
+        for child in old:
+            child.process.wait()
+            child.close()
+            del self._children[child.task]
 
     def start(
         self,
@@ -70,48 +94,99 @@ class TaskPool:
         credential: Credential | None = None,
         ranks: Sequence[int] | None = None,
     ) -> None:
-        """Give every task the job. key : the job's, which encrypts what leaves the host.
-        credential : the job's, for ZooKeeper. ranks : only these, if some were renewed.
+        """Give tasks the job. key : encrypts what leaves the host. credential : for ZooKeeper.
+        ranks : only renewed ones.
         """
         # Of a group that came later n_groups counts it, too.
         topology = Topology(run.n_first or run.n_groups, run.n_tasks, run.n_servers)
         payload = pack(draft, job, run, placement)
         try:
-            for rank, child in self._of.items():
+            for rank, child in self._children.items():
                 if ranks is None or rank in ranks:
-                    child.start(payload.descriptors, key, credential, topology.link(rank))
+                    said = StartTask(topology.link(rank), key, credential, child.folder)
+                    child.tell(said, payload.descriptors)
         finally:
             payload.close()
 
     def events(self, timeout_s: float) -> Iterator[tuple[int, Any, list[int]]]:
-        """What tasks say within a time: (rank, message, descriptors), which are the caller's to
-        close; (rank, exit code, []) once all that a task said has been passed on.
+        """Messages within a time: (rank, message, descriptors), which are the caller's to close;
+        last (rank, exit code, []).
         """
-        for child, said, descriptors in self._processes.events(timeout_s):
-            yield child.task, said, descriptors
+        poll = select.poll()
+        waiting: dict[int, ChildProcess] = {}
+        for child in self._children.values():
+            if child.is_open:
+                waiting[child.line.fileno()] = child
+            if child.code is None:
+                waiting[child.pidfd] = child
+        for fd in waiting:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(max(timeout_s, 0.0) * 1000):
+            child = waiting[fd]
+            if fd == child.pidfd:
+                while child.is_open:
+                    yield from self._read(child)
+                child.code = child.process.wait()
+                yield child.task, child.code, []
+            elif child.is_open:
+                yield from self._read(child)
 
-    def tell(self, message: Said) -> None:
+    def _read(self, child: ChildProcess) -> Iterator[tuple[int, Any, list[int]]]:
+        """One message. Of a child that has ended everything is there already, and its end."""
+        try:
+            got = child.line.receive(LAST_WORD_S)
+        except TimeoutError:  # it has ended, but a process of its own holds the line
+            got = None
+        if got is None:
+            child.is_open = False
+        else:
+            yield child.task, got[0], got[1]
+
+    def tell(self, message: ControlMessage) -> None:
         """Say something to every task; who has ended misses nothing."""
-        for child in self._of.values():
+        for child in self._children.values():
             child.tell(message)
 
     def stacks(self, ranks: Sequence[int]) -> dict[int, str]:
         """Where those of these tasks that run here are, in words."""
-        return {rank: self._of[rank].where() for rank in ranks if rank in self._of}
+        return {rank: self._children[rank].where() for rank in ranks if rank in self._children}
 
     def stopped(self, ranks: Sequence[int]) -> list[int]:
         """Those whose process is stopped, by a signal or a debugger."""
-        return [rank for rank in ranks if rank in self._of and self._of[rank].is_stopped]
+        return [r for r in ranks if r in self._children and self._children[r].is_stopped]
 
     def wait(self, timeout_s: float = STOP_S) -> None:
         """For all to end by themselves."""
-        self._processes.wait(timeout_s)
+        ends = time.monotonic() + timeout_s
+        for child in self._children.values():
+            if child.code is None:
+                try:
+                    child.code = child.process.wait(max(ends - time.monotonic(), 0.0))
+                except subprocess.TimeoutExpired:
+                    return
 
     def kill(self) -> None:
-        """At once, from any thread; their ends are heard of."""
-        self._processes.kill()
+        """At once, from any thread; ``events`` tells of their ends."""
+        for child in list(self._children.values()):
+            try:
+                signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+            except OSError:  # it has ended, or is closed
+                continue
 
     def stop(self) -> None:
-        """End those that have not ended. May be called twice."""
-        self._processes.stop()
-        self._of = {}
+        """End those that have not ended, and forget all. May be called twice."""
+        alive = [child for child in self._children.values() if child.code is None]
+        for child in alive:
+            child.process.terminate()
+            if child.is_stopped:
+                child.process.kill()  # it could not act on the other
+        ends = time.monotonic() + STOP_S
+        for child in alive:
+            try:
+                child.process.wait(max(ends - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+        for child in self._children.values():
+            child.close()
+        self._children = {}

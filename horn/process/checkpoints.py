@@ -1,8 +1,7 @@
-"""A task's side of checkpoints: when it saves its part, and that it stops where all others do.
+"""A task's side of checkpoints: when it saves its part and stops, as all others do.
 
-Between two updates it looks whether its parent has said something, which costs a microsecond. Who
-is told to stop waits at that boundary until all have heard of it: one that went on would wait for
-the others in vain.
+Between updates it looks for a message of its parent, which takes a microsecond. To stop it waits at
+a boundary until all have heard: one that went on would wait in vain.
 """
 
 from __future__ import annotations
@@ -19,11 +18,8 @@ from horn.training.loop import TrainingLoop
 
 
 class TaskCheckpoints:
-    """The ``at_boundary`` of a task's loop.
-
-    Raises
-    ------
-    Timeout : it waits at a boundary to stop, and hears nothing for ``superstep_timeout_s``.
+    """The ``at_boundary`` of a loop. Raises Timeout: no word for ``superstep_timeout_s`` while it
+    waits to stop.
     """
 
     def __init__(self, line: ControlChannel, run: RunSpec, rank: int, engine: TaskEngine) -> None:
@@ -69,15 +65,12 @@ class TaskCheckpoints:
         self.line.send(SaveReply(due.at, due.at, is_waiting=True))
         while self.due is due and self.settled_at != due.at:
             if not self.line.wait(self.run.superstep_timeout_s):
-                raise self._unsettled(due)
+                raise Timeout(
+                    f"task {self.rank} is to stop after iteration {due.at}, but has heard for "
+                    f"{self.run.superstep_timeout_s:g} s not that all others are"
+                )
             self._hear(due.at)
         return self.settled_at == due.at
-
-    def _unsettled(self, due: SaveRequest) -> Timeout:
-        return Timeout(
-            f"task {self.rank} is to stop after iteration {due.at}, but has heard for "
-            f"{self.run.superstep_timeout_s:g} s not that all others are"
-        )
 
     def _save(self, loop: TrainingLoop) -> None:
         if self._owned is None:

@@ -7,13 +7,15 @@ ends check every message: its length, its class, every field.
 
 from __future__ import annotations
 
+import functools
 import mmap
+import operator
 import os
 import select
 import socket
 import threading
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import msgspec
 
@@ -88,9 +90,7 @@ class BatchProgress(ControlMessage, frozen=True, tag=True, forbid_unknown_fields
 
 
 class EpochRow(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """An epoch is over in a group: its row of the history. ``own`` is the group's own loss, and of
-    how many samples.
-    """
+    """An epoch is over in a group. ``own`` : the group's own loss, and of how many samples."""
 
     values: dict[str, float | int | list[float] | None]
     group: _Count = 0
@@ -98,8 +98,8 @@ class EpochRow(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True
 
 
 class ArrayPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A task's part of one array: in the message's memory from ``offset``. ``places`` has per axis
-    (start, stop, step), or (offset, count) of the int64 indices of its places.
+    """A part of an array, at ``offset`` of the memory. ``places`` : by axis (start, stop, step), or
+    (offset, count) of int64 indices.
     """
 
     kind: str  # "parameter" or "state"
@@ -117,18 +117,15 @@ class ArrayShare(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=Tr
 
 
 class TraceEvents(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Pieces of work: (phase, label, superstep, begin, end), in seconds of the monotonic clock.
-    ``n_left_out`` came after the limit.
-    """
+    """(phase, label, superstep, begin, end), monotonic seconds; ``n_left_out`` over the limit."""
 
     events: tuple[tuple[str, str, int, float, float], ...]
     n_left_out: int
 
 
 class TaskFinished(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The final message of a task that succeeded: a LoopResult and TaskTimes. Of a server
-    ``staleness``: how many pushed pieces were late by so many updates. is_halted : it stopped at a
-    boundary, as it was told.
+    """The final message of a task: a LoopResult and TaskTimes. staleness : of a server, pieces by
+    lateness. is_halted : it stopped at a boundary.
     """
 
     iterations: int = 0
@@ -145,11 +142,9 @@ class TaskFinished(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=
 class FailureReport(
     ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True
 ):
-    """The final message of a task that failed.
-
-    kinds : the exception's class and its bases, by name. where : in the run, in words. label : of
-    the instruction. when : seconds of the monotonic clock. line : the user's (file, number, text).
-    The rest are fields of the exceptions that have them.
+    """A task's failure. kinds : class and bases of the exception. label : of the instruction. when
+    : monotonic seconds. line : (file, number, text) of the user's code. The rest are fields of
+    exceptions.
     """
 
     kinds: tuple[str, ...]
@@ -175,27 +170,21 @@ class LeaveRun(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True
 
 
 class SaveRequest(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To tasks: save at the boundary after so many updates; to ``stop``, wait there for
-    StopDecision.
-    """
+    """To tasks: save after so many updates; to ``stop``, wait there for StopDecision."""
 
     at: _Count
     stop: bool = False
 
 
 class StopDecision(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To tasks: all have heard to stop ``at`` a boundary, and stop there; or somebody had passed
-    it, and all ``go_on``.
-    """
+    """To tasks: all have heard to stop ``at`` a boundary; or one has passed it: ``go_on``."""
 
     at: _Count
     go_on: bool
 
 
 class SaveReply(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """An answer to SaveRequest, at the boundary after ``iteration`` updates. is_late : it is past
-    ``at``. is_waiting : it is there, for StopDecision.
-    """
+    """To SaveRequest, after ``iteration`` updates: past ``at``, or there and waiting to stop."""
 
     at: _Count
     iteration: _Count
@@ -204,9 +193,7 @@ class SaveReply(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
 
 
 class PartSaved(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """A task's part of a checkpoint is on the disk, or it says why not. epoch : of the training,
-    the one under way.
-    """
+    """A part of a checkpoint is on disk, or ``error``. epoch : of the training, under way."""
 
     iteration: _Count
     epoch: _Count
@@ -215,47 +202,29 @@ class PartSaved(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=Tru
     error: _Text = ""
 
 
-Said: TypeAlias = (
-    StartTask
-    | StartPhase
-    | Heartbeat
-    | GroupReady
-    | BatchProgress
-    | EpochRow
-    | ArrayShare
-    | TraceEvents
-    | TaskFinished
-    | FailureReport
-    | LeaveRun
-    | SaveRequest
-    | StopDecision
-    | SaveReply
-    | PartSaved
-)
 _ENCODE = msgspec.msgpack.Encoder()
-_DECODE = msgspec.msgpack.Decoder(Said)
+# By its tag: any of the classes above.
+_DECODE: msgspec.msgpack.Decoder[ControlMessage] = msgspec.msgpack.Decoder(
+    functools.reduce(operator.or_, ControlMessage.__subclasses__())
+)
 
 
-def packed(message: Said) -> bytes:
+def packed(message: ControlMessage) -> bytes:
     """A message as bytes, for a connection other than a ControlChannel."""
     return _ENCODE.encode(message)
 
 
-def parsed(data: bytes) -> Said:
+def parsed(data: bytes) -> ControlMessage:
     """What ``packed`` gave. Raises ProtocolError."""
     try:
-        found: Said = _DECODE.decode(data)
+        return _DECODE.decode(data)
     except msgspec.DecodeError as error:
         raise ProtocolError(f"control message: {error}") from error
-    return found
 
 
 class ControlChannel:
-    """One end of the channel.
-
-    Raises
-    ------
-    ProtocolError : what came is no message. BrokenPipeError : the other end has gone.
+    """One end of the channel. Raises ProtocolError: no message came. BrokenPipeError: the other end
+    has gone.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -273,18 +242,15 @@ class ControlChannel:
     def fileno(self) -> int:
         return self.sock.fileno()
 
-    def send(self, message: Said, descriptors: Sequence[int] = ()) -> None:
+    def send(self, message: ControlMessage, descriptors: Sequence[int] = ()) -> None:
         """Send, and wait while the other end has too much unread."""
         packed = _ENCODE.encode(message)
         if len(packed) <= PACKET_BYTES:
             with self._lock:
                 socket.send_fds(self.sock, [INLINE, packed], descriptors)
             return
-        fd = os.memfd_create("horn-control", os.MFD_CLOEXEC)
+        fd = in_memory("horn-control", packed)
         try:
-            left = memoryview(packed)
-            while left:
-                left = left[os.write(fd, left) :]
             with self._lock:
                 socket.send_fds(self.sock, [IN_MEMORY], [fd, *descriptors])
         finally:
@@ -294,9 +260,9 @@ class ControlChannel:
         """Whether there is something to receive, within a time; 0 costs a microsecond."""
         return bool(self._poll.poll(timeout_s * 1000))
 
-    def receive(self, timeout_s: float | None) -> tuple[Said, list[int]] | None:
-        """The next message and its descriptors, which are the caller's to close; None when the
-        other end has gone. Raises TimeoutError. Who has threads that send ``wait``s first.
+    def receive(self, timeout_s: float | None) -> tuple[ControlMessage, list[int]] | None:
+        """The next message and its descriptors, the caller's to close; None: the other end has
+        gone. Raises TimeoutError. With threads that send, ``wait`` first.
         """
         with self._lock:
             self.sock.settimeout(timeout_s)
@@ -324,7 +290,7 @@ class ControlChannel:
             ValueError,
             RecursionError,
             OSError,
-        ) as error:  # msgspec's are values
+        ) as error:  # msgspec's too
             for fd in fds:
                 os.close(fd)
             raise ProtocolError(f"control message: {error}") from error
@@ -346,5 +312,22 @@ def _read(fd: int) -> bytes:
     size = os.fstat(fd).st_size
     if not 0 < size <= MESSAGE_BYTES:
         raise ProtocolError(f"{size} bytes, but 1 to {MESSAGE_BYTES} are allowed")
-    with mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+    return content(fd)
+
+
+def in_memory(name: str, data: bytes) -> int:
+    """A memfd with these bytes; the descriptor is the caller's."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(data)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def content(fd: int) -> bytes:
+    """The bytes in a memfd."""
+    with mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
         return bytes(mapped)

@@ -15,7 +15,7 @@ import math
 import mmap
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -102,17 +102,13 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the group runs it.
 
-    n_tasks : of each group; a process's number is its rank (strategies.Topology). guests : servers
-    are threads of the first tasks' processes. hosts, job : the ZooKeeper and the job's name in it.
-    url : of the transport on this host. begun : when the run began, on the monotonic clock of this
-    host. interval_s : how often progress is told. attempt : grows with every start of the job's
-    tasks; who has another is refused. checkpoints : the folder to save in, "" if nobody does;
-    checkpoint_every : iterations, 0 for when tasks are told. resume : a checkpoint to begin from;
-    earlier_s : what training took before ``begun``, None for what the checkpoint says. journals :
-    the folder of durable servers, "" if they are not; n_first : the groups that the job began
-    with, where others came later. groups : those that are there from the beginning, () for all.
-    silence_s : how long ZooKeeper may be silent before a task gives its place up, if that is more
-    than its session.
+    n_tasks : of each group. guests : servers are threads of the first tasks. hosts, job : of the
+    job in ZooKeeper. begun : monotonic clock of this host. interval_s : of progress. attempt : of
+    all its tasks; others are refused. checkpoints : folder or ""; checkpoint_every : iterations, 0
+    for on request. resume : a checkpoint; earlier_s : of training before ``begun``, None: as in the
+    checkpoint. journals : folder of durable servers, or ""; n_first : groups at the beginning,
+    where some came later. groups : there at the beginning, () for all. silence_s : of ZooKeeper,
+    before a task gives up its place, if more than its session.
     """
 
     n_tasks: _Count
@@ -142,9 +138,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class JobText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole text. ``arrays`` are "parameter/<name>", "state/<name>", "edges/<weight>/indptr"
-    and "edges/<weight>/indices".
-    """
+    """All text. ``arrays``: parameter/NAME, state/NAME, edges/WEIGHT/indptr and .../indices."""
 
     format: int
     network: dict[str, Any]
@@ -242,9 +236,7 @@ def _mapped_inode(address: int) -> int | None:
 
 @dataclass(frozen=True)
 class JobDraft:
-    """What of a job can be written down without looking at its arrays: the network, the sources,
-    the optimizer, the strategy. Made before anything starts.
-    """
+    """The code of a job as text, made before anything starts and without its arrays."""
 
     network: dict[str, Any]
     sources: dict[str, Any]
@@ -254,11 +246,8 @@ class JobDraft:
 
 
 def draft(job: Job, strategy: Strategy | None = None) -> JobDraft:
-    """The job's code as text; ``strategy`` is allreduce if nothing else is said.
-
-    Raises
-    ------
-    JobError : something in it cannot travel to another process; says what, and what to do.
+    """A job's code as text; the strategy is allreduce by default. Raises JobError: something cannot
+    travel to a process.
     """
     capture = SourceCapture()
     try:
@@ -280,22 +269,8 @@ def draft(job: Job, strategy: Strategy | None = None) -> JobDraft:
     return found
 
 
-@dataclass
-class JobPayload:
-    """Everything that a task process gets. ``descriptors[0]`` is the text."""
-
-    memory: SharedArrays = field(default_factory=SharedArrays)
-
-    @property
-    def descriptors(self) -> list[int]:
-        return self.memory.descriptors
-
-    def close(self) -> None:
-        self.memory.close()
-
-
-def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> JobPayload:
-    """Copy a job into shared memory. Close the payload when all have it."""
+def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> SharedArrays:
+    """A job's payload; its first descriptor is the text. Close it when all tasks have it."""
     memory = SharedArrays()
     try:
         memory.descriptors.append(-1)  # the text comes first
@@ -328,7 +303,7 @@ def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> JobPa
         memory.descriptors = [fd for fd in memory.descriptors if fd >= 0]
         memory.close()
         raise
-    return JobPayload(memory)
+    return memory
 
 
 def _number(value: Any) -> Any:
@@ -352,10 +327,8 @@ def _arrays_of(job: Job) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class OpenedPayload:
-    """A payload in the process that it was sent to.
-
-    ``parameters`` and ``states`` are the initial arrays, whole and read-only: views of shared
-    memory, of which only what is read takes room.
+    """A payload in its process. ``parameters``, ``states`` : initial arrays, whole, read-only views
+    of shared memory.
     """
 
     job: Job
@@ -373,11 +346,8 @@ class OpenedPayload:
 
 
 def open_payload(descriptors: Sequence[int]) -> OpenedPayload:
-    """The job of a payload; takes over the descriptors. Runs the sources of the user's code.
-
-    Raises
-    ------
-    ProtocolError : the payload is not what ``pack`` writes. ModelError : its source does not run.
+    """The job of a payload, whose descriptors it takes over. Runs user sources. Raises
+    ProtocolError: not what ``pack`` writes. ModelError: a source does not run.
     """
     maps: dict[int, mmap.mmap] = {}
     try:

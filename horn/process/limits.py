@@ -19,7 +19,7 @@ import msgspec
 
 from horn.errors import JobError
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS = 1, 4, 38, 39
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 UMASK = 0o077
 # What a job's processes may know of the agent's environment; all else is left out.
 ALLOWED = frozenset(
@@ -34,10 +34,9 @@ ALLOWED_PREFIXES = ("LC_",)
 class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of each process of a job. None: as the agent has it.
 
-    memory_bytes : private memory (RLIMIT_DATA: heap, stacks, anonymous maps). address_bytes : all
-    that is mapped (RLIMIT_AS: files and shared memory as well). n_processes : processes and threads
-    that the uid may have beside those it has now; the kernel does not count for root. file_bytes :
-    of one file. uid, gid : run as these; only root can.
+    memory_bytes : private memory (RLIMIT_DATA). address_bytes : all mappings (RLIMIT_AS).
+    n_processes : and threads of the uid, beyond the present ones; not for root. file_bytes : of one
+    file. uid, gid : to run as; only root can.
     """
 
     memory_bytes: int | None = None
@@ -50,12 +49,8 @@ class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def apply(limits: ProcessLimits, *, keep: Iterable[int] = (), parent: int | None = None) -> None:
-    """Apply to this process and all that it starts. ``keep``: descriptors beside 0, 1 and 2 that
-    stay open. ``parent``: end with this process.
-
-    Raises
-    ------
-    JobError : a limit cannot be had; the job must not run then.
+    """Apply to this process and its children. ``keep``: descriptors besides 0, 1 and 2. ``parent``:
+    end with it. Raises JobError: a limit cannot be had; the job must not run.
     """
     if os.getsid(0) != os.getpid():
         if os.getpgrp() == os.getpid():  # its leader can begin no session
@@ -65,7 +60,11 @@ def apply(limits: ProcessLimits, *, keep: Iterable[int] = (), parent: int | None
             )
         os.setsid()
     os.umask(UMASK)
-    close_all_but(keep)
+    kept = {0, 1, 2, *keep}
+    for fd in map(int, os.listdir("/proc/self/fd")):  # the listing's own is closed already
+        if fd not in kept:
+            with contextlib.suppress(OSError):
+                os.close(fd)
     _set(resource.RLIMIT_CORE, 0, "core")
     _set(resource.RLIMIT_NOFILE, limits.n_files, "n_files")
     if limits.file_bytes is not None:
@@ -87,9 +86,7 @@ def apply(limits: ProcessLimits, *, keep: Iterable[int] = (), parent: int | None
 
 
 def guard() -> None:
-    """For a process that holds the cluster's key: no core file, and no process of the same uid may
-    look into its memory.
-    """
+    """For a holder of the cluster's key: no core file, and nobody reads its memory."""
     _set(resource.RLIMIT_CORE, 0, "core")
     _prctl(PR_SET_DUMPABLE, 0)
 
@@ -97,24 +94,13 @@ def guard() -> None:
 def environment(
     extra: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment of a job's process: what is allowed of ``base`` (this process's own), and
-    ``extra``.
-    """
+    """What a job's process may have of ``base`` (by default this process's own), and ``extra``."""
     found = {
         name: value
         for name, value in (os.environ if base is None else base).items()
         if name in ALLOWED or name.startswith(ALLOWED_PREFIXES)
     }
     return {**found, **(extra or {})}
-
-
-def close_all_but(keep: Iterable[int]) -> None:
-    """Close every descriptor but 0, 1, 2 and these."""
-    kept = {0, 1, 2, *keep}
-    for fd in map(int, os.listdir("/proc/self/fd")):  # the listing's own is closed already
-        if fd not in kept:
-            with contextlib.suppress(OSError):
-                os.close(fd)
 
 
 def _become(limits: ProcessLimits) -> None:

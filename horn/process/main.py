@@ -32,27 +32,7 @@ from horn.errors import BarrierTimeout, MemberLost
 from horn.parameter_server.pieces import pieces
 from horn.process import control
 from horn.process.checkpoints import TaskCheckpoints
-from horn.process.control import (
-    COMPILING,
-    ENDING,
-    JOINING,
-    MEETING,
-    READING,
-    RESUMING,
-    STEPS,
-    ArrayPart,
-    BatchProgress,
-    ControlChannel,
-    EpochRow,
-    FailureReport,
-    GroupReady,
-    Heartbeat,
-    LeaveRun,
-    StartPhase,
-    StartTask,
-    TaskFinished,
-)
-from horn.process.job_spec import OpenedPayload, RunSpec, SharedArrays, open_payload
+from horn.process.job_spec import OpenedPayload, SharedArrays, open_payload
 from horn.process.rendezvous import Rendezvous
 from horn.runtime.context import TaskContext
 from horn.runtime.group import Group, task_name
@@ -93,24 +73,29 @@ def peak_memory_bytes() -> int:
 
 
 class ProgressReporter(Progress):
-    """The progress of a group's first task goes to the parent: of group 0 every step, of the others
-    the epochs; other tasks say nothing.
-    """
+    """The progress of a group's first task, for the parent: epochs, and the steps of group 0."""
 
     def __init__(
-        self, line: ControlChannel, interval_s: float, group: int, own: Callable[[], OwnLoss]
+        self,
+        line: control.ControlChannel,
+        interval_s: float,
+        group: int,
+        own: Callable[[], OwnLoss],
     ) -> None:
         self.line, self.interval_s, self.group, self.own = line, interval_s, group, own
 
     def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
         if self.group == 0:
-            self.line.send(BatchProgress(epoch, iteration, loss, samples_per_s))
+            self.line.send(control.BatchProgress(epoch, iteration, loss, samples_per_s))
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         own = self.own()
-        values: dict[str, Any] = {name: _plain(value) for name, value in row.items()}
+        values: dict[str, Any] = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in row.items()
+        }
         mean = own.total / own.samples if own.samples else 0.0
-        self.line.send(EpochRow(values, self.group, (float(mean), own.samples)))
+        self.line.send(control.EpochRow(values, self.group, (float(mean), own.samples)))
 
 
 class TraceRecorder:
@@ -130,7 +115,7 @@ class TraceRecorder:
 class Heartbeats:
     """Sends heartbeats to the parent, from the thread that trains."""
 
-    def __init__(self, line: ControlChannel, superstep_timeout_s: float) -> None:
+    def __init__(self, line: control.ControlChannel, superstep_timeout_s: float) -> None:
         self.line, self.every_s = line, sign_s(superstep_timeout_s)
         self._next = 0.0
 
@@ -138,7 +123,7 @@ class Heartbeats:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self.every_s
-            self.line.send(Heartbeat())
+            self.line.send(control.Heartbeat())
 
 
 def sign_s(superstep_timeout_s: float) -> float:
@@ -149,7 +134,7 @@ def sign_s(superstep_timeout_s: float) -> float:
 class TaskProcess:
     """One task. ``run`` runs it to its end; what it reports when it fails is in ``failed``."""
 
-    def __init__(self, line: ControlChannel) -> None:
+    def __init__(self, line: control.ControlChannel) -> None:
         self.line = line
         self.began = time.monotonic()
         self.group: Group | None = None
@@ -158,18 +143,19 @@ class TaskProcess:
         self.guest: ServerThread | None = None
         self.first_of_group = 0  # rank of this group's first task, if its supersteps are its own
         self.leaves = False
-        self.doing = STEPS[READING]
+        self.doing = control.STEPS[control.READING]
         self._reporting, self._is_reported = threading.Lock(), False
 
     def run(self) -> None:
         with suppress(OSError):  # who started it has gone, which the next line hears
-            self.enter(READING)
+            self.enter(control.READING)
         found = self.line.receive(None)  # an agent's processes may wait for long
         if found is None:
             raise SystemExit(0)  # the one who started it has gone
         start, descriptors = found
-        assert isinstance(start, StartTask)
-        _be_called(f"horn-task-{start.task}")
+        assert isinstance(start, control.StartTask)
+        name = f"horn-task-{start.task}"  # for ps and top
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15])
         if start.folder:
             os.chdir(start.folder)
             sys.path.insert(0, start.folder)
@@ -188,18 +174,28 @@ class TaskProcess:
 
     def enter(self, step: int) -> None:
         """The next step of the start."""
-        self.doing = STEPS[step]
-        self.line.send(StartPhase(step))
+        self.doing = control.STEPS[step]
+        self.line.send(control.StartPhase(step))
 
-    def _train(self, start: StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
+    def _ready(self, doing: str) -> None:
+        """The start is over. doing : where the task is from now on, if it is in no group."""
+        self.doing = doing
+        self.line.send(control.GroupReady(time.monotonic() - self.began))
+
+    def _join(
+        self, start: control.StartTask, opened: OpenedPayload, stack: ExitStack
+    ) -> Rendezvous:
+        self.enter(control.JOINING)
+        run, key, credential = opened.run, start.key, start.credential
+        topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
+        return Rendezvous(start.task, opened, topology, stack, key, credential, self.enter)
+
+    def _train(self, start: control.StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
         run, job, rank = opened.run, opened.job, start.task
         recorder = TraceRecorder(run.max_trace_events) if run.max_trace_events else None
-        topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
-        self.enter(JOINING)
-        rendezvous = Rendezvous(
-            rank, opened, topology, stack, start.key, start.credential, self.enter
-        )
-        self.guest = guest = self._guest(rendezvous, topology, opened)
+        rendezvous = self._join(start, opened, stack)
+        topology = rendezvous.topology
+        self.guest = guest = self._guest(rendezvous, opened)
         self.first_of_group = 0 if opened.strategy.is_joined else rank - rank % run.n_tasks
         discovery = None
         if run.journals:
@@ -207,14 +203,21 @@ class TaskProcess:
 
             discovery = ServerDiscovery(rendezvous)
             stack.callback(discovery.close)
-        group, wire = rendezvous.group(), rendezvous.wire()
+        group, wire = rendezvous.group(), rendezvous.wire
         group.on_trace = recorder
         signs = (
             None if opened.strategy.is_joined else Heartbeats(self.line, run.superstep_timeout_s)
         )
         group.on_run = signs
         self.group = group
-        self.enter(COMPILING)
+
+        def check() -> None:
+            if signs is not None:
+                signs()
+            if guest is not None:
+                guest.check()
+
+        self.enter(control.COMPILING)
         group_index, task = divmod(rank, run.n_tasks)
         context = TaskContext(
             job,
@@ -227,10 +230,10 @@ class TaskProcess:
             run.threads,
             _Initial(opened, task),
             run.superstep_timeout_s,
-            check=_both(signs, None if guest is None else guest.check),
+            check=check,
             servers=discovery,
             n_first=run.n_first,
-            start_s=len(STEPS) * run.start_timeout_s,
+            start_s=len(control.STEPS) * run.start_timeout_s,
         )
         self.engine = engine = opened.strategy.engine(context) or Replica(opened.strategy, context)
         if isinstance(engine, Replica):
@@ -269,24 +272,27 @@ class TaskProcess:
             at_boundary=saver,
         )
         if run.resume:
-            self.enter(RESUMING)
-            self._resume(
-                run, rank, loop, engine, None if opened.strategy.is_joined else group_index
-            )
+            self.enter(control.RESUMING)
+            # Where each group has a model of its own, the parts of this one count.
+            own_group = None if opened.strategy.is_joined else group_index
+            path = Path(run.resume)
+            saved = Checkpoints(path.parent).open(path, verify=False)
+            facts = restore(loop, saved, part_name(rank), own_group, run.earlier_s)
+            if "aside" in facts:  # else it was one task, without a strategy
+                engine.recall_aside(facts["aside"])
         if isinstance(engine, Replica) and engine.first_batch:
             loop.skip_to(engine.first_batch)
         if saver is not None:
             saver.loop = loop
-        self.enter(MEETING)
+        self.enter(control.MEETING)
         group.cross()
-        self.doing = ""
-        self.line.send(GroupReady(time.monotonic() - self.began))
+        self._ready("")
         loop.run()
-        self.line.send(StartPhase(ENDING))
+        self.line.send(control.StartPhase(control.ENDING))
         if saver is not None:
             saver.close()
         if loop.is_halted:
-            self.line.send(TaskFinished(loop.iteration, loop.iteration, is_halted=True))
+            self.line.send(control.TaskFinished(loop.iteration, loop.iteration, is_halted=True))
             return
         ending = loop.finish()
         if guest is not None:
@@ -296,9 +302,12 @@ class TaskProcess:
         if recorder is not None:
             self.line.send(control.TraceEvents(tuple(recorder.events), recorder.n_left_out))
         total = dataclasses.asdict(group.spent + context.spent)
-        spent = {**total, "peak_memory_bytes": peak_memory_bytes()}
         staleness = {} if guest is None else dict(guest.server.staleness)
-        self.line.send(TaskFinished(**dataclasses.asdict(ending), spent=spent, staleness=staleness))
+        self._finish(total, staleness, **dataclasses.asdict(ending))
+
+    def _finish(self, spent: dict[str, Any], staleness: dict[int, int], **ending: Any) -> None:
+        spent["peak_memory_bytes"] = peak_memory_bytes()
+        self.line.send(control.TaskFinished(spent=spent, staleness=staleness, **ending))
 
     def _is_leaving(self, group_index: int) -> bool:
         """Whether the parent has said that this group is to leave."""
@@ -307,70 +316,50 @@ class TaskProcess:
             if found is None:
                 raise SystemExit(0)  # the one who started it has gone
             said, _ = found
-            self.leaves = self.leaves or (isinstance(said, LeaveRun) and said.group == group_index)
+            self.leaves = self.leaves or (
+                isinstance(said, control.LeaveRun) and said.group == group_index
+            )
         return self.leaves
 
-    def _resume(
-        self, run: RunSpec, rank: int, loop: TrainingLoop, engine: TaskEngine, group: int | None
-    ) -> None:
-        """Go on from a checkpoint. group : whose parts count, where each has a model of its own."""
-        path = Path(run.resume)
-        opened = Checkpoints(path.parent).open(path, verify=False)
-        facts = restore(loop, opened, part_name(rank), group, run.earlier_s)
-        if "aside" in facts:  # else it was one task, without a strategy
-            engine.recall_aside(facts["aside"])
-
-    def _serve(self, start: StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
+    def _serve(self, start: control.StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
         """Run a server to its end."""
         from horn.parameter_server.serving import mesh_of, serve
 
         run, rank = opened.run, start.task
-        topology = Topology(run.n_groups, run.n_tasks, run.n_servers)
-        self.enter(JOINING)
-        rendezvous = Rendezvous(
-            rank, opened, topology, stack, start.key, start.credential, self.enter
-        )
+        rendezvous = self._join(start, opened, stack)
+        topology = rendezvous.topology
         server = _server(opened, topology, rank - topology.n_workers)
         if run.journals:
-            self._last(rendezvous, server)
+            self._serve_durably(rendezvous, server)
             return
         wire = rendezvous.server_wire()
-        self.doing = f"serving as {topology.name(rank)}"
-        self.line.send(GroupReady(time.monotonic() - self.began))
-        others_s = len(STEPS) * run.start_timeout_s  # tasks compile first
+        self._ready(f"serving as {topology.name(rank)}")
+        others_s = len(control.STEPS) * run.start_timeout_s  # tasks compile first
         idle_s = IDLE_TIMEOUTS * run.superstep_timeout_s
         total = serve(server, mesh_of(server, wire, idle_s, others_s), idle_s)
-        spent = {**dataclasses.asdict(total), "peak_memory_bytes": peak_memory_bytes()}
-        self.line.send(TaskFinished(spent=spent, staleness=dict(server.staleness)))
+        self._finish(dataclasses.asdict(total), dict(server.staleness))
 
-    def _last(self, rendezvous: Rendezvous, server: ParameterServer) -> None:
+    def _serve_durably(self, rendezvous: Rendezvous, server: ParameterServer) -> None:
         """Run a durable server to its end."""
         from horn.process.server_discovery import served
 
-        run, name = rendezvous.run, rendezvous.topology.name(rendezvous.rank)
+        doing = f"serving as {rendezvous.topology.name(rendezvous.rank)}"
+        idle_s = IDLE_TIMEOUTS * rendezvous.run.superstep_timeout_s
+        self.enter(control.RESUMING)
+        spent = served(rendezvous, server, idle_s, lambda: self._ready(doing))
+        self._finish(spent, dict(server.staleness))
 
-        def ready() -> None:
-            self.doing = f"serving as {name}"
-            self.line.send(GroupReady(time.monotonic() - self.began))
-
-        self.enter(RESUMING)
-        spent = served(rendezvous, server, IDLE_TIMEOUTS * run.superstep_timeout_s, ready)
-        spent["peak_memory_bytes"] = peak_memory_bytes()
-        self.line.send(TaskFinished(spent=spent, staleness=dict(server.staleness)))
-
-    def _guest(
-        self, rendezvous: Rendezvous, topology: Topology, opened: OpenedPayload
-    ) -> ServerThread | None:
+    def _guest(self, rendezvous: Rendezvous, opened: OpenedPayload) -> ServerThread | None:
         """The server in a thread of this task's process, if there is one."""
-        wire = rendezvous.guest_wire()
+        wire = rendezvous.guest_wire
         if wire is None:
             return None
         from horn.parameter_server.serving import ServerThread
 
-        server = _server(opened, topology, rendezvous.rank)
+        server = _server(opened, rendezvous.topology, rendezvous.rank)
         idle_s = IDLE_TIMEOUTS * opened.run.superstep_timeout_s
         guest = ServerThread(server, wire, idle_s, self.report)
-        guest.start(rendezvous.wires(), len(STEPS) * opened.run.start_timeout_s)
+        guest.start(rendezvous.wires(), len(control.STEPS) * opened.run.start_timeout_s)
         return guest
 
     def send_share(self) -> None:
@@ -397,7 +386,7 @@ class TaskProcess:
                     else:
                         places.append((specs[f"{key}@{axis}"].offset, len(at)))
                 told.append(
-                    ArrayPart(
+                    control.ArrayPart(
                         kind, name, array.dtype.str, array.shape, specs[key].offset, tuple(places)
                     )
                 )
@@ -419,7 +408,7 @@ class TaskProcess:
             except OSError:
                 pass  # nobody listens any more
 
-    def failed(self, error: BaseException) -> FailureReport:
+    def failed(self, error: BaseException) -> control.FailureReport:
         group, loop = self.group, self.loop
         where, label = self.doing, ""
         if group is not None and not self.doing:
@@ -442,7 +431,7 @@ class TaskProcess:
             more = {"lost": called(error.lost)}
             if isinstance(error, PeerLost):
                 more["reason"] = in_ranks(error.reason, first)
-        return FailureReport(
+        return control.FailureReport(
             kinds=tuple(c.__name__ for c in type(error).__mro__),
             text=str(error)[:MAX_TEXT],
             when=time.monotonic(),
@@ -455,19 +444,6 @@ class TaskProcess:
         )
 
 
-def _both(
-    first: Callable[[], None] | None, second: Callable[[], None] | None
-) -> Callable[[], None] | None:
-    if first is None or second is None:
-        return first or second
-
-    def both() -> None:
-        first()
-        second()
-
-    return both
-
-
 def _server(opened: OpenedPayload, topology: Topology, number: int) -> ParameterServer:
     """Server ``number`` of the job's strategy."""
     job = opened.job
@@ -476,9 +452,7 @@ def _server(opened: OpenedPayload, topology: Topology, number: int) -> Parameter
 
 
 class _Initial(Mapping[str, Array]):
-    """This task's share of each initial array, copied piece by piece when it is asked for: at no
-    time is more of the whole in this process's memory than a piece.
-    """
+    """This task's share of initial arrays, copied in pieces: little of the whole is in memory."""
 
     def __init__(self, opened: OpenedPayload, task: int) -> None:
         self.opened, network = opened, opened.job.network
@@ -518,27 +492,17 @@ def _is_of_wire(error: BaseException) -> bool:
     return False
 
 
-def _plain(value: Any) -> float | int | None:
-    plain: float | int | None = value.item() if isinstance(value, np.generic) else value
-    return plain
-
-
-def _be_called(name: str) -> None:
-    """For ps and top."""
-    ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15])
-
-
 def main() -> int:
     """Run one task; 0 if it went well, else 1, with the reason sent to the parent."""
     gc.freeze()  # what was imported stays; collecting it was put off (executor/processes.py)
     gc.enable()
-    control, stack_file = map(int, sys.argv[1:3])
-    for fd in (control, stack_file):
+    line_fd, stack_fd = map(int, sys.argv[1:3])
+    for fd in (line_fd, stack_fd):
         os.set_inheritable(fd, False)
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, file=stack_file, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it
-    line = ControlChannel(socket.socket(fileno=control))
+    line = control.ControlChannel(socket.socket(fileno=line_fd))
     try:
         TaskProcess(line).run()
     except Exception:

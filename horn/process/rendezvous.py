@@ -23,9 +23,10 @@ SESSION_S = 20.0
 class Rendezvous:
     """One rank meets the others: registers its endpoints, waits for theirs, connects.
 
-    rank : of a task or of a server. key : the job's, for what leaves the host. credential :
-    the job's, for ZooKeeper. What it opens is closed with ``stack``. enter : is told of steps of
-    the start.
+    rank : of a task or server. key : for what leaves the host. credential : for ZooKeeper. stack :
+    closes what it opens. enter : is told of steps of the start. wire : for messages between
+    batches, connected by ``group`` for a task. guest_wire : of the server in this process, which
+    connects it.
     """
 
     def __init__(
@@ -55,31 +56,31 @@ class Rendezvous:
         self._table: RosterTable | None = None
         # Who finds servers that come and go watches them; else the table says where they are.
         self.servers = self.membership(coord.paths.servers(run.job)) if run.journals else None
-        self._wire: Transport | None = None
-        self._guest: Transport | None = None
+        self.wire: Transport | None = None
+        self.guest_wire: Transport | None = None
         if opened.strategy.has_messages and not run.journals:
-            self._wire = self._open(topology.n_ranks, rank, f"{run.job}/wire")
+            self.wire = self._open(topology.n_ranks, rank, f"{run.job}/wire")
         if run.guests and rank < topology.n_servers:
-            self._guest = open_transport(run.url, self._place(topology.server(rank)))
+            self.guest_wire = open_transport(run.url, self._place(topology.server(rank)))
         if is_server and run.journals:
             return  # it registers after recovery: ``process/server_discovery.py``
         servers = coord.paths.servers(run.job)
         if is_server:
-            assert self._wire is not None
+            assert self.wire is not None
             self.own = self._registration(servers)
-            self.join(self.own, rank - topology.n_workers, self._wire.endpoint)
+            self.join(self.own, rank - topology.n_workers, self.wire.endpoint)
             return
         n, number, job = topology.n_tasks, self.task, f"{run.job}/group {self.group_index}"
         if self.is_joined:
             n, number, job = topology.n_workers, rank, run.job
         self._steps = self._open(n, number, job)
-        wire = "" if self._wire is None else self._wire.endpoint
+        wire = "" if self.wire is None else self.wire.endpoint
         folder = coord.paths.members(run.job, self.group_index)
         # Who publishes looks at all folders before the others join: then these are there.
         self.own = self.membership(folder) if self._publishes else self._registration(folder)
         self.join(self.own, self.task, self._steps.endpoint, wire=wire)
-        if self._guest is not None:
-            self.join(self._registration(servers), rank, self._guest.endpoint)
+        if self.guest_wire is not None:
+            self.join(self._registration(servers), rank, self.guest_wire.endpoint)
 
     def join(
         self, where: Registration | Membership, number: int, endpoint: str, **info: str
@@ -96,7 +97,7 @@ class Rendezvous:
     @property
     def _is_whole(self) -> bool:
         """Whether all ranks of the job meet, not a group's tasks alone."""
-        return not self.run.journals and (self.is_joined or self._wire is not None)
+        return not self.run.journals and (self.is_joined or self.wire is not None)
 
     @property
     def _publishes(self) -> bool:
@@ -164,11 +165,11 @@ class Rendezvous:
         endpoints = [
             task.endpoint for group_index in group_indexes for task in self._entries(group_index)
         ]
-        wires = [] if self._wire is None else self.wires()
+        wires = [] if self.wire is None else self.wires()
         self.enter(CONNECTING)
         self._steps.connect(endpoints, run.start_timeout_s)
-        if self._wire is not None:
-            self._wire.connect(wires, run.start_timeout_s)
+        if self.wire is not None:
+            self.wire.connect(wires, run.start_timeout_s)
         names = [str(task) for task in range(self.topology.n_tasks)]
         barrier = GroupBarrier(
             self.coord,
@@ -196,20 +197,10 @@ class Rendezvous:
             found += [server.endpoint for server in servers]
         return found
 
-    def wire(self) -> Transport | None:
-        """The connection for messages between batches, if the strategy has some; connected, for a
-        task, by ``group``.
-        """
-        return self._wire
-
     def server_wire(self) -> Transport:
         """That of a server with a process of its own."""
-        assert self._wire is not None
+        assert self.wire is not None
         endpoints = self.wires()
         self.enter(CONNECTING)
-        self._wire.connect(endpoints, self.run.start_timeout_s)
-        return self._wire
-
-    def guest_wire(self) -> Transport | None:
-        """That of the server in this process, to be connected by it."""
-        return self._guest
+        self.wire.connect(endpoints, self.run.start_timeout_s)
+        return self.wire

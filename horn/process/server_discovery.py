@@ -51,16 +51,13 @@ class WatchedFolder:
 
 
 class ServerDiscovery:
-    """What a rank sees of who is there, where servers are durable.
-
-    Raises
-    ------
-    SessionLost, Fenced : this process has lost its place.
+    """The members that a rank sees, with durable servers. Raises SessionLost, Fenced: its place is
+    lost.
     """
 
     def __init__(self, rendezvous: Rendezvous) -> None:
         self.rendezvous, self.run = rendezvous, rendezvous.run
-        self._groups: list[WatchedFolder] = []  # a server's: they come and go, too
+        self.groups: list[WatchedFolder] = []  # a server's: they come and go, too
         if self._is_server:
             self._watch(rendezvous.topology.n_groups)
         assert rendezvous.servers is not None
@@ -68,16 +65,14 @@ class ServerDiscovery:
         self._looked = time.monotonic()
 
     def close(self) -> None:
-        for watched in (*self._groups, self._servers):
+        for watched in (*self.groups, self._servers):
             watched.close()
 
     def place(self) -> Identity:
         """This rank's on its links."""
-        rendezvous, run = self.rendezvous, self.run
-        topology = rendezvous.topology
-        rank = rendezvous.rank
-        number = rank - topology.n_workers if rank >= topology.n_workers else rank
-        return Identity(number, run.n_tasks, f"{run.job}/servers", run.attempt, rendezvous.key)
+        rank, run, key = self.rendezvous.rank, self.run, self.rendezvous.key
+        number = rank - self.rendezvous.topology.n_workers if self._is_server else rank
+        return Identity(number, run.n_tasks, f"{run.job}/servers", run.attempt, key)
 
     def find(self, server: int) -> ServerAddress | None:
         """Where a server is now."""
@@ -89,17 +84,13 @@ class ServerDiscovery:
     def attempt(self, group: int) -> int:
         """The highest of a group's tasks."""
         self._watch(group + 1)  # it may have come later
-        found = self._groups[group].members().values()
+        found = self.groups[group].members().values()
         return max((int(member.info["attempt"]) for member in found), default=0)
 
     def _watch(self, n_groups: int) -> None:
-        while len(self._groups) < n_groups:
-            folder = self.rendezvous.coord.paths.members(self.run.job, len(self._groups))
-            self._groups.append(WatchedFolder(self.rendezvous.membership(folder)))
-
-    def is_anybody_there(self) -> bool:
-        """Whether a task of any group is registered."""
-        return any(watched.members() for watched in self._groups)
+        while len(self.groups) < n_groups:
+            folder = self.rendezvous.coord.paths.members(self.run.job, len(self.groups))
+            self.groups.append(WatchedFolder(self.rendezvous.membership(folder)))
 
     def check(self) -> None:
         """That this process still has its place. After a pause it asks; else it has been told."""
@@ -119,9 +110,8 @@ class ServerDiscovery:
 def served(
     rendezvous: Rendezvous, server: ParameterServer, idle_s: float, ready: Callable[[], None]
 ) -> dict[str, Any]:
-    """Run a durable server: it recovers from its journal, registers, is ``ready``, and serves
-    until it is done. Where its time went, and what it had to do with those who came back: n_stale
-    messages of an attempt that is over, n_repeated pieces of pushes, n_replayed messages of the
+    """Run a durable server: recover from the journal, register, be ``ready``, serve. Returns its
+    times, and n_stale messages of ended attempts, n_repeated pieces, n_replayed messages of the
     journal.
     """
     run, number = rendezvous.run, server.number
@@ -165,7 +155,7 @@ def served(
         idle_s,
         journal=journal,
         check=discovery.check,
-        is_needed=lambda: bool(links.ranks) or discovery.is_anybody_there(),
+        is_needed=lambda: bool(links.ranks) or any(group.members() for group in discovery.groups),
     )
     return {
         **dataclasses.asdict(spent),

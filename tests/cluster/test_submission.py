@@ -8,7 +8,7 @@ import random
 import msgspec
 import pytest
 
-from horn.cluster.submission import SPEC_BYTES, Origin, Submission, as_json, sign, verify
+from horn.cluster.submission import SPEC_BYTES, Origin, Submission, sign, verify
 from horn.errors import JobError, NotAllowed
 from horn.security.keys import Key
 
@@ -31,7 +31,6 @@ def test_what_is_signed_is_what_is_verified():
     raw = sign(KEY, JOB, NODE)
     signed = verify(KEY, raw, job=JOB.job, origin=NODE)
     assert signed.submission == JOB and signed.key == KEY.fingerprint
-    assert as_json(signed)["target"] == "job.py:make" and "mac" not in as_json(signed)
     assert sign(KEY, JOB, NODE) == raw
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn.executor.processes import ProcessGroup
+from horn.executor.task_pool import TaskPool
 from horn.strategies.downpour import Downpour
 from tests.faults.springs import PUSHING, SET, Trap
 from tests.faults.test_kills import EVERY, LOADED_S, Watch, job, nothing_is_left, same_history
@@ -40,15 +40,15 @@ class Heard(Watch):
     def __init__(self, monkeypatch):
         super().__init__()
         self.heard_at, self.steps = [], []
-        events = ProcessGroup.events
+        events = TaskPool.events
 
-        def watched(family, timeout_s):
-            for child, said, descriptors in events(family, timeout_s):
+        def watched(pool, timeout_s):
+            for rank, said, descriptors in events(pool, timeout_s):
                 if isinstance(said, int) and said < 0:
                     self.heard_at.append(time.monotonic())
-                yield child, said, descriptors
+                yield rank, said, descriptors
 
-        monkeypatch.setattr(ProcessGroup, "events", watched)
+        monkeypatch.setattr(TaskPool, "events", watched)
 
     def on_step(self, iteration):
         self.steps.append((iteration, time.monotonic()))
