@@ -65,18 +65,12 @@ class _Crossing:
 
 
 class GroupBarrier:
-    """Crossings of one group's barrier by one of its members.
+    """One member's crossings of its group's barrier.
 
-    ``members`` are the names of the whole group, ``name`` is this one's; ``attempt`` grows each
-    time the group is formed again. Generations must grow from call to call. With a ``membership`` a
-    member's end is noticed at once.
-
-    Raises
-    ------
-    BarrierTimeout : somebody has not arrived by the deadline; names the absent.
-    MemberLost : an expected member vanished.
-    SessionLost, Fenced : this process has lost its place.
-    Unreachable : ZooKeeper did not answer until the deadline.
+    ``members`` : names of the group, ``name`` : this one's. ``attempt`` grows when the group is
+    formed again, generations from call to call. A ``membership`` shows a member's end at once.
+    Raises BarrierTimeout: names the absent. MemberLost. SessionLost, Fenced: this process has lost
+    its place. Unreachable: ZooKeeper did not answer in time.
     """
 
     def __init__(
@@ -114,10 +108,8 @@ class GroupBarrier:
         self._unsubscribe = []
 
     def cross(self, generation: int, timeout_s: float) -> None:
-        """Arrive at ``generation`` and wait until every member has.
-
-        After a BarrierTimeout it may be called again for the same generation: the arrival counts
-        once.
+        """Arrive at ``generation`` and wait for every member. May be repeated after a
+        BarrierTimeout: the arrival counts once.
         """
         if generation <= self._latest:
             raise ProtocolError(
@@ -128,14 +120,17 @@ class GroupBarrier:
         crossing = self._start(generation)
         while not (crossing.released and crossing.arrived):
             self._wake.clear()
-            self._check()
+            self.coord.check()
+            if self.membership is not None:
+                self.membership.check()
             if crossing.refused is not None:
                 self._repair(crossing, generation)
             elif crossing.broken and self.coord.connected:
                 crossing.broken = False
                 self._arrive(crossing)
             elif not (crossing.released and crossing.arrived):
-                lost = self._lost()
+                members = self.membership
+                lost = () if members is None else members.lost(self.members, self._departed)
                 if self.coord.silence_s and not self.coord.connected:
                     patience.renew()  # who has ZooKeeper stands still: nobody can be heard of
                 left = patience.left_s()
@@ -244,16 +239,6 @@ class GroupBarrier:
 
     # Waiting
 
-    def _check(self) -> None:
-        self.coord.check()
-        if self.membership is not None:
-            self.membership.check()
-
-    def _lost(self) -> tuple[str, ...]:
-        if self.membership is None:
-            return ()
-        return self.membership.lost(self.members, self._departed)
-
     def _on_event(self, event: Event) -> None:
         crossing = self._crossing
         if isinstance(event, ConnectionResumed) and crossing is not None:
@@ -304,8 +289,7 @@ class GroupBarrier:
     # Tidying up
 
     def _finish(self, crossing: _Crossing, generation: int) -> None:
-        """The last one to arrive makes the folder two generations ahead and removes the one two
-        behind, in the transaction of its next arrival: nobody can need the new one earlier."""
+        """The last to arrive makes a folder ahead and removes one behind, with its next arrival."""
         is_next = generation == self._latest + 1 and len(self._past) > 0
         behind = self._past[0] if len(self._past) == KEPT else None
         self._past.append(crossing)
@@ -324,8 +308,7 @@ class GroupBarrier:
         return f"{self.folder}/{self._attempt_folder}/{paths.generation(generation)}"
 
     def _tidy(self, generation: int) -> None:
-        """The slow way, after the first crossing, a jump, or trouble. Everybody has arrived at
-        ``generation``: nobody needs what lies before it, but for the marks of the one before."""
+        """Tidy up by listing, after the first crossing, a jump, or trouble. All have arrived."""
         self.coord.ensure(*(self._folder(generation + n) for n in range(1, KEPT + 1)))
         kept = {crossing.folder for crossing in self._past}
         for name in self.coord.children(f"{self.folder}/{self._attempt_folder}"):

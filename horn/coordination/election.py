@@ -42,12 +42,8 @@ def commit_as(coord: Session, leadership: Leadership, steps: list[Step]) -> None
 
 
 class Candidate:
-    """One process's candidacy in ``folder``; ``data`` tells others where it is.
-
-    Raises
-    ------
-    Fenced : the candidacy was removed at once.
-    SessionLost : the session is over.
+    """A candidacy in ``folder``; ``data`` : where it is, for others. Raises Fenced: it was removed
+    at once. SessionLost.
     """
 
     def __init__(self, coord: Session, folder: str, data: bytes = b"") -> None:

@@ -1,9 +1,8 @@
-"""The tree of jobs: what each one is, in which state, and what came of it. DESIGN 7 and 8.
+"""The tree of jobs: what each is, its state, its result. DESIGN 7 and 8.
 
-Every change of a state says from which state, and may be fenced by the leadership of the job's
-master, so that two masters, or a master and a stop, cannot overwrite one another. A job that has
-not ended is listed in ``/active`` as well, by the same transactions: those that have ended, which
-are more and more, are watched by nobody (docs/notes/0098).
+A change of state names the old state, and may be fenced by the master's leadership: two masters, or
+a master and a stop, cannot overwrite each other. The same transactions keep ``/active``, the jobs
+that have not ended; nobody watches the others (docs/notes/0098).
 """
 
 from __future__ import annotations
@@ -31,27 +30,17 @@ class JobState(enum.Enum):
     STOPPED = "STOPPED"
 
 
-NEXT: dict[JobState, frozenset[JobState]] = {
-    JobState.PENDING: frozenset(
-        {JobState.RUNNING, JobState.STOPPING, JobState.STOPPED, JobState.FAILED}
-    ),
-    JobState.RUNNING: frozenset(
-        {
-            JobState.RESTARTING,
-            JobState.STOPPING,
-            JobState.SUCCEEDED,
-            JobState.FAILED,
-            JobState.STOPPED,
-        }
-    ),
-    JobState.RESTARTING: frozenset(
-        {JobState.RUNNING, JobState.STOPPING, JobState.FAILED, JobState.STOPPED}
-    ),
-    JobState.STOPPING: frozenset({JobState.STOPPED, JobState.SUCCEEDED, JobState.FAILED}),
-    JobState.SUCCEEDED: frozenset(),
-    JobState.FAILED: frozenset({JobState.PENDING}),  # horn resume
-    JobState.STOPPED: frozenset({JobState.PENDING}),
+# To which states each may change; horn resume leads back to PENDING.
+_CHANGES = {
+    "PENDING": "RUNNING STOPPING STOPPED FAILED",
+    "RUNNING": "RESTARTING STOPPING SUCCEEDED FAILED STOPPED",
+    "RESTARTING": "RUNNING STOPPING FAILED STOPPED",
+    "STOPPING": "STOPPED SUCCEEDED FAILED",
+    "SUCCEEDED": "",
+    "FAILED": "PENDING",
+    "STOPPED": "PENDING",
 }
+NEXT = {JobState(old): frozenset(map(JobState, new.split())) for old, new in _CHANGES.items()}
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED})
 
 
@@ -63,12 +52,8 @@ def listing(at: Paths, job: str, old: JobState, new: JobState) -> list[Step]:
 
 
 class Jobs:
-    """Create, read, change and remove jobs.
-
-    Raises
-    ------
-    NotFound : no such job.
-    Conflict : the name is taken, or the job is in another state than the change expects.
+    """Create, read, change and remove jobs. Raises NotFound: no such job. Conflict: the name is
+    taken, or the job is in another state.
     """
 
     def __init__(self, coord: Session) -> None:
@@ -76,9 +61,7 @@ class Jobs:
         coord.ensure(self.paths.jobs(), self.paths.workers(), self.paths.all_active())
 
     def create(self, job: str, spec: bytes, guest: str = "") -> None:
-        """Enter a job as PENDING, with its whole folder tree, at once or not at all. guest : the id
-        of the credential of its tasks, who may use nothing but where they meet.
-        """
+        """Enter a job as PENDING, whole or not at all. guest : the id of its tasks' credential."""
         if len(spec) > MAX_SPEC_BYTES:
             raise JobError(
                 f"job {job!r}: its description has {len(spec)} bytes, but at most "
@@ -88,9 +71,8 @@ class Jobs:
         self._enter(job, [*self._folders(job, spec, guest), state], spec)
 
     def create_signed(self, job: str, sign: Callable[[Znode], bytes], guest: str = "") -> None:
-        """As ``create``, with a description that is signed for the node that it is written to:
-        ``sign`` is given that node. Without a state there is no job yet; should this process end
-        in between, masters remove what is there.
+        """As ``create``, but ``sign`` makes the description for its node. Without a state there is
+        no job yet; if this process ends in between, masters remove the rest.
         """
         draft = secrets.token_bytes(16)
         self._enter(job, self._folders(job, draft, guest), draft)
@@ -181,9 +163,7 @@ class Jobs:
         return self.coord.delete(self.paths.active(job)) or found
 
     def remove_unfinished(self, job: str) -> bool:
-        """Remove what has no state: who submitted or removed it ended in between. Of this and a
-        submitter that is only slow, one fails. Whether it was removed.
-        """
+        """Remove a job without a state; against a slow submitter, one of the two fails."""
         path = self.paths.spec(job)
         node = self.coord.get(path)
         if self.coord.get(self.paths.state(job)) is not None:

@@ -7,6 +7,8 @@ its node's creation.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import logging
 import threading
@@ -57,12 +59,10 @@ class MembershipChange:
 class FolderView:
     """The nodes of one folder, kept up to date: name -> Znode.
 
-    Every node has its own watch besides the folder's, so that a node replaced between two looks is
-    seen as gone and come. After a broken connection everything is read again: changes in between
-    arrive as one MembershipChange, none is missed. What is to be read is asked for from
-    ``coord.soon``, as callbacks must not send. ``on_change`` runs in the connection's thread; so
-    does ``on_data``, with the name of a node that has other data than before. is_made : the folder
-    is not made where it is missing.
+    Each node has its own watch besides the folder's, to see that it was replaced between two looks.
+    After a broken connection everything is read again: changes arrive as one MembershipChange.
+    Reads go through ``coord.soon``. ``on_change`` and ``on_data`` (a node's data changed) run in
+    the connection's thread. is_made : do not make the folder.
     """
 
     def __init__(
@@ -142,18 +142,14 @@ class FolderView:
         self.coord.soon(read)
 
     def _look(self, round_: int) -> None:
-        self.coord.send(
-            lambda reply: self._on_names(reply, round_),
-            "get_children",
-            self.folder,
-            watch=self._on_folder_watch,
-        )
+        def watch(word: str) -> None:
+            if not self._closed and word == "children":
+                self._look_soon()
 
-    def _on_folder_watch(self, word: str) -> None:
-        if not self._closed and word == "children":
-            self._look_soon()
+        names = functools.partial(self._on_names, round_)
+        self.coord.send(names, "get_children", self.folder, watch=watch)
 
-    def _on_names(self, reply: Reply, round_: int) -> None:
+    def _on_names(self, round_: int, reply: Reply) -> None:
         if reply.reason:  # broken: ConnectionResumed looks again; missing: the folder was removed
             if reply.reason == "missing":
                 self._replace(dict.fromkeys(self.nodes()))
@@ -224,12 +220,8 @@ class _OwnEntry:
 
 
 class Membership:
-    """One folder of members: join it, see who else is there, wait for them.
-
-    Raises
-    ------
-    Conflict : the name is held by a living process.
-    Fenced : this process's place was given to another.
+    """A folder of members: join it, see who is there, wait for them. Raises Conflict: a living
+    process holds the name. Fenced: this process's place was given to another.
     """
 
     def __init__(self, coord: Session, folder: str, *, is_made: bool = False) -> None:
@@ -256,48 +248,26 @@ class Membership:
         replace: bool = False,
         timeout_s: float = 10.0,
     ) -> int:
-        """Take the place ``name`` and return its token.
-
-        A dead predecessor's node is waited for until ``timeout_s`` (it goes when its session ends);
-        with ``replace`` it is removed at once, and its holder, should it live, is fenced.
+        """Take the place ``name`` and return its token. A dead predecessor's node is waited for,
+        until its session ends; ``replace`` removes it, and fences its holder if that lives.
         """
         path = f"{self.folder}/{paths.checked('member', name)}"
         data = described(endpoint, versions or {}, info or {})
         deadline = time.monotonic() + timeout_s
         self._view.wait_ready(timeout_s)
         while True:
-            old = self.coord.get(path)
-            session = self.coord.session
-            if old is not None and (old.owner == session or replace):
-                node = self._take_over(path, data, old)
-            elif old is None:
-                try:
+            old, node = self.coord.get(path), None
+            if old is None:
+                with contextlib.suppress(Conflict):
                     node = self.coord.create(path, data, ephemeral=True)
-                except Conflict:
-                    node = None
-            else:
-                node = None
+            elif replace or old.owner == self.coord.session:
+                node = taken_over(self.coord, path, data, old)
             if node is not None:
                 self._mine = _OwnEntry(name, node.created)
                 self._wait_seen(name, node.created)
                 return node.created
             if not self._wait_gone(name, deadline):
-                raise Conflict(
-                    f"{path} is held by another process, at "
-                    f"{endpoint_of(old)}; stop it, or wait until its session ends"
-                )
-
-    def _take_over(self, path: str, data: bytes, old: Znode) -> Znode | None:
-        steps: list[Step] = [Delete(path, old.version), Create(path, data, ephemeral=True)]
-        try:
-            self.coord.commit(steps, landed=lambda: self._is_mine(path, data))
-        except NotApplied:
-            return None
-        return self.coord.get(path)
-
-    def _is_mine(self, path: str, data: bytes) -> bool:
-        node = self.coord.get(path)
-        return node is not None and (node.owner, node.data) == (self.coord.session, data)
+                raise held(path, old)
 
     def _wait_seen(self, name: str, token: int) -> None:
         """Until the own view has caught up, so that members() shows what join() did."""
@@ -352,9 +322,7 @@ class Membership:
         timeout_s: float,
         accept: Callable[[Member], bool] | None = None,
     ) -> dict[str, Member]:
-        """Until all ``names`` are there at once; BarrierTimeout says who is absent. accept : says
-        whether a member counts.
-        """
+        """Until all are there whom ``accept`` counts; BarrierTimeout names the absent."""
         wanted = frozenset(names)
         deadline = time.monotonic() + timeout_s
         self._view.wait_ready(timeout_s)  # not below, where what shows it waits for the lock
@@ -422,9 +390,8 @@ class Membership:
                 if node is None:
                     mine.evicted = "its node was removed"
                 elif node.created > mine.token:
-                    mine.evicted = (
-                        f"another process took its place, with fencing token {node.created}"
-                    )
+                    token = node.created
+                    mine.evicted = f"another process took its place, with fencing token {token}"
             self._changed.notify_all()
         for callback in list(self._callbacks):
             callback(change)
@@ -445,12 +412,30 @@ def described(endpoint: str, versions: Mapping[str, str | int], info: Mapping[st
     return json.dumps(said, sort_keys=True).encode()
 
 
-def endpoint_of(node: Znode | None) -> str:
-    """Where a member says that it is, for people."""
+def held(path: str, node: Znode | None) -> Conflict:
+    """That a place has a living holder, and where."""
     try:
-        return str(json.loads(node.data)["endpoint"]) if node is not None else "an unknown place"
+        where = "an unknown place" if node is None else str(json.loads(node.data)["endpoint"])
     except (ValueError, KeyError, TypeError):
-        return "an unknown place"
+        where = "an unknown place"
+    return Conflict(
+        f"{path} is held by another process, at {where}; stop it, or wait until its session ends"
+    )
+
+
+def taken_over(coord: Session, path: str, data: bytes, old: Znode) -> Znode | None:
+    """The node as this session's own, with this data; None if it has become another's."""
+
+    def is_mine() -> bool:
+        node = coord.get(path)
+        return node is not None and (node.owner, node.data) == (coord.session, data)
+
+    steps: list[Step] = [Delete(path, old.version), Create(path, data, ephemeral=True)]
+    try:
+        coord.commit(steps, landed=is_mine)
+    except NotApplied:
+        return None
+    return coord.get(path)
 
 
 def _member(folder: str, name: str, node: Znode) -> Member:

@@ -30,11 +30,8 @@ ANSWER_S = 10.0  # how long a call waits for its answer unless told otherwise
 
 
 class Nodes(ABC):
-    """Blocking calls over ``send``.
-
-    Raises
-    ------
-    SessionLost, AccessDenied, Unreachable : from every call; the last when no answer comes in time.
+    """Blocking calls over ``send``. All raise SessionLost, AccessDenied, or Unreachable without an
+    answer in time.
     """
 
     hosts: str
@@ -66,17 +63,10 @@ class Nodes(ABC):
 
     def _reply(self, request: str, path: str, *args: Any, deadline: float, **kwargs: Any) -> Reply:
         """The reply to one request; its reason is "" or something that the caller must judge."""
-        return self._replies(request, [path], *args, deadline=deadline, **kwargs)[0]
-
-    def _replies(
-        self, request: str, paths: Sequence[str], *args: Any, deadline: float, **kwargs: Any
-    ) -> list[Reply]:
-        """The replies to the same request for several paths; AccessDenied if one is that."""
-        replies = self._sent(request, paths, *args, deadline=deadline, **kwargs)
-        for path, reply in zip(paths, replies, strict=True):
-            if reply.reason == "access":
-                self._deny(path)
-        return replies
+        reply = self._sent(request, [path], *args, deadline=deadline, **kwargs)[0]
+        if reply.reason == "access":
+            self._deny(path)
+        return reply
 
     def _sent(
         self, request: str, paths: Sequence[str], *args: Any, deadline: float, **kwargs: Any
@@ -107,12 +97,7 @@ class Nodes(ABC):
 
     def _ask(self, request: str, path: str, *args: Any, timeout_s: float, **kwargs: Any) -> Reply:
         """The reply to an idempotent request, repeated over broken connections."""
-        deadline = time.monotonic() + timeout_s
-        while (reply := self._reply(request, path, *args, deadline=deadline, **kwargs)).reason:
-            if reply.reason != "broken":
-                break
-            self.wait_connected(deadline - time.monotonic())
-        return reply
+        return self._write(request, path, *args, timeout_s=timeout_s, **kwargs)[0]
 
     def _refuse(self, path: str, reply: Reply) -> NoReturn:
         raise ClusterError(f"{path}: ZooKeeper at {self.hosts} answers {reply.reason!r}")
@@ -181,22 +166,21 @@ class Nodes(ABC):
             self._refuse(path, reply)
         return not reply.reason or repeated
 
-    def _write(self, request: str, *args: Any, **kwargs: Any) -> tuple[Reply, bool]:
-        """The reply, and whether the request was sent more than once, so that the reply may be
-        about its own effect."""
-        deadline = time.monotonic() + ANSWER_S
+    def _write(
+        self, request: str, path: str, *args: Any, timeout_s: float = ANSWER_S, **kwargs: Any
+    ) -> tuple[Reply, bool]:
+        """The reply, and whether the request was repeated: it may be about its own effect."""
+        deadline = time.monotonic() + timeout_s
         repeated = False
-        while (reply := self._reply(request, *args, deadline=deadline, **kwargs)).reason:
-            if reply.reason != "broken":
-                break
+        while (
+            reply := self._reply(request, path, *args, deadline=deadline, **kwargs)
+        ).reason == "broken":
             repeated = True
             self.wait_connected(deadline - time.monotonic())
         return reply, repeated
 
     def ensure(self, *paths: str) -> None:
-        """Make folders that are missing, with those above them, in one round trip. Those above may
-        be somebody else's, if they are there.
-        """
+        """Make missing folders and those above them, which may be others', in one round trip."""
         wanted: dict[str, None] = {}
         for path in paths:
             parts = path.strip("/").split("/")
@@ -219,10 +203,8 @@ class Nodes(ABC):
                 self._refuse(path, refused[path])
 
     def commit(self, steps: Sequence[Step], landed: Callable[[], bool] | None = None) -> list[Any]:
-        """All steps or none; NotApplied says which one was refused.
-
-        When the connection breaks in between, ``landed`` is asked whether the change is there (then
-        the answer is empty); without it that is a ClusterError, because nobody knows.
+        """All steps or none; NotApplied names the refused one. If the connection breaks, ``landed``
+        looks for the change (the answer is empty then); without it: ClusterError.
         """
         deadline = time.monotonic() + ANSWER_S
         while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from horn.errors import JobError
@@ -35,6 +35,11 @@ def counted(kind: str, number: int) -> int:
     return number
 
 
+def _of_job(name: str) -> Callable[[Paths, str], str]:
+    """The method of Paths for a node of a job."""
+    return lambda paths, job: f"{paths.job(job)}/{name}"
+
+
 @dataclass(frozen=True)
 class Paths:
     """The tree below ``root``, as DESIGN 7 draws it."""
@@ -57,20 +62,12 @@ class Paths:
         """There as long as a job has not ended: what masters watch."""
         return f"{self.all_active()}/{checked('job', job)}"
 
-    def spec(self, job: str) -> str:
-        return f"{self.job(job)}/spec"
-
-    def state(self, job: str) -> str:
-        return f"{self.job(job)}/state"
-
-    def result(self, job: str) -> str:
-        return f"{self.job(job)}/result"
-
-    def leader(self, job: str) -> str:
-        return f"{self.job(job)}/leader"
-
-    def groups(self, job: str) -> str:
-        return f"{self.job(job)}/groups"
+    spec, state, result = map(_of_job, ("spec", "state", "result"))
+    leader, groups, servers = map(_of_job, ("leader", "groups", "servers"))
+    checkpoints, progress, reports = map(_of_job, ("checkpoints", "progress", "reports"))
+    runners = _of_job("runners")  # where the hosts of a job meet
+    wish = _of_job("wish")  # how a stop is wanted, or how many groups
+    record = _of_job("record")  # what the job's master knows
 
     def group(self, job: str, group: int) -> str:
         return f"{self.groups(job)}/{counted('group', group)}"
@@ -84,30 +81,6 @@ class Paths:
 
     def barrier(self, job: str, group: int) -> str:
         return f"{self.group(job, group)}/barrier"
-
-    def servers(self, job: str) -> str:
-        return f"{self.job(job)}/servers"
-
-    def checkpoints(self, job: str) -> str:
-        return f"{self.job(job)}/checkpoints"
-
-    def runners(self, job: str) -> str:
-        """Where the hosts of a job meet."""
-        return f"{self.job(job)}/runners"
-
-    def wish(self, job: str) -> str:
-        """How a stop is wanted, or how many groups."""
-        return f"{self.job(job)}/wish"
-
-    def record(self, job: str) -> str:
-        """What the job's master knows."""
-        return f"{self.job(job)}/record"
-
-    def progress(self, job: str) -> str:
-        return f"{self.job(job)}/progress"
-
-    def reports(self, job: str) -> str:
-        return f"{self.job(job)}/reports"
 
     def report(self, job: str, attempt: int, host: str) -> str:
         """What a host says of its tasks of an attempt."""

@@ -33,9 +33,7 @@ Event = ConnectionSuspended | ConnectionResumed | SessionExpired
 
 @dataclass(frozen=True)
 class Znode:
-    """A node's data and the part of its stat that horn uses. ``created``, ``changed``: zxids.
-    ``made_s`` : when it was made, in seconds since 1970 by the servers' clock.
-    """
+    """A node. ``created``, ``changed``: zxids; ``made_s``: since 1970, by the servers' clock."""
 
     data: bytes
     version: int
@@ -81,23 +79,10 @@ Step = Create | Put | Delete | Check
 
 
 @dataclass(frozen=True)
-class TlsFiles:
-    """Files in PEM form. ``authority`` is who signed the servers' certificates; the client shows
-    ``certificate`` with ``key`` when they are given. The servers' names are checked."""
-
-    authority: str
-    certificate: str | None = None
-    key: str | None = None
-    check_names: bool = True
-
-
-@dataclass(frozen=True)
 class Reply:
-    """What an asynchronous request came to: a value, or the reason why not.
-
-    ``reason`` is "" or a word of the server ("missing", "exists", ...); "broken" when the
-    connection went and nobody knows, "lost" when the session is over. ``step`` is the step of a
-    transaction that was refused.
+    """The value of a request, or its failure: ``reason`` is a word of the server ("missing",
+    "exists", ...), "broken" (nobody knows) or "lost" (no session). ``step`` : the refused one of a
+    transaction.
     """
 
     value: Any = None

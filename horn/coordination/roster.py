@@ -1,10 +1,9 @@
-"""Who belongs together, written once by one and read by all: members watch one node, not each
-other. docs/notes/0096 says what that costs and saves.
+"""The table of a group's members: written by one, the publisher, and watched by all.
 
-Each member has its own ephemeral node (a Registration), and nobody but the publisher looks at the
-folders of these. When all are there it writes the table, an ephemeral node of its own; who goes
-later is added to it. So a group of N costs ZooKeeper some 30 N packets instead of N squared.
-Callbacks only note that something is to be read; it is read by who asks.
+Each member has its ephemeral node (a Registration); only the publisher watches those. When all are
+there it writes the table, an ephemeral node too, and adds members that leave. A group of N costs
+some 30 N packets, not N squared (docs/notes/0096). Callbacks only note that there is something to
+read.
 """
 
 from __future__ import annotations
@@ -19,15 +18,12 @@ from typing import Any
 import msgspec
 
 from horn.coordination import paths
-from horn.coordination.membership import Membership, MembershipChange, described, endpoint_of
+from horn.coordination.membership import Membership, MembershipChange, described, held, taken_over
 from horn.coordination.records import (
     ConnectionResumed,
-    Create,
-    Delete,
     Event,
     Reply,
     SessionExpired,
-    Step,
     Znode,
 )
 from horn.coordination.session import Session
@@ -36,7 +32,6 @@ from horn.errors import (
     ClusterError,
     Conflict,
     Fenced,
-    NotApplied,
     NotFound,
     ProtocolError,
 )
@@ -61,9 +56,8 @@ class RosterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WatchedNode:
-    """One node, and whether it may be another by now than when it was last read.
-
-    on_stale : is called once when it may be, in the connection's thread.
+    """A node, and whether it may have changed since it was read: ``on_stale`` is called once then,
+    in the connection's thread.
     """
 
     def __init__(self, coord: Session, path: str, on_stale: Callable[[], None]) -> None:
@@ -95,12 +89,8 @@ class WatchedNode:
 
 
 class Registration:
-    """This process's own place in a folder of members; it watches no other.
-
-    Raises
-    ------
-    Conflict : the name is held by a living process. Fenced : this process's place was given to
-    another.
+    """This process's place in a folder; it watches no other. Raises Conflict: a living process
+    holds the name. Fenced: the place was given to another.
     """
 
     def __init__(self, coord: Session, folder: str) -> None:
@@ -136,17 +126,14 @@ class Registration:
                 if old is None:
                     continue
                 if old.owner == self.coord.session or replace:
-                    node = _taken_over(self.coord, path, data, old)
+                    node = taken_over(self.coord, path, data, old)
             if node is not None:
                 self._token = node.created
                 self.confirm()  # and hear of it from now on
                 return node.created
             left = deadline - time.monotonic()
             if left <= 0 or not self._changed.wait(left):
-                raise Conflict(
-                    f"{path} is held by another process, at "
-                    f"{endpoint_of(old)}; stop it, or wait until its session ends"
-                )
+                raise held(path, old)
 
     def check(self) -> None:
         """Raise SessionLost or Fenced if this process is no longer the member it joined as."""
@@ -178,10 +165,8 @@ class Registration:
 
 
 class Publication:
-    """The table of an attempt, for who writes it: once all members are there, and again when one
-    goes.
-
-    members : of each folder, which has as many as ``counts`` says, numbered from 0.
+    """The table of an attempt, for its publisher. members : by folder, numbered from 0; ``counts``
+    says how many.
     """
 
     def __init__(
@@ -248,13 +233,8 @@ class Publication:
 
 
 class Roster:
-    """The table, for who reads it: who the members are, and which have gone since.
-
-    folder : of those whose going counts.
-
-    Raises
-    ------
-    BarrierTimeout : the table is not there in time; says who has not registered.
+    """The table, for its readers. folder : whose departures count. Raises BarrierTimeout: no table
+    in time; names who has not registered.
     """
 
     def __init__(
@@ -306,13 +286,9 @@ class Roster:
     def _on_stale(self) -> None:
         self._changed.set()
         if self._table is not None:
-            names = frozenset(name for folder, name in self._everybody() if folder == self.folder)
+            names = frozenset(map(str, range(len(self._table.folders.get(self.folder, ())))))
             for callback in [*self._callbacks]:
                 callback(MembershipChange(frozenset(), names))
-
-    def _everybody(self) -> list[tuple[str, str]]:
-        folders = {} if self._table is None else self._table.folders
-        return [(folder, str(k)) for folder, some in folders.items() for k in range(len(some))]
 
     # what a barrier asks for; as Membership has it
 
@@ -342,26 +318,9 @@ class Roster:
         self._gone = Counter(name for folder, name in gone if folder == self.folder)
 
     def subscribe(self, callback: Callable[[MembershipChange], None]) -> Callable[[], None]:
-        """Call ``callback`` when somebody may have gone: with all who may have, in the
-        connection's thread.
-        """
+        """Call ``callback``, in the connection's thread, with all who may have gone."""
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
-
-
-def _taken_over(coord: Session, path: str, data: bytes, old: Znode) -> Znode | None:
-    """The node as this session's own, with this data; None if it has become another's."""
-
-    def is_mine() -> bool:
-        node = coord.get(path)
-        return node is not None and (node.owner, node.data) == (coord.session, data)
-
-    steps: list[Step] = [Delete(path, old.version), Create(path, data, ephemeral=True)]
-    try:
-        coord.commit(steps, landed=is_mine)
-    except NotApplied:
-        return None
-    return coord.get(path)
 
 
 def _table_of(path: str, node: Znode) -> RosterTable:

@@ -44,7 +44,6 @@ from horn.coordination.records import (
     Reply,
     SessionExpired,
     Step,
-    TlsFiles,
     Znode,
 )
 from horn.errors import (
@@ -83,20 +82,14 @@ REASONS = {
 
 
 class Session(Nodes):
-    """A session, its primitives and its events.
+    """A session, its primitives and its events. Times in seconds.
 
-    Times in seconds. ``session_s`` is the time after which ZooKeeper gives up a silent client: the
-    time it takes to notice a killed one; the attribute says what the server granted. With a
-    ``credential`` nodes have a digest ACL: what it makes is for it, and for its owner if it is a
-    job's, alone. After ``session_s`` without an answer the session counts as over, since another
-    may have this process's place; after ``silence_s``, where that is more and nobody takes a place
-    before its process has ended.
-
-    Raises
-    ------
-    JobError : the hosts cannot be parsed.
-    Unreachable, AccessDenied : at the start.
-    SessionLost : from any call once the session is over.
+    session_s : after which ZooKeeper gives up a silent client; the attribute is what the server
+    granted. With a ``credential`` nodes have a digest ACL, for it and, if it is a job's, its owner.
+    Without an answer for ``session_s`` the session counts as over, as another may have this place;
+    or for ``silence_s``, if that is more and places are given only after a process has ended.
+    Raises JobError: the hosts cannot be parsed. Unreachable, AccessDenied: at the start.
+    SessionLost: from any call, once it is over.
     """
 
     def __init__(
@@ -107,7 +100,6 @@ class Session(Nodes):
         session_s: float = 10.0,
         credential: Credential | None = None,
         root: str = "/horn",
-        tls: TlsFiles | None = None,
         silence_s: float = 0.0,
     ) -> None:
         self.silence_s = silence_s
@@ -120,14 +112,14 @@ class Session(Nodes):
         self._timer: threading.Timer | None = None
         self._later: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._latecomer: threading.Thread | None = None  # runs what is in it, once there is some
-        context = _context(tls) if tls else None
-        if context is None and credential is not None and credential.tls is not None:
-            context = context_of(credential.tls)
+        trust = None if credential is None else credential.tls
+        context = None if trust is None else context_of(trust)
         self._handler = _Handler(self, context)
         self._acl, auth = None, None
         if credential is not None:
             auth = [("digest", credential.text)]
-            self._acl = [_everything(credential.owner or credential.id)]
+            who = credential.owner or credential.id
+            self._acl = [ACL(Permissions.ALL, Id("digest", who))]
             if credential.job:
                 self._acl.append(_use(credential.id))
         try:
@@ -328,9 +320,7 @@ class Session(Nodes):
         return self._handler.is_connection_thread()
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Do ``work`` in a thread of this session's own, after what was left for it before; never
-        once the session is over. For callbacks, which must not send themselves. Returns at once.
-        """
+        """Do ``work`` soon, in order, unless the session is over: callbacks must not send."""
         with self._lock:
             if self._over:
                 return
@@ -367,7 +357,8 @@ class Session(Nodes):
             then(Reply(reason="lost"))
             return
         if "watch" in kwargs:
-            kwargs["watch"] = _word(kwargs["watch"])
+            watch = kwargs["watch"]
+            kwargs["watch"] = lambda event: watch(_WORDS[event.type])
         convert = REQUESTS[request]
 
         def completed(result: Any) -> None:
@@ -524,9 +515,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Wake:
-    """Stands for kazoo's pair of sockets, by which who sends wakes the connection's thread: a byte
-    for each request. A pair of sockets holds 278 of them on Linux, and the next sender waited,
-    holding what the reader needed; a counter is never full.
+    """Stands for kazoo's socket pair, which wakes the connection's thread by a byte per request.
+    Linux holds 278 of them, then senders wait, with a lock that the reader needs; a counter is
+    never full.
     """
 
     def __init__(self) -> None:
@@ -583,26 +574,9 @@ _WORDS = {
 }
 
 
-def _everything(who: str) -> ACL:
-    return ACL(Permissions.ALL, Id("digest", who))
-
-
 def _use(who: str) -> ACL:
     """All but to say who else may."""
     return ACL(Permissions.ALL & ~Permissions.ADMIN, Id("digest", who))
-
-
-def _context(tls: TlsFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    try:
-        context.check_hostname = tls.check_names
-        context.load_verify_locations(tls.authority)
-        if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key)
-    except OSError as error:
-        files = ", ".join(filter(None, (tls.authority, tls.certificate, tls.key)))
-        raise JobError(f"the TLS files {files} cannot be read: {error}") from error
-    return context
 
 
 def _words(error: OSError) -> str:
@@ -614,10 +588,6 @@ def _words(error: OSError) -> str:
             "key from  horn keygen --tls ; --zk-tls off accepts a password in clear"
         )
     return (error.strerror or str(error) or "no answer").lower()
-
-
-def _word(watch: Callable[[str], None]) -> Callable[[Any], None]:
-    return lambda event: watch(_WORDS[event.type])
 
 
 def _node(answer: tuple[bytes, Any]) -> Znode:
@@ -641,10 +611,6 @@ def _judge(answers: list[Any]) -> Reply:
     return Reply(answers)
 
 
-def _created(answer: tuple[str, Any]) -> Reply:
-    return Reply(_node((b"", answer[1])))
-
-
 # The requests of Session.send, and what becomes of their answers.
 REQUESTS: dict[str, Callable[[Any], Reply]] = {
     "exists": lambda stat: Reply(stat is not None),
@@ -652,7 +618,7 @@ REQUESTS: dict[str, Callable[[Any], Reply]] = {
     "get_children": Reply,
     "get_acls": Reply,
     "sync": Reply,
-    "create": _created,
+    "create": lambda answer: Reply(_node((b"", answer[1]))),
     "set": lambda stat: Reply(stat.mzxid),
     "delete": Reply,
     "commit": _judge,

@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -27,10 +28,9 @@ from horn.coordination.records import (
     Delete,
     Put,
     SessionExpired,
-    TlsFiles,
 )
 from horn.coordination.session import AWAKE_S, OVERDUE, Session, _Handler
-from horn.security.keys import Credential
+from horn.security.keys import Credential, TlsIdentity
 from tests.cluster.conftest import TICK_MS
 from tests.cluster.helpers import Call, end_session, wait_until
 from tests.cluster.relay import Relay
@@ -123,6 +123,11 @@ def test_a_name_without_address_is_said_so():
         Session("horn.invalid:2181", timeout_s=0.3)
 
 
+def trusting(certificate):
+    tls = TlsIdentity(Path(certificate).read_text(), checks_names=True)
+    return Credential(b"k" * 32, tls=tls)
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate")
 def test_tls_reaches_the_server_and_refuses_a_stranger(tmp_path):
     certificates = []
@@ -139,8 +144,7 @@ def test_tls_reaches_the_server_and_refuses_a_stranger(tmp_path):
         hosts = f"localhost:{server.port}"
         with Session(
             hosts,
-            tls=TlsFiles(certificates[0][0]),
-            credential=Credential(b"k" * 32),
+            credential=trusting(certificates[0][0]),
             session_s=60.0,
         ) as coord:
             assert coord.create("/horn/a", b"x" * 300_000).version == 0
@@ -154,10 +158,8 @@ def test_tls_reaches_the_server_and_refuses_a_stranger(tmp_path):
                     coord.send(n_seen.append, "get", "/horn/b")
                 coord.get("/horn/b", timeout_s=15.0)
                 assert len(n_seen) == n_here
-        with pytest.raises(errors.JobError, match="TLS files /none cannot be read"):
-            Session(hosts, tls=TlsFiles("/none"))
         with pytest.raises(errors.Unreachable, match="its certificate is refused"):
-            Session(hosts, tls=TlsFiles(certificates[1][0]), timeout_s=0.3)
+            Session(hosts, credential=trusting(certificates[1][0]), timeout_s=0.3)
 
 
 @pytest.mark.parametrize("hosts", ["zk1:port", "", "zk1:99999"])

@@ -20,9 +20,10 @@ import zk
 from horn.coordination.barrier import GroupBarrier
 from horn.coordination.election import Candidate, commit_as
 from horn.coordination.membership import Membership
-from horn.coordination.records import Create, SessionExpired, TlsFiles
+from horn.coordination.records import Create, SessionExpired
 from horn.coordination.session import Session
 from horn.errors import ClusterError, HornError, Timeout
+from horn.security.keys import Credential, TlsIdentity
 from tests.cluster.helpers import Call, wait_until
 from tests.hosts import hosts, why_not
 from tests.support.election import wait_elected
@@ -58,7 +59,9 @@ def server(net, tmp_path, request):
     with host.inside():
         made = zk.EmbeddedServer(host=host.address, tick_ms=tick_ms, tls=context)
         made.start()
-    yield Server(made.hosts, TlsFiles(str(tmp_path / "certificate.pem")), tick_ms / 50)
+    tls = TlsIdentity((tmp_path / "certificate.pem").read_text(), checks_names=True)
+    credential = Credential(b"k" * 32, tls=tls)
+    yield Server(made.hosts, credential, tick_ms / 50)
     made.stop()
 
 
@@ -67,14 +70,17 @@ class Server:
     """How to reach it."""
 
     address: str
-    tls: TlsFiles
+    credential: Credential
     session_s: float
 
     def session(self, host, timeout_s):
         """A session of a process on ``host``."""
         with host.inside():
             return Session(
-                self.address, tls=self.tls, session_s=self.session_s, timeout_s=timeout_s
+                self.address,
+                credential=self.credential,
+                session_s=self.session_s,
+                timeout_s=timeout_s,
             )
 
 
