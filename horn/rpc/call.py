@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -17,9 +17,7 @@ from horn.wire.admission import ConnectionLimits, room
 
 
 class Quotas(ConnectionLimits, frozen=True, kw_only=True):
-    """What strangers and peers may take. A peer has at most ``calls_per_peer`` times
-    ``WINDOW_BYTES`` in each direction under way.
-    """
+    """Of strangers and peers. Under way are ``calls_per_peer`` times ``WINDOW_BYTES`` each way."""
 
     connections: int = msgspec.field(default_factory=room)
     calls: int = 64
@@ -38,28 +36,17 @@ class CallCounters:
     n_late: int = 0
 
 
-class ReplySender(Protocol):
-    """What a call needs of its service."""
-
-    quotas: Quotas
-
-    def put(self, peer: bytes, parts: Sequence[bytes | memoryview]) -> None:
-        """Send parts to a peer; from any thread."""
-
-
 class CallAbandoned(Exception):
     """Nobody waits for this call any more; a handler lets it pass."""
 
 
 class RpcCall:
-    """One call, as its handler sees it. ``role``: of the caller, "client", "worker" or "open".
-    ``deadline``: on the monotonic clock.
-    """
+    """A call, for its handler. ``role``: "client", "worker" or "open". ``deadline``: monotonic."""
 
     def __init__(
         self,
-        service: ReplySender,
-        peer: bytes,
+        put: Callable[[Sequence[bytes | memoryview]], None],
+        quotas: Quotas,
         ask: calls.CallRequest,
         request: Any,
         role: str,
@@ -67,8 +54,8 @@ class RpcCall:
     ) -> None:
         self.request, self.role, self.address = request, role, address
         self.number, self.size = ask.call, ask.size
-        self.deadline = time.monotonic() + min(ask.timeout_s, service.quotas.max_timeout_s)
-        self._service, self._peer = service, peer
+        self.deadline = time.monotonic() + min(ask.timeout_s, quotas.max_timeout_s)
+        self._put = put  # from any thread
         self._changed = threading.Condition()
         self._chunks: deque[bytes | memoryview] = deque()
         self._n_to_come = ask.size  # bytes of the body that the peer has still to send
@@ -95,11 +82,11 @@ class RpcCall:
                 self.say(calls.WindowGrant(self.number, len(data)))
             yield data
 
-    def say(self, frame: calls.Frame, *raw: bytes | memoryview) -> None:
+    def say(self, frame: calls.RpcFrame, *raw: bytes | memoryview) -> None:
         """Send. Raises CallAbandoned."""
         if self._over:
             raise CallAbandoned(self._over)
-        self._service.put(self._peer, [calls.encode(frame), *raw])
+        self._put([calls.encode(frame), *raw])
 
     def send(self, body: Iterable[bytes | memoryview]) -> None:
         """Send a body, as fast as it is read."""
@@ -120,7 +107,7 @@ class RpcCall:
             self._over = self._over or reason
             self._changed.notify_all()
 
-    def take(self, frame: calls.Frame, raw: bytes | memoryview) -> None:
+    def take(self, frame: calls.RpcFrame, raw: bytes | memoryview) -> None:
         """A frame of the caller's. Raises ProtocolError."""
         with self._changed:
             if isinstance(frame, calls.BodyChunk):

@@ -18,7 +18,7 @@ from horn import errors
 from horn.errors import ClusterError, HornError, NotAllowed, ProtocolError, Timeout
 from horn.rpc import protocol as calls
 from horn.security.keys import Key
-from horn.transport._zeromq import LIMITS
+from horn.transport._zeromq import limited
 from horn.wire.connection import event_of
 from horn.wire.zap import pair_of
 
@@ -50,13 +50,9 @@ class ClientKeys:
 
 
 class RpcClient:
-    """Calls the service at ``endpoint``. access : None, if that has no key.
-
-    Raises
-    ------
-    NotAllowed : the service refuses this key, or this role may not do that.
-    ClusterError : nobody answers in time, or the call failed there. Other errors of horn: as the
-    handler raised them.
+    """Calls the service at ``endpoint``. access : None without a key. Raises NotAllowed: this key
+    or role is refused. ClusterError: no answer in time, or the call failed. Others as the handler
+    raised them.
     """
 
     def __init__(self, endpoint: str, access: ClientKeys | None = None) -> None:
@@ -68,9 +64,7 @@ class RpcClient:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         with ExitStack() as stack:
             stack.callback(self._context.term)
-            self._socket = stack.enter_context(self._context.socket(zmq.DEALER))
-            for option, value in LIMITS.items():
-                self._socket.set(option, value)
+            self._socket = stack.enter_context(limited(self._context, zmq.DEALER))
             self._socket.set(zmq.LINGER, 0)
             self._socket.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
             self._socket.set(zmq.ROUTING_ID, b"\1" + secrets.token_bytes(15))
@@ -102,9 +96,7 @@ class RpcClient:
             ends = time.monotonic() + timeout_s
             number = self._ask(op, request, size, timeout_s)
             answer = self._send_body(number, op, body, ends) if size else None
-            while not isinstance(answer, calls.CallResponse):
-                answer, _ = self._receive(number, op, ends)
-            return self._parsed(op, answer, reply)
+            return self._parsed(op, answer or self._answer(number, op, ends), reply)
 
     def download(
         self,
@@ -115,16 +107,14 @@ class RpcClient:
         max_bytes: int,
         timeout_s: float = TIMEOUT_S,
     ) -> tuple[S, Iterator[bytes]]:
-        """As ``call``, with a body that comes back; its portions must be read, or closed, before
-        another call. ProtocolError if it has more than ``max_bytes``.
+        """As ``call``, with a body back, to be read or closed before the next call. Raises
+        ProtocolError: over ``max_bytes``.
         """
         self._lock.acquire()
         try:
             ends = time.monotonic() + timeout_s
             number = self._ask(op, request, 0, timeout_s)
-            answer = None
-            while not isinstance(answer, calls.CallResponse):
-                answer, _ = self._receive(number, op, ends)
+            answer = self._answer(number, op, ends)
             parsed = self._parsed(op, answer, reply)
             portions = self._body(number, op, ends, max_bytes if answer.size else -1)
         except BaseException:
@@ -150,9 +140,15 @@ class RpcClient:
         self._put(op, [calls.encode(ask)], time.monotonic() + timeout_s)
         return number
 
+    def _answer(self, number: int, op: str, ends: float) -> calls.CallResponse:
+        while True:
+            frame, _ = self._receive(number, op, ends)
+            if isinstance(frame, calls.CallResponse):
+                return frame
+
     def _send_body(
         self, number: int, op: str, body: Iterable[bytes | memoryview], ends: float
-    ) -> calls.Frame | None:
+    ) -> calls.CallResponse | None:
         """The answer, if it came before all was sent."""
         for portion in body:
             view = memoryview(portion)
@@ -193,7 +189,9 @@ class RpcClient:
             except zmq.Again:
                 self._wait(zmq.POLLOUT, op, ends)
 
-    def _receive(self, number: int, op: str, ends: float) -> tuple[calls.Frame, bytes | memoryview]:
+    def _receive(
+        self, number: int, op: str, ends: float
+    ) -> tuple[calls.RpcFrame, bytes | memoryview]:
         """The next frame of a call; raises the problem if it is one."""
         while True:
             try:

@@ -7,8 +7,10 @@ Each end sends of a body only what it was granted: ``WINDOW_BYTES`` at first, th
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import msgspec
 
@@ -76,14 +78,14 @@ class CancelCall(RpcFrame, frozen=True, tag=True, forbid_unknown_fields=True):
     """The answer is awaited no longer."""
 
 
-Frame: TypeAlias = (
-    CallRequest | CallResponse | BodyChunk | EndOfBody | WindowGrant | CallError | CancelCall
-)
 _ENCODE = msgspec.msgpack.Encoder()
-_DECODE = msgspec.msgpack.Decoder(Frame)
+# By its tag: any of the classes above.
+_DECODE: msgspec.msgpack.Decoder[RpcFrame] = msgspec.msgpack.Decoder(
+    functools.reduce(operator.or_, RpcFrame.__subclasses__())
+)
 
 
-def encode(frame: Frame) -> bytes:
+def encode(frame: RpcFrame) -> bytes:
     """The first part of a frame."""
     packed = _ENCODE.encode(frame)
     if len(packed) > FRAME_BYTES:
@@ -94,7 +96,7 @@ def encode(frame: Frame) -> bytes:
     return packed
 
 
-def decode(parts: Sequence[bytes | memoryview]) -> tuple[Frame, bytes | memoryview]:
+def decode(parts: Sequence[bytes | memoryview]) -> tuple[RpcFrame, bytes | memoryview]:
     """A frame, and its raw part if it is a chunk. Raises ProtocolError."""
     if not 1 <= len(parts) <= 2 or len(parts[0]) > FRAME_BYTES:
         sizes = [len(part) for part in parts[:4]]

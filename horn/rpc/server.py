@@ -1,13 +1,14 @@
-"""Calls to an agent: requests, answers and files, for those whose key says that they may.
+"""The server of calls to an agent: requests, answers and files, by roles of keys.
 
-One thread owns the socket; each call runs its handler in a thread of its own, so a slow one holds
-nobody up. What a peer may cost is bounded before it is let in and while it is here: connections and
-failures per address, calls and bytes per peer, a deadline per call. Who breaks the rules is cut off
-and counted; the others do not notice. Source: docs/notes/0060; reference faults, controls 3, 9, 13.
+One thread owns the socket; each call has a thread, so that a slow one delays nobody. Limits hold
+before and after admission: connections and failures per address, calls and bytes per peer, a
+deadline per call. A peer that breaks the rules is cut off and counted. Source: docs/notes/0060;
+reference faults, controls 3, 9, 13.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -33,9 +34,10 @@ from horn.rpc.call import (
 )
 from horn.security.audit import AuditLog
 from horn.security.keys import SERVICE_ROLES, Key
-from horn.transport._zeromq import LIMITS, is_loopback
+from horn.security.tls import is_loopback
+from horn.transport._zeromq import bind, router
 from horn.wire.admission import Admission
-from horn.wire.zap import ZAP_DOMAIN, AllowedKeys, ZapHandler, pair_of
+from horn.wire.zap import AllowedKeys, ZapHandler, pair_of
 
 __all__ = ["ROLES", "RpcCall", "CallAbandoned", "Quotas", "RpcServer"]
 
@@ -48,15 +50,11 @@ AT_ONCE = 64  # frames between two looks at what else there is to do
 
 
 class RpcServer:
-    """Answers calls at ``url`` (``tcp://host:port``, port 0 for any) once it is started.
+    """Answers calls at ``url`` (``tcp://host:port``, port 0 for any) once started.
 
-    key : encrypts and tells roles apart; without one, only loopback is listened on and everybody is
-    "open". name : of this service; its CURVE pair is derived from key and name, so a caller knows
-    that it speaks to this one. ``endpoint`` and ``public`` are for those who call.
-
-    Raises
-    ------
-    JobError : it can be reached from other hosts, and there is no key; or it cannot listen.
+    key : encrypts, and tells roles apart; without one it listens on loopback only and all are
+    "open". name : with the key gives its CURVE pair, so that callers know it. ``endpoint``,
+    ``public`` : for callers. Raises JobError: no key off loopback, or it cannot listen.
     """
 
     def __init__(
@@ -99,32 +97,20 @@ class RpcServer:
             raise
 
     def _open(self, host: str, port: str) -> None:
-        self._router = self._context.socket(zmq.ROUTER)
-        for option, value in LIMITS.items():
-            self._router.set(option, value)
-        self._router.set(zmq.LINGER, 0)
-        self._router.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
-        self._router.set(zmq.SNDHWM, 1000)  # bytes are bounded by what is granted
-        self._router.set(zmq.ROUTER_MANDATORY, 1)
-        self._router.set(zmq.IPV6, int("[" in host))
+        bind_to, secret = f"tcp://{host}:{port}", None
         if self._key is not None:
             self.public, secret = pair_of(self._key.service(self.name))
             for role in SERVICE_ROLES:
                 self.allowed.admit(pair_of(self._key.role(role))[0], role)
             self._zap = ZapHandler(self._context, self.allowed)
-            self._router.set(zmq.CURVE_SERVER, 1)
-            self._router.set(zmq.CURVE_SECRETKEY, secret)
-            self._router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-            self._router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        self._router = router(self._context, bind_to, secret)
+        self._router.set(zmq.LINGER, 0)
+        self._router.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
+        self._router.set(zmq.SNDHWM, 1000)  # bytes are bounded by what is granted
         self.admission = Admission(
             self._context, self._router, self.quotas, self.audit, self.allowed.where
         )
-        try:
-            self._router.bind(f"tcp://{host}:{port}")
-        except zmq.ZMQError as error:
-            raise JobError(f"cannot listen on tcp://{host}:{port}: {error}") from error
-        self.endpoint = bytes(self._router.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
-        self.admission.bound()
+        self.endpoint = bind(self._router, self.admission, bind_to)
 
     def on(
         self,
@@ -221,13 +207,15 @@ class RpcServer:
         except ProtocolError as error:
             self.counters.n_malformed += 1
             self.audit.line("malformed", address=address, key=who, reason=str(error))
-            self._ban(peer, now)
+            self._banned = {other: ends for other, ends in self._banned.items() if ends > now}
+            self._banned[peer] = now + self.quotas.ban_s
+            self._end_of(peer, "broke the rules")
             self.admission.connections.count(address, now)
             self.admission.cut(fd, "malformed frame")
         return True
 
     def _hear(
-        self, peer: bytes, who: str, address: str, frame: calls.Frame, raw: bytes | memoryview
+        self, peer: bytes, who: str, address: str, frame: calls.RpcFrame, raw: bytes | memoryview
     ) -> None:
         call = self._calls.get((peer, frame.call))
         if isinstance(frame, calls.CallRequest):
@@ -262,25 +250,26 @@ class RpcServer:
             request = op.request.decode(ask.request)
         except (ValueError, RecursionError, OverflowError) as error:
             raise ProtocolError(f"{ask.op!r}: {error}") from None
-        call = RpcCall(self, peer, ask, request, who, address)
+        call = RpcCall(functools.partial(self.put, peer), self.quotas, ask, request, who, address)
         if op.is_audited:
             self.audit.line(ask.op, address=address, key=who, job=getattr(request, "job", ""))
         self.counters.n_calls += 1
         self._calls[peer, ask.call] = call
         thread = threading.Thread(
-            target=self._serve, args=(call, op, ask.op), name=f"horn-call-{ask.op}", daemon=True
+            target=self._serve,
+            args=(peer, call, op, ask.op),
+            name=f"horn-call-{ask.op}",
+            daemon=True,
         )
         # Those that have ended, not those that are about to: ``close`` waits for these too.
         self._threads = {other for other in self._threads if other.is_alive()}
         self._threads.add(thread)
         thread.start()
 
-    def _ban(self, peer: bytes, now: float) -> None:
-        self._banned = {other: ends for other, ends in self._banned.items() if ends > now}
-        self._banned[peer] = now + self.quotas.ban_s
+    def _end_of(self, peer: bytes, reason: str) -> None:
         for (other, _), call in list(self._calls.items()):
             if other == peer:
-                call.end("broke the rules")
+                call.end(reason)
 
     def _send(self) -> None:
         while self._out:
@@ -288,9 +277,7 @@ class RpcServer:
             try:
                 self._router.send_multipart([peer, *parts], zmq.DONTWAIT)
             except zmq.ZMQError:  # it has gone, or reads nothing of what it asked for
-                for (other, _), call in list(self._calls.items()):
-                    if other == peer:
-                        call.end("gone")
+                self._end_of(peer, "gone")
 
     def _end_late(self, now: float) -> None:
         for (peer, number), call in list(self._calls.items()):
@@ -309,7 +296,7 @@ class RpcServer:
 
     # the thread of a call
 
-    def _serve(self, call: RpcCall, op: Operation, name: str) -> None:
+    def _serve(self, peer: bytes, call: RpcCall, op: Operation, name: str) -> None:
         try:
             found = op.handler(call)
             reply, body = found if isinstance(found, tuple) else (found, None)
@@ -321,14 +308,14 @@ class RpcServer:
         except CallAbandoned:
             pass
         except HornError as error:
-            self._fail(call, error)
+            self._fail(peer, call, error)
         except Exception:  # the top of this thread: the caller hears of it, the log has it all
             logger.exception("handler failed op=%s", name)
-            self._fail(call, ServiceFailed(f"{self.name}: {name} failed; its log says why"))
+            self._fail(peer, call, ServiceFailed(f"{self.name}: {name} failed; its log says why"))
         finally:
             with self._lock:
-                self._calls.pop((call._peer, call.number), None)
+                self._calls.pop((peer, call.number), None)
 
-    def _fail(self, call: RpcCall, error: HornError) -> None:
+    def _fail(self, peer: bytes, call: RpcCall, error: HornError) -> None:
         if not call.is_over:
-            self._problem(call._peer, call.number, error)
+            self._problem(peer, call.number, error)

@@ -36,9 +36,7 @@ class CertificateAuthority:
         self.certificate = _pem(self._own)
 
     def trust(self, role: str) -> TlsIdentity:
-        """That of a new "client" or "server". A client's certificate, which tasks have too, cannot
-        be a server's.
-        """
+        """A new "client" or "server". A client's, which tasks have, cannot be a server's."""
         private = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if role == "server":

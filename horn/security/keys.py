@@ -89,11 +89,8 @@ class Key:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Key:
-        """Read it from a file that only its owner can read.
-
-        Raises
-        ------
-        NotFound : no such file. JobError : others may read it, it is a link, it is no key.
+        """Read it from its owner's file. Raises NotFound. JobError: others may read it, it is a
+        link, or no key.
         """
         return cls(_parsed(os.fspath(path), _read(os.fspath(path))))
 
@@ -160,11 +157,8 @@ class Key:
 
 
 def generate(path: str | os.PathLike[str]) -> Key:
-    """Make a new key in a new file of mode 0600.
-
-    Raises
-    ------
-    JobError : there is something at ``path`` already, or it cannot be written.
+    """Make a new key in a new file of mode 0600. Raises JobError: the path exists, or cannot be
+    written.
     """
     name = os.fspath(path)
     secret = secrets.token_bytes(KEY_BYTES)

@@ -20,12 +20,8 @@ AUTO, KEY, OFF = "auto", "key", "off"
 
 
 def credential(key: Key | None, hosts: str, job: str = "") -> Credential | None:
-    """Who a process with the cluster's key is to ZooKeeper at ``hosts``, and how it reaches it.
-    job : whose tasks it is for. None without a key.
-
-    Raises
-    ------
-    JobError : TLS is asked for without a key. NotFound : a named file is not there.
+    """The credential for ZooKeeper at ``hosts``, with TLS where it is wanted; None without a key.
+    job : of its tasks. Raises JobError: TLS without a key. NotFound: a named file is missing.
     """
     mode = os.environ.get(VARIABLE, AUTO)
     if key is None:
@@ -86,11 +82,8 @@ def is_loopback(host: str) -> bool:
 
 
 def context_of(trust: TlsIdentity, *, is_server: bool = False) -> ssl.SSLContext:
-    """The settings of one end. A server lets in who shows a certificate of the same authority.
-
-    Raises
-    ------
-    JobError : what should be certificates is not.
+    """The settings of one end. A server admits certificates of its authority. Raises JobError: they
+    are none.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

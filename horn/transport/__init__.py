@@ -1,7 +1,7 @@
 """Transports: how the blocks of a superstep get from task to task.
 
-Each file here is one way, its name the scheme of its URLs, its last line ``TRANSPORT``; files with
-an underscore are what several of them share. A transport is used from one thread.
+A file per transport, named as the scheme of its URLs, its last line ``TRANSPORT``; files with an
+underscore are shared. A transport is used from one thread.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import numpy as np
 
 from horn import registry
-from horn.errors import JobError, MemberLost
+from horn.errors import BarrierTimeout, JobError, MemberLost
 from horn.wire.frames import DTYPES, Array, BadFrame, Meta, WireMessage
 
 DEFAULT = "shm"  # where nobody says which
@@ -24,12 +24,10 @@ DEFAULT = "shm"  # where nobody says which
 
 @dataclass(frozen=True)
 class Identity:
-    """Who somebody is among those who connect to one another.
-
-    rank : its number among ``world_size`` of them: tasks of a group, ranks of a job, or hosts. On
-    the links of durable servers a server has its number among servers and a task its rank, and
-    ``world_size`` counts the tasks of a group. job : what they belong to. attempt : who has a
-    lower one is refused. key : encrypts what leaves a host.
+    """A peer among those who connect. rank : its number among ``world_size`` tasks of a group,
+    ranks of a job, or hosts; on links of durable servers that of a server, or a task's rank, and
+    ``world_size`` counts a group's tasks. attempt : lower ones are refused. key : encrypts what
+    leaves a host.
     """
 
     rank: int
@@ -41,10 +39,9 @@ class Identity:
 
 @dataclass(frozen=True)
 class Channel:
-    """One block that ``src`` owes ``dsts`` in each superstep that names its ``part``.
-
-    order : what the axes are, where peers might differ ("neuron" or "batch" first).
-    common : no block, but memory that all of them have in common, and no superstep names it.
+    """A block that ``src`` owes ``dsts`` in each superstep that names its ``part``. order : the
+    first axis ("neuron" or "batch"). common : no block, but shared memory, which no superstep
+    names.
     """
 
     part: int
@@ -68,10 +65,9 @@ class Channel:
 
 @dataclass
 class TransportCounters:
-    """Since the start. ``n_dropped`` are frames of strangers, ``n_damaged`` those of peers that
-    were altered on the way, ``n_had`` those that came again or too early, ``n_again`` those that
-    were sent again, ``n_mended`` connections that broke and were made anew, ``wait_s`` seconds of
-    waiting.
+    """Since the start. Frames: ``n_dropped`` of strangers, ``n_damaged`` of peers, ``n_had``
+    repeated or too early, ``n_again`` sent again. ``n_mended`` : connections made anew. ``wait_s``
+    : of waiting.
     """
 
     n_sent: int = 0
@@ -99,9 +95,7 @@ class PeerLost(MemberLost):
 
 
 class PeerUnreachable(PeerLost):
-    """This task cannot connect to a peer that is registered and that others still reach. A root
-    cause: only a start on another host helps.
-    """
+    """A registered peer that others reach cannot be reached from here: a start elsewhere helps."""
 
 
 class Transport(ABC):
@@ -159,9 +153,7 @@ class Transport(ABC):
         """The block that was collected last, read-only, whole until the part is posted again."""
 
     def common(self, part: int) -> Array:
-        """The memory of a common channel. Who writes there must know from blocks, or because all
-        write the same, that nobody reads it.
-        """
+        """The memory of a common channel. Writers must know that nobody reads it then."""
         raise AssertionError(f"{self.scheme} shares no memory")
 
     def exchange(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None:
@@ -177,8 +169,8 @@ class Transport(ABC):
     def send(
         self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float, wait: bool = True
     ) -> None:
-        """A message outside the plan. Without ``wait`` what has no room now goes during later
-        calls, and the arrays must stay as they are until then.
+        """A message outside the plan. Without ``wait`` it may go in later calls: leave the arrays
+        as they are.
         """
 
     @abstractmethod
@@ -188,6 +180,14 @@ class Transport(ABC):
     @abstractmethod
     def close(self, reason: str = "finished") -> None:
         """Leave: the others are told, nothing stays behind. May be called twice."""
+
+    def overdue(
+        self, where: str, absent: Sequence[int], owes: Callable[[int], str], timeout_s: float
+    ) -> BarrierTimeout:
+        """That ``absent`` have not given in time what they owe."""
+        arrived = tuple(f"task {t}" for t in range(self.n_tasks) if t not in absent)
+        hint = "; ".join(f"task {task} owes {owes(task)}" for task in absent)
+        return BarrierTimeout(where, tuple(f"task {t}" for t in absent), arrived, timeout_s, hint)
 
     def __enter__(self) -> Self:
         return self

@@ -16,10 +16,9 @@ AHEAD = 2  # blocks of a channel that may wait here; the bytes of more are not g
 
 @dataclass
 class Outlet:
-    """Two buffers to write into by turns; ``frames[at]`` may still have to be sent from one.
-
-    A buffer whose frames the peers may not have yet is left to them and another one is written to,
-    so that nobody waits for a word of the peers; the credit bounds how many there can be.
+    """Two buffers to write into by turns; ``frames[at]`` may still be sent from one. A buffer with
+    unacknowledged frames is set aside for another: nobody waits for peers, and the credit bounds
+    their number.
     """
 
     channel: Channel

@@ -1,8 +1,8 @@
-"""Frames between a task and its peers over a link: each is taken once and in order, or the peer is
-lost. What is in them is ``_framed``'s business.
+"""Frames between a task and its peers over a link: each is taken once, in order, or the peer is
+lost.
 
-Hello and welcome, numbers and acknowledgements, what may be under way to a peer, what is sent
-again, and who has gone. Source: docs/notes/0020 and 0063.
+The handshake, numbers, acknowledgements, credit, retransmission, and who has gone; ``_framed`` has
+the content of frames. Source: docs/notes/0020 and 0063.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ class Peer:
     is_welcome: bool = False  # it has welcomed this task
     urgent: deque[UnnumberedMessage] = field(default_factory=deque)
     queue: deque[UnnumberedMessage] = field(default_factory=deque)
-    fresh: UnnumberedMessage | None = (
-        None  # what the last frame was made of, until the link has taken it
-    )
+    fresh: UnnumberedMessage | None = None  # in the last frame, until the link has taken it
     must_tell: bool = False  # how far its frames have come
     asks: bool = False  # ... and wants to hear the same
     pause_s: float = SLICE_S  # until the next word, if it is waited for
@@ -92,6 +90,11 @@ class Peer:
         """Something is to be given to the link."""
         stream = self.stream
         return bool(stream.n_put < stream.n_out or self.urgent or self.queue or self.has_word)
+
+    @property
+    def is_waiting(self) -> bool:
+        """A message to it has not been given to the link."""
+        return bool(self.fresh or self.urgent or self.queue)
 
     @property
     def has_word(self) -> bool:
@@ -151,9 +154,7 @@ class Delivery(Transport):
         self.counters.n_mended = self.link.n_mended
 
     def _remind(self, absent: Sequence[int]) -> None:
-        """Tell those who are waited for, or may lack something, how far their frames have come.
-        What got lost then shows at one end or the other.
-        """
+        """Tell absent or unacknowledging peers how far their frames have come: losses show then."""
         now = time.monotonic()
         for task, peer in self._peers.items():
             if not peer.is_welcome or not (peer.stream.kept or task in absent):
@@ -170,11 +171,6 @@ class Delivery(Transport):
         self._peers[task].urgent.append(UnnumberedMessage(WireMessage(meta, step=step)))
         self._flush(task)
 
-    def _holds(self, task: int) -> bool:
-        """Whether something to this task has not been given to the link."""
-        peer = self._peers[task]
-        return bool(peer.fresh or peer.urgent or peer.queue)
-
     def _next(self, peer: Peer) -> UnnumberedMessage | None:
         if peer.urgent:
             return peer.urgent.popleft()
@@ -185,9 +181,7 @@ class Delivery(Transport):
         return None
 
     def _flush(self, task: int) -> bool:
-        """Give the link what it takes: a word on the peer's frames, what is to be sent again, and
-        then what is new.
-        """
+        """Give the link what it takes: an acknowledgement, frames to be sent again, new ones."""
         peer = self._peers[task]
         stream = peer.stream
         progress = False
@@ -243,10 +237,8 @@ class Delivery(Transport):
             used=peer.used, seq=stream.n_in, sent=stream.n_put, again=stream.asks_again,
             ask=peer.asks,
         )  # fmt: skip
-        if (
-            self.link.put(task, encode(WireMessage(word, (), self.task, self.place.attempt)))
-            is None
-        ):
+        message = WireMessage(word, (), self.task, self.place.attempt)
+        if self.link.put(task, encode(message)) is None:
             return False
         peer.must_tell = peer.asks = stream.asks_again = False
         stream.n_told = stream.n_in
@@ -272,9 +264,7 @@ class Delivery(Transport):
         try:
             message = decode(parts, self._expected[src])
         except BadFrame as error:
-            if isinstance(
-                error, (DamagedFrame, HandshakeRefused)
-            ):  # the way here did it: it comes again
+            if isinstance(error, (DamagedFrame, HandshakeRefused)):  # on its way: it comes again
                 now = time.monotonic()
                 self.counters.n_damaged += 1
                 peer.n_damaged += 1

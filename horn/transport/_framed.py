@@ -1,9 +1,8 @@
 """A transport made of frames over any link that keeps the order of each peer's frames.
 
-The link moves lists of buffers and knows who is gone, ``_delivery`` sees to it that each frame is
-taken once and in order; this file is the protocol: the plan, chunks, blocks filed by part,
-barriers, and the sentence when something is missing. ``inproc`` and ZeroMQ are links; faults are
-put into the former, so what is proved there holds for both. Source: docs/notes/0020 and 0063.
+``_delivery`` takes each frame once and in order; here is the protocol: the plan, chunks, blocks by
+part, barriers, and errors that name what is missing. Links are ``inproc``, into which tests put
+faults, and ZeroMQ. Source: docs/notes/0020 and 0063.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from horn.errors import BarrierTimeout
 from horn.patience import Patience
 from horn.transport import Channel, Identity, PeerLost, checked, digest
 from horn.transport._channel import AHEAD, Inlet, Outlet, chunks
@@ -152,7 +150,7 @@ class FramedTransport(Delivery):
                 for s in sending
                 for task in s.channel.dsts
                 if self._peers[task].stream.is_repeating
-                or (s.n_unsent[s.n_uses & 1] and self._holds(task))
+                or (s.n_unsent[s.n_uses & 1] and self._peers[task].is_waiting)
             }
             return sorted(late | slow)
 
@@ -312,7 +310,7 @@ class FramedTransport(Delivery):
                 left_s = patience.left_s()
                 if progress:
                     if left_s <= -SLICE_S and (absent := missing()):  # busy, but not with this
-                        raise self._overdue(where, absent, owes, timeout_s)
+                        raise self.overdue(where, absent, owes, timeout_s)
                     continue
                 self._remind(absent)
                 for task in absent:
@@ -330,17 +328,10 @@ class FramedTransport(Delivery):
                     if how is not None:
                         suspect = task
                 if left_s <= 0:
-                    raise self._overdue(where, absent, owes, timeout_s)
+                    raise self.overdue(where, absent, owes, timeout_s)
                 slice_s = max(min(SLICE_S, left_s), 0.0)
         finally:
             self.counters.wait_s += time.monotonic() - began
-
-    def _overdue(
-        self, where: str, absent: list[int], owes: Callable[[int], str], timeout_s: float
-    ) -> BarrierTimeout:
-        arrived = tuple(f"task {t}" for t in range(self.n_tasks) if t not in absent)
-        hint = "; ".join(f"task {task} owes {owes(task)}" for task in absent)
-        return BarrierTimeout(where, tuple(f"task {t}" for t in absent), arrived, timeout_s, hint)
 
     # taking
 

@@ -33,8 +33,8 @@ Check = tuple[str, object, object]  # what, as it is, as it must be
 
 
 class Handshake:
-    """``checks`` are what a hello has to be besides of this job. ``is_free`` says of a task whether
-    its place is, and None if there is no such place; by default every place is.
+    """``checks`` : of a hello, besides those of the job. ``is_free`` : whether a task's place is,
+    None if it has none; by default all are.
     """
 
     def __init__(
@@ -86,10 +86,8 @@ class Handshake:
 
     def refusal(self, error: BadFrame) -> list[Buffer]:
         """What to answer to who gets no link, or loses it."""
-        meta = Refusal(
-            where=error.where[:256], got=error.got[:1000], expected=error.expected[:1000]
-        )
-        return encode(WireMessage(meta, src=self.place.rank, attempt=self.place.attempt))
+        place = self.place
+        return encode(WireMessage(refusal(error), src=place.rank, attempt=place.attempt))
 
     def _check(self, sender: bytes, message: WireMessage, hello: Hello) -> None:
         place = self.place
@@ -109,6 +107,11 @@ class Handshake:
             raise HandshakeRefused(f"{where}: minor version", hello.min_minor, frames.MINOR)
         if self.is_free is not None and not self.is_free(hello.task):
             raise HandshakeRefused(where, "a place that is taken", "each task once")
+
+
+def refusal(error: BadFrame) -> Refusal:
+    """What is wrong, for the one who is refused."""
+    return Refusal(where=error.where[:256], got=error.got[:1000], expected=error.expected[:1000])
 
 
 def refused(name: str, refusal: Refusal) -> HandshakeRefused:

@@ -36,9 +36,7 @@ class FrameLink(Protocol):
         """See what has become of connections: peers that are lost, and how."""
 
     def broke(self) -> set[int]:
-        """Peers whose connection broke since this was asked last, and is made anew: the next frame
-        to one of them is the first on another connection.
-        """
+        """Peers whose connection broke since the last call, and is made anew."""
 
     def doubt(self, task: int) -> None:
         """Find out whether the peer's process is still there, if that is not known."""

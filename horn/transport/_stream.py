@@ -1,8 +1,8 @@
 """Frames to and from one peer, each taken exactly once and in order, whatever connections do.
 
-A frame has a number and is kept until it is acknowledged. What comes again is
-dropped, what comes too early too: it will be sent again. Numbers count per incarnation, so they go
-on when a connection is made anew. Pure: no link, no clock. Source: docs/notes/0063.
+A frame has a number and is kept until it is acknowledged. Repeated and early frames are dropped;
+early ones are sent again. Numbers count per incarnation and outlast connections. Pure: no link, no
+clock. Source: docs/notes/0063.
 """
 
 from __future__ import annotations
@@ -32,10 +32,8 @@ class NumberedFrame:
 
 
 class FrameStream:
-    """One peer's frames in both directions.
-
-    ``n_put`` is the number up to which frames have been given to the present connection, in order;
-    it goes back when something has to be sent again.
+    """One peer's frames, both ways. ``n_put`` : given to this connection, in order; it goes back
+    when frames are sent again.
     """
 
     def __init__(self, where: str) -> None:
@@ -90,9 +88,8 @@ class FrameStream:
         self.n_put = self.n_known
 
     def heed(self, seq: int, sent: int, again: bool) -> bool:
-        """An acknowledgement: the peer has all up to ``seq``, wants what follows once more
-        (``again``), and has sent up to ``sent`` before this. It may be an old word. Whether to
-        answer with one.
+        """An acknowledgement, perhaps an old one: the peer has all up to ``seq``, wants later ones
+        ``again``, and sent up to ``sent`` before. Whether to answer with one.
         """
         self.known(seq)
         if again and seq == self.n_known:

@@ -1,10 +1,8 @@
 """Frames over ZeroMQ: one ROUTER to receive on, one DEALER per peer to send by.
 
-A DEALER of its own per peer makes a full peer visible (a ROUTER drops silently or blocks for all)
-and its monitor tells when the connection breaks: then there is a new one, unless nobody listens
-there any more. Every option that matters is in ``LIMITS``, with the default that it replaces. The
-only package that imports zmq.
-Source: reference wire, item 8; docs/notes/0020 and 0063.
+With a DEALER per peer a full peer shows (a ROUTER drops silently or blocks for all), and its
+monitor tells of a broken connection, which is made anew while somebody listens there. ``LIMITS``
+has the options that matter. Source: reference wire, item 8; docs/notes/0020 and 0063.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import hmac
-import ipaddress
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -86,18 +83,41 @@ def keypair(key: bytes, job: str) -> tuple[bytes, bytes]:
     return pair_of(hmac.digest(extracted, job.encode() + b"\x01", hashlib.sha256))
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this host can reach what listens there."""
+def limited(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    """A socket with LIMITS."""
+    made = context.socket(kind)
+    for option, value in LIMITS.items():
+        made.set(option, value)
+    return made
+
+
+def router(
+    context: zmq.Context[zmq.Socket[bytes]], bind_to: str, secret: bytes | None
+) -> zmq.Socket[bytes]:
+    """One that is to listen, by CURVE if there is a secret key."""
+    made = limited(context, zmq.ROUTER)
+    made.set(zmq.ROUTER_MANDATORY, 1)  # [drops what it cannot send]
+    if secret is not None:
+        made.set(zmq.CURVE_SERVER, 1)
+        made.set(zmq.CURVE_SECRETKEY, secret)
+        made.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+        made.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    made.set(zmq.IPV6, int("[" in bind_to))
+    return made
+
+
+def bind(socket: zmq.Socket[bytes], admission: Admission, bind_to: str) -> str:
+    """Listen; the endpoint for others. Raises JobError."""
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+        socket.bind(bind_to)
+    except zmq.ZMQError as error:
+        raise JobError(f"cannot listen on {bind_to}: {error}") from error
+    admission.bound()
+    return bytes(socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
 
 class ZeroMqContext:
-    """A ZeroMQ context with the options that matter, and keys where there is a secret; at most one
-    ROUTER listens.
-    """
+    """A ZeroMQ context with LIMITS, and CURVE keys where there is a secret; one ROUTER at most."""
 
     def __init__(self, place: Identity) -> None:
         self.place = place
@@ -106,12 +126,6 @@ class ZeroMqContext:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.zap: ZapHandler | None = None
 
-    def _socket(self, kind: int) -> zmq.Socket[bytes]:
-        made = self.context.socket(kind)
-        for option, value in LIMITS.items():
-            made.set(option, value)
-        return made
-
     def listen(self, bind_to: str, name: str) -> None:
         """Make ``router`` and its ``endpoint``. Who has the key comes in, if there is one."""
         audit = None
@@ -119,22 +133,10 @@ class ZeroMqContext:
             allowed = AllowedKeys(where=name)
             allowed.admit(self.pair[0], "task")  # of this job, and nobody else
             self.zap, audit = ZapHandler(self.context, allowed), allowed.audit
-        self.router = self._socket(zmq.ROUTER)
-        self.router.set(zmq.ROUTER_MANDATORY, 1)  # [drops what it cannot send]
-        if self.pair is not None:
-            self.router.set(zmq.CURVE_SERVER, 1)
-            self.router.set(zmq.CURVE_SECRETKEY, self.pair[1])
-            self.router.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-            self.router.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        self.router.set(zmq.IPV6, int("[" in bind_to))
+        self.router = router(self.context, bind_to, None if self.pair is None else self.pair[1])
         self.admission = Admission(self.context, self.router, of_a_job(), audit, name)
-        try:
-            self.router.bind(bind_to)
-        except zmq.ZMQError as error:
-            raise JobError(f"cannot listen on {bind_to}: {error}") from error
-        self.admission.bound()
+        self.endpoint = bind(self.router, self.admission, bind_to)
         self.admission.start()
-        self.endpoint = bytes(self.router.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
     def answer(self, sender: bytes, parts: Sequence[Buffer]) -> None:
         """By the router, to a stranger."""
@@ -145,7 +147,7 @@ class ZeroMqContext:
 
     def dealer(self, endpoint: str, name: bytes) -> zmq.Socket[bytes]:
         """A socket to be connected."""
-        made = self._socket(zmq.DEALER)
+        made = limited(self.context, zmq.DEALER)
         made.set(zmq.ROUTING_ID, name)
         if self.pair is not None:
             made.set(zmq.CURVE_SERVERKEY, self.pair[0])

@@ -1,8 +1,5 @@
-"""Tasks as threads of one process, and the test fake: the same frames as ZeroMQ, over queues.
-
-``faults`` says what happens to the n-th frame from one task to another: for tests, which need no
-clock for it, since a delay is counted in frames. Words on how far frames have come are not counted:
-how many there are is a matter of time.
+"""Tasks as threads of one process: the same frames as ZeroMQ, over queues. Tests lose and alter
+some of them (``tests/transport/faulty.py``).
 """
 
 from __future__ import annotations
@@ -10,49 +7,18 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from horn.errors import JobError
 from horn.transport import Identity
 from horn.transport._framed import FramedTransport
 from horn.transport._link import always
-from horn.wire.frames import HEADER, Buffer
+from horn.wire.frames import Buffer
 
 HIGH_WATER = 16  # frames that one task may have under way to another, as in ZeroMQ
 FULL_S = 0.001  # how often a sender looks whether there is room again
-_SEQ = 9  # of a header's fields; words have none
 Frame = tuple[bytes, list[bytes]]
-
-
-@dataclass(frozen=True)
-class DropFault:
-    """The frame never arrives."""
-
-
-@dataclass(frozen=True)
-class DuplicateFault:
-    """It arrives twice."""
-
-
-@dataclass(frozen=True)
-class DelayFault:
-    """It arrives after ``n_frames`` later ones of the same sender: 1 swaps it with the next."""
-
-    n_frames: int = 1
-
-
-@dataclass(frozen=True)
-class CorruptFault:
-    """One bit of it is another: ``bit`` of part ``part`` (0 header, 1 meta, 2.. bodies)."""
-
-    part: int = 0
-    bit: int = 0
-
-
-Fault = DropFault | DuplicateFault | DelayFault | CorruptFault
-# (from, to, number of the frame from 1; 0 for any word)
-Faults = Mapping[tuple[int, int, int], Fault]
 
 
 class _Mailbox:
@@ -70,19 +36,17 @@ _lock = threading.Lock()
 _boxes: dict[str, _Mailbox] = {}
 
 
-class _Queues:
+class InProcQueues:
     """The link: one box per task."""
 
     needs_sum = True
     n_mended = 0  # a queue does not break
 
-    def __init__(self, endpoint: str, task: int, faults: Faults) -> None:
-        self.endpoint, self.task, self.faults = endpoint, task, dict(faults)
+    def __init__(self, endpoint: str, task: int) -> None:
+        self.endpoint, self.task = endpoint, task
         self.box = _Mailbox()
         self.peers: dict[int, _Mailbox] = {}
         self.names: dict[int, str] = {}
-        self.n_put: dict[int, int] = {}
-        self.late: dict[int, list[tuple[int, list[bytes]]]] = {}
         self.incarnation = b""
         self.is_full = False
         with _lock:
@@ -111,32 +75,16 @@ class _Queues:
         with box.changed:
             if box.is_closed or box.n_under_way.get(self.incarnation, 0) >= HIGH_WATER:
                 return None
-            is_word = not HEADER.unpack_from(parts[0])[_SEQ]
-            number = self.n_put[to] = self.n_put.get(to, 0) + (not is_word)
-            late = self.late.setdefault(to, [])
-            copies = [bytes(part) for part in parts]
-            match self.faults.get((self.task, to, 0 if is_word else number)):
-                case DropFault():
-                    now = []
-                case DuplicateFault():
-                    now = [copies, copies]
-                case DelayFault(n_frames=n_frames):
-                    late.append((number + n_frames, copies))
-                    now = []
-                case CorruptFault(part=part, bit=bit):
-                    bad = bytearray(copies[part])
-                    bad[bit // 8 % len(bad)] ^= 1 << bit % 8
-                    now = [[*copies[:part], bytes(bad), *copies[part + 1 :]]]
-                case _:
-                    now = [copies]
-            now += [frame for due, frame in late if due <= number]
-            self.late[to] = [(due, frame) for due, frame in late if due > number]
-            for frame in now:
-                box.frames.append((self.incarnation, frame))
+            now = self.arriving(to, [bytes(part) for part in parts])
+            box.frames += ((self.incarnation, frame) for frame in now)
             box.n_under_way[self.incarnation] = box.n_under_way.get(self.incarnation, 0) + len(now)
             box.changed.notify()
         self.is_full = False
         return always
+
+    def arriving(self, to: int, frame: list[bytes]) -> list[list[bytes]]:
+        """The frames that arrive when this one is sent."""
+        return [frame]
 
     def get(self, wait_s: float) -> tuple[bytes, Sequence[Buffer]] | None:
         with self.box.changed:
@@ -191,12 +139,13 @@ class InProc(FramedTransport):
     crosses_processes = False
     fds_per_peer = 0
     latency_s, bytes_per_s = 60e-6, 4e9
+    queues: ClassVar[type[InProcQueues]] = InProcQueues
 
-    def __init__(self, url: str, place: Identity, faults: Faults | None = None) -> None:
+    def __init__(self, url: str, place: Identity) -> None:
         super().__init__(url, place, secrets.token_bytes(16))
         name = url.removeprefix("inproc://") or secrets.token_hex(8)
         self.endpoint = f"inproc://{name}"
-        self.link = _Queues(self.endpoint, place.rank, faults or {})
+        self.link = self.queues(self.endpoint, place.rank)
 
 
 TRANSPORT = InProc

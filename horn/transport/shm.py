@@ -1,10 +1,8 @@
 """Tasks of one host over shared memory: ``shm://``.
 
-A task writes its blocks into slots of its own segment, a sealed memfd, and counts them there; the
-others have it mapped and wait for the count (horn/_kernels/mailbox.pyx). The memfds travel over
-abstract unix sockets, which stay open for what is no block: notes, goodbyes, and the hang-up that
-tells of a death. Nothing here has a name in a file system, so nothing can be left behind.
-Layout and reasons: docs/notes/0020.
+A task writes blocks into slots of its segment of a sealed memfd and counts them there; the others
+wait for the count (horn/_kernels/mailbox.pyx). Memfds travel over abstract unix sockets, which stay
+open for notes, goodbyes and hang-ups. No file has a name, so none is left behind. docs/notes/0020.
 """
 
 from __future__ import annotations
@@ -40,6 +38,7 @@ from horn._kernels.mailbox import (
 from horn.errors import BarrierTimeout, JobError
 from horn.patience import Patience
 from horn.transport import Channel, Identity, PeerLost, Transport, checked, digest
+from horn.transport._handshake import refusal, refused
 from horn.transport._memfds import (
     SEALS,
     bodies_from_memfd,
@@ -191,7 +190,7 @@ class Shm(Transport):
                     sock.close()
                     return
                 if patience.left_s() <= 0:
-                    raise self._overdue(where, [task], lambda task: "room", patience.timeout_s)
+                    raise self.overdue(where, [task], lambda task: "room", patience.timeout_s)
             _check_user(sock)
             sock.send(self._hello())
         except OSError as error:
@@ -207,9 +206,12 @@ class Shm(Transport):
         hello = Hello(
             task=self.task, n_tasks=self.n_tasks, job=self.place.job, incarnation=self.incarnation
         )
-        return b"".join(
-            encode(WireMessage(hello, src=self.task, attempt=self.place.attempt, seq=1))
-        )
+        return self._first(hello)
+
+    def _first(self, meta: Meta) -> bytes:
+        """The first packet of a connection."""
+        message = WireMessage(meta, src=self.task, attempt=self.place.attempt, seq=1)
+        return b"".join(encode(message))
 
     def _listen_to(self, sock: socket.socket, task: int | None) -> None:
         self._sockets[sock.fileno()] = sock, task
@@ -272,9 +274,7 @@ class Shm(Transport):
         message = decode((packet[:HEADER_BYTES], packet[HEADER_BYTES:]))
         hello = message.meta
         if isinstance(hello, Refusal):
-            raise HandshakeRefused(
-                f"refused by task {task}: {hello.where}", hello.got, hello.expected
-            )
+            raise refused(f"task {task}", hello)
         if not isinstance(hello, Hello):
             raise BadFrame("first frame", type(hello).__name__, "Hello")
         where = f"hello of task {hello.task}"
@@ -292,14 +292,8 @@ class Shm(Transport):
         return hello
 
     def _refuse(self, sock: socket.socket, error: BadFrame) -> None:
-        refusal = Refusal(
-            where=error.where[:256], got=error.got[:1000], expected=error.expected[:1000]
-        )
-        packet = b"".join(
-            encode(WireMessage(refusal, src=self.task, attempt=self.place.attempt, seq=1))
-        )
         try:
-            sock.send(packet)
+            sock.send(self._first(refusal(error)))
         except OSError:
             pass  # it has gone already: then it needs no reason
 
@@ -314,7 +308,7 @@ class Shm(Transport):
                 return
             self._look(where, [task], lambda task: what)
             if patience.left_s() <= 0:
-                raise self._overdue(where, [task], lambda task: what, patience.timeout_s)
+                raise self.overdue(where, [task], lambda task: what, patience.timeout_s)
 
     # the plan
 
@@ -568,7 +562,7 @@ class Shm(Transport):
             if absent and self._find_gone(absent):
                 self._look(where, missing(), owes)
             elif absent and left_s <= 0:
-                raise self._overdue(where, absent, owes, timeout_s)
+                raise self.overdue(where, absent, owes, timeout_s)
 
     def _look(self, where: str, absent: list[int], owes: Callable[[int], str]) -> None:
         for task in self._find_gone(absent):
@@ -592,13 +586,6 @@ class Shm(Transport):
                     peer.gone = ENDED
                     boxes.has_ended(task)  # who holds its pipe may end next
         return [task for task in tasks if self._peers[task].gone is not None]
-
-    def _overdue(
-        self, where: str, absent: list[int], owes: Callable[[int], str], timeout_s: float
-    ) -> BarrierTimeout:
-        arrived = tuple(f"task {t}" for t in range(self.n_tasks) if t not in absent)
-        hint = "; ".join(f"task {task} owes {owes(task)}" for task in absent)
-        return BarrierTimeout(where, tuple(f"task {t}" for t in absent), arrived, timeout_s, hint)
 
     # messages outside the plan
 

@@ -7,8 +7,9 @@ clients, or it does not start.
 from __future__ import annotations
 
 from horn.errors import JobError
+from horn.security.tls import is_loopback
 from horn.transport import Identity
-from horn.transport._zeromq import ZeroMq, is_loopback
+from horn.transport._zeromq import ZeroMq
 
 
 class Tcp(ZeroMq):

@@ -1,9 +1,8 @@
 """The connections of a listening socket by address, and which of them are too many.
 
-libzmq tells of each connection by its descriptor, and has no way to end one: shutting its
-descriptor down does, and libzmq sees a peer that hung up. Of failed handshakes it tells without a
-descriptor, just before the end of their connection, or (what spoke another protocol) not at all:
-who ends without having said anything has failed.
+libzmq reports connections by descriptor and cannot end one; a shutdown of the descriptor can.
+Failed handshakes it reports without a descriptor, just before the connection's end, or (another
+protocol) not at all: a connection that ends without a message has failed.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ def local_name(listener: socket.socket) -> int | str | bytes:
 
 
 class AcceptedConnections:
-    """Open connections: descriptor -> address, which is a uid for those of a path. local : the
-    name of their listener. counts_silent : who ends without having said anything has failed.
-    Used from one thread.
+    """Open connections: descriptor -> address, or uid on a path. local : the listener's name.
+    counts_silent : ends without a message are failures. Used from one thread.
     """
 
     def __init__(

@@ -1,10 +1,8 @@
 """How many connections a listening ZeroMQ socket holds, and of whom.
 
-Whoever reaches a port takes a descriptor of the process behind it with every connection, long
-before a handshake says who it is; without descriptors a process can neither save nor start. So
-each address may hold so many, all together so many, and the rest of the process's descriptors stay
-for its own work. Who wants more is hung up on, and not heard for a while (``blocklist``).
-Connections that are there go on. Source: docs/notes/0072 and 0102.
+Each connection takes a descriptor, long before a handshake; without descriptors a process can
+neither save nor start. So each address, and all together, may hold so many. Connections beyond are
+cut, and their address not heard for a while (``blocklist``). Source: docs/notes/0072 and 0102.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ EVENTS = (
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one listening socket. counts_silent : who ends without having said anything has failed
-    too; not where peers ask in this way whether a process lives.
+    """Of one listening socket. counts_silent : ends without a message are failures; not where peers
+    probe.
     """
 
     connections: int = MOST
@@ -66,8 +64,8 @@ def of_a_job() -> ConnectionLimits:
 
 
 class Admission:
-    """The connections of ``socket``, which is not bound yet. Used from one thread: the caller's,
-    which calls ``look`` when ``monitor`` is readable, or one of its own after ``start``.
+    """Of ``socket``, not bound yet. Used from one thread: the caller's, which calls ``look`` when
+    ``monitor`` is readable, or its own after ``start``.
     """
 
     def __init__(
@@ -97,7 +95,16 @@ class Admission:
         while not hasattr(self, "connections"):
             event, *_ = self.monitor.recv_multipart()  # told of before ``bind`` came back
             if int.from_bytes(event[:2], "little") == zmq.EVENT_LISTENING:
-                self._listens(int.from_bytes(event[2:6], "little", signed=True))
+                self.blocked = Blocklist(int.from_bytes(event[2:6], "little", signed=True))
+                limits = self.limits
+                self.connections = AcceptedConnections(
+                    local_name(self.blocked.listener),
+                    limits.connections,
+                    limits.connections_per_address,
+                    limits.failures_per_s,
+                    limits.failures_burst,
+                    counts_silent=limits.counts_silent,
+                )
 
     def start(self) -> None:
         """From now on a thread looks."""
@@ -132,18 +139,6 @@ class Admission:
             else:
                 connections.failed()
         self.blocked.look(now)
-
-    def _listens(self, fd: int) -> None:
-        limits = self.limits
-        self.blocked = Blocklist(fd)
-        self.connections = AcceptedConnections(
-            local_name(self.blocked.listener),
-            limits.connections,
-            limits.connections_per_address,
-            limits.failures_per_s,
-            limits.failures_burst,
-            counts_silent=limits.counts_silent,
-        )
 
     def _accepted(self, fd: int, now: float) -> None:
         reason = self.connections.accepted(fd, now)

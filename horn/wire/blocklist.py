@@ -1,10 +1,8 @@
 """Addresses that a listening socket does not hear for a while.
 
-Hanging up on a connection comes after the kernel, libzmq and this process have had their work with
-it; an address that connects hundreds of times a second would take that from those who are in. So
-the kernel drops its packets before there is a connection: a classic BPF program on the listening
-socket (socket(7), SO_ATTACH_FILTER), which takes no privilege. Connections that are there go on;
-who wants to connect tries again a second later, as TCP does when a packet was lost.
+Cutting a connection costs the kernel, libzmq and this process work, hundreds of times a second. So
+the kernel drops the packets of an address: a classic BPF program on the socket (socket(7),
+SO_ATTACH_FILTER), without privileges. Present connections go on; new ones retry after a second.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The connection to one peer over ZeroMQ, which is made anew when it breaks.
 
-A break is mended at once and as often as need be, by a new DEALER whose name says that it is a new
-connection; what the old one still held is dropped, and unacknowledged frames are sent again. A peer
-is lost when nobody listens at its other end, when the process there is silent, or when there is no
-mending it. Source: docs/notes/0063.
+Each time there is a new DEALER with a new name; what the old one held is dropped, and
+unacknowledged frames are sent again. A peer is lost when nobody listens there, its process is
+silent, or the connection cannot be made in time. Source: docs/notes/0063.
 """
 
 from __future__ import annotations
@@ -35,18 +34,14 @@ EVENTS = (
 
 
 def event_of(monitor: zmq.Socket[bytes]) -> int:
-    """What a monitor has to say. pyzmq's own reader would import asyncio: a twentieth of what it
-    takes to start a task.
-    """
+    """A monitor's event. pyzmq's reader would import asyncio, a twentieth of a task's start."""
     event: int = struct.unpack("=Hi", monitor.recv_multipart(zmq.NOBLOCK)[0])[0]
     return event
 
 
 class PeerConnection:
-    """To the peer at ``endpoint``. ``dial`` makes the DEALER of its n-th connection, from 0.
-
-    dealer, outlet, monitor : the present connection, what frames go by, what tells of it.
-    is_open : frames may be given to it. lost : why there is no way any more, for good.
+    """To ``endpoint``; ``dial`` makes the DEALER of its n-th connection. dealer, outlet, monitor :
+    of the present one. is_open : takes frames. lost : why there is no way any more, for good.
     """
 
     def __init__(self, endpoint: str, dial: Callable[[int], zmq.Socket[bytes]]) -> None:
@@ -76,9 +71,7 @@ class PeerConnection:
         return None if self._probe is None else self._probe.fd
 
     def look(self, now_s: float) -> bool:
-        """See what has become of it; whether it broke, and all that was not acknowledged must be
-        given to it again, once it is open.
-        """
+        """See what became of it; whether it broke: unacknowledged frames then go again."""
         if self.lost:
             return False
         broke = False

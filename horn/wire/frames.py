@@ -1,12 +1,9 @@
 """Frames between tasks: a header of 64 bytes, a small typed map, raw arrays.
 
-    H | M | B0 .. Bn         H = struct, M = msgpack of one class below, B = array bytes
+H | M | B0 .. Bn : struct, msgpack of one class below (its number is in ``TYPES``), array bytes.
 
-``encode`` never copies an array; ``decode`` believes nothing: it checks in one fixed order,
-cheapest first, and what is wrong is a ``ProtocolError`` that says where, what came and what was
-expected.
-A type of message is a class here, its number one line in ``TYPES``. Pure: no socket, no clock.
-Source: docs/notes/0020.
+``encode`` copies no array; ``decode`` checks all in one order, cheapest first, and raises
+ProtocolError: where, got, expected. Pure: no socket, no clock. Source: docs/notes/0020.
 """
 
 from __future__ import annotations
@@ -110,8 +107,8 @@ _Plain = bool | int | float | str | None
 
 
 class Meta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The typed middle of a message; ``arrays`` are dtype number and shape of each body, ``ack`` is
-    the last of the receiver's frames up to which the sender has all.
+    """The typed middle of a message. ``arrays`` : dtype number and shape of each body. ``ack`` :
+    the receiver's frames up to here have come.
     """
 
     kind: ClassVar[FrameKind] = FrameKind.CTL
@@ -172,10 +169,9 @@ class Arrived(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Acknowledgement(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """I have used ``used`` bytes of yours in all, and have every frame up to ``seq``; what I have
-    sent up to ``sent`` is before this on the same connection. ``again``: send what follows ``seq``
-    once more. ``ask``: tell me the same. Between tasks it has no number, since a later one says
-    all that an earlier one did.
+    """I used ``used`` bytes of yours and have frames up to ``seq``; mine up to ``sent`` came before
+    this on this connection. ``again``: send what follows ``seq`` once more. ``ask``: tell me the
+    same. Between tasks it has no number: a later one says all of an earlier one.
     """
 
     kind = FrameKind.ACK
@@ -207,9 +203,9 @@ WAITS = "waits"
 
 
 class ParameterData(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """Learned numbers by piece: to a server what training begins with, from it what it has. They
-    are the block of channel ``part`` that was posted just before, or, where servers are durable, in
-    the message. ``clock`` and ``turn`` are those of the pull.
+    """Learned arrays by piece, to a server at the start, else from it: in the block of channel
+    ``part`` posted just before, or, from durable servers, in the message. ``clock``, ``turn`` : of
+    the pull.
     """
 
     pieces: _Pieces
@@ -219,9 +215,7 @@ class ParameterData(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class PushGradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """To a server: the group's push number ``clock``, from so many samples; the block of channel
-    ``part``, as for ParameterData.
-    """
+    """To a server: push number ``clock``, of so many samples; ``part`` as for ParameterData."""
 
     pieces: _Pieces
     clock: _Count
@@ -230,9 +224,7 @@ class PushGradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class PullParameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """To a server: my group has pushed ``clock`` times and wants parameters. ``final``: last.
-    ``turn`` counts the pulls of a task, from 1.
-    """
+    """To a server: the task's pull ``turn``, after ``clock`` pushes; ``final``: its last."""
 
     clock: _Count
     final: bool = False
@@ -264,9 +256,8 @@ class JoinServers(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ServersReady(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """From a durable server: all of your group are there, and every piece has ``clock`` pushes
-    of yours at least; None if the server has none. ``is_new``: your group has not been there, and
-    this is where it may begin.
+    """From a durable server: your group is complete, and each piece has ``clock`` of its pushes,
+    None without arrays. ``is_new``: your group begins here.
     """
 
     clock: _Count | None = None
@@ -274,9 +265,7 @@ class ServersReady(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class PushAcknowledged(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """From a durable server: bundle ``part`` of push ``clock`` need not be sent again;
-    without a clock that of what training begins with.
-    """
+    """From a durable server: it has bundle ``part`` of push ``clock`` (None: of the start)."""
 
     part: _Small
     clock: _Count | None = None
@@ -383,8 +372,7 @@ NOTHING_KNOWN = Expected()
 
 
 def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> WireMessage:
-    """The message of these parts; arrays are read-only views of them. Raises BadFrame, DamagedFrame
-    where only the way here can have made it so."""
+    """The message; arrays are views. Raises BadFrame, DamagedFrame for damage on the way."""
     n_bodies = len(parts) - 2
     if not 0 <= n_bodies <= MAX_BODIES:
         raise DamagedFrame("frame", f"{len(parts)} parts", f"2 to {MAX_BODIES + 2}")
@@ -500,13 +488,12 @@ def _arrays(meta: Meta, bodies: Sequence[Buffer], needs_finite: bool) -> tuple[A
 
 
 class ReceiveWindow:
-    """Which frames of one (src, attempt) have come: everything to ``last``, some of the next 1,024.
-
-    ``admit`` lets each sequence number in exactly once, in any order; it never grows.
+    """Which frames of one (src, attempt) have come: all to ``last``, some of the next 1,024.
+    ``admit`` lets each number in once, in any order.
     """
 
-    def __init__(self, where: str, last: int = 0, bits: int = 0) -> None:
-        self.where, self.last, self.bits = where, last, bits
+    def __init__(self, where: str) -> None:
+        self.where, self.last, self.bits = where, 0, 0
 
     def admit(self, seq: int) -> None:
         """Take note of a frame. Raises OutOfSequence for one seen before or beyond the window."""
@@ -520,9 +507,3 @@ class ReceiveWindow:
         while self.bits & 1:
             self.bits >>= 1
             self.last += 1
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """Numbers that have not come although later ones have."""
-        return tuple(self.last + 1 + i for i in range(self.bits.bit_length())
-                     if not self.bits >> i & 1)  # fmt: skip

@@ -1,9 +1,8 @@
 """A probe: whether a process listens at an endpoint, asked by a connection of its own.
 
-A connection that broke, or says nothing, tells nothing of the process at its other end. A new one
-does: if it is refused, nobody listens there any more; if ZeroMQ greets, which its own thread does
-however long the task computes, the process runs; if there is silence, it is stopped or cut off.
-Never blocks. Source: docs/notes/0063.
+A broken or silent connection tells nothing of the process. A new one does: refused, nobody listens;
+greeted, which ZeroMQ's thread does however long the task computes, it runs; silent, it is stopped
+or cut off. Never blocks. Source: docs/notes/0063.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ class ProbeResult(enum.Enum):
 
 
 class Probe:
-    """Connects to a ``tcp://`` or ``ipc://`` endpoint until there is an answer. Times are monotonic
-    seconds.
-    """
+    """Connects to a tcp:// or ipc:// endpoint until it is answered. Times are monotonic seconds."""
 
     def __init__(self, endpoint: str, now_s: float) -> None:
         self.endpoint, self.began_s = endpoint, now_s

@@ -62,9 +62,7 @@ class AllowedKeys:
 
 
 class ZapHandler:
-    """The thread of a context. Started before the first server socket binds, ``close`` after the
-    last is closed.
-    """
+    """The thread of a context: before its first server socket, closed after the last."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], allowed: AllowedKeys) -> None:
         self.allowed = allowed

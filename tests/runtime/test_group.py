@@ -14,7 +14,13 @@ from horn.errors import BarrierTimeout, ProtocolError
 from horn.runtime.group import Group, TaskTimes
 from horn.runtime.task import CollectInstruction, ComputeInstruction, PostInstruction
 from horn.transport import Channel, Identity, PeerLost
-from horn.transport.inproc import CorruptFault, DelayFault, DropFault, DuplicateFault, InProc
+from tests.transport.faulty import (
+    CorruptFault,
+    DelayFault,
+    DropFault,
+    DuplicateFault,
+    FaultyInProc,
+)
 from tests.transport.groups import TIMEOUT_S, all_to_all, good, run_threads
 
 N_SETUP = 3  # frames to each peer before the first block: hello, welcome, plan
@@ -69,7 +75,7 @@ def run(n_tasks, body, faults=None, timeout_s=TIMEOUT_S, scheme="inproc", **sett
     """``body(group, script, work)`` on every task; its results or errors."""
 
     def made(task):
-        return InProc(
+        return FaultyInProc(
             "inproc://", Identity(task, n_tasks, "test", 7), faults if task == 0 else None
         )
 

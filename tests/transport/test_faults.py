@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 
 from horn.errors import BarrierTimeout
 from horn.transport import Identity
-from horn.transport.inproc import CorruptFault, DelayFault, DropFault, DuplicateFault, InProc
 from horn.wire.frames import BadFrame, Note
+from tests.transport.faulty import (
+    CorruptFault,
+    DelayFault,
+    DropFault,
+    DuplicateFault,
+    FaultyInProc,
+)
 from tests.transport.groups import (
     TIMEOUT_S,
     all_to_all,
@@ -34,7 +40,7 @@ def run(faults, n_steps=N_STEPS, timeout_s=TIMEOUT_S):
     has_all = [threading.Event(), threading.Event()]
 
     def made(task):
-        t = InProc("inproc://", Identity(task, 2, "test", 7))
+        t = FaultyInProc("inproc://", Identity(task, 2, "test", 7))
         t.link.faults = faults if task == 0 else {}
         return t
 
@@ -78,7 +84,9 @@ def test_who_has_a_plan_may_be_at_the_next_before_others_have_it():
         faults = {
             (2, 0, 3): DropFault()
         }  # task 0 hears of that plan last, and of the next one first
-        return InProc("inproc://", Identity(task, 3, "test", 7), faults if task == 2 else None)
+        return FaultyInProc(
+            "inproc://", Identity(task, 3, "test", 7), faults if task == 2 else None
+        )
 
     def body(t):
         for n in range(1, 5):
@@ -91,7 +99,9 @@ def test_who_has_a_plan_may_be_at_the_next_before_others_have_it():
 def test_an_overtaken_frame_has_its_turn():
     def made(task):
         faults = {(0, 1, N_SETUP + 1): DelayFault(1)}
-        return InProc("inproc://", Identity(task, 2, "test", 7), faults if task == 0 else None)
+        return FaultyInProc(
+            "inproc://", Identity(task, 2, "test", 7), faults if task == 0 else None
+        )
 
     def body(t):
         t.plan(all_to_all(2), TIMEOUT_S)
@@ -161,7 +171,7 @@ def summed(seed, n_steps, n_notes):
     faults = [Draw(seed), Draw(seed + 1)]
 
     def made(task):
-        t = InProc("inproc://", Identity(task, 2, "test", 7))
+        t = FaultyInProc("inproc://", Identity(task, 2, "test", 7))
         t.link.faults = faults[task]
         return t
 
