@@ -1,8 +1,6 @@
-"""An embedded ZooKeeper server in pure Python.
+"""An embedded ZooKeeper server in pure Python, which speaks the protocol of Apache 3.8.
 
-It speaks the protocol of Apache ZooKeeper 3.8, so any client works with it. ``EmbeddedServer``
-runs it in a thread, ``python -m zk`` as a process; docs/zookeeper.md says what it does and what
-it leaves out.
+``EmbeddedServer`` runs it in a thread, ``python -m zk`` as a process; docs/zookeeper.md.
 """
 
 from zk.errors import LogError, ServerError, ZkError

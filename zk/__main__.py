@@ -20,8 +20,8 @@ def main(
     tls_for: Callable[[str], ssl.SSLContext | None] | None = None,
     epilog: str | None = None,
 ) -> int:
-    """Run; the exit code is 0, or what DESIGN 8 says: 2 usage, 3 disk, 6 port or folder in use.
-    ``tls_for`` : of an address that is bound, where no certificate is given. ``epilog`` : of help.
+    """Run; returns the exit code of DESIGN 8: 2 usage, 3 disk, 6 port or folder in use. ``tls_for``
+    : of an address without a certificate.
     """
     p = argparse.ArgumentParser(
         prog="python -m zk",

@@ -1,8 +1,7 @@
-"""Who may do what: schemes, checks, and the expansion of "auth".
+"""Who may do what: schemes, checks, and the expansion of "auth". Pure.
 
-Ids are (scheme, id) pairs that a connection has shown: its address from the start, digests after
-an AUTH. Pure. Source: PrepRequestProcessor.fixupACL and the two authentication providers of
-Apache 3.8.0.
+Ids are (scheme, id) pairs of a connection: its address, and digests after an AUTH. Source:
+PrepRequestProcessor.fixupACL and the two authentication providers of Apache 3.8.0.
 """
 
 from __future__ import annotations
@@ -62,11 +61,8 @@ def _is_valid(scheme: str, ident: str | None) -> bool:
 
 
 def fix(acls: Acls, ids: Ids) -> Acls:
-    """The list as it is stored: duplicates out, "auth" replaced by the caller's own ids.
-
-    Raises
-    ------
-    Refused : INVALID_ACL where the list is empty, a scheme is unknown, or "auth" finds no id.
+    """The list as stored: without duplicates, "auth" as the caller's ids. Raises Refused:
+    INVALID_ACL for an empty list, an unknown scheme, or "auth" without ids.
     """
     if acls == OPEN:
         return OPEN

@@ -20,6 +20,7 @@ import errno
 import fcntl
 import gc
 import logging
+import operator
 import os
 import struct
 import zlib
@@ -45,7 +46,9 @@ SNAPSHOT_AFTER_BYTES = 64 << 20
 _LOG_MAGIC, _SNAPSHOT_MAGIC = b"HORNLOG1", b"HORNSNP1"
 _HEAD = struct.Struct(">8sqI")  # magic, zxid, crc32 of both
 _BATCH = struct.Struct(">II")  # length, crc32 of length and payload
-_NODE = struct.Struct(">qqqqiiiqqi")
+_NODE = struct.Struct(">qqqqiiiqqi")  # these, and which list of ACLs
+_STORED = "czxid mzxid ctime mtime version cversion aversion owner pzxid".split()
+_stored = operator.attrgetter(*_STORED)
 _SECTOR_BYTES = 512
 _CHUNK_BYTES = 1 << 18
 
@@ -332,20 +335,7 @@ def _snapshot_chunks(tree: Tree, sessions: Sessions) -> Iterator[bytes]:
     for path, n in tree.items():
         parts.append(wire.write_string(path))
         parts.append(wire.write_buffer(n.data))
-        parts.append(
-            _NODE.pack(
-                n.czxid,
-                n.mzxid,
-                n.ctime,
-                n.mtime,
-                n.version,
-                n.cversion,
-                n.aversion,
-                n.owner,
-                n.pzxid,
-                numbers[n.acl],
-            )
-        )
+        parts.append(_NODE.pack(*_stored(n), numbers[n.acl]))
         size += len(parts[-2])
         if size > _CHUNK_BYTES or len(parts) > 3000:
             yield b"".join(parts)
@@ -366,12 +356,11 @@ def _load_snapshot(path: Path, zxid: int, tree: Tree, sessions: Sessions) -> Non
         nodes: dict[str, Node] = {}
         for _ in range(r.int32()):
             name, data_or_none = r.path(), r.buffer()
-            fields = _NODE.unpack_from(r.data, r.pos)
+            *fields, acl = _NODE.unpack_from(r.data, r.pos)
             r.pos += _NODE.size
-            node = nodes[name] = Node(data_or_none, acls[fields[9]], fields[7], 0, 0)
-            node.czxid, node.mzxid, node.ctime, node.mtime = fields[:4]
-            node.version, node.cversion, node.aversion = fields[4:7]
-            node.pzxid = fields[8]
+            node = nodes[name] = Node(data_or_none, acls[acl], 0, 0, 0)
+            for field, value in zip(_STORED, fields, strict=True):
+                setattr(node, field, value)
         tree.restore(nodes, zxid)
     except (WireError, struct.error, KeyError, IndexError) as error:
         raise LogError(str(path), r.pos, f"not a snapshot ({error!r})") from error

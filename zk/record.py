@@ -1,7 +1,6 @@
-"""One committed change to and from bytes: what the log keeps.
+"""One committed change to and from bytes: what the log keeps. Pure.
 
-A record holds what was decided (final paths, stored ACLs, new versions), so that replaying it needs
-no checks and gives the same tree. Pure: no I/O.
+A record holds decisions (final paths, stored ACLs, new versions): its replay needs no checks.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ _WRITE = {
 
 
 class Record(NamedTuple):
-    """One change of the whole state: all of ``txns`` or nothing.
-
-    Units: ``time_ms`` since 1970; ``session`` is who asked, 0 for the server itself.
+    """One change of the state, all of ``txns`` or none. ``time_ms`` since 1970; ``session`` : the
+    asker, or 0.
     """
 
     zxid: int
@@ -61,12 +59,7 @@ def _encode_txn(txn: Change) -> bytes:
 
 
 def decode(r: Reader) -> Record:
-    """The record at the reader's place.
-
-    Raises
-    ------
-    WireError : these bytes are not a record.
-    """
+    """The record at the reader's place. Raises WireError."""
     zxid, time_ms, session = r.int64(), r.int64(), r.int64()
     n_txns = r.int32()
     if not 0 <= n_txns <= r.end - r.pos:

@@ -181,7 +181,8 @@ class Connection(asyncio.Protocol):
                 break
             head = bytes(buffer[pos : pos + 4])
             if self._is_new and head in FOUR_LETTER_WORDS:
-                self._server.answer_word(self.client, head)
+                self.client.out.append(self._server.service.four_letter_word(head))
+                self._server.drop(self.client)
                 break
             size = int.from_bytes(head, "big", signed=True)
             if not 0 <= size <= MAX_FRAME_BYTES:
@@ -220,9 +221,7 @@ class Connection(asyncio.Protocol):
 
 
 class Securing(asyncio.Protocol):
-    """A connection until its TLS handshake begins: asyncio itself would tell of none before its
-    end.
-    """
+    """A connection until its TLS handshake begins; asyncio tells of it only afterwards."""
 
     def __init__(self, server: Server, tls: ssl.SSLContext) -> None:
         self._server, self._tls = server, tls
@@ -234,11 +233,8 @@ class Securing(asyncio.Protocol):
 
 
 class Server:
-    """One listening socket and its service. warn_every_s : how often it says that it stood still.
-
-    Raises
-    ------
-    ServerError : the port is in use, the bind is not loopback without TLS, or the disk fails.
+    """One listening socket and its service. warn_every_s : of standstills. Raises ServerError: the
+    port is in use, it is not loopback without TLS, or the disk fails.
     """
 
     def __init__(
@@ -373,10 +369,6 @@ class Server:
     def receive(self, client: Client, payload: bytes) -> None:
         self.service.receive(client, payload, self._now(), wall_ms())
 
-    def answer_word(self, client: Client, word: bytes) -> None:
-        client.out.append(self.service.four_letter_word(word))
-        self.drop(client)
-
     def drop(self, client: Client) -> None:
         client.is_closing = True
         self.service.dirty[client] = None
@@ -486,11 +478,8 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ServerError:
 
 
 def make_tls(cert: str, key: str | None = None, ca: str | None = None) -> ssl.SSLContext:
-    """A server's TLS settings from PEM files; with ``ca``, clients must show a certificate of it.
-
-    Raises
-    ------
-    ServerError : a file cannot be read, or is not what it should be.
+    """A server's TLS settings from PEM files; with ``ca`` clients must show its certificates.
+    Raises ServerError: a file cannot be read or used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:

@@ -1,12 +1,9 @@
-"""The server without its sockets: frames in, frames out.
+"""The server without its sockets: frames in, frames out. Pure: clocks and randomness are passed in.
 
-``receive`` takes one frame of one client and appends answers and events to the clients' ``out``;
-every change also goes to ``journal``, and whoever owns the sockets must have it on disk before
-``out`` is sent. So a change is made early and told late, and nobody sees what a crash could take
-back. Pure: clocks and randomness are passed in.
-
-Source: FinalRequestProcessor and ZooKeeperServer of Apache 3.8.0; shared/reference/zookeeper.md,
-sections 2 to 4.
+``receive`` takes a client's frame and appends answers and events to clients' ``out``, changes to
+``journal``. The owner of the sockets writes the journal to disk before it sends ``out``: nobody
+sees what a crash could take back. Source: FinalRequestProcessor and ZooKeeperServer of Apache
+3.8.0; shared/reference/zookeeper.md, sections 2 to 4.
 """
 
 from __future__ import annotations
@@ -30,10 +27,7 @@ CONTAINER_CHECK_MS = 60_000
 
 
 class Client:
-    """One connection as the service sees it.
-
-    ``out`` holds framed answers in order; ``is_closing`` means: send them, then close.
-    """
+    """A connection. ``out`` : framed answers in order; ``is_closing`` : send them, then close."""
 
     __slots__ = (
         "address",
@@ -70,10 +64,8 @@ Handler = Callable[[Request], bytes]
 
 
 class Service:
-    """Tree, sessions and watches behind one protocol.
-
-    tick_ms : unit of session expiry. random_bytes : n -> n bytes, for passwords and session ids.
-    super_digest : "super:<hash>" of the one user who passes every ACL, or None.
+    """Tree, sessions and watches behind one protocol. tick_ms : unit of session expiry.
+    random_bytes : n -> n bytes. super_digest : "super:HASH" of who passes every ACL, or None.
     """
 
     def __init__(

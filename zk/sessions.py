@@ -1,8 +1,7 @@
-"""Sessions: who is alive, and until when.
+"""Sessions: who is alive, and until when. Pure: clock (monotonic, ms) and randomness are passed in.
 
-A session lives while packets come; its deadline is rounded up to a tick, so that one look per
-tick finds all that are over. Time in which the server itself stood still ends no session. Pure:
-the clock (monotonic, in ms) and the randomness are passed in.
+A session lives while packets come; deadlines are rounded up to a tick, for one look per tick. Time
+in which the server itself stood still ends none.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ class Session:
 
 
 class Awake:
-    """The clock of sessions, in ms: it counts the time in which the server was there to listen.
+    """The clock of sessions, in ms, without standstills of the server.
 
-    Who runs it looks at least once in a tick. Of the time between two looks a tick and a quarter
-    counts at most: in what is more (stopped, swapped out, on a slow disk, a virtual machine that
-    was moved) nobody could be heard. ``still_ms`` is the sum of what did not count.
+    Its owner looks once a tick at least; between two looks a tick and a quarter counts at most: in
+    the rest (stopped, swapped out, a slow disk, a moved virtual machine) nobody could be heard.
+    ``still_ms`` : the sum of that.
     """
 
     def __init__(self, tick_ms: int, now_ms: int) -> None:
@@ -58,9 +57,8 @@ class Awake:
 
 
 class Sessions:
-    """All sessions by id. Times are those of ``Awake``.
-
-    tick_ms : the unit of expiry; a timeout is kept within 2 to 20 of it.
+    """All sessions by id, in times of ``Awake``. tick_ms : unit of expiry; timeouts are 2 to 20 of
+    it.
     """
 
     def __init__(self, tick_ms: int) -> None:

@@ -1,12 +1,9 @@
-"""The znodes: checks first, then a change that cannot fail.
+"""The znodes: checks first, then a change that cannot fail. Pure: zxid and time are passed in.
 
-``check_*`` say whether a request may be done and return the change as a ``Txn``; ``apply`` does
-it and returns the events it causes; ``undo`` takes the last change back, which is how a multi is
-all or nothing. A log replays ``apply`` alone, so a change holds what was decided (the final path,
-the stored ACL), never what was asked. Pure: zxid and time are passed in.
-
-Source: PrepRequestProcessor and DataTree of Apache ZooKeeper 3.8.0; the order of the checks is
-theirs.
+``check_*`` allow a request and return a ``Txn``; ``apply`` makes the change and returns its events
+and how to undo it, for multis. A log replays ``apply`` alone: a Txn holds decisions (the final
+path, the stored ACL). Source: PrepRequestProcessor and DataTree of Apache 3.8.0; the checks are in
+their order.
 """
 
 from __future__ import annotations
@@ -30,10 +27,8 @@ _BAD_CHARACTER = "[\u0000-\u001f\u007f-\u009f\ud800-\uf8ff\ufff0-\uffff\U0001000
 
 
 class Node:
-    """One znode. ``cversion`` counts the creates of children; the shown one counts deletes too.
-
-    Units: ``ctime`` and ``mtime`` in ms since 1970; ``owner`` is a session id, 0 for none, or
-    CONTAINER_OWNER, which clients are shown as 0.
+    """A znode. ``cversion`` counts creates of children; the shown one deletes too. ``ctime``,
+    ``mtime`` : ms since 1970; ``owner`` : a session, 0, or CONTAINER_OWNER, which clients see as 0.
     """
 
     __slots__ = (

@@ -1,11 +1,8 @@
-"""Who wants to hear of what.
+"""Who wants to hear of what. Pure.
 
-A holder is any hashable thing (the server uses its connections). One-shot watches are taken when
-they fire; persistent ones stay, recursive ones hear of everything below but not of lists of
-children. Pure.
-
-Source: WatchManager of Apache ZooKeeper; a one-shot and a persistent watch on one path are kept
-apart as in 3.9 (in 3.8 the one replaces the other: ZOOKEEPER-4466).
+A holder is hashable (a connection). One-shot watches end when they fire; persistent ones stay;
+recursive ones hear of everything below but not of lists of children. Source: WatchManager of Apache
+ZooKeeper; one-shot and persistent watches on one path are apart as in 3.9 (ZOOKEEPER-4466).
 """
 
 from __future__ import annotations

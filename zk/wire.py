@@ -1,11 +1,8 @@
-"""ZooKeeper records to and from bytes.
+"""ZooKeeper records to and from bytes, by one table, ``RECORDS``. Pure: no I/O.
 
-One table, ``RECORDS``, says which fields a record has; encoding and decoding both walk it.
-Big-endian throughout: a string or a buffer is an int32 length and its bytes (-1 is null), a
-vector is an int32 count. Every length is checked against what is left of the frame before
-anything is allocated. Pure: no I/O.
-
-Source: zookeeper.jute of Apache ZooKeeper 3.8.0.
+Big-endian: strings and buffers are an int32 length (-1 is null) and bytes, vectors an int32 count.
+Lengths are checked against the rest of the frame before anything is allocated. Source:
+zookeeper.jute of Apache ZooKeeper 3.8.0.
 """
 
 from __future__ import annotations
@@ -106,12 +103,7 @@ class Acl(NamedTuple):
 
 
 class Reader:
-    """Walk over one frame; every read checks that the bytes are there.
-
-    Raises
-    ------
-    WireError : the frame ends early, or a length or count is negative or more than what is left.
-    """
+    """Walk over one frame. Raises WireError: it ends early, or a length or count cannot be true."""
 
     __slots__ = ("data", "end", "pos")
 
