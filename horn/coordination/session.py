@@ -317,7 +317,7 @@ class Session(Nodes):
     # Requests
 
     def is_in_callback(self) -> bool:
-        return self._handler.is_connection_thread()
+        return threading.current_thread() in self._handler.threads
 
     def soon(self, work: Callable[[], None]) -> None:
         """Do ``work`` soon, in order, unless the session is over: callbacks must not send."""
@@ -423,7 +423,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.ended = self.was_connected = False
         self._wake_fds: set[int] = set()
         self._connection: Any = None
-        self._threads: list[threading.Thread] = []
+        self.threads: list[threading.Thread] = []
 
     def start(self) -> None:
         self._running = True
@@ -431,12 +431,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def stop(self) -> None:
         self._running = False
 
-    def is_connection_thread(self) -> bool:
-        return threading.current_thread() in self._threads
-
     def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
         thread = _Thread(target=func, args=args, kwargs=kwargs, daemon=True, name="horn-zk")
-        self._threads.append(thread)
+        self.threads.append(thread)
         thread.start()
         return thread
 

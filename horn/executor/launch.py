@@ -194,6 +194,7 @@ def launch(
             except HornError as error:
                 here.pool.stop()
                 if repairs is not None or monitor.is_over:
+                    attempts.close()
                     raise
                 attempts.failed(monitor, error)  # raises it, if that is all
                 entry.is_restarting()

@@ -17,8 +17,7 @@ def write(
 ) -> None:
     """A Chrome trace: a row per task, and a line through all of them where a superstep ended."""
     events: list[dict[str, Any]] = []
-    begins = [e[3] for trace in traces for e in trace.events]
-    zero = min(begins, default=0.0)
+    zero = min((e[3] for trace in traces for e in trace.events), default=0.0)
     ends: dict[int, float] = {}
     for task, trace in enumerate(traces):
         events.append({"ph": "M", "name": "thread_name", "pid": 0, "tid": task,

@@ -244,7 +244,7 @@ def test_silence_for_a_session_time_is_loss_before_others_can_take_over(zookeepe
                 call()
         relay.mend()
         wait_until(lambda: other.get(f"{zookeeper.root}/mine") is None)
-        assert not coord._handler.is_connection_thread() and events.empty()
+        assert not coord.is_in_callback() and events.empty()
 
 
 def test_a_session_time_that_the_server_cuts_is_known(zookeeper, connect):
