@@ -30,7 +30,7 @@ TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 @dataclass(frozen=True)
 class JobTarget:
-    """A job, where it came from, and what the file wants to say about its run."""
+    """A job, the stem of its file or module, and its report function."""
 
     job: Job
     stem: str

@@ -119,7 +119,7 @@ class Run:
 
 @dataclass
 class _Trained:
-    """What is known when the steps are over."""
+    """The result of the steps."""
 
     ending: LoopResult
     history: History
@@ -203,7 +203,7 @@ def train(
 
 
 def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = None) -> Run:
-    """What ``train`` does; with a place on a cluster it is one attempt of a job on a cluster."""
+    """As ``train``; with ``on_cluster`` one attempt of a job on a cluster."""
     begun = perf_counter()
     if importing is not None:
         raise JobError(
@@ -387,7 +387,7 @@ def _train_in_group(
     recovery: RecoverySettings,
     on_cluster: JobAttempt | None,
 ) -> _Trained:
-    """All steps in processes of their own; what speaks against it is said before they start."""
+    """All steps in task processes; errors of the job come before their start."""
     from horn.executor import trace
     from horn.executor.launch import launch, launch_at
     from horn.planner.calibration import calibrate
@@ -426,7 +426,7 @@ def _recovery(
     schedule: CheckpointSchedule | None,
     on_cluster: JobAttempt | None,
 ) -> RecoverySettings:
-    """Where the run begins, and how it lasts."""
+    """Where the run begins, and its checkpoints or journals."""
     asked = threading.Event() if on_cluster is None else on_cluster.asked
     resume, changed, most = settings.resume, settings.changed, settings.max_restarts
     if schedule is None and resume is False:
@@ -463,7 +463,7 @@ def interrupts(asked: threading.Event, is_wanted: bool) -> Iterator[None]:
 
 
 def _check_monitor(job: Job) -> None:
-    """What is watched for the best model can be measured."""
+    """Check that what selects the best model can be measured."""
     if not (job.early_stopping or job.keep_best):
         return
     if job.network.loss is None:

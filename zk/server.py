@@ -374,7 +374,7 @@ class Server:
         self.service.dirty[client] = None
 
     def settle(self) -> None:
-        """Send what may be sent: all of it, or after the log has what it tells of."""
+        """Send answers: at once, or once the log has their changes."""
         if self._log is None:
             self.service.journal.clear()
             self._flush()
@@ -440,7 +440,7 @@ class Server:
 
 
 def most_connections() -> int:
-    """Of all addresses together: the other descriptors are the process's own."""
+    """Of all addresses together; the rest is for the process itself."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else max(soft - RESERVED, soft // 2)
 

@@ -96,7 +96,7 @@ COLUMNS = ("JOB", "STATE", "STRATEGY", "G×T", "EPOCH", "STEP", "LOSS", "VAL_ACC
 
 
 def state_named(text: str) -> JobState:
-    """In either case of letters."""
+    """The state of this name, in upper or lower case."""
     from horn.coordination.jobs import JobState
 
     if text.upper() not in JobState.__members__:
@@ -105,13 +105,13 @@ def state_named(text: str) -> JobState:
 
 
 def n_groups(status: JobStatus) -> int | None:
-    """As they are, where groups come and go."""
+    """The present number of groups."""
     found = status.submission
     return len(status.record.groups) or (found.groups if found else None)
 
 
 def reached(status: JobStatus) -> Mapping[str, Any]:
-    """How far it is. The last note of progress is older than the end, of which the result tells."""
+    """The progress, or at the end the result, which is newer."""
     at, result = status.progress, status.result
     if status.state.value != "SUCCEEDED":
         return at
@@ -174,7 +174,7 @@ def as_json(status: JobStatus) -> dict[str, Any]:
 
 
 def failure(job: str, result: Mapping[str, Any]) -> list[str]:
-    """What is said of a job that failed."""
+    """The lines about a failed job."""
     lines = [f"Job {job} FAILED", str(result.get("cause", "the reason is not known"))]
     if result.get("details") and result.get("code") == 70:
         lines.append(str(result["details"]))

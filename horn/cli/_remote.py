@@ -26,7 +26,7 @@ AGAIN_S = 60.0  # for which ZooKeeper may be gone while a job is watched
 
 @dataclass(frozen=True)
 class SubmitOptions:
-    """The command's words."""
+    """The arguments of horn submit."""
 
     target: str
     arguments: tuple[str, ...]
@@ -144,7 +144,7 @@ def _stem(target: str) -> str:
 
 @dataclass(frozen=True)
 class _Length:
-    """What a progress needs to know of a job."""
+    """The length of a job, for a progress."""
 
     n_iterations: int
     iterations_per_epoch: int
@@ -182,7 +182,7 @@ class JobWatcher:
         return status.state in ENDED
 
     def _say(self, status: JobStatus) -> None:
-        """Why it waits, what went wrong."""
+        """Show why the job waits, or its last failure."""
         text = ""
         if status.record.reason:
             text = f"{status.state.value}: {status.record.reason}"

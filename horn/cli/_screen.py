@@ -96,7 +96,7 @@ def pins(texts: Sequence[str]) -> dict[str, str]:
 
 
 def progress(quiet: bool) -> Progress:
-    """What a training is shown with."""
+    """The progress display of a training."""
     if quiet:
         return Progress()
     return ProgressBar() if sys.stderr.isatty() else LineProgress()

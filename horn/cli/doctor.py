@@ -23,7 +23,7 @@ SKEW_S = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One look: whether it is well, and what was found."""
+    """The result of one check."""
 
     what: str
     is_well: bool

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _transport(context: click.Context, parameter: click.Parameter, name: str) -> str:
-    """A name that is none is said before anything is read."""
+    """Refuse an unknown name before anything is read."""
     if context.get_parameter_source("transport") != click.core.ParameterSource.DEFAULT:
         from horn.transport import between_processes
 
@@ -254,7 +254,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
 
 
 def _checkpoints(options: dict[str, Any], stem: str) -> None:
-    """What ``train`` calls them: --checkpoint-every 100 or 30s, --resume with or without a RUN."""
+    """Rename options for ``train``: --checkpoint-every 100 or 30s, --resume [RUN]."""
     from horn.cli import _screen
     from horn.errors import JobError
 
@@ -457,7 +457,7 @@ def _dry_run(job: Job, asked: RunSettings, as_json: bool, assume: str | None) ->
 
 
 def _advise(job: Job, asked: RunSettings) -> list[str]:
-    """Say what is better known before a start; returns its lines."""
+    """Print advice before a start; returns its lines."""
     from horn import strategies
     from horn.backends import is_compiled
     from horn.cli import _screen

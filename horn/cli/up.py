@@ -107,7 +107,7 @@ def first_node(names: str) -> str:
 
 
 def _own_address() -> str:
-    """That of this machine's name, by which the others reach it."""
+    """The address of this machine's name, for the other nodes."""
     import socket
 
     from horn.errors import JobError
@@ -132,7 +132,7 @@ def _own_address() -> str:
 def _zookeeper(
     stack: ExitStack, address: str, port: int, hosts: str, key: Key | None, is_open: bool
 ) -> str:
-    """Off loopback it takes the key, or that it may do without is said."""
+    """Start ZooKeeper; off loopback with the key, or --insecure."""
     import zk
     from horn.errors import JobError
     from horn.security.tls import is_loopback, is_wanted, server_context
@@ -151,7 +151,7 @@ def _zookeeper(
 
 
 def _folder(stack: ExitStack) -> Path:
-    """A temporary one, which goes at the end."""
+    """A temporary folder."""
     import tempfile
 
     return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="horn-up-")))

@@ -51,9 +51,8 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0  # how often everything is looked at
 AGAIN_S = 1.0  # between attempts to reach ZooKeeper
 PROGRESS_S = 0.5  # between two notes of how far a job is
-# In sessions: how often ZooKeeper is asked, and after how much without an answer what runs here is
-# ended. A silent connection is given up after half a session (coord.py), and there is another soon
-# after: half a session without ZooKeeper costs nothing.
+# In sessions: between questions to ZooKeeper, and without an answer until jobs here are ended. A
+# silent connection is replaced after half a session, which costs nothing.
 BEAT, FENCE = 1 / 12, 5 / 6
 KILLED_S = 10.0  # for a process that was killed to end
 MAX_WAITING = 8  # tasks that wait for a job, of 50 MB each
@@ -208,7 +207,7 @@ class Agent:
             self._poke()
 
     def _fence(self) -> None:
-        """End what runs once the agent is cut off. A thread: the agent's may wait for ZooKeeper."""
+        """End jobs when the agent is cut off. A thread: the agent's may wait for ZooKeeper."""
         pause = threading.Event()
         while self._suspended and not self._stopping:
             if self._is_cut_off():
@@ -219,7 +218,7 @@ class Agent:
             pause.wait(0.05)
 
     def _patience(self) -> float:
-        """Seconds until something has to be looked at."""
+        """Seconds until the next look."""
         if self._suspended:
             return 0.1
         return min(PROGRESS_S if self._progress else LOOK_S, self.coord.session_s * BEAT)
@@ -227,7 +226,7 @@ class Agent:
     # orders
 
     def _reconcile(self, nodes: dict[str, Znode]) -> None:
-        """Start and end what the orders say."""
+        """Start and end jobs as the orders say."""
         if self._is_cut_off():
             self._kill_all("its agent was cut off from ZooKeeper")
             return
@@ -281,7 +280,7 @@ class Agent:
         return self._suspended and time.monotonic() - self._sure_at > self.coord.session_s * FENCE
 
     def _prepare(self, run: JobRun) -> None:
-        """Fetch what it needs, in a thread; then begin it."""
+        """Fetch a job's files in a thread; then begin it."""
         job, order = run.job, run.order
 
         def prepare() -> None:
@@ -431,7 +430,7 @@ class Agent:
         return f"First failure: {n_ranks} tasks on worker {self.name} were ended: {why}"
 
     def _leave(self) -> None:
-        """In order: take no more, end what runs, say so, give the place back."""
+        """Leave in order: offer no slots, end jobs, report, give the place back."""
         try:
             self.workers.tell(slots=0)  # or what ends here would be given back at once
         except ClusterError as error:

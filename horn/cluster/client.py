@@ -96,7 +96,7 @@ class Cluster:
         return self._membership.members()
 
     def free(self, members: Mapping[str, Member]) -> dict[str, Host]:
-        """Workers and what is free on them."""
+        """Workers and their free slots."""
         found = {}
         for name, member in members.items():
             node = self.coord.get(self.paths.orders(name))
@@ -246,7 +246,7 @@ class Cluster:
     # change
 
     def stop(self, job: str, now: bool) -> None:
-        """Ask for it. Raises Conflict if it has ended."""
+        """Ask a job to stop. Raises Conflict if it has ended."""
         for _ in range(20):
             state = self.jobs.state(job)
             if state in ENDED:
@@ -303,7 +303,7 @@ class Cluster:
         self.coord.commit([Check(self.paths.state(job), state.version), wish])
 
     def _check_room(self, found: Submission, record: JobRecord, n_groups: int) -> None:
-        """That there are slots for so many groups, where the job runs or may run."""
+        """Check that there are slots for so many groups, where the job may run."""
         here = len(record.groups) or found.groups
         n_more = (n_groups - here) * found.tasks
         hosts = self.free(self.workers())
@@ -370,7 +370,7 @@ class Cluster:
         self.jobs.remove(job)
 
     def wait(self, job: str, wanted: frozenset[JobState], timeout_s: float | None) -> JobState:
-        """Until it is in one of these states; raises horn's Timeout."""
+        """Wait for one of these states; raises horn's Timeout."""
         from horn.errors import Timeout
 
         ends = None if timeout_s is None else time.monotonic() + timeout_s
@@ -385,7 +385,7 @@ class Cluster:
     # files
 
     def files(self, job: str) -> dict[str, dict[str, int]]:
-        """What there is of a job: by worker, the sizes of its files."""
+        """The sizes of a job's files by worker."""
         from horn.cluster.file_service import FileList, JobRequest
 
         found = {}
@@ -446,7 +446,7 @@ class Cluster:
 
 
 def user() -> str:
-    """Who says that he is; for people."""
+    """The submitter's name, unproven; for people."""
     try:
         return getpass.getuser()[:100]
     except (KeyError, OSError):

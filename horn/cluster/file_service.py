@@ -113,7 +113,7 @@ class FileService:
         service.on("forget", JobRequest, self.forget, CLIENTS, is_audited=True)
 
     def close(self) -> None:
-        """Whoever waits is answered."""
+        """Answer all who wait."""
         self._closing.set()
 
     def have(self, call: RpcCall) -> PackageKnown:

@@ -134,7 +134,7 @@ class JobController:
 
 
 class _Candidacy:
-    """One job, as its master or as one who would be."""
+    """One job, as its master or as a candidate."""
 
     def __init__(self, masters: JobController, name: str) -> None:
         self.masters, self.name = masters, name
@@ -196,7 +196,7 @@ class _Candidacy:
         return self._decide(nodes, state, terms, self.candidate.leadership)
 
     def _refuse(self, nodes: Mapping[str, Znode], reason: str) -> None:
-        """It may not be run: say so where its submitter looks."""
+        """Write into the result that the job may not run."""
         assert self.candidate is not None
         result = {"state": JobState.FAILED.value, "code": 3, "cause": f"refused: {reason}"}
         steps: list[Step] = [
@@ -284,7 +284,7 @@ class _Candidacy:
     def _order(
         self, host: str, order: HostOrder | None, taken: Mapping[str, Znode], need: ResourceRequest
     ) -> list[Step]:
-        """Its node, and the slots that it takes or gives back."""
+        """An order's node, and the slots that it takes or gives back."""
         path = self.paths.order(host, self.name)
         used = allocated(taken.get(host))
         node = taken.get(host)
@@ -315,7 +315,7 @@ _ENCODE = msgspec.json.Encoder(order="deterministic").encode
 
 
 def _decoded(node: Znode | None, kind: Any) -> Any:
-    """What horn wrote there; None if there is nothing yet, or something else."""
+    """A record of horn; None if there is none, or it cannot be read."""
     if node is None or not node.data:
         return None
     try:
@@ -333,13 +333,13 @@ def _state(node: Znode | None) -> JobState | None:
 
 
 def groups_wished(wish: bytes) -> int:
-    """0 if nobody wishes for any."""
+    """The number of groups in a wish, or 0."""
     number = wish.removeprefix(GROUPS)
     return int(number) if wish.startswith(GROUPS) and number.isdigit() else 0
 
 
 def allocated(node: Znode | None) -> dict[str, int]:
-    """Slots by job that the orders of a host have taken."""
+    """Slots by job that a host's orders have taken."""
     if node is None or not node.data:
         return {}
     try:

@@ -112,7 +112,7 @@ class JobRunner:
 
     @property
     def lasts(self) -> bool:
-        """Whether what is needed to go on is kept: checkpoints, or the servers' journals."""
+        """Whether checkpoints, or the servers' journals, are kept for a restart."""
         return self.assignment.can_save and not self.submission.options.get("guests")
 
     @property
@@ -238,7 +238,7 @@ class JobRunner:
                 return False
 
     def _watch(self, pool: TaskPool) -> None:
-        """End the tasks as soon as it is told to: then everything else here ends, too."""
+        """End the tasks when the agent says so; the rest ends by that."""
         self.is_over.wait()
         pool.kill()
         if not self._has_run.wait(LEAVE_S):  # tasks of Downpour that were killed are started again
@@ -300,7 +300,7 @@ class JobRunner:
         return bracketed(self.assignment.allocations[self.assignment.host].address)
 
     def _transport(self) -> str:
-        """What carries blocks: as submitted, if all tasks are here."""
+        """The transport: as submitted, if all tasks are here."""
         if self.n_hosts > 1:
             return transport.across_hosts()
         return str(self.submission.options.get("transport", transport.DEFAULT))
@@ -343,7 +343,7 @@ class JobRunner:
         return conduct(job, settings, on_cluster)
 
     def _begin(self) -> bool | Path:
-        """Whether to go on from what is kept, or the checkpoint that was asked for."""
+        """Whether to resume, or the checkpoint to resume from."""
         at = self.assignment.begin
         if at < 0 or not self.saves:
             return self.lasts
@@ -403,7 +403,7 @@ class JobRunner:
 
 
 def _hosts_late(error: BarrierTimeout, names: Sequence[str]) -> BarrierTimeout:
-    """As workers: in ZooKeeper they go by their names, on the link by their numbers."""
+    """The error with names of workers, for numbers on the link too."""
 
     def called(who: str) -> str:
         number = who.removeprefix("task ")
@@ -425,7 +425,7 @@ def _hosts(allocations: Mapping[str, Allocation]) -> dict[int, str]:
 
 
 def main() -> None:
-    """One job runner: wait for an assignment, do it, say what came of it."""
+    """One job runner: wait for an assignment, run it, report its end."""
     fd, parent = map(int, sys.argv[1:3])
     waits = msgspec.json.decode(sys.argv[4], type=protocol.StandbySize)
     limits.apply(waits.limits, keep=[fd], parent=parent)  # also of the tasks that wait
@@ -472,7 +472,7 @@ def _is_own(over: protocol.RunnerFinished) -> bool:
 def _listen(
     line: protocol.RunnerConnection, runner: JobRunner, first: Sequence[protocol.RunnerMessage]
 ) -> None:
-    """What the agent says while the job runs."""
+    """Hear the agent while the job runs."""
     words: Sequence[protocol.RunnerMessage] | None = first
     while words is not None:
         for word in words:

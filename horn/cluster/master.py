@@ -27,7 +27,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class StoredRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The base of what is kept in ZooKeeper: JSON of checked fields."""
+    """The base of records in ZooKeeper: JSON with checked fields."""
 
 
 class Allocation(StoredRecord, frozen=True, forbid_unknown_fields=True):
@@ -171,7 +171,7 @@ def is_gone(snapshot: JobSnapshot, name: str) -> bool:
 
 
 def _reports(snapshot: JobSnapshot) -> dict[str, HostReport]:
-    """Of agents that are who the orders were for."""
+    """Reports of agents with the fencing tokens of the orders."""
     allocations = snapshot.record.allocations
     return {
         name: report
@@ -209,7 +209,7 @@ def _place(snapshot: JobSnapshot) -> Decision | None:
 
 
 def _waits(record: JobRecord, why: Unschedulable) -> Decision | None:
-    """Write down why it waits, unless that is known."""
+    """Record why the job waits, unless it is recorded."""
     return Decision(_changed(record, reason=why.reason)) if why.reason != record.reason else None
 
 
@@ -246,7 +246,7 @@ def _tend(snapshot: JobSnapshot) -> Decision | None:
 
 
 def _rescale(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decision | None:
-    """Allocations for groups that come; those of groups that have left."""
+    """Allocations for new groups; withdraw those of groups that have left."""
     record, need = snapshot.record, snapshot.need
     topology = need.topology
     left = {g for report in reports.values() for g in report.left} & set(record.leaving)
@@ -333,7 +333,7 @@ def _room(snapshot: JobSnapshot) -> dict[str, int]:
 
 
 def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decision:
-    """Nothing of the attempt runs any more."""
+    """The decision after an attempt has ended."""
     record = snapshot.record
     withdrawn: dict[str, HostOrder | None] = dict.fromkeys(record.allocations)
     free = _changed(record, allocations={}, aim=RUN)
@@ -405,7 +405,7 @@ def first_cause(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Hos
 
 
 def _noted(record: JobRecord, hosts: tuple[str, ...]) -> JobRecord:
-    """A failure of one host, or between two."""
+    """Note a failure of one host, or between two."""
     if len(hosts) == 2:
         pair = (hosts[0], hosts[1])
         others = tuple(known for known in record.parted if known != pair)
@@ -447,7 +447,7 @@ def _stopped(
 
 
 def _settled(record: JobRecord) -> JobRecord:
-    """Ready for horn resume: what is counted begins anew."""
+    """Reset all counts, for horn resume."""
     return _changed(
         record, n_failures=0, failed_at=-1, blamed={}, parted=(), reason="", allocations={}, aim=RUN
     )

@@ -38,7 +38,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 class BadPackage(NotAllowed):
-    """A manifest, or what came for it, is not what it must be. Nothing of it is kept."""
+    """A manifest or its files break a rule. Nothing of the package is kept."""
 
     def __init__(self, where: str, got: object, expected: object) -> None:
         self.where, self.got, self.expected = where, str(got)[:200], str(expected)
@@ -73,7 +73,7 @@ _DECODE = msgspec.msgpack.Decoder(PackageManifest)
 
 
 def encode(manifest: PackageManifest) -> bytes:
-    """The one form that a manifest has."""
+    """The canonical form of a manifest."""
     check(manifest)
     packed = _ENCODE.encode(manifest)
     if len(packed) > MANIFEST_BYTES:
@@ -96,7 +96,7 @@ def decode(packed: bytes) -> PackageManifest:
 
 
 def digest(packed: bytes) -> str:
-    """What a submission names its package by: hex SHA-256 of the manifest."""
+    """A package's name in submissions: hex SHA-256 of the manifest."""
     return hashlib.sha256(packed).hexdigest()
 
 
@@ -130,7 +130,7 @@ def check(manifest: PackageManifest) -> None:
 
 
 def check_path(path: str) -> None:
-    """That a path stays below the folder that it is relative to. Raises BadPackage."""
+    """Check that a path stays below its folder. Raises BadPackage."""
 
     def wrong(got: str, expected: str) -> NoReturn:
         raise BadPackage(f"path {path!r}", got, expected)
@@ -226,7 +226,7 @@ class Unpacker:
                     self._next()
 
     def finish(self) -> str:
-        """All bytes have come: the folder appears under its name. Gives its path."""
+        """Give the complete folder its name; returns its path."""
         if self._root < 0:
             raise JobError(f"{self.folder}: the package was given up")
         if self.n_left or self._file is not None:
@@ -247,7 +247,7 @@ class Unpacker:
         return self.folder
 
     def close(self) -> None:
-        """Give up, unless it is finished. May be called twice."""
+        """Remove the folder unless it is finished. May be called twice."""
         for name in ("_fd", "_at", "_root"):
             fd = getattr(self, name)
             if fd >= 0:

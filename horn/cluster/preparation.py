@@ -34,7 +34,7 @@ class JobPreparer:
         self._read: dict[tuple[str, int], Submission] = {}
 
     def submission(self, job: str, node: Znode) -> Submission:
-        """A job's description, once it has been checked."""
+        """A job's checked submission."""
         known = self._read.get((job, node.changed))
         if known is None:
             known = submission.read(self.capacity.key, job, node)
@@ -44,7 +44,7 @@ class JobPreparer:
     def assignment(
         self, coord: Session, workers: Membership, job: str, order: HostOrder
     ) -> Assignment:
-        """What its job runner is told; all that it needs is here then."""
+        """The Assignment of a job runner; its package is here then."""
         node = coord.get(coord.paths.spec(job))
         if node is None:
             raise NotFound(f"no job {job!r}")

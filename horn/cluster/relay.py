@@ -25,7 +25,7 @@ STEP_S = 0.25  # between two words about how far it is
 
 
 class ProgressWriter(Progress):
-    """Progress for the agent, and for who asks it later: a line of JSON each in ``file``."""
+    """Progress for the agent and, as lines of JSON in ``file``, for later requests."""
 
     interval_s = STEP_S
 
@@ -99,7 +99,7 @@ def start_standby(n: int, threads: int) -> list[StandbyProcess]:
 
 
 def drop(standby: Sequence[StandbyProcess]) -> list[StandbyProcess]:
-    """They are not what is needed."""
+    """End standby processes that do not fit the job."""
     for spare in standby:
         spare.child.end()
         os.close(spare.output)
@@ -142,18 +142,18 @@ class OutputRelay:
                     left.discard(fd)
 
     def release(self) -> None:
-        """The tasks have their ends: this process's are closed."""
+        """Close this process's copies of the pipes' ends for tasks."""
         for fd in self.outputs.values():
             os.close(fd)
         self.outputs = {}
 
     def wait(self) -> None:
-        """Until all is written; the tasks have ended."""
+        """Wait until the output of ended tasks is written."""
         self._thread.join(2.0)
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it: NaN and infinity are null."""
+    """A value for JSON: NaN and infinity are null."""
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, Mapping):

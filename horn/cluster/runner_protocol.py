@@ -25,7 +25,7 @@ class RunnerMessage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields
 
 
 class StandbySize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A job runner that waits: with so many tasks that wait too, of so many threads each."""
+    """The standby tasks of a waiting job runner, with so many threads each."""
 
     n_tasks: int
     threads: int
@@ -63,7 +63,7 @@ class StopJob(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class ChangeGroups(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """To a job runner: other groups are to be there than were. ``allocations`` : all hosts'."""
+    """To a job runner: change the groups. ``allocations`` : of all hosts."""
 
     groups: tuple[int, ...]
     allocations: dict[str, Allocation]
@@ -88,7 +88,7 @@ class TasksRunning(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=T
 
 
 class JobProgress(RunnerMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Of the job runner with rank 0: how far the job is; what ``progress`` says."""
+    """Of the job runner with rank 0: the progress of the job."""
 
     progress: dict[str, Any]
 
@@ -134,7 +134,7 @@ class RunnerConnection:
         self.sock.sendall(_ENCODE.encode(word) + b"\n")
 
     def read(self) -> list[RunnerMessage] | None:
-        """What has come, after waiting for something; None when the other end has gone."""
+        """Wait for messages; None when the other end has gone."""
         try:
             data = self.sock.recv(65536)
         except ConnectionResetError:

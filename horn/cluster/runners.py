@@ -99,7 +99,7 @@ class RunnerProcess:
         self._unlogged = b""
 
     def read_output(self) -> None:
-        """What it printed; it is closed when that ends."""
+        """Read its output into the log, up to its end."""
         while self.output is not None:
             try:
                 data = os.read(self.output, 65536)
@@ -113,11 +113,11 @@ class RunnerProcess:
                 self._unlogged = (self._unlogged + data)[-65536:]
 
     def kill(self) -> None:
-        """It, its tasks and whatever they started in its session."""
+        """Kill it, its tasks and all of its session."""
         end_session(self.process.pid)
 
     def reap(self) -> tuple[int, dict[str, float]]:
-        """Its exit code and what it and its children used; it has ended."""
+        """The exit code of an ended process, and what it and its children used."""
         self.kill()  # what it left behind; its pid cannot be another's before it is waited for
         self.read_output()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -160,7 +160,7 @@ def _session(pid: int) -> int:
 
 
 def _state(pid: int) -> list[bytes]:
-    """What the system says of a process, from its state on; nothing if there is none."""
+    """The fields of /proc/PID/stat from the state on; none without a process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -189,7 +189,7 @@ class JobRun:
 
     @property
     def is_over(self) -> bool:
-        """Its last report is made, and nothing of it runs any more."""
+        """The last report is made, and no process is left."""
         return self.report.phase in LAST and self.runner is None
 
     def begin(self, runner: RunnerProcess, assignment: protocol.Assignment) -> None:
@@ -212,7 +212,7 @@ class JobRun:
         self.runner.send(protocol.ChangeGroups(self.order.groups, self.order.allocations))
 
     def aim_at(self, aim: str) -> None:
-        """Stop or end, if it is not done yet."""
+        """Stop or end the job runner, if it has not ended."""
         if self.is_over or self.aim == aim or self.aim == END:
             return
         self.aim = aim
@@ -259,7 +259,7 @@ class JobRun:
         self.is_told = False
 
     def tick(self, now: float) -> float | None:
-        """What time has come for; when to call again."""
+        """Act on deadlines; returns when to call again."""
         if self.runner is None:
             return None
         self._look_at(self.runner)
@@ -275,7 +275,7 @@ class JobRun:
         return self._deadline
 
     def _look_at(self, runner: RunnerProcess) -> None:
-        """Its tasks may go on for long without it, and nobody would hear of them."""
+        """End a job runner that stays stopped: nobody would hear of its tasks."""
         if not runner.is_stopped:
             self._stopped = None
         elif self._stopped is None:
@@ -288,7 +288,7 @@ class JobRun:
             )
 
     def ended(self) -> None:
-        """The job runner's process has."""
+        """The job runner's process has ended."""
         runner, self.runner = self.runner, None
         assert runner is not None
         while runner.is_open:
@@ -308,7 +308,7 @@ class JobRun:
             self.say(FAILED, failure=HostFailure(_died(code)))
 
     def kill(self, why: str) -> None:
-        """End at once, and say why."""
+        """End at once; ``why`` is the failure."""
         if self.runner is not None:
             if not self._is_killed:
                 self._is_killed = True

@@ -53,14 +53,14 @@ class ResourceRequest:
 
     @property
     def topology(self) -> Topology:
-        """Of what has a rank."""
+        """Of tasks and servers that have ranks."""
         return Topology(self.n_groups, self.n_tasks, 0 if self.guests else self.n_servers)
 
     def of(self, n_groups: int) -> ResourceRequest:
         return replace(self, n_groups=n_groups)
 
     def ranks(self, found: Collection[int], groups: Sequence[int]) -> tuple[int, ...]:
-        """Those of ``of(len(groups))``, as they are called in a job that began with this."""
+        """Ranks of ``of(len(groups))`` in the numbering of the original job."""
         its, all_of = self.of(len(groups)).topology, self.topology
         return tuple(
             sorted(
@@ -100,7 +100,7 @@ def allocate(
 def _choices(
     names: Sequence[str], blamed: Mapping[str, int], parted: Sequence[tuple[str, str]]
 ) -> Iterator[list[str]]:
-    """Hosts to choose from, the better choice first; the last is all."""
+    """Choices of hosts, the best first; the last is all."""
     order = sorted(names, key=lambda name: (blamed.get(name, 0), name))
     n_fine = sum(not blamed.get(name, 0) for name in order)
     for n in range(max(n_fine, 1), len(order) + 1):  # one more with each, the least blamed first
@@ -115,7 +115,7 @@ def _choices(
 def _allocate(
     need: ResourceRequest, hosts: Mapping[str, Host], prefer: Collection[str]
 ) -> dict[str, tuple[int, ...]]:
-    """On hosts that have room for all."""
+    """Allocations on hosts that have room for all."""
     free = {name: host.free for name, host in hosts.items()}
     allocations: dict[str, list[int]] = {}
     left = _allocate_whole(need, free, allocations, prefer)
@@ -160,7 +160,7 @@ def _allocate_whole(
     allocations: dict[str, list[int]],
     prefer: Collection[str],
 ) -> list[int]:
-    """Allocation groups that fit on a host; returns those that do not."""
+    """Allocate groups that fit on a host; returns the others."""
     groups = list(range(need.n_groups))
     while groups:
         room = {name: n // need.n_tasks for name, n in free.items() if n >= need.n_tasks}
@@ -188,7 +188,7 @@ def _divide(
     free: dict[str, int],
     allocations: dict[str, list[int]],
 ) -> None:
-    """Allocation a group on several hosts, those with the most room first."""
+    """Allocate a group on several hosts, those with the most room first."""
     ranks = need.topology.ranks(group)
     while ranks:
         best = min((n for n, room in free.items() if room), key=lambda n: (-free[n], n))
@@ -198,7 +198,7 @@ def _divide(
 
 
 def _differs(need: ResourceRequest, host: Host) -> str:
-    """What keeps a host from running a job that was submitted with other versions."""
+    """How a host's versions differ from the job's, or ""."""
     if (need.horn and host.horn != need.horn) or (need.python and host.python != need.python):
         return f"{host.name} has Python {host.python} and horn {host.horn}"
     return ""

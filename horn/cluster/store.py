@@ -76,7 +76,7 @@ class HostStore:
     # packages
 
     def has(self, digest: str) -> bool:
-        """Whether it is here; it is taken from the shared folder if it is there."""
+        """Whether the package is here, perhaps from the shared folder."""
         if (self._package(digest) / "files").is_dir():
             return True
         if self.shared is None:
@@ -107,7 +107,7 @@ class HostStore:
             self._share(digest)
 
     def _share(self, digest: str) -> None:
-        """Where all hosts find it."""
+        """Copy a package into the shared folder."""
         if self.shared is None or (self.shared / "packages" / digest).exists():
             return
         temporary = self.shared / "packages" / f"{digest[:16]}-{secrets.token_hex(8)}"
@@ -154,13 +154,13 @@ class HostStore:
         return self._kept(job) / CHECKPOINTS
 
     def files(self, job: str) -> dict[str, Path]:
-        """What can be read of a job from here, by the name that it has for others."""
+        """The readable files of a job, by their names for others."""
         found = {p.name.removesuffix(".log"): p for p in sorted(self._job(job).glob("logs/*.log"))}
         found |= {name: self._kept(job) / name for name in (PROGRESS, MODEL)}
         return {name: path for name, path in found.items() if is_plain(path)}
 
     def forget(self, job: str, digest: str = "") -> None:
-        """Remove all of a job; with its package, if one is named: that no other job has."""
+        """Remove all of a job, and its package if one is named."""
         for folder in (self._job(job), self._kept(job)):
             shutil.rmtree(folder, ignore_errors=True)
         if digest:
@@ -184,7 +184,7 @@ class HostStore:
         return folder
 
     def _let_through(self, folder: Path) -> None:
-        """The user jobs run as may enter, and see nothing of what is there."""
+        """Let the jobs' user enter a folder, without listing it."""
         if self.user is not None:
             self.user.let_through(folder)
 

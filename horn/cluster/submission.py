@@ -74,7 +74,7 @@ class Origin:
 
 
 class SignedSubmission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A submission, and what makes it one of this cluster, in one node. ``key`` : whose."""
+    """A submission with its node and MAC. ``key`` : the signing key's fingerprint."""
 
     format: Annotated[int, msgspec.Meta(ge=FORMAT, le=FORMAT)]
     submission: Submission
@@ -160,6 +160,6 @@ def read(key: Key | None, job: str, node: Znode) -> Submission:
 
 
 def _mac(key: Key, signed: SignedSubmission) -> str:
-    """Over the one form of everything but the MAC."""
+    """The MAC of the canonical form of everything else."""
     bare = _ENCODE.encode(msgspec.structs.replace(signed, mac=""))
     return hmac.digest(key.submission(), bare, hashlib.sha256).hex()

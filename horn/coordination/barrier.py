@@ -42,7 +42,7 @@ KEPT = 2  # generations whose marks stay: the one that slow tasks may still read
 
 
 class GroupMembers(Protocol):
-    """What a barrier asks of those who keep an eye on a group: a Membership, or a Roster."""
+    """A barrier's view of its group: a Membership, or a Roster."""
 
     def check(self) -> None: ...
     def departures(self) -> Counter[str]: ...
@@ -199,7 +199,7 @@ class GroupBarrier:
         return b"%016x" % (self.coord.session & 0xFFFF_FFFF_FFFF_FFFF)
 
     def _repair(self, crossing: _Crossing, generation: int) -> None:
-        """The arrival was refused as a whole: put right what it needs, and arrive again."""
+        """Repair what a refused arrival needs, and arrive again."""
         refused, crossing.refused = crossing.refused, None
         assert refused is not None
         if refused.step > 1:  # the folders are not as expected: arrive first, tidy up later
@@ -220,7 +220,7 @@ class GroupBarrier:
         self._arrive(crossing)
 
     def _make(self, crossing: _Crossing, generation: int) -> None:
-        """The folder is not there: the first crossing, a jump, or too late."""
+        """Make a missing folder: the first crossing, a jump, or too late."""
         names = self.coord.children(f"{self.folder}/{self._attempt_folder}")
         mine = paths.generation(generation)  # made before any later one: if it is here, it is early
         if mine not in names and any(name > mine for name in names):
@@ -317,7 +317,7 @@ class GroupBarrier:
                 self.coord.remove(folder)
 
     def _prepare(self, attempt: int) -> None:
-        """The attempt's folder is there, and none of an earlier attempt."""
+        """Make the attempt's folder; remove those of earlier attempts."""
         folders = self.coord.children(self.folder)
         if self._attempt_folder not in folders:
             self.coord.ensure(f"{self.folder}/{self._attempt_folder}")

@@ -78,5 +78,5 @@ class Candidate:
 
 
 def _number(name: str) -> str:
-    """What ZooKeeper gave a candidacy: it keeps their order."""
+    """A candidacy's sequence number, which keeps their order."""
     return name.rpartition("-")[2]

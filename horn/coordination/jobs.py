@@ -45,7 +45,7 @@ ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED})
 
 
 def listing(at: Paths, job: str, old: JobState, new: JobState) -> list[Step]:
-    """What a change of the state changes in ``/active``."""
+    """The change of ``/active`` with a change of state."""
     if (old in ENDED) == (new in ENDED):
         return []
     return [Delete(at.active(job)) if new in ENDED else Create(at.active(job))]
@@ -94,7 +94,7 @@ class Jobs:
             ) from error
 
     def _folders(self, job: str, spec: bytes, guest: str) -> list[Step]:
-        """All of a job but its state."""
+        """The nodes of a job, without its state."""
         at = self.paths
         folders = (
             at.result(job), at.leader(job), at.checkpoints(job), at.wish(job), at.record(job),
@@ -158,7 +158,7 @@ class Jobs:
         self.forget(job)
 
     def forget(self, job: str) -> bool:
-        """Remove all of a job, whatever its state. Whether there was something."""
+        """Remove all of a job, whatever its state; False if there was nothing."""
         found = self.coord.remove(self.paths.job(job))
         return self.coord.delete(self.paths.active(job)) or found
 

@@ -90,7 +90,7 @@ class FolderView:
         self._look(0)
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Until the folder has been read once."""
+        """Wait until the folder has been read once."""
         if not self._ready.wait(timeout_s):
             raise BarrierTimeout(self.folder, ("ZooKeeper",), (), timeout_s, "It does not answer")
         self.coord.check()
@@ -121,7 +121,7 @@ class FolderView:
             self._ready.set()
 
     def _plan(self, n_answers: int = 1) -> int:
-        """So many answers are waited for from here on; returns the round that they belong to."""
+        """Count so many answers to wait for; returns their round."""
         with self._lock:
             self._pending += n_answers
             return self._round
@@ -212,7 +212,7 @@ class FolderView:
 
 @dataclass
 class _OwnEntry:
-    """This process's own place."""
+    """This process's place."""
 
     name: str
     token: int
@@ -290,7 +290,7 @@ class Membership:
         return time.monotonic() < deadline
 
     def tell(self, **info: Any) -> None:
-        """Change what the own node says of itself; the place stays."""
+        """Change the info of the own node; the place stays."""
         mine = self._mine
         path = "" if mine is None else f"{self.folder}/{mine.name}"
         node = self.coord.get(path) if path else None
@@ -403,7 +403,7 @@ class Membership:
 
 
 def described(endpoint: str, versions: Mapping[str, str | int], info: Mapping[str, Any]) -> bytes:
-    """What a member's node says."""
+    """A member's node."""
     said = {
         "endpoint": endpoint,
         "versions": {"layout": paths.LAYOUT, **versions},
@@ -413,7 +413,7 @@ def described(endpoint: str, versions: Mapping[str, str | int], info: Mapping[st
 
 
 def held(path: str, node: Znode | None) -> Conflict:
-    """That a place has a living holder, and where."""
+    """The error for a place with a living holder."""
     try:
         where = "an unknown place" if node is None else str(json.loads(node.data)["endpoint"])
     except (ValueError, KeyError, TypeError):

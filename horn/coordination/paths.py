@@ -59,7 +59,7 @@ class Paths:
         return f"{self.root}/active"
 
     def active(self, job: str) -> str:
-        """There as long as a job has not ended: what masters watch."""
+        """Exists until the job ends; masters watch it."""
         return f"{self.all_active()}/{checked('job', job)}"
 
     spec, state, result = map(_of_job, ("spec", "state", "result"))
@@ -76,21 +76,21 @@ class Paths:
         return f"{self.group(job, group)}/members"
 
     def table(self, job: str, group: int, attempt: int) -> str:
-        """Who its members are; that of group 0 tells of all where all ranks meet."""
+        """A group's members; in group 0 all ranks, where all meet."""
         return f"{self.group(job, group)}/table-{counted('attempt', attempt):016x}"
 
     def barrier(self, job: str, group: int) -> str:
         return f"{self.group(job, group)}/barrier"
 
     def report(self, job: str, attempt: int, host: str) -> str:
-        """What a host says of its tasks of an attempt."""
+        """A host's report of an attempt."""
         return f"{self.reports(job)}/{counted('attempt', attempt)}-{checked('host', host)}"
 
     def all_orders(self) -> str:
         return f"{self.root}/orders"
 
     def orders(self, host: str) -> str:
-        """What is to run on a host; the node itself says who has taken how many slots."""
+        """A host's orders; the node's data are the slots taken by job."""
         return f"{self.all_orders()}/{checked('host', host)}"
 
     def order(self, host: str, job: str) -> str:
@@ -98,7 +98,7 @@ class Paths:
 
 
 def attempt_folder(attempt: int, members: Iterable[str]) -> str:
-    """The folder of a group's generations: its attempt, and who it says it consists of."""
+    """The folder of a group's generations: its attempt, and a digest of its members."""
     names = "\n".join(sorted(members)).encode()
     return f"{counted('attempt', attempt):016x}-{hashlib.sha256(names).hexdigest()[:12]}"
 

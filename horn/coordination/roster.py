@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class RosterEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A member: where it listens for supersteps and for messages, if it does."""
+    """A member's endpoints for supersteps and, if it has one, for messages."""
 
     endpoint: str
     wire: str = ""
@@ -66,7 +66,7 @@ class WatchedNode:
         self._unsubscribe = coord.subscribe(self._on_event)
 
     def read(self, timeout_s: float = 10.0) -> Znode | None:
-        """What is there now; from here on ``is_stale`` tells of the next change."""
+        """The node now; ``is_stale`` tells of the next change."""
         self.is_stale = False
 
         def looked(reply: Reply) -> None:
@@ -248,7 +248,7 @@ class Roster:
         self._node = WatchedNode(coord, path, self._on_stale)
 
     def wait(self, counts: Mapping[str, int], timeout_s: float) -> RosterTable:
-        """The table, once it is there. counts : as in Publication.publish."""
+        """Wait for the table. counts : as in Publication.publish."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._changed.clear()
@@ -294,7 +294,7 @@ class Roster:
 
     @property
     def folder(self) -> str:
-        """Of this process's own group."""
+        """The folder of this process's group."""
         return self.own.folder
 
     def departures(self) -> Counter[str]:

@@ -159,7 +159,7 @@ class Session(Nodes):
             raise
 
     def _check_job(self, job: str, timeout_s: float) -> None:
-        """That a job's own folder is there, and for it. What is above it is not."""
+        """Check that a job's own folder exists and is the job's."""
         home = self.paths.groups(job)
         self.sync(home, timeout_s)  # this server may not have heard of the job yet
         acl = self._acl_of(home, timeout_s)
@@ -169,7 +169,7 @@ class Session(Nodes):
             self._refuse_open(home)
 
     def _acl_of(self, path: str, timeout_s: float) -> Any:
-        """None if it is not there."""
+        """The ACL of a node, None without the node."""
         reply = self._ask("get_acls", path, timeout_s=timeout_s)
         return None if reply.reason else reply.value[0]
 
@@ -542,7 +542,7 @@ class _Wake:
 
 
 class _Thread(threading.Thread):
-    """kazoo waits for its end without a deadline; a resolver of names may keep it for long."""
+    """Joins with a deadline, as kazoo does not: a resolver of names may take long."""
 
     def join(self, timeout: float | None = None) -> None:
         super().join(STOP_S if timeout is None else timeout)
@@ -572,7 +572,7 @@ _WORDS = {
 
 
 def _use(who: str) -> ACL:
-    """All but to say who else may."""
+    """All permissions but ADMIN."""
     return ACL(Permissions.ALL & ~Permissions.ADMIN, Id("digest", who))
 
 

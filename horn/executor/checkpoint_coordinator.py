@@ -60,7 +60,7 @@ class CheckpointCoordinator:
             self._give_up()
 
     def hear(self, rank: int, said: PartSaved | SaveReply) -> None:
-        """What a task says."""
+        """A message of a task."""
         if isinstance(said, SaveReply):
             if self._due is not None and said.at == self._due.at:
                 self._answers[rank] = said
@@ -79,8 +79,8 @@ class CheckpointCoordinator:
         if not last:
             self._seen = now, iteration
         elif iteration > last and now - before >= AHEAD_S:
-            # Over less, steps that are told all at once would look like a speed that none has, and
-            # the boundary would lie where nobody comes to for minutes.
+            # Over less, steps that are reported at once would look like an impossible speed, with
+            # a boundary minutes away.
             self._speed = (iteration - last) / (now - before)
             self._seen = now, iteration
         if self._next_at is None:
@@ -114,7 +114,7 @@ class CheckpointCoordinator:
         self.tell(self._due)
 
     def _give_up(self) -> None:
-        """What was asked for, if anything was."""
+        """Give up a request that is under way."""
         due, self._due = self._due, None
         if due is None:
             return
@@ -122,7 +122,7 @@ class CheckpointCoordinator:
             self.tell(StopDecision(due.at, go_on=True))
 
     def close(self) -> None:
-        """All tasks have ended: what is not whole will not become so."""
+        """Discard incomplete checkpoints: all tasks have ended."""
         for iteration in self._parts:
             self.checkpoints.discard(self.checkpoints.temporary(iteration, self.attempt))
         self._parts.clear()

@@ -45,7 +45,7 @@ class FailureEvidence:
 
     @property
     def silent(self) -> dict[int, int]:
-        """Exit codes of the tasks that ended without a word."""
+        """Exit codes of tasks that ended without a report."""
         spoke = self.failures.keys() | self.finished
         return {task: code for task, code in self.exits.items() if task not in spoke}
 
@@ -55,13 +55,13 @@ class FailureEvidence:
 
     @property
     def causes(self) -> list[int]:
-        """Tasks whose own failure it may have been, the earliest first; the dead come before."""
+        """Possible root causes: ended tasks, then own failures, the earliest first."""
         own = [task for task, failed in self.failures.items() if not is_secondary(failed)]
         return [*sorted(self.silent), *sorted(own, key=lambda task: self.failures[task].when)]
 
     @property
     def late(self) -> list[int]:
-        """Tasks that others waited for in vain, and that say nothing."""
+        """Tasks that others waited for in vain, without a report."""
         named = {t for f in self.failures.values() for t in numbers(f.absent)}
         return sorted(named - self.failures.keys() - self.exits.keys() - self.finished)
 
@@ -155,7 +155,7 @@ def _failed(case: FailureEvidence, task: int, network: Network) -> HornError:
 
 
 def _place(failed: FailureReport, network: Network) -> str:
-    """Where it was, with the class of the layer's neurons."""
+    """Where the task was, with the neuron class."""
     named = [layer for layer in network.layers[1:] if layer.name in _words(failed.label)]
     classes = sorted({layer.neuron.__name__ for layer in named})
     return f"{failed.where}, neuron class {' and '.join(classes)}" if classes else failed.where

@@ -72,7 +72,7 @@ FDS_PER_TASK = 5
 
 @dataclass(frozen=True)
 class ScaleRequest:
-    """Other groups are to be there. hosts : where ranks are, by the name of the host."""
+    """A change of groups. hosts : by rank, by name."""
 
     groups: tuple[int, ...]
     hosts: Mapping[int, str]
@@ -110,7 +110,7 @@ class JobAttempt:
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -309,7 +309,7 @@ class Attempts:
         )
 
     def monitor(self, on_ready: Callable[[], None] | None = None) -> TaskMonitor:
-        """Of the present pool, which has been started; ``coordinator`` is for it, too."""
+        """The monitor of the present pool, which has been started; sets ``coordinator``."""
         settings, plan, record = self.settings, self.recovery.plan, self.record
         pool, topology = self.here.pool, self.settings.topology
         if self.checkpoints is not None and plan is not None:
@@ -339,7 +339,7 @@ class Attempts:
         )
 
     def failed(self, monitor: TaskMonitor, error: HornError) -> None:
-        """All tasks have ended because of an error; raises what is to be said if that was all."""
+        """Prepare the next attempt after an error; raises it if there is none."""
         is_repairable = monitor.is_repairable(error)
         self.close()
         if self.coordinator is not None and self.coordinator.last is not None:
@@ -406,7 +406,7 @@ class Attempts:
         return outcome
 
     def close(self) -> None:
-        """The tasks of an attempt have ended."""
+        """Close the checkpoints of an attempt whose tasks have ended."""
         if self.coordinator is not None:
             self.coordinator.close()
 
@@ -501,7 +501,7 @@ class JobEntry:
         return self.server is not None and not self.server.is_running
 
     def look(self) -> None:
-        """If the server has ended, make it anew: tasks then hear that their sessions are over."""
+        """Restart an ended server; tasks then hear that their sessions are over."""
         if self._is_server_gone:
             self._renew("the embedded ZooKeeper has ended")
 

@@ -82,7 +82,7 @@ class ProgressRecord:
 
     @property
     def told(self) -> list[dict[str, Any]]:
-        """What groups have said of epochs that are not in ``rows`` yet: plain, for a file."""
+        """Reports of epochs that are not in ``rows`` yet, plain, for a file."""
         return [msgspec.to_builtins(row) for said in self._heard.values() for row in said.values()]
 
     def begin(self) -> None:
@@ -96,7 +96,7 @@ class ProgressRecord:
             self.watcher.end()
 
     def back_to(self, iteration: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Another attempt begins here. Epochs that were told are not told again."""
+        """Begin another attempt here. Reported epochs are not shown again."""
         self.rows = [dict(row) for row in rows]
         self.epoch, self.iteration = len(self.rows) + 1, iteration
         self._heard.clear()
@@ -117,11 +117,11 @@ class ProgressRecord:
             self._heard.setdefault(epoch, {})[group] = row
 
     def known(self, n_groups: int) -> set[int]:
-        """Groups that the job began with, or that have told of something."""
+        """Groups of the beginning, and later ones that have reported."""
         return {*range(n_groups), *self._latest}
 
     def without(self, group: int) -> None:
-        """It is not there, or has left."""
+        """Expect no reports of a group that is absent or has left."""
         self._gone.add(group)
 
     def put(self, n_groups: int, is_joined: bool, is_over: bool = False) -> None:
@@ -146,7 +146,7 @@ class ProgressRecord:
             self._n_told = max(epoch, self._n_told)
 
     def _unknown(self, epoch: int) -> dict[str, Any]:
-        """The row of an epoch that group 0 told of to somebody who has gone."""
+        """The row of an epoch that group 0 reported to an ended process."""
         iteration = min(epoch * self.job.iterations_per_epoch, self.job.n_iterations)
         columns = (*COLUMNS, *self.job.aggregates)
         return {**dict.fromkeys(columns), "epoch": epoch, "iteration": iteration}
@@ -226,7 +226,7 @@ class TaskMonitor:
                 os.close(fd)
 
     def forget(self, ranks: Sequence[int], pids: Mapping[int, int]) -> None:
-        """Others have taken the places of these, and begin anew."""
+        """Forget ranks whose processes were replaced."""
         self.case.pids = pids
         if self.watch is not None:
             self.watch.begin(ranks)
@@ -236,13 +236,13 @@ class TaskMonitor:
             self.case.finished.discard(rank)
 
     def add(self, ranks: Sequence[int], pids: Mapping[int, int]) -> None:
-        """These have come, and are waited for."""
+        """Wait for new ranks, too."""
         self.forget(ranks, pids)
         self.case.names = {**self.case.names, **{r: self.topology.name(r) for r in ranks}}
         self._await(self.awaited | set(ranks))
 
     def leave(self, group: int) -> None:
-        """It has left. What its tasks have said of their work stays."""
+        """Wait no longer for a group that has left; its reports stay."""
         self.record.without(group)
         if self.watch is not None:
             self.watch.drop(self.topology.ranks(group))
@@ -270,7 +270,7 @@ class TaskMonitor:
         return bool(self.case.silent) and not self.case.failures
 
     def verdict(self, stacks: Callable[[Sequence[int]], Mapping[int, str]]) -> HornError | None:
-        """What went wrong first, once that is certain. stacks : says where late tasks are."""
+        """The root cause, once it is certain. stacks : of late tasks."""
         now, at = time.monotonic(), self.verdict_at
         if at is None or (now < at and (self._is_mute or not self._is_clear())):
             return None
@@ -305,7 +305,7 @@ class TaskMonitor:
     def _put(
         self, task: int, parts: tuple[control.ArrayPart, ...], descriptors: Sequence[int]
     ) -> None:
-        """A task's parts into their places of the whole arrays."""
+        """Put a task's parts into the whole arrays."""
         if len(descriptors) != 1:
             raise ProtocolError(f"task {task}: a share with {len(descriptors)} memories, not 1")
         memory = map_private(descriptors[0])
@@ -330,7 +330,7 @@ class TaskMonitor:
             self.n_covered[key] = self.n_covered.get(key, 0) + values.size
 
     def outcome(self) -> Outcome:
-        """The whole, when all have finished."""
+        """The outcome, when all have finished."""
         for key, shape in shapes(self.job.network).items():
             if self.n_covered.get(key, 0) < int(np.prod(shape)):
                 raise ProtocolError(f"the tasks' shares of {key[1]} do not make it whole")

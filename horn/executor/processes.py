@@ -92,7 +92,7 @@ class ChildProcess:
             return False
 
     def where(self) -> str:
-        """Its Python stack, in words; waits a short time for it."""
+        """Its Python stack, after a short wait."""
         who = f"task {self.task} (pid {self.process.pid})"
         if self.is_stopped:
             return f"{who} is stopped (SIGSTOP, or a debugger), so it cannot say where it is"

@@ -43,7 +43,7 @@ RENEW, DROP = "renew", "drop"
 
 
 class StartRanks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The primary host's word to begin: what its own tasks get. ranks : who is to."""
+    """The primary host's order to start ``ranks``."""
 
     run: RunSpec
     links: list[tuple[int, int, str]]
@@ -119,7 +119,7 @@ class HostLink:
         return found
 
     def finish(self) -> None:
-        """From now on it is no loss that others go."""
+        """From now on other hosts may go."""
         self._is_done = True
 
     def close(self, reason: str = "finished") -> None:
@@ -194,7 +194,7 @@ class RemoteTaskPool:
 
     @property
     def pids(self) -> dict[int, int]:
-        """By rank; 0 until its host has said it. What comes later is put in, too."""
+        """By rank; 0 until its host has reported it. Updated in place."""
         return self._pids
 
     def place(self, hosts: Mapping[int, str]) -> None:
@@ -228,7 +228,7 @@ class RemoteTaskPool:
         return found
 
     def renew(self, ranks: Sequence[int]) -> None:
-        """As a TaskPool does, each host those that it has."""
+        """As a TaskPool does, on each host."""
         self._n_renewed += 1
         self._incarnations.update(dict.fromkeys(ranks, self._n_renewed))
         for host, there in self._by_host(ranks).items():
@@ -301,7 +301,7 @@ class RemoteTaskPool:
         return {rank: found.get(rank, f"task {rank} is on another host") for rank in ranks}
 
     def stopped(self, ranks: Sequence[int]) -> list[int]:
-        """Of this host; the others' are not known."""
+        """Stopped tasks of this host; others' are not known."""
         return self.pool.stopped(ranks)
 
     def wait(self, timeout_s: float = 2.0) -> None:

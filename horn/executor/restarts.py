@@ -73,7 +73,7 @@ class Restarts:
         return self.topology.ranks(int(number))
 
     def begin(self) -> None:
-        """Start all that are there."""
+        """Start all servers and groups."""
         t = self.topology
         first = [r for g in sorted(self.groups) if g < t.n_groups for r in t.ranks(g)]
         self.start([*first, *(t.server(n) for n in range(t.n_servers))], self.attempt)
@@ -100,7 +100,7 @@ class Restarts:
             self.pool.tell(LeaveRun(group))
 
     def _let_go(self) -> None:
-        """Of groups that were to leave, those that have."""
+        """Let go of groups that have left."""
         for group in sorted(self.leaving):
             ranks = self.topology.ranks(group)
             if not all(rank in self.monitor.finished for rank in ranks):
@@ -114,7 +114,7 @@ class Restarts:
                 self.on_left(group)
 
     def hear(self, rank: int, said: Any) -> bool:
-        """Whether this is about a failure that is repaired here."""
+        """Whether a message is about a failure that a restart repairs."""
         unit = unit_of(self.topology, rank)
         if isinstance(said, EpochRow):  # it works, and so do servers
             for counted in [*self._counts]:
@@ -151,7 +151,7 @@ class Restarts:
         return True
 
     def _is_own(self, unit: str, failed: FailureReport) -> bool:
-        """Whether who is missing belongs to it, or has only gone: then it is started again, too."""
+        """Whether all missing ranks are of this unit, or a peer has only gone."""
         if "BarrierTimeout" not in failed.kinds:
             return True
         absent = numbers(failed.absent)
@@ -166,18 +166,18 @@ class Restarts:
         self._held.setdefault(unit, []).append((rank, said))
 
     def _give_up(self, unit: str) -> None:
-        """What was kept back of its failure is for the verdict."""
+        """Pass the withheld reports of a unit to the monitor."""
         self._due.pop(unit, None)
         for rank, said in self._held.pop(unit, []):
             self.monitor.hear(rank, said)
 
     @property
     def next_at(self) -> float | None:
-        """When to look."""
+        """The time of the next restart."""
         return min((at for at, _ in self._due.values()), default=None)
 
     def look(self, now: float) -> None:
-        """Start again what is due."""
+        """Restart units that are due."""
         record = self.monitor.record
         self.keep(record.rows, record.told)
         for unit, (at, why) in list(self._due.items()):

@@ -41,7 +41,7 @@ class StalledRanks:
     hint: str = ""
 
     def failed(self, now: float) -> FailureReport:
-        """As the report of a task that timed out on them."""
+        """The report of a task that would have timed out."""
         absent, arrived = (tuple(f"task {r}" for r in who) for who in (self.ranks, self.others))
         kinds = (BarrierTimeout, ClusterError, HornError, Exception)
         return FailureReport(
@@ -86,13 +86,13 @@ class StallDetector:
         self.begin(ranks)
 
     def begin(self, ranks: Iterable[int]) -> None:
-        """Processes of these have been started."""
+        """Watch newly started processes."""
         for rank in ranks:
             self.drop((rank,))
             self._steps[rank] = IMPORTING
 
     def drop(self, ranks: Iterable[int]) -> None:
-        """They have ended, or are somebody else's to look after."""
+        """Watch these no longer."""
         for rank in ranks:
             self._steps.pop(rank, None)
             self._signs.pop(rank, None)
@@ -100,7 +100,7 @@ class StallDetector:
             self._ready.get(self.unit(rank), set()).discard(rank)
 
     def hear(self, rank: int, said: Any) -> None:
-        """Whatever a task says; an int is its exit code."""
+        """A message of a task; an int is its exit code."""
         if isinstance(said, (int, TaskFinished, FailureReport)):
             self.drop((rank,))
         elif isinstance(said, StartPhase) and said.step == ENDING:
@@ -119,7 +119,7 @@ class StallDetector:
                 known[rank].renew()
 
     def look(self) -> list[StalledRanks]:
-        """Who is late now. They are not named again."""
+        """Newly stalled ranks."""
         now = self.clock()
         if now - self._looked < LOOK_S:
             return []

@@ -132,7 +132,7 @@ class TaskPool:
                 yield from self._read(child)
 
     def _read(self, child: ChildProcess) -> Iterator[tuple[int, Any, list[int]]]:
-        """One message. Of a child that has ended everything is there already, and its end."""
+        """One message. All messages of an ended child are there already."""
         try:
             got = child.line.receive(LAST_WORD_S)
         except TimeoutError:  # it has ended, but a process of its own holds the line
@@ -143,12 +143,12 @@ class TaskPool:
             yield child.task, got[0], got[1]
 
     def tell(self, message: ControlMessage) -> None:
-        """Say something to every task; who has ended misses nothing."""
+        """Tell every task that has not ended."""
         for child in self._children.values():
             child.tell(message)
 
     def stacks(self, ranks: Sequence[int]) -> dict[int, str]:
-        """Where those of these tasks that run here are, in words."""
+        """Python stacks of those of these tasks that run here."""
         return {rank: self._children[rank].where() for rank in ranks if rank in self._children}
 
     def stopped(self, ranks: Sequence[int]) -> list[int]:
@@ -156,7 +156,7 @@ class TaskPool:
         return [r for r in ranks if r in self._children and self._children[r].is_stopped]
 
     def wait(self, timeout_s: float = STOP_S) -> None:
-        """For all to end by themselves."""
+        """Wait for all to end by themselves."""
         ends = time.monotonic() + timeout_s
         for child in self._children.values():
             if child.code is None:
@@ -166,7 +166,7 @@ class TaskPool:
                     return
 
     def kill(self) -> None:
-        """At once, from any thread; ``events`` tells of their ends."""
+        """Kill all, from any thread; ``events`` tells of their ends."""
         for child in list(self._children.values()):
             try:
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)

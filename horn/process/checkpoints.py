@@ -61,7 +61,7 @@ class TaskCheckpoints:
                 self.due = None
 
     def _is_settled(self, due: SaveRequest) -> bool:
-        """Wait for what is to be done at this boundary; True to stop."""
+        """Wait for the decision at this boundary; True to stop."""
         self.line.send(SaveReply(due.at, due.at, is_waiting=True))
         while self.due is due and self.settled_at != due.at:
             if not self.line.wait(self.run.superstep_timeout_s):

@@ -81,7 +81,7 @@ class GroupReady(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=Tr
 
 
 class BatchProgress(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Inside an epoch: what ``Progress.step`` gets."""
+    """Progress inside an epoch."""
 
     epoch: int
     iteration: int
@@ -215,7 +215,7 @@ def packed(message: ControlMessage) -> bytes:
 
 
 def parsed(data: bytes) -> ControlMessage:
-    """What ``packed`` gave. Raises ProtocolError."""
+    """The message of ``packed`` bytes. Raises ProtocolError."""
     try:
         return _DECODE.decode(data)
     except msgspec.DecodeError as error:

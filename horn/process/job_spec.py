@@ -307,7 +307,7 @@ def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> Share
 
 
 def _number(value: Any) -> Any:
-    """NumPy's numbers are numbers too."""
+    """Numbers of NumPy as plain ones."""
     if isinstance(value, np.generic):
         return value.item()
     raise JobError(f"this job cannot be given to other processes: {value!r} is no plain value")
@@ -340,7 +340,7 @@ class OpenedPayload:
     memory: tuple[mmap.mmap, ...] = ()
 
     def forget(self) -> None:
-        """Give back the room of what was read of the initial arrays; they can be read again."""
+        """Free the pages of initial arrays; they can be read again."""
         for mapped in self.memory:
             mapped.madvise(mmap.MADV_DONTNEED)
 

@@ -126,7 +126,7 @@ def _become(limits: ProcessLimits) -> None:
 
 
 def _set(kind: int, wanted: int, name: str) -> None:
-    """Soft and hard, and never above what there is: only root could raise it again."""
+    """Set soft and hard limit, never above the present one."""
     _, hard = resource.getrlimit(kind)
     value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     try:

@@ -477,12 +477,12 @@ class _Initial(Mapping[str, Array]):
 
 
 def in_ranks(text: str, first: int) -> str:
-    """Tasks of a group by their rank, of which its ``first`` is given: task 1 -> task 3."""
+    """Tasks of a group as ranks, from its first: task 1 -> task 3."""
     return re.sub(r"\btask (\d+)", lambda found: f"task {first + int(found[1])}", text)
 
 
 def _is_of_wire(error: BaseException) -> bool:
-    """Whether it was met between batches, where all go by their ranks."""
+    """Whether an error is of messages between batches, which use ranks."""
     met: BaseException | None = error
     while met is not None:
         frames = traceback.walk_tb(met.__traceback__)
@@ -511,7 +511,7 @@ def main() -> int:
 
 
 def end(code: int) -> NoReturn:
-    """Nothing is left to do, and to take an interpreter down takes a tenth of a second."""
+    """Exit at once: the teardown of an interpreter takes a tenth of a second."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -105,7 +105,7 @@ class Rendezvous:
         return self.rank == (0 if self._is_whole else self.group_index * self.topology.n_tasks)
 
     def table(self) -> RosterTable:
-        """Who they all are, once all are there. Of its barrier's members the roster tells."""
+        """Wait for all members; their table. Sets ``roster``, for the barrier."""
         if self._table is not None:
             return self._table
         self.enter(WAITING)
@@ -135,7 +135,7 @@ class Rendezvous:
         return self._table
 
     def membership(self, folder: str, *, is_made: bool = False) -> Membership:
-        """Of a folder, all of whose members this rank watches."""
+        """The membership of a folder that this rank watches."""
         if folder not in self._memberships:
             found = self._memberships[folder] = Membership(self.coord, folder, is_made=is_made)
             self.stack.callback(found.close)
@@ -155,7 +155,7 @@ class Rendezvous:
         return self.stack.enter_context(open_transport(self.run.url, place))
 
     def _entries(self, group: int) -> list[RosterEntry]:
-        """Of a group's tasks."""
+        """The entries of a group's tasks."""
         return self.table().folders[self.coord.paths.members(self.run.job, group)]
 
     def group(self) -> Group:
@@ -198,7 +198,7 @@ class Rendezvous:
         return found
 
     def server_wire(self) -> Transport:
-        """That of a server with a process of its own."""
+        """The connection of a server process."""
         assert self.wire is not None
         endpoints = self.wires()
         self.enter(CONNECTING)

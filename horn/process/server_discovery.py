@@ -69,7 +69,7 @@ class ServerDiscovery:
             watched.close()
 
     def place(self) -> Identity:
-        """This rank's on its links."""
+        """This rank's identity on its links."""
         rank, run, key = self.rendezvous.rank, self.run, self.rendezvous.key
         number = rank - self.rendezvous.topology.n_workers if self._is_server else rank
         return Identity(number, run.n_tasks, f"{run.job}/servers", run.attempt, key)
@@ -82,7 +82,7 @@ class ServerDiscovery:
         return ServerAddress(member.endpoint, int(member.info["attempt"]))
 
     def attempt(self, group: int) -> int:
-        """The highest of a group's tasks."""
+        """The highest attempt of a group's tasks."""
         self._watch(group + 1)  # it may have come later
         found = self.groups[group].members().values()
         return max((int(member.info["attempt"]) for member in found), default=0)
@@ -93,7 +93,7 @@ class ServerDiscovery:
             self.groups.append(WatchedFolder(self.rendezvous.membership(folder)))
 
     def check(self) -> None:
-        """That this process still has its place. After a pause it asks; else it has been told."""
+        """Check that this process has its place; after a pause by asking."""
         now, looked = time.monotonic(), self._looked
         self._looked = now
         mine = self.rendezvous.servers if self._is_server else self.rendezvous.own

@@ -37,7 +37,7 @@ class CallCounters:
 
 
 class CallAbandoned(Exception):
-    """Nobody waits for this call any more; a handler lets it pass."""
+    """The caller no longer waits; a handler lets this pass."""
 
 
 class RpcCall:
@@ -102,7 +102,7 @@ class RpcCall:
         self.say(calls.EndOfBody(self.number))
 
     def end(self, reason: str) -> None:
-        """From now on it is over. From any thread."""
+        """End the call, from any thread."""
         with self._changed:
             self._over = self._over or reason
             self._changed.notify_all()

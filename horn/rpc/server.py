@@ -122,7 +122,7 @@ class RpcServer:
         max_body: int = 0,
         is_audited: bool = False,
     ) -> None:
-        """What ``op`` does, for whom. Before ``start``."""
+        """Register a handler for ``op`` and roles, before ``start``."""
         allowed = frozenset(roles)
         assert allowed and allowed <= set(ROLES), f"roles of {op}: {sorted(allowed)}"
         decoder = msgspec.msgpack.Decoder(request)

@@ -26,7 +26,7 @@ _BEGIN, _END = (
 
 
 class CertificateAuthority:
-    """Who signs, for holders of the key."""
+    """The authority of the holders of a key."""
 
     def __init__(self, key: Key) -> None:
         number = int.from_bytes(key.derive("zookeeper tls authority"))

@@ -59,13 +59,13 @@ class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def text(self) -> str:
-        """What is shown to ZooKeeper."""
+        """The name and password for ZooKeeper."""
         password = hmac.new(self.secret, b"horn zookeeper digest", hashlib.sha256).hexdigest()
         return f"{'job' if self.job else 'horn'}:{password}"
 
     @property
     def id(self) -> str:
-        """By which a node's ACL knows it; no secret. The form is ZooKeeper's, SHA-1 included."""
+        """Its id in ACLs; no secret. The form, with SHA-1, is ZooKeeper's."""
         user = self.text.partition(":")[0]
         digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).digest()
         return f"{user}:{base64.b64encode(digest).decode()}"
@@ -96,7 +96,7 @@ class Key:
 
     @classmethod
     def from_environment(cls) -> Key | None:
-        """That of the file which HORN_KEY names; None if it is not set."""
+        """The key in the file HORN_KEY; None if it is not set."""
         path = os.environ.get(VARIABLE, "")
         if not path:
             return None
@@ -118,15 +118,15 @@ class Key:
         return hmac.digest(self._prk, info + b"\x01", hashlib.sha256)  # HKDF-Expand, one block
 
     def zookeeper(self) -> Credential:
-        """Of workers and submitters."""
+        """The credential of workers and submitters."""
         return Credential(self.derive("zookeeper"))
 
     def zookeeper_of(self, job: str) -> Credential:
-        """Of one job's processes, for what is theirs there."""
+        """The credential of a job's processes."""
         return Credential(self.derive("zookeeper job", job), job, self.zookeeper().id)
 
     def submission(self) -> bytes:
-        """Of the MAC of submissions."""
+        """The key of the MAC of submissions."""
         return self.derive("submission")
 
     def role(self, role: str) -> bytes:

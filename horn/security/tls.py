@@ -47,7 +47,7 @@ def _trust(key: Key, hosts: str, mode: str) -> TlsIdentity | None:
 
 
 def is_wanted(hosts: str) -> bool:
-    """Whether who has the key and speaks to these servers does so in TLS."""
+    """Whether holders of the key speak TLS to these servers."""
     mode = os.environ.get(VARIABLE, AUTO)
     return mode != OFF and (mode != AUTO or not is_on_loopback(hosts))
 
@@ -100,7 +100,7 @@ def context_of(trust: TlsIdentity, *, is_server: bool = False) -> ssl.SSLContext
 
 
 def server_context(key: Key) -> ssl.SSLContext:
-    """For a server that only holders of the key, and the tasks of their jobs, can speak to."""
+    """For a server that admits holders of the key and tasks of their jobs."""
     from horn.security.certificates import CertificateAuthority
 
     return context_of(CertificateAuthority(key).trust("server"), is_server=True)

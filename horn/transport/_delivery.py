@@ -39,8 +39,8 @@ from horn.wire.frames import (
     encode,
 )
 
-# What may be under way to one peer before it says that it has used some: two chunks more than the
-# receiver waits before it says so, so that a stream of chunks never stops for want of a word.
+# Unacknowledged bytes to one peer: two chunks more than it uses before it acknowledges, so that a
+# stream of chunks never stops.
 CREDIT_BYTES = 16 * 1024 * 1024
 GRANT_BYTES = 4 * 1024 * 1024
 SLICE_S = 0.05  # how often a waiting task looks for the dead
@@ -87,7 +87,7 @@ class Peer:
 
     @property
     def has_work(self) -> bool:
-        """Something is to be given to the link."""
+        """There are frames to give to the link."""
         stream = self.stream
         return bool(stream.n_put < stream.n_out or self.urgent or self.queue or self.has_word)
 
@@ -98,7 +98,7 @@ class Peer:
 
     @property
     def has_word(self) -> bool:
-        """It is to be told, and knows this task: a word is nothing for a stranger."""
+        """An acknowledgement is due, to a peer that has welcomed this task."""
         return self.must_tell and self.is_welcome
 
 
@@ -143,7 +143,7 @@ class Delivery(Transport):
         return progress
 
     def _look(self) -> None:
-        """See what has become of connections, and start anew on those that are new."""
+        """Look at connections; send unacknowledged frames again on new ones."""
         self._looked_s = time.monotonic()
         self._take_answers()
         self._gone = self.link.gone()
@@ -230,7 +230,7 @@ class Delivery(Transport):
         return frame
 
     def _tell(self, task: int, peer: Peer) -> bool:
-        """How far the peer's frames have come, and what was used of them; False: not now."""
+        """Acknowledge frames and used bytes; False: the link takes nothing now."""
         stream = peer.stream
         peer.granted = peer.used
         word = Acknowledgement(
@@ -245,7 +245,7 @@ class Delivery(Transport):
         return True
 
     def _use(self, src: int, n_bytes: int) -> None:
-        """Bytes of a peer have been used: tell it now and then."""
+        """Count used bytes of a peer, and grant them again."""
         peer = self._peers[src]
         peer.used += n_bytes
         if peer.used - peer.granted >= GRANT_BYTES:

@@ -141,8 +141,7 @@ class FramedTransport(Delivery):
     def collect(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None:
         sending, receiving = self._step(parts)
 
-        # Who leaves while the others still lack a block of this superstep would be waited for in
-        # vain, since it sends only while it is in here.
+        # A task sends only while it is in here: it stays until the others have its blocks.
         def missing() -> list[int]:
             late = {s.channel.src for s in receiving if not s.arrived}
             slow = {
@@ -253,7 +252,7 @@ class FramedTransport(Delivery):
         return message
 
     def absent(self) -> dict[int, str]:
-        """Who has left or gone, and why. For those who only receive: other waits say it."""
+        """Peers that have left, and why: for users that only receive."""
         for task in self._peers:
             self.link.doubt(task)
         self._look()
@@ -281,7 +280,7 @@ class FramedTransport(Delivery):
             self.link.close(linger_s)
 
     def _owes(self, until_known: bool) -> bool:
-        """Whether somebody has not got all, or not been given it."""
+        """Whether frames are unsent, or unacknowledged."""
         return any(
             (peer.has_work or (until_known and peer.incarnation and peer.stream.kept))
             and peer.left is None

@@ -55,7 +55,7 @@ class Handshake:
         needs_sum: bool,
         answer: Callable[[bytes, Sequence[Buffer]], None],
     ) -> tuple[WireMessage, Hello] | None:
-        """The frame, and its hello, of one who belongs here."""
+        """The frame and hello of a peer that fits."""
         n_strikes = self._strikes.get(sender, 0)
         claimed = -1
         try:
@@ -85,7 +85,7 @@ class Handshake:
             return None
 
     def refusal(self, error: BadFrame) -> list[Buffer]:
-        """What to answer to who gets no link, or loses it."""
+        """The answer to a peer that gets no link, or loses it."""
         place = self.place
         return encode(WireMessage(refusal(error), src=place.rank, attempt=place.attempt))
 
@@ -110,10 +110,10 @@ class Handshake:
 
 
 def refusal(error: BadFrame) -> Refusal:
-    """What is wrong, for the one who is refused."""
+    """The refusal for an error."""
     return Refusal(where=error.where[:256], got=error.got[:1000], expected=error.expected[:1000])
 
 
 def refused(name: str, refusal: Refusal) -> HandshakeRefused:
-    """What a peer's refusal means here."""
+    """The error for a peer's refusal."""
     return HandshakeRefused(f"refused by {name}: {refusal.where}", refusal.got, refusal.expected)

@@ -27,13 +27,13 @@ class FrameLink(Protocol):
         """The next frame, or None after ``wait_s`` or when a full way may have room again."""
 
     def answer(self, sender: bytes, parts: Sequence[Buffer]) -> None:
-        """To somebody who may be no peer, if it can be done at once."""
+        """Answer a stranger, if it can be done at once."""
 
     def answers(self) -> list[tuple[int, Sequence[Buffer]]]:
-        """What peers have answered so."""
+        """Answers of peers."""
 
     def gone(self) -> dict[int, str]:
-        """See what has become of connections: peers that are lost, and how."""
+        """Look at connections; lost peers, and why."""
 
     def broke(self) -> set[int]:
         """Peers whose connection broke since the last call, and is made anew."""

@@ -56,11 +56,11 @@ class FrameStream:
         return frame
 
     def next(self) -> NumberedFrame | None:
-        """What to give to the link now, if anything."""
+        """The next frame for the link."""
         return self.kept[self.n_put - self.n_known] if self.n_put < self.n_out else None
 
     def put(self, frame: NumberedFrame, is_gone: Callable[[], bool] | None = None) -> None:
-        """The link has taken it, and says by ``is_gone`` when it has done with it."""
+        """The link has taken a frame; ``is_gone`` says when it no longer reads it."""
         frame.n_puts += 1
         if is_gone is not None:
             frame.gone.append(is_gone)
@@ -69,7 +69,7 @@ class FrameStream:
 
     @property
     def is_repeating(self) -> bool:
-        """Something is to be sent again."""
+        """Frames are to be sent again."""
         return self.n_put < self.n_sent
 
     def known(self, seq: int) -> None:
@@ -114,5 +114,5 @@ class FrameStream:
 
     @property
     def owes_word(self) -> bool:
-        """Enough has come since the last acknowledgement to send another."""
+        """Another acknowledgement is due."""
         return self.n_in - self.n_told >= ACK_FRAMES

@@ -43,7 +43,7 @@ LIMITS = {
     # libzmq (4.3.5) sends a heartbeat also to a connection that broke while it was not read from,
     # and then aborts the process: "Assertion failed: !_io_error", its issue 4841. Somebody on the
     # wire can bring that about (tests/faults/forgers). So it sends none, and the kernel looks after
-    # silent connections; whether a silent process lives is found out by knocking.
+    # silent connections; whether a silent process lives is for a probe to find out.
     zmq.HEARTBEAT_IVL: 0,
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 2,  # seconds
@@ -94,7 +94,7 @@ def limited(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[by
 def router(
     context: zmq.Context[zmq.Socket[bytes]], bind_to: str, secret: bytes | None
 ) -> zmq.Socket[bytes]:
-    """One that is to listen, by CURVE if there is a secret key."""
+    """A ROUTER to listen with, by CURVE if there is a secret key."""
     made = limited(context, zmq.ROUTER)
     made.set(zmq.ROUTER_MANDATORY, 1)  # [drops what it cannot send]
     if secret is not None:
@@ -139,7 +139,7 @@ class ZeroMqContext:
         self.admission.start()
 
     def answer(self, sender: bytes, parts: Sequence[Buffer]) -> None:
-        """By the router, to a stranger."""
+        """Answer a stranger, by the router."""
         try:
             self.router.send_multipart([sender, *parts], zmq.DONTWAIT)
         except (zmq.Again, zmq.ZMQError):
@@ -157,7 +157,7 @@ class ZeroMqContext:
         return made
 
     def end(self, linger_ms: int = 0) -> None:
-        """When all dealers are closed."""
+        """Close the router and the context; all dealers are closed."""
         if hasattr(self, "admission"):
             self.admission.close()
         if hasattr(self, "router"):
@@ -216,7 +216,7 @@ class _Sockets(ZeroMqContext):
         return None if parts is None else (bytes(parts[0]), parts[1:])
 
     def _wait(self, wait_s: float) -> bool:
-        """Until there is a frame; False after the time, or if something else is to be seen to."""
+        """Wait for a frame; False after the time, or for another event."""
         if self.inlet.wait(min(wait_s, YIELD_S)):
             return True
         for socket, event in zmq.zmq_poll(self._watched(), max(int(wait_s * 1000), 1)):

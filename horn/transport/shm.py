@@ -131,9 +131,9 @@ class Shm(Transport):
         self._by_index: list[_Slot] = []
         self._steps: dict[tuple[int, ...], tuple[Step, list[_Slot], list[_Slot]]] = {}
         self._boxes: Mailboxes | None = None
-        # Each task has the end of a pipe that it alone can write to, and the other end of that of
-        # the next. Whose has ended is seen by all in an epoll that they have in common, as long as
-        # anybody holds the other end.
+        # Each task holds the writing end of its own pipe and the reading end of the next task's. An
+        # epoll that all have in common shows whose writing end is closed, as long as anybody holds
+        # the other end.
         self._ends: select.epoll | None = None
         self._held: list[int] = []
         self._handles: list[int] = []
@@ -176,7 +176,7 @@ class Shm(Transport):
         self._is_meeting = False
 
     def _dial(self, task: int, patience: Patience, where: str) -> None:
-        """A connection to a task, with a hello on its way."""
+        """Connect to a task, and send a hello."""
         peer, endpoint = self._peers[task], self._endpoints[task]
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
@@ -300,7 +300,7 @@ class Shm(Transport):
     def _wait_for(
         self, task: int, is_there: Callable[[], bool], patience: Patience, where: str, what: str
     ) -> None:
-        """Until what one task owes is there; what it gave before its end counts."""
+        """Wait for what a task owes; what it gave before its end counts."""
         while not is_there():
             self._poll.poll(SLICE_S * 1000)
             self._read_all()
@@ -362,7 +362,7 @@ class Shm(Transport):
             os.close(fd)
 
     def _give(self, boxes: Mailboxes, plan: ChannelPlan, fd: int, patience: Patience) -> None:
-        """The root's memory to all; with the first, by what they see who has ended."""
+        """Give the root's memory to all; the first time also what shows ended tasks."""
         n, given = self.n_tasks, list[tuple[int, int]]()
         try:
             if self._ends is None:
@@ -384,7 +384,7 @@ class Shm(Transport):
                     os.close(end)
 
     def _given(self, mine: bytes, size: int, patience: Patience, where: str) -> int:
-        """The descriptor of what the root gives."""
+        """The descriptor of the root's memory."""
         peer = self._peers[ROOT]
         self._wait_for(ROOT, lambda: bool(peer.plans), patience, where, "memory for all")
         plan, fd = peer.plans.popleft()
@@ -549,7 +549,7 @@ class Shm(Transport):
         missing: Callable[[], list[int]],
         owes: Callable[[int], str],
     ) -> int:
-        """Go on waiting in slices until it is done; between them look for the dead."""
+        """Wait in slices; between them look for ended tasks."""
         patience = Patience(timeout_s)
         while True:
             left_s = patience.left_s()
@@ -657,7 +657,7 @@ class Shm(Transport):
         peer.n_out += 1
 
     def _read_all(self) -> None:
-        """Take what the sockets have, without waiting."""
+        """Read all sockets, without waiting."""
         for fd, _ in self._poll.poll(0):
             if fd == self._listener.fileno():
                 self._accept()
@@ -753,7 +753,7 @@ class Shm(Transport):
 
 
 def _check_user(sock: socket.socket) -> None:
-    """That the other end is the same user's."""
+    """Check that the other end is the same user's."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     uid = struct.unpack("3i", credentials)[1]
     if uid != os.getuid():

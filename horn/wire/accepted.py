@@ -23,7 +23,7 @@ TOO_MANY = "too many connections"
 
 
 def local_name(listener: socket.socket) -> int | str | bytes:
-    """What its connections have in common: a port, or a path."""
+    """The port or path of its connections."""
     name = listener.getsockname()
     return int(name[1]) if isinstance(name, tuple) else name
 
@@ -59,7 +59,7 @@ class AcceptedConnections:
         return self._open.get(fd, "?")
 
     def accepted(self, fd: int, now: float) -> str:
-        """One more. Gives "" or why it is to be cut."""
+        """Count a connection; "" or why it is to be cut."""
         address = self._peer_of(fd) or "?"
         self._open[fd] = address
         self._n_of[address] = self._n_of.get(address, 0) + 1
@@ -82,7 +82,7 @@ class AcceptedConnections:
             self._spoke.add(fd)
 
     def ended(self, fd: int, now: float) -> str:
-        """One less. Gives "" or how it failed."""
+        """Count its end; "" or how it failed."""
         address = self._open.pop(fd, None)
         has_failed, self._n_failed = self._n_failed > 0, max(self._n_failed - 1, 0)
         if address is None:

@@ -56,7 +56,7 @@ def room(n_listeners: int = 1) -> int:
 
 
 def of_a_job() -> ConnectionLimits:
-    """For a process of a job: its peers may all be on one host, and are known by nothing else."""
+    """Limits for a process of a job: its peers may all be on one host."""
     most = room(LISTENERS)
     return ConnectionLimits(
         connections=most, connections_per_address=most * 3 // 4, counts_silent=False
@@ -107,7 +107,7 @@ class Admission:
                 )
 
     def start(self) -> None:
-        """From now on a thread looks."""
+        """Look in a thread from now on."""
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="horn-admission", daemon=True)
         self._thread.start()
@@ -122,7 +122,7 @@ class Admission:
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:
-        """Take note of what has come to be and ended."""
+        """Read events of new and ended connections."""
         connections = self.connections
         while self.monitor.poll(0):
             event, *_ = self.monitor.recv_multipart()
@@ -157,7 +157,7 @@ class Admission:
             self.audit.line("cut", address=address, reason=reason, at=self.where)
 
     def close(self) -> None:
-        """Before the socket is. May be called twice."""
+        """Close before the socket. May be called twice."""
         if self._thread is not None:
             os.eventfd_write(self._wake, 1)
             self._thread.join()

@@ -72,7 +72,7 @@ class Blocklist:
         return address in self._until
 
     def add(self, address: str, until: float) -> None:
-        """Until a time; what is no address is left alone."""
+        """Block an address until a time; other names are ignored."""
         is_new = address not in self._until
         if is_new and (len(self._until) >= MOST or not _is_address(address)):
             return
@@ -81,7 +81,7 @@ class Blocklist:
             self._attach()
 
     def look(self, now: float) -> None:
-        """Hear those again whose time has come."""
+        """Unblock addresses whose time is over."""
         over = [address for address, until in self._until.items() if until <= now]
         for address in over:
             del self._until[address]

@@ -96,7 +96,7 @@ class PeerConnection:
         return broke
 
     def doubt(self, now_s: float) -> None:
-        """Nothing has come for a while: find out whether the process is still there."""
+        """Probe whether the process of a silent connection is there."""
         if not self.lost and self._probe is None and now_s - self._probed_s > DOUBT_S:
             self._start_probe(now_s)
 
@@ -142,7 +142,7 @@ class PeerConnection:
         _hang_up(self.dealer, self.monitor, 0 if self.lost else linger_ms)
 
     def settle(self) -> None:
-        """When the context has ended: let go of what was sent."""
+        """Release sent buffers, after the context has ended."""
         for outlet in (*self._retired, self.outlet):
             outlet.settle()
 

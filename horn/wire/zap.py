@@ -31,7 +31,7 @@ class AllowedKeys:
 
     def __init__(self, audit: AuditLog | None = None, where: str = "") -> None:
         self.audit = audit or AuditLog()
-        self.where = where  # what is knocked at, for the log
+        self.where = where  # of the socket, for the log
         self.n_refused = 0
         self.n_admitted = 0
         self._known: dict[bytes, str] = {}
@@ -40,7 +40,7 @@ class AllowedKeys:
         self._known = {**self._known, public: who}  # replaced, not changed: no lock is needed
 
     def answer(self, parts: Sequence[bytes]) -> list[bytes]:
-        """The reply to a ZAP request. Anything that is not just so is refused."""
+        """The reply to a ZAP request; anything else is refused."""
         request, address, who, reason = b"", "?", "", "no ZAP request"
         if 6 <= len(parts) <= _MAX_PARTS and parts[0] == b"1.0":
             request, domain = parts[1], parts[2]
