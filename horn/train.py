@@ -391,7 +391,6 @@ def _train_in_group(
     from horn.executor import trace
     from horn.executor.launch import launch, launch_at
     from horn.planner.calibration import calibrate
-    from horn.planner.plan import cheapest
     from horn.process.job_spec import draft
 
     text = draft(job, settings.kind)
@@ -402,9 +401,7 @@ def _train_in_group(
     calibrate(job.dtype)  # now: starting tasks would disturb it
 
     def find_placement() -> Placement:
-        n = largest_share(job.batch_size, settings.groups)
-        mine, pins = job.with_settings(batch_size=n), dict(settings.pins or {})
-        return cheapest(mine, settings.tasks, pins, transport=settings.transport).placement
+        return _placement(job, settings)
 
     run = launch if on_cluster is None else partial(launch_at, on_cluster)
     outcome = run(job, text, find_placement, settings, watcher, begun, recovery)
@@ -418,6 +415,15 @@ def _train_in_group(
         outcome.counters,
         outcome.staleness,
     )
+
+
+def _placement(job: Job, settings: RunSettings) -> Placement:
+    """Where weights live and who computes what."""
+    from horn.planner.plan import cheapest
+
+    mine = job.with_settings(batch_size=largest_share(job.batch_size, settings.groups))
+    pins = dict(settings.pins or {})
+    return cheapest(mine, settings.tasks, pins, transport=settings.transport).placement
 
 
 def _recovery(
