@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -138,8 +137,11 @@ def row(status: JobStatus) -> list[str]:
 
 def as_json(status: JobStatus) -> dict[str, Any]:
     """horn.job/1"""
+    from datetime import UTC, datetime
+
     from horn.aggregates import named
 
+    submitted = datetime.fromtimestamp(status.submitted_s, UTC)
     found, at, result = status.submission, reached(status), status.result
     metrics = {k: at[k] for k in ("loss", "acc", "val_loss", "val_acc") if k in at} | named(at)
     return {
@@ -169,7 +171,7 @@ def as_json(status: JobStatus) -> dict[str, Any]:
         "cause": result.get("cause"),
         "result": result.get("metrics"),
         "exit_code": result.get("code"),
-        "submitted": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.submitted_s)),
+        "submitted": submitted.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
 
