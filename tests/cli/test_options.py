@@ -85,15 +85,15 @@ def heard(job: horn.Job, options: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def locally(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What horn.train is told by a command."""
+    """What a run is told by a command."""
     (folder / "job.py").write_text(SIZED)
     told: list[dict[str, Any]] = []
 
-    def train(job: horn.Job, **options: Any) -> Any:
-        told.append(heard(job, options))
+    def conduct(job: horn.Job, settings: Any) -> Any:
+        told.append(heard(job, vars(settings)))
         raise JobError("that was all")
 
-    monkeypatch.setattr(importlib.import_module("horn.train"), "train", train)
+    monkeypatch.setattr(importlib.import_module("horn.train"), "conduct", conduct)
 
     def found(*words: str) -> dict[str, Any]:
         done = run("submit", "job.py", "-q", *words)
