@@ -11,7 +11,16 @@ from typing import Any
 
 from horn._kernels.loops import ordered
 from horn._kernels.walks import Lie, Walk, walk
-from horn.compiler.program import Buffer, Frame, Loop, Output, base, letter_axes, letters_of
+from horn.compiler.program import (
+    Buffer,
+    Frame,
+    Loop,
+    Output,
+    base,
+    letter_axes,
+    letters_of,
+    link_of,
+)
 from horn.language import ir
 from horn.language.ir import Node, Op
 from horn.network import Network
@@ -154,7 +163,7 @@ class Shape:
     ) -> Shape:
         """layout : as ``choices.choose_layout`` says."""
         domain = each.domain(network, frame, buffers)
-        link = None if frame.link is None else network.layers[frame.layer].links[frame.link]
+        link = None if frame.link is None else link_of(network, frame)
         on_edges = link is not None and link.edges is not None and "o" in domain and "i" in domain
         names, ragged, folded = domain, "", each.axis
         if on_edges:

@@ -45,6 +45,7 @@ from horn.compiler.program import (
     layer_of,
     letter_axes,
     letters_of,
+    link_of,
     segments,
 )
 from horn.compiler.share import LocalEdges, Share, edge_link
@@ -521,7 +522,7 @@ class Runner:
         domain = each.domain(self.network, frame, self.program.buffers)
         edges = None
         if frame.link is not None and "o" in domain and "i" in domain:
-            link = self.network.layers[frame.layer].links[frame.link]
+            link = link_of(self.network, frame)
             if link.edges is not None:
                 edges = self._edges(frame.layer, frame.link, frame.split)
         place = _Places(self, s, domain, edges, axis)

@@ -28,6 +28,7 @@ from horn.compiler.program import (
     layer_of,
     letter_axes,
     letters_of,
+    link_of,
     segments,
 )
 from horn.compiler.share import Share, count
@@ -296,7 +297,7 @@ class Runner:
         letters = letters_of(self.network, frame, self.program.buffers[output.buffer].axes)
         domain = ir.union(node.axes, output.axis, letters)
         if frame.link is not None and "o" in domain and "i" in domain:
-            if self.network.layers[frame.layer].links[frame.link].edges is not None:
+            if link_of(self.network, frame).edges is not None:
                 return self.on_edges(frame, output)
         size = self.sizes(frame)
         n = int(np.prod([size[a] for a in domain if a != "b"], dtype=np.int64))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from horn.activations import softmax
 from horn.compiler.layer_code import LayerCode, NetworkCode, Outgoing
-from horn.compiler.program import Draw, Frame, Rank, members_of
+from horn.compiler.program import ERRORS, Draw, Frame, Rank, members_of
 from horn.compiler.storage import Storage
 from horn.errors import ModelError
 from horn.language import derive, ir
@@ -127,6 +127,12 @@ class MessageExpressions:
             return self.fan(layer, "fan_in" if phase == "forward" else "fan_out")
         if node.op is Op.OUTPUT:
             return load(self.output_name(layer), "bo")
+        if node.op is Op.LOSS:
+            if "loss" not in self.storage.buffers:
+                raise ModelError(
+                    f"{layer.name}: {layer.neuron.__name__} reads self.loss, but the job has none"
+                )
+            return load("loss", "b")
         if node.op is Op.TARGET:
             assert self.target is not None
             return self.target()
@@ -178,6 +184,9 @@ class MessageExpressions:
         if monoid in ("argmax", "argmin"):
             return self.arg_over_messages(node, code)
         total: Node = const(ir.IDENTITY[monoid])
+        if ir.contains(arg, Op.ERROR, Op.ERROR_DRAW):
+            frame = Frame(layer.index, ERRORS)
+            return self.storage.reduced(self.at_errors(arg, code), "i", monoid, frame, stem)
         if phase == "forward":
             for position, _ in enumerate(layer.links):
                 frame = Frame(layer.index, position)
@@ -351,6 +360,29 @@ class MessageExpressions:
         if axes == "boi":
             return drawn
         return self.storage.store(drawn, frame, axes, f"{layer.name}.message.{kind}.{per}.{site}")
+
+    def at_errors(self, root: Node, code: LayerCode) -> Node:
+        """An expression of a hidden neuron's backward about the output neurons."""
+        layer, last = code.layer, self.network.last
+        frame = Frame(layer.index, ERRORS)
+
+        def delta(_: Node) -> Node:
+            deltas = list(self.code.layers[last.index].deltas.values())
+            if len(deltas) != 1:
+                raise ModelError(
+                    f"{layer.name}: {layer.neuron.__name__} reads self.error, but {last.name} has "
+                    f"no one delta: its neurons ({last.neuron.__name__}) must depend on "
+                    "sum(m.input * m.weight) alone, and have a loss"
+                )
+            return swap(deltas[0])
+
+        def draw(node: Node) -> Node:
+            drawn = (*node.value, "run", layer.index, len(layer.links) + 1)
+            name = f"{layer.name}.error.{node.value[0]}.{node.value[1]}"
+            return self.storage.store(leaf(Op.MESSAGE_DRAW, "oi", drawn), frame, "oi", name)
+
+        leaves: dict[Op, Callable[[Node], Node]] = {Op.ERROR: delta, Op.ERROR_DRAW: draw}
+        return _over_buffers(root, leaves, lambda node: self.at_vertex(node, code, "backward"))
 
     def at_outgoing(self, root: Node, code: LayerCode, out: Outgoing) -> Node:
         """A message expression of a sender's backward in the frame of one outgoing link."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from horn.compiler.program import Frame
+from horn.compiler.program import ERRORS, Frame
 from horn.errors import ModelError
 from horn.network import Layer, Network
 
@@ -38,8 +38,8 @@ class Placement:
 
     def at(self, frame: Frame) -> Frame:
         """A frame with its split."""
-        if frame.link is None:
-            return Frame(frame.layer, None, LAYER_SPLITS[self.layers.get(frame.layer, "all")])
+        if frame.link is None or frame.link == ERRORS:
+            return Frame(frame.layer, frame.link, LAYER_SPLITS[self.layers.get(frame.layer, "all")])
         where = self.links.get((frame.layer, frame.link))
         return Frame(frame.layer, frame.link, "" if where is None else LINK_SPLITS[where])
 

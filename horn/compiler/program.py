@@ -36,7 +36,7 @@ from typing import Any
 
 from horn.language import ir
 from horn.language.ir import Node, Op
-from horn.network import Layer, Network
+from horn.network import Layer, Link, Network
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,25 @@ def base(axis: str) -> str:
     return axis.partition("@")[0]
 
 
+ERRORS = -1  # the "link" of a frame in which a layer's neurons (o) hear of the output neurons (i)
+
+
+@dataclass(frozen=True)
+class ErrorLink:
+    """Dense, from the output layer to a hidden one, without weights."""
+
+    source: Layer
+    edges: None = None
+
+
+def link_of(network: Network, frame: Frame) -> Link | ErrorLink:
+    """What a frame with a link is about."""
+    assert frame.link is not None
+    if frame.link == ERRORS:
+        return ErrorLink(network.last)
+    return network.layers[frame.layer].links[frame.link]
+
+
 def letter_axes(network: Network, frame: Frame, letters: str) -> tuple[str, ...]:
     """The axes that letters name in a frame."""
     rows = "b@own" if frame.split == "b" else "b"
@@ -71,7 +90,7 @@ def letter_axes(network: Network, frame: Frame, letters: str) -> tuple[str, ...]
     if frame.link is None:
         names = {"b": rows, "o": receivers + ("@own" if frame.split == "o" else "")}
         return tuple(names[letter] for letter in letters)
-    link = network.layers[frame.layer].links[frame.link]
+    link = link_of(network, frame)
     place = f"{frame.layer}.{frame.link}"
     is_sparse = link.edges is not None
     if is_sparse and "o" in letters and "i" in letters:
@@ -105,7 +124,7 @@ def axis_letter(network: Network, frame: Frame, axis: str) -> str:
     if whole == f"n{frame.layer}":
         return "o"
     assert frame.link is not None, f"{axis} is no axis of {frame}"
-    assert whole == f"n{network.layers[frame.layer].links[frame.link].source.index}", (axis, frame)
+    assert whole == f"n{link_of(network, frame).source.index}", (axis, frame)
     return "i"
 
 

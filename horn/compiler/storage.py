@@ -11,6 +11,7 @@ from dataclasses import replace
 from horn.compiler.contraction import contract
 from horn.compiler.program import (
     Buffer,
+    ErrorLink,
     Frame,
     Loop,
     Matmul,
@@ -19,6 +20,7 @@ from horn.compiler.program import (
     Take,
     letter_axes,
     letters_of,
+    link_of,
 )
 from horn.language import ir
 from horn.language.ir import Node, Op, Scalar, const, load, mul
@@ -71,9 +73,8 @@ class Storage:
         """The absolute axes of letters in a frame."""
         return letter_axes(self.network, frame, letters)
 
-    def link(self, frame: Frame) -> Link:
-        assert frame.link is not None
-        return self.network.layers[frame.layer].links[frame.link]
+    def link(self, frame: Frame) -> Link | ErrorLink:
+        return link_of(self.network, frame)
 
     def emit(self, statement: Statement) -> None:
         self.statements.append(statement)

@@ -97,7 +97,8 @@ class Thinning:
             return False
         roots = [code.forward.output, *([code.backward.delta] if code.backward else [])]
         if any(
-            n.op is Op.MESSAGE_DRAW or (n.op is Op.DRAW and n.value[2] == "sample")
+            n.op in (Op.MESSAGE_DRAW, Op.ERROR, Op.ERROR_DRAW)
+            or (n.op is Op.DRAW and n.value[2] == "sample")
             for n in ir.walk(*roots)
         ):
             return False  # a draw per sample, or per message, names every neuron of the layer

@@ -179,6 +179,16 @@ class Message(Synapse):
         return Traced(drawn(kind, seed, layer, place, neuron, sample, random.ONCE), "synapse")
 
 
+class Heard(Message):
+    """One output neuron's error, as a hidden neuron hears of it."""
+
+    def _draw(self, kind: str) -> Traced:
+        place, seed = user_text.draw_site(self._host.code), self._host.moment.seed
+        return Traced(
+            drawn_for(kind, seed, place, self._identity, random.SHARED, random.ONCE), "synapse"
+        )
+
+
 PARTLY = (
     "is asked by some neurons or samples only, or not in the same order by all: compute it before "
     "the if"

@@ -12,7 +12,7 @@ from typing import Any
 
 from horn.errors import HornError, ModelError
 from horn.interpreter import neuron_kinds, user_text
-from horn.interpreter.calls import Call, Deltas, Guard, Message, Moment
+from horn.interpreter.calls import Call, Deltas, Guard, Heard, Message, Moment
 from horn.interpreter.language import Translator
 from horn.interpreter.tape import Traced
 from horn.network import Layer, Network
@@ -75,6 +75,9 @@ class Stage:
         self.outgoing: list[list[Wire]] = [[] for _ in range(layer.size)]
         # The output layer is always derived (note 0001, point 5): a backward that it writes is not
         # called.
+        own = layer.neuron
+        self.hears_error = not hasattr(own, "error") and _mentions(own, "error")
+        self.hears_loss = not hasattr(own, "loss") and _mentions(own, "loss")
         self.has_target = self.is_last and not hasattr(layer.neuron, "target")
         self.writes_backward = layer.kind == "hidden" and has_backward(layer.neuron)
         receivers = network.receivers(layer)
@@ -137,12 +140,21 @@ class Stage:
         fields |= {name: Traced(0.25, "state", varies=True) for name in self.states}
         if kind == "backward":
             fields["output"] = Traced(0.375, "output", varies=True)
+            fields |= {"loss": Traced(0.75, varies=True)} if self.hears_loss else {}
+            if self.hears_error:
+                fields["error"] = [
+                    Heard("backward", {"delta": Traced(0.3, varies=True)}, (self.index, 0, 0, k))
+                    for k in range(2)
+                ]
         elif self.has_target:
             fields["target"] = Traced(0.625, "target", varies=True)
         vars(neuron).update(fields, training=True)
         weights = self.layer.weights if kind == "forward" else self.sends_to
         messages = neuron_kinds.probes(kind, weights, self.traces)
-        return Call(neuron, kind, messages, Moment(self.seed, True, 0, 0, 0.1))
+        call = Call(neuron, kind, messages, Moment(self.seed, True, 0, 0, 0.1))
+        for each in fields.get("error", ()):
+            vars(each)["_host"] = call
+        return call
 
     @cached_property
     def asks_batch(self) -> bool:

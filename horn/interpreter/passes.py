@@ -9,7 +9,7 @@ from typing import Any
 
 from horn.errors import ModelError
 from horn.interpreter import layerwise, user_text
-from horn.interpreter.calls import PARTLY, Asked, Call, Moment, Question
+from horn.interpreter.calls import PARTLY, Asked, Call, Heard, Moment, Question
 from horn.interpreter.layers import Stage, Wire, backward_message, forward_message
 from horn.interpreter.tape import Traced, adjoints, below, is_number, make, number
 from horn.neuron import WEIGHT
@@ -222,6 +222,7 @@ def _run(
     parameters: dict[str, Traced],
     sample: Sample,
     answers: Sequence[Question] = (),
+    back: Any = None,
 ) -> Call:
     """Run a method of one neuron, with its parameters and the sample's states as attributes."""
     own, moment = vars(stage.neurons[o]), sample.moment
@@ -239,9 +240,12 @@ def _run(
     elif stage.has_target and (sample.target is not None or not moment.training):
         known = sample.target if moment.training else None
         own["target"] = Traced(nan if known is None else known[o], "target", varies=True)
-    call = Call(stage.neurons[o], kind, messages, moment, answers).run(
-        tuple(parameters) if kind == "backward" else ()
-    )
+    call = Call(stage.neurons[o], kind, messages, moment, answers)
+    if kind == "backward" and stage.hears_loss:
+        own["loss"] = Traced(back.loss, "loss", varies=True)
+    if kind == "backward" and stage.hears_error:
+        own["error"] = _errors(stage, o, back, call)
+    call.run(tuple(parameters) if kind == "backward" else ())
     if kind == "forward" and stage.has_target and not moment.training:
         kept = (call.fed, *(own[name] for name in stage.states))
         if any(node.op == "target" for node in below(*kept)):
@@ -253,6 +257,19 @@ def _run(
     for name, array in stage.states.items():
         sample.states[array][o] = number(own[name])
     return call
+
+
+def _errors(stage: Stage, o: int, back: Gradients, call: Call) -> list[Heard]:
+    """What a hidden neuron hears of the output neurons."""
+    found = []
+    for k, deltas in enumerate(back.deltas[-1]):
+        if len(deltas) > 1:
+            raise ModelError(f"{stage.name} reads self.error, but the output has no one delta")
+        delta = next(iter(deltas.values()), 0.0)
+        fields = {"delta": Traced(delta, "delta", varies=True)}
+        found.append(Heard("backward", fields, (stage.index, o, len(stage.layer.links) + 1, k)))
+        vars(found[-1])["_host"] = call
+    return found
 
 
 def _remember(
@@ -336,7 +353,9 @@ def backward(
         if any(f.call.turn for sample in samples for f in sample.fired[stage.index]):
             shared = _shared(stage, samples, flows)
         needs_delta = stage.index and (
-            want_deltas or any(stages[k.source.index].writes_backward for k in stage.layer.links)
+            want_deltas
+            or (stage.is_last and any(other.hears_error for other in stages[1:]))
+            or any(stages[k.source.index].writes_backward for k in stage.layer.links)
         )
         for sample, back, flow in zip(samples, backs, flows, strict=True):
             for o, fired in enumerate(sample.fired[stage.index]):
@@ -496,7 +515,7 @@ def _written(
             )
         )
     parameters = {n: Traced(memory.learned[a][o], "parameter") for n, a in stage.parameters.items()}
-    call = _run(stage, o, "backward", messages, parameters, sample)
+    call = _run(stage, o, "backward", messages, parameters, sample, (), back)
     _remember(sample, stage.outgoing[o], messages, states)
     for wire, message in zip(stage.outgoing[o], messages, strict=True):
         for name, array in wire.arrays:

@@ -50,6 +50,9 @@ class Op(enum.Enum):
     SYNAPSE_DRAW = "synapse_draw"  # a random number of the synapse               "oi"
     MESSAGE_DRAW = "message_draw"  # a random number of the message      "boi", or "oi"
     UPSTREAM = "upstream"  # d loss / d output, while deriving              "bo"
+    ERROR = "error"  # the delta of each output neuron (backward)   "bi"
+    ERROR_DRAW = "error_draw"  # a random number of this neuron and that one  "oi"
+    LOSS = "loss"  # of the sample (backward)                    "b"
     TARGET = "target"  # what the output should be                    "bo"
     RANK = "rank"  # how many neurons of the layer have more      "bo"
     CARRY = "carry"  # a variable of the loop, only while parsing   any
@@ -562,6 +565,9 @@ _LEAF_AXES: dict[Op, tuple[str, ...]] = {
     Op.SYNAPSE_DRAW: ("oi",),
     Op.MESSAGE_DRAW: ("boi", "oi", "bo", "o"),
     Op.UPSTREAM: ("bo",),
+    Op.ERROR: ("bi",),
+    Op.ERROR_DRAW: ("oi",),
+    Op.LOSS: ("b",),
     Op.TARGET: ("bo",),
 }
 

@@ -16,7 +16,7 @@ from horn.language.expressions import Expressions
 from horn.language.ir import Node, Op, const, leaf, reduce, select
 from horn.language.monoids import peel
 from horn.language.names import Names
-from horn.language.references import MessageRef, MessagesRef, Unset
+from horn.language.references import ErrorRef, ErrorsRef, MessageRef, MessagesRef, Unset
 from horn.language.scope import Scope
 from horn.language.sequences import Sequences
 
@@ -38,6 +38,8 @@ class MessageLoops:
                 "a loop inside the loop over messages is not in the neuron language: a "
                 "neuron sees one message at a time",
             )
+        if isinstance(iterated, ErrorsRef):
+            self.scope.fail(node, "write  sum(e.delta * e.normal() for e in self.error)")
         if not isinstance(iterated, MessagesRef):
             self.scope.fail(
                 node.iter,
@@ -184,7 +186,7 @@ class MessageLoops:
                 empty = ir.make(Op.AND, empty, no)
             self.scope.frame.names = names
             return result, empty
-        if not isinstance(iterated, MessagesRef):
+        if not isinstance(iterated, (MessagesRef, ErrorsRef)):
             self.scope.fail(
                 comp.iter,
                 "a neuron loops over its messages and over constants (range(3), a tuple), not "
@@ -199,11 +201,14 @@ class MessageLoops:
         if not isinstance(comp.target, ast.Name):
             self.scope.fail(comp.target, "the loop variable is one name: for m in messages")
         self.scope.frame.read = (*self.scope.frame.read, self.scope.path)
-        self.scope.frame.names[comp.target.id] = MessageRef()
+        hears = isinstance(iterated, ErrorsRef)
+        self.scope.frame.names[comp.target.id] = ErrorRef() if hears else MessageRef()
         self.scope.in_loop, self.scope.loop_depth = True, len(self.scope.sources)
         element, keep = one()
         self.scope.in_loop = False
         self.scope.frame.names = names
+        if hears and not ir.contains(element, Op.ERROR, Op.ERROR_DRAW):
+            self.scope.fail(node, "a loop over self.error reads e.delta of each output neuron")
         if keep is None:
             return reduce(monoid, "i", element), ir.make(Op.EQ, leaf(Op.COUNT, "o"), const(0.0))
         return reduce(monoid, "i", element), ir.make(Op.NOT, reduce("any", "i", keep))

@@ -16,6 +16,8 @@ from horn.language.ir import Node, Op, const, leaf
 from horn.language.references import (
     ActivationRef,
     AggregateRef,
+    ErrorRef,
+    ErrorsRef,
     MessageRef,
     MessagesRef,
     MethodRef,
@@ -99,6 +101,12 @@ class Names:
             return self.self_attribute(node, name)
         if isinstance(value, MessageRef):
             return self.field(node, name)
+        if isinstance(value, ErrorRef):
+            if name in ("normal", "uniform"):
+                return Word(name, "error")
+            if name != "delta":
+                self.scope.fail(node, f"of an output neuron e.delta is known, not e.{name}")
+            return leaf(Op.ERROR, "bi")
         if isinstance(value, ActivationRef):
             if name in ("derivative", "derivative_at"):
                 return ActivationRef(name)
@@ -156,6 +164,10 @@ class Names:
             return Word(name)
         if name == "target" and found is _MISSING:
             return self.target(node)
+        if name in ("error", "loss") and found is _MISSING:
+            if self.scope.kind != "backward":
+                self.scope.fail(node, f"self.{name} is known in backward, when there is a loss")
+            return ErrorsRef() if name == "error" else leaf(Op.LOSS, "b")
         if type(found) is State:
             return self.scope.frame.states.get(name, leaf(Op.STATE, "bo", name))
         if type(found) is Parameter:

@@ -17,6 +17,14 @@ class MessagesRef:
     """The messages, not yet looped over."""
 
 
+class ErrorsRef:
+    """``self.error``: what a hidden neuron hears of the output neurons."""
+
+
+class ErrorRef:
+    """One output neuron's error."""
+
+
 @dataclass(frozen=True)
 class MessageRef:
     """The message of the loop being read."""

@@ -32,7 +32,7 @@ class Words:
     expressions: Expressions
 
     def call(self, word: Word, node: ast.Call) -> Any:
-        if word.name in DRAWS or word.of == "message":
+        if word.name in DRAWS or word.of in ("message", "error"):
             return self.draw(word, node)
         if word.name == "push":
             return self.push(node)
@@ -238,7 +238,9 @@ class Words:
                 self.scope.fail(node, f"self.{word.name} needs {name}")
         number = site((*self.scope.call_sites, self.scope.source.place(node)))
         kind = "normal" if word.name == "normal" else "uniform"
-        if word.of == "message":
+        if word.of == "error":
+            u = leaf(Op.ERROR_DRAW, "oi", (kind, number))
+        elif word.of == "message":
             u = leaf(Op.SYNAPSE_DRAW, "oi", (kind, number))
         elif self.scope.in_loop:
             u = leaf(Op.MESSAGE_DRAW, "boi" if per == "sample" else "oi", (kind, number, per))
