@@ -18,6 +18,7 @@ from typing import Any
 from horn import math
 from horn.activations import Activation
 from horn.interpreter import user_text
+from horn.interpreter.calls import ReceivedMessages
 from horn.interpreter.tape import Traced, derivative, is_number, make
 from horn.neuron import Neuron
 
@@ -52,6 +53,33 @@ class _Float(metaclass=_FloatType):
     """``float`` as a neuron sees it: of a traced number it is that number."""
 
 
+def _extreme(name: str, none: float) -> Callable[..., Any]:
+    """``max`` or ``min``, which of no message at all is no number that any other would be less (or
+    more) than: Python's would raise.
+    """
+    python = getattr(builtins, name)
+
+    def of(*args: Any, **named: Any) -> Any:
+        if len(args) != 1 or named:
+            return python(*args, **named)
+        values = list(args[0])
+        return python(values) if values else Traced(none)
+
+    return of
+
+
+def _length(value: Any) -> Any:
+    """``len``: of no messages a number that can be divided by, as any other of a neuron."""
+    found = len(value)
+    return Traced(0.0) if found == 0 and isinstance(value, ReceivedMessages) else found
+
+
+_BUILTINS: dict[str, Any] = {
+    "float": _Float, "max": _extreme("max", -python_math.inf),
+    "min": _extreme("min", python_math.inf), "len": _length,
+}  # fmt: skip
+
+
 class _Module:
     """A module, or what stands for it: attributes are translated when they are looked up."""
 
@@ -73,7 +101,7 @@ class TranslatedGlobals(dict[str, Any]):
         def import_(name: str, *args: Any, **kwargs: Any) -> Any:
             return translate(builtins.__import__(name, *args, **kwargs))
 
-        super().__init__(__builtins__={**vars(builtins), "float": _Float, "__import__": import_})
+        super().__init__(__builtins__={**vars(builtins), **_BUILTINS, "__import__": import_})
         self.outer, self.translate = outer, translate
         for name in ("__name__", "__file__", "__package__"):
             if name in outer:
