@@ -1,0 +1,323 @@
+"""Neurons that are no matrix product: a training step against PyTorch, and against tiled C.
+
+    python -m tests.bench.bench_loops [--large] [--threads 1] [--seconds 2] [--json FILE] [NAME ...]
+
+The network has 784 inputs, 512 neurons of one kind and 10 softmax neurons, no biases; 100 samples,
+SGD with momentum, float32; --large: 4,096 inputs and 1,600 neurons. PyTorch runs the fastest of
+what its words allow (``cdist``, ``logsumexp``, products where there are any; by as many samples as
+is fastest), C is tiled.c next to this file with -O3 -march=native -ffast-math, if there
+is a compiler, on one thread. The weights after the first step are compared, then all run by turns
+in one process: medians in milliseconds. Exit code 1 if answers differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import horn
+from horn import math
+from horn.backends import Setup, make
+from horn.data import Dataset
+
+BATCH, CLASSES, RATE, MOMENTUM = 100, 10, 0.01, 0.9
+ORDINARY, LARGE = (784, 512), (4096, 1600)
+MOST = 1 << 24  # numbers of a chunk of (sample, neuron, input) that PyTorch may lay out
+Array = Any
+Step = Callable[[], float]
+
+
+class Manhattan(horn.Neuron):
+    """How far the sample is, along the axes."""
+
+    def forward(self, messages: Any) -> None:
+        self.feedforward(math.exp(-0.005 * sum(abs(m.input - m.weight) for m in messages)))
+
+
+class LogSumExp(horn.Neuron):
+    """A soft maximum of the messages."""
+
+    def forward(self, messages: Any) -> None:
+        top = math.stop_gradient(max(m.input * m.weight for m in messages))
+        total = sum(math.exp(m.input * m.weight - top) for m in messages)
+        self.feedforward(math.tanh(top + math.log(total)))
+
+
+class Largest(horn.Neuron):
+    """The largest message."""
+
+    def forward(self, messages: Any) -> None:
+        self.feedforward(math.tanh(max(m.input * m.weight for m in messages)))
+
+
+class Dendrite(horn.Neuron):
+    """Each synapse saturates by itself."""
+
+    def forward(self, messages: Any) -> None:
+        self.feedforward(math.tanh(sum(math.tanh(m.input * m.weight) for m in messages)))
+
+
+class Attention(horn.Neuron):
+    """The mean of the inputs, by the softmax of the messages."""
+
+    def forward(self, messages: Any) -> None:
+        top = math.stop_gradient(max(m.input * m.weight for m in messages))
+        total = sum(math.exp(m.input * m.weight - top) for m in messages)
+        found = sum(math.exp(m.input * m.weight - top) * m.input for m in messages)
+        self.feedforward(math.tanh(found / total))
+
+
+class NoisyOr(horn.Neuron):
+    """On unless every cause that is there fails."""
+
+    def forward(self, messages: Any) -> None:
+        off = 1.0
+        for m in messages:
+            off *= 1.0 - 0.01 * m.input * math.sigmoid(m.weight)
+        self.feedforward(1.0 - off)
+
+
+class PNorm(horn.Neuron):
+    """The 3-norm of the messages."""
+
+    def forward(self, messages: Any) -> None:
+        total = sum(abs(m.input * m.weight) ** 3 for m in messages)
+        self.feedforward(math.tanh((1e-6 + total) ** (1 / 3)))
+
+
+class Kuramoto(horn.Neuron):
+    """How the phases of others pull at the neuron's own."""
+
+    def forward(self, messages: Any) -> None:
+        pull = sum(math.sin(m.input - m.weight) for m in messages)
+        self.feedforward(math.tanh(pull / len(messages)))
+
+
+NEURONS: dict[str, type[horn.Neuron]] = {
+    c.__name__: c
+    for c in (Manhattan, LogSumExp, Largest, Dendrite, Attention, NoisyOr, PNorm, Kuramoto)
+}
+
+
+class Case:
+    """Data, and the weights that everybody begins with."""
+
+    def __init__(self, name: str, sizes: tuple[int, int], threads: int) -> None:
+        self.name, self.sizes, self.threads = name, sizes, threads
+        rng = np.random.default_rng(0)
+        self.x = rng.random((BATCH, sizes[0]), np.float32)
+        self.labels = np.arange(BATCH) % CLASSES
+        net = horn.Network(seed=3)
+        net.input(sizes[0])
+        net.layer(sizes[1], neuron=NEURONS[name], bias=False)
+        net.output(CLASSES, activation="softmax", loss="cross_entropy", bias=False)
+        optimizer = horn.SGD(RATE, momentum=MOMENTUM)
+        self.engine = make(
+            "kernels", Setup(net, optimizer, "labels", BATCH, "float32", self.threads)
+        )
+        self.engine.bind(Dataset(self.x, self.labels))
+        self.first = {k: v.copy() for k, v in self.engine.parameters().items()}
+
+    def horn(self) -> tuple[Step, Callable[[], Array]]:
+        rows, count = np.arange(BATCH), iter(range(1 << 60))
+
+        def step() -> float:
+            t = next(count)
+            return float(self.engine.step(rows, iteration=t, first_sample=t * BATCH))
+
+        return step, lambda: self.engine.parameters()["layer1.weight"]
+
+
+def torch_step(case: Case, chunk: int) -> tuple[Step, Callable[[], Array]]:
+    """Eager PyTorch; what does not fit is done for ``chunk`` samples at a time."""
+    import torch
+
+    torch.set_num_threads(case.threads)
+    w = torch.from_numpy(case.first["layer1.weight"].copy()).requires_grad_()
+    w2 = torch.from_numpy(case.first["layer2.weight"].copy()).requires_grad_()
+    x, labels = torch.from_numpy(case.x), torch.from_numpy(case.labels)
+    optimizer = torch.optim.SGD([w, w2], lr=RATE, momentum=MOMENTUM, foreach=True)
+
+    def neurons(x: Any) -> Any:
+        if case.name == "Manhattan":
+            return torch.exp(-0.005 * torch.cdist(x, w, p=1.0))
+        if case.name == "Kuramoto":
+            pull = x.sin() @ w.cos().T - x.cos() @ w.sin().T
+            return torch.tanh(pull / len(w[0]))
+        if case.name == "PNorm":
+            return torch.tanh((1e-6 + x.abs() ** 3 @ (w.abs() ** 3).T) ** (1 / 3))
+        if case.name == "NoisyOr":
+            return 1 - (1 - (0.01 * x)[:, None] * torch.sigmoid(w)).prod(2)
+        z = x[:, None] * w
+        if case.name == "LogSumExp":
+            return torch.tanh(z.logsumexp(2))
+        if case.name == "Largest":
+            return torch.tanh(z.max(2).values)
+        if case.name == "Dendrite":
+            return torch.tanh(z.tanh().sum(2))
+        return torch.tanh((z.softmax(2) * x[:, None]).sum(2))
+
+    def step() -> float:
+        optimizer.zero_grad()
+        total = 0.0
+        for begin in range(0, BATCH, chunk):
+            here = slice(begin, begin + chunk)
+            loss = torch.nn.functional.cross_entropy(
+                neurons(x[here]) @ w2.T, labels[here], reduction="sum"
+            )
+            (loss / BATCH).backward()
+            total += float(loss.detach())
+        optimizer.step()
+        return total / BATCH
+
+    return step, lambda: w.detach().numpy()
+
+
+class _Net(ctypes.Structure):
+    """net_t of tiled.c."""
+
+    _fields_ = [
+        *[(name, ctypes.c_int) for name in ("kind", "batch", "n_in", "n_out")],
+        *[(name, ctypes.c_void_p) for name in "w v w2 v2 p z top y g h at delta gw2".split()],
+    ]
+
+
+def compiled(folder: str) -> Any:
+    """tiled.c, or None without a compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return None
+    library, source = Path(folder) / "tiled.so", Path(__file__).with_name("tiled.c")
+    subprocess.run(
+        [compiler, "-O3", "-march=native", "-ffast-math", "-shared", "-fPIC", "-o", library,
+         source, "-lm"],
+        check=True,
+    )  # fmt: skip
+    found = ctypes.CDLL(str(library))
+    found.step.restype = ctypes.c_float
+    return found
+
+
+def c_step(case: Case, library: Any) -> tuple[Step, Callable[[], Array]]:
+    n_in, n_out = case.sizes
+    arrays = {
+        "w": case.first["layer1.weight"].copy(),
+        "w2": case.first["layer2.weight"].copy(),
+        **{name: np.zeros((n_out, n_in), np.float32) for name in "vp"},
+        **{name: np.zeros((BATCH, n_out), np.float32) for name in ("z", "top", "y", "g", "h")},
+        **{name: np.zeros((CLASSES, n_out), np.float32) for name in ("v2", "gw2")},
+        "at": np.zeros((BATCH, n_out), np.int32),
+        "delta": np.zeros((BATCH, CLASSES), np.float32),
+    }
+    net = _Net(list(NEURONS).index(case.name), BATCH, n_in, n_out)
+    for name, array in arrays.items():
+        setattr(net, name, array.ctypes.data)
+    x, labels = case.x, case.labels.astype(np.int32)
+    room = np.zeros((n_out, n_in), np.float32)
+
+    def step() -> float:
+        return float(
+            library.step(
+                ctypes.byref(net), ctypes.c_void_p(x.ctypes.data),
+                ctypes.c_void_p(labels.ctypes.data), ctypes.c_float(RATE),
+                ctypes.c_float(MOMENTUM), ctypes.c_void_p(room.ctypes.data),
+            )
+        )  # fmt: skip
+
+    return step, lambda: arrays["w"]
+
+
+def chunks(case: Case) -> list[int]:
+    """How many samples PyTorch may take at once."""
+    if case.name in ("Manhattan", "Kuramoto", "PNorm"):
+        return [BATCH]
+    whole = case.sizes[0] * case.sizes[1]
+    return [n for n in (1, 5, 20) if n * whole <= MOST] or [1]
+
+
+def seconds_of(step: Step) -> float:
+    begin = time.perf_counter()
+    step()
+    return time.perf_counter() - begin
+
+
+def measure(name: str, args: argparse.Namespace, library: Any) -> dict[str, Any]:
+    case = Case(name, LARGE if args.large else ORDINARY, args.threads)
+    steps = {"horn": case.horn()}
+    if library is not None:
+        steps["C"] = c_step(case, library)
+    if not args.no_torch and importlib.util.find_spec("torch") is not None:
+        tried = {n: torch_step(case, n) for n in chunks(case)}
+        times = {n: min(seconds_of(step) for _ in range(2)) for n, (step, _) in tried.items()}
+        steps["PyTorch"] = torch_step(case, min(times, key=lambda n: times[n]))
+    change = {}
+    for who, (step, weights) in steps.items():
+        loss = step()
+        change[who] = weights() - case.first["layer1.weight"]
+        assert np.isfinite(loss)
+    scale = np.abs(change["horn"]).max()
+    assert scale > 0, f"{name} does not learn"
+    for who, found in change.items():
+        worst = np.abs(found - change["horn"]).max() / scale
+        # where two messages are the largest but for a rounding, each may take either
+        apart = np.mean(np.abs(found - change["horn"]) > 2e-3 * scale)
+        assert apart < 1e-4, f"{name}: {who}'s first step differs from horn's by {worst:.1e}"
+    seconds: dict[str, list[float]] = {who: [] for who in steps}
+    begin = time.perf_counter()
+    while len(seconds["horn"]) < 3 or time.perf_counter() - begin < args.seconds:
+        for who, (step, _) in steps.items():
+            seconds[who].append(seconds_of(step))
+    return {"neuron": name, **{who: 1e3 * statistics.median(s) for who, s in seconds.items()}}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    others = [who for who in ("PyTorch", "C") if who in rows[0]]
+    lines = [f"{'neuron':<11}{'horn, ms':>10}" + "".join(
+        f"{who + ', ms':>13}{who + ' / horn':>15}" for who in others)]  # fmt: skip
+    for row in rows:
+        line = f"{row['neuron']:<11}{row['horn']:>10.2f}"
+        for who in others:
+            line += f"{row[who]:>13.2f}{row[who] / row['horn']:>15.2f}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("names", nargs="*", choices=[[], *NEURONS], help="only these neurons")
+    parser.add_argument("--large", action="store_true", help="4,096 inputs and 1,600 neurons")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time per neuron")
+    parser.add_argument("--threads", type=int, default=1, help="of horn and PyTorch")
+    parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        library = compiled(folder)
+        if library is None:
+            print("no C compiler: horn and PyTorch alone", file=sys.stderr)
+        rows = [measure(name, args, library) for name in args.names or NEURONS]
+    n_in, n_out = LARGE if args.large else ORDINARY
+    print(f"{n_in}-{n_out}-{CLASSES}, {BATCH} samples, {args.threads} threads (C: 1)")
+    print(table(rows))
+    if args.json:
+        where = {"cores": os.cpu_count(), "threads": args.threads, "sizes": [n_in, n_out]}
+        Path(args.json).write_text(json.dumps({"where": where, "rows": rows}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
