@@ -76,7 +76,8 @@ cdef extern from "tape.h":
     ctypedef struct loop_t:
         extent_t extent[3]
         const int64_t *indptr
-        int32_t n_in, n_out, n_ops, n_const, n_values, n_slots, reduce, axis, accumulate, fast
+        int32_t n_in, n_out, n_ops, n_const, n_values, n_slots, reduce, axis, accumulate, fast, term
+        int32_t role[4]
         view_t *view
         view_t *room
         op_t *ops
@@ -737,7 +738,7 @@ cdef class Tape:
             t.ins, t.room = room, 2 * t.room + 16
         cdef int64_t strip = STRIP_BYTES // self.dtype.itemsize
         if l:
-            need = l.n_slots * STRIP_BYTES + strip * 24 + 8 * (l.n_values + 8)
+            need = l.n_slots * STRIP_BYTES + strip * 24 + 9 * (l.n_values + 16)
             if need > t.scratch_bytes:
                 for i in range(t.n_threads):
                     free(t.scratch[i])
@@ -896,6 +897,9 @@ cdef class Tape:
         l.n_in = n_first - len(consts)
         l.n_values, l.n_slots = len(plan.slots), plan.n_slots
         l.reduce, l.axis, l.fast = plan.reduce, plan.axis, plan.fast
+        l.term = plan.term
+        for i, role in enumerate(plan.roles):
+            l.role[i] = role
         l.accumulate = bool(accumulate)
         l.view = <view_t *>calloc(len(plan.views), sizeof(view_t))
         l.ops = <op_t *>calloc(len(program) + 1, sizeof(op_t))

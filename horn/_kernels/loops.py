@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from horn._kernels import tiles
 from horn._kernels.operands import (
     ARRAYS,
     MONOIDS,
@@ -34,6 +35,7 @@ from horn._kernels.operands import (
     usable,
 )
 
+_NAMES = {code: name for name, (code, _) in OPS.items()}
 Axes = Mapping[Any, int | Dim | Ragged]
 Order = tuple[Axis | None, ...]
 
@@ -57,6 +59,8 @@ class TapePlan:
     reduce: int
     axis: int
     fast: int
+    term: int  # of a tile, and which values play which role (tiles.py)
+    roles: tuple[int, ...]
     direct: list[bool]  # output -> its last operation may write it in place; none if it reduces
     slots: list[int]  # value -> strip
     n_slots: int
@@ -102,6 +106,13 @@ def plan(
             extent = 1
         extents.append(extent)
     slots, n_slots = _strips(len(arrays), len(consts), program, results)
+    fast = _fast(arrays, consts, program, outputs, monoid)
+    kind = tiles.Tile(fast)
+    if monoid is not None and not fast:
+        named = [(_NAMES[code], values) for code, values in program]
+        iotas = [isinstance(view, Iota) for view in arrays]
+        found = tiles.tile(iotas, consts, named, results[0], monoid, not accumulate)
+        kind = found or kind
     return TapePlan(
         order=order,
         extents=extents,
@@ -113,7 +124,9 @@ def plan(
         results=results,
         reduce=0 if monoid is None else MONOIDS[monoid],
         axis=0 if reduce is None else order.index(folded),
-        fast=_fast(arrays, consts, program, outputs, monoid),
+        fast=kind.fast,
+        term=kind.term,
+        roles=kind.roles,
         direct=_direct(arrays, len(inputs), program, results, outputs) if reduce is None else [],
         slots=slots,
         n_slots=n_slots,

@@ -56,6 +56,14 @@ static inline REAL K(mod_)(REAL x, REAL y, REAL rest) {
 #define UNARY(E) { IVDEP for (int64_t i = 0; i < n; i++) { REAL x = a[i]; d[i] = (REAL)(E); } break; }
 #define BINARY(E) \
     { IVDEP for (int64_t i = 0; i < n; i++) { REAL x = a[i], y = b[i]; d[i] = (REAL)(E); } break; }
+/* The same where an operand may be one number for the strip. */
+#define BINARY_ONE(E) { \
+    if (one_of & 1) { const REAL x = *a; \
+        IVDEP for (int64_t i = 0; i < n; i++) { REAL y = b[i]; d[i] = (REAL)(E); } } \
+    else if (one_of & 2) { const REAL y = *b; \
+        IVDEP for (int64_t i = 0; i < n; i++) { REAL x = a[i]; d[i] = (REAL)(E); } } \
+    else BINARY(E) \
+    break; }
 #define TERNARY(E) \
     { IVDEP for (int64_t i = 0; i < n; i++) \
         { REAL x = a[i], y = b[i], z = c[i]; d[i] = (REAL)(E); } break; }
@@ -85,7 +93,14 @@ static inline REAL K(mod_)(REAL x, REAL y, REAL rest) {
     } \
     break; }
 
-static void K(apply)(int op, REAL *d, const REAL *a, const REAL *b, const REAL *c, int64_t n) {
+/* Whether an operation takes one number for a strip, as one of two operands. */
+static inline int K(takes_one)(int op) {
+    return op >= OP_ADD && op <= OP_DIV;
+}
+
+/* one_of : 1, 2 : *a, *b is one number for all. */
+static void K(apply)(int op, REAL *d, const REAL *a, const REAL *b, const REAL *c, int64_t n,
+                     int one_of) {
     const REAL one = 1, zero = 0;
     switch (op) {
     case OP_COPY: UNARY(x)
@@ -110,10 +125,10 @@ static void K(apply)(int op, REAL *d, const REAL *a, const REAL *b, const REAL *
     case OP_ERF: UNARY(F(erf)(x))
     case OP_ERFC: UNARY(F(erfc)(x))
     case OP_ATAN: UNARY(F(atan)(x))
-    case OP_ADD: BINARY(x + y)
-    case OP_SUB: BINARY(x - y)
-    case OP_MUL: BINARY(x * y)
-    case OP_DIV: BINARY(x / y)
+    case OP_ADD: BINARY_ONE(x + y)
+    case OP_SUB: BINARY_ONE(x - y)
+    case OP_MUL: BINARY_ONE(x * y)
+    case OP_DIV: BINARY_ONE(x / y)
     case OP_MIN: BINARY(x < y || x != x ? x : y)
     case OP_MAX: BINARY(x > y || x != x ? x : y)
     case OP_POW: BINARY_IN(F(pow)(x, y), POW_IN(x, y), POW_(x, y))
@@ -305,6 +320,19 @@ static double K(dot_row)(const REAL *a, const REAL *b, int64_t n) {
     for (; i < n; i++) total += (double)a[i] * b[i];
     return total;
 }
+/* In double all along: factors near 0 go below what a float can be. */
+static double K(prod_row)(const REAL *a, int64_t n) {
+    enum { WIDE = 16 };
+    double lane[WIDE], total = 1;
+    int64_t i = 0;
+    for (int l = 0; l < WIDE; l++) lane[l] = 1;
+    for (; i + WIDE <= n; i += WIDE)
+        for (int l = 0; l < WIDE; l++) lane[l] *= a[i + l];
+    for (; i < n; i++) total *= a[i];
+    for (int l = 0; l < WIDE / 2; l++) lane[l] *= lane[l + WIDE / 2];
+    for (int l = 0; l < WIDE / 4; l++) lane[l] *= lane[l + WIDE / 4];
+    return total * ((lane[0] * lane[2]) * (lane[1] * lane[3]));
+}
 #define EXTREME_ROW(NAME, BETTER) \
 static REAL K(NAME)(const REAL *a, int64_t n, REAL best) { \
     int64_t i = 0; \
@@ -337,11 +365,19 @@ static inline K(acc_t) K(start)(int monoid) {
 static void K(fold_row)(int monoid, K(acc_t) *s, const REAL *a, int64_t n, int64_t first) {
     switch (monoid) {
     case R_SUM: s->sum += K(sum_row)(a, n); break;
-    case R_PROD: for (int64_t i = 0; i < n; i++) s->sum *= a[i]; break;
+    case R_PROD: s->sum *= K(prod_row)(a, n); break;
     case R_MAX: s->best = K(max_row)(a, n, s->best); break;
     case R_MIN: s->best = K(min_row)(a, n, s->best); break;
-    case R_ANY: for (int64_t i = 0; i < n; i++) s->sum = (s->sum != 0) | (a[i] != 0); break;
-    case R_ALL: for (int64_t i = 0; i < n; i++) s->sum = (s->sum != 0) & (a[i] != 0); break;
+    case R_ANY: {
+        int any = s->sum != 0;
+        for (int64_t i = 0; i < n; i++) any |= a[i] != 0;
+        s->sum = any;
+        break; }
+    case R_ALL: {
+        int all = s->sum != 0;
+        for (int64_t i = 0; i < n; i++) all &= a[i] != 0;
+        s->sum = all;
+        break; }
     case R_ARGMAX: {
         if (n == 0) break;
         REAL best = K(max_row)(a, n, -(REAL)INFINITY);
@@ -383,7 +419,16 @@ static void K(finish)(const loop_t *l, const view_t *out, int64_t off, int64_t o
 /* ---- the loop ---- */
 typedef struct {
     const loop_t *l; const domain_t *d; REAL *strip; REAL **value;
+    uint8_t *is_one;            /* of a value: it is one number for the strip, where it points to */
 } K(machine_t);
+
+/* The number all along its strip. */
+static inline void K(spread_one)(const K(machine_t) *m, int32_t k, int64_t n) {
+    REAL *to = m->strip + m->l->slot[k] * STRIP;
+    const REAL q = *m->value[k];
+    for (int64_t j = 0; j < n; j++) to[j] = q;
+    m->value[k] = to; m->is_one[k] = 0;
+}
 
 /* Evaluate the program on one tile: every value's strip is in value[] afterwards. */
 static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, int64_t i2, int64_t c,
@@ -391,6 +436,12 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
     const loop_t *l = m->l; const domain_t *d = m->d; REAL **value = m->value;
     for (int k = 0; k < l->n_in; k++) {
         const view_t *v = &d->v[k];
+        if (v->dtype == REAL_TYPE && v->stride[2] == 0 && r == 1 && c > 1) {
+            value[k] = (REAL *)v->data + K(place)(v, 0, i0) + K(place)(v, 1, i1);
+            m->is_one[k] = 1;
+            continue;
+        }
+        m->is_one[k] = 0;
         if (v->dtype == REAL_TYPE && !v->index[2] && (v->stride[2] == 1 || c == 1)
             && (r == 1 || (v->stride[1] == c && !v->index[1]))) {
             value[k] = (REAL *)v->data + K(place)(v, 0, i0) + K(place)(v, 1, i1)
@@ -416,8 +467,23 @@ static void K(tile)(const K(machine_t) *m, int64_t i0, int64_t i1, int64_t r, in
         }
     for (int k = 0; k < l->n_ops; k++) {
         const op_t *o = &l->ops[k];
-        K(apply)(o->op, value[first + k], value[o->a], value[o->b], value[o->c], r * c);
+        int one_of = 0;
+        if (o->a < l->n_in || o->b < l->n_in || o->c < l->n_in) {   /* others are never one */
+            const uint8_t *is_one = m->is_one;
+            const int a = o->a < l->n_in && is_one[o->a], b = o->b < l->n_in && is_one[o->b];
+            if (a | b | (o->c < l->n_in && is_one[o->c])) {
+                if (K(takes_one)(o->op) && a != b) one_of = a ? 1 : 2;
+                else {
+                    if (a) K(spread_one)(m, o->a, r * c);
+                    if (o->b < l->n_in && is_one[o->b]) K(spread_one)(m, o->b, r * c);
+                    if (o->c < l->n_in && is_one[o->c]) K(spread_one)(m, o->c, r * c);
+                }
+            }
+        }
+        K(apply)(o->op, value[first + k], value[o->a], value[o->b], value[o->c], r * c, one_of);
     }
+    if (l->reduce && l->result[0] < l->n_in && m->is_one[l->result[0]])
+        K(spread_one)(m, l->result[0], r * c);
     if (!l->reduce)
         for (int k = 0; k < l->n_out; k++)
             if (k >= 64 || !(direct >> k & 1))
@@ -535,6 +601,8 @@ static int K(copy_rows)(const domain_t *d) {
     return 1;
 }
 
+#include "tiles.h"
+
 static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch) {
     const int64_t n0 = d->n[0], n1 = d->n[1], n2 = d->n[2];
     REAL *strip = (REAL *)scratch;
@@ -542,35 +610,48 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
     REAL *best = (REAL *)(acc + STRIP);
     int64_t *where = (int64_t *)(best + STRIP);
     REAL **value = (REAL **)(where + STRIP);
-    K(machine_t) m = {l, d, strip, value};
+    K(machine_t) m = {l, d, strip, value, (uint8_t *)(value + l->n_values + 4)};
     if (n0 <= 0) return;
     if (l->fast == 2 && K(copy_rows)(d)) return;
     if (l->fast == 1 && d->axis == 1 && K(weighted_rows)(l, d, acc, best)) return;
     if (l->fast == 1 && d->axis == 2 && K(dot_rows)(l, d)) return;
 
-    for (int k = l->n_in; k < l->n_values; k++) value[k] = strip + l->slot[k] * STRIP;
+    if (l->fast == 3 && K(row_tiles)(l, d)) return;
+    if (l->fast == 4 && K(column_tiles)(l, d)) return;
+
+    for (int k = l->fast == 5 ? 0 : l->n_in; k < l->n_values; k++)
+        value[k] = strip + l->slot[k] * STRIP;
     for (int k = 0; k < l->n_const; k++) {
         REAL q = (REAL)value_of(t, l->consts[k]), *to = value[l->n_in + k];
         for (int64_t j = 0; j < STRIP; j++) to[j] = q;
     }
+    if (l->fast == 5 && K(places)(l, d, value)) return;
     const int64_t rows = K(rows_per_tile)(l, d);
     const view_t *out = &d->v[l->n_in];
 
+    /* Over all three axes: rows of a1 that stay in the second-level cache for all of a0. */
+    int is_deep = !d->indptr;
+    for (int k = 0; k < 3; k++) is_deep &= resolve(t, l->extent[k]) > 1;
     if (d->axis != 1) {                         /* elementwise, or reduce along the strip */
+        const int64_t n_near = NEAR_ROWS_BYTES / ((n2 + 1) * (int64_t)sizeof(REAL)) + 1;
+        const int64_t near = is_deep && d->axis == 2 && n_near >= rows ? n_near / rows * rows : n1;
+        for (int64_t from = 0; from < (d->indptr ? 1 : n1); from += near)
         for (int64_t i0 = 0; i0 < n0; i0++) {
-            int64_t e0 = d->indptr ? d->indptr[i0] : 0, e1 = d->indptr ? d->indptr[i0 + 1] : n1;
+            int64_t e0 = d->indptr ? d->indptr[i0] : from, e1 = d->indptr ? d->indptr[i0 + 1]
+                       : from + near < n1 ? from + near : n1;
             for (int64_t i1 = e0; i1 < e1; i1 += rows) {
                 int64_t r = e1 - i1 < rows ? e1 - i1 : rows;
                 if (d->axis == 0) {
                     for (int64_t i2 = 0; i2 < n2; i2 += STRIP)
-                        K(tile)(&m, i0, i1, r, i2, n2 - i2 < STRIP ? n2 - i2 : STRIP, e0);
+                        K(tile)(&m, i0, i1, r, i2, n2 - i2 < STRIP ? n2 - i2 : STRIP,
+                                d->indptr ? e0 : 0);
                     continue;
                 }
                 K(acc_t) s = K(start)(l->reduce);
                 if (rows == 1) {
                     for (int64_t i2 = 0; i2 < n2; i2 += STRIP) {
                         int64_t c = n2 - i2 < STRIP ? n2 - i2 : STRIP;
-                        K(tile)(&m, i0, i1, 1, i2, c, e0);
+                        K(tile)(&m, i0, i1, 1, i2, c, d->indptr ? e0 : 0);
                         K(fold_row)(l->reduce, &s, value[l->result[0]], c, i2);
                     }
                     K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 1, i1),
@@ -578,7 +659,7 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
                               s);
                     continue;
                 }
-                K(tile)(&m, i0, i1, r, 0, n2, e0);
+                K(tile)(&m, i0, i1, r, 0, n2, d->indptr ? e0 : 0);
                 for (int64_t j = 0; j < r; j++) {
                     s = K(start)(l->reduce);
                     K(fold_row)(l->reduce, &s, value[l->result[0]] + j * n2, n2, 0);
@@ -606,15 +687,31 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
         }
         return;
     }
-    for (int64_t i0 = 0; i0 < n0; i0++) {       /* reduce over rows, a strip of results at a time */
+    /* Reduce over rows, a strip of results at a time; over three axes the rows' strips stay near for
+     * all of a0, and sums are float for 32 rows. */
+    const int64_t n_out = is_deep ? (n2 + STRIP - 1) / STRIP : 1;
+    for (int64_t at = 0; at < n_out * n0; at++) {
+        const int64_t i0 = at % n0, i2_from = is_deep ? at / n0 * STRIP : 0;
+        const int64_t i2_to = is_deep && i2_from + STRIP < n2 ? i2_from + STRIP : n2;
         int64_t e0 = d->indptr ? d->indptr[i0] : 0, e1 = d->indptr ? d->indptr[i0 + 1] : n1;
-        for (int64_t i2 = 0; i2 < n2; i2 += STRIP) {
+        for (int64_t i2 = i2_from; i2 < i2_to; i2 += STRIP) {
             int64_t c = n2 - i2 < STRIP ? n2 - i2 : STRIP;
-            for (int64_t j = 0; j < c; j++) { acc[j] = zero.sum; best[j] = zero.best; where[j] = -1; }
+            const int in_parts = is_deep && l->reduce == R_SUM;
+            int64_t n_parts = 0;
+            for (int64_t j = 0; j < c; j++) {
+                acc[j] = zero.sum; best[j] = in_parts ? 0 : zero.best; where[j] = -1; }
             for (int64_t i1 = e0; i1 < e1; i1 += rows) {
                 int64_t r = e1 - i1 < rows ? e1 - i1 : rows;
                 K(tile)(&m, i0, i1, r, i2, c, e0);
                 const REAL *v = value[l->result[0]];
+                if (in_parts) {
+                    for (int64_t row = 0; row < r; row++, v += c) {
+                        IVDEP for (int64_t j = 0; j < c; j++) best[j] += v[j];
+                        if (++n_parts % 32 == 0)
+                            for (int64_t j = 0; j < c; j++) { acc[j] += best[j]; best[j] = 0; }
+                    }
+                    continue;
+                }
                 for (int64_t row = 0; row < r; row++, v += c)
                     switch (l->reduce) {
                     case R_SUM: IVDEP for (int64_t j = 0; j < c; j++) acc[j] += v[j]; break;
@@ -642,6 +739,7 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
                         break;
                     }
             }
+            if (in_parts) for (int64_t j = 0; j < c; j++) acc[j] += best[j];
             for (int64_t j = 0; j < c; j++) {
                 K(acc_t) s = {acc[j], best[j], where[j]};
                 K(finish)(l, out, K(place)(out, 0, i0) + K(place)(out, 2, i2 + j),
@@ -1012,6 +1110,7 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
 #undef BINARY_IN
 #undef UNARY
 #undef BINARY
+#undef BINARY_ONE
 #undef TERNARY
 #undef LOAD_ROW
 #undef STORE_ROW

@@ -17,6 +17,8 @@
 
 /* Bytes of one register strip: a dozen live strips stay inside a 32 KiB first-level cache. */
 #define STRIP_BYTES 2048
+/* Of rows that a loop comes back to: half of a small second-level cache. */
+#define NEAR_ROWS_BYTES 131072
 
 enum { F32, F64, U8, I32, I64, IOTA, DRAWN };
 /* From one element to the next; of an IOTA and of what is DRAWN the data are a number, not memory. */
@@ -33,6 +35,10 @@ enum {
 };
 
 enum { R_NONE, R_SUM, R_PROD, R_MAX, R_MIN, R_ANY, R_ALL, R_ARGMAX };
+
+/* Terms of the tiles of tiles.h: of two values, the first less the second, the other way round, how
+ * far they are apart, its square. */
+enum { T_MUL, T_ADD, T_SUB, T_BUS, T_APART, T_SQUARE };
 
 enum { D_UNIFORM, D_NORMAL, D_BERNOULLI };
 
@@ -71,7 +77,9 @@ typedef struct {
     int32_t n_in, n_out, n_ops, n_const, n_values, n_slots;
     int32_t reduce, axis;       /* monoid; 1 or 2 */
     int32_t accumulate;         /* combine with what the output holds */
-    int32_t fast;               /* 1: the sum of a product of two inputs; 2: one copy */
+    int32_t fast;               /* 1: the sum of a product of two inputs; 2: one copy; 3, 4, 5: the
+                                 * rows, columns and places of tiles.h */
+    int32_t term, role[4];      /* of a tile: T_*; which inputs are what (tiles.py) */
     view_t *view;               /* inputs, then outputs */
     view_t *room;               /* two copies of them per thread, if they are more than a few */
     op_t *ops;

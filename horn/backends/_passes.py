@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from horn._kernels import tiles
 from horn._kernels.loops import ordered
 from horn._kernels.walks import Lie, Walk, walk
 from horn.compiler.program import (
@@ -62,6 +63,34 @@ class Pass:
         product = (("mul", ("in", 0), ("in", 1)),)
         is_viewed = all(n.op is Op.LOAD for n in self.inputs)
         return self.monoid == "sum" and self.ops == product and is_viewed
+
+    @property
+    def index(self) -> Node | None:
+        """Of a sum that has something at one place only, select(place == index, value, 0): the
+        index. The gradient of a maximum is one.
+        """
+        node = self.outputs[0].node
+        if self.monoid != "sum" or node.op is not Op.SELECT or not ir.is_const(node.args[2], 0.0):
+            return None
+        if node.args[0].op is not Op.EQ:
+            return None
+        return next((a for a in node.args[0].args if len(a.axes) == 1 and a in self.inputs), None)
+
+    @property
+    def tile(self) -> tiles.Tile | None:
+        """The tile that it is, if its arrays lie as they must."""
+        if not self.axis or any(node.op is Op.MESSAGE_DRAW for node in self.inputs):
+            return None
+        first = [k for k, node in enumerate(self.inputs) if node.op is Op.LOAD]
+        consts = [k for k, node in enumerate(self.inputs) if node.op is not Op.LOAD]
+        number = {("in", k): at for at, k in enumerate(first + consts)}
+        number |= {("op", k): len(number) + k for k in range(len(self.ops))}
+        return tiles.tile(
+            [self.inputs[k] is self.index for k in first],
+            [self.inputs[k].value for k in consts],
+            [(name, [number[v] for v in values]) for name, *values in self.ops],
+            number[self.results[0]], self.monoid, True,
+        )  # fmt: skip
 
     def domain(self, network: Network, frame: Frame, buffers: Mapping[str, Buffer]) -> str:
         """The letters that it runs over."""
@@ -211,6 +240,26 @@ class Shape:
             is_ragged=bool(self.ragged), direct=self.each.is_direct(), itemsize=itemsize,
             lanes=lanes,
         )  # fmt: skip
+
+    def tile(self, lengths: Mapping[str, int], lanes: int) -> tiles.Tile | None:
+        """The tile by which it runs with these extents, if it does."""
+        found = self.each.tile
+        if found is None or self.is_sparse or len(self.axes) < 3:
+            return None
+        axes = [array.axes for array in self.seen[: -len(self.each.outputs)]]
+        along = self.order(lengths)[2]
+        if lengths[along] < lanes:
+            return None
+        if found.fast == tiles.ROWS:
+            pairs = all(len(a) == 2 and a[1] == along == self.folded for a in axes)
+            return found if pairs and axes[0] != axes[1] else None
+        if along == self.folded:
+            return None
+        if found.fast == tiles.COLUMNS:
+            u, *pair = (axes[k] for k in found.roles[:3])
+            lie = all(len(a) == 2 and a[1] == along for a in pair) and pair[0] != pair[1]
+            return found if lie and along not in u else None
+        return found if along not in axes[found.roles[0]] else None
 
     def order(self, lengths: Mapping[str, int]) -> tuple[Any, ...]:
         """The three axes as the engine orders them, outermost first; None has one place."""

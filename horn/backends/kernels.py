@@ -528,7 +528,9 @@ class Runner:
         place = _Places(self, s, domain, edges, axis)
         inputs: list[Any] = []
         for given in each.inputs:
-            if given.op is Op.LOAD:
+            if given is each.index and (iota := place.iota(given.value, given.axes)):
+                inputs.append(iota)
+            elif given.op is Op.LOAD:
                 inputs.append(place.view(given.value, given.axes))
             elif given.op is Op.MESSAGE_DRAW:
                 inputs.append(place.drawn(given))
@@ -635,6 +637,16 @@ class _Places:
             kind, site, axes, keys.astype(np.uint32), sources.astype(np.int64), samples,
             runner.once if per == "run" else runner.iteration, index,
         )  # fmt: skip
+
+    def iota(self, name: str, letter: str) -> Iota | None:
+        """The places of a layer's neurons as the loop counts them, where that is what it loads."""
+        runner = self.runner
+        buffer = runner.program.buffers[name]
+        if buffer.role != "constant" or buffer.value[0] != "index" or self.edges is not None:
+            return None
+        if layer_of(buffer.axes[0]) in runner.alive:
+            return None
+        return Iota(letter, runner._places(buffer.axes[0]).start)
 
     def out(self, name: str) -> View:
         """An output buffer."""

@@ -12,11 +12,16 @@ are summed as they are written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from horn.language import ir
 from horn.language.ir import Node, Op, const, mul, reduce, select
 
 MAX_TERMS = 8  # beyond this many products a fused loop is no slower
 MAX_FACTORS = 32  # v = v * v, again and again, has twice as many each time
+
+# functions of a product, or of a sum, that are products of functions of its parts
+_SPLIT = (Op.ABS, Op.SIGN, Op.SIN, Op.COS)
 
 Monomial = tuple[float, tuple[Node, ...]]  # coefficient, factors (repeated for powers)
 
@@ -104,6 +109,40 @@ def _squares_a_sum(node: Node) -> bool:
     return False
 
 
+def taken_out(node: Node, axis: str) -> tuple[Node, Node]:
+    """A product as what does not vary along the axis, and the rest."""
+    outside: Node = const(1.0)
+    inside: Node = const(1.0)
+    stack = [node]
+    n_factors = 0
+    while stack:
+        n = stack.pop()
+        n_factors += 1
+        if axis not in n.axes:
+            outside = mul(outside, n)
+        elif n.op is Op.NEG:
+            outside = ir.make(Op.NEG, outside)
+            stack.append(n.args[0])
+        elif n.op is Op.MUL and n_factors < MAX_FACTORS and _has_outside(n, axis):
+            stack.extend(reversed(n.args))
+        else:
+            inside = mul(inside, n)
+    return outside, inside
+
+
+def _has_outside(node: Node, axis: str) -> bool:
+    """Whether a factor of a product does not vary along the axis, or is negative."""
+    stack, seen = [node], 0
+    while stack and seen < MAX_FACTORS:
+        n = stack.pop()
+        seen += 1
+        if axis not in n.axes or n.op is Op.NEG:
+            return True
+        if n.op is Op.MUL:
+            stack.extend(n.args)
+    return False
+
+
 def _term(coefficient: float, factors: tuple[Node, ...], axis: str, count: Node) -> Node | None:
     outside: Node = const(coefficient)
     sides: dict[str, Node] = {}
@@ -155,7 +194,7 @@ def _factored(node: Node) -> tuple[Node, ...]:
         return ()
     if node.op in (Op.ADD, Op.SUB):
         return node.args
-    return node.args[:1] if node.op in (Op.DIV, Op.POW) else ()
+    return node.args[:1] if node.op in (Op.DIV, Op.POW, *_SPLIT) else ()
 
 
 def _monomials(node: Node, done: dict[Node, list[Monomial] | None]) -> list[Monomial] | None:
@@ -176,7 +215,7 @@ def _monomials(node: Node, done: dict[Node, list[Monomial] | None]) -> list[Mono
         a, b = (done[x] for x in node.args)
         if a is None or b is None or len(a) + len(b) > MAX_TERMS:
             return None
-        return [*a, *((c if node.op is Op.ADD else -c, f) for c, f in b)]
+        return _joined([*a, *((c if node.op is Op.ADD else -c, f) for c, f in b)])
     if node.op is Op.DIV and len(node.args[1].axes) < 3:
         a = done[node.args[0]]
         inverse = ir.make(Op.DIV, const(1.0), node.args[1])
@@ -187,7 +226,61 @@ def _monomials(node: Node, done: dict[Node, list[Monomial] | None]) -> list[Mono
         for _ in range(int(node.args[1].value) - 1):
             result = _product(result, base)
         return result
+    if node.op in (Op.ABS, Op.SIGN):
+        return _of_each(lambda x: ir.make(node.op, x), done[node.args[0]])
+    if node.op is Op.POW and ir.is_const(node.args[1]) and node.args[1].value > 0.0:
+        # of what is never negative: the power of a negative number is none, that of its factors is
+        if node.args[0].op is Op.ABS:
+            return _of_each(lambda x: ir.make(Op.POW, x, node.args[1]), done[node.args[0]])
+    if node.op in (Op.SIN, Op.COS):
+        return _of_a_sum(node.op, done[node.args[0]])
     return None
+
+
+def _joined(terms: list[Monomial]) -> list[Monomial]:
+    """Terms of the same factors as one."""
+    found: dict[tuple[Node, ...], float] = {}
+    for c, f in terms:
+        found[f] = found.get(f, 0.0) + c
+    return [(c, f) for f, c in found.items()]
+
+
+def _of_each(f: Callable[[Node], Node], terms: list[Monomial] | None) -> list[Monomial] | None:
+    """A function of one product that is the product of the function of each factor."""
+    if terms is None or len(terms) != 1:
+        return None
+    (coefficient, factors), number = terms[0], f(const(terms[0][0]))
+    if number.op is not Op.CONST or coefficient == 0.0:
+        return None
+    inside = sorted((f(x) for x in factors), key=lambda n: n.place)
+    return [(float(number.value), tuple(inside))]
+
+
+def _of_a_sum(op: Op, terms: list[Monomial] | None) -> list[Monomial] | None:
+    """sin(a + b) = sin a cos b + cos a sin b, and cos(a + b) = cos a cos b - sin a sin b, where a
+    and b do not vary along all three axes: a sum over messages of the phases' differences is two
+    matrix products.
+    """
+    parts: dict[str, Node] = {}
+    for coefficient, factors in terms or ():
+        term = const(coefficient)
+        for factor in factors:
+            term = mul(term, factor)
+        home = next((axes for axes in parts if len(ir.union(axes, term.axes)) < 3), None)
+        both = ir.add(parts.pop(home), term) if home is not None else term
+        parts[both.axes] = ir.add(parts[both.axes], both) if both.axes in parts else both
+    if len(parts) != 2 or any(len(axes) > 2 for axes in parts):
+        return None
+    a, b = parts.values()
+    pairs = {
+        Op.SIN: ((1.0, Op.SIN, Op.COS), (1.0, Op.COS, Op.SIN)),
+        Op.COS: ((1.0, Op.COS, Op.COS), (-1.0, Op.SIN, Op.SIN)),
+    }
+    found: list[Monomial] = []
+    for coefficient, f, g in pairs[op]:
+        pair = sorted((ir.make(f, a), ir.make(g, b)), key=lambda n: n.place)
+        found.append((coefficient, tuple(pair)))
+    return found
 
 
 def _product(a: list[Monomial] | None, b: list[Monomial] | None) -> list[Monomial] | None:
@@ -198,9 +291,7 @@ def _product(a: list[Monomial] | None, b: list[Monomial] | None) -> list[Monomia
         > MAX_FACTORS
     ):
         return None
-    merged: dict[tuple[Node, ...], float] = {}
-    for c, f in a:
-        for d, g in b:
-            key = tuple(sorted((*f, *g), key=lambda n: n.place))
-            merged[key] = merged.get(key, 0.0) + c * d
-    return [(c, f) for f, c in merged.items()] if len(merged) <= MAX_TERMS else None
+    merged = _joined(
+        [(c * d, tuple(sorted((*f, *g), key=lambda n: n.place))) for c, f in a for d, g in b]
+    )
+    return merged if len(merged) <= MAX_TERMS else None

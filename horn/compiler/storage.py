@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from horn.compiler.contraction import contract
+from horn.compiler.contraction import contract, taken_out
 from horn.compiler.program import (
     Buffer,
     ErrorLink,
@@ -137,7 +137,8 @@ class Storage:
         def place(node: Node) -> Frame | None:
             if not node.axes and domain:
                 return Frame(0)
-            is_part = len(node.axes) < len(domain) and not self.cheap(node)
+            # a loop over messages would repeat even one operation for each of its third axis
+            is_part = len(node.axes) < len(domain) and (len(domain) == 3 or not self.cheap(node))
             return frame if is_part else None
 
         def find(node: Node) -> Node | None:
@@ -250,6 +251,13 @@ class Storage:
         return const(float(layer.size))
 
     def reduction_loop(self, node: Node, axis: str, monoid: str, frame: Frame, stem: str) -> Node:
+        """A loop, and what is left. Of a sum over three axes the factors that all summed have are
+        taken out: multiplied once, not once per element.
+        """
+        if monoid == "sum" and len(node.axes) == 3:
+            outside, inside = taken_out(node, axis)
+            if inside is not node and inside.axes == node.axes:
+                return mul(outside, self.reduction_loop(inside, axis, monoid, frame, stem))
         rest = node.axes.replace(axis, "")
         key = (frame, f"{monoid} {axis}", node)
         if key not in self.stored:

@@ -29,7 +29,7 @@ import numpy as np
 
 from horn import transport as transports
 from horn._kernels import blas, engine
-from horn._kernels.operands import MONOIDS, OPS, View
+from horn._kernels.operands import MONOIDS, OPS, Iota, View
 from horn._kernels.walks import STRIP_BYTES
 from horn.backends import Setup
 from horn.backends.kernels import Runner
@@ -59,7 +59,7 @@ from horn.runtime.group import Group, TaskTimes
 from horn.transport import Channel, Identity, Transport
 from horn.wire.frames import Array
 
-FORMAT = 4  # of the file; another one is measured again
+FORMAT = 5  # of the file; another one is measured again
 SIDES = (192, 640, 2048)  # of the square weights that are measured
 BATCHES = (20, 100)
 # of products: receivers, sources, rows
@@ -302,7 +302,7 @@ class StripTimings:
         row_s = _median(row for _, row, _ in crosses.values())
         result_s = _median(once for *_, once in crosses.values())
         apply_s = _median(short[k] - self.short * operation_s[k] for k in names)
-        besides_s = row_s + view_s + apply_s + result_s
+        besides_s = row_s + view_s + 2 * apply_s + result_s
         folds = {name: self.fold_s(name, operation_s["add"], besides_s) for name in MONOIDS}
         return {
             "lanes": self.lanes,
@@ -317,6 +317,7 @@ class StripTimings:
             "fold_row_s": {name: row for name, (_, row) in folds.items()},
             "cross_s": {name: each for name, (each, *_) in crosses.items()},
             "result_s": result_s,
+            "tile_s": self.tiles_s(),
         }
 
     def slope(self, short_s: float, long_s: float) -> float:
@@ -369,8 +370,9 @@ class StripTimings:
         for n in (self.short, self.long):
             views = [View(x[:, :n], "xc"), View(y[:, :n], "yc")]
             axes = {"x": n_x, "y": n_y, "c": n}
-            seconds = self.run_s(views, [("add", 0, 1)], out, (monoid, "c"), axes)
-            times.append(seconds / (n_x * n_y) - n * add_s)
+            ops = [("add", 0, 1), ("add", 2, 0)]  # one alone would be a tile
+            seconds = self.run_s(views, ops, out, (monoid, "c"), axes)
+            times.append(seconds / (n_x * n_y) - 2 * n * add_s)
         each = self.slope(*times)
         return each, max(times[0] - self.short * each - besides_s, 0.0)
 
@@ -388,9 +390,32 @@ class StripTimings:
         each = self.slope(*rows_s)
         return each, max(rows_s[0] - self.short * each, 0.0), once_s[1]
 
+    def tiles_s(self) -> dict[str, float]:
+        """Of an element of each tile, and of a place of "places"."""
+        n, r = 48, 512
+        rng = np.random.default_rng(2)
+        x, w = (rng.random((n, r)).astype(self.dtype) for _ in range(2))
+        u, out = x[:, :n].copy(), np.zeros((n, n), self.dtype)
+        axes = {"b": n, "o": n, "i": r}
+        pair, places = [View(x, "bi"), View(w, "oi")], View(np.floor(u * r), "bo")
+        apart: list[tuple[Any, ...]] = [("sub", 0, 1), ("abs", 2)]
+        found = {}
+        for monoid in ("sum", "max", "min", "argmax"):
+            ops = apart if monoid == "sum" else [("mul", 0, 1)]
+            seconds = self.run_s(pair, ops, View(out, "bo"), (monoid, "i"), axes)
+            found[monoid] = seconds / (n * n * r)
+        to = View(np.zeros((n, r), self.dtype), "oi")
+        signs = [("sub", 1, 2), ("sign", 3), ("mul", 0, 4)]
+        seconds = self.run_s([View(u, "bo"), *pair], signs, to, ("sum", "b"), axes)
+        found["columns"] = seconds / (n * n * r)
+        at = [places, Iota("i"), View(u, "bo"), pair[0], 0.0]
+        one = [("eq", 0, 1), ("mul", 2, 3), ("select", 5, 6, 4)]
+        found["places"] = self.run_s(at, one, to, ("sum", "b"), axes) / (n * n)
+        return found
+
     def run_s(
         self,
-        inputs: list[View],
+        inputs: Sequence[Any],
         ops: Sequence[tuple[Any, ...]],
         out: View,
         reduce: tuple[str, str] | None = None,

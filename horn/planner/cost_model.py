@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from horn._kernels.operands import OPS
+from horn._kernels.tiles import COLUMNS, PLACES
 from horn._kernels.walks import STRIP_BYTES
 from horn.backends._choices import choose_layout, choose_threads
 from horn.backends._passes import Pass, Shape, passes
@@ -84,7 +85,8 @@ class Machine:
     strip besides. fetch_s : an element that is copied into a strip, by how it lies
     (``walks.Walk``). fetch_row_s : a row of these. fold_s, cross_s : an element that is reduced,
     along a strip and across, by monoid. fold_row_s : a row that is reduced along the strip.
-    result_s : a result of a reduction.
+    result_s : a result of a reduction. tile_s : an element of a tile (tiles.h), by monoid or kind;
+    of "places" a sample and neuron.
     synapse_s, synapse_once_s : a synapse of a sparse sum of products, by the letter that is
     reduced, for every sample and once. draw_s : a random number, by kind. input_s : a feature of a
     sample. batch_s, superstep_s, block_s : the Python of a batch, of an exchange, of a block in it.
@@ -114,6 +116,7 @@ class Machine:
     fold_row_s: Figures = _by(FOLDS, 1e-8, max=4e-8, min=4e-8, argmax=6e-8)
     cross_s: Figures = _by(FOLDS, 1e-10, argmax=3e-10)
     result_s: float = 3e-9
+    tile_s: Figures = _by(("sum", "max", "min"), 5e-11, argmax=1e-10, columns=7e-11, places=5e-9)
     synapse_s: Figures = _by("iob", 4e-10)
     synapse_once_s: Figures = _by("iob", 2e-9, b=4e-9)
     draw_s: Figures = _by(("uniform", "normal"), 2e-9, normal=6e-9)
@@ -341,6 +344,10 @@ class Costs:
             letter = each.axis or "b"
             row_s, once_s = machine.synapse_s[letter], machine.synapse_once_s[letter]
             return machine.call_s + lengths["e"] * (lengths["b"] * row_s + once_s)
+        if tile := shape.tile(lengths, machine.lanes):
+            kind = {COLUMNS: "columns", PLACES: "places"}.get(tile.fast, each.monoid)
+            over = [n for name, n in lengths.items() if tile.fast != PLACES or name in "bo"]
+            return machine.call_s + math.prod(over) * machine.tile_s[kind]
         w = shape.walk(lengths, self.itemsize, machine.lanes)
         whole = w.elements - w.left
         n_views = len(shape.seen) - (len(each.outputs) if each.axis else 0)
@@ -363,12 +370,14 @@ class Costs:
         every pass of the outermost axis over them; those that are written are read before.
         """
         outermost = next((name for name in shape.order(lengths) if name is not None), "1")
+        is_deep = bool(shape.each.axis) and len(shape.axes) == 3 and not shape.is_sparse
         found = 0.0
         for k, array in enumerate(shape.seen):
             size = math.prod(lengths[name] for name in array.axes)
             if size * self.itemsize <= NEAR_BYTES:
                 continue
-            once = shape.ragged or outermost in array.axes  # each place has edges of its own
+            # each place has edges of its own; a reduction over three axes goes by blocks
+            once = shape.ragged or is_deep or outermost in array.axes
             times = 1 if once else lengths[outermost]
             if k >= len(shape.seen) - len(shape.each.outputs):
                 times *= 2

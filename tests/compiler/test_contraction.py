@@ -51,6 +51,33 @@ def test_powers(power):
     check((X - 0.5 * W) ** power)
 
 
+@pytest.mark.parametrize("op", [Op.SIN, Op.COS])
+@pytest.mark.parametrize(
+    "inside",
+    [X - W, W + X, 2.0 * X - 0.5 * W, X + W + 0.3, X - W + C,
+     X + X * X - W / 3.0],
+)  # fmt: skip
+def test_waves_of_a_sum_are_two_products(op, inside):
+    found = check(make(op, inside))
+    assert len(products(found)) == 2
+
+
+def test_the_gradient_of_a_wave_is_two_products_over_the_batch():
+    found = check(A * make(Op.COS, X - W), "b")
+    assert len(products(found)) == 2
+
+
+@pytest.mark.parametrize("power", [0.5, 1.5, 3.0, 5.0])
+def test_powers_of_the_size_of_a_product_are_one_product(power):
+    assert len(products(check(abs(X * W * -2.0) ** power))) == 1
+
+
+def test_the_gradient_of_such_a_power_is_one_product():
+    size, sign = abs(X * W), make(Op.SIGN, X * W)
+    found = check(X * sign * (A * size * size + A * size * (2.0 * size)), "b")
+    assert len(products(found)) == 1
+
+
 def test_factors_along_one_axis_join_their_side():
     found = check(make(Op.TANH, X) * X * W * make(Op.EXP, W))
     assert len(products(found)) == 1
@@ -77,6 +104,13 @@ def test_a_choice_between_sums_is_a_choice_of_products():
     [
         make(Op.TANH, X * W),
         make(Op.MAXIMUM, X, W),
+        make(Op.SIN, X * W),
+        make(Op.COS, A + X - W),
+        abs(X - W),
+        abs(X * W) ** -1.0,
+        abs(X * W) ** C,
+        (X * W) ** 1.5,
+        make(Op.SIGN, X - W),
         select(X > W, X, W),
         make(Op.ABS, X - W),
         make(Op.EXP, X + W),

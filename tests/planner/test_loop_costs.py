@@ -168,8 +168,9 @@ def test_dearer_operations_take_longer():
 @pytest.mark.parametrize(
     "figure, key, neuron",
     [
-        ("operation_s", "tanh", Saturating), ("fold_s", "max", Largest),
-        ("fold_row_s", "argmax", Largest), ("fold_s", "prod", Product), ("cross_s", "sum", Adding),
+        ("operation_s", "tanh", Saturating), ("tile_s", "max", Largest),
+        ("tile_s", "argmax", Largest), ("fold_s", "prod", Product), ("tile_s", "columns", Adding),
+        ("cross_s", "sum", Saturating),
     ],
 )  # fmt: skip
 def test_every_figure_counts_where_its_operation_is(figure, key, neuron):
@@ -185,8 +186,8 @@ def test_every_figure_counts_where_its_operation_is(figure, key, neuron):
 def test_a_maximum_and_its_place_are_two_passes():
     """Twice what one takes, not one: a figure of before counted a loop's first output only."""
     network = net(Largest, (256, 128, 10))
-    once = 64 * 128 * 256 * HERE.fold_s["max"]
-    assert predicted_s(network) > once + 64 * 128 * 256 * HERE.fold_s["argmax"]
+    once = 64 * 128 * 256 * HERE.tile_s["max"]
+    assert predicted_s(network) > once + 64 * 128 * 256 * HERE.tile_s["argmax"]
 
 
 def test_all_operations_of_the_engine_have_a_figure():

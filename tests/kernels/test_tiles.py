@@ -1,0 +1,209 @@
+"""The tiles of tiles.h against NumPy: at every level, sizes that no tile fits, infinite numbers."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from horn._kernels import tiles
+from horn._kernels.engine import LEVEL, Iota, Tape, View
+
+DTYPES = [np.float32, np.float64]
+RTOL = {np.float32: 1e-5, np.float64: 1e-12}
+SIZES = [(1, 1, 16), (3, 5, 33), (9, 6, 100), (67, 35, 1031), (4, 40, 64), (2, 3, 7), (5, 66, 300)]
+TERMS = {
+    "mul": ([("mul", 0, 1)], np.multiply),
+    "add": ([("add", 1, 0)], np.add),
+    "sub": ([("sub", 0, 1)], np.subtract),
+    "bus": ([("sub", 1, 0)], lambda x, w: w - x),
+    "apart": ([("sub", 1, 0), ("abs", 2)], lambda x, w: abs(x - w)),
+    "square": ([("sub", 0, 1), ("mul", 2, 2)], lambda x, w: (x - w) ** 2),
+}
+FOLDS = {"sum": np.sum, "max": np.max, "min": np.min, "argmax": np.argmax}
+
+
+@pytest.fixture(params=DTYPES, ids=["float32", "float64"])
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture(params=[1, 2])
+def n_threads(request):
+    return request.param
+
+
+def matrices(rng, p, q, r, dtype):
+    """Rounded, so that there are ties; rows further apart than they are long."""
+    x, w = (np.round(rng.standard_normal((n, r + 3)), 1).astype(dtype) for n in (p, q))
+    return x[:, :r], w[:, :r]
+
+
+def rows(x, w, ops, monoid, n_threads, outputs="pq", first="x", accumulate=None):
+    (p, r), q = x.shape, len(w)
+    shape = [{"p": p, "q": q}[name] for name in outputs]
+    out = np.zeros(shape, x.dtype) if accumulate is None else accumulate
+    best = np.zeros(shape, x.dtype)
+    tape = Tape(x.dtype, n_threads)
+    views = [View(x, "pr"), View(w, "qr")]
+    to = [(View(out, outputs), 1 + len(ops))]
+    if monoid == "argmax":
+        to.append((View(best, outputs), 1 + len(ops)))
+    tape.loop(
+        {"p": p, "q": q, "r": r}, views if first == "x" else views[::-1], ops, to,
+        reduce=(monoid, "r"), accumulate=accumulate is not None,
+    )  # fmt: skip
+    tape.run()
+    return out, best
+
+
+@pytest.mark.parametrize("p, q, r", SIZES)
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("monoid", FOLDS)
+def test_rows(monoid, term, p, q, r, dtype, n_threads, kernel_rng):
+    ops, formula = TERMS[term]
+    x, w = matrices(kernel_rng, p, q, r, dtype)
+    values = formula(x[:, None], w)
+    for first in "xw":
+        given = values if first == "x" else formula(w, x[:, None])
+        found, best = rows(x, w, ops, monoid, n_threads, first=first)
+        expected = FOLDS[monoid](given.astype(dtype if monoid != "sum" else float), axis=2)
+        np.testing.assert_allclose(found, expected, rtol=RTOL[dtype], atol=RTOL[dtype])
+        if monoid == "argmax":
+            np.testing.assert_array_equal(best, given.max(2))
+
+
+@pytest.mark.parametrize("monoid, unit", [("sum", 2.5), ("max", 0.3), ("min", -0.2)])
+def test_rows_join_what_was_there(monoid, unit, dtype, n_threads, kernel_rng):
+    x, w = matrices(kernel_rng, 9, 7, 100, dtype)
+    found, _ = rows(x, w, TERMS["apart"][0], monoid, n_threads,
+                    accumulate=np.full((7, 9), unit, dtype), outputs="qp")  # fmt: skip
+    values = abs(x[:, None] - w).astype(float)
+    expected = {
+        "sum": unit + values.sum(2),
+        "max": np.maximum(values.max(2), unit),
+        "min": np.minimum(values.min(2), unit),
+    }[monoid]
+    np.testing.assert_allclose(found, expected.T, rtol=RTOL[dtype])
+
+
+@pytest.mark.parametrize("what", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("monoid", FOLDS)
+@pytest.mark.parametrize("where", "xw")
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_what_is_no_number_is_seen(where, monoid, what, dtype, kernel_rng):
+    x, w = matrices(kernel_rng, 6, 5, 40, dtype)
+    (x if where == "x" else w)[2, 17] = what
+    for term in ("apart", "mul"):
+        ops, formula = TERMS[term]
+        found, _ = rows(x, w, ops, monoid, 1)
+        expected = FOLDS[monoid](formula(x[:, None], w), axis=2)
+        if monoid == "argmax":  # where a NaN is, any place is as good
+            is_number = ~np.isnan(formula(x[:, None], w)).any(2)
+            found, expected = found[is_number], expected[is_number]
+        np.testing.assert_allclose(found, expected, rtol=RTOL[dtype], atol=RTOL[dtype])
+
+
+SIGNS = {
+    "as derived": ([("sub", 1, 2), ("sign", 3), ("mul", 0, 4), ("neg", 5)], -1),
+    "turned": ([("sub", 2, 1), ("sign", 3), ("mul", 4, 0)], -1),
+    "plain": ([("sub", 1, 2), ("sign", 3), ("mul", 0, 4)], 1),
+}
+
+
+def columns(x, w, u, ops, n_threads, folded):
+    axes = {"b": len(x), "o": len(w), "i": x.shape[1]}
+    rest = "oi" if folded == "b" else "bi"
+    out = np.zeros([axes[name] for name in rest], x.dtype)
+    tape = Tape(x.dtype, n_threads)
+    tape.loop(axes, [View(u, "bo"), View(x, "bi"), View(w, "oi")], ops,
+              [(View(out, rest), 2 + len(ops))], reduce=("sum", folded))  # fmt: skip
+    tape.run()
+    return out
+
+
+@pytest.mark.parametrize("p, q, r", [*SIZES, (300, 5, 70), (3, 600, 33)])
+@pytest.mark.parametrize("form", SIGNS)
+@pytest.mark.parametrize("folded", "bo")
+def test_columns(folded, form, p, q, r, dtype, n_threads, kernel_rng):
+    ops, factor = SIGNS[form]
+    x, w = matrices(kernel_rng, p, q, r, dtype)
+    u = kernel_rng.standard_normal((p, q)).astype(dtype)
+    found = columns(x, w, u, ops, n_threads, folded)
+    values = factor * u[..., None].astype(float) * np.sign(x[:, None] - w)
+    expected = values.sum(0 if folded == "b" else 1)
+    np.testing.assert_allclose(found, expected, rtol=RTOL[dtype], atol=100 * RTOL[dtype])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_columns_of_what_is_no_number(dtype, kernel_rng):
+    for what in (np.nan, np.inf):
+        x, w = matrices(kernel_rng, 6, 5, 40, dtype)
+        u = kernel_rng.standard_normal((6, 5)).astype(dtype)
+        x[2, 17] = w[3, 17] = what
+        found = columns(x, w, u, SIGNS["plain"][0], 1, "b")
+        expected = (u[..., None] * np.sign(x[:, None] - w)).sum(0)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_bits_do_not_depend_on_threads(dtype, kernel_rng):
+    x, w = matrices(kernel_rng, 67, 35, 1031, dtype)
+    x += kernel_rng.random(x.shape).astype(dtype)
+    u = kernel_rng.standard_normal((67, 35)).astype(dtype)
+    sums = [rows(x, w, TERMS["apart"][0], "sum", n)[0] for n in (1, 2, 3)]
+    signs = [columns(x, w, u, SIGNS["plain"][0], n, "b") for n in (1, 2, 3)]
+    for found in (sums, signs):
+        np.testing.assert_array_equal(found[0], found[1])
+        np.testing.assert_array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("folded", "bo")
+@pytest.mark.parametrize("p, q, r", [(1, 1, 1), (30, 5, 7), (600, 3, 40)])
+def test_places(p, q, r, folded, dtype, n_threads, kernel_rng):
+    """The gradient of a maximum: nothing but where a view says; -1 is nowhere."""
+    x = kernel_rng.standard_normal((p, r)).astype(dtype)
+    u = kernel_rng.standard_normal((p, q)).astype(dtype)
+    at = kernel_rng.integers(-1, r, (p, q))
+    axes, rest = {"b": p, "o": q, "i": r}, "oi" if folded == "b" else "bi"
+    out = np.full([axes[name] for name in rest], np.nan, dtype)
+    tape = Tape(dtype, n_threads)
+    tape.loop(
+        axes, [View((at + 5).astype(dtype), "bo"), Iota("i", 5), View(u, "bo"), View(x, "bi"), 0.0],
+        [("eq", 0, 1), ("mul", 2, 3), ("select", 5, 6, 4)], [(View(out, rest), 7)],
+        reduce=("sum", folded),
+    )  # fmt: skip
+    tape.run()
+    values = np.where(at[..., None] == np.arange(r), u[..., None].astype(float) * x[:, None], 0)
+    expected = values.sum(0 if folded == "b" else 1)
+    np.testing.assert_allclose(out, expected, rtol=RTOL[dtype], atol=100 * RTOL[dtype])
+
+
+def test_what_is_no_tile():
+    def found(ops, iotas=(False, False), consts=(), monoid="sum"):
+        first = len(iotas) + len(consts)
+        return tiles.tile(iotas, consts, ops, first + len(ops) - 1, monoid, True)
+
+    apart = [("sub", [0, 1]), ("abs", [2])]
+    assert found(apart) == tiles.Tile(tiles.ROWS, tiles.APART)
+    assert found(apart, monoid="prod") is None
+    assert found([("sub", [0, 0]), ("abs", [2])]) is None
+    assert found([("mul", [0, 1])]) is None  # a product is faster
+    assert found(apart, consts=(1.0,)) is None
+    signs = [("sub", [0, 1]), ("sign", [3]), ("mul", [2, 4])]
+    assert found(signs, (False,) * 3) == tiles.Tile(tiles.COLUMNS, 0, (2, 0, 1, 1))
+    assert found([*signs[:2], ("mul", [2, 3])], (False,) * 3) is None
+    place = [("eq", [0, 1]), ("copy", [2]), ("select", [4, 5, 3])]
+    assert found(place, (False, True, False), (0.0,)) == tiles.Tile(tiles.PLACES, 0, (0, 1, 5))
+    assert found(place, (False, True, False), (1.0,)) is None
+
+
+@pytest.mark.parametrize("level", range(LEVEL))
+@pytest.mark.skipif("HORN_SIMD" in os.environ, reason="it is one of these levels")
+def test_all_this_at_lower_levels(level):
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__],
+        env={**os.environ, "HORN_SIMD": str(level)},
+        check=True,
+        timeout=300,
+    )
