@@ -106,11 +106,21 @@ def never_learn(network: Network) -> list[str]:
         meant = ir.contains(forward.output, ir.Op.STOP_GRADIENT)
         if silent and not meant:
             found.append(_unreached(layer, silent, layer.index in reached))
+            found[-1] = f"{found[-1]}{_unread(layer, forward.output)}"
     return found[::-1]
 
 
 def _flows(gradient: ir.Node) -> bool:
     return not ir.is_const(gradient, 0.0)
+
+
+def _unread(layer: Layer, output: ir.Node) -> str:
+    """A word on declared weights that forward has no use for."""
+    nodes = set(ir.walk(output))
+    names = [f"m.{name}" for name in layer.weights if derive.weight(name) not in nodes]
+    if not names or len(layer.weights) == 1:
+        return ""
+    return f". What {layer.neuron.__name__} feeds forward is made without {', '.join(names)}"
 
 
 def _unreached(layer: Layer, silent: list[str], reached: bool) -> str:

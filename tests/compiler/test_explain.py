@@ -128,3 +128,17 @@ def test_a_parameter_that_no_gradient_reaches_never_learns():
 )
 def test_what_learns_is_not_complained_of(neuron):
     assert explain.never_learn(network(neuron)) == []
+
+
+class HalfRead(horn.Neuron):
+    read, unread = horn.Weight(), horn.Weight()
+
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.read for m in messages))
+
+
+def test_a_weight_that_is_not_read_never_learns():
+    (said,) = explain.never_learn(network(HalfRead))
+    assert "layer1.weight.unread, layer1.bias.unread will never learn" in said
+    assert said.endswith("What HalfRead feeds forward is made without m.unread")
+    assert "layer1.weight.read" not in said
