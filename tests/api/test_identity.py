@@ -37,7 +37,10 @@ DESCRIPTIONS = [
     *(f"horn.strategies.{name.replace('-', '_')}" for name in strategies.names()),
 ]  # fmt: skip
 # Dataclasses in there which are no part of a job's description.
-OTHERS = {"Accumulate", "AveragingMemory", "DownpourMemory", "EasgdMemory", "Moving", "Optimizer"}
+OTHERS = {
+    "Accumulate", "AveragingMemory", "DownpourMemory", "EasgdMemory", "Moving", "Optimizer",
+    "SynapseArray",
+}  # fmt: skip
 
 
 class Mine(horn.Neuron):

@@ -34,7 +34,7 @@ def of_task(network: Network, placement: Placement, n_tasks: int, task: int) -> 
 def check(network: Network, placement: Placement, topology: Topology, dtype: str) -> None:
     cut = pieces(network, placement, topology, dtype)
     n_tasks, n_servers = topology.n_tasks, topology.n_servers
-    links = {link.weight for layer in network.layers[1:] for link in layer.links}
+    links = {a for x in network.layers[1:] for link in x.links for a in link.weights.values()}
     assert [p.index for p in cut] == list(range(len(cut)))
     assert all(len(p) > 0 and 0 <= p.server < n_servers and p.owner in p.holders for p in cut)
     assert all(p.decays == (p.name in links) for p in cut)
