@@ -32,7 +32,7 @@ from horn.errors import BarrierTimeout, MemberLost
 from horn.parameter_server.pieces import pieces
 from horn.process import control
 from horn.process.checkpoints import TaskCheckpoints
-from horn.process.job_spec import OpenedPayload, SharedArrays, open_payload
+from horn.process.job_spec import OpenedPayload, RunSpec, SharedArrays, open_payload
 from horn.process.rendezvous import Rendezvous
 from horn.runtime.context import TaskContext
 from horn.runtime.group import Group, task_name
@@ -273,13 +273,7 @@ class TaskProcess:
         )
         if run.resume:
             self.enter(control.RESUMING)
-            # Where each group has a model of its own, the parts of this one count.
-            own_group = None if opened.strategy.is_joined else group_index
-            path = Path(run.resume)
-            saved = Checkpoints(path.parent).open(path, verify=False)
-            facts = restore(loop, saved, part_name(rank), own_group, run.earlier_s)
-            if "aside" in facts:  # else it was one task, without a strategy
-                engine.recall_aside(facts["aside"])
+            self._resume(run, rank, loop, None if opened.strategy.is_joined else group_index)
         if isinstance(engine, Replica) and engine.first_batch:
             loop.skip_to(engine.first_batch)
         if saver is not None:
@@ -320,6 +314,15 @@ class TaskProcess:
                 isinstance(said, control.LeaveRun) and said.group == group_index
             )
         return self.leaves
+
+    def _resume(self, run: RunSpec, rank: int, loop: TrainingLoop, group: int | None) -> None:
+        """Go on from a checkpoint. group : whose parts count, where each has a model of its own."""
+        path = Path(run.resume)
+        saved = Checkpoints(path.parent).open(path, verify=False)
+        facts = restore(loop, saved, part_name(rank), group, run.earlier_s)
+        if "aside" in facts:  # else it was one task, without a strategy
+            assert self.engine is not None
+            self.engine.recall_aside(facts["aside"])
 
     def _serve(self, start: control.StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
         """Run a server to its end."""
