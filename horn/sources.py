@@ -235,7 +235,7 @@ class _Needed:
         self.done: set[str] = set()
         self.lines: set[int] = set()
         self.constants: dict[str, Any] = {}
-        self.inner: dict[tuple[int, ...], ast.AST] = {}  # what is needed and no global
+        self.inner: dict[tuple[int, ...], ast.AST] = {}  # needed, and no global
         self._read()
 
     def _read(self) -> None:

@@ -1,6 +1,6 @@
 """.npy files: one array each, memory-mapped, so that data larger than memory can be learned from.
 
-Objects are never unpickled. An array in Fortran order is copied by whoever needs its rows.
+Objects are never unpickled. An array in Fortran order is copied where its rows are needed.
 
 Source: NumPy, "A simple file format for NumPy arrays" (numpy.lib.format).
 """

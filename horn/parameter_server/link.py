@@ -1,4 +1,4 @@
-"""What both ends of a link have: numbered frames, sent and received. See ``task_links``."""
+"""Either end of a link: numbered frames, sent and received. See ``task_links``."""
 
 from __future__ import annotations
 

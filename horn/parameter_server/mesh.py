@@ -79,7 +79,7 @@ class Mesh:
                 arrays = (self.transport.inbox(bundle.part),)
         return WireMessage(meta, arrays, peer, message.attempt)
 
-    # No link is ever missing: the transport reconnects, or says who is lost.
+    # No link is ever missing: the transport reconnects, or names the lost peer.
 
     def open(self, again: object) -> None: ...
 

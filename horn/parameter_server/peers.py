@@ -25,7 +25,7 @@ class Peers:
 
     Raises
     ------
-    BarrierTimeout : a message is late. ProtocolError : it is not what was asked for.
+    BarrierTimeout : a message is late. ProtocolError : it does not fit.
     """
 
     goes_by_ranks = True  # in its errors

@@ -1,1 +1,1 @@
-"""What a job will do on its tasks, what that costs, and the cheapest placement."""
+"""Plans of jobs on their tasks: cost, and the cheapest placement."""

@@ -223,7 +223,7 @@ def plan(
     Raises
     ------
     ModelError, CompileError : a pin that names nothing, or cannot be followed.
-    JobError : what is assumed cannot be read; the network is interpreted, on several tasks.
+    JobError : ``assume`` cannot be read; the network is interpreted, on several tasks.
     """
     if not isinstance(job, Job):
         raise JobError(f"horn.plan takes a horn.Job, got {job!r}; write horn.plan(horn.Job(net))")

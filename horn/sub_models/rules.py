@@ -1,4 +1,4 @@
-"""Which neurons each sub-model has. Pure: the same whoever asks."""
+"""The neurons of each sub-model. Pure: the same in every task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint of a training has, and how a training resumes from it.
+"""Checkpoints of a training: their content, and how a training resumes from them.
 
 Parts are written in a thread, one at a time, from copies made between two updates.
 """
