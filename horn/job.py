@@ -12,6 +12,7 @@ from horn import html
 from horn.aggregates import Aggregate, check_name
 from horn.data import Dataset, as_dataset, check_features, check_finite, check_labels
 from horn.errors import DataError, JobError, ModelError
+from horn.initial import beginning
 from horn.network import Layer, Network
 from horn.optimizers import SGD, Optimizer
 
@@ -53,6 +54,9 @@ class Job:
     early_stopping : stop and keep the best by the validation data. Without it ``keep_best`` alone
     keeps the best.
     test : data that are evaluated once, after training.
+    initial : what to begin with instead of drawn numbers: a ``horn.Model``, the path of a model
+    file, or arrays by name. Arrays are taken by name and must have the shape of this network's;
+    what has none there is drawn from the seed, what it has more is not used (``initial`` says so).
     aggregates : what else is measured after each epoch: by name, the column's in ``run.history``, a
     ``horn.Aggregate``. On the samples that acc is measured on, in inference; it changes no weight.
     """
@@ -72,6 +76,7 @@ class Job:
     keep_best: bool = False
     name: str = ""
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
+    initial: Any = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, Network):
@@ -116,6 +121,10 @@ class Job:
         set_(self, "aggregates", _aggregates(self.aggregates, self.network))
         if self.epochs is None and self.iterations is None:
             set_(self, "epochs", 10)
+        if self.initial is not None:
+            begun = beginning(self.initial, self.network)
+            set_(self, "initial", begun)
+            set_(self, "network", self.network.beginning_with(begun.parameters, begun.states))
 
     @property
     def n_iterations(self) -> int:

@@ -9,6 +9,8 @@ import dataclasses
 import math
 import os
 import platform
+import tempfile
+import types
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +27,7 @@ from horn.connections.dense import Dense
 from horn.connections.sparse import Sparse
 from horn.data import Dataset, as_dataset, check_features, check_labels, check_targets
 from horn.errors import ModelError
+from horn.initial import sparse_edges
 from horn.initializers import Initializer
 from horn.losses import Loss
 from horn.network import InputNeuron, Layer, Link, Network
@@ -73,22 +76,50 @@ class Model:
         self._states = _frozen(states or {}, network, "state", dtype)
         self._code = code
         self._engine: Engine | None = None
+        self._cuts: dict[str, Model] = {}
 
     @property
-    def parameters(self) -> dict[str, Array]:
-        """The learned arrays by name; read-only, copy one to change it."""
-        return dict(self._parameters)
+    def parameters(self) -> Mapping[str, Array]:
+        """The learned arrays by name; read-only. A model with others is
+        ``Model(model.network, {**model.parameters, name: array})``.
+        """
+        return types.MappingProxyType(self._parameters)
 
     @property
-    def states(self) -> dict[str, Array]:
-        """What the neurons remember between batches, by name."""
-        return dict(self._states)
+    def states(self) -> Mapping[str, Array]:
+        """What the neurons remember between batches, by name; read-only."""
+        return types.MappingProxyType(self._states)
 
-    def predict(self, x: Any, *, labels: bool = False) -> Array:
+    def cut(self, layer: str) -> Model:
+        """A model that ends with this layer and sends its outputs: features, an encoder."""
+        network = self.network.until(layer)
+        wanted = shapes(network)
+        return Model(
+            network,
+            {name: self._parameters[name] for of, name in wanted if of == "parameter"},
+            {name: self._states[name] for of, name in wanted if of == "state"},
+            dtype=self.dtype,
+            target=None,
+            backend=self.backend,
+            threads=self.threads,
+            facts={k: v for k, v in self.facts.items() if k in ("name", "scale", "seed", "date")},
+        )
+
+    def activations(self, x: Any, layer: str) -> Array:
+        """What a layer sends for each sample: (n, size), in inference. x : as for ``predict``."""
+        if layer not in self._cuts:
+            self._cuts[layer] = self.cut(layer)
+        return self._cuts[layer].predict(x)
+
+    def predict(self, x: Any, *, labels: bool = False, layer: str | None = None) -> Array:
         """What the last layer sends for each sample: (n, n_outputs), or the index of the largest.
 
         x : (n, features), or a dataset. Bytes are scaled as the bytes were that it learned from.
+        layer : of this layer instead.
         """
+        if layer is not None:
+            found = self.activations(x, layer)
+            return found.argmax(axis=1) if labels else found
         data = self._dataset(x, "x")
         check_features(data, self.network.n_inputs, "this model")
         engine = self._ready()
@@ -135,15 +166,8 @@ class Model:
         code = self._code or Description.of(self.network)
         if code.problem:
             raise ModelError(code.problem)
-        edges = {
-            f"{link.weight}/{part}": getattr(link.edges, part)
-            for layer in self.network.layers
-            for link in layer.links
-            if link.edges is not None
-            for part in ("indptr", "indices")
-        }
         states = {f"state/{name}": value for name, value in self._states.items()}
-        arrays = {**self._parameters, **states, **edges}
+        arrays = {**self._parameters, **states, **sparse_edges(self.network)}
         manifest = {
             "horn": horn.__version__,
             "python": platform.python_version(),
@@ -176,6 +200,7 @@ class Model:
             states = {n: arrays[f"state/{n}"] for kind, n in every if kind == "state"}
             parameters = {n: arrays[n] for kind, n in every if kind == "parameter"}
             _number(manifest["facts"].get("iteration", 0), int, 0, 2**62)
+            vars(network)["is_of_file"] = True
             return cls(
                 network,
                 parameters,
@@ -207,6 +232,12 @@ class Model:
             self._engine.load(self._parameters, self._states, updates=updates)
         return self._engine
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as the bytes of its file, which are checked when they are read."""
+        with tempfile.TemporaryDirectory(prefix="horn-model-") as folder:
+            self.save(path := Path(folder) / "model.horn")
+            return _from_bytes, (path.read_bytes(), self.backend, self.threads)
+
     def _repr_html_(self) -> str:
         known = {name: self.facts.get(name) for name in ("data", "iteration", "epochs", "date")}
         measured = {f"{where} {name}": value
@@ -217,6 +248,12 @@ class Model:
     def __repr__(self) -> str:
         sizes = "-".join(str(layer.size) for layer in self.network.layers)
         return f"<Model {sizes}, {sum(a.size for a in self._parameters.values()):,} parameters>"
+
+
+def _from_bytes(content: bytes, backend: str, threads: int | None) -> Model:
+    with tempfile.TemporaryDirectory(prefix="horn-model-") as folder:
+        (path := Path(folder) / "model.horn").write_bytes(content)
+        return Model.load(path, backend=backend, threads=threads)
 
 
 def has_labels(network: Network, data: Dataset, target: str | None) -> bool:

@@ -17,7 +17,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -201,6 +202,9 @@ class Network:
 
     seed: int = 0
     layers: tuple[Layer, ...] = field(default=(), init=False)
+    # No fields: what a job begins with is its own; and whether a model file told of this network.
+    _given: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    is_of_file: ClassVar[bool] = False
 
     def input(
         self, size: int, *, keep: float = 1.0, per: str = "sample", name: str | None = None
@@ -475,8 +479,41 @@ class Network:
                 f'leaves that range; use activation="sigmoid"'
             )
 
+    def beginning_with(self, arrays: Mapping[str, Any], states: Mapping[str, Any]) -> Network:
+        """The same layers, whose initial parameters and states are these where they have one."""
+        network = Network(self.seed)
+        network.layers = self.layers
+        given = {**arrays, **{f"state/{name}": value for name, value in states.items()}}
+        vars(network)["_given"] = given
+        return network
+
+    def until(self, layer: str) -> Network:
+        """A network that ends with a layer: it and what it listens to, however far below."""
+        known = {each.name: each for each in self.layers}
+        if layer not in known:
+            raise ModelError(f"no layer {layer!r}; the layers are {', '.join(known)}")
+        wanted, waiting = set(), [known[layer]]
+        while waiting:
+            if (each := waiting.pop()) not in wanted:
+                wanted.add(each)
+                waiting += [link.source for link in each.links]
+        network = Network(self.seed)
+        new: dict[Layer, Layer] = {}
+        for each in sorted({*wanted, self.layers[0]}, key=lambda one: one.index):
+            links = tuple(replace(link, source=new[link.source]) for link in each.links)
+            changed = replace(each, index=len(network.layers), links=links, loss=None)
+            new[each] = network._add(changed)
+        return network
+
     def initial_parameters(self, dtype: Any = np.float32) -> dict[str, Any]:
-        """Every learned array by name, drawn from the seed. Shapes as in the module's docstring."""
+        """Every learned array by name, drawn from the seed unless it is given. Shapes as in the
+        module's docstring.
+        """
+        arrays = self._drawn_parameters(dtype)
+        given = {name: self._given[name] for name in arrays if name in self._given}
+        return arrays | {name: np.array(a, dtype, order="C") for name, a in given.items()}
+
+    def _drawn_parameters(self, dtype: Any) -> dict[str, Any]:
         arrays: dict[str, Any] = {}
         for layer in self.layers[1:]:
             for link in layer.links:
@@ -498,7 +535,15 @@ class Network:
         return arrays
 
     def initial_states(self, dtype: Any = np.float32) -> dict[str, Any]:
-        """Every State array (fan_out,) by name, and every SynapseState in the shape of weights."""
+        """Every State array (fan_out,) by name, and every SynapseState in the shape of weights;
+        drawn unless it is given.
+        """
+        arrays = self._drawn_states(dtype)
+        given = {name: self._given[f"state/{name}"] for name in arrays
+                 if f"state/{name}" in self._given}  # fmt: skip
+        return arrays | {name: np.array(a, dtype, order="C") for name, a in given.items()}
+
+    def _drawn_states(self, dtype: Any) -> dict[str, Any]:
         arrays = {
             f"{layer.name}.{name}": self._initial(layer, 1000 + position, state, dtype)
             for layer in self.layers[1:]

@@ -226,6 +226,11 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
     schedule = settings.schedule()
     watcher = _watcher(settings.progress)
     code = Description.of(job.network)
+    if job.initial is not None and (job.initial.drawn or job.initial.unused):
+        logger.warning("the job %s", job.initial)
+    if job.initial is None and job.network.is_of_file:
+        logger.warning("the network of a model file is trained from the start: its learned numbers "
+                       "are taken with  Job(model.network, ..., initial=model)")  # fmt: skip
     if code.problem:
         logger.warning("the model will not be saved: %s", code.problem)
     is_alone = topology.n_workers == 1 and isinstance(strategy, AllReduce)

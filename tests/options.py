@@ -160,6 +160,10 @@ JOB = {
         'set_(self, "check", True)',
         "tests/api/test_check.py::test_training_checks_first_unless_told_not_to",
     ),
+    "initial": guard(
+        'set_(self, "initial", None); set_(self, "network", self.network.rebuilt())',
+        "tests/api/test_initial.py::test_a_job_begins_with_what_was_learned[model-{}]",
+    ),
     "early_stopping": guard(
         'set_(self, "early_stopping", None)',
         TRAINING + "test_early_stopping_keeps_the_best_and_restores_it",

@@ -1,0 +1,102 @@
+"""What a job begins with instead of drawn numbers: the arrays of a model, by name and shape."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from horn import modelfile
+from horn.errors import ModelError
+from horn.network import Network
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Arrays to begin with, and what became of each: ``taken`` from them, ``drawn`` from the seed
+    since they have none of that name, ``unused`` since the network has none.
+    """
+
+    parameters: Mapping[str, Array]
+    states: Mapping[str, Array]
+    taken: tuple[str, ...] = ()
+    drawn: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        said = [f"begins with {', '.join(self.taken)}"]
+        said += [f"drawn from the seed: {', '.join(self.drawn)}"] * bool(self.drawn)
+        said += [f"not used: {', '.join(self.unused)}"] * bool(self.unused)
+        return "; ".join(said)
+
+
+def beginning(given: Any, network: Network) -> Beginning:
+    """Of a Model, a model file's path, or arrays by name, what a network can begin with.
+
+    Raises
+    ------
+    ModelError : nothing in it has a name of the network's, an array of the same name has another
+    shape, or its sparse connections are others.
+    """
+    left: tuple[str, ...] = ()
+    if isinstance(given, Beginning):  # of the job that this one is made from
+        left = given.unused
+        parameters, states, edges = given.parameters, given.states, {}
+    elif isinstance(given, (str, os.PathLike)):
+        _, arrays = modelfile.read(given)
+        states = {n.removeprefix("state/"): a for n, a in arrays.items() if n[:6] == "state/"}
+        edges = {n: a for n, a in arrays.items() if n.endswith(("/indptr", "/indices"))}
+        parameters = {n: a for n, a in arrays.items() if n[:6] != "state/" and n not in edges}
+    elif isinstance(given, Mapping):
+        parameters, states, edges = {n: np.asarray(a) for n, a in given.items()}, {}, {}
+    elif hasattr(given, "parameters") and hasattr(given, "network"):
+        parameters, states, edges = given.parameters, given.states, sparse_edges(given.network)
+    else:
+        raise ModelError(
+            f"Job: initial is a horn.Model, the path of a model file, or a dict of arrays by name; "
+            f"got {given!r:.80}"
+        )
+    shapes = {name: shape for layer in network.layers[1:] for name, shape in layer.shapes.items()}
+    taken = [name for name in shapes if name in parameters]
+    if not taken:
+        raise ModelError(
+            f"Job: initial has no array of this network: it has {', '.join(parameters) or 'none'}; "
+            f"the network has {', '.join(shapes)}. Give the layers the same names"
+        )
+    for name in taken:
+        found = np.shape(parameters[name])
+        if found != tuple(shapes[name]):
+            raise ModelError(
+                f"Job: initial: {name} is {found} there and {tuple(shapes[name])} in this network; "
+                f"give that layer another name, and it is drawn from the seed"
+            )
+    own = sparse_edges(network)
+    for name in edges.keys() & own.keys():
+        if not np.array_equal(edges[name], own[name]):
+            raise ModelError(
+                f"Job: initial: the sparse connections of {name.rpartition('/')[0]} are others "
+                f"than in this network; begin with  Job(model.network, ..., initial=model)"
+            )
+    return Beginning(
+        {name: parameters[name] for name in taken},
+        {name: value for name, value in states.items() if np.shape(value) == network.state_shapes.get(name)},
+        tuple(taken),
+        tuple(name for name in shapes if name not in parameters),
+        left + tuple(name for name in parameters if name not in shapes),
+    )
+
+
+def sparse_edges(network: Network) -> dict[str, Array]:
+    """The sparse connections, by the names that a model file gives them."""
+    return {
+        f"{link.weight}/{part}": getattr(link.edges, part)
+        for layer in network.layers
+        for link in layer.links
+        if link.edges is not None
+        for part in ("indptr", "indices")
+    }

@@ -1,0 +1,171 @@
+"""Jobs that begin with a model, models that are cut, looked into and pickled."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.errors import CheckpointError, ModelError
+
+
+class Counting(horn.Neuron):
+    """With a Parameter and a State, so that these travel too."""
+
+    gain = horn.Parameter(1.0)
+    seen = horn.State(0.0)
+
+    def forward(self, messages):
+        self.seen = self.seen + 1.0
+        self.feedforward(self.gain * horn.math.tanh(sum(m.input * m.weight for m in messages)))
+
+
+def network(head: int = 10, name: str = "head", connect: Any = None) -> horn.Network:
+    net = horn.Network(seed=4)
+    net.input(64)
+    net.layer(12, neuron=Counting, name="code", connect=connect)
+    net.output(head, activation="softmax", loss="cross_entropy", name=name)
+    return net
+
+
+def job(net: horn.Network | None = None, **more: Any) -> horn.Job:
+    settings: dict[str, Any] = {"epochs": 2, "optimizer": horn.SGD(0.1)} | more
+    return horn.Job(net or network(), horn.data.digits().take(640), **settings)
+
+
+@pytest.fixture(scope="module")
+def trained() -> horn.Model:
+    return horn.train(job()).model
+
+
+@pytest.mark.parametrize("settings", [{}, {"tasks": 2}, {"groups": 2}, {"backend": "python"}],
+                         ids=str)  # fmt: skip
+@pytest.mark.parametrize("kind", ["model", "path", "arrays"])
+def test_a_job_begins_with_what_was_learned(kind, settings, trained, tmp_path):
+    """A rate of nothing: what comes out is what went in."""
+    trained.save(tmp_path / "m.horn")
+    given = {"model": trained, "path": tmp_path / "m.horn", "arrays": dict(trained.parameters)}
+    still = job(initial=given[kind], optimizer=horn.SGD(0.0), epochs=None, iterations=1,
+                batch_size=4)  # fmt: skip
+    still = still.with_settings(data=still.data.take(8))
+    found = horn.train(still, **settings).model
+    for name, array in trained.parameters.items():
+        np.testing.assert_array_equal(found.parameters[name], array)
+    if kind != "arrays":
+        assert (found.states["code.seen"] == trained.states["code.seen"] + 1.0).all()
+
+
+def test_two_halves_are_the_whole_where_nothing_else_is_remembered():
+    """Batches are drawn by (seed, epoch), so of the same order: one batch an epoch."""
+    whole = horn.train(job(batch_size=640, epochs=4))
+    half = horn.train(job(batch_size=640, epochs=2))
+    rest = horn.train(job(batch_size=640, epochs=2, initial=half.model))
+    for name, array in whole.model.parameters.items():
+        np.testing.assert_allclose(rest.model.parameters[name], array, rtol=2e-4, atol=1e-6)
+
+
+def test_another_head_is_drawn_and_said(trained, caplog):
+    new = job(network(2, "other"), initial=trained, epochs=None, iterations=1,
+              optimizer=horn.SGD(0.0))  # fmt: skip
+    new = new.with_settings(data=(new.data.x, (new.data.y > 4).astype(int)))
+    found = horn.train(new).model
+    np.testing.assert_array_equal(found.parameters["code.gain"], trained.parameters["code.gain"])
+    drawn = network(2, "other").initial_parameters()
+    np.testing.assert_array_equal(found.parameters["other.bias"], drawn["other.bias"])
+    assert "drawn from the seed: other" in caplog.text and "not used: head.weight, head.bias" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        (3, "initial is a horn.Model, the path of a model file, or a dict"),
+        ({"nothing": np.zeros(3)}, "has no array of this network: it has nothing; the network has"),
+        ({"code.gain": np.zeros(3)}, r"code.gain is \(3,\) there and \(12,\) in this network"),
+    ],
+)
+def test_what_cannot_be_begun_with_is_refused(given, said):
+    with pytest.raises(ModelError, match=said):
+        job(initial=given)
+
+
+def test_other_sparse_connections_are_refused():
+    sparse = network(connect=horn.Sparse(fan_in=5))
+    model = horn.train(job(sparse)).model
+    other = sparse.rebuilt(seed=9)
+    with pytest.raises(ModelError, match="the sparse connections of .* are others"):
+        job(other, initial=model)
+    assert horn.train(job(model.network, initial=model)).iterations == 40
+
+
+def test_the_network_of_a_file_alone_starts_afresh_and_says_so(trained, tmp_path, caplog):
+    trained.save(tmp_path / "m.horn")
+    loaded = horn.Model.load(tmp_path / "m.horn")
+    horn.train(job(loaded.network))
+    assert "trained from the start" in caplog.text
+    caplog.clear()
+    horn.train(job(loaded.network, initial=loaded))
+    assert "trained from the start" not in caplog.text
+
+
+def test_a_resumed_job_knows_what_it_began_with(trained, tmp_path):
+    begun = {"checkpoints": tmp_path, "checkpoint_every": 20}
+    horn.train(job(initial=trained), **begun)
+    longer = horn.train(job(initial=trained, epochs=3), resume=True, **begun)
+    whole = horn.train(job(initial=trained, epochs=3))
+    for name, array in whole.model.parameters.items():
+        np.testing.assert_array_equal(longer.model.parameters[name], array)
+    with pytest.raises(CheckpointError, match="initial"):
+        horn.train(job(epochs=3), resume=True, **begun)
+
+
+def test_a_cut_sends_what_the_layer_sends(trained):
+    x = horn.data.digits("test").take(30)
+    code = trained.cut("code")
+    assert code.network.last.name == "code" and "head.weight" not in " ".join(code.parameters)
+    weights = {n: a.astype(np.float64) for n, a in trained.parameters.items()}
+    [weight] = [a for n, a in weights.items() if n.startswith("code.weight")]
+    z = x.x.reshape(30, -1) * (x.scale if x.x.dtype == np.uint8 else 1.0) @ weight.T
+    expected = weights["code.gain"] * np.tanh(z + weights["code.bias"])
+    np.testing.assert_allclose(code.predict(x), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(trained.activations(x, "code"), code.predict(x))
+    np.testing.assert_array_equal(trained.predict(x, layer="code"), code.predict(x))
+    np.testing.assert_array_equal(trained.predict(x, layer="head"), trained.predict(x))
+    with pytest.raises(ModelError, match="no layer 'cord'; the layers are layer0, code, head"):
+        trained.cut("cord")
+
+
+def test_a_cut_of_a_graph_leaves_out_what_the_layer_does_not_hear():
+    net = horn.Network(seed=1)
+    x = net.input(6)
+    a = net.layer(5, inputs=x, name="a")
+    b = net.layer(4, inputs=x, name="b")
+    net.layer(3, inputs=[b, x], name="c")
+    net.output(2, inputs=[a, b], activation="identity", loss="squared_error")
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(9, 6)), rng.normal(size=(9, 2))
+    model = horn.train(horn.Job(net, data, epochs=1)).model
+    cut = model.cut("c")
+    assert [layer.name for layer in cut.network.layers] == ["layer0", "b", "c"]
+    by_hand = model.activations(data[0], "b")
+    assert by_hand.shape == (9, 4) and cut.predict(data[0]).shape == (9, 3)
+
+
+def test_a_model_is_pickled_as_its_file(trained):
+    content = pickle.dumps(trained)
+    again = pickle.loads(content)
+    for name, array in trained.parameters.items():
+        np.testing.assert_array_equal(again.parameters[name], array)
+    at = content.index(trained.parameters["code.gain"].tobytes())
+    broken = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+    with pytest.raises(ModelError, match="is damaged"):
+        pickle.loads(broken)
+
+
+def test_learned_numbers_cannot_be_written_by_accident(trained):
+    with pytest.raises(TypeError):
+        trained.parameters["code.gain"] = np.zeros(12)
+    with pytest.raises(ValueError, match="read-only"):
+        trained.parameters["code.gain"][0] = 1.0
