@@ -84,7 +84,7 @@ def beginning(given: Any, network: Network) -> Beginning:
             )
     return Beginning(
         {name: parameters[name] for name in taken},
-        {name: value for name, value in states.items() if np.shape(value) == network.state_shapes.get(name)},
+        {n: a for n, a in states.items() if np.shape(a) == network.state_shapes.get(n)},
         tuple(taken),
         tuple(name for name in shapes if name not in parameters),
         left + tuple(name for name in parameters if name not in shapes),

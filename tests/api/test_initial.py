@@ -75,7 +75,8 @@ def test_another_head_is_drawn_and_said(trained, caplog):
     np.testing.assert_array_equal(found.parameters["code.gain"], trained.parameters["code.gain"])
     drawn = network(2, "other").initial_parameters()
     np.testing.assert_array_equal(found.parameters["other.bias"], drawn["other.bias"])
-    assert "drawn from the seed: other" in caplog.text and "not used: head.weight, head.bias" in caplog.text
+    assert "drawn from the seed: other" in caplog.text
+    assert "not used: head.weight, head.bias" in caplog.text
 
 
 @pytest.mark.parametrize(
