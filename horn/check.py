@@ -95,7 +95,6 @@ def check_job(job: Job) -> None:
 
 
 def describe(layer: Layer, entry: ComparedNumber) -> str:
-    """One paragraph: where, what was got, what was expected, what to do."""
     code = layer.neuron.backward.__code__  # type: ignore[attr-defined]
     place, ratio = ", ".join(map(str, entry.place)), ""
     if abs(entry.expected) > 1e-9:

@@ -190,7 +190,6 @@ class Job:
 
 
 def _aggregates(given: Any, network: Network) -> dict[str, Aggregate]:
-    """By name; their layers by name."""
     if not isinstance(given, Mapping):
         raise ModelError(
             "Job: aggregates is a dict from a column's name to a horn.Aggregate, got "

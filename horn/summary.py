@@ -104,7 +104,6 @@ def in_words(thing: Any) -> str:
 
 
 def backward_of(layer: Layer) -> str:
-    """Who wrote the backward of a layer's neurons."""
     if layer.kind == "output":
         return "derived from the loss"
     return "written" if has_backward(layer.neuron) else "derived"

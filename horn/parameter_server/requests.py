@@ -68,7 +68,6 @@ class Requests:
         return ", ".join(dict.fromkeys(kinds))
 
     def is_full(self, bundle: ParameterBundle) -> bool:
-        """Whether another push of a bundle has to wait."""
         pending = self._pending[bundle.server]
         return sum(key[:2] == ("push", bundle.part) for key in pending) >= AHEAD
 

@@ -24,7 +24,6 @@ REQUESTS = ("pulls", "pulled")
 
 
 def _identity(s: ParameterServer) -> dict[str, Any]:
-    """The facts that must be the same of the server that is restored."""
     return {"format": FORMAT, "server": s.number, "dtype": s.dtype.str,
             "slots": list(s.optimizer.slots), "n_tasks": s.topology.n_tasks,
             "n_first": s.n_first}  # fmt: skip

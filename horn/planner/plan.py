@@ -177,7 +177,6 @@ class Plan:
         ]  # fmt: skip
 
     def lines(self) -> list[str]:
-        """What is said below the tables."""
         tasks = f"{self.n_tasks} task{'s' if self.n_tasks > 1 else ''}"
         n = len(self.supersteps)
         said = [

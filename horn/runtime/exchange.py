@@ -90,7 +90,6 @@ class Exchange:
     def _channel(
         self, src: int, to: tuple[int, ...], shape: tuple[int, ...], label: str, **settings: Any
     ) -> int:
-        """A new channel's part."""
         part = self._first_part + len(self.channels)
         self.channels.append(Channel(part, src, to, self._code, shape, label, **settings))
         return part

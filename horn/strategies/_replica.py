@@ -235,7 +235,6 @@ class Replica(GroupEngine):
         self.peers.mean(list(request.arrays))
 
     def close(self) -> None:
-        """Leave the servers, if they are durable."""
         if self.client is not None:
             self.client.close()
 

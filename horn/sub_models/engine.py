@@ -313,7 +313,6 @@ class SubModels:
         return float(total), int(correct)
 
     def measure(self) -> None:
-        """This task's part of the rows."""
         data, n, found = self.measured, len(self.measured), self.found[self.rank]
         start, stop = share(n, self.rank, self.n_ranks)
         found[...] = [0.0, 0.0, *(aggregate.empty for aggregate in self.aggregates)]

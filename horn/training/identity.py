@@ -380,7 +380,6 @@ def _is_in(path: str, part: str) -> bool:
 
 
 def _place(path: str) -> str:
-    """The user's name of it."""
     return path.removeprefix("network.layers.").removeprefix("network.")
 
 

@@ -190,7 +190,6 @@ class TrainingLoop:
         self.sample = _sample(job) if self.has_labels or job.aggregates else None
 
     def cursor(self) -> Cursor:
-        """The state at the boundary after an update."""
         best = self.best
         return Cursor(
             iteration=self.iteration,
