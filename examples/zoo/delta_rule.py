@@ -5,8 +5,6 @@ Source: Widrow, Hoff, "Adaptive Switching Circuits", 1960.
 
 import horn
 
-is_local = True
-
 
 class Adaline(horn.Neuron):
     def forward(self, messages):

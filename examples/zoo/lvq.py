@@ -7,8 +7,6 @@ import numpy as np
 
 import horn
 
-is_local = True
-
 
 class Prototype(horn.Neuron):
     def forward(self, messages):

@@ -6,8 +6,6 @@ in the Brain", 1958.
 
 import horn
 
-is_local = True
-
 
 class Perceptron(horn.Neuron):
     def forward(self, messages):

@@ -194,7 +194,24 @@ def _factored(node: Node) -> tuple[Node, ...]:
         return ()
     if node.op in (Op.ADD, Op.SUB):
         return node.args
+    if _is_gated(node):
+        return node.args[1:2]
     return node.args[:1] if node.op in (Op.DIV, Op.POW, *_SPLIT) else ()
+
+
+def _is_gated(node: Node) -> bool:
+    """Whether it is 0 where some condition that is not of each message does not hold."""
+    return node.op is Op.SELECT and ir.is_const(node.args[2], 0.0) and len(node.args[0].axes) < 3
+
+
+def _gated(c: Node, monomial: Monomial) -> Monomial:
+    """The condition goes to a factor that varies along no less: 0 there makes the product 0."""
+    coefficient, factors = monomial
+    for k, factor in enumerate(factors):
+        if ir.union(factor.axes, c.axes) == factor.axes:
+            zero = select(c, factor, const(0.0))
+            return coefficient, (*factors[:k], zero, *factors[k + 1 :])
+    return coefficient, (*factors, select(c, const(1.0), const(0.0)))
 
 
 def _monomials(node: Node, done: dict[Node, list[Monomial] | None]) -> list[Monomial] | None:
@@ -216,6 +233,9 @@ def _monomials(node: Node, done: dict[Node, list[Monomial] | None]) -> list[Mono
         if a is None or b is None or len(a) + len(b) > MAX_TERMS:
             return None
         return _joined([*a, *((c if node.op is Op.ADD else -c, f) for c, f in b)])
+    if _is_gated(node):
+        a = done[node.args[1]]
+        return None if a is None else [_gated(node.args[0], each) for each in a]
     if node.op is Op.DIV and len(node.args[1].axes) < 3:
         a = done[node.args[0]]
         inverse = ir.make(Op.DIV, const(1.0), node.args[1])

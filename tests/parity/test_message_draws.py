@@ -167,4 +167,9 @@ def test_nothing_of_the_size_of_all_messages_is_stored():
     program = lower.training_program(net, horn.SGD(0.1), "label")
     assert all(len(buffer.axes) < 3 for buffer in program.buffers.values())
     assert explain.runs_as(net)["layer2"] == "fused loop (draws inside)"
-    assert "loop" not in explain.runs_as(network(PerBatch))["layer2"]
+    assert explain.runs_as(network(PerBatch))["layer2"] == "matrix products"
+    net = horn.Network(seed=3)
+    net.input(7)
+    net.layer(11, neuron=PerBatch, activation="relu")  # whose slope is 0 in places
+    net.output(3, activation="softmax", loss="cross_entropy")
+    assert explain.runs_as(net)["layer1"] == "matrix products"
