@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn import summary
 from horn.backends import Setup, make
 from horn.compiler.placement import LINK_SPLITS
 from horn.data import Dataset
@@ -78,6 +79,8 @@ def test_its_derived_gradients_are_finite_differences(zoo: ModuleType) -> None:
     local = pushes or any(has_backward(x.neuron) for x in network.layers[1:])
     if network.loss is None or local:
         pytest.skip("it has a rule of its own")
+    if "stop_gradient" in Path(zoo.__file__ or "").read_text():
+        pytest.skip("its derivative is not that of its value, on purpose")
     engine = make("kernels", setup(job, network, 4))
     engine.bind(samples(network))
     found, arrays = engine.probe(np.arange(4), **AT), engine.parameters()
@@ -126,3 +129,11 @@ def test_it_learns(zoo: ModuleType) -> None:
         assert learned(run)
     else:
         assert run.history[-1]["loss"] < 0.5 * run.history[0]["loss"]
+
+
+def test_the_page_of_the_zoo_has_it_and_says_how_it_runs(zoo: ModuleType) -> None:
+    page = (Path(__file__).parents[2] / "docs/zoo.md").read_text()
+    name = Path(zoo.__file__ or "").stem
+    [row] = [line for line in page.splitlines() if f"[{name}](" in line]
+    ways = {row.runs_as for row in summary.layers(zoo.job().network) if row.neuron != "input"}
+    assert all(way in row for way in ways if way)
