@@ -129,6 +129,12 @@ def check_same(
     """
     try:
         found, unknown = differences(theirs, mine), uncompared(theirs, mine)
+        # Of a smaller layer a part of the old arrays would fit, and nobody could say which neurons.
+        resized = [
+            f"{name} was {tuple(was)}, is {tuple(now)}"
+            for name, now in mine["shapes"].items()
+            if (was := theirs["shapes"].get(name, now)) != now
+        ]
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # nothing that horn wrote
         what = f"says of its job what this horn does not write ({type(error).__name__}: {error})"
         raise CheckpointError(place, f"{what[:300]}; use an older checkpoint") from error
@@ -136,6 +142,9 @@ def check_same(
         remedy = 'or go on knowingly with --changed (in horn.train: resume="changed")'
         what = f"is of another job: {_in_words(found)}. Resume with the job that wrote it, {remedy}"
         raise CheckpointError(place, what)
+    if resized:
+        what = f"has arrays of other shapes: {_in_words(resized)}. Layers keep their sizes"
+        raise CheckpointError(place, f"{what}, or get other names and begin with Job(initial=...)")
     if found:
         logger.warning("going on with a changed job: %s: %s", place, _in_words(found))
     if unknown:
