@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from horn import explain
 from horn.backends import Array, Setup
 from horn.backends.reference import Engine, Runner
-from horn.compiler import explain, lower
+from horn.compiler import lower
 from horn.errors import ModelError
 from horn.job import Job
 from horn.language.scope import push_of

@@ -37,7 +37,7 @@ def layers(network: Network, backend: str = "kernels") -> list[LayerSummary]:
     elif not is_compiled(backend, network):
         ways = {layer.name: "message by message" for layer in network.layers[1:]}
     else:
-        from horn.compiler import explain  # commands without a network do without it
+        from horn import explain  # commands without a network do without it
 
         ways = explain.runs_as(network)
     rows = []

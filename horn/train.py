@@ -489,7 +489,7 @@ def _check_monitor(job: Job) -> None:
 
 def _check_backwards(job: Job, backend: str) -> None:
     """Compare written backward methods with finite differences, and warn of what never learns."""
-    from horn.compiler import explain
+    from horn import explain
 
     try:
         for sentence in explain.never_learn(job.network):

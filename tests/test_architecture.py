@@ -21,7 +21,7 @@ RANKS = [
     {"initial", "language"},
     {"job"},
     {"compiler"},
-    {"backends"},
+    {"backends", "explain"},
     {"interpreter", "runtime", "summary", "check"},
     {"planner", "parameter_server", "sub_models", "model"},
     {"strategies"},

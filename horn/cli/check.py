@@ -28,11 +28,11 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed:
     double precision, on a few samples of the job. Exit code 1 if one differs, unless the job has
     check=False. TARGET and ARGS are as in horn submit.
     """
+    from horn import explain
     from horn import settings as _settings
     from horn import target as _target
     from horn.check import check_network, describe
     from horn.cli import _screen
-    from horn.compiler import explain
 
     job = _settings.apply(_target.load(target, args).job, settings)
     if seed is not None:

@@ -25,9 +25,8 @@ from typing import Any
 import numpy as np
 
 import horn
-from horn import math
+from horn import explain, math
 from horn.backends import Setup, make
-from horn.compiler import explain
 from horn.data import Dataset
 
 DENSE_CLAIM, FUSED_CLAIM = 5_000.0, 200.0

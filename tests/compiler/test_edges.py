@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import horn
-from horn import math
+from horn import explain, math
 from horn.backends import Setup, make
-from horn.compiler import explain
 from horn.data import Dataset
 
 N_IN, N, ROWS = 5, 4, 4

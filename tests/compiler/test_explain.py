@@ -3,8 +3,7 @@
 import pytest
 
 import horn
-from horn import math
-from horn.compiler import explain
+from horn import explain, math
 from horn.neurons import BatchDropout, Dropout, Standard
 
 

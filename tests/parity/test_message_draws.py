@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import horn
-from horn import math, random
+from horn import explain, math, random
 from horn._kernels.engine import Drawn, Tape, View
 from horn.backends import Setup, make
-from horn.compiler import explain, lower
+from horn.compiler import lower
 from horn.compiler.placement import Placement
 from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.parity.test_groups import of_groups

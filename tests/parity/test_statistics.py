@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import horn
-from horn import math
+from horn import explain, math
 from horn.backends import Setup, make
-from horn.compiler import explain
 from horn.compiler.placement import LAYER_SPLITS
 from horn.errors import CompileError, JobError
 from tests.parity.test_compiled_equals_interpreted import COMPILED, compare, samples
