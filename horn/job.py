@@ -80,7 +80,12 @@ class Job:
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, Network):
-            raise ModelError(f"Job: the first argument is a horn.Network, got {self.network!r}")
+            remedy = ""
+            if isinstance(getattr(self.network, "network", None), Network):
+                remedy = "; write horn.Job(model.network, data, initial=model)"
+            raise ModelError(
+                f"Job: the first argument is a horn.Network, got {self.network!r}{remedy}"
+            )
         if not isinstance(self.optimizer, Optimizer):
             raise ModelError(
                 f"Job: optimizer must be an optimizer such as horn.SGD(0.1), got {self.optimizer!r}"

@@ -212,7 +212,8 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         )
     if not isinstance(job, Job):
         raise JobError(
-            f"horn.train takes a horn.Job, got {job!r}; write horn.train(horn.Job(net, ...))"
+            f"horn.train takes a horn.Job, got {job!r}; write horn.train(horn.Job("
+            f"{'model.network, data, initial=model' if isinstance(job, Model) else 'net, ...'}))"
         )
     strategy, topology, backend = settings.kind, settings.topology, settings.backend
     if settings.seed is not None:

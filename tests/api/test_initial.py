@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn.errors import CheckpointError, ModelError
+from horn.errors import CheckpointError, JobError, ModelError
 
 
 class Counting(horn.Neuron):
@@ -109,6 +109,13 @@ def test_the_network_of_a_file_alone_starts_afresh_and_says_so(trained, tmp_path
     caplog.clear()
     horn.train(job(loaded.network, initial=loaded))
     assert "trained from the start" not in caplog.text
+
+
+def test_a_model_in_the_place_of_a_job_or_a_network_says_how_to_go_on(trained):
+    with pytest.raises(JobError, match=r"horn.Job\(model.network, data, initial=model\)"):
+        horn.train(trained)
+    with pytest.raises(ModelError, match=r"horn.Job\(model.network, data, initial=model\)"):
+        horn.Job(trained, horn.data.digits())
 
 
 def test_a_resumed_job_knows_what_it_began_with(trained, tmp_path):
