@@ -301,9 +301,7 @@ class TrainingLoop:
             rows = order[start : start + size]
             if self.on_iteration is not None:
                 self.on_iteration(self.iteration)
-            group, n_groups = self.part
-            coming = order[start + size : min(start + 2 * size, n_steps * size)]
-            job.data.expect(coming[slice(*share(len(coming), group, n_groups))])
+            self._expect(order[start + size : min(start + 2 * size, n_steps * size)])
             loss = step(rows, iteration=self.iteration, first_sample=sample + start)
             if not math.isfinite(loss):
                 raise self._diverged(f"the loss became {loss}", self.iteration, epoch)
@@ -332,6 +330,11 @@ class TrainingLoop:
             "seconds": now - self.begun + self.earlier_s,
             "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
         }
+
+    def _expect(self, rows: Array) -> None:
+        """The next batch: this group reads its part of it, and nobody else does."""
+        group, n_groups = self.part
+        self.job.data.expect(rows[slice(*share(len(rows), group, n_groups))])
 
     def _keep_best(self, row: Mapping[str, Any]) -> None:
         stopping = self.job.early_stopping

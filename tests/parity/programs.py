@@ -460,5 +460,6 @@ def _last_hidden(engine: Any, x: np.ndarray) -> list[float]:
 
     moment = Moment(engine.network.seed, False, 0, 0, 0.0)
     states = of_engine._flat(engine._states)
-    sample = passes.forward(engine.stages, x.tolist(), moment, engine._memory(False), states)
+    memory = engine._memory(False)
+    [sample] = passes.forward(engine.stages, [x.tolist()], [moment], memory, states)
     return sample.sent[-2]
