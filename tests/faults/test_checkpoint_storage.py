@@ -170,7 +170,11 @@ def test_28_a_writer_killed_at_a_random_moment_leaves_whole_checkpoints(tmp_path
             time.sleep(chance.uniform(0, 0.03))  # a checkpoint takes about 10 ms
         finally:
             process.kill()
-            said, errors = process.communicate(timeout=30)
+            # Not communicate: it leaves out what readline has read ahead.
+            said, errors = process.stdout.read(), process.stderr.read()
+            process.stdout.close()
+            process.stderr.close()
+            process.wait(timeout=30)
         assert errors == ""
         told = re.findall(r"written (\d+)\n", said)
         acknowledged = int(told[-1]) if told else last + 1
