@@ -22,8 +22,8 @@ def cell(value: Any) -> str:
     return escape(str(value))
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
-    """A table; of many rows the first and the last. caption : text above it."""
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table; of many rows the first and the last."""
     shown = list(rows)
     if len(shown) > MOST_ROWS:
         half = MOST_ROWS // 2
@@ -32,8 +32,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "
     body = "".join(
         "<tr>" + "".join(f"<td>{cell(value)}</td>" for value in row) + "</tr>" for row in shown
     )
-    above = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def facts(values: Mapping[str, Any]) -> str:

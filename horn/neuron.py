@@ -44,6 +44,12 @@ NO_WEIGHT = ("input", "delta", "gradient", "index", "previous_update", *DRAWS)
 PERIODS = ("sample", "batch", "run")
 
 
+def no_statistic(word: str, over: object) -> str:
+    """What is wrong with ``self.word(x, over=over)``."""
+    there = "; ".join(f'over="{known}": {", ".join(words)}' for known, words in STATISTICS.items())
+    return f"self.{word} is over {over!r}; there are {there}"
+
+
 class Parameter:
     """A learned number per neuron, set to ``initial`` (a number or an initialiser) at the start."""
 

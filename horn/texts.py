@@ -133,9 +133,8 @@ def title(namespace: Mapping[str, Any]) -> str:
 
 def _is_cell(file: str) -> bool:
     """Whether its text is kept by who ran it: IPython, or Python's prompt."""
-    return not is_file(file) and (
-        f"{os.sep}ipykernel_" in file or file.startswith(("<ipython-input-", "<python-input-"))
-    )
+    of_ipython = f"{os.sep}ipykernel_" in file
+    return of_ipython or file.startswith(("<ipython-input-", "<python-input-"))
 
 
 def _candidates(file: str) -> Iterator[str]:

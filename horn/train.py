@@ -307,8 +307,15 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
 
 def _watcher(progress: Any) -> Progress:
     """Who shows the training."""
+    if callable(progress):
+        return FunctionProgress(progress)
     if progress is not None and not isinstance(progress, bool):
-        return progress if not callable(progress) else FunctionProgress(progress)
+        if not hasattr(progress, "epoch"):
+            raise JobError(
+                f"progress is True, False, a horn.training.progress.Progress or a function of an "
+                f"epoch's row; got {progress!r}"
+            )
+        return progress  # type: ignore[no-any-return]
     if progress is not False and notebook.is_here():
         return notebook.NotebookProgress()
     return LineProgress() if progress else Progress()

@@ -194,6 +194,19 @@ def make(backend: str, setup: Setup) -> Engine:
     return load(in_use(backend, setup.network))(setup)
 
 
+def target_kind(network: Network, target: str | None, data: Dataset) -> str | None:
+    """What Target statement reads a data set; None without a loss or labels."""
+    if network.loss is None or target is None:
+        return None
+    if target == "input":
+        return "input"
+    if data.y is None:
+        return None
+    if data.y.ndim == 1:
+        return "label" if network.last.size > 1 else "value"
+    return "values"
+
+
 def in_use(backend: str, network: Network) -> str:
     """What runs a network when ``backend`` is asked for: "python" if any neuron is interpreted."""
     return INTERPRETER if any(layer.neuron.interpreted for layer in network.layers) else backend

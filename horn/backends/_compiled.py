@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from horn.aggregates import Aggregate
-from horn.backends import Array, Memory, Places, Setup, combined, fitting
+from horn.backends import Array, Memory, Places, Setup, combined, fitting, target_kind
 from horn.compiler import lower
 from horn.compiler.program import Program
 from horn.compiler.share import Share
@@ -109,16 +109,8 @@ class CompiledEngine:
     # --- programs
 
     def target_kind(self, data: Dataset) -> str | None:
-        """What Target statement reads this data set; None without a loss or labels."""
-        if self.network.loss is None or self.setup.target is None:
-            return None
-        if self.setup.target == "input":
-            return "input"
-        if data.y is None:
-            return None
-        if data.y.ndim == 1:
-            return "label" if self.network.last.size > 1 else "value"
-        return "values"
+        """As the function of this name, of this engine's network."""
+        return target_kind(self.network, self.setup.target, data)
 
     def _runner(self, kind: str, target: str | None) -> Runner:
         key = (kind, target)

@@ -27,6 +27,7 @@ from horn.neuron import (
     WEIGHT,
     Neuron,
     Synapse,
+    no_statistic,
 )
 
 
@@ -445,10 +446,7 @@ class Call:
         """A statistic of the layer or the batch: its answer, or the end of this run."""
         value = self._number(value, f"self.{word}")
         if over not in STATISTICS or word not in STATISTICS[over]:
-            words = "; ".join(f'over="{k}": {", ".join(v)}' for k, v in STATISTICS.items())
-            raise user_text.error(
-                f"self.{word} is over something that it cannot be; there are {words}"
-            )
+            raise user_text.error(no_statistic(word, over))
         if self.kind != "forward":
             raise user_text.error(f"self.{word} asks the {over}: that is for forward")
         if self.current:

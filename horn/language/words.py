@@ -13,7 +13,7 @@ from horn.language.ir import Node, Op, const, leaf, select
 from horn.language.references import Unset, Word
 from horn.language.scope import Scope
 from horn.language.source import suggest
-from horn.neuron import DRAWS, PERIODS, RUNNING, STATISTICS, WEIGHT, Parameter, State
+from horn.neuron import DRAWS, PERIODS, RUNNING, STATISTICS, WEIGHT, Parameter, State, no_statistic
 from horn.random import site
 
 # What each draw takes, and its default.
@@ -172,8 +172,7 @@ class Words:
         if "x" not in given or not given.keys() <= allowed or len(node.args) > len(allowed):
             scope.fail(node, f'self.{word} takes a number, and over="layer" or over="batch"')
         if over not in STATISTICS or word not in STATISTICS[over]:
-            words = "; ".join(f'over="{k}": {", ".join(v)}' for k, v in STATISTICS.items())
-            scope.fail(node, f"self.{word} is over something that it cannot be; there are {words}")
+            scope.fail(node, no_statistic(word, over))
         if scope.kind != "forward":
             scope.fail(node, f"self.{word} asks the {over}: that is for forward")
         if scope.in_loop:

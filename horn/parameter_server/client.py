@@ -15,7 +15,7 @@ from horn.patience import Patience
 from horn.runtime.group import TaskTimes
 from horn.runtime.requests import Pull, Push
 from horn.topology import Topology
-from horn.transport import PeerUnreachable
+from horn.transport import PeerLost, PeerUnreachable
 from horn.wire.frames import WAITS, Array, Meta, Note, ParameterData, WireMessage
 
 CUT_S = 2.0  # how long a registered server may be known to be unreachable
@@ -41,6 +41,9 @@ class ClientCarrier(Protocol):
     def down(self) -> Mapping[int, str]:
         """Servers without a link, and why."""
 
+    def ended(self) -> Mapping[int, str]:
+        """Servers that have ended for good, and how."""
+
     def cut_off(self) -> Mapping[int, float]:
         """Servers that are registered, but do not answer since the connection broke: seconds."""
 
@@ -54,8 +57,9 @@ class ParameterClient:
 
     Raises
     ------
-    BarrierTimeout : an answer is late, or a server did not restart in time. PeerUnreachable : a
-    server runs, but this task cannot reach it. ProtocolError : an answer does not fit.
+    BarrierTimeout : an answer is late, or a server did not restart in time. PeerLost : a server has
+    ended that still owes an answer. PeerUnreachable : a server runs, but this task cannot reach it.
+    ProtocolError : an answer does not fit.
     """
 
     goes_by_ranks = True  # in its errors
@@ -196,6 +200,7 @@ class ParameterClient:
         down.
         """
         patience = None if timeout_s is None else Patience(timeout_s)
+        ended: Mapping[int, str] = {}
         while not is_done():
             now = time.monotonic()
             self._check_ways(what)
@@ -208,6 +213,8 @@ class ParameterClient:
             self.spent.wait_s += time.monotonic() - now
             if got is not None:
                 self._hear(got)
+            else:
+                ended = self._check_ended(what, ended)
             if self.check is not None:
                 self.check()
             if got is None and left_s <= 0:
@@ -219,6 +226,18 @@ class ParameterClient:
                 why = f"it has its place, but for {silent_s:.1f} s nothing has answered there"
                 lost = f"task {self.topology.server(server)}"
                 raise PeerUnreachable(f"task {self.rank}, {what}", (lost,), why)
+
+    def _check_ended(self, what: str, before: Mapping[int, str]) -> Mapping[int, str]:
+        """Which servers have ended. A server's last messages and its end come by two ways: only one
+        that had ended ``before`` and still owes an answer is lost.
+        """
+        ended = self.carrier.ended()
+        for server in before.keys() & ended.keys():
+            if owes := self.requests.owing(server):
+                lost = f"task {self.topology.server(server)}"
+                why = f"{ended[server]}; server {server} has not answered {owes}"
+                raise PeerLost(f"task {self.rank}, {what}", (lost,), why)
+        return ended
 
     def _overdue(self, what: str, timeout_s: float) -> BarrierTimeout:
         """The error of a late answer: of the servers, or of the ranks that these wait for."""

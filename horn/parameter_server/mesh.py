@@ -79,6 +79,10 @@ class Mesh:
                 arrays = (self.transport.inbox(bundle.part),)
         return WireMessage(meta, arrays, peer, message.attempt)
 
+    def ended(self) -> dict[int, str]:
+        absent = self.transport.absent().items()
+        return {rank - self.first_peer: why for rank, why in absent if rank >= self.first_peer}
+
     # No link is ever missing: the transport reconnects, or names the lost peer.
 
     def open(self, again: object) -> None: ...

@@ -114,6 +114,9 @@ class TaskLinks:
     def down(self) -> dict[int, str]:
         return {s: link.why for s, link in enumerate(self._links) if not link.is_welcome}
 
+    def ended(self) -> dict[int, str]:
+        return {}  # it will be started again
+
     def cut_off(self) -> dict[int, float]:
         now = time.monotonic()
         probes = ((s, link.probe) for s, link in enumerate(self._links))

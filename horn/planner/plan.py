@@ -13,6 +13,7 @@ import numpy as np
 
 from horn import summary
 from horn import transport as transports
+from horn.backends import target_kind
 from horn.compiler import lower
 from horn.compiler.partition import homes
 from horn.compiler.placement import Placement, pinned
@@ -313,24 +314,12 @@ def search(
             bandwidth_bytes_per_s={**machine.bandwidth_bytes_per_s, transport: kind.bytes_per_s},
         )
     fixed = pinned(network, pins)
-    target = target_kind(job)
+    target = target_kind(job.network, job.target, job.data)
     program = lower.training_program(network, job.optimizer, target, thin=False)
     batch_size = min(job.batch_size, len(job.data))
     each = threads or max(len(os.sched_getaffinity(0)) // n_tasks, 1)
     costs = Costs(network, machine, n_tasks, batch_size, job.dtype, transport, each, n_groups)
     return Search(program, costs, fixed, lower.inference_program(network, target))
-
-
-def target_kind(job: Job) -> str | None:
-    if job.network.loss is None or job.target is None:
-        return None
-    if job.target == "input":
-        return "input"
-    if job.data.y is None:
-        return None
-    if job.data.y.ndim == 1:
-        return "label" if job.network.last.size > 1 else "value"
-    return "values"
 
 
 # --- the description

@@ -68,7 +68,9 @@ class NotebookProgress(Progress):
     def html(self) -> str:
         """What is shown now."""
         done = self.now / self.n_iterations
-        bar = "" if self._bar is not None else html.progress(done, self.text)
+        bar = f"<p>{html.cell(self.text)}</p>"
+        if self._bar is None:
+            bar = html.progress(done, self.text)
         notes = "".join(f"<p>{html.cell(note)}</p>" for note in self.notes)
         return f"{bar}{notes}{html.epochs(self.rows) if self.rows else ''}"
 

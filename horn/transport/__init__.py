@@ -177,6 +177,12 @@ class Transport(ABC):
     def receive(self, timeout_s: float) -> WireMessage | None:
         """The next message outside the plan, None if there is none in time."""
 
+    def absent(self) -> dict[int, str]:
+        """Peers that have left or ended, and why, if that is known: for users that only receive.
+        Messages of theirs may still be to come.
+        """
+        return {}
+
     @abstractmethod
     def close(self, reason: str = "finished") -> None:
         """Leave: the others are told, nothing stays behind. May be called twice."""

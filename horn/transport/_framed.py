@@ -252,7 +252,6 @@ class FramedTransport(Delivery):
         return message
 
     def absent(self) -> dict[int, str]:
-        """Peers that have left, and why: for users that only receive."""
         for task in self._peers:
             self.link.doubt(task)
         self._look()

@@ -607,6 +607,9 @@ class Shm(Transport):
                 return None
         return self._loose.popleft()
 
+    def absent(self) -> dict[int, str]:
+        return {task: str(self._peers[task].gone) for task in self._find_gone([*self._peers])}
+
     def _send(
         self,
         to: int,

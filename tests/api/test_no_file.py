@@ -147,7 +147,7 @@ def test_errors_show_the_line_of_a_text_without_a_file():
     assert "scaled(totle)" in str(caught.value) and "did you mean 'total'" in str(caught.value)
 
 
-def test_a_text_that_nobody_has_is_said_before_training(caplog):
+def test_a_text_that_nobody_has_is_said_before_training():
     space: dict = {"__name__": "anywhere"}
     exec(compile(PROGRAM.replace("Typed", "Ty" + "pist"), "<lost>", "exec"), space)
     with pytest.raises(CompileError, match=r"cannot be read \(<lost>\).*define it in a file"):
@@ -176,12 +176,10 @@ def test_a_program_that_python_was_told(way, tasks, tmp_path):
     assert horn.Model.load(saved).evaluate(horn.data.digits("test"))["acc"] > 0.3
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python keeps the text of a pipe")
 def test_a_pipe_is_said_to_be_lost():
     done = subprocess.run(
         [sys.executable, "-", "1", "none.horn"],
         input=PROGRAM + MAIN, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    if sys.version_info < (3, 13):
-        assert done.returncode != 0 and "in  python -c" in done.stderr
-    else:
-        assert done.returncode in (0, 1)
+    assert done.returncode != 0 and "in  python -c" in done.stderr

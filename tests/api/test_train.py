@@ -284,6 +284,12 @@ def test_progress_sees_begin_epochs_and_end_also_when_training_fails(use: Any) -
     assert seen.events == ["begin", 1, 2, "epoch 1", "end"]
 
 
+@pytest.mark.parametrize("progress", ["tqdm", 3, object()])
+def test_what_cannot_show_progress_is_refused(progress: Any) -> None:
+    with pytest.raises(JobError, match="progress is True, False, .* or a function of an epoch's"):
+        horn.train(horn.Job(network(), data()), progress=progress)
+
+
 def test_progress_true_is_a_line_per_epoch_on_stderr(
     use: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

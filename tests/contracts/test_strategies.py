@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import threading
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from horn.data import digits, permutation
 from horn.errors import JobError
 from horn.strategies import Mean, Requests, Strategy, Topology, View
 from horn.strategies.downpour import Downpour
-from tests.strategies.together import together
+from tests.strategies.together import TIMEOUT_S, together
 from tests.support.runs import nothing_is_left  # noqa: F401 (a fixture)
 from tests.transport.groups import good
 
@@ -164,6 +165,8 @@ def test_every_sample_is_seen_once_in_an_epoch(
     job = horn.Job(a_job().network, (x, np.arange(37) % 10), batch_size=6, dtype="float64")
     where = Topology(*topology, strategy.default_servers)
     prepared = strategy.prepared(job, where)
+    # Group 0's end is everybody's: without this, a group that is slower would see fewer epochs.
+    in_step = threading.Barrier(where.n_workers, timeout=TIMEOUT_S)
 
     def seen(member: Any) -> list[int]:
         found = []
@@ -178,6 +181,7 @@ def test_every_sample_is_seen_once_in_an_epoch(
             member.settle()
             assert member.agree(epoch + 1, epoch == 1) == (epoch == 1) or member.group_index
             found.append(total)
+            in_step.wait()
         member.conclude()
         return found
 

@@ -8,6 +8,7 @@ from horn import explain, math
 from horn.backends import Setup, make
 from horn.compiler.placement import LAYER_SPLITS
 from horn.errors import CompileError, JobError
+from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import COMPILED, compare, samples
 from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import compare as compare_tasks
@@ -145,23 +146,8 @@ def test_groups_of_allreduce_ask_the_whole_batch(neuron, layers):
 def test_derived_gradients_are_finite_differences(neuron):
     net = network(neuron)
     data = samples(net)
-    engine = make("reference", Setup(net, horn.SGD(0.1), "labels", 5, "float64", 1))
-    engine.bind(data)
-    at = {"iteration": 0, "first_sample": 0}
-    found, arrays = engine.probe(np.arange(5), **at), engine.parameters()
-    rng = np.random.default_rng(0)
-    for name, array in arrays.items():
-        for flat in rng.choice(array.size, min(3, array.size), replace=False):
-            where = np.unravel_index(flat, array.shape)
-            losses = []
-            for h in (1e-6, -1e-6):
-                moved = array.copy()
-                moved[where] += h
-                engine.load({**arrays, name: moved})
-                losses.append(float(engine.probe(np.arange(5), **at)["loss"]))
-            engine.load(arrays)
-            slope = (losses[0] - losses[1]) / 2e-6
-            assert found[f"{name}.gradient"][where] == pytest.approx(slope, rel=1e-4, abs=1e-7)
+    setup = Setup(net, horn.SGD(0.1), "labels", 5, "float64", 1)
+    check_gradients("reference", setup, data, 3)
 
 
 def test_running_values_follow_and_are_what_prediction_reads():
@@ -244,7 +230,7 @@ def test_what_cannot_be_asked_is_refused_with_its_line():
     says(in_the_loop, "inside the loop over messages; ask once")
     says(under_an_if, "compute it before the if")
     says(of_no_batch, "at prediction there is no batch")
-    says(largest_of_the_batch, "over something that it cannot be")
+    says(largest_of_the_batch, "self.max is over .batch.; there are .*layer.: sum")
     says(no_state, "State")
 
 

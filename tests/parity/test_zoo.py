@@ -17,11 +17,12 @@ import pytest
 
 import horn
 from horn import summary
-from horn.backends import Setup, make
+from horn.backends import Setup
 from horn.compiler.placement import LINK_SPLITS
 from horn.data import Dataset
 from horn.language.layers import read_layer
 from horn.neuron import has_backward
+from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare
 from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import compare as compare_tasks
@@ -29,7 +30,6 @@ from tests.parity.test_tasks import is_illegal, of_group, of_one, place
 from tests.transport.groups import good
 
 FILES = sorted((Path(__file__).parents[2] / "examples/zoo").glob("*.py"))
-AT = {"iteration": 0, "first_sample": 0}
 
 
 @pytest.fixture(params=FILES, ids=lambda path: path.stem)
@@ -81,22 +81,7 @@ def test_its_derived_gradients_are_finite_differences(zoo: ModuleType) -> None:
         pytest.skip("it has a rule of its own")
     if "stop_gradient" in Path(zoo.__file__ or "").read_text():
         pytest.skip("its derivative is not that of its value, on purpose")
-    engine = make("kernels", setup(job, network, 4))
-    engine.bind(samples(network))
-    found, arrays = engine.probe(np.arange(4), **AT), engine.parameters()
-    rng = np.random.default_rng(0)
-    for name, array in arrays.items():
-        for flat in rng.choice(array.size, min(4, array.size), replace=False):
-            where = np.unravel_index(flat, array.shape)
-            losses = []
-            for h in (1e-6, -1e-6):
-                moved = array.copy()
-                moved[where] += h
-                engine.load({**arrays, name: moved})
-                losses.append(float(engine.probe(np.arange(4), **AT)["loss"]))
-            engine.load(arrays)
-            slope = (losses[0] - losses[1]) / 2e-6
-            assert found[f"{name}.gradient"][where] == pytest.approx(slope, rel=1e-4, abs=1e-8)
+    check_gradients("kernels", setup(job, network, 4), samples(network))
 
 
 @pytest.mark.parametrize("where", LINK_SPLITS)

@@ -15,6 +15,7 @@ from horn.parameter_server.peers import Peers
 from horn.parameter_server.pieces import ParameterPiece
 from horn.runtime.group import TaskTimes
 from horn.strategies import Pull, Topology
+from horn.transport import PeerLost
 from horn.wire.frames import WAITS, Meta, Note, ParameterData, Verdict, WireMessage
 
 PIECES = [ParameterPiece(0, "w", 0, 2, 0, (0,), 0, False)]
@@ -29,6 +30,7 @@ class Slow:
     def __init__(self, n_empty: int, coming: Sequence[WireMessage] = ()) -> None:
         self.n_empty, self.coming, self.sent = n_empty, list(coming), []
         self.block = np.array([3.0, 4.0])
+        self.ended: dict[int, str] = {}
 
     def send(self, to: int, meta: Meta, *_: Any, **__: Any) -> None:
         self.sent.append((to, meta))
@@ -49,6 +51,9 @@ class Slow:
     def receive(self, timeout_s: float) -> WireMessage | None:
         self.n_empty -= 1
         return self.coming.pop(0) if self.n_empty < 0 and self.coming else None
+
+    def absent(self) -> dict[int, str]:
+        return self.ended
 
 
 def a_client(transport: Slow, check: Any = None) -> ParameterClient:
@@ -72,6 +77,23 @@ def pulled(client: ParameterClient, pull: Pull) -> list[float]:
 
 def test_the_first_pull_waits_as_long_as_group_0_warms_up():
     assert pulled(a_client(Slow(5, [answer(1)])), Pull(0)) == [3.0, 4.0]
+
+
+def test_a_wait_without_a_deadline_ends_with_the_server():
+    of_server, of_other = Slow(5), Slow(5, [answer(1)])
+    of_server.ended, of_other.ended = {2: "it left: out of disk"}, {0: "it left: finished"}
+    with pytest.raises(
+        PeerLost,
+        match="task 1, pull 0: lost task 2 .it left: out of disk; server 0 has not answered Pull",
+    ):
+        pulled(a_client(of_server), Pull(0))
+    assert pulled(a_client(of_other), Pull(0)) == [3.0, 4.0]
+
+
+def test_the_last_words_of_a_server_that_has_ended_are_heard():
+    slow = Slow(1, [answer(1)])
+    slow.ended = {2: "it left: finished"}
+    assert pulled(a_client(slow), Pull(0)) == [3.0, 4.0]
 
 
 def test_later_pulls_have_a_deadline():

@@ -11,6 +11,7 @@ from horn.job import Job
 from horn.parameter_server.pieces import pieces
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.serving import mesh_of, serve
+from horn.patience import Patience
 from horn.runtime.context import TaskContext
 from horn.runtime.group import Group
 from horn.strategies import Strategy, Topology
@@ -50,6 +51,7 @@ def together(
         wires = []
     ends = [wire.endpoint for wire in wires]
     results: list[Any] = [None] * topology.n_ranks
+    failures: list[Exception] = []  # the first one first
 
     def worker(rank: int) -> Any:
         first = rank // n_each * n_each
@@ -84,6 +86,7 @@ def together(
             results[rank] = worker(rank) if rank < topology.n_workers else served(rank)
         except Exception as error:  # handed to the test
             results[rank] = error
+            failures.append(error)
 
     threads = [
         threading.Thread(target=run, args=(rank,), name=topology.name(rank))
@@ -91,7 +94,9 @@ def together(
     ]
     for thread in threads:
         thread.start()
+    patience = Patience(TIMEOUT_S + 30)
     for thread in threads:
-        thread.join(TIMEOUT_S + 60)
-        assert not thread.is_alive(), f"{thread.name} hangs"
+        thread.join(patience.left_s())
+    hanging = [thread.name for thread in threads if thread.is_alive()]
+    assert not hanging, f"{hanging} hang; of the others: {failures}"
     return results
