@@ -112,7 +112,7 @@ def describe(layer: Layer, entry: ComparedNumber) -> str:
 def _compare(job: Job, layer: Layer) -> Iterator[ComparedNumber]:
     """The gradients of the arrays that this layer's backward decides, beside finite differences."""
     net = job.network
-    tried = _Loss(job, frozenset({layer.index}))
+    tried = _Loss(job, frozenset({layer.index}))  # of frozen arrays, too
     rng = np.random.default_rng(net.seed)
     own = [array for link in layer.links for array in link.weights.values()]
     mine = dict.fromkeys([*own, *layer.biases.values()], "self.backpropagate(...)")
@@ -144,7 +144,7 @@ class _Loss:
     """The training loss on a few samples, as a function of the learned arrays."""
 
     def __init__(self, job: Job, written: frozenset[int]) -> None:
-        net: Network = job.network
+        net: Network = job.network.freezing(())
         optimizer = Direct(0.0) if isinstance(job.optimizer, Direct) else SGD(0.0)
         setup = Setup(net, optimizer, job.target, SAMPLES, "float64")
         engine = Engine(setup)

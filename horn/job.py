@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,6 +58,9 @@ class Job:
     initial : what to begin with instead of drawn numbers: a ``horn.Model``, the path of a model
     file, or arrays by name. Arrays are taken by name and must have the shape of this network's;
     what has none there is drawn from the seed, what it has more is not used (``initial`` says so).
+    frozen : what training leaves as it is: names of layers (all that they learn: incoming weights,
+    biases, Parameters), of arrays ("layer2.bias"), or what ``net.layer`` returned. States go on:
+    they are remembered, not learned.
     aggregates : what else is measured after each epoch: by name, the column's in ``run.history``, a
     ``horn.Aggregate``. On the samples that acc is measured on, in inference; it changes no weight.
     """
@@ -77,6 +81,7 @@ class Job:
     name: str = ""
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     initial: Any = None
+    frozen: Sequence[str | Layer] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, Network):
@@ -124,6 +129,9 @@ class Job:
                 "validation=0.1 to hold out a tenth"
             )
         set_(self, "aggregates", _aggregates(self.aggregates, self.network))
+        frozen, arrays = _frozen(self.frozen, self.network)
+        set_(self, "frozen", frozen)
+        set_(self, "network", self.network.freezing(arrays))
         if self.epochs is None and self.iterations is None:
             set_(self, "epochs", 10)
         if self.initial is not None:
@@ -192,6 +200,36 @@ class Job:
             return replace(self, **changes)
         except TypeError as error:
             raise JobError(f"Job: {error}") from None
+
+
+def _frozen(given: Any, network: Network) -> tuple[tuple[str, ...], set[str]]:
+    """The names that are given, and the arrays that they mean."""
+    if isinstance(given, (str, Layer)) or not isinstance(given, Iterable):
+        raise ModelError(
+            'Job: frozen is a list of layers and arrays, as ["layer1", "layer2.bias"]; '
+            f"got {given!r}"
+        )
+    layers = {layer.name: layer for layer in network.layers[1:]}
+    arrays = {name for layer in layers.values() for name in layer.shapes}
+    names, found = [], set[str]()
+    for each in given:
+        name = each.name if isinstance(each, Layer) else each
+        if name in layers:
+            found |= layers[name].shapes.keys()
+        elif name in arrays:
+            found.add(name)
+        else:
+            known = [*layers, *sorted(arrays)]
+            close = difflib.get_close_matches(str(name), known, 1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            raise ModelError(
+                f"Job: frozen: the network has no layer and no array {name!r}{meant} It has "
+                f"{', '.join(known)}"
+            )
+        names.append(name)
+    if found and found == arrays:
+        raise ModelError("Job: frozen is all that the network could learn; leave something out")
+    return tuple(names), found
 
 
 def _aggregates(given: Any, network: Network) -> dict[str, Aggregate]:

@@ -14,7 +14,7 @@ several inputs) and "layer3.bias.trace", what ``backward`` remembers of the outg
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -204,6 +204,7 @@ class Network:
     layers: tuple[Layer, ...] = field(default=(), init=False)
     # No fields: what a job begins with is its own; and whether a model file told of this network.
     _given: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    frozen: ClassVar[frozenset[str]] = frozenset()  # arrays that training leaves as they are
     is_of_file: ClassVar[bool] = False
 
     def input(
@@ -398,7 +399,7 @@ class Network:
                 for k in links
             )
             network._add(replace(layer, links=drawn))
-        return network
+        return network.freezing(self.frozen)
 
     def _edges(
         self, connection: Connection, source: Layer, size: int, index: int, name: str
@@ -485,6 +486,13 @@ class Network:
         network.layers = self.layers
         given = {**arrays, **{f"state/{name}": value for name, value in states.items()}}
         vars(network)["_given"] = given
+        return network.freezing(self.frozen)
+
+    def freezing(self, arrays: Collection[str]) -> Network:
+        """The same layers, of which training leaves these learned arrays as they are."""
+        network = Network(self.seed)
+        network.layers = self.layers
+        vars(network).update(_given=self._given, frozen=frozenset(arrays))
         return network
 
     def until(self, layer: str) -> Network:

@@ -164,6 +164,10 @@ JOB = {
         'set_(self, "initial", None); set_(self, "network", self.network.rebuilt())',
         "tests/api/test_initial.py::test_a_job_begins_with_what_was_learned[model-{}]",
     ),
+    "frozen": guard(
+        'set_(self, "network", self.network.freezing(()))',
+        "tests/api/test_frozen.py::test_what_is_frozen_stays_and_the_rest_learns[one process]",
+    ),
     "early_stopping": guard(
         'set_(self, "early_stopping", None)',
         TRAINING + "test_early_stopping_keeps_the_best_and_restores_it",

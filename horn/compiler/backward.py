@@ -28,6 +28,7 @@ class Backward:
     ) -> None:
         self.storage, self.messages, self.thinning = storage, messages, thinning
         self.code, self.updates, self.masked = messages.code, updates, masked
+        self.asked = self.who_is_asked()
 
     def run(self) -> None:
         for code in self.code.layers.values():
@@ -35,6 +36,18 @@ class Backward:
         for layer in reversed(self.storage.network.layers):
             self.layer(layer)
         self.updates.finish()
+
+    def who_is_asked(self) -> set[int]:
+        """The layers whose delta something learns from: they, or what they listen to, have arrays
+        that are not frozen, or a written backward, which may remember.
+        """
+        frozen, found = self.storage.network.frozen, set[int]()
+        for index, code in self.code.layers.items():
+            layer = code.layer
+            learns = code.backward is not None or not frozen.issuperset(layer.shapes)
+            if learns or any(link.source.index in found for link in layer.links):
+                found.add(index)
+        return found
 
     def layer(self, layer: Layer) -> None:
         """This layer's delta, then the updates of what it listens to with (bias, parameters) and of
@@ -68,12 +81,12 @@ class Backward:
                 self.storage.loop(frame, [Output(now, select(taking_part, after, before))])
                 self.updates.states[layer.index, name] = load(now, "bo")
         else:
-            if layer.kind != "output" and not code.is_local:
+            if code.is_local or layer.index not in self.asked:
+                code.upstream = None
+            elif layer.kind != "output":
                 code.upstream = self.from_receivers(code)
                 if code.upstream is not None and layer.index in self.masked:
                     code.upstream = where_member(layer, code.upstream)
-            elif code.is_local:
-                code.upstream = None
             if code.upstream is None:
                 return
             if code.interlayer is not None and layer.kind != "output":

@@ -40,10 +40,12 @@ class Updates:
         self.traces: list[Gradient] = []  # what SynapseStates will be
 
     def update_vertex(self, code: LayerCode) -> None:
-        layer = code.layer
+        layer, frozen = code.layer, self.storage.network.frozen
         frame = Frame(layer.index)
         axes = (f"n{layer.index}",)
         for name in layer.parameters:
+            if f"{layer.name}.{name}" in frozen:
+                continue
             written = code.backward
             if written is not None:
                 per_sample = self.messages.at_vertex(written.parameters[name], code, "backward")
@@ -55,7 +57,7 @@ class Updates:
             gradient = self.mean(per_sample, frame, f"{full}.gradient")
             self.update(full, axes, frame, "o", gradient, pushed=written is not None)
         for name, array in layer.biases.items():
-            node = self.weight_gradient(code, None, name)
+            node = None if array in frozen else self.weight_gradient(code, None, name)
             if node is not None:
                 gradient = self.mean(node, frame, f"{array}.gradient")
                 self.update(array, axes, frame, "o", gradient, pushed=code.is_local)
@@ -92,7 +94,10 @@ class Updates:
         frame = Frame(out.receiver.layer.index, out.position)
         axes = self.storage.axes_of(frame, "oi")
         arrays = frozenset(out.link.weights.values())
-        found = {array: self.link_gradient(out, name) for name, array in out.link.weights.items()}
+        learned = {
+            n: a for n, a in out.link.weights.items() if a not in self.storage.network.frozen
+        }
+        found = {array: self.link_gradient(out, name) for name, array in learned.items()}
         self.outgoing_traces(out)
         for array, (gradient, _) in found.items():
             if isinstance(gradient, Node) and _loads(gradient) & (arrays - {array}):

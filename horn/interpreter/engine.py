@@ -357,7 +357,7 @@ class Engine:
             if stage.index in sends:
                 how = "pushed" if stage.writes_backward else "derived"
                 found |= dict.fromkeys(stage.parameters.values(), how)
-        return found
+        return {name: how for name, how in found.items() if name not in self.network.frozen}
 
     def _update(self, optimizer: Optimizer, batch: Batch, iteration: int) -> None:
         """Decay, clip, and the optimizer's formula, for every learned number but those that sat

@@ -53,7 +53,7 @@ def pieces(
     network: Network, placement: Placement, topology: Topology, dtype: str
 ) -> tuple[ParameterPiece, ...]:
     """All pieces, in the order of the network's layers, balanced among the servers."""
-    learned = set(network.initial_parameters(np.dtype(dtype))) if network.layers else set()
+    learned = {name for layer in network.layers[1:] for name in layer.shapes} - network.frozen
     links = {a for x in network.layers[1:] for link in x.links for a in link.weights.values()}
     shares = [Share(network, task, topology.n_tasks) for task in range(topology.n_tasks)]
     found: list[tuple[str, int, int, tuple[int, ...]]] = []  # name, length, owner, holders

@@ -97,6 +97,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     validation: DataSpec | None
     test: DataSpec | None
     aggregates: dict[str, AggregateSpec] = {}
+    frozen: tuple[str, ...] = ()
 
 
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -290,6 +291,7 @@ def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> Share
             None if job.validation is None else memory.add_data(job.validation),
             None if job.test is None else memory.add_data(job.test),
             draft.aggregates,
+            tuple(map(str, job.frozen)),
         )
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         layers = sorted(placement.layers.items())
@@ -450,6 +452,7 @@ def _job(
         spec.keep_best,
         spec.name,
         aggregates,
+        frozen=spec.frozen,
     )
 
 

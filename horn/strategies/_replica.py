@@ -118,7 +118,8 @@ class Replica(GroupEngine):
 
     def bind(self, data: Dataset) -> None:
         super().bind(data)
-        self.view.parameters = {name: self.arrays[name] for name in self._learned}
+        moving = [name for name in self._learned if name not in self.network.frozen]
+        self.view.parameters = {name: self.arrays[name] for name in moving}
         self.view.slots = {name: self.arrays[name] for name in self._slots}
         self.remembered = self.strategy.begin(self.view)
         assert self._training is not None

@@ -87,6 +87,14 @@ class ParallelDropout(Strategy):
                     f"parallel-dropout: keep={self.keep} leaves none of the {layer.size} neurons "
                     f"of {layer.name}; raise it"
                 )
+        for layer in job.network.layers[1:]:
+            for link in layer.links:
+                scaled = [a for a in link.weights.values() if a in job.network.frozen]
+                if scaled and self.rules(n).rate(link) != 1.0:
+                    raise JobError(
+                        f"parallel-dropout scales {scaled[0]} at the end, by the probability that "
+                        f"its connections take part, so it cannot be frozen; use allreduce"
+                    )
         if n > 1 or (self.keep or 1.0) < 1.0 or self.dropconnect < 1.0:
             _check_parts(job.network)
 
