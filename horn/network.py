@@ -490,9 +490,10 @@ class Network:
 
     def freezing(self, arrays: Collection[str]) -> Network:
         """The same layers, of which training leaves these learned arrays as they are."""
+        if self.frozen == frozenset(arrays):
+            return self
         network = Network(self.seed)
-        network.layers = self.layers
-        vars(network).update(_given=self._given, frozen=frozenset(arrays))
+        vars(network).update(vars(self), frozen=frozenset(arrays))
         return network
 
     def until(self, layer: str) -> Network:
