@@ -32,6 +32,7 @@ Reference = dict[str, Any]
 Scalar = (bool, int, float, str, type(None))
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
+CAPTURED = "horn_source_"  # what the names of modules begin with whose text a file had
 _HORN = str(Path(__file__).resolve().parent)
 _INSTALLED = tuple(
     str(Path(path).resolve())
@@ -141,6 +142,11 @@ class SourceCapture:
         if code is None and isinstance(namespace.get("__file__"), str):
             return self._module(thing.__module__ or "", thing.__qualname__)
         if code is not None and texts.is_file(code.co_filename):
+            module = sys.modules.get(thing.__module__ or "")
+            if thing.__module__ == "__main__" and namespace is not vars(module):
+                # Pickled by value: the main module here is another program's.
+                name = Path(code.co_filename).stem
+                return self._text_of(name, code.co_filename, namespace, thing.__qualname__)
             return self._module(thing.__module__ or "", thing.__qualname__)
         own = "" if code is None else texts.text_of(code, namespace)
         if code is not None and not own:
@@ -170,12 +176,18 @@ class SourceCapture:
             )
         # A script's own module is called after its file; __main__ means nothing elsewhere.
         name = Path(file).stem if module_name == "__main__" else module_name
+        if module_name.startswith(CAPTURED):  # a capture of a capture has no longer name
+            known = self._modules.get(short := module_name.partition(".")[2])
+            name = short if known is None or known.namespace is vars(module) else name
+        return self._text_of(name, file, module.__dict__, wanted)
+
+    def _text_of(self, name: str, file: str, namespace: dict[str, Any], wanted: str) -> _Needed:
         if name not in self._modules:
-            lines = linecache.getlines(file, module.__dict__)
+            lines = linecache.getlines(file, namespace)
             if not lines:
                 raise ModelError(f"the source of {wanted} cannot be read from {file}")
             try:
-                self._modules[name] = _Needed(name, module.__dict__, file, "".join(lines))
+                self._modules[name] = _Needed(name, namespace, file, "".join(lines))
             except SyntaxError as error:  # the file has changed since it was imported
                 raise ModelError(f"the source of {wanted} cannot be read: {error}") from None
         return self._modules[name]
@@ -472,7 +484,7 @@ class CapturedCode:
         self._sources = sources
         self._modules: dict[str, types.ModuleType] = {}
         digest = hashlib.sha256(json.dumps([sources, salt], sort_keys=True).encode()).hexdigest()
-        self._prefix = f"horn_source_{digest[:12]}"
+        self._prefix = f"{CAPTURED}{digest[:12]}"
         self._nested: dict[str, Any] = {}
 
     def resolve(self, reference: Reference) -> Any:

@@ -29,7 +29,7 @@ RANKS = [
     {"process"},
     {"executor"},
     {"train"},
-    {"target"},
+    {"target", "sklearn"},
     {"cluster"},
     {"cli"},
 ]  # fmt: skip

@@ -1,0 +1,345 @@
+"""Estimators of scikit-learn: networks of one neuron class behind ``fit`` and ``predict``.
+
+Needs the extra ``sklearn``; ``import horn`` does not load this file. X is (n, n_features) float32
+or float64, and the network computes in the type of X; other numbers become float64.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, cast
+
+import numpy as np
+
+from horn.backends import Engine, Setup, make
+from horn.errors import ModelError
+from horn.job import EarlyStopping, Job
+from horn.model import Array, Description, Model
+from horn.network import Network
+from horn.neuron import Neuron
+from horn.neurons import Standard
+from horn.optimizers import Optimizer, named
+from horn.sources import CAPTURED, CapturedCode, SourceCapture
+from horn.train import train
+from horn.training.cursor import Cursor
+from horn.training.loop import History, TrainingLoop
+from horn.training.progress import LineProgress, Progress
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.exceptions import NotFittedError
+    from sklearn.model_selection import train_test_split
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "horn.sklearn needs scikit-learn: pip install scikit-learn, or the extra sklearn of horn",
+        name=error.name,
+    ) from None
+
+TYPES = (np.float64, np.float32)
+
+
+class _Estimator(BaseEstimator):  # type: ignore[misc]
+    """What the two share.
+
+    neuron, activation : of the hidden layers. hidden_layer_sizes : neurons per hidden layer; () for
+    none. optimizer : a name ("sgd", "adam", ...) with ``learning_rate`` (a number or a schedule;
+    None: its default), or an object as ``horn.Adam(0.01)``. early_stopping : hold out
+    ``validation_fraction`` of the samples, stop after ``patience`` epochs without a lower loss on
+    them, and keep the best. random_state : of the initial weights, the order of the samples and
+    what neurons draw. warm_start : ``fit`` begins with what was learned before. tasks, groups,
+    strategy, servers, backend : as for ``horn.train``, used by ``fit``. threads : at most so many;
+    None: as OMP_NUM_THREADS says, which joblib sets in its workers, else the cores. verbose : a
+    line per epoch.
+
+    Learned: model_ (a ``horn.Model``), history_ (a row per epoch), loss_curve_ (the loss of each
+    epoch), n_iter_ (epochs), n_features_in_, n_outputs_.
+    """
+
+    def __init__(
+        self,
+        neuron: type[Neuron] = Standard,
+        hidden_layer_sizes: tuple[int, ...] = (100,),
+        activation: Any = "relu",
+        optimizer: str | Optimizer = "adam",
+        learning_rate: Any = None,
+        batch_size: int = 32,
+        epochs: int = 100,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        random_state: Any = None,
+        warm_start: bool = False,
+        tasks: int = 1,
+        groups: int = 1,
+        strategy: Any = "allreduce",
+        servers: int | None = None,
+        backend: str = "kernels",
+        threads: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.neuron = neuron
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.tasks = tasks
+        self.groups = groups
+        self.strategy = strategy
+        self.servers = servers
+        self.backend = backend
+        self.threads = threads
+        self.verbose = verbose
+
+    def _train(self, x: Array, y: Array, is_class: bool) -> None:
+        """``fit`` on checked data: y are class numbers, or (n, n_outputs) targets."""
+        held = None
+        if self.early_stopping:
+            x, held_x, y, held_y = train_test_split(
+                x, y, test_size=self.validation_fraction, random_state=self._seed(),
+                stratify=y if is_class else None,
+            )  # fmt: skip
+            held = (held_x, held_y)
+        before = getattr(self, "model_", None) if self.warm_start else None
+        job = Job(
+            self._network(x.shape[1]) if before is None else before.network,
+            (x, y),
+            self._optimizer(),
+            batch_size=self.batch_size,
+            epochs=self.epochs,
+            validation=held,
+            early_stopping=EarlyStopping(self.patience) if self.early_stopping else None,
+            dtype=str(x.dtype),
+            initial=before,
+        )
+        run = train(
+            job, tasks=self.tasks, groups=self.groups, strategy=self.strategy,
+            servers=self.servers, backend=self.backend, threads=self._threads(),
+            progress=bool(self.verbose),
+        )  # fmt: skip
+        self.model_ = run.model
+        self._learned(run.history, None)
+
+    def _train_more(self, x: Array, y: Array) -> None:
+        """One epoch, in this process, with the optimizer's memory of the epochs before."""
+        before = getattr(self, "model_", None)
+        network = self._network(x.shape[1]) if before is None else before.network
+        dtype = str(x.dtype) if before is None else before.dtype
+        done = 0 if before is None else int(before.facts["iteration"])
+        size = min(self.batch_size, len(x))
+        job = Job(network, (x, y), self._optimizer(), batch_size=size, dtype=dtype,
+                  iterations=done + -(-len(x) // size))  # fmt: skip
+        job.check_data()
+        live = getattr(self, "_live", None)
+        if live is None or live[0] != size:
+            setup = Setup(network, job.optimizer, "labels", size, dtype, self._threads())
+            live = size, make(self.backend, setup)
+            if before is not None:
+                slots, updates = getattr(self, "_slots", {}), getattr(self, "_updates", 0)
+                live[1].load(before.parameters, before.states, slots, updates)
+        engine = live[1]
+        engine.bind(job.data)
+        watcher = LineProgress() if self.verbose else Progress()
+        loop = TrainingLoop(job, engine, watcher, perf_counter())
+        rows = [] if before is None else list(self.history_)
+        cursor = Cursor(iteration=done, epoch=len(rows), rows=rows, updates=engine.updates)
+        loop.go_on(cursor, None)
+        watcher.begin(job)
+        try:
+            loop.run()
+            result = loop.finish()
+        finally:
+            watcher.end()
+        code = Description.of(network) if before is None else before._code
+        facts = {"iteration": result.iteration, "metrics": result.metrics,
+                 "epochs": len(loop.history), "seed": network.seed}  # fmt: skip
+        self.model_ = Model(network, engine.parameters(), engine.states(), dtype=dtype,
+                            backend=self.backend, threads=self._threads(), facts=facts,
+                            code=code)  # fmt: skip
+        self._learned(loop.history, live)
+
+    def _learned(self, history: History, live: tuple[int, Engine] | None) -> None:
+        """live : the batch size and the engine that ``partial_fit`` goes on with."""
+        self._live = live
+        self._slots = {} if live is None else live[1].slots()
+        self._updates = 0 if live is None else live[1].updates
+        self.history_ = history
+        self.loss_curve_ = history["loss"]
+        self.n_iter_ = len(history)
+        self.n_outputs_ = self.model_.network.last.size
+
+    def _network(self, n_features: int) -> Network:
+        network = Network(self._seed())
+        network.input(n_features)
+        for size in np.atleast_1d(np.asarray(self.hidden_layer_sizes, np.int64)).tolist():
+            network.layer(size, neuron=self.neuron, activation=self.activation)
+        self._output(network)
+        return network
+
+    def _output(self, network: Network) -> None:
+        raise ModelError(f"{type(self).__name__} has no _output(network)")
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _optimizer(self) -> Optimizer:
+        rate = self.learning_rate
+        if isinstance(self.optimizer, str):
+            kind = named(self.optimizer)
+            return kind() if rate is None else kind(rate)
+        if rate is not None and isinstance(self.optimizer, Optimizer):
+            return replace(self.optimizer, learning_rate=rate)
+        return self.optimizer
+
+    def _threads(self) -> int | None:
+        said = os.environ.get("OMP_NUM_THREADS", "")
+        return int(said) if self.threads is None and said.isdigit() and int(said) else self.threads
+
+    def _outputs(self, x: Any) -> Array:
+        check_is_fitted(self, "model_")
+        x = validate_data(self, x, dtype=TYPES, order="C", reset=False)
+        return self.model_.predict(x)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A neuron of a script or a notebook travels as its source, as in a model file."""
+        state = dict(super().__getstate__())
+        state["_live"] = None
+        if self.neuron.__module__.startswith(("__main__", CAPTURED)):
+            capture = SourceCapture()
+            reference = capture.reference(self.neuron)
+            state["neuron"] = {"reference": reference, "sources": capture.sources()}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if isinstance(state["neuron"], dict):
+            found = state["neuron"]
+            code = CapturedCode(found["sources"], "a pickled estimator")
+            state = {**state, "neuron": code.resolve(found["reference"])}
+        super().__setstate__(state)
+
+
+class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
+    """A classifier: hidden layers of ``neuron``, a softmax over the classes, cross entropy.
+
+    Source of the interface: scikit-learn's MLPClassifier.
+    """
+
+    __doc__ = f"{__doc__}\n{_Estimator.__doc__}    classes_ : the labels, in the order of columns."
+
+    def fit(self, X: Any, y: Any) -> HornClassifier:
+        """Learn from X (n, n_features) and the classes y (n,): numbers or strings."""
+        X, y = validate_data(self, X, y, dtype=TYPES, order="C")
+        y = self._classes_of(y)
+        kept = getattr(self, "classes_", None) if self.warm_start else None
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        if kept is not None and not np.array_equal(kept, self.classes_):
+            raise ValueError(
+                f"warm_start: y has the classes {self.classes_}, but {kept} were learned before"
+            )
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"HornClassifier needs two classes or more, but y has 1 class: {self.classes_[0]!r}"
+            )
+        self._train(X, numbers.astype(np.int64), is_class=True)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> HornClassifier:
+        """One more epoch, over these samples. classes : all there will be, in the first call."""
+        is_first = not hasattr(self, "model_")
+        if is_first and classes is None:
+            raise ValueError("the first partial_fit needs classes=, all that y will ever have")
+        X, y = validate_data(self, X, y, dtype=TYPES, order="C", reset=is_first)
+        y = self._classes_of(y)
+        if classes is not None:
+            classes = np.unique(classes)
+            if not is_first and not np.array_equal(classes, self.classes_):
+                raise ValueError(f"classes={classes} are not those of before, {self.classes_}")
+            self.classes_ = classes
+        numbers = np.searchsorted(self.classes_, y)
+        numbers = np.minimum(numbers, len(self.classes_) - 1).astype(np.int64)
+        if new := sorted(set(y[self.classes_[numbers] != y].tolist())):
+            raise ValueError(f"y has {new}, which are not among the classes {self.classes_}")
+        self._train_more(X, numbers)
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """The likeliest class of each sample: (n,)."""
+        best = self._outputs(X).argmax(axis=1)
+        return cast(Array, self.classes_[best])
+
+    def predict_proba(self, X: Any) -> Array:
+        """(n, n_classes), each row summing to 1; columns in the order of ``classes_``."""
+        return self._outputs(X)
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """The logarithm of ``predict_proba``."""
+        with np.errstate(divide="ignore"):
+            return cast(Array, np.log(self._outputs(X)))
+
+    @staticmethod
+    def _classes_of(y: Any) -> Array:
+        check_classification_targets(y)
+        return cast(Array, column_or_1d(y, warn=True))
+
+    def _output(self, network: Network) -> None:
+        network.output(len(self.classes_), activation="softmax", loss="cross_entropy")
+
+
+class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
+    """A regressor: hidden layers of ``neuron``, weighted sums, half the squared error.
+
+    Source of the interface: scikit-learn's MLPRegressor. As there, scale y if it is far from 1.
+    """
+
+    __doc__ = f"{__doc__}\n{_Estimator.__doc__}"
+
+    def fit(self, X: Any, y: Any) -> HornRegressor:
+        """Learn from X (n, n_features) and the numbers y, (n,) or (n, n_outputs)."""
+        X, y = validate_data(
+            self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True
+        )
+        self._train(X, self._targets(X, y), is_class=False)
+        return self
+
+    def partial_fit(self, X: Any, y: Any) -> HornRegressor:
+        """One more epoch, over these samples."""
+        X, y = validate_data(
+            self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True,
+            reset=not hasattr(self, "model_"),
+        )  # fmt: skip
+        self._train_more(X, self._targets(X, y))
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """(n,), or (n, n_outputs) if y was."""
+        found = self._outputs(X)
+        return found[:, 0] if self.n_outputs_ == 1 else found
+
+    def _targets(self, x: Array, y: Array) -> Array:
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
+        y = np.ascontiguousarray(y.reshape(len(y), -1), x.dtype)
+        self.n_outputs_ = y.shape[1]
+        return cast(Array, y)
+
+    def _output(self, network: Network) -> None:
+        network.output(self.n_outputs_, loss="squared_error")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+__all__ = ["HornClassifier", "HornRegressor", "NotFittedError"]

@@ -1,0 +1,205 @@
+"""Estimators of scikit-learn: what it demands of its own, and what people do with them."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_iris
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import horn
+from horn.sklearn import HornClassifier, HornRegressor
+
+
+class Leaky(horn.Neuron):
+    slope = 0.1
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(total if total > 0 else self.slope * total)
+
+
+@parametrize_with_checks([HornClassifier(), HornRegressor()])
+def test_it_is_an_estimator_in_every_point(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    x, y = load_digits(return_X_y=True)
+    return train_test_split(x / 16, y, test_size=0.25, random_state=0, stratify=y)
+
+
+def test_digits_are_learned_with_a_neuron_of_ones_own(digits):
+    x, held_x, y, held_y = digits
+    model = HornClassifier(neuron=Leaky, hidden_layer_sizes=(50,), activation="identity",
+                           epochs=20, random_state=0)  # fmt: skip
+    model.fit(x, y)
+    assert model.score(held_x, held_y) > 0.95
+    assert model.n_features_in_ == 64 and model.n_outputs_ == 10 and model.n_iter_ == 20
+    assert len(model.loss_curve_) == 20 and model.loss_curve_[-1] < model.loss_curve_[0] / 5
+    assert model.history_["epoch"][-1] == 20
+    assert isinstance(model.model_, horn.Model)
+    assert model.model_.network.layers[1].neuron is Leaky
+
+
+def test_classes_may_be_words_and_the_columns_are_in_their_order():
+    x, y = load_iris(return_X_y=True)
+    words = np.array(["setosa", "versicolor", "virginica"])[y]
+    model = make_pipeline(StandardScaler(), HornClassifier(random_state=0))
+    model.fit(x, words)
+    last = model[-1]
+    assert list(last.classes_) == ["setosa", "versicolor", "virginica"]
+    proba = model.predict_proba(x)
+    assert (last.classes_[proba.argmax(axis=1)] == model.predict(x)).all()
+    np.testing.assert_allclose(np.exp(model[-1].predict_log_proba(x)).sum(axis=1), 1)
+    assert model.score(x, words) > 0.95
+
+
+def test_cross_validation_and_several_targets():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 5)).astype(np.float32)
+    y = np.stack([x[:, 0] * x[:, 1], x.sum(axis=1)], axis=1)
+    model = HornRegressor(hidden_layer_sizes=(32, 32), epochs=60, learning_rate=0.003,
+                          random_state=0)  # fmt: skip
+    assert cross_val_score(model, x, y, cv=3).min() > 0.8
+    model.fit(x, y)
+    assert model.predict(x).shape == (300, 2)
+    assert model.predict(x).dtype == np.float32 and model.model_.dtype == "float32"
+    assert model.fit(x, y[:, 0]).predict(x).shape == (300,)
+
+
+SCRIPT = '''
+import pickle
+import sys
+
+import horn
+from horn.sklearn import HornClassifier
+from sklearn.datasets import load_iris
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+
+class Twice(horn.Neuron):
+    def forward(self, messages):
+        total = 0.0
+        for m in messages:
+            total += 2.0 * m.input * m.weight
+        self.feedforward(self.activation(total))
+
+
+if __name__ == "__main__":
+    x, y = load_iris(return_X_y=True)
+    model = make_pipeline(StandardScaler(), HornClassifier(neuron=Twice, random_state=0))
+    grid = {"hornclassifier__epochs": [1, 80],
+            "hornclassifier__neuron": [Twice, horn.Standard]}
+    search = GridSearchCV(model, grid, n_jobs=2, cv=3, error_score="raise").fit(x, y)
+    assert len(search.cv_results_["params"]) == 4
+    assert search.best_params_["hornclassifier__epochs"] == 80
+    model.set_params(hornclassifier__neuron=Twice)
+    fitted = cross_validate(model, x, y, cv=2, n_jobs=2, return_estimator=True)["estimator"]
+    with open(sys.argv[1], "wb") as file:
+        pickle.dump(fitted[0], file)
+    print(search.best_score_)
+'''
+
+
+def test_a_grid_is_searched_by_two_processes_with_a_neuron_of_the_script(tmp_path):
+    (script := tmp_path / "search.py").write_text(SCRIPT)
+    saved = tmp_path / "best.pickle"
+    done = subprocess.run([sys.executable, script, saved], capture_output=True, text=True,
+                          timeout=100)  # fmt: skip
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert float(done.stdout) > 0.8
+    script.unlink()  # the neuron is in the pickle
+    x, y = load_iris(return_X_y=True)
+    best = pickle.loads(saved.read_bytes())
+    assert best.score(x, y) > 0.8
+    again = pickle.loads(pickle.dumps(best))
+    assert again[-1].neuron.__name__ == "Twice"
+    assert again[-1].neuron.__module__ == best[-1].neuron.__module__
+    assert clone(best).fit(x, y).score(x, y) > 0.8
+
+
+def test_a_search_changes_optimizers_and_rates():
+    x, y = load_iris(return_X_y=True)
+    grid = {"optimizer": ["sgd", horn.SGD(momentum=0.9)], "learning_rate": [1e-6, 0.1]}
+    model = HornClassifier(epochs=15, random_state=0)
+    search = GridSearchCV(model, grid, cv=3, error_score="raise").fit(x, y)
+    assert search.best_params_["learning_rate"] == 0.1
+    assert search.best_score_ > 0.8
+
+
+def test_partial_fit_is_an_epoch_with_the_optimizers_memory(digits):
+    x, _, y, _ = digits
+    whole = HornClassifier(epochs=3, random_state=0).fit(x, y)
+    parts = HornClassifier(random_state=0)
+    for _ in range(3):
+        parts.partial_fit(x, y, classes=np.arange(10))
+    np.testing.assert_array_equal(whole.predict_proba(x), parts.predict_proba(x))
+    np.testing.assert_allclose(whole.loss_curve_, parts.loss_curve_, rtol=1e-12)
+    assert parts.n_iter_ == 3
+
+
+def test_partial_fit_goes_on_from_a_pickle(digits):
+    x, _, y, _ = digits
+    straight = HornClassifier(random_state=0).partial_fit(x, y, classes=np.arange(10))
+    broken = pickle.loads(pickle.dumps(straight))
+    for rows in (slice(0, 500), slice(500, 520), slice(520, None)):  # the second: a smaller batch
+        straight.partial_fit(x[rows], y[rows])
+        broken = pickle.loads(pickle.dumps(broken.partial_fit(x[rows], y[rows])))
+    np.testing.assert_array_equal(straight.predict_proba(x), broken.predict_proba(x))
+
+
+def test_partial_fit_says_what_it_needs(digits):
+    x, _, y, _ = digits
+    with pytest.raises(ValueError, match="the first partial_fit needs classes="):
+        HornClassifier().partial_fit(x, y)
+    model = HornClassifier().partial_fit(x, y % 5, classes=range(5))
+    with pytest.raises(ValueError, match=r"y has \[5, 6, 7, 8, 9\], which are not among the class"):
+        model.partial_fit(x, y)
+    with pytest.raises(ValueError, match="are not those of before"):
+        model.partial_fit(x, y, classes=range(10))
+
+
+def test_early_stopping_keeps_the_best(digits):
+    x, held_x, y, held_y = digits
+    model = HornClassifier(optimizer="adam", learning_rate=0.02, early_stopping=True, patience=3,
+                           random_state=0).fit(x, y)  # fmt: skip
+    assert model.n_iter_ < 100
+    assert model.score(held_x, held_y) > 0.95
+    losses = model.history_["val_loss"]
+    assert model.model_.facts["best_epoch"] == 1 + int(np.argmin(losses))
+
+
+def test_a_warm_start_goes_on(digits):
+    x, _, y, _ = digits
+    model = HornClassifier(epochs=2, warm_start=True, random_state=0).fit(x, y)
+    before = model.loss_curve_
+    model.fit(x, y)
+    assert max(model.loss_curve_) < min(before)
+    with pytest.raises(ValueError, match="were learned before"):
+        model.fit(x, y % 5)
+
+
+@pytest.mark.cluster
+def test_two_tasks_give_the_answer_of_one(digits):
+    x, held_x, y, _ = digits
+    one = HornClassifier(epochs=2, random_state=0).fit(x, y)
+    two = HornClassifier(epochs=2, random_state=0, tasks=2).fit(x, y)
+    np.testing.assert_allclose(one.predict_proba(held_x), two.predict_proba(held_x), atol=1e-9)
+
+
+def test_threads_are_those_that_joblib_allows(monkeypatch):
+    assert HornClassifier(threads=3)._threads() == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert HornClassifier()._threads() == 1
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert HornClassifier()._threads() is None
