@@ -14,6 +14,7 @@ from horn.aggregates import Aggregate, check_name
 from horn.data import Dataset, as_dataset, check_features, check_finite, check_labels
 from horn.errors import DataError, JobError, ModelError
 from horn.initial import beginning
+from horn.metrics import Metric, resolve
 from horn.network import Layer, Network
 from horn.optimizers import SGD, Optimizer
 
@@ -23,17 +24,24 @@ class EarlyStopping:
     """Stop when ``monitor`` has not improved by more than ``min_delta`` for ``patience`` epochs;
     keep the best model.
 
-    ``monitor`` is "val_loss" (lower is better) or "val_acc" (higher is better).
+    ``monitor`` is "val_loss", "val_acc", or of a metric of the job, as "val_f1". ``mode`` is what
+    is better, "min" or "max"; of the loss and of metrics that have names it need not be said.
     """
 
     patience: int = 3
     monitor: str = "val_loss"
     min_delta: float = 0.0
+    mode: str | None = None
 
     def __post_init__(self) -> None:
-        if self.monitor not in ("val_loss", "val_acc"):
+        if not str(self.monitor).startswith("val_"):
             raise ModelError(
-                f'EarlyStopping: monitor must be "val_loss" or "val_acc", got {self.monitor!r}'
+                f'EarlyStopping: monitor must be "val_loss" or "val_acc", got {self.monitor!r}; or '
+                f'"val_" and the name of a metric of the job, as "val_f1"'
+            )
+        if self.mode not in (None, "min", "max"):
+            raise ModelError(
+                f'EarlyStopping: mode is what is better, "min" or "max"; got {self.mode!r}'
             )
         if self.patience < 1:
             raise ModelError(
@@ -63,6 +71,10 @@ class Job:
     they are remembered, not learned.
     aggregates : what else is measured after each epoch: by name, the column's in ``run.history``, a
     ``horn.Aggregate``. On the samples that acc is measured on, in inference; it changes no weight.
+    metrics : what is measured beside the loss, of all validation data after each epoch (columns
+    val_f1 ...), and of test data: names (accuracy, precision, recall, f1, auc, top5, mae, mse,
+    rmse, r2) or functions f(y_true, y_pred) of all targets and outputs (horn/metrics.py says what
+    each is). They change no weight; the model keeps them for ``evaluate``.
     """
 
     network: Network
@@ -82,6 +94,7 @@ class Job:
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     initial: Any = None
     frozen: Sequence[str | Layer] = ()
+    metrics: Any = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, Network):
@@ -132,6 +145,8 @@ class Job:
         frozen, arrays = _frozen(self.frozen, self.network)
         set_(self, "frozen", frozen)
         set_(self, "network", self.network.freezing(arrays))
+        set_(self, "metrics", _metrics(self.metrics, self.aggregates))
+        _check_monitor(self.early_stopping, self.metrics)
         if self.epochs is None and self.iterations is None:
             set_(self, "epochs", 10)
         if self.initial is not None:
@@ -151,6 +166,16 @@ class Job:
     def iterations_per_epoch(self) -> int:
         """Updates per epoch; the last batch of an epoch may be smaller."""
         return -(-len(self.data) // self.batch_size)
+
+    def score(self, row: Mapping[str, Any]) -> float:
+        """What selects the best model, of an epoch's row: less is better; what is not defined is
+        worst.
+        """
+        stopping = self.early_stopping or EarlyStopping()
+        value = row[stopping.monitor]
+        if value is None:
+            return float("inf")
+        return -value if _better(stopping, self.metrics) == "max" else value  # type: ignore[no-any-return]
 
     def check_data(self) -> None:
         """Compare the data with the network. Raises DataError with the place and the remedy."""
@@ -230,6 +255,41 @@ def _frozen(given: Any, network: Network) -> tuple[tuple[str, ...], set[str]]:
     if found and found == arrays:
         raise ModelError("Job: frozen is all that the network could learn; leave something out")
     return tuple(names), found
+
+
+def _metrics(given: Any, aggregates: Mapping[str, Aggregate]) -> tuple[Metric, ...]:
+    found = resolve(given, "Job: metrics")
+    for metric in found:
+        if f"val_{metric.name}" in aggregates:
+            raise ModelError(
+                f"Job: an aggregate is called {f'val_{metric.name}'!r}, which is the column of the "
+                f"metric {metric.name!r}; give it another name"
+            )
+    return found
+
+
+def _better(stopping: EarlyStopping, metrics: tuple[Metric, ...]) -> str:
+    """What is better of what is watched, "min" or "max"; "" if nobody said."""
+    if stopping.mode is not None:
+        return stopping.mode
+    known = {"val_loss": "min", "val_acc": "max"} | {f"val_{m.name}": m.better for m in metrics}
+    return known[stopping.monitor]
+
+
+def _check_monitor(stopping: EarlyStopping | None, metrics: tuple[Metric, ...]) -> None:
+    if stopping is None:
+        return
+    names = dict.fromkeys(["val_loss", "val_acc", *(f"val_{m.name}" for m in metrics)])
+    if stopping.monitor not in names:
+        raise ModelError(
+            f"Job: early stopping watches {stopping.monitor!r}, but what is measured is "
+            f"{', '.join(names)}; add metrics=[{stopping.monitor[4:]!r}], or watch one of them"
+        )
+    if not _better(stopping, metrics):
+        raise ModelError(
+            f"Job: early stopping watches {stopping.monitor!r}, a function of yours; say what is "
+            f'better: EarlyStopping(monitor={stopping.monitor!r}, mode="max") or mode="min"'
+        )
 
 
 def _aggregates(given: Any, network: Network) -> dict[str, Aggregate]:

@@ -34,7 +34,7 @@ def cross_entropy(output: Any, target: Any) -> Any:
 
 
 def squared_error(output: Any, target: Any) -> Any:
-    """(y - t)^2 / 2, so that its derivative is y - t."""
+    """Half of (y - t)^2, so that its derivative is y - t. The metric "mse" is not halved."""
     return 0.5 * (output - target) ** 2
 
 

@@ -11,7 +11,7 @@ import os
 import platform
 import tempfile
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import horn
-from horn import activations, html, initializers, losses, modelfile
+from horn import activations, html, initializers, losses, metrics, modelfile
 from horn.activations import Activation
 from horn.backends import in_use
 from horn.connections import Connection, Edges
@@ -30,6 +30,9 @@ from horn.errors import ModelError
 from horn.initial import sparse_edges
 from horn.initializers import Initializer
 from horn.losses import Loss
+from horn.metrics import Metric, checked_answers, n_answers, score
+from horn.metrics import check as check_metrics
+from horn.metrics import resolve as resolved
 from horn.network import InputNeuron, Layer, Link, Network
 from horn.neuron import Neuron
 from horn.sources import CapturedCode, Reference, SourceCapture
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 CHUNK_ROWS = 1024  # samples that are floating point at once in ``predict``
 MAX_SIZE = 2**31 - 1  # neurons of a layer: places are 32-bit numbers
+DESCRIBED = ("network", "sources", "metrics")  # of a manifest: what ``Description`` writes
 
 
 class Model:
@@ -47,8 +51,9 @@ class Model:
 
     network : the description. parameters : the learned arrays by name, weights (fan_out, fan_in) or
     (n_edges,), the rest (fan_out,); read-only. states : what the neurons remember, (fan_out,).
-    facts : where it comes from: iteration, seed, data, metrics, date. backend : what computes; of a
-    network with an interpreted neuron always "python".
+    facts : where it comes from: iteration, seed, data, metrics, date. metrics : what ``evaluate``
+    measures beside the loss, as in Job. backend : what computes; of a network with an interpreted
+    neuron always "python".
 
     Raises
     ------
@@ -67,8 +72,10 @@ class Model:
         threads: int | None = None,
         facts: Mapping[str, Any] | None = None,
         code: Description | None = None,
+        metrics: Iterable[Metric] = (),
     ) -> None:
         self.network = network
+        self.metrics = tuple(metrics)
         self.dtype, self.target, self.threads = dtype, target, threads
         self.backend = in_use(backend, network)
         self.facts: dict[str, Any] = dict(facts or {})
@@ -133,14 +140,18 @@ class Model:
             found[start : start + len(chunk)] = outputs.argmax(axis=1) if labels else outputs
         return found
 
-    def evaluate(self, x: Any, y: Any = None) -> dict[str, float]:
-        """The mean loss over the samples, and for class labels the fraction that is right.
+    def evaluate(self, x: Any, y: Any = None, *, metrics: Any = None) -> dict[str, float]:
+        """The mean loss over the samples, for answers the fraction that is right, and metrics.
 
-        Returns {"loss", "acc"}; "acc" is there for integer labels and two or more outputs.
+        metrics : as in Job; by default those of the job that trained it. Returns {"loss", "acc",
+        ...}; "acc" is there where there is right and wrong: integer labels, one-hot rows, 0 and 1
+        of one sigmoid output, rows of several labels (horn/metrics.py).
         """
         data = self._dataset((x, y) if y is not None else x, "data")
         check_fit(self.network, data, self.target, "this model")
-        return measure(self._ready(), self.network, data, self.target)
+        wanted = self.metrics if metrics is None else resolved(metrics, "evaluate")
+        check_metrics(wanted, self.network, data, self.target, "the data")
+        return measure(self._ready(), self.network, data, self.target, wanted)
 
     def summary(self) -> str:
         """A table of the layers: neuron class, units, parameters, how they run."""
@@ -163,7 +174,7 @@ class Model:
         ------
         ModelError : the place cannot be written, or the source of a neuron cannot be read.
         """
-        code = self._code or Description.of(self.network)
+        code = self._code or Description.of(self.network, self.metrics)
         if code.problem:
             raise ModelError(code.problem)
         states = {f"state/{name}": value for name, value in self._states.items()}
@@ -201,6 +212,7 @@ class Model:
             parameters = {n: arrays[n] for kind, n in every if kind == "parameter"}
             _number(manifest["facts"].get("iteration", 0), int, 0, 2**62)
             vars(network)["is_of_file"] = True
+            code = Description({k: manifest[k] for k in DESCRIBED if k in manifest})
             return cls(
                 network,
                 parameters,
@@ -210,7 +222,8 @@ class Model:
                 backend=backend,
                 threads=threads,
                 facts=manifest["facts"],
-                code=Description({k: manifest[k] for k in ("network", "sources")}),
+                code=code,
+                metrics=_metrics(manifest, str(path)),
             )
 
     def _dataset(self, data: Any, what: str) -> Dataset:
@@ -256,19 +269,28 @@ def _from_bytes(content: bytes, backend: str, threads: int | None) -> Model:
         return Model.load(path, backend=backend, threads=threads)
 
 
-def has_labels(network: Network, data: Dataset, target: str | None) -> bool:
-    is_counted = target == "labels" and network.loss is not None and network.last.size > 1
-    return is_counted and data.y is not None and data.y.ndim == 1
-
-
 def measure(
-    engine: Engine, network: Network, data: Dataset, target: str | None
+    engine: Engine,
+    network: Network,
+    data: Dataset,
+    target: str | None,
+    wanted: Iterable[Metric] = (),
 ) -> dict[str, float]:
-    """{"loss": mean, "acc": fraction right} of an engine over a whole data set, in inference."""
-    total, right = engine.losses(data)
+    """{"loss": mean, "acc": fraction right, ...} of an engine over a whole data set, in inference.
+    wanted : metrics that fit.
+    """
+    others = [metric for metric in wanted if metric.name != "acc"]
+    outputs: Array | None = None
+    if others:
+        total, right, outputs = engine.results(data)
+    else:
+        total, right = engine.losses(data)
     found = {"loss": float(total) / len(data)}
-    if has_labels(network, data, target):
-        found["acc"] = int(right) / len(data)
+    if checked_answers(network, data, target):
+        found["acc"] = int(right) / n_answers(network, data)
+    for metric in others:
+        assert outputs is not None
+        found[metric.name] = score(metric, network, data, target, outputs)
     return found
 
 
@@ -298,14 +320,22 @@ class Description:
         self.manifest, self.problem = manifest, problem
 
     @classmethod
-    def of(cls, network: Network) -> Description:
-        """Captured now, before a file is edited during a long training."""
+    def of(cls, network: Network, wanted: Iterable[Metric] = ()) -> Description:
+        """Captured now, before a file is edited during a long training. wanted : metrics."""
         capture = SourceCapture()
         try:
             described = network_to_json(network, capture)
         except ModelError as error:
             return cls({}, str(error))
-        return cls({"network": described, "sources": capture.sources()})
+        kept = metrics.saved(wanted, capture)
+        found = {"network": described, "sources": capture.sources()}
+        return cls(found | {"metrics": kept} if kept else found)
+
+
+def _metrics(manifest: Mapping[str, Any], origin: str) -> tuple[Metric, ...]:
+    if "metrics" not in manifest:
+        return ()
+    return metrics.from_json(manifest["metrics"], CapturedCode(dict(manifest["sources"]), origin))
 
 
 def network_to_json(network: Network, capture: SourceCapture) -> dict[str, Any]:

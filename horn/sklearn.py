@@ -306,9 +306,7 @@ class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> HornRegressor:
         """Learn from X (n, n_features) and the numbers y, (n,) or (n, n_outputs)."""
-        X, y = validate_data(
-            self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True
-        )
+        X, y = validate_data(self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True)
         self._train(X, self._targets(X, y), is_class=False)
         return self
 

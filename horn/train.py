@@ -31,7 +31,8 @@ from horn.compiler.placement import Placement
 from horn.errors import CompileError, JobError, Stopped
 from horn.job import Job
 from horn.language.layers import read_aggregate
-from horn.model import Array, Description, Model, has_labels
+from horn.metrics import check, check_defined, checked_answers
+from horn.model import Array, Description, Model
 from horn.modelfile import check_writable
 from horn.neuron import has_backward
 from horn.strategies import Strategy
@@ -72,8 +73,8 @@ class Run:
     state : "SUCCEEDED", or "STOPPED" after Ctrl-C; then stopped is True, the model is what it was
     after the last whole update, and checkpoint is what was saved to go on from, if there was a
     folder. seconds : the whole of ``train``. best_epoch : where the model is from, if
-    the best was kept. test : {"loss", "acc"} of the job's test data. metrics : the last word on the
-    model, by where it was measured: {"test": {...}}, else "validation", else "training".
+    the best was kept. test : {"loss", "acc", ...} of the job's test data. metrics : the last word
+    on the model, by where it was measured: {"test": {...}}, else "validation", else "training".
     counters : a row per task of a group: compute_s, pack_s, send_s, wait_s, unpack_s, n_sent,
     sent_bytes, n_received, received_bytes, n_supersteps, peak_memory_bytes; empty with one task,
     which sends nothing. staleness : with servers, how many pushed pieces of the parameters came how
@@ -220,13 +221,14 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         job = job.with_settings(network=job.network.rebuilt(seed=settings.seed))
     job.check_data()
     _check_monitor(job)
+    _check_metrics(job)
     if is_compiled(backend, job.network):
         for aggregate in job.aggregates.values():  # now, not after the first epoch
             read_aggregate(aggregate)
     strategy.check(job, topology)
     schedule = settings.schedule()
     watcher = _watcher(settings.progress)
-    code = Description.of(job.network)
+    code = Description.of(job.network, job.metrics)
     if job.initial is not None and (job.initial.drawn or job.initial.unused):
         logger.warning("the job %s", job.initial)
     if job.initial is None and job.network.is_of_file:
@@ -286,6 +288,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         threads=settings.threads,
         facts=facts,
         code=code,
+        metrics=job.metrics,
     )
     return Run(
         model,
@@ -487,12 +490,22 @@ def _check_monitor(job: Job) -> None:
         return
     if job.network.loss is None:
         raise JobError("early stopping and keep_best need a loss, but the network has none")
-    labels = has_labels(job.network, job.validation, job.target)
-    if job.early_stopping and job.early_stopping.monitor == "val_acc" and not labels:
+    has_answers = checked_answers(job.network, job.validation, job.target)
+    if job.early_stopping and job.early_stopping.monitor == "val_acc" and not has_answers:
         raise JobError(
-            "early stopping watches val_acc, but accuracy needs class labels and two or more "
-            'outputs; watch "val_loss"'
+            "early stopping watches val_acc, but accuracy needs class labels, one-hot rows, or 0 "
+            'and 1 of sigmoid outputs; watch "val_loss"'
         )
+
+
+def _check_metrics(job: Job) -> None:
+    """Check that metrics fit what they will be measured on."""
+    for what in ("validation", "test") if job.validation or job.test else ("data",):
+        data = getattr(job, what)
+        if data is not None:
+            where = {"test": "the test data", "data": "the data"}.get(what, "the validation data")
+            check(job.metrics, job.network, data, job.target, where)
+            check_defined(job.metrics, job.network, data, job.target, where)
 
 
 def _check_backwards(job: Job, backend: str) -> None:

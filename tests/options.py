@@ -177,6 +177,10 @@ JOB = {
         'set_(self, "keep_best", False)', TRAINING + "test_keep_best_alone_trains_to_the_end"
     ),
     "name": guard('set_(self, "name", "")', PROCESSES + "test_the_name_is_in_the_facts"),
+    "metrics": guard(
+        'set_(self, "metrics", ())',
+        "tests/api/test_metrics.py::test_metrics_are_columns_of_the_history_and_of_the_last_word",
+    ),
     "aggregates": guard(
         'set_(self, "aggregates", {})',
         "tests/parity/test_aggregates.py::test_aggregates_are_columns_with_what_they_say",

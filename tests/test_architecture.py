@@ -18,7 +18,7 @@ RANKS = [
     {"coordination", "wire", "neuron", "optimizers"},
     {"transport", "neurons"},
     {"rpc", "network"},
-    {"initial", "language"},
+    {"initial", "language", "metrics"},
     {"job"},
     {"compiler"},
     {"backends", "explain"},

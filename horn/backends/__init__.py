@@ -73,9 +73,12 @@ class Engine(Protocol):
         """
 
     def losses(self, data: Dataset) -> tuple[float, int]:
-        """In inference over a whole data set: the sum of the losses, and how many labels are the
-        largest output (0 without labels).
+        """In inference over a whole data set: the sum of the losses, and how many answers are right
+        (``horn.metrics.answers``; 0 where there is no right and wrong).
         """
+
+    def results(self, data: Dataset) -> tuple[float, int, Array]:
+        """As ``losses``, and what the last layer sends: (n, n_outputs)."""
 
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
         """As ``losses``, and what each aggregate's numbers of all samples are combined to: their

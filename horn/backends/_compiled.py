@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from horn import metrics
 from horn.aggregates import Aggregate
 from horn.backends import Array, Memory, Places, Setup, combined, fitting, target_kind
 from horn.compiler import lower
@@ -202,24 +203,36 @@ class CompiledEngine:
         total, correct, _ = self._measured("infer", data, ())
         return total, correct
 
+    def results(self, data: Dataset) -> tuple[float, int, Array]:
+        outputs = np.empty((len(data), self.network.last.size), self.setup.dtype)
+        total, correct, _ = self._measured("infer", data, (), outputs)
+        return total, correct, outputs
+
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
         return self._measured("watch", data, self.setup.aggregates)
 
     def _measured(
-        self, kind: str, data: Dataset, aggregates: Sequence[Aggregate]
+        self,
+        kind: str,
+        data: Dataset,
+        aggregates: Sequence[Aggregate],
+        outputs_out: Array | None = None,
     ) -> tuple[float, int, list[float]]:
         target = self.target_kind(data)
         runner = self._bound(self._runner(kind, target), data)
-        labels = data.y if target == "label" else None
+        answers = metrics.answers(self.network, self.setup.target, data.y)
         total, correct = 0.0, 0
         found = [aggregate.empty for aggregate in aggregates]
         for start, rows in self._batches(len(data)):
             self._run(runner, rows, self._inference_scalars(len(rows)), start)
             if runner.program.loss is not None:
                 total += float(runner.value(runner.program.loss).sum(dtype=np.float64))
-            if labels is not None:
-                output = runner.value(runner.program.outputs)
-                correct += int((output.argmax(axis=1) == labels[rows]).sum())
+            if answers is not None or outputs_out is not None:
+                outputs = runner.value(runner.program.outputs)
+                if answers is not None and data.y is not None:
+                    correct += metrics.n_right(answers, outputs, data.y[rows])
+                if outputs_out is not None:
+                    outputs_out[rows] = outputs
             for k, aggregate in enumerate(aggregates):
                 numbers = runner.value(runner.program.aggregates[k])
                 found[k] = combined(aggregate, found[k], numbers)

@@ -11,10 +11,17 @@ import click
 @click.option(
     "--backend", default="kernels", show_default=True, help="kernels, reference or python."
 )
+@click.option(
+    "--metric", "names", multiple=True, metavar="NAME",
+    help="accuracy, precision, recall, f1, auc, top5, mae, mse, rmse or r2; may be repeated. "
+    "By default those of its job.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
-def command(model: str, data: str, backend: str, as_json: bool, verbose: bool) -> None:
-    """Print the loss of MODEL on DATA and, for class labels, the fraction that is right.
+def command(
+    model: str, data: str, backend: str, names: tuple[str, ...], as_json: bool, verbose: bool
+) -> None:
+    """Print the loss of MODEL on DATA, for class labels the fraction that is right, and metrics.
 
     DATA is digits:test, mnist:test, cifar10:test, or files: rows.npz, x.npy,y.npy, rows.csv (the
     label in the last column), images,labels in IDX format, plain or .gz.
@@ -26,7 +33,7 @@ def command(model: str, data: str, backend: str, as_json: bool, verbose: bool) -
 
     modelfile.read_manifest(model)
     found = load(data)
-    values = Model.load(model, backend=backend).evaluate(found)
+    values = Model.load(model, backend=backend).evaluate(found, metrics=names or None)
     if as_json:
         _screen.print_json(
             {"schema": "horn.evaluate/1", "model": model, "data": data, "samples": len(found)}

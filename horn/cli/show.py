@@ -65,7 +65,7 @@ def _facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     facts = manifest["facts"]
     loss = manifest["network"]["layers"][-1].get("loss")
     found = [
-        ("loss", loss and loss["name"]),
+        ("loss", loss and _loss(loss)),
         *((where, _screen.metrics(values)) for where, values in facts.get("metrics", {}).items()),
         ("data", _data(facts)),
         ("optimizer", facts.get("optimizer")),
@@ -74,6 +74,11 @@ def _facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         ("saved", f"{manifest['created']} by horn {manifest['horn']}, Python {manifest['python']}"),
     ]
     return [(name, str(text)) for name, text in found if text]
+
+
+def _loss(loss: dict[str, Any]) -> str:
+    is_half = loss["name"] == "squared_error" and "f" not in loss
+    return f"{loss['name']}{', half of (y - t)^2' if is_half else ''}"
 
 
 def _data(facts: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from horn import backends, random
+from horn import backends, metrics, random
 from horn.backends import Setup
 from horn.data import Dataset
 from horn.errors import DataError, ModelError
@@ -124,20 +124,27 @@ class Engine:
     def losses(self, data: Dataset) -> tuple[float, int]:
         return self._judged(data, lambda sent: None)
 
+    def results(self, data: Dataset) -> tuple[float, int, Array]:
+        found: list[list[float]] = []
+        total, right = self._judged(data, lambda sent: found.append(sent[-1]))
+        outputs = np.array(found, self.dtype).reshape(len(found), self.network.last.size)
+        return total, right, outputs
+
     def _judged(
         self, data: Dataset, look: Callable[[list[list[float]]], None]
     ) -> tuple[float, int]:
         """The sum of the losses and the right answers; ``look`` sees what all layers sent."""
         total, right = 0.0, 0
+        answers = metrics.answers(self.network, self.setup.target, data.y)
         samples = (self._read(data, row)[0] for row in range(len(data)))
         for row, layers in enumerate(self._predict(samples)):
             look(layers)
             sent = layers[-1]
-            _, target, label = self._read(data, row)
+            _, target = self._read(data, row)
             if self._loss is not None and target is not None:
                 total += number(passes.judge(self._loss, sent, target))
-            if label is not None:
-                right += sent.index(max(sent)) == label
+            if answers is not None and data.y is not None:
+                right += metrics.n_right(answers, np.array([sent]), data.y[row : row + 1])
         return total, right
 
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
@@ -204,25 +211,24 @@ class Engine:
 
     # --- samples
 
-    def _read(self, data: Dataset, row: int) -> tuple[list[float], list[float] | None, int | None]:
-        """A sample, its targets (one per output neuron), and its label if it has one (note 0001,
-        point 3)."""
+    def _read(self, data: Dataset, row: int) -> tuple[list[float], list[float] | None]:
+        """A sample, and its targets, one per output neuron (note 0001, point 3)."""
         x: list[float] = data.read(np.array([row]), np.empty((1, data.x.shape[1])))[0].tolist()
         if self.setup.target == "input":
-            return x, x, None
+            return x, x
         if self._loss is None:
-            return x, None, None
+            return x, None
         if data.y is None:
             raise DataError(
                 f"{self.network.last.name} has a loss, but the data have no labels; pass (x, y)"
             )
         y = data.y[row]
         if data.y.ndim == 2:
-            return x, [float(v) for v in y], None
+            return x, [float(v) for v in y]
         size = self.network.last.size
         if size == 1:
-            return x, [float(y)], None
-        return x, [float(k == y) for k in range(size)], int(y)
+            return x, [float(y)]
+        return x, [float(k == y) for k in range(size)]
 
     def _memory(self, training: bool) -> LearnedNumbers:
         """The learned numbers, and their previous updates, which are 0 at inference."""
@@ -272,7 +278,7 @@ class Engine:
         for first in range(0, len(rows), max(together, 1)):
             xs, moments, targets = [], [], []
             for k in range(first, min(first + together, len(rows))):
-                x, target, _ = self._read(self._data, int(rows[k]))
+                x, target = self._read(self._data, int(rows[k]))
                 moment = Moment(self.network.seed, True, iteration, first_sample + k, lr)
                 if keep < 1.0:
                     mask = self._input_mask(moment)

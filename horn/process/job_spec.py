@@ -26,6 +26,8 @@ from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.data import Dataset
 from horn.errors import JobError, ModelError, ProtocolError
 from horn.job import EarlyStopping, Job
+from horn.metrics import from_json
+from horn.metrics import to_json as metrics_to_json
 from horn.model import network_to_json, rebuild
 from horn.network import Network
 from horn.optimizers import Optimizer
@@ -71,6 +73,7 @@ class StoppingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patience: int
     monitor: str
     min_delta: float
+    mode: str | None = None
 
 
 class AggregateSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,6 +101,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test: DataSpec | None
     aggregates: dict[str, AggregateSpec] = {}
     frozen: tuple[str, ...] = ()
+    metrics: list[dict[str, Any]] = []
 
 
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -244,6 +248,7 @@ class JobDraft:
     optimizer: dict[str, Any]
     strategy: dict[str, Any]
     aggregates: dict[str, AggregateSpec]
+    metrics: list[dict[str, Any]]
 
 
 def draft(job: Job, strategy: Strategy | None = None) -> JobDraft:
@@ -259,9 +264,10 @@ def draft(job: Job, strategy: Strategy | None = None) -> JobDraft:
             name: AggregateSpec(a.layer, capture.reference(a.of_layer), a.of_samples)
             for name, a in job.aggregates.items()
         }
+        metrics = metrics_to_json(job.metrics, capture)
         sources = capture.sources(whole_paths=True)
-        found = JobDraft(network, sources, optimizer, plan, aggregates)
-        json.dumps([found.network, found.sources, found.optimizer, found.strategy])
+        found = JobDraft(network, sources, optimizer, plan, aggregates, metrics)
+        json.dumps([network, sources, optimizer, plan, metrics])
         json.dumps(msgspec.to_builtins(aggregates))
     except (ModelError, TypeError, ValueError) as error:
         raise JobError(
@@ -292,6 +298,7 @@ def pack(draft: JobDraft, job: Job, run: RunSpec, placement: Placement) -> Share
             None if job.test is None else memory.add_data(job.test),
             draft.aggregates,
             tuple(map(str, job.frozen)),
+            metrics=draft.metrics,
         )
         links = [(layer, at, where) for (layer, at), where in sorted(placement.links.items())]
         layers = sorted(placement.layers.items())
@@ -453,6 +460,7 @@ def _job(
         spec.name,
         aggregates,
         frozen=spec.frozen,
+        metrics=from_json(spec.metrics, code),
     )
 
 

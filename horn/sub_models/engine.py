@@ -297,6 +297,10 @@ class SubModels:
             return self.inference.losses(data)
         return self._measure_together(data, False)
 
+    def results(self, data: Dataset) -> tuple[float, int, Array]:
+        """As Engine.results; each task measures all rows."""
+        return self._scale().results(data)
+
     def watch(self, data: Dataset) -> tuple[float, int, list[float]]:
         """As Engine.watch, in the same way."""
         self._scale()

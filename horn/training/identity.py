@@ -38,6 +38,7 @@ LEFT_OUT = {
     (Job, "name"): "for people",
     (Job, "check"): "it looks before training, and changes nothing",
     (Job, "aggregates"): "they are looked at after an epoch, and change nothing",
+    (Job, "metrics"): "they are looked at after an epoch, and change nothing",
     (Dataset, "name"): "for people",
     (Dataset, "_checked"): "whether it was looked at",
     (Dataset, "_is_file"): "whether it was looked at",

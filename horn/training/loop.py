@@ -22,7 +22,8 @@ from horn.backends import Engine
 from horn.data import Dataset, permutation
 from horn.errors import Diverged, Timeout
 from horn.job import Job
-from horn.model import Array, has_labels, measure
+from horn.metrics import checked_answers, n_answers
+from horn.model import Array, measure
 from horn.network import Network
 from horn.topology import share
 from horn.training.cursor import Cursor, plain, plain_row
@@ -41,7 +42,7 @@ class History:
     from), acc (of a sample of them, a twentieth, after the epoch), val_loss, val_acc,
     learning_rate (of the last update), seconds (since the start), samples_per_s, group_loss (of
     each group's own samples; None with one group), groups (whose these are, by number), then those
-    of the job's aggregates.
+    of the job's aggregates, and val_NAME of each of its metrics.
     """
 
     def __init__(self, rows: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -186,8 +187,8 @@ class TrainingLoop:
         self.best: BestModel | None = None
         self.stopped_early = False
         self.trouble: NonFinite | None = None
-        self.has_labels = has_labels(job.network, job.data, job.target)
-        self.sample = _sample(job) if self.has_labels or job.aggregates else None
+        self.has_answers = checked_answers(job.network, job.data, job.target) is not None
+        self.sample = _sample(job) if self.has_answers or job.aggregates else None
 
     def cursor(self) -> Cursor:
         best = self.best
@@ -261,14 +262,16 @@ class TrainingLoop:
         if self.sample is not None and job.aggregates:
             _, right, combined = self.engine.watch(self.sample)
             n = len(self.sample)
-            row["acc"] = int(right) / n if self.has_labels else None
+            if self.has_answers:
+                row["acc"] = int(right) / n_answers(job.network, self.sample)
             for (name, aggregate), value in zip(job.aggregates.items(), combined, strict=True):
                 row[name] = aggregate.of(float(value), n)
         elif self.sample is not None:
-            row["acc"] = _measure(self.engine, job, self.sample)["acc"]
+            row["acc"] = measure(self.engine, job.network, self.sample, job.target)["acc"]
         if job.validation is not None and job.network.loss is not None:
             found = _measure(self.engine, job, job.validation)
-            row["val_loss"], row["val_acc"] = found["loss"], found.get("acc")
+            row["val_loss"], row["val_acc"] = found.pop("loss"), found.pop("acc", None)
+            row |= {f"val_{name}": _finite(value) for name, value in found.items()}
 
     def finish(self) -> LoopResult:
         """Load the best model, if one was kept, and measure it."""
@@ -340,8 +343,7 @@ class TrainingLoop:
         stopping = self.job.early_stopping
         if stopping is None and not self.job.keep_best:
             return
-        monitor = stopping.monitor if stopping else "val_loss"
-        score = row[monitor] if monitor == "val_loss" else -row[monitor]
+        score = self.job.score(row)
         margin = stopping.min_delta if stopping else 0.0
         if self.best is None or score < self.best.score - margin:
             arrays = self.engine.parameters(), self.engine.states()
@@ -357,7 +359,8 @@ class TrainingLoop:
             return {"validation": _measure(self.engine, job, job.validation)}
         if job.validation is not None:
             row = self.history[self.best.epoch - 1 if self.best else -1]
-            found = {"loss": row["val_loss"], "acc": row["val_acc"]}
+            names = ("loss", "acc", *(metric.name for metric in job.metrics))
+            found = {name: row[f"val_{name}"] for name in names}
             return {"validation": {k: v for k, v in found.items() if v is not None}}
         return {"training": _measure(self.engine, job, job.data)}
 
@@ -434,4 +437,11 @@ def _sample(job: Job) -> Dataset:
 
 
 def _measure(engine: Engine, job: Job, data: Any) -> dict[str, float]:
-    return measure(engine, job.network, data, job.target) if job.network.loss else {}
+    if job.network.loss is None:
+        return {}
+    return measure(engine, job.network, data, job.target, job.metrics)
+
+
+def _finite(value: float) -> float | None:
+    """None for what is not defined, as in JSON."""
+    return value if math.isfinite(value) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,40 @@ def test_zk_has_the_options_of_the_server(capsys: pytest.CaptureFixture[str]) ->
     assert ending(group, ["zk", "--help"]) == 0
     assert "--data-dir" in capsys.readouterr().out
     assert ending(group, ["zk", "--tick-ms", "0"]) == 2
+
+
+REGRESSION = """
+import numpy as np
+
+import horn
+
+
+def spread(y_true, y_pred):
+    return float(np.std(y_true - y_pred))
+
+
+def job():
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(1, loss="squared_error")
+    x = np.arange(24.0).reshape(12, 2) / 24.0
+    np.savez("rows.npz", x=x, y=x[:, :1])
+    return horn.Job(net, (x, x[:, :1]), validation=0.5, epochs=2, metrics=["r2", spread])
+"""
+
+
+def test_show_and_evaluate_say_what_was_measured_and_that_the_loss_is_half(
+    run: Any, folder: Path
+) -> None:
+    (folder / "line.py").write_text(REGRESSION)
+    done = run("submit", "line.py")
+    assert done.code == 0 and re.search(r"val_loss \S+  val_r2 \S+  val_spread ", done.err)
+    (folder / "line.py").unlink()
+    shown = run("show", "line.horn").out
+    assert "squared_error, half of (y - t)^2" in shown
+    assert re.search(r"validation loss \S+  r2 \S+  spread ", shown)
+    assert re.match(r"loss \S+  r2 \S+  spread \S+$", run("evaluate", "line.horn", "rows.npz").out)
+    other = run("evaluate", "line.horn", "rows.npz", "--metric", "mse", "--metric", "mae", "--json")
+    assert other.json["mse"] == pytest.approx(2 * other.json["loss"]) and "r2" not in other.json
+    wrong = run("evaluate", "line.horn", "rows.npz", "--metric", "f1")
+    assert wrong.code == 2 and 'take "mae"' in wrong.err

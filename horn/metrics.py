@@ -1,0 +1,434 @@
+"""Metrics: what is measured of a model's outputs beside its loss; larger or smaller, never learned.
+
+A metric sees all samples of a data set at once: ``f(y_true, y_pred)``. What an output means is said
+by the network's last layer and the targets, in one place (``answers``), for the accuracy too:
+
+=========  ================================================  =====================================
+meaning    network and targets                               what is right
+=========  ================================================  =====================================
+"label"    integer labels, several outputs                   the largest output is the label's
+"one-hot"  rows of zeros and a one, any loss but             the largest output is where the 1 is
+           binary_cross_entropy
+"side"     one output, sigmoid or binary_cross_entropy,      above 0.5 where the target is 1
+           targets 0 and 1
+"each"     several outputs, binary_cross_entropy, rows of    each output by itself, above 0.5 where
+           zeros and ones (multi-label)                      its target is 1
+=========  ================================================  =====================================
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from horn import texts
+from horn.data import Dataset
+from horn.errors import ModelError
+from horn.losses import LOSSES
+from horn.network import Network
+from horn.sources import CapturedCode, SourceCapture, is_user_file
+
+Array = np.ndarray[Any, Any]
+TRIED = 10_000  # samples, at most, on which a user's function is tried before training
+
+logger = logging.getLogger(__name__)
+
+
+# what outputs mean
+
+
+def answers(network: Network, target: str | None, y: Array | None) -> str | None:
+    """What the outputs answer, by the network and the shape of the targets; None: numbers, of which
+    none is right or wrong.
+    """
+    if target != "labels" or network.loss is None or y is None:
+        return None
+    last, is_binary = network.last, network.loss == LOSSES["binary_cross_entropy"]
+    if last.size == 1:
+        return "side" if is_binary or last.activation.name == "sigmoid" else None
+    if y.ndim == 1:
+        return "label"
+    return "each" if is_binary else "one-hot"
+
+
+def checked_answers(network: Network, data: Dataset, target: str | None) -> str | None:
+    """As ``answers``, but None too where the targets are not zeros and ones as they would be."""
+    kind, y = answers(network, target, data.y), data.y
+    if kind is None or kind == "label":
+        return kind
+    assert y is not None
+    if not ((y == 0) | (y == 1)).all() or (kind == "one-hot" and (y.sum(axis=1) != 1).any()):
+        return None
+    return kind
+
+
+def n_right(kind: str | None, outputs: Array, y: Array) -> int:
+    """How many answers are right. outputs (n, n_outputs) · y as in the data set, of these rows."""
+    if kind is None:
+        return 0
+    if kind in ("label", "one-hot"):
+        expected = y if kind == "label" else y.argmax(axis=1)
+        return int((outputs.argmax(axis=1) == expected).sum())
+    return int(((outputs > 0.5) == (y.reshape(outputs.shape) > 0.5)).sum())
+
+
+def n_answers(network: Network, data: Dataset) -> int:
+    """How many answers a data set has, of which some are right."""
+    kind = answers(network, "labels", data.y)
+    return len(data) * network.last.size if kind == "each" else len(data)
+
+
+# the metrics that have names
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of all samples. f : of ``y_true`` and ``y_pred``, as ``Outputs`` has them. reads :
+    "answers", "numbers", or "" for a user's function. better : "max", "min", or "" if nobody said.
+    """
+
+    name: str
+    f: Callable[..., Any]
+    reads: str = ""
+    better: str = ""
+
+
+def _columns(kind: str, y: Array, outputs: Array) -> tuple[Array, Array]:
+    """What is true, and what is said, of each class or output: (n, columns) booleans."""
+    if kind == "side" or kind == "each":
+        return y.reshape(outputs.shape) > 0.5, outputs > 0.5
+    true = y if kind == "label" else y.argmax(axis=1)
+    classes = np.arange(outputs.shape[1])
+    return true[:, None] == classes, outputs.argmax(axis=1)[:, None] == classes
+
+
+def _ratios(kind: str, y: Array, outputs: Array, of: Callable[[Array, Array, Array], Array]) -> Any:
+    """The mean over classes of a ratio of (both, said, true) counts; 0 where nothing is counted."""
+    true, said = _columns(kind, y, outputs)
+    both, n_said, n_true = ((a.sum(axis=0).astype(float)) for a in (true & said, said, true))
+    found = of(both, n_said, n_true)
+    if kind in ("label", "one-hot"):  # classes that are neither there nor said do not count
+        found = found[(n_said > 0) | (n_true > 0)]
+    return found.mean()
+
+
+def _over(a: Array, b: Array) -> Array:
+    return np.divide(a, b, out=np.zeros_like(a), where=b > 0)
+
+
+def accuracy(kind: str, y: Array, outputs: Array) -> Any:
+    """The share of right answers; of several labels per sample, of all labels of all samples."""
+    n = outputs.size if kind == "each" else len(outputs)
+    return n_right(kind, outputs, y) / n
+
+
+def precision(kind: str, y: Array, outputs: Array) -> Any:
+    """Right among those that are said to be of a class. With one output of class 1; else the plain
+    mean over the classes (macro), 0 for one that is never said, as scikit-learn's precision_score.
+    """
+    return _ratios(kind, y, outputs, lambda both, said, true: _over(both, said))
+
+
+def recall(kind: str, y: Array, outputs: Array) -> Any:
+    """Right among those that are of a class; averaged as ``precision``, as in recall_score."""
+    return _ratios(kind, y, outputs, lambda both, said, true: _over(both, true))
+
+
+def f1(kind: str, y: Array, outputs: Array) -> Any:
+    """The harmonic mean of precision and recall, 2 both / (said + true), of each class; averaged as
+    ``precision``: macro, as scikit-learn's f1_score(average="macro").
+
+    Source: van Rijsbergen, "Information Retrieval", 2nd ed. 1979, chapter 7.
+    """
+    return _ratios(kind, y, outputs, lambda both, said, true: _over(2.0 * both, said + true))
+
+
+def auc(kind: str, y: Array, outputs: Array) -> Any:
+    """The area under the ROC curve: how often an output is larger for a sample of its class than
+    for one that is not, a tie counting half. Of several classes or labels the plain mean, each
+    against the rest, as scikit-learn's roc_auc_score(multi_class="ovr"). NaN where all samples, or
+    none, are of one of them.
+
+    Source: Hanley & McNeil 1982, "The meaning and use of the area under a ROC curve".
+    """
+    true, _ = _columns(kind, y, outputs)
+    return np.mean([_area(t, s) for t, s in zip(true.T, outputs.T, strict=True)])
+
+
+def _area(true: Array, score: Array) -> float:
+    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(count) - (count - 1) / 2.0)[place]
+    n = int(true.sum())
+    pairs = n * (len(true) - n)
+    return float((rank[true].sum() - n * (n + 1) / 2.0) / pairs) if pairs else float("nan")
+
+
+def top(k: int) -> Callable[[str, Array, Array], Any]:
+    """The share of samples whose class is among the k largest outputs: "top5"."""
+
+    def among_largest(kind: str, y: Array, outputs: Array) -> Any:
+        true = y if kind == "label" else y.argmax(axis=1)
+        own = outputs[np.arange(len(outputs)), true][:, None]
+        return ((outputs > own).sum(axis=1) < k).mean()
+
+    return among_largest
+
+
+def mae(y: Array, outputs: Array) -> Any:
+    """The mean of |y - t| over samples and outputs."""
+    return np.abs(outputs - y).mean()
+
+
+def mse(y: Array, outputs: Array) -> Any:
+    """The mean of (y - t)^2 over samples and outputs: with one output twice what the loss
+    "squared_error" says.
+    """
+    return np.square(outputs - y).mean()
+
+
+def rmse(y: Array, outputs: Array) -> Any:
+    """The square root of ``mse``, in the unit of the targets."""
+    return np.sqrt(mse(y, outputs))
+
+
+def r2(y: Array, outputs: Array) -> Any:
+    """1 - sum (y - t)^2 / sum (t - mean t)^2 of each output, and their plain mean: 1 is perfect, 0
+    as good as the mean. Of a constant target 1 if it is met and 0 if not, as scikit-learn's
+    r2_score.
+    """
+    off = np.square(outputs - y).sum(axis=0)
+    spread = np.square(y - y.mean(axis=0)).sum(axis=0)
+    found = 1.0 - np.divide(off, spread, out=np.where(off > 0.0, 1.0, 0.0), where=spread > 0.0)
+    return found.mean()
+
+
+METRICS: dict[str, Metric] = {
+    m.name: m
+    for m in (
+        Metric("acc", accuracy, "answers", "max"),
+        Metric("precision", precision, "answers", "max"),
+        Metric("recall", recall, "answers", "max"),
+        Metric("f1", f1, "answers", "max"),
+        Metric("auc", auc, "answers", "max"),
+        Metric("mae", mae, "numbers", "min"),
+        Metric("mse", mse, "numbers", "min"),
+        Metric("rmse", rmse, "numbers", "min"),
+        Metric("r2", r2, "numbers", "max"),
+    )
+}
+TOP = re.compile(r"top([1-9]\d{0,4})")
+KNOWN = f"accuracy, {', '.join(list(METRICS)[1:])}, top5 (or another number)"
+
+
+def resolve(given: Any, where: str) -> tuple[Metric, ...]:
+    """Metrics of their names and of functions; one, or several. Raises ModelError."""
+    several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    found: dict[str, Metric] = {}
+    for each in several:
+        metric = each if isinstance(each, Metric) else _metric(each, where)
+        if metric.name in found:
+            raise ModelError(f"{where}: two metrics are called {metric.name!r}; leave one out")
+        found[metric.name] = metric
+    return tuple(found.values())
+
+
+def _metric(given: Any, where: str) -> Metric:
+    if isinstance(given, str):
+        name = "acc" if given == "accuracy" else given
+        if name in METRICS:
+            return METRICS[name]
+        if found := TOP.fullmatch(name):
+            return Metric(name, top(int(found[1])), "answers", "max")
+        close = difflib.get_close_matches(name, ["accuracy", *METRICS], 1, 0.5)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ModelError(
+            f"{where}: unknown metric {given!r}; {hint}known: {KNOWN}, or pass a function "
+            f"f(y_true, y_pred)"
+        )
+    name = getattr(given, "__name__", "")
+    if not callable(given):
+        raise ModelError(
+            f'{where}: a metric is a name, as "f1", or a function f(y_true, y_pred); got {given!r}'
+        )
+    if not name.isidentifier() or name == "loss" or name in METRICS or TOP.fullmatch(name):
+        raise ModelError(
+            f"{where}: {given!r} needs a name of its own, by which its column is called: write it "
+            f"as  def of_mine(y_true, y_pred): ..."
+        )
+    texts.keep(given)
+    return Metric(name, given)
+
+
+# scoring
+
+
+def score(
+    metric: Metric, network: Network, data: Dataset, target: str | None, outputs: Array
+) -> float:
+    """A metric of a whole data set. outputs (n, n_outputs). Raises ModelError: it does not fit."""
+    y = _read(data, outputs.dtype) if target == "input" else data.y
+    assert y is not None
+    if metric.reads == "answers":
+        kind = answers(network, target, y)
+        assert kind is not None, "check comes before"
+        return float(metric.f(kind, y, outputs))
+    if metric.reads == "numbers":
+        wide = outputs.astype(np.float64)
+        return float(metric.f(y.reshape(outputs.shape).astype(np.float64), wide))
+    found = metric.f(y, outputs.reshape(y.shape) if outputs.shape[1] == 1 else outputs)
+    if np.ndim(found) != 0 or not np.isrealobj(found):
+        shape = np.shape(found)
+        got = f"an array of shape {shape}" if shape else repr(found)
+        raise ModelError(
+            f"metric {metric.name}: returns {got:.80}, but one number is expected, as return "
+            f"float(...)"
+        )
+    return float(found)
+
+
+def _read(data: Dataset, dtype: Any) -> Array:
+    return data.read(np.arange(len(data)), np.empty(data.x.shape, dtype))
+
+
+def check(
+    metrics: Iterable[Metric], network: Network, data: Dataset, target: str | None, where: str
+) -> None:
+    """Raise ModelError unless they fit a network's outputs and the targets of a data set. where :
+    what messages call the data. Nothing is computed of the network.
+    """
+    metrics, last = list(metrics), network.last
+    if not metrics:
+        return
+    if network.loss is None or target is None:
+        raise ModelError(
+            f"metrics compare outputs with targets, but {last.name} has no loss; give net.output "
+            f'one, as loss="squared_error", or leave {metrics[0].name!r} out'
+        )
+    kind = checked_answers(network, data, target)
+    is_of_labels = data.y is not None and data.y.ndim == 1 and last.size > 1
+    for metric in metrics:
+        said = f"metric {metric.name!r} does not fit {last.name} ({last.activation_name}) and "
+        if metric.reads == "answers" and kind is None:
+            raise ModelError(f"{said}the targets of {where}: {_why_none(network, data, target)}")
+        if TOP.fullmatch(metric.name) and kind not in ("label", "one-hot"):
+            raise ModelError(f"{said}the targets of {where}: it is for classes, one per sample")
+        if metric.reads == "numbers" and target != "input" and is_of_labels:
+            raise ModelError(
+                f"{said}the labels of {where}: it compares numbers, and classes are names; take "
+                f'"accuracy" or "f1", or learn numbers with y.reshape(-1, 1) and output(1)'
+            )
+        if not metric.reads:
+            _try(metric, network, data, target, where)
+
+
+def check_defined(
+    metrics: Iterable[Metric], network: Network, data: Dataset, target: str | None, where: str
+) -> None:
+    """Raise ModelError if a data set has no sample of a class that the area under a curve is of."""
+    kind = checked_answers(network, data, target)
+    if kind is None or "auc" not in [metric.name for metric in metrics]:
+        return
+    assert data.y is not None
+    true, _ = _columns(kind, data.y, np.zeros((len(data), network.last.size)))
+    count = true.sum(axis=0)
+    if len(bad := np.flatnonzero((count == 0) | (count == len(data)))):
+        how = "no" if count[bad[0]] == 0 else "only"
+        raise ModelError(
+            f"metric 'auc' compares the samples of a class with the others, but {where} has {how} "
+            f"samples of class {1 if kind == 'side' else bad[0]}; hold out more, or take 'f1'"
+        )
+
+
+def _why_none(network: Network, data: Dataset, target: str | None) -> str:
+    kind = answers(network, target, data.y)
+    if target == "input":
+        return 'with target="input" they are numbers; take "mae", "rmse" or "r2"'
+    if kind is None:
+        return (
+            'one output that is no sigmoid is a number; take "mae", "rmse" or "r2", or give it '
+            'activation="sigmoid"'
+        )
+    if kind == "side":
+        return 'they are not 0 and 1; take "mae", "rmse" or "r2"'
+    if kind == "each":
+        return "they are not rows of zeros and ones"
+    return (
+        "they are not rows with a single 1 among zeros; for several labels per sample take "
+        'activation="sigmoid", loss="binary_cross_entropy"; for numbers "mae", "rmse" or "r2"'
+    )
+
+
+def _try(metric: Metric, network: Network, data: Dataset, target: str | None, where: str) -> None:
+    """Call a user's function once, with drawn outputs: it is not to fail after an epoch."""
+    n, n_outputs = len(data), network.last.size
+    few = data[:: -(-n // TRIED)]
+    drawn = np.random.default_rng(0).random((len(few), n_outputs), np.float32)
+    if n_outputs > 1:
+        drawn /= drawn.sum(axis=1, keepdims=True)
+    try:
+        score(metric, network, few, target, drawn)
+    except ModelError:
+        raise
+    except Exception as error:
+        shape = None if few.y is None else few.y.shape
+        raise ModelError(
+            f"metric {metric.name}: tried before training on {where}, it raised "
+            f"{type(error).__name__}: {error}. It gets y_true as the data have it, here {shape}, "
+            f"and y_pred, what the outputs say, {drawn.shape}; of one output in y_true's shape"
+        ) from error
+
+
+# in files
+
+
+def to_json(metrics: Iterable[Metric], capture: SourceCapture) -> list[dict[str, Any]]:
+    """Names, and where a user's functions are. Raises ModelError: one cannot be read."""
+    return [{"name": m.name} if m.reads else {"name": m.name, **_place(m.f, capture)}
+            for m in metrics]  # fmt: skip
+
+
+def _place(f: Any, capture: SourceCapture) -> dict[str, Any]:
+    """Of an installed package by its name; else its source."""
+    name = f.__name__
+    module = sys.modules.get(getattr(f, "__module__", None) or "")
+    file = getattr(module, "__file__", None) or ""
+    if file and not is_user_file(file) and getattr(module, name, None) is f:
+        return {"import": f"{f.__module__}:{name}"}
+    return {"f": capture.reference(f)}
+
+
+def from_json(found: Iterable[Mapping[str, Any]], code: CapturedCode) -> tuple[Metric, ...]:
+    """What ``to_json`` wrote. Runs the source of a user's functions."""
+    metrics = []
+    for each in found:
+        if "import" in each:
+            module, _, name = str(each["import"]).partition(":")
+            f = getattr(importlib.import_module(module), name)
+        elif "f" in each:
+            f = code.resolve(each["f"])
+        else:
+            metrics.append(_metric(str(each["name"]), "this file"))
+            continue
+        if not callable(f):
+            raise ModelError(f"metric {each['name']!r:.80} is no function in the saved source")
+        metrics.append(Metric(str(each["name"]), f))
+    return tuple(metrics)
+
+
+def saved(metrics: Iterable[Metric], capture: SourceCapture) -> list[dict[str, Any]]:
+    """As ``to_json``, without those that cannot be read: a model is worth more than a metric."""
+    found = []
+    for metric in metrics:
+        try:
+            found += to_json([metric], capture)
+        except ModelError as error:
+            logger.warning("metric %s is not kept in the model: %s", metric.name, error)
+    return found
