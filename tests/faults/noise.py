@@ -10,19 +10,26 @@ Parts = Sequence[Any]
 
 
 class Noisy:
-    """A link of which every frame goes out wrong first, and then as it should be."""
+    """A link of which every frame goes out wrong first, and then as it should be. As a link must, it
+    never waits: None while it is full, and who sends comes again.
+    """
 
     def __init__(self, link: Any, wrong: Callable[[Parts], list[Parts]]) -> None:
         self.link, self.wrong, self.is_on = link, wrong, False
         self.n_wrong = 0
+        self.told: set[int] = set()  # to whom a wrong frame has gone, but not yet the right one
 
     def put(self, to: int, parts: Parts) -> Any:
-        if self.is_on:
+        if self.is_on and to not in self.told:
             for other in self.wrong(parts):
-                while self.link.put(to, other) is None:
-                    self.link.get(0.001)  # full: wait for room
+                if self.link.put(to, other) is None:
+                    return None
                 self.n_wrong += 1
-        return self.link.put(to, parts)  # None while it is full: who sends comes again
+            self.told.add(to)
+        is_gone = self.link.put(to, parts)
+        if is_gone is not None:
+            self.told.discard(to)
+        return is_gone
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.link, name)
