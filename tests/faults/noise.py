@@ -10,8 +10,8 @@ Parts = Sequence[Any]
 
 
 class Noisy:
-    """A link of which every frame goes out wrong first, and then as it should be. It never waits, as
-    no link does: None while it is full, and who sends comes again.
+    """A link of which every frame goes out wrong first, and then as it should be. As no link does,
+    it does not wait: None while it is full, and who sends comes again.
     """
 
     def __init__(self, link: Any, wrong: Callable[[Parts], list[Parts]]) -> None:
