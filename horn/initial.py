@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from horn import modelfile
+from horn.data import Normalization
+from horn.data.classes import Classes, from_json
 from horn.errors import ModelError
 from horn.network import Network
 
@@ -19,7 +21,8 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True)
 class Beginning:
     """Arrays to begin with, and what became of each: ``taken`` from them, ``drawn`` from the seed
-    since they have none of that name, ``unused`` since the network has none.
+    since they have none of that name, ``unused`` since the network has none. ``classes`` and
+    ``normalization`` are the model's that they are of.
     """
 
     parameters: Mapping[str, Array]
@@ -27,6 +30,8 @@ class Beginning:
     taken: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    classes: Classes | None = None
+    normalization: Normalization | None = None
 
     def __str__(self) -> str:
         said = [f"begins with {', '.join(self.taken)}"]
@@ -44,11 +49,15 @@ def beginning(given: Any, network: Network) -> Beginning:
     shape, or its sparse connections are others.
     """
     left: tuple[str, ...] = ()
+    classes: Classes | None = getattr(given, "classes", None)
+    normalization: Normalization | None = getattr(given, "normalization", None)
     if isinstance(given, Beginning):  # of the job that this one is made from
         left = given.unused
         parameters, states, edges = given.parameters, given.states, {}
     elif isinstance(given, (str, os.PathLike)):
-        _, arrays = modelfile.read(given)
+        manifest, arrays = modelfile.read(given)
+        with modelfile.understood(given):
+            classes, normalization = seen(manifest)
         states = {n.removeprefix("state/"): a for n, a in arrays.items() if n[:6] == "state/"}
         edges = {n: a for n, a in arrays.items() if n.endswith(("/indptr", "/indices"))}
         parameters = {n: a for n, a in arrays.items() if n[:6] != "state/" and n not in edges}
@@ -88,6 +97,17 @@ def beginning(given: Any, network: Network) -> Beginning:
         tuple(taken),
         tuple(name for name in shapes if name not in parameters),
         left + tuple(name for name in parameters if name not in shapes),
+        classes,
+        normalization,
+    )
+
+
+def seen(manifest: Mapping[str, Any]) -> tuple[Classes | None, Normalization | None]:
+    """Of a model file: its classes, and how its features are normalized."""
+    classes, normal = manifest.get("classes"), manifest.get("normalization")
+    return (
+        None if classes is None else from_json(classes),
+        None if normal is None else Normalization.of_json(normal),
     )
 
 

@@ -11,9 +11,17 @@ import numpy as np
 
 from horn import html
 from horn.aggregates import Aggregate, check_name
-from horn.data import Dataset, as_dataset, check_features, check_finite, check_labels
+from horn.data import (
+    Dataset,
+    as_dataset,
+    check_classes,
+    check_features,
+    check_finite,
+    check_labels,
+)
+from horn.data.normalization import measure
 from horn.errors import DataError, JobError, ModelError
-from horn.initial import beginning
+from horn.initial import Beginning, beginning
 from horn.metrics import Metric, resolve
 from horn.network import Layer, Network
 from horn.optimizers import SGD, Optimizer
@@ -75,6 +83,9 @@ class Job:
     val_f1 ...), and of test data: names (accuracy, precision, recall, f1, auc, top5, mae, mse,
     rmse, r2) or functions f(y_true, y_pred) of all targets and outputs (horn/metrics.py says what
     each is). They change no weight; the model keeps them for ``evaluate``.
+    normalize : every feature less its mean, divided by its standard deviation, both of ``data`` (a
+    constant feature is only shifted). The model keeps them and applies them to all that it is
+    asked about. None: as the model does that ``initial`` names, else not.
     """
 
     network: Network
@@ -95,6 +106,7 @@ class Job:
     initial: Any = None
     frozen: Sequence[str | Layer] = ()
     metrics: Any = ()
+    normalize: bool | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, Network):
@@ -132,10 +144,12 @@ class Job:
             data, validation = data.split(validation, self.network.seed)
         elif validation is not None:
             validation = as_dataset(validation, "validation")
+        test = None if self.test is None else as_dataset(self.test, "test")
+        begun = None if self.initial is None else beginning(self.initial, self.network)
+        data = self._as_seen(data, begun)
         set_(self, "data", data)
-        set_(self, "validation", validation)
-        if self.test is not None:
-            set_(self, "test", as_dataset(self.test, "test"))
+        set_(self, "validation", self._like(validation, data))
+        set_(self, "test", self._like(test, data))
         if (self.early_stopping or self.keep_best) and validation is None:
             raise ModelError(
                 "Job: early stopping and keep_best need validation data; add "
@@ -149,10 +163,37 @@ class Job:
         _check_monitor(self.early_stopping, self.metrics)
         if self.epochs is None and self.iterations is None:
             set_(self, "epochs", 10)
-        if self.initial is not None:
-            begun = beginning(self.initial, self.network)
+        if begun is not None:
             set_(self, "initial", begun)
             set_(self, "network", self.network.beginning_with(begun.parameters, begun.states))
+
+    def _as_seen(self, data: Dataset, begun: Beginning | None) -> Dataset:
+        """The training data, coded and normalized as what the job begins with was."""
+        if self.normalize not in (None, True, False):
+            raise ModelError(f"Job: normalize is True, False or None, got {self.normalize!r}")
+        if begun is not None and begun.classes is not None and self.target == "labels":
+            # its last layer knows the classes by their places; a new one may have others
+            if any(name in begun.taken for name in self.network.last.shapes):
+                data = data.with_classes(begun.classes, "the model that it begins with")
+        normal = data.normalization
+        if self.normalize is not False and begun is not None and begun.normalization is not None:
+            normal = begun.normalization
+        elif self.normalize and normal is None:
+            normal = measure(data)
+        elif self.normalize is False:
+            normal = None
+        return data if normal is data.normalization else data.with_fields(normalization=normal)
+
+    def _like(self, other: Dataset | None, data: Dataset) -> Dataset | None:
+        """Validation or test data, coded and normalized as the training data."""
+        if other is None:
+            return None
+        if self.target == "labels" and data.y is not None and data.y.ndim == 1:
+            other = other.with_classes(data.classes, "the training data")
+        if other.normalization is data.normalization:
+            return other
+        check_features(other, data.n_features, "the training data")
+        return other.with_fields(normalization=data.normalization)
 
     @property
     def n_iterations(self) -> int:
@@ -199,6 +240,8 @@ class Job:
                     f"{what} has no labels, but {net.last.name} has loss {net.loss.name!r}; "
                     'pass (x, y), or target="input"'
                 )
+            elif data.classes is not None and data.y.ndim == 1:
+                check_classes(data, net.last.size, net.last.name)
             elif integer_targets(data) and net.last.size > 1:
                 check_labels(data, net.last.size, net.last.name)
             elif data.y.shape[1:] != (net.last.size,) and (data.y.ndim > 1 or net.last.size > 1):

@@ -25,9 +25,18 @@ from horn.backends import in_use
 from horn.connections import Connection, Edges
 from horn.connections.dense import Dense
 from horn.connections.sparse import Sparse
-from horn.data import Dataset, as_dataset, check_features, check_labels, check_targets
+from horn.data import (
+    Dataset,
+    Normalization,
+    as_dataset,
+    check_classes,
+    check_features,
+    check_labels,
+    check_targets,
+)
+from horn.data.classes import Classes, as_array, to_json
 from horn.errors import ModelError
-from horn.initial import sparse_edges
+from horn.initial import seen, sparse_edges
 from horn.initializers import Initializer
 from horn.losses import Loss
 from horn.metrics import Metric, checked_answers, n_answers, score
@@ -53,7 +62,8 @@ class Model:
     (n_edges,), the rest (fan_out,); read-only. states : what the neurons remember, (fan_out,).
     facts : where it comes from: iteration, seed, data, metrics, date. metrics : what ``evaluate``
     measures beside the loss, as in Job. backend : what computes; of a network with an interpreted
-    neuron always "python".
+    neuron always "python". classes : what its labels are, None if they are whole numbers.
+    normalization : of each feature, applied to all that it is asked about.
 
     Raises
     ------
@@ -73,9 +83,12 @@ class Model:
         facts: Mapping[str, Any] | None = None,
         code: Description | None = None,
         metrics: Iterable[Metric] = (),
+        classes: Classes | None = None,
+        normalization: Normalization | None = None,
     ) -> None:
         self.network = network
         self.metrics = tuple(metrics)
+        self.classes, self.normalization = classes, normalization
         self.dtype, self.target, self.threads = dtype, target, threads
         self.backend = in_use(backend, network)
         self.facts: dict[str, Any] = dict(facts or {})
@@ -97,6 +110,13 @@ class Model:
         """What the neurons remember between batches, by name; read-only."""
         return types.MappingProxyType(self._states)
 
+    @property
+    def classes_(self) -> Array | None:
+        """The labels in the order of the outputs, as scikit-learn calls them; None if they are
+        whole numbers, which are the outputs' own.
+        """
+        return None if self.classes is None else as_array(self.classes)
+
     def cut(self, layer: str) -> Model:
         """A model that ends with this layer and sends its outputs: features, an encoder."""
         network = self.network.until(layer)
@@ -110,6 +130,7 @@ class Model:
             backend=self.backend,
             threads=self.threads,
             facts={k: v for k, v in self.facts.items() if k in ("name", "scale", "seed", "date")},
+            normalization=self.normalization,
         )
 
     def activations(self, x: Any, layer: str) -> Array:
@@ -119,26 +140,30 @@ class Model:
         return self._cuts[layer].predict(x)
 
     def predict(self, x: Any, *, labels: bool = False, layer: str | None = None) -> Array:
-        """What the last layer sends for each sample: (n, n_outputs), or the index of the largest.
+        """What the last layer sends for each sample: (n, n_outputs), or (n,) labels.
 
         x : (n, features), or a dataset. Bytes are scaled as the bytes were that it learned from.
-        layer : of this layer instead.
+        labels : the class of the largest output: what it was called, or its number. Of a single
+        output that tells two classes apart, the second if it is above 0.5. layer : of this layer
+        instead.
         """
         if layer is not None:
             found = self.activations(x, layer)
             return found.argmax(axis=1) if labels else found
         data = self._dataset(x, "x")
-        check_features(data, self.network.n_inputs, "this model")
         engine = self._ready()
         n, n_outputs = len(data), self.network.last.size
         found = np.empty(n if labels else (n, n_outputs), np.int64 if labels else self.dtype)
+        is_yes = n_outputs == 1 and self.classes is not None
         rows = np.arange(n)
         buffer = np.empty((min(n, CHUNK_ROWS), data.n_features), self.dtype)
         for start in range(0, n, CHUNK_ROWS):
             chunk = rows[start : start + CHUNK_ROWS]
             outputs = engine.outputs(data.read(chunk, buffer[: len(chunk)]))
-            found[start : start + len(chunk)] = outputs.argmax(axis=1) if labels else outputs
-        return found
+            if labels:
+                outputs = outputs[:, 0] > 0.5 if is_yes else outputs.argmax(axis=1)
+            found[start : start + len(chunk)] = outputs
+        return found if self.classes is None or not labels else as_array(self.classes)[found]
 
     def evaluate(self, x: Any, y: Any = None, *, metrics: Any = None) -> dict[str, float]:
         """The mean loss over the samples, for answers the fraction that is right, and metrics.
@@ -148,6 +173,8 @@ class Model:
         of one sigmoid output, rows of several labels (horn/metrics.py).
         """
         data = self._dataset((x, y) if y is not None else x, "data")
+        if self.target == "labels":
+            data = data.with_classes(self.classes, "this model")
         check_fit(self.network, data, self.target, "this model")
         wanted = self.metrics if metrics is None else resolved(metrics, "evaluate")
         check_metrics(wanted, self.network, data, self.target, "the data")
@@ -189,6 +216,10 @@ class Model:
             "facts": self.facts,
             **code.manifest,
         }
+        if self.classes is not None:
+            manifest["classes"] = to_json(self.classes)
+        if self.normalization is not None:
+            manifest["normalization"] = self.normalization.as_json()
         modelfile.write(path, manifest, arrays)
 
     @classmethod
@@ -213,6 +244,7 @@ class Model:
             _number(manifest["facts"].get("iteration", 0), int, 0, 2**62)
             vars(network)["is_of_file"] = True
             code = Description({k: manifest[k] for k in DESCRIBED if k in manifest})
+            classes, normalization = seen(manifest)
             return cls(
                 network,
                 parameters,
@@ -224,14 +256,17 @@ class Model:
                 facts=manifest["facts"],
                 code=code,
                 metrics=_metrics(manifest, str(path)),
+                classes=classes,
+                normalization=normalization,
             )
 
     def _dataset(self, data: Any, what: str) -> Dataset:
         found = as_dataset(data, what)
+        check_features(found, self.network.n_inputs, "this model")
         scale = self.facts.get("scale")
-        if scale is None or found.x.dtype != np.uint8 or found.scale == scale:
-            return found
-        return Dataset(found.x, found.y, scale, found.name)
+        if scale is None or found.x.dtype != np.uint8:
+            scale = found.scale
+        return found.with_fields(scale=scale, normalization=self.normalization)
 
     def _ready(self) -> Engine:
         if self._engine is None:
@@ -304,6 +339,7 @@ def check_fit(network: Network, data: Dataset, target: str | None, owner: str) -
         return
     where = f"output({last.size}, {last.activation_name})"
     has_labels = data.y is None or data.y.ndim != 2
+    check_classes(data, last.size, where)
     if has_labels and last.size > 1:
         check_labels(data, last.size, where)
     elif not has_labels or data.y is None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 FORMAT = 1
+NORMALIZED = 2  # of a model that normalizes: a horn that does not know of it refuses the file
 MAX_HEADER_BYTES = 100_000_000  # what safetensors itself allows
 
 
@@ -41,7 +42,8 @@ def write(
 
     target = Path(path)
     solid = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
-    whole = {**manifest, "format": FORMAT, "arrays_sha256": digest(solid)}
+    form = NORMALIZED if "normalization" in manifest else FORMAT
+    whole = {**manifest, "format": form, "arrays_sha256": digest(solid)}
     text = json.dumps(whole, separators=(",", ":"))
     header = {"horn": text, "horn_sha256": hashlib.sha256(text.encode()).hexdigest()}
     temporary = None
@@ -121,9 +123,9 @@ def _manifest(file: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads(text)
     if "\\ud" in text.lower():  # half a character has no bytes, and cannot be printed
         json.dumps(manifest, ensure_ascii=False).encode()
-    if manifest.get("format") != FORMAT:
+    if manifest.get("format") not in (FORMAT, NORMALIZED):
         raise ModelError(
-            f"{file}: is of format {manifest.get('format')}, this horn reads format {FORMAT}; "
+            f"{file}: is of format {manifest.get('format')}, this horn reads format {NORMALIZED}; "
             f"it was written by horn {manifest.get('horn', '?')}"
         )
     return manifest

@@ -289,6 +289,8 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         facts=facts,
         code=code,
         metrics=job.metrics,
+        classes=job.data.classes if job.target == "labels" else None,
+        normalization=job.data.normalization,
     )
     return Run(
         model,

@@ -181,6 +181,10 @@ JOB = {
         'set_(self, "metrics", ())',
         "tests/api/test_metrics.py::test_metrics_are_columns_of_the_history_and_of_the_last_word",
     ),
+    "normalize": guard(
+        'set_(self, "normalize", None); set_(self, "data", self.data.with_fields(normalization=None))',
+        "tests/api/test_normalize.py::test_features_are_normalized_wherever_it_computes",
+    ),
     "aggregates": guard(
         'set_(self, "aggregates", {})',
         "tests/parity/test_aggregates.py::test_aggregates_are_columns_with_what_they_say",

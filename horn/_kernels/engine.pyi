@@ -132,7 +132,9 @@ class Tape:
         scale: Number = 1.0,
         label: str = "",
     ) -> int: ...
-    def rebind(self, number: int, source: Array) -> None: ...
+    def rebind(
+        self, number: int, source: Array, center: Array | None = None, factor: Array | None = None
+    ) -> None: ...
     def live(
         self,
         mask: Array,

@@ -126,6 +126,8 @@ cdef extern from "tape.h":
         int32_t out_dtype
         extent_t rows, cols
         coef_t scale
+        const char *center
+        const char *factor
     ctypedef struct live_t:
         const char *mask
         int64_t stride
@@ -563,8 +565,12 @@ cdef class Tape:
         ins.load = g
         return self.t.n_ins - 1
 
-    def rebind(self, number, source):
-        """Let the load instruction `number` read another source with rows of the same length."""
+    def rebind(self, number, source, center=None, factor=None):
+        """Let the load instruction `number` read another source with rows of the same length.
+
+        With center and factor, one number per column each, out is (scale * source - center) *
+        factor.
+        """
         if not 0 <= number < self.t.n_ins or self.t.ins[number].load == NULL:
             raise ValueError(f"instruction {number} is not a load")
         cdef load_t *g = self.t.ins[number].load
@@ -575,8 +581,19 @@ cdef class Tape:
         if source.ndim != 2 or source.shape[1] != g.cols.fixed:
             raise ValueError(f"source has rows of {source.shape[1:]}, the load takes "
                              f"{g.cols.fixed}")
-        self.sources[number] = source
         self.keep.pop()
+        for vector in (center, factor):
+            if vector is None and center is None and factor is None:
+                continue
+            if vector is None or vector.shape != (g.cols.fixed,) or vector.dtype != self.dtype \
+                    or not vector.flags.c_contiguous or g.out_dtype != DTYPES[self.dtype]:
+                raise ValueError(f"center and factor are {g.cols.fixed} numbers of {self.dtype} "
+                                 f"each, got {center!r} and {factor!r}")
+        self.sources[number] = source, center, factor
+        g.center = g.factor = NULL
+        if center is not None:
+            g.center = <const char *><uintptr_t>center.ctypes.data
+            g.factor = <const char *><uintptr_t>factor.ctypes.data
         g.source = <const char *><uintptr_t>source.ctypes.data
         g.row_stride = source.strides[0]
         g.col_stride = source.strides[1] // source.itemsize

@@ -1053,6 +1053,25 @@ static inline void K(turn)(__m512 r[16], float scale, float *out, int64_t step) 
     } \
     break; }
 
+/* (value - center) * factor of each column, of the rows and columns that this thread has loaded. */
+static void K(normalize)(const load_t *g, int64_t b, int64_t n, int64_t lo, int64_t hi) {
+    const REAL *center = (const REAL *)(const void *)g->center;
+    const REAL *factor = (const REAL *)(const void *)g->factor;
+    const int64_t s0 = g->stride[0], s1 = g->stride[1];
+    REAL *out = (REAL *)(void *)g->out;
+    if (s1 == 1)
+        for (int64_t i = lo; i < hi; i++) {
+            REAL *q = out + i * s0;
+            for (int64_t j = 0; j < n; j++) q[j] = (q[j] - center[j]) * factor[j];
+        }
+    else
+        for (int64_t j = lo; j < hi; j++) {
+            const REAL c = center[j], f = factor[j];
+            REAL *q = out + j * s1;
+            for (int64_t i = 0; i < b; i++) q[i * s0] = (q[i * s0] - c) * f;
+        }
+}
+
 static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
     const int64_t b = resolve(t, g->rows), n = resolve(t, g->cols), s0 = g->stride[0];
     const int64_t s1 = g->stride[1], cs = g->col_stride;
@@ -1088,6 +1107,7 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
     case I32: LOAD_ROWS(int32_t, REAL)
     case I64: LOAD_ROWS(int64_t, REAL)
     }
+    if (g->center) K(normalize)(g, b, n, lo, hi);
 }
 
 #undef STRIP

@@ -219,10 +219,14 @@ class Runner:
         if y is not None and y.dtype not in (np.float32, np.float64, np.int32, np.int64):
             y = y.astype(np.int64 if y.dtype.kind in "iub" else self.dtype)
         self.n_samples = len(data)
+        center, factor, scale = None, None, data.scale
+        if data.normalization is not None:  # which holds the scale
+            (center, factor), scale = data.normalization.steps(scale, self.dtype), 1.0
         for number, what, columns in self.loads:
             if what == "x":
-                self.tape.rebind(number, x[:, columns])
-                self.tape.scalars[self.scale.index] = data.scale
+                own = [None if v is None else v[columns].copy() for v in (center, factor)]
+                self.tape.rebind(number, x[:, columns], *own)
+                self.tape.scalars[self.scale.index] = scale
             elif y is not None:
                 self.tape.rebind(number, y[:, columns] if y.ndim == 2 else y)
 

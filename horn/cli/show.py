@@ -61,6 +61,7 @@ def _row(index: int, layer: dict[str, Any], shapes: dict[str, list[int]]) -> lis
 
 def _facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     from horn.cli import _screen
+    from horn.data.classes import from_json, said
 
     facts = manifest["facts"]
     loss = manifest["network"]["layers"][-1].get("loss")
@@ -68,6 +69,8 @@ def _facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         ("loss", loss and _loss(loss)),
         *((where, _screen.metrics(values)) for where, values in facts.get("metrics", {}).items()),
         ("data", _data(facts)),
+        ("classes", said(from_json(manifest["classes"])) if "classes" in manifest else None),
+        ("features", "normalized by mean and standard deviation" * ("normalization" in manifest)),
         ("optimizer", facts.get("optimizer")),
         ("trained", _trained(facts)),
         ("seed", str(manifest["network"]["seed"])),

@@ -14,8 +14,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from horn.data.checks import as_dataset, check_features, check_finite, check_labels, check_targets
+from horn.data.checks import (
+    as_dataset,
+    check_classes,
+    check_features,
+    check_finite,
+    check_labels,
+    check_targets,
+)
 from horn.data.dataset import Dataset
+from horn.data.normalization import Normalization
 from horn.data.order import permutation
 
 if TYPE_CHECKING:
@@ -24,7 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Dataset",
+    "Normalization",
     "as_dataset",
+    "check_classes",
     "check_features",
     "check_finite",
     "check_labels",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from horn.data import classes, frames
 from horn.errors import DataError
 
 # Bytes are taken for intensities 0..1 unless a scale is given; all else is taken as it is.
@@ -17,7 +18,7 @@ BYTE_SCALE = 1 / 255
 
 def as_features(x: Any, what: str) -> tuple[np.ndarray, float]:
     """x as ``Dataset`` wants it, and its natural scale; ``as_dataset`` says what becomes what."""
-    x = _array(x, f"{what}: x")
+    x = _array(frames.of_table(x, what), f"{what}: x")
     if x.ndim < 2:
         raise DataError(
             f"{what}: x has shape {x.shape}, but (samples, features) is expected; "
@@ -53,12 +54,15 @@ def _has_contiguous_rows(x: np.ndarray) -> bool:
     return x.shape[1] <= 1 or x.strides[1] == x.itemsize  # one column has any stride at all
 
 
-def as_labels_or_targets(y: Any, what: str) -> np.ndarray:
-    """y as ``Dataset`` wants it."""
-    y = _array(y, f"{what}: y")
-    if y.ndim == 1 and y.dtype.kind in "biu":
+def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes | None]:
+    """y as ``Dataset`` wants it, and the classes of labels that are no whole numbers."""
+    y = frames.of_column(y, what)
+    y = _array(y, f"{what}: y", may_be_labels=True)
+    if y.ndim == 1 and y.dtype.kind in "iu":
         labels: np.ndarray = y.astype(np.int64, copy=False)
-        return labels
+        return labels, None
+    if y.ndim == 1 and y.dtype.kind in "bUOM":
+        return classes.code(y, what)
     if y.ndim == 1 and y.dtype.kind == "f":
         wrong = np.flatnonzero(~(np.floor(y) == y))
         found = f"y[{wrong[0]}] is {y[wrong[0]]:g}" if len(wrong) else f"y is {y.dtype}"
@@ -72,17 +76,19 @@ def as_labels_or_targets(y: Any, what: str) -> np.ndarray:
             "numbers are expected; reshape it"
         )
     if y.dtype.kind == "f" and y.dtype.itemsize in (4, 8):
-        return np.ascontiguousarray(y, dtype=y.dtype.newbyteorder("="))
-    return np.ascontiguousarray(y, dtype=np.float64)
+        return np.ascontiguousarray(y, dtype=y.dtype.newbyteorder("=")), None
+    return np.ascontiguousarray(y, dtype=np.float64), None
 
 
-def _array(value: Any, what: str) -> np.ndarray:
+def _array(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
     try:
         array: np.ndarray = np.asarray(value)
     except ValueError as error:  # ragged nested lists
         raise DataError(
             f"{what} is not a rectangular array ({error}); make every sample the same length"
         ) from error
+    if may_be_labels and array.ndim == 1 and array.dtype.kind in "UOM":
+        return array
     if array.dtype.kind not in "biuf":
         raise DataError(
             f"{what} holds {kind_name(array.dtype)}, but numbers are expected; "

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.data import arrays
+from horn.data import arrays, classes
 from horn.data.dataset import Dataset
 from horn.errors import DataError
 
@@ -21,7 +21,9 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
     x (n, ...) any real numbers: further axes are flattened; uint8, float32 and float64 are kept
     without a copy where rows are contiguous, booleans become bytes, 8- and 16-bit numbers float32,
     all others float64.
-    y (n,) integers or booleans are labels · (n, n_targets) numbers are targets · None.
+    y (n,) whole numbers are labels; text, truth values and other things that can be told apart are
+    labels too, coded by their sorted order (``Dataset.classes``) · (n, n_targets) numbers are
+    targets · None. Tables and columns of pandas are taken as their values.
     scale : what one unit of x is worth; None means 1/255 for uint8 and 1 for everything else. A
     Dataset keeps its own.
 
@@ -41,12 +43,8 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
     if not isinstance(data, Dataset):
         x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
         x, natural_scale = arrays.as_features(x, what)
-        dataset = Dataset(
-            x,
-            None if y is None else arrays.as_labels_or_targets(y, what),
-            natural_scale if scale is None else scale,
-            what,
-        )
+        labels, named = (None, None) if y is None else arrays.as_labels_or_targets(y, what)
+        dataset = Dataset(x, labels, natural_scale if scale is None else scale, what, named)
     else:
         dataset = data
     if not dataset._checked:
@@ -118,6 +116,21 @@ def check_features(dataset: Dataset, expected: int, job_name: str) -> None:
             f"{job_name} declares input({expected}); x.shape is {dataset.x.shape}. Use "
             f"net.input({got}) or pass matching data"
         )
+
+
+def check_classes(dataset: Dataset, n_outputs: int, layer_name: str) -> None:
+    """Classes that are named are as many as the outputs; two may also share one.
+
+    layer_name : as in ``check_labels``.
+    """
+    found = dataset.classes
+    if found is None or len(found) == n_outputs or (len(found) == 2 and n_outputs == 1):
+        return
+    raise DataError(
+        f"{dataset.name}: the labels are {len(found):,} classes ({classes.said(found)}), but "
+        f"{layer_name} has {n_outputs} neuron{'s' * (n_outputs != 1)}, one per class; use "
+        f"net.output({len(found)}, ...)"
+    )
 
 
 def check_labels(dataset: Dataset, n_classes: int, layer_name: str) -> None:

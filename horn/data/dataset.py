@@ -4,12 +4,14 @@ Bytes stay bytes, a memory-mapped file stays a file; a batch becomes floating po
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from horn.data import ahead, arrays, order
+from horn.data.classes import Classes, recode
+from horn.data.normalization import Normalization
 from horn.errors import DataError
 
 
@@ -24,6 +26,8 @@ class Dataset:
 
     Units: ``scale`` is what one unit of x is worth, 1/255 for bytes. It is applied when a batch is
     read; x stays as it is stored. y is not scaled. ``name`` is what messages call the data.
+    classes : what the labels are, if they are no whole numbers: label k is ``classes[k]``.
+    normalization : applied after ``scale`` when a batch is read.
 
     Raises
     ------
@@ -34,6 +38,8 @@ class Dataset:
     y: np.ndarray | None
     scale: float = 1.0
     name: str = "data"
+    classes: Classes | None = None
+    normalization: Normalization | None = None
     _checked: bool = field(default=False, init=False, repr=False)
     _is_file: bool | None = field(default=None, init=False, repr=False)
 
@@ -43,6 +49,11 @@ class Dataset:
             raise DataError(
                 f"{self.name}: scale is {self.scale}; give what one unit of x is worth, such as "
                 "1/255"
+            )
+        if self.normalization is not None and len(self.normalization.mean) != self.n_features:
+            raise DataError(
+                f"{self.name}: has {self.n_features:,} features per sample, but was to be "
+                f"normalized as data of {len(self.normalization.mean):,}; give the same features"
             )
 
     @property
@@ -93,15 +104,36 @@ class Dataset:
         return self._of(np.sort(rows[n_second:])), self._of(np.sort(rows[:n_second]))
 
     def read(self, rows: Any, out: np.ndarray) -> np.ndarray:
-        """Fill ``out`` with x[rows] * scale and return it: the specification of faster gathers.
+        """Fill ``out`` with x[rows] * scale, normalized if it is to be, and return it: the
+        specification of faster gathers.
 
         rows (n,) int64, 0 <= row < len(self) · out (n, features) float32 or float64, C-contiguous.
         Values are converted to the type of ``out`` before the product, which is rounded once.
         """
         out[...] = self.x[rows]
-        if self.scale != 1:
+        if self.normalization is not None:
+            center, factor = self.normalization.steps(self.scale, out.dtype)
+            out -= center
+            out *= factor
+        elif self.scale != 1:
             out *= out.dtype.type(self.scale)
         return out
+
+    def with_classes(self, classes: Classes | None, owner: str) -> Dataset:
+        """The same samples with the labels coded as the ``owner``'s classes (None: whole numbers).
+
+        DataError : a label is none of them.
+        """
+        if self.y is None or self.y.ndim != 1 or self.classes == classes:
+            return self
+        y = recode(self.y, self.classes, classes, self.name, owner)
+        return self.with_fields(y=y, classes=classes)
+
+    def with_fields(self, **changes: Any) -> Dataset:
+        """A copy with some fields replaced, whose contents need not be checked again."""
+        part = replace(self, **changes)
+        object.__setattr__(part, "_checked", self._checked)
+        return part
 
     def expect(self, rows: Any) -> None:
         """Let the kernel fetch the rows that are read next, if they are in a mapped file."""
@@ -111,7 +143,4 @@ class Dataset:
             ahead.want(self.x, rows)
 
     def _of(self, rows: slice | np.ndarray) -> Dataset:
-        y = None if self.y is None else self.y[rows]
-        part = Dataset(self.x[rows], y, self.scale, self.name)
-        object.__setattr__(part, "_checked", self._checked)
-        return part
+        return self.with_fields(x=self.x[rows], y=None if self.y is None else self.y[rows])

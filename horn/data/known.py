@@ -19,10 +19,10 @@ PARTS = ("train", "test")
 
 
 def digits(part: str = "train") -> Dataset:
-    """Handwritten digits, 8x8 pixels 0..16, 10 classes; in this package, no network needed.
+    """Handwritten digits, 8x8 pixels, 10 classes; in this package, no network needed.
 
     part : "train", 3,823 images by 30 writers · "test", 1,797 images by 13 other writers.
-    x (n, 64) uint8, scale 1/16 · y (n,) int64.
+    x (n, 64) float32, sixteenths 0..1 · y (n,) int64. So (x, y) means the same as the dataset.
 
     Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine
     Learning Repository, 1998, CC BY 4.0; the whole of both parts, in their order. See
@@ -32,7 +32,8 @@ def digits(part: str = "train") -> Dataset:
     folder = Path(__file__).parent / "digits"
     images = idx.read(folder / f"{part}-images-idx3-ubyte.gz")
     labels = idx.read(folder / f"{part}-labels-idx1-ubyte.gz")
-    return _images(images, labels, 1 / 16, f"digits:{part}")
+    found = _images(images, labels, 1.0, f"digits:{part}")
+    return found.with_fields(x=found.x.astype(np.float32) / np.float32(16))
 
 
 def mnist(part: str = "train", *, download: bool = False) -> Dataset:

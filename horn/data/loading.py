@@ -40,7 +40,7 @@ def load(spec: str, *, labels: bool = True, download: bool = False) -> Dataset:
     rows.csv                        the label in the last column
     folder/                         shards, joined in the order of their names
 
-    Bytes are worth 1/255 each (digits: 1/16), all other numbers are taken as they are. Without
+    Bytes are worth 1/255 each, all other numbers are taken as they are. Without
     ``labels`` y is None, and every column of a .csv belongs to x. ``download`` lets mnist fetch
     its files. A known name wins over a file of that name; ./digits is the file.
 
@@ -63,7 +63,7 @@ def _known(name: str, part: str, labels: bool, download: bool) -> Dataset:
     else:
         dataset = {"digits": digits, "cifar10": cifar10}[name](part)
     if not labels:
-        dataset = Dataset(dataset.x, None, dataset.scale, dataset.name)
+        dataset = dataset.with_fields(y=None)
     return as_dataset(dataset)
 
 

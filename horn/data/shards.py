@@ -33,8 +33,12 @@ def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray |
         raw_x, raw_y = read_shard(path)
         x, natural_scale = arrays.as_features(raw_x, str(path))
         scale = scale if path.suffix == ".csv" else natural_scale
-        y = None if raw_y is None else arrays.as_labels_or_targets(raw_y, str(path))
+        y, classes = None, None
+        if raw_y is not None:
+            y, classes = arrays.as_labels_or_targets(raw_y, str(path))
         arrays.check_shapes(x, y, str(path))
+        if classes is not None:  # coded when all are there: a shard may lack some
+            y = np.asarray(raw_y)
         if xs and (y is not None) != bool(ys):
             raise DataError(
                 f"{path}: has {'no labels' if y is None else 'labels'}, but {files[0].name} has "
@@ -43,7 +47,7 @@ def read(folder: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray |
         _check_same("x", x, xs, path, files[0], path.suffix == ".csv")
         xs.append(x)
         if y is not None:
-            _check_same("y", y, ys, path, files[0], False)
+            _check_same("y", y, ys, path, files[0], y.dtype.kind == "U")
             ys.append(y)
     return arrays.join(xs), arrays.join(ys) if ys else None, scale
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from horn.aggregates import Aggregate
 from horn.compiler.placement import LAYER_SPLITS, LINK_SPLITS, Placement
-from horn.data import Dataset
+from horn.data import Dataset, Normalization
 from horn.errors import JobError, ModelError, ProtocolError
 from horn.job import EarlyStopping, Job
 from horn.metrics import from_json
@@ -65,6 +65,7 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     y: ArraySpec | None
     scale: float
     name: str
+    normalization: ArraySpec | None = None  # (2, features): mean, std
 
 
 class StoppingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -187,10 +188,13 @@ class SharedArrays:
         found = {"x": self._file(data.x), "y": None if data.y is None else self._file(data.y)}
         rest = {key: getattr(data, key) for key in ("x", "y")
                 if found[key] is None and getattr(data, key) is not None}  # fmt: skip
+        if data.normalization is not None:
+            rest["normalization"] = np.stack([data.normalization.mean, data.normalization.std])
         if rest:
             found.update(self.add(rest, "data"))
         assert found["x"] is not None
-        return DataSpec(found["x"], found["y"], float(data.scale), data.name)
+        normal = found.get("normalization")
+        return DataSpec(found["x"], found["y"], float(data.scale), data.name, normal)
 
     def _file(self, array: Array) -> ArraySpec | None:
         """The file that an array is mapped from, if it still is that file."""
@@ -429,7 +433,14 @@ def _job(
             return None
         x = _array(descriptors, spec.x, maps, f"{what}.x")
         y = None if spec.y is None else _array(descriptors, spec.y, maps, f"{what}.y")
-        return Dataset(x, y, spec.scale, spec.name)
+        normal = None
+        if spec.normalization is not None:
+            normal = _array(descriptors, spec.normalization, maps, f"{what}.normalization")
+        try:
+            found = None if normal is None else Normalization(*np.array(normal, np.float64))
+            return Dataset(x, y, spec.scale, spec.name, None, found)
+        except TypeError as error:
+            raise ProtocolError(f"payload: {what}.normalization: {error}") from error
 
     spec = text.job
     try:

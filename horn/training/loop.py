@@ -433,7 +433,8 @@ def _sample(job: Job) -> Dataset:
     data = job.data
     step = -(-len(data) // min(max(len(data) // 20, 100), 2000))
     labels = None if data.y is None else np.ascontiguousarray(data.y[::step])
-    return Dataset(np.ascontiguousarray(data.x[::step]), labels, data.scale, data.name)
+    sample: Dataset = data.with_fields(x=np.ascontiguousarray(data.x[::step]), y=labels)
+    return sample
 
 
 def _measure(engine: Engine, job: Job, data: Any) -> dict[str, float]:

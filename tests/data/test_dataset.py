@@ -56,6 +56,15 @@ def test_a_given_scale_wins_over_that_of_bytes():
     assert data.as_dataset(np.ones((2, 3), np.uint8), scale=1 / 16).scale == 1 / 16
 
 
+def test_the_arrays_of_digits_mean_the_same_as_digits():
+    digits = data.digits("test")
+    again = data.as_dataset((digits.x, digits.y))
+    rows = np.arange(len(digits))
+    read = [d.read(rows, np.empty((len(d), 64))) for d in (digits, again)]
+    assert np.array_equal(*read) and (read[0].min(), read[0].max()) == (0, 1)
+    assert np.array_equal(read[0] * 16, np.round(read[0] * 16))
+
+
 def test_a_single_column_may_have_any_stride():
     column = np.arange(6.0)[::2, None]
     dataset = data.as_dataset(column)
@@ -81,9 +90,9 @@ def test_two_axes_of_integers_are_targets():
 
 
 def test_slices_are_views_that_keep_scale_and_name():
-    digits = data.digits("test")
+    digits = data.digits("test").with_fields(scale=1 / 3)
     part = digits[10:30:2]
-    assert (len(part), part.scale, part.name) == (10, 1 / 16, "digits:test")
+    assert (len(part), part.scale, part.name) == (10, 1 / 3, "digits:test")
     assert np.shares_memory(part.x, digits.x) and np.shares_memory(part.y, digits.y)
     assert len(digits.take(7)) == 7
 
@@ -130,7 +139,8 @@ def test_read_converts_then_scales_once(dtype, stored):
         (np.ones((2, 2)), [0, 1.5], "labels must be integers, but y[1] is 1.5; write"),
         (np.ones((2, 2)), [0, np.nan], "labels must be integers, but y[1] is nan; write"),
         (np.ones((2, 2)), [0.0, 1.0], "labels must be integers, but y is float64; write y.astype"),
-        (np.ones((2, 2)), ["cat", "dog"], "data: y holds text, but numbers are expected"),
+        (np.ones((2, 2)), ["cat", None], "data: y has no label in row 1 (1 such row in all); leave"),
+        (np.ones((2, 2)), [[1], [2, 3]], "data: y is not a rectangular array"),
         (np.ones((2, 2)), np.ones((2, 2, 2)), "data: y has shape (2, 2, 2), but (samples,)"),
         (np.ones((2, 2)), np.ones((2, 0)), "data: y has shape (2, 0), so there is nothing to"),
         (np.ones((3, 2)), [0, -1, -1], "label -1 in row 1 is negative (2 such labels in all)"),

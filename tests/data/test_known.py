@@ -25,8 +25,8 @@ needs_cifar10 = pytest.mark.skipif(
 def test_digits_are_the_two_parts_of_the_uci_set():
     train, test = data.digits(), data.digits("test")
     assert (train.x.shape, test.x.shape) == ((3823, 64), (1797, 64))
-    assert (train.x.dtype, train.scale, train.name) == (np.uint8, 1 / 16, "digits:train")
-    assert train.x.max() == test.x.max() == 16
+    assert (train.x.dtype, train.scale, train.name) == (np.float32, 1.0, "digits:train")
+    assert train.x.max() == test.x.max() == 1  # sixteenths
     # the counts that the set's own description gives
     assert np.bincount(train.y).tolist() == [376, 389, 380, 389, 387, 376, 377, 387, 380, 382]
     assert np.bincount(test.y).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]

@@ -618,6 +618,30 @@ def test_load_gathers_scaled_rows(source_dtype, order, rows, dtype, n_threads, k
     assert np.array_equal(out[:rows], expected) and np.isnan(out[rows:]).all()
 
 
+@pytest.mark.parametrize("source_dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("rows", [0, 1, 37, 100])
+def test_load_normalizes_columns(source_dtype, order, rows, dtype, n_threads, kernel_rng):
+    source = kernel_rng.integers(0, 200, (90, 65)).astype(source_dtype)
+    index = kernel_rng.integers(0, 90, 100)
+    center, factor = kernel_rng.random((2, 65)).astype(dtype)
+    out = np.full((100, 65), np.nan, dtype, order)
+    tape = Tape(dtype, n_threads)
+    n = tape.dim(100)
+    tape.dims[n.index] = rows
+    number = tape.load(np.zeros_like(source), index, out, rows=n)
+    tape.rebind(number, source, center, factor)
+    tape.run()
+    expected = (source[index[:rows]].astype(dtype) - center) * factor
+    assert np.array_equal(out[:rows], expected) and np.isnan(out[rows:]).all()
+    tape.rebind(number, source)
+    tape.run()
+    assert np.array_equal(out[:rows], source[index[:rows]].astype(dtype))
+    for wrong in (center[:3], center.astype(np.int64), None):
+        with pytest.raises(ValueError, match="center and factor are 65 numbers"):
+            tape.rebind(number, source, wrong, factor)
+
+
 @pytest.mark.parametrize("out_dtype", [np.int32, np.int64, np.float32])
 def test_load_gathers_labels(out_dtype, n_threads):
     labels, index = np.arange(10, dtype=np.uint8), np.array([3, 9, 0])

@@ -1,0 +1,186 @@
+"""Labels that are no numbers: text, truth values, dates, anything that can be told apart.
+
+Their sorted order is their coding: class k is the k-th of them. Whole numbers are never coded, they
+count from 0 already.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from horn.errors import DataError, ModelError
+
+logger = logging.getLogger(__name__)
+
+Classes = tuple[Any, ...]
+SHOWN = 5  # classes that a message names
+
+
+def code(y: np.ndarray, what: str) -> tuple[np.ndarray, Classes | None]:
+    """(codes (n,) int64, classes) of labels of any kind; whole numbers stay, with None.
+
+    Raises
+    ------
+    DataError : a label is missing (None or NaN), or is a list or another thing without a hash.
+    """
+    if y.dtype.kind == "b":  # both, also where only one is there: False is 0 as it always was
+        return y.astype(np.int64), (False, True)
+    if y.dtype.kind in "UM":
+        found, codes = np.unique(y, return_inverse=True)
+        if y.dtype.kind == "M" and np.isnat(y).any():
+            raise missing(int(np.isnat(y).sum()), int(np.isnat(y).argmax()), what)
+        return codes.astype(np.int64), tuple(found.tolist())
+    labels = [label.item() if isinstance(label, np.generic) else label for label in y.tolist()]
+    empty = [row for row, label in enumerate(labels) if _is_missing(label)]
+    if empty:
+        raise missing(len(empty), empty[0], what)
+    if all(isinstance(label, int) and not isinstance(label, bool) for label in labels):
+        return np.array(labels, np.int64), None
+    try:
+        distinct = set(labels)
+    except TypeError as error:
+        raise DataError(
+            f"{what}: y holds labels that cannot be told apart ({error}); give one text or number "
+            "per sample, or rows of numbers as an array of two axes"
+        ) from None
+    if all(isinstance(label, bool) for label in distinct):
+        return np.array(labels, np.int64), (False, True)
+    classes = _sorted(distinct)
+    lookup = {label: k for k, label in enumerate(classes)}
+    return np.array([lookup[label] for label in labels], np.int64), classes
+
+
+def missing(n: int, row: int, what: str) -> DataError:
+    return DataError(
+        f"{what}: y has no label in row {row:,} ({n:,} such row{'s' * (n != 1)} in all); leave "
+        "those samples out, or give them a class of their own"
+    )
+
+
+def _is_missing(label: Any) -> bool:
+    # pandas.NA and NaT are told by their types: horn does not import pandas
+    return (
+        label is None
+        or type(label).__name__ in ("NAType", "NaTType")
+        or (isinstance(label, float) and label != label)
+    )
+
+
+def _sorted(distinct: set[Any]) -> Classes:
+    try:
+        return tuple(sorted(distinct))
+    except TypeError:  # of several types: by type, then by what they look like
+        return tuple(sorted(distinct, key=lambda label: (type(label).__name__, repr(label))))
+
+
+def recode(
+    y: np.ndarray, own: Classes | None, classes: Classes | None, what: str, owner: str
+) -> np.ndarray:
+    """Labels (n,) int64 of ``own`` classes (None: whole numbers) as those of other ``classes``.
+
+    Raises
+    ------
+    DataError : a label is none of ``classes``, which are of the ``owner``; all such are named.
+    """
+    if classes is None:
+        if own is not None and all(isinstance(label, bool) for label in own):
+            return y
+        if own is None:
+            return y
+        raise DataError(
+            f"{what}: its labels are {said(own)}, but {owner} has whole numbers; give the same "
+            "kind of labels to both"
+        )
+    lookup = {label: k for k, label in enumerate(classes)}
+    numbers = np.unique(y)
+    labels = [int(k) if own is None else own[k] for k in numbers.tolist()]
+    codes = [lookup.get(label, -1) for label in labels]
+    if unknown := [k for k, found in enumerate(codes) if found < 0]:
+        bad = np.isin(y, numbers[unknown])
+        n = int(bad.sum())
+        raise DataError(
+            f"{what}: has labels that {owner} does not have: "
+            f"{said([labels[k] for k in unknown])} ({n:,} sample{'s' * (n != 1)}, the first in row "
+            f"{int(bad.argmax()):,}); it has {said(classes)}. Leave those samples out, or train "
+            "with all classes"
+        )
+    table: np.ndarray = np.array(codes, np.int64)
+    coded: np.ndarray = table[np.searchsorted(numbers, y)]
+    return coded
+
+
+def said(classes: Iterable[Any]) -> str:
+    """Some of them, in words."""
+    names = [repr(label) for label in classes]
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def as_array(classes: Sequence[Any]) -> np.ndarray:
+    """The classes as an array of one axis, of text, truth values or numbers, or else of objects."""
+    kinds = {type(label) for label in classes}
+    if len(kinds) == 1 and kinds <= {str, bool, int, float}:
+        return np.array(list(classes))
+    array = np.empty(len(classes), object)
+    array[:] = list(classes)
+    return array
+
+
+# in a model file
+
+
+def to_json(classes: Classes) -> list[Any]:
+    """As plain values; what is none of those below is kept as text, and a warning says so."""
+    odd = [label for label in classes if not _is_plain(label)]
+    if odd:
+        logger.warning(
+            "a model file keeps classes of type %s as text: %s is %r there",
+            type(odd[0]).__name__, odd[0], str(odd[0]),
+        )  # fmt: skip
+    return [_to_json(label) for label in classes]
+
+
+def _is_plain(label: Any) -> bool:
+    if isinstance(label, tuple):
+        return all(map(_is_plain, label))
+    return type(label) in (str, bool, int, float, bytes, datetime.date, datetime.datetime)
+
+
+def _to_json(label: Any) -> Any:
+    if isinstance(label, tuple):
+        return {"tuple": [_to_json(part) for part in label]}
+    if type(label) is bytes:
+        return {"bytes": label.hex()}
+    if type(label) in (datetime.date, datetime.datetime):
+        return {type(label).__name__: label.isoformat()}
+    return label if type(label) in (str, bool, int, float) else str(label)
+
+
+def from_json(found: Any) -> Classes:
+    """What ``to_json`` wrote. Raises ModelError."""
+    if not isinstance(found, list) or not found:
+        raise ModelError(f"classes are a list, not {found!r:.80}")
+    classes = tuple(_from_json(label) for label in found)
+    if len(set(classes)) != len(classes):
+        raise ModelError(f"classes are named twice: {said(classes)}")
+    return classes
+
+
+def _from_json(found: Any) -> Any:
+    if not isinstance(found, Mapping):
+        if isinstance(found, (str, bool, int, float)):
+            return found
+        raise ModelError(f"{found!r:.80} is no class")
+    [(kind, value)] = found.items()
+    if kind == "tuple":
+        return tuple(_from_json(part) for part in value)
+    if kind == "bytes":
+        return bytes.fromhex(value)
+    if kind in ("date", "datetime"):
+        return getattr(datetime, kind).fromisoformat(value)
+    raise ModelError(f"{kind!r:.80} is no kind of class")

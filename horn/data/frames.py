@@ -1,0 +1,84 @@
+"""Tables of pandas, without importing it: what can be learned from is taken, the rest is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from horn.errors import DataError
+
+SHOWN = 8  # columns that a message names
+
+
+def is_pandas(thing: Any) -> bool:
+    return type(thing).__module__.partition(".")[0] == "pandas"
+
+
+def of_table(x: Any, what: str) -> Any:
+    """The numbers of a DataFrame (n, columns); anything else as it is.
+
+    DataError : a column holds text, categories, dates or other objects, or a value is missing. All
+    such columns are named, with the call that helps.
+    """
+    if not is_pandas(x) or not hasattr(x, "columns"):
+        return x
+    names, kinds = list(x.columns), [str(kind) for kind in x.dtypes]
+    odd = {n: kind for n, kind, dtype in zip(names, kinds, x.dtypes, strict=True)
+           if not _is_numeric(dtype)}  # fmt: skip
+    if odd:
+        shown = ", ".join(f"{n!r} ({kind})" for n, kind in list(odd.items())[:SHOWN])
+        remedies = []
+        if any(kind in ("object", "category", "string", "str") for kind in odd.values()):
+            listed = [n for n, kind in odd.items() if not kind.startswith(("date", "time"))]
+            remedies.append(f"a column of 0 and 1 per category: pandas.get_dummies(df, "
+                            f"columns={listed[:SHOWN]!r})")  # fmt: skip
+        if any(kind.startswith(("date", "time", "period")) for kind in odd.values()):
+            remedies.append("days since a date: (df[column] - start) / pandas.Timedelta(days=1)")
+        remedies.append(f"or leave them out: df.drop(columns={list(odd)[:SHOWN]!r})")
+        raise DataError(
+            f"{what}: x has columns that hold no numbers: {shown}{_more(odd)}. Write "
+            f"{'; '.join(remedies)}"
+        )
+    absent = x.isna().sum()
+    holes = {n: int(k) for n, k in zip(names, absent.tolist(), strict=True) if k}
+    if holes:
+        shown = ", ".join(f"{n!r} ({k:,} of {len(x):,})" for n, k in list(holes.items())[:SHOWN])
+        raise DataError(
+            f"{what}: x has missing values in columns {shown}{_more(holes)}. Drop those rows, "
+            "df.dropna(), or fill them in, df.fillna(df.mean())"
+        )
+    if len(set(kinds)) == 1 and isinstance(x.dtypes.iloc[0], np.dtype):
+        return x.to_numpy()
+    small = all(kind.lower() in ("float32", "float16", "bool", "boolean", "int8", "uint8",
+                                 "int16", "uint16") for kind in kinds)  # fmt: skip
+    return x.to_numpy(dtype=np.float32 if small else np.float64)
+
+
+def of_column(y: Any, what: str) -> Any:
+    """The values of a Series or a Categorical, or of a DataFrame of targets; else as it is."""
+    if not is_pandas(y):
+        return y
+    if hasattr(y, "columns"):
+        if len(y.columns) == 1 and not _is_float(y.dtypes.iloc[0]):
+            return of_column(y.iloc[:, 0], what)
+        return of_table(y, f"{what}: y")
+    dtype = y.dtype
+    if _is_numeric(dtype) and not isinstance(dtype, np.dtype):  # Int64, Float64, boolean
+        if y.isna().any():
+            return np.asarray(y, object)
+        kind = {"b": bool, "i": np.int64, "u": np.int64, "f": np.float64}[dtype.kind]
+        return y.to_numpy(dtype=kind)
+    return np.asarray(y) if isinstance(dtype, np.dtype) else np.asarray(y, object)
+
+
+def _is_numeric(dtype: Any) -> bool:
+    return getattr(dtype, "kind", "O") in "biuf" and str(dtype) != "category"
+
+
+def _is_float(dtype: Any) -> bool:
+    return getattr(dtype, "kind", "O") == "f"
+
+
+def _more(found: dict[Any, Any]) -> str:
+    return f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""

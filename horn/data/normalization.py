@@ -1,0 +1,73 @@
+"""Mean and standard deviation per feature: measured once on the training data, applied where rows
+are read. The numbers are of what a network would see without it, after ``Dataset.scale``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from horn.errors import DataError
+
+if TYPE_CHECKING:
+    from horn.data.dataset import Dataset
+
+CHUNK_VALUES = 262_144  # as in ``checks``
+
+
+@dataclass(frozen=True, eq=False)
+class Normalization:
+    """Each feature becomes (value - mean) / std.
+
+    mean, std (features,) float64; std is above 0, and 1 for a feature that is constant.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+
+    def __post_init__(self) -> None:
+        mean, std = self.mean, self.std
+        is_good = mean.ndim == 1 and mean.shape == std.shape and mean.dtype == std.dtype == "f8"
+        if not is_good or not np.isfinite(mean).all() or not (np.isfinite(std) & (std > 0)).all():
+            raise DataError(
+                "normalization: mean and std are float64 (features,), finite, std above 0; got "
+                f"{mean.dtype} {mean.shape} and {std.dtype} {std.shape}"
+            )
+
+    def steps(self, scale: float, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(center, factor) of ``dtype``: (stored - center) * factor is what the network sees."""
+        return (self.mean / scale).astype(dtype), (scale / self.std).astype(dtype)
+
+    def as_json(self) -> dict[str, list[float]]:
+        return {"mean": self.mean.tolist(), "std": self.std.tolist()}
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any]) -> Normalization:
+        return cls(*(np.array(found[name], np.float64) for name in ("mean", "std")))
+
+
+def measure(data: Dataset) -> Normalization:
+    """Of all samples, in one pass of double precision, in chunks of about 1 MiB.
+
+    Source: Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
+    Variances", 1979.
+    """
+    n, mean = 0, np.zeros(data.n_features)
+    squares, low, high = np.zeros_like(mean), np.full_like(mean, np.inf), mean - np.inf
+    step = max(CHUNK_VALUES // data.n_features, 1)
+    for start in range(0, len(data), step):
+        chunk = data.x[start : start + step].astype(np.float64)
+        low, high = np.minimum(low, chunk.min(axis=0)), np.maximum(high, chunk.max(axis=0))
+        m, own = len(chunk), chunk.mean(axis=0)
+        chunk -= own
+        squares += (chunk * chunk).sum(axis=0) + (own - mean) ** 2 * (n * m / (n + m))
+        mean += (own - mean) * (m / (n + m))
+        n += m
+    constant = low == high
+    std = np.sqrt(squares / n) * abs(data.scale)
+    # rounding leaves a constant feature a tiny deviation; one of the smallest numbers may have 0
+    std[constant | (std == 0)] = 1.0
+    return Normalization(np.where(constant, low, mean) * data.scale, std)

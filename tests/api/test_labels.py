@@ -1,0 +1,196 @@
+"""Labels that are no numbers: trained with, given back, saved, evaluated, refused."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.errors import DataError
+
+RNG = np.random.default_rng(5)
+CENTERS = np.array([[2.0, 0, 0], [0, 2, 0], [0, 0, 2]])
+CODES = RNG.integers(0, 3, 240)
+X = (CENTERS[CODES] + RNG.normal(0, 0.4, (240, 3))).astype(np.float32)
+
+
+def network(n: int = 3, loss: str = "cross_entropy", activation: str = "softmax") -> horn.Network:
+    net = horn.Network(seed=2)
+    net.input(3)
+    net.layer(6, activation="tanh")
+    net.output(n, activation=activation, loss=loss)
+    return net
+
+
+def trained(y: Any, x: Any = X, net: horn.Network | None = None, **more: Any) -> horn.Run:
+    more = {"optimizer": horn.SGD(0.5), "epochs": 8} | more
+    return horn.train(horn.Job(net or network(), (x, y), **more))
+
+
+class Kind(enum.Enum):
+    A, B, C = 1, 2, 3
+
+
+DAYS = [datetime.date(2024, 1, day) for day in (1, 2, 3)]
+KINDS: dict[str, list[Any]] = {
+    "text": ["cat", "dog", "eel"],
+    "tuples": [("a", 1), ("a", 2), ("b", 0)],
+    "dates": DAYS,
+    "mixed": [3, "three", (3,)],
+    "bytes": [b"a", b"b", b"c"],
+}
+
+
+def objects(labels: list[Any]) -> np.ndarray:
+    array = np.empty(len(labels), object)
+    array[:] = labels
+    return array
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_of_any_kind_are_given_back_also_by_the_file(kind: str, tmp_path: Path) -> None:
+    y = objects([KINDS[kind][code] for code in CODES])
+    run = trained(y, validation=0.2)
+    model = run.model
+    assert model.evaluate(X, y)["acc"] > 0.95 and run.history[-1]["val_acc"] > 0.9
+    assert (model.predict(X, labels=True) == y).mean() > 0.95
+    model.save(tmp_path / "m.horn")
+    again = horn.Model.load(tmp_path / "m.horn")
+    assert again.classes == model.classes and set(again.classes or ()) == set(KINDS[kind])
+    assert again.evaluate(X, y) == model.evaluate(X, y)
+    np.testing.assert_array_equal(again.predict(X, labels=True), model.predict(X, labels=True))
+
+
+def test_classes_are_sorted_and_weights_are_those_of_their_numbers() -> None:
+    """The same bits as with the numbers that the sorted order gives."""
+    y = np.array(["dog", "eel", "cat"])[CODES]
+    with_text, with_numbers = trained(y).model, trained(np.array([1, 2, 0])[CODES]).model
+    assert with_text.classes_ is not None and with_text.classes_.tolist() == ["cat", "dog", "eel"]
+    assert with_numbers.classes_ is None
+    for name, array in with_numbers.parameters.items():
+        np.testing.assert_array_equal(with_text.parameters[name], array)
+    codes = with_numbers.predict(X, labels=True)
+    assert codes.dtype == np.int64
+    np.testing.assert_array_equal(with_text.classes_[codes], with_text.predict(X, labels=True))
+
+
+@pytest.mark.parametrize("kind", [list, np.array, objects])
+def test_truth_values_come_back_as_such(kind: Any) -> None:
+    y = [bool(code == 1) for code in CODES]
+    model = trained(kind(y), net=network(2)).model
+    assert model.classes_ is not None and model.classes_.tolist() == [False, True]
+    found = model.predict(X, labels=True)
+    assert found.dtype == bool and (found == np.array(y)).mean() > 0.95
+    assert model.evaluate(X, np.array(y).astype(int)) == model.evaluate(X, y)
+    plain = trained(np.array(y).astype(int), net=network(2)).model
+    np.testing.assert_array_equal(plain.predict(X), model.predict(X))
+
+
+def test_two_classes_may_share_an_output() -> None:
+    y = np.where(CODES == 1, "yes", "no")
+    model = trained(y, net=network(1, "binary_cross_entropy", "sigmoid"), epochs=20).model
+    assert (model.predict(X, labels=True) == y).mean() > 0.95
+
+
+def test_objects_that_are_whole_numbers_stay_numbers() -> None:
+    job = horn.Job(network(), (X, objects(CODES.tolist())))
+    assert job.data.classes is None
+    np.testing.assert_array_equal(job.data.y, CODES)
+
+
+def test_what_a_file_cannot_keep_is_kept_as_text(tmp_path: Path, caplog: Any) -> None:
+    model = trained(objects([list(Kind)[code] for code in CODES])).model
+    assert model.predict(X[:1], labels=True)[0] in Kind
+    model.save(tmp_path / "m.horn")
+    assert "keeps classes of type Kind as text: Kind.A is 'Kind.A' there" in caplog.text
+    assert horn.Model.load(tmp_path / "m.horn").classes == ("Kind.A", "Kind.B", "Kind.C")
+
+
+def test_pandas_categories_and_text_are_labels() -> None:
+    pandas = pytest.importorskip("pandas")
+    names = np.array(["cat", "dog", "eel"])[CODES]
+    plain = trained(names).model
+    columns = [
+        pandas.Series(names),
+        pandas.Series(names).astype("category"),
+        pandas.Categorical(names, categories=["eel", "dog", "cat", "unused"]),
+        pandas.DataFrame({"label": names}),
+    ]
+    for column in columns:
+        model = trained(column).model
+        assert model.classes == ("cat", "dog", "eel")
+        np.testing.assert_array_equal(model.predict(X), plain.predict(X))
+        assert model.evaluate(X, column)["acc"] > 0.95
+    numbers = pandas.Series(CODES, dtype="Int64")
+    assert horn.Job(network(), (X, numbers)).data.classes is None
+    numbers[3] = pandas.NA
+    with pytest.raises(DataError, match=r"data: y has no label in row 3 \(1 such row in all\)"):
+        horn.Job(network(), (X, numbers))
+
+
+def test_labels_that_training_has_not_are_named() -> None:
+    y = np.array(["cat", "dog", "eel"])[CODES]
+    said = (
+        "validation: has labels that the training data does not have: 'asp', 'bee' (3 samples, the "
+        "first in row 1); it has 'cat', 'dog', 'eel'. Leave those samples out, or train with all "
+        "classes"
+    )
+    with pytest.raises(DataError) as caught:
+        horn.Job(network(), (X, y), validation=(X[:4], ["cat", "asp", "asp", "bee"]))
+    assert str(caught.value) == said
+    with pytest.raises(DataError, match="^test: has labels that the training data does not have"):
+        horn.Job(network(), (X, y), test=(X[:1], ["asp"]))
+    with pytest.raises(DataError, match="^data: has labels that this model does not have: 'asp'"):
+        trained(y, epochs=1).model.evaluate(X[:1], ["asp"])
+    with pytest.raises(DataError, match="does not have: 0, 1 .2 samples"):
+        horn.Job(network(), (X, y), test=(X[:2], [0, 1]))
+    with pytest.raises(DataError, match="labels are 'a', 'b', but the training data has whole"):
+        horn.Job(network(), (X, CODES), test=(X[:2], ["a", "b"]))
+
+
+def test_validation_may_lack_classes() -> None:
+    y = np.array(["cat", "dog", "eel"])[CODES]
+    job = horn.Job(network(), (X, y), validation=(X[:2], ["eel", "dog"]))
+    assert job.validation.y.tolist() == [2, 1]
+
+
+def test_as_many_outputs_as_classes() -> None:
+    y = np.array(["cat", "dog", "eel"])[CODES]
+    for n in (2, 4):
+        with pytest.raises(DataError, match=rf"3 classes \('cat', 'dog', 'eel'\), but layer2 has "
+                           rf"{n} neurons, one per class; use net.output\(3, ...\)"):  # fmt: skip
+            horn.train(horn.Job(network(n), (X, y)))
+    with pytest.raises(DataError, match="but layer2 has 1 neuron, one per class"):
+        horn.train(horn.Job(network(1, "squared_error", "identity"), (X, y)))
+
+
+def test_a_job_that_begins_with_a_model_keeps_its_classes() -> None:
+    y = np.array(["cat", "dog", "eel"])[CODES]
+    first = trained(y).model
+    few = np.isin(y, ["dog", "eel"])
+    more = horn.Job(first.network, (X[few], y[few]), initial=first, epochs=1)
+    assert more.data.classes == ("cat", "dog", "eel")
+    assert horn.train(more).model.evaluate(X, y)["acc"] > 0.9
+    with pytest.raises(DataError, match="the model that it begins with does not have: 'asp'"):
+        horn.Job(first.network, (X[:1], ["asp"]), initial=first)
+    net = horn.Network()
+    net.input(3)
+    net.layer(6, activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy", name="head")
+    assert horn.Job(net, (X[few], y[few]), initial=first).data.classes == ("dog", "eel")
+
+
+@pytest.mark.cluster
+def test_tasks_and_groups_train_with_text() -> None:
+    y = np.array(["cat", "dog", "eel"])[CODES]
+    job = horn.Job(network(), (X, y), epochs=2, validation=(X[:5], y[:5]), dtype="float64")
+    alone = horn.train(job).model
+    for settings in ({"tasks": 2}, {"groups": 2}):
+        model = horn.train(job, **settings).model
+        assert model.classes == alone.classes
+        np.testing.assert_allclose(model.predict(X), alone.predict(X), rtol=1e-9)

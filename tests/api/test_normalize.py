@@ -1,0 +1,141 @@
+"""normalize=True: measured on the training data, applied wherever rows are read, kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn import modelfile
+from horn.data import Dataset
+from horn.data.normalization import Normalization, measure
+from horn.errors import CheckpointError, DataError, ModelError
+
+RNG = np.random.default_rng(5)
+RAW = RNG.normal(size=(200, 4)) * [1, 1000, 0.001, 0] + [5, -300, 3, 0.1]
+BYTES = RNG.integers(0, 200, (200, 4)).astype(np.uint8)
+Y = (RAW[:, 1] > -300).astype(int)
+
+
+def network(activation: str = "softmax", n: int = 2, loss: str = "cross_entropy") -> horn.Network:
+    net = horn.Network(seed=3)
+    net.input(4)
+    net.layer(5, activation="tanh")
+    net.output(n, activation=activation, loss=loss)
+    return net
+
+
+def job(x: Any = RAW, **more: Any) -> horn.Job:
+    more = {"epochs": 3, "optimizer": horn.SGD(0.3), "normalize": True, "dtype": "float64"} | more
+    return horn.Job(network(), (x, Y), **more)
+
+
+def by_hand(x: np.ndarray, of: np.ndarray) -> np.ndarray:
+    std = np.where(np.ptp(of, axis=0) == 0, 1.0, of.std(axis=0))
+    return (x - of.mean(axis=0)) / std
+
+
+@pytest.mark.parametrize("settings", [{}, {"backend": "reference"}, {"backend": "python"},
+                         pytest.param({"tasks": 2}, marks=pytest.mark.cluster),
+                         pytest.param({"groups": 2}, marks=pytest.mark.cluster)], ids=str)  # fmt: skip
+@pytest.mark.parametrize("x", [RAW, BYTES, RAW.astype(np.float32)], ids=lambda x: str(x.dtype))
+def test_features_are_normalized_wherever_it_computes(x: Any, settings: Any) -> None:
+    """As if a person had done it before."""
+    mine = job(x, validation=(x[:30], Y[:30]), test=(x[30:60], Y[30:60]), epochs=2)
+    run = horn.train(mine, **settings)
+    seen = x.astype(np.float64) * (1 / 255 if x.dtype == np.uint8 else 1)
+    done = by_hand(seen, seen)
+    hand = horn.train(job(done, normalize=False, validation=(done[:30], Y[:30]),
+                          test=(done[30:60], Y[30:60]), epochs=2))  # fmt: skip
+    for name, array in hand.model.parameters.items():
+        np.testing.assert_allclose(run.model.parameters[name], array, rtol=1e-8, atol=1e-10)
+    for column in ("loss", "val_loss", "acc"):
+        np.testing.assert_allclose(run.history[column], hand.history[column], rtol=1e-8)
+    assert run.test == pytest.approx(hand.test, rel=1e-8)
+    np.testing.assert_allclose(run.model.predict(x), hand.model.predict(done), rtol=1e-8)
+    assert run.model.evaluate(x, Y) == pytest.approx(hand.model.evaluate(done, Y), rel=1e-8)
+
+
+def test_the_file_keeps_it(tmp_path: Path) -> None:
+    model = horn.train(job()).model
+    model.save(tmp_path / "m.horn")
+    again = horn.Model.load(tmp_path / "m.horn")
+    assert model.normalization is not None and again.normalization is not None
+    np.testing.assert_array_equal(again.normalization.mean, model.normalization.mean)
+    np.testing.assert_array_equal(again.normalization.std, model.normalization.std)
+    np.testing.assert_array_equal(again.predict(RAW), model.predict(RAW))
+    np.testing.assert_allclose(model.activations(RAW, "layer2"), model.predict(RAW))
+    # a horn that knows nothing of it must not take the file for its own
+    assert modelfile.read_manifest(tmp_path / "m.horn")["format"] == modelfile.NORMALIZED
+    horn.train(job(normalize=None)).model.save(tmp_path / "plain.horn")
+    assert modelfile.read_manifest(tmp_path / "plain.horn")["format"] == modelfile.FORMAT
+
+
+def test_an_autoencoder_compares_with_what_it_sees() -> None:
+    mine = horn.Job(network("identity", 4, "squared_error"), RAW, target="input", normalize=True,
+                    dtype="float64", epochs=2)  # fmt: skip
+    done = horn.Job(network("identity", 4, "squared_error"), by_hand(RAW, RAW), target="input",
+                    dtype="float64", epochs=2)  # fmt: skip
+    for backend in ("kernels", "reference", "python"):
+        found, expected = (horn.train(each, backend=backend).history["loss"]
+                           for each in (mine, done))  # fmt: skip
+        np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_a_held_out_part_is_not_measured() -> None:
+    mine = job(validation=0.25)
+    np.testing.assert_allclose(mine.data.normalization.mean, mine.data.x.mean(axis=0))
+    assert mine.validation.normalization is mine.data.normalization
+    assert not np.allclose(mine.data.normalization.mean, RAW.mean(axis=0), rtol=1e-9)
+
+
+def test_what_goes_on_from_a_model_sees_as_the_model_saw(tmp_path: Path) -> None:
+    model = horn.train(job()).model
+    model.save(tmp_path / "m.horn")
+    shifted = RAW + 1.0
+    for initial in (model, tmp_path / "m.horn"):
+        for normalize in (None, True):
+            more = job(shifted, initial=initial, normalize=normalize)
+            assert model.normalization is not None
+            np.testing.assert_array_equal(more.data.normalization.mean, model.normalization.mean)
+    assert job(shifted, initial=model, normalize=False).data.normalization is None
+
+
+@pytest.mark.parametrize("x", [RAW, BYTES], ids=["floats", "bytes"])
+def test_measured_in_chunks_as_at_once(x: np.ndarray, monkeypatch: Any) -> None:
+    from horn.data import normalization
+
+    whole = measure(Dataset(x, None, 1 / 3))
+    monkeypatch.setattr(normalization, "CHUNK_VALUES", 28)
+    found = measure(Dataset(x, None, 1 / 3))
+    np.testing.assert_allclose(found.mean, x.mean(axis=0) / 3, rtol=1e-12)
+    std = np.where(np.ptp(x, axis=0) == 0, 3.0, x.std(axis=0)) / 3
+    np.testing.assert_allclose(found.std, std, rtol=1e-10)
+    np.testing.assert_allclose(whole.std, found.std, rtol=1e-10)
+
+
+def test_resume_wants_the_same(tmp_path: Path) -> None:
+    """The numbers are in the data, which are compared."""
+    horn.train(job(epochs=1), checkpoints=tmp_path, checkpoint_every=5)
+    whole = horn.train(job(epochs=3))
+    resumed = horn.train(job(epochs=3), checkpoints=tmp_path, checkpoint_every=5, resume=True)
+    np.testing.assert_array_equal(resumed.model.predict(RAW), whole.model.predict(RAW))
+    with pytest.raises(CheckpointError, match="data.normalization is Normalization"):
+        horn.train(job(normalize=None), checkpoints=tmp_path, checkpoint_every=5, resume=True)
+
+
+def test_mistakes_are_said() -> None:
+    with pytest.raises(ModelError, match="Job: normalize is True, False or None, got 'yes'"):
+        job(normalize="yes")
+    with pytest.raises(DataError, match="test: input has 3 features per sample, but the training"):
+        job(test=(RAW[:, :3], Y))
+    model = horn.train(job(epochs=1)).model
+    with pytest.raises(DataError, match="input has 3 features per sample, but this model declares"):
+        model.predict(RAW[:, :3])
+    with pytest.raises(DataError, match="was to be normalized as data of 2"):
+        Dataset(RAW, None, normalization=Normalization(np.zeros(2), np.ones(2)))
+    with pytest.raises(DataError, match="std above 0; got"):
+        Normalization(np.zeros(2), np.zeros(2))
