@@ -167,34 +167,6 @@ class Job:
             set_(self, "initial", begun)
             set_(self, "network", self.network.beginning_with(begun.parameters, begun.states))
 
-    def _as_seen(self, data: Dataset, begun: Beginning | None) -> Dataset:
-        """The training data, coded and normalized as what the job begins with was."""
-        if self.normalize not in (None, True, False):
-            raise ModelError(f"Job: normalize is True, False or None, got {self.normalize!r}")
-        if begun is not None and begun.classes is not None and self.target == "labels":
-            # its last layer knows the classes by their places; a new one may have others
-            if any(name in begun.taken for name in self.network.last.shapes):
-                data = data.with_classes(begun.classes, "the model that it begins with")
-        normal = data.normalization
-        if self.normalize is not False and begun is not None and begun.normalization is not None:
-            normal = begun.normalization
-        elif self.normalize and normal is None:
-            normal = measure(data)
-        elif self.normalize is False:
-            normal = None
-        return data if normal is data.normalization else data.with_fields(normalization=normal)
-
-    def _like(self, other: Dataset | None, data: Dataset) -> Dataset | None:
-        """Validation or test data, coded and normalized as the training data."""
-        if other is None:
-            return None
-        if self.target == "labels" and data.y is not None and data.y.ndim == 1:
-            other = other.with_classes(data.classes, "the training data")
-        if other.normalization is data.normalization:
-            return other
-        check_features(other, data.n_features, "the training data")
-        return other.with_fields(normalization=data.normalization)
-
     @property
     def n_iterations(self) -> int:
         """Updates in the whole job."""
@@ -249,6 +221,34 @@ class Job:
                     f"{what}: targets have shape {data.y.shape}, but {net.last.name} has "
                     f"{net.last.size} neurons; pass ({len(data)}, {net.last.size})"
                 )
+
+    def _as_seen(self, data: Dataset, begun: Beginning | None) -> Dataset:
+        """The training data, coded and normalized as what the job begins with was."""
+        if self.normalize not in (None, True, False):
+            raise ModelError(f"Job: normalize is True, False or None, got {self.normalize!r}")
+        if begun is not None and begun.classes is not None and self.target == "labels":
+            # its last layer knows the classes by their places; a new one may have others
+            if any(name in begun.taken for name in self.network.last.shapes):
+                data = data.with_classes(begun.classes, "the model that it begins with")
+        normal = data.normalization
+        if self.normalize is not False and begun is not None and begun.normalization is not None:
+            normal = begun.normalization
+        elif self.normalize and normal is None:
+            normal = measure(data)
+        elif self.normalize is False:
+            normal = None
+        return data if normal is data.normalization else data.with_fields(normalization=normal)
+
+    def _like(self, other: Dataset | None, data: Dataset) -> Dataset | None:
+        """Validation or test data, coded and normalized as the training data."""
+        if other is None:
+            return None
+        if self.target == "labels" and data.y is not None and data.y.ndim == 1:
+            other = other.with_classes(data.classes, "the training data")
+        if other.normalization is data.normalization:
+            return other
+        check_features(other, data.n_features, "the training data")
+        return other.with_fields(normalization=data.normalization)
 
     def _repr_html_(self) -> str:
         settings = {

@@ -182,7 +182,7 @@ JOB = {
         "tests/api/test_metrics.py::test_metrics_are_columns_of_the_history_and_of_the_last_word",
     ),
     "normalize": guard(
-        'set_(self, "normalize", None); set_(self, "data", self.data.with_fields(normalization=None))',
+        'set_(self, "data", replace(self.data, normalization=None))',
         "tests/api/test_normalize.py::test_features_are_normalized_wherever_it_computes",
     ),
     "aggregates": guard(

@@ -40,7 +40,8 @@ def by_hand(x: np.ndarray, of: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("settings", [{}, {"backend": "reference"}, {"backend": "python"},
                          pytest.param({"tasks": 2}, marks=pytest.mark.cluster),
-                         pytest.param({"groups": 2}, marks=pytest.mark.cluster)], ids=str)  # fmt: skip
+                         pytest.param({"groups": 2}, marks=pytest.mark.cluster)],
+                         ids=str)  # fmt: skip
 @pytest.mark.parametrize("x", [RAW, BYTES, RAW.astype(np.float32)], ids=lambda x: str(x.dtype))
 def test_features_are_normalized_wherever_it_computes(x: Any, settings: Any) -> None:
     """As if a person had done it before."""

@@ -139,7 +139,7 @@ def test_read_converts_then_scales_once(dtype, stored):
         (np.ones((2, 2)), [0, 1.5], "labels must be integers, but y[1] is 1.5; write"),
         (np.ones((2, 2)), [0, np.nan], "labels must be integers, but y[1] is nan; write"),
         (np.ones((2, 2)), [0.0, 1.0], "labels must be integers, but y is float64; write y.astype"),
-        (np.ones((2, 2)), ["cat", None], "data: y has no label in row 1 (1 such row in all); leave"),
+        (np.ones((2, 2)), ["cat", None], "data: y has no label in row 1 (1 such row in all)"),
         (np.ones((2, 2)), [[1], [2, 3]], "data: y is not a rectangular array"),
         (np.ones((2, 2)), np.ones((2, 2, 2)), "data: y has shape (2, 2, 2), but (samples,)"),
         (np.ones((2, 2)), np.ones((2, 0)), "data: y has shape (2, 0), so there is nothing to"),
