@@ -234,7 +234,7 @@ class Job:
         if self.normalize is not False and begun is not None and begun.normalization is not None:
             normal = begun.normalization
         elif self.normalize and normal is None:
-            normal = measure(data)
+            normal = measure(data.x, data.scale)
         elif self.normalize is False:
             normal = None
         return data if normal is data.normalization else data.with_fields(normalization=normal)

@@ -6,14 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from horn.errors import DataError
-
-if TYPE_CHECKING:
-    from horn.data.dataset import Dataset
 
 CHUNK_VALUES = 262_144  # as in ``checks``
 
@@ -49,17 +46,17 @@ class Normalization:
         return cls(*(np.array(found[name], np.float64) for name in ("mean", "std")))
 
 
-def measure(data: Dataset) -> Normalization:
-    """Of all samples, in one pass of double precision, in chunks of about 1 MiB.
+def measure(x: np.ndarray, scale: float) -> Normalization:
+    """Of all samples x (n, features), in one pass of double precision, in chunks of about 1 MiB.
 
     Source: Chan, Golub & LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
     Variances", 1979.
     """
-    n, mean = 0, np.zeros(data.n_features)
+    n, mean = 0, np.zeros(x.shape[1])
     squares, low, high = np.zeros_like(mean), np.full_like(mean, np.inf), mean - np.inf
-    step = max(CHUNK_VALUES // data.n_features, 1)
-    for start in range(0, len(data), step):
-        chunk = data.x[start : start + step].astype(np.float64)
+    step = max(CHUNK_VALUES // x.shape[1], 1)
+    for start in range(0, len(x), step):
+        chunk = x[start : start + step].astype(np.float64)
         low, high = np.minimum(low, chunk.min(axis=0)), np.maximum(high, chunk.max(axis=0))
         m, own = len(chunk), chunk.mean(axis=0)
         chunk -= own
@@ -67,7 +64,7 @@ def measure(data: Dataset) -> Normalization:
         mean += (own - mean) * (m / (n + m))
         n += m
     constant = low == high
-    std = np.sqrt(squares / n) * abs(data.scale)
+    std = np.sqrt(squares / n) * abs(scale)
     # rounding leaves a constant feature a tiny deviation; one of the smallest numbers may have 0
     std[constant | (std == 0)] = 1.0
-    return Normalization(np.where(constant, low, mean) * data.scale, std)
+    return Normalization(np.where(constant, low, mean) * scale, std)

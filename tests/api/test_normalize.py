@@ -109,9 +109,9 @@ def test_what_goes_on_from_a_model_sees_as_the_model_saw(tmp_path: Path) -> None
 def test_measured_in_chunks_as_at_once(x: np.ndarray, monkeypatch: Any) -> None:
     from horn.data import normalization
 
-    whole = measure(Dataset(x, None, 1 / 3))
+    whole = measure(x, 1 / 3)
     monkeypatch.setattr(normalization, "CHUNK_VALUES", 28)
-    found = measure(Dataset(x, None, 1 / 3))
+    found = measure(x, 1 / 3)
     np.testing.assert_allclose(found.mean, x.mean(axis=0) / 3, rtol=1e-12)
     std = np.where(np.ptp(x, axis=0) == 0, 3.0, x.std(axis=0)) / 3
     np.testing.assert_allclose(found.std, std, rtol=1e-10)
