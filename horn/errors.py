@@ -9,7 +9,7 @@ HornError
 ├─ Conflict          wrong state, or a name in use      choose another
 │  └─ NotApplied     a transaction met another state    read again, then decide
 ├─ CheckpointError   cannot be written, read or used    look at the file that it names
-├─ Diverged          NaN or infinity in training        lower the learning rate
+├─ Diverged          NaN or infinity in training        what it says: line, cause, remedy
 ├─ Timeout           a deadline passed                  raise it, or look at who is late
 ├─ Stopped           somebody asked for it              resume it
 ├─ ProtocolError     peers disagree                     a bug, or mixed versions
@@ -27,6 +27,8 @@ Each class names the exit code that a command ends with (DESIGN 8) in ``exit_cod
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class HornError(Exception):
@@ -87,9 +89,16 @@ class CheckpointError(HornError):
 
 
 class Diverged(HornError):
-    """Training met NaN or infinity."""
+    """Training met NaN or infinity. model : a ``horn.Model`` of the last arrays before it, or None
+    where they are not known; ``iteration`` is how many updates it has had. met, kept : what the
+    search for the cause begins with.
+    """
 
     exit_code = 7
+    model: Any = None
+    iteration: int = 0
+    met: Any = None
+    kept: Any = None
 
 
 class Timeout(HornError):

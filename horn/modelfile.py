@@ -31,28 +31,40 @@ MAX_HEADER_BYTES = 100_000_000  # what safetensors itself allows
 def write(
     path: str | os.PathLike[str], manifest: Mapping[str, Any], arrays: Mapping[str, Array]
 ) -> None:
-    """Write a whole model file or none: to a temporary file, synced, then renamed. Raises
-    ModelError.
+    """Write a whole model file or none: to a temporary file beside it, synced, then renamed over
+    it. What cannot be written there is kept in the temporary folder, or in the current one.
+
+    Raises
+    ------
+    ModelError : it is not where it should be; says why, and where it is kept.
     """
-    import tempfile
-
     import numpy as np
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
 
-    target = Path(path)
     solid = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
     form = NORMALIZED if "normalization" in manifest else FORMAT
     whole = {**manifest, "format": form, "arrays_sha256": digest(solid)}
     text = json.dumps(whole, separators=(",", ":"))
     header = {"horn": text, "horn_sha256": hashlib.sha256(text.encode()).hexdigest()}
+    try:
+        check_writable(path)
+        _write(place_of(path), solid, header)
+    except ModelError as error:
+        raise ModelError(f"{error}; {_kept(Path(path).name, solid, header)}") from error
+
+
+def _write(target: Path, solid: Mapping[str, Array], header: Mapping[str, str]) -> None:
+    import tempfile
+
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
     temporary = None
     try:
         handle, temporary = tempfile.mkstemp(
             dir=target.parent, prefix=f".{target.name}.", suffix=".part"
         )
         os.close(handle)
-        save_file(solid, temporary, metadata=header)
+        save_file(dict(solid), temporary, metadata=dict(header))
         os.chmod(temporary, 0o666 & ~umask())
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
@@ -65,21 +77,66 @@ def write(
             os.close(folder)
     except (OSError, SafetensorError) as error:  # of a full disk safetensors says the latter
         why = (isinstance(error, OSError) and error.strerror) or error
-        raise ModelError(f"{target}: cannot be written ({why}); choose another place") from error
+        raise ModelError(f"{target}: cannot be written ({why})") from error
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
 
 
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise ModelError now rather than after an hour of training."""
-    target = Path(path)
+def _kept(name: str, solid: Mapping[str, Array], header: Mapping[str, str]) -> str:
+    """Write the model where there is room, under a name that nobody has; says where."""
+    import tempfile
+
+    for folder in (tempfile.gettempdir(), os.getcwd()):
+        try:
+            own = tempfile.mkdtemp(prefix="horn-kept-", dir=folder)
+        except OSError:
+            continue
+        try:
+            _write(Path(own) / name, solid, header)
+        except ModelError:
+            os.rmdir(own)
+            continue
+        return f"the model is kept in {Path(own) / name}: move it from there"
+    return "choose another place"
+
+
+def place_of(path: str | os.PathLike[str]) -> Path:
+    """Where a file of this name is written: what a link leads to, so that the link stays."""
+    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
+
+
+def check_writable(path: str | os.PathLike[str], size_bytes: int = 0) -> None:
+    """Raise ModelError now rather than after an hour of training: for a folder, a device or a pipe
+    of that name, and a place that cannot be written to or has no room for so many bytes.
+    """
+    import tempfile
+
+    target = place_of(path)
     if target.is_dir():
-        raise ModelError(f"{target}: is a folder; name a file, such as {target / 'model.horn'}")
-    if not target.parent.is_dir():
-        raise ModelError(f"{target}: the folder {target.parent} does not exist; make it first")
-    if not os.access(target.parent, os.W_OK):
-        raise ModelError(f"{target}: the folder {target.parent} cannot be written to")
+        raise ModelError(f"{path}: is a folder; name a file, such as {target / 'model.horn'}")
+    if target.exists() and not target.is_file():
+        raise ModelError(f"{path}: is a device or a pipe, and would be replaced; name a file")
+    folder = target.parent
+    if not folder.is_dir():
+        raise ModelError(f"{path}: the folder {folder} does not exist; make it first")
+    try:  # who may write is not told by the mode alone: file systems are read-only, or full
+        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.name}.", suffix=".part")
+    except OSError as error:
+        raise ModelError(
+            f"{path}: the folder {folder} cannot be written to ({error.strerror}); choose another"
+        ) from error
+    try:
+        room = os.fstatvfs(handle)
+        free_bytes = room.f_bavail * room.f_frsize
+    finally:
+        os.close(handle)
+        os.unlink(name)
+    if room.f_blocks and free_bytes < size_bytes:
+        raise ModelError(
+            f"{path}: the disk has {free_bytes:,} bytes left, and the model takes about "
+            f"{size_bytes:,}; make room, or choose another place"
+        )
 
 
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn import html, summary
-from horn.backends import Setup, in_use, is_compiled, load, make
+from horn.backends import Engine, Setup, in_use, is_compiled, load, make
 from horn.checkpoint import Checkpoints
 from horn.compiler.placement import Placement
-from horn.errors import CompileError, JobError, Stopped
+from horn.errors import CompileError, Diverged, JobError, Stopped
 from horn.job import Job
 from horn.language.layers import read_aggregate
 from horn.metrics import check, check_defined, checked_answers
@@ -51,7 +51,7 @@ from horn.training.checkpointing import (
 )
 from horn.training.identity import identity
 from horn.training.journals import JournalFolder
-from horn.training.loop import History, LoopResult, TrainingLoop
+from horn.training.loop import History, LoopResult, TrainingLoop, grown, when
 from horn.training.progress import FunctionProgress, LineProgress, Progress
 from horn.training.run_settings import RunSettings
 
@@ -70,7 +70,9 @@ class Run:
     """What ``train`` returns.
 
     model : the last state, or the best one with early stopping or ``keep_best``.
-    state : "SUCCEEDED", or "STOPPED" after Ctrl-C; then stopped is True, the model is what it was
+    state : "SUCCEEDED"; "DIVERGED" where the loss of the last epoch is more than a thousand times
+    that of the best one and above that of the first, and no better epoch's model was kept;
+    "STOPPED" after Ctrl-C; then stopped is True, the model is what it was
     after the last whole update, and checkpoint is what was saved to go on from, if there was a
     folder. seconds : the whole of ``train``. best_epoch : where the model is from, if
     the best was kept. test : {"loss", "acc", ...} of the job's test data. metrics : the last word
@@ -241,7 +243,11 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         settings.check_alone()
         recovery = _recovery(job, settings, schedule, on_cluster)
         with interrupts(recovery.asked, on_cluster is None or schedule is not None):
-            trained = _train_here(job, settings, watcher, begun, recovery)
+            try:
+                trained = _train_here(job, settings, watcher, begun, recovery)
+            except Diverged as error:
+                so_far = perf_counter() - begun
+                raise _explained(error, job, settings, recovery, code, so_far) from None
         if trained.stopped is not None and on_cluster is not None:
             raise trained.stopped
     else:
@@ -256,28 +262,18 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
             stack.enter_context(interrupts(recovery.asked, recovery.plan is not None))
             try:
                 trained = _train_in_group(job, settings, watcher, begun, recovery, on_cluster)
+            except Diverged as error:
+                so_far = perf_counter() - begun
+                raise _explained(error, job, settings, recovery, code, so_far) from None
             except Stopped as stopped:
                 if on_cluster is not None or not stopped.checkpoint:
                     raise
                 trained = _until(job, settings, stopped, begun, is_kept=schedule is not None)
     ending, n_epochs = trained.ending, len(trained.history)
-    facts = {
-        "name": job.name,
-        "data": job.data.name,
-        "samples": len(job.data),
-        "scale": job.data.scale if job.data.x.dtype == np.uint8 else None,
-        "seed": job.network.seed,
-        "optimizer": summary.in_words(job.optimizer),
-        "batch_size": job.batch_size,
-        "epochs": n_epochs,
-        "iteration": ending.iteration,
-        "best_epoch": ending.best_epoch,
-        "metrics": ending.metrics,
-        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "seconds": round(perf_counter() - begun, 3),
-        "backend": in_use(backend, job.network),
-        "host": platform.machine(),
-    }
+    facts = _facts(
+        job, backend, n_epochs, ending.iteration, ending.best_epoch, ending.metrics,
+        perf_counter() - begun,
+    )  # fmt: skip
     model = Model(
         job.network,
         trained.parameters,
@@ -292,10 +288,17 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         classes=job.data.classes if job.target == "labels" else None,
         normalization=job.data.normalization,
     )
+    state = "SUCCEEDED" if trained.stopped is None else "STOPPED"
+    if worse := grown(trained.history):
+        best = ending.best_epoch
+        kept = "" if best is None else f"; the model is that of epoch {best}"
+        logger.warning("diverged: %s%s. Try a learning rate of %g, or clip_norm=1.0", worse, kept,
+                       job.optimizer.rate(ending.iterations - 1) / 10)  # fmt: skip
+        state = state if kept or trained.stopped else "DIVERGED"
     return Run(
         model,
         trained.history,
-        "SUCCEEDED" if trained.stopped is None else "STOPPED",
+        state,
         perf_counter() - begun,
         n_epochs,
         ending.iterations,
@@ -308,6 +311,30 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         trained.stopped is not None,
         "" if trained.stopped is None else trained.stopped.checkpoint,
     )
+
+
+def _facts(
+    job: Job, backend: str, n_epochs: int, iteration: int, best_epoch: int | None,
+    metrics: Mapping[str, Mapping[str, float]], seconds: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Where a model comes from, for its file."""
+    return {
+        "name": job.name,
+        "data": job.data.name,
+        "samples": len(job.data),
+        "scale": job.data.scale if job.data.x.dtype == np.uint8 else None,
+        "seed": job.network.seed,
+        "optimizer": summary.in_words(job.optimizer),
+        "batch_size": job.batch_size,
+        "epochs": n_epochs,
+        "iteration": iteration,
+        "best_epoch": best_epoch,
+        "metrics": metrics,
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "seconds": round(seconds, 3),
+        "backend": in_use(backend, job.network),
+        "host": platform.machine(),
+    }
 
 
 def _watcher(progress: Any) -> Progress:
@@ -330,16 +357,7 @@ def _train_here(
     job: Job, settings: RunSettings, watcher: Progress, begun: float, recovery: RecoverySettings
 ) -> _Trained:
     """All steps in this process."""
-    setup = Setup(
-        job.network,
-        job.optimizer,
-        job.target,
-        min(job.batch_size, len(job.data)),
-        job.dtype,
-        settings.threads,
-        tuple(job.aggregates.values()),
-    )
-    engine = make(settings.backend, setup)
+    engine = _engine(job, settings)
     if job.check:
         _check_backwards(job, settings.backend)
     engine.bind(job.data)
@@ -370,6 +388,49 @@ def _train_here(
     return trained
 
 
+def _engine(job: Job, settings: RunSettings) -> Engine:
+    """The whole network in this process, with its first arrays."""
+    setup = Setup(job.network, job.optimizer, job.target, min(job.batch_size, len(job.data)),
+                  job.dtype, settings.threads, tuple(job.aggregates.values()))  # fmt: skip
+    return make(settings.backend, setup)
+
+
+def _explained(
+    error: Diverged,
+    job: Job,
+    settings: RunSettings,
+    recovery: RecoverySettings,
+    code: Description,
+    seconds: float,
+) -> Diverged:
+    """The error with its cause and the model from before it, where these can be found: the steps
+    are repeated in this process. Tasks that share every batch have the answer of one.
+    """
+    is_as_one = isinstance(settings.kind, AllReduce)
+    if error.met is None or not is_as_one or (recovery.start is not None and error.kept is None):
+        return error
+    from horn.training import diagnosis
+
+    found = diagnosis.look_again(
+        job, partial(_engine, job, settings), error.met, error.kept, seconds
+    )
+    kept = error.kept
+    if found is not None:
+        better = Diverged(f"{when(error.met)}\n{found.text}")
+        better.iteration, memory = found.iteration, found.memory
+    elif kept is not None:
+        better, better.iteration, memory = error, kept.iteration, kept.memory
+    else:
+        return error
+    better.model = Model(
+        job.network, memory["parameter"], memory["state"], dtype=job.dtype, target=job.target,
+        backend=settings.backend, threads=settings.threads, code=code,
+        facts=_facts(job, settings.backend, better.iteration // job.iterations_per_epoch,
+                     better.iteration, None, {}, seconds),
+    )  # fmt: skip
+    return better
+
+
 def _stoppable(recovery: RecoverySettings, stack: ExitStack) -> RecoverySettings:
     """With a folder for the one checkpoint that tasks write when they are asked to stop."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="horn-stop-"))
@@ -382,9 +443,7 @@ def _until(
     """What tasks had trained when they stopped, from their checkpoint."""
     path = Path(stopped.checkpoint)
     opened = Checkpoints(path.parent).open(path)
-    setup = Setup(job.network, job.optimizer, job.target, min(job.batch_size, len(job.data)),
-                  job.dtype, settings.threads, tuple(job.aggregates.values()))  # fmt: skip
-    engine = make(settings.backend, setup)
+    engine = _engine(job, settings)
     engine.bind(job.data)
     loop = TrainingLoop(job, engine, Progress(), begun)
     restore(loop, opened, part_name(0), None if settings.kind.is_joined else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -56,13 +57,12 @@ def _write(path: str, found: Any) -> None:
     """All or nothing: to a temporary file, then renamed."""
     import os
     import tempfile
-    from pathlib import Path
 
     import numpy as np
 
-    from horn.modelfile import umask
+    from horn.modelfile import place_of, umask
 
-    target = Path(path)
+    target = place_of(path)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -194,6 +195,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     from horn.cli import _screen
     from horn.model import default_path
     from horn.modelfile import check_writable
+    from horn.summary import memory_bytes
     from horn.training.run_settings import RunSettings
 
     found = _target.load(target, args)
@@ -218,11 +220,11 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     if assume is not None:
         raise click.UsageError("--assume is for a plan: add --dry-run.")
     path = default_path(found.stem) if output is None else output
-    check_writable(path)
+    check_writable(path, memory_bytes(job)["parameters"])
     if not quiet:
         _show_plan(job, asked)
         _advise(job, asked)
-    run, first = _train(job, asked, quiet)
+    run, first = _train(job, asked, quiet, str(path))
     if verbose:
         _screen.say(
             f"First step {first.seconds:.2f} s after the start of the process "
@@ -238,10 +240,11 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         _say_end(run, str(path))
         if verbose and run.counters:
             _say_counters(run.counters)
+    code = 7 if run.state == "DIVERGED" else None  # as of NaN; the model is saved
     if as_json:
         head = {"schema": "horn.run/1", "state": run.state, "model": str(path)}
         _screen.print_json(head | run.as_dict())
-        return None
+        return code
     for where, values in run.metrics.items():
         click.echo(f"{where} {_screen.metrics(values)}")
     if found.report is not None:
@@ -250,7 +253,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         _screen.say(
             f"Next:  horn show {path}   horn evaluate {path} DATA   horn predict {path} DATA"
         )
-    return None
+    return code
 
 
 def _checkpoints(options: dict[str, Any], stem: str) -> None:
@@ -272,9 +275,9 @@ def _checkpoints(options: dict[str, Any], stem: str) -> None:
         options["checkpoints"] = f"{stem}-checkpoints"
 
 
-def _train(job: Job, asked: RunSettings, quiet: bool) -> tuple[Run, FirstStepTimer]:
+def _train(job: Job, asked: RunSettings, quiet: bool, path: str) -> tuple[Run, FirstStepTimer]:
     from horn.cli import _screen
-    from horn.errors import Stopped
+    from horn.errors import Diverged, Stopped
     from horn.train import conduct
 
     progress = _screen.FirstStepTimer(_screen.progress(quiet))
@@ -283,6 +286,15 @@ def _train(job: Job, asked: RunSettings, quiet: bool) -> tuple[Run, FirstStepTim
     except Stopped as stopped:
         _screen.say(f"S{str(stopped)[1:]}.")
         raise click.exceptions.Exit(stopped.exit_code) from None
+    except Diverged as error:
+        if error.model is None:
+            raise
+        stem, suffix = os.path.splitext(path)
+        before = f"{stem}.before{suffix}"
+        error.model.save(before)
+        raise Diverged(
+            f"{error}\nThe model from just before, after {error.iteration} updates, is in {before}."
+        ) from error
     return run, progress
 
 
@@ -331,8 +343,6 @@ def _say_stopped(run: Run, path: str) -> None:
 
 
 def _say_end(run: Run, path: str) -> None:
-    import os
-
     from horn.cli import _screen
 
     if run.stopped_early:

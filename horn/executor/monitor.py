@@ -35,7 +35,7 @@ from horn.process.control import (
 )
 from horn.process.job_spec import map_private
 from horn.strategies import Topology
-from horn.training.loop import LoopResult, NonFinite, divergence
+from horn.training.loop import LoopResult, NonFinite, diverged
 from horn.training.progress import Progress
 from horn.wire.frames import Array
 
@@ -279,7 +279,7 @@ class TaskMonitor:
             failed = case.failures.get(task)
             if failed is not None and failed.trouble is not None:
                 trouble = NonFinite(*failed.trouble)
-                return Diverged(divergence(self.job, self.whole["parameter"], trouble))
+                return diverged(self.job, self.whole["parameter"], trouble)
         late = {} if case.causes else stacks(case.late)
         shown = self.record.is_shown and self.awaited <= self.ready
         progress = f"after iteration {self.record.iteration}" if shown else "starting"

@@ -18,6 +18,7 @@ from horn.interpreter.language import Translator
 from horn.interpreter.layers import Stage
 from horn.interpreter.passes import LearnedNumbers, Numbers
 from horn.interpreter.tape import number
+from horn.network import Network
 from horn.optimizers import Direct, Optimizer
 
 Array = np.ndarray[Any, Any]
@@ -212,23 +213,7 @@ class Engine:
     # --- samples
 
     def _read(self, data: Dataset, row: int) -> tuple[list[float], list[float] | None]:
-        """A sample, and its targets, one per output neuron (note 0001, point 3)."""
-        x: list[float] = data.read(np.array([row]), np.empty((1, data.x.shape[1])))[0].tolist()
-        if self.setup.target == "input":
-            return x, x
-        if self._loss is None:
-            return x, None
-        if data.y is None:
-            raise DataError(
-                f"{self.network.last.name} has a loss, but the data have no labels; pass (x, y)"
-            )
-        y = data.y[row]
-        if data.y.ndim == 2:
-            return x, [float(v) for v in y]
-        size = self.network.last.size
-        if size == 1:
-            return x, [float(y)]
-        return x, [float(k == y) for k in range(size)]
+        return read_sample(self.network, self.setup.target, data, row)
 
     def _memory(self, training: bool) -> LearnedNumbers:
         """The learned numbers, and their previous updates, which are 0 at inference."""
@@ -395,3 +380,25 @@ class Engine:
 def _flat(arrays: Mapping[str, Array]) -> Numbers:
     """The arrays as flat lists of Python floats."""
     return {name: np.asarray(array, np.float64).ravel().tolist() for name, array in arrays.items()}
+
+
+def read_sample(
+    network: Network, kind: str | None, data: Dataset, row: int
+) -> tuple[list[float], list[float] | None]:
+    """A sample, and its targets, one per output neuron (note 0001, point 3). kind : the job's
+    ``target``.
+    """
+    x: list[float] = data.read(np.array([row]), np.empty((1, data.x.shape[1])))[0].tolist()
+    if kind == "input":
+        return x, x
+    if network.loss is None or kind is None:
+        return x, None
+    if data.y is None:
+        raise DataError(f"{network.last.name} has a loss, but the data have no labels; pass (x, y)")
+    y = data.y[row]
+    if data.y.ndim == 2:
+        return x, [float(v) for v in y]
+    size = network.last.size
+    if size == 1:
+        return x, [float(y)]
+    return x, [float(k == y) for k in range(size)]

@@ -98,7 +98,7 @@ def forward(
             sent = [number(f.call.fed) for f in fired]
             if stage.interlayer is not None:
                 leaves = [Traced(v, variable=True, varies=True) for v in sent]
-                made = _between(stage, leaves)
+                made = between(stage, leaves)
                 sample.between[stage.index] = leaves, made
                 sent = [number(v) for v in made]
             sample.fired.append(fired)
@@ -141,6 +141,25 @@ def _fire_all(stage: Stage, samples: Sequence[Sample], memory: LearnedNumbers) -
         for k, row in enumerate(replies):
             for o, value in enumerate(row):
                 answers[k][o].append(Question(first.word, first.over, value))
+
+
+def fire_one(
+    stage: Stage, o: int, samples: Sequence[Sample], k: int, memory: LearnedNumbers
+) -> None:
+    """Run the forward of one neuron for samples[k]; of all for all samples, where it asks them."""
+    try:
+        _Leaves.of(stage, o, samples[k], memory).fire(stage, o, samples[k], [])
+    except Asked:
+        _fire_all(stage, samples, memory)
+
+
+def send(stage: Stage, samples: Sequence[Sample], k: int, memory: LearnedNumbers) -> list[float]:
+    """What all neurons of a layer send for samples[k], by its interlayer if it has one."""
+    sent = [number(fired.call.fed) for fired in _fire_all(stage, samples, memory)[k]]
+    if stage.interlayer is None:
+        return sent
+    leaves = [Traced(v, variable=True, varies=True) for v in sent]
+    return [number(v) for v in between(stage, leaves)]
 
 
 def statistic(word: str, values: Sequence[Any]) -> list[Any]:
@@ -281,7 +300,7 @@ def _remember(
             sample.states[array][wire.place] = number(vars(message)[name])
 
 
-def _between(stage: Stage, leaves: list[Traced]) -> list[Any]:
+def between(stage: Stage, leaves: list[Traced]) -> list[Any]:
     """What the layer's interlayer function makes of its outputs."""
     function: Any = stage.layer.interlayer
     made, _ = layerwise.run(stage.interlayer, [(leaf,) for leaf in leaves])

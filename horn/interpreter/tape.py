@@ -14,13 +14,25 @@ from __future__ import annotations
 import itertools
 import math as python_math
 import operator
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 
 from horn import math
 from horn.interpreter import user_text
+
+
+class Observer(Protocol):
+    """Who looks on: ``made`` of an operation's arguments and result, ``placed`` of each number
+    that an operation made, ``flowed`` of a derivative and what flows through it.
+    """
+
+    def made(self, op: str, values: Sequence[float], result: float) -> None: ...
+    def placed(self, made: Traced) -> None: ...
+    def flowed(self, node: Traced, args: Sequence[float], slope: float, flow: float) -> None: ...
+
 
 Rule = Callable[
     ..., Any
@@ -30,6 +42,9 @@ _serial = itertools.count()
 # Who is told of every comparison, and may overrule it: horn.interpreter.neuron_kinds walks all
 # paths of a method this way.
 _listeners: list[Callable[[bool, tuple[Any, ...]], bool]] = []
+# Who is told of every operation and of every flow back: horn.interpreter.trouble looks for the
+# first number that is not finite.
+_observers: list[Observer] = []
 
 
 def _infix(op: str) -> tuple[Callable[[Traced, Any], Any], Callable[[Traced, Any], Any]]:
@@ -205,6 +220,16 @@ class listening(_Above):
     functions = _listeners
 
 
+@contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """``with observing(o)``: it hears of every operation instead of those before it."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.pop()
+
+
 def is_number(value: Any) -> bool:
     """Whether a value is a number of the neuron language: Traced, or anything plain that is one
     number."""
@@ -235,7 +260,11 @@ def make(op: str, *args: Any) -> Any:
     if op == "where":
         return args[1] if args[0] else args[2]
     value = compute(op, *values)
-    return Traced(value, op, args, variable=variable, varies=varies, batch=batch)
+    found = Traced(value, op, args, variable=variable, varies=varies, batch=batch)
+    if _observers:
+        _observers[-1].made(op, values, value)
+        _observers[-1].placed(found)
+    return found
 
 
 _ARITHMETIC: dict[str, Callable[..., float]] = {
@@ -381,6 +410,9 @@ def adjoints(
             if isinstance(arg, Traced) and arg.variable:
                 slope = rule(*args, result)
                 if slope is not None:
+                    if _observers:
+                        plain = [number(a) for a in args]
+                        _observers[-1].flowed(node, plain, number(slope), number(flow))
                     table[arg.serial] = table.get(arg.serial, 0.0) + slope * flow
     return table
 

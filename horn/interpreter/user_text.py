@@ -37,11 +37,13 @@ def _position_in(code: CodeType, instruction: int) -> tuple[int, int, int]:
     return line, column, end if end_line == line else 10_000
 
 
-def error(problem: str) -> CompileError:
-    """A CompileError at the user's line that runs now."""
+def error(problem: str, below: str = "") -> CompileError:
+    """A CompileError at the user's line that runs now. below : of what this file of horn called;
+    without a line if there is none.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_horn(frame):
-        frame = frame.f_back
+        frame = frame.f_back if frame.f_code.co_filename != below else None
     if frame is None:
         return CompileError(problem)
     line, column, end = _position(frame)

@@ -18,7 +18,7 @@ import numpy as np
 
 from horn import html
 from horn.aggregates import COLUMNS, named
-from horn.backends import Engine
+from horn.backends import Engine, Memory
 from horn.data import Dataset, permutation
 from horn.errors import Diverged, Timeout
 from horn.job import Job
@@ -29,6 +29,9 @@ from horn.topology import share
 from horn.training.cursor import Cursor, plain, plain_row
 from horn.training.progress import Progress
 
+KEPT_EVERY = 100  # iterations between copies of small arrays: below a hundredth of the time,
+KEPT_BYTES = 1 << 26  # and of larger ones none
+GREW = 1000.0  # a loss that ends so many times above its best has diverged
 CHECKED_AT_ONCE = 1 << 20  # numbers that are looked at together for NaN and infinity
 DEALS_APART = 1_000_003  # between the seeds of orders that are not the same
 
@@ -116,6 +119,17 @@ class NonFinite:
 
 
 @dataclass(frozen=True)
+class KeptArrays:
+    """All that steps change, as it was after so many iterations: where a search for the cause of
+    NaN begins.
+    """
+
+    iteration: int
+    updates: int
+    memory: Memory
+
+
+@dataclass(frozen=True)
 class LoopResult:
     """How a loop ended. ``iteration`` and ``best_epoch`` are of the model that was kept."""
 
@@ -184,6 +198,7 @@ class TrainingLoop:
         self.unseen = 0  # of these samples: without known losses
         self.earlier_s = 0.0  # of training before ``begun``
         self.is_halted = False
+        self.kept: KeptArrays | None = None
         self.best: BestModel | None = None
         self.stopped_early = False
         self.trouble: NonFinite | None = None
@@ -213,6 +228,7 @@ class TrainingLoop:
         self.total, self.best, self.earlier_s = cursor.total, best, earlier_s
         self.unseen = 0
         self.own = OwnLoss(cursor.own_total, cursor.own_samples)
+        self._keep(0)
         self.history = History(cursor.rows)
 
     def skip_to(self, iteration: int) -> None:
@@ -294,6 +310,7 @@ class TrainingLoop:
         if not self.done:
             self.epoch += 1
             self.total, self.unseen, self.own = 0.0, 0, OwnLoss()
+            self._keep(KEPT_EVERY)
         epoch, done_before, begun = self.epoch, self.done, perf_counter()
         order = permutation(n, job.network.seed + DEALS_APART * self.deal, epoch - 1)
         sample = (epoch - 1) * n
@@ -334,6 +351,16 @@ class TrainingLoop:
             "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
         }
 
+    def _keep(self, least: int) -> None:
+        """Copy the arrays, if so many iterations have passed since."""
+        since = self.iteration - (self.kept.iteration if self.kept else 0)
+        if self.is_share or since < least:
+            return
+        memory = self.engine.memory()
+        if sum(a.nbytes for kind in memory.values() for a in kind.values()) <= KEPT_BYTES:
+            copies = {k: {n: a.copy() for n, a in kind.items()} for k, kind in memory.items()}
+            self.kept = KeptArrays(self.iteration, self.engine.updates, copies)
+
     def _expect(self, rows: Array) -> None:
         """The next batch: this group reads its part of it, and nobody else does."""
         group, n_groups = self.part
@@ -372,7 +399,7 @@ class TrainingLoop:
         self.trouble = NonFinite(what, iteration, epoch)
         if self.is_share:
             return Diverged(what)
-        return Diverged(divergence(self.job, self.engine.parameters(), self.trouble))
+        return diverged(self.job, self.engine.parameters(), self.trouble, self.kept)
 
 
 def overdue(job: Job, timeout_s: float, iteration: int, epoch: int) -> Timeout:
@@ -382,15 +409,42 @@ def overdue(job: Job, timeout_s: float, iteration: int, epoch: int) -> Timeout:
     )
 
 
-def divergence(job: Job, parameters: Mapping[str, Array], trouble: NonFinite) -> str:
-    """Where it was first seen, how large the weights are, and what to try, by the ``parameters``
-    that are given.
+def diverged(
+    job: Job,
+    parameters: Mapping[str, Array],
+    met: NonFinite,
+    kept: KeptArrays | None = None,
+) -> Diverged:
+    """Where it was first seen, and how large the weights are, by the ``parameters`` that are given;
+    the cause is looked for afterwards (horn/training/diagnosis.py).
     """
-    what, rate = trouble.what, job.optimizer.rate(trouble.iteration)
-    text = f"{what[0].upper()}{what[1:]} at iteration {trouble.iteration} (epoch {trouble.epoch})."
-    where = _first_bad_layer(job.network, parameters)
-    remedy = f"Try {rate / 10:g}" + ("" if job.optimizer.clip_norm else " or clip_norm=1.0")
-    return f"{text} {where} Usual cause: the learning rate is too high ({rate:g}). {remedy}"
+    where, rate = _first_bad_layer(job.network, parameters), job.optimizer.rate(met.iteration)
+    remedy = f"try {rate / 10:g}" + ("" if job.optimizer.clip_norm else " or clip_norm=1.0")
+    error = Diverged(
+        f"{when(met)} {where} What made it is not known: the learning rate may be too high "
+        f"({rate:g}; {remedy}), or log, sqrt, exp or / is taken where it has no number"
+    )
+    error.met, error.kept = met, kept
+    return error
+
+
+def grown(history: History) -> str:
+    """That the loss grew a thousandfold, in words, or "": the last epoch's is more than GREW times
+    the lowest epoch's, and more than the first one's.
+    """
+    losses = [(row["loss"], row["epoch"]) for row in history if row.get("loss") is not None]
+    if not losses:
+        return ""
+    (first, _), (last, epoch), (least, at) = losses[0], losses[-1], min(losses)
+    if not 0.0 < least * GREW < last or last <= first:
+        return ""
+    return f"the loss grew from {least:.3g} (epoch {at}) to {last:.3g} (epoch {epoch})"
+
+
+def when(met: NonFinite) -> str:
+    """The loss became nan at iteration 7 (epoch 1)."""
+    what = met.what
+    return f"{what[0].upper()}{what[1:]} at iteration {met.iteration} (epoch {met.epoch})."
 
 
 def _first_bad_layer(network: Network, parameters: Mapping[str, Array]) -> str:

@@ -17,6 +17,7 @@ class Scripted:
     """
 
     def __init__(self, losses: Iterable[float], scores: Iterable[tuple[float, int]] = ()) -> None:
+        self.losses_written = losses
         self.script: Iterator[float] = iter(losses)
         self.scores = iter(scores)
         self.calls: list[tuple[list[int], int, int]] = []
@@ -24,7 +25,8 @@ class Scripted:
 
     def __call__(self, backend: str, setup: Setup) -> Scripted:
         """Stands in for ``horn.backends.make``."""
-        self.setup, self.backend = setup, backend
+        self.setup, self.backend, self.updates = setup, backend, 0
+        self.script = iter(self.losses_written)  # made again, it does the same
         self.arrays = setup.network.initial_parameters(setup.dtype)
         return self
 
@@ -48,6 +50,17 @@ class Scripted:
 
     def states(self) -> dict[str, np.ndarray]:
         return {}
+
+    def memory(self) -> dict[str, dict[str, np.ndarray]]:
+        return {"parameter": self.arrays, "state": {}, "slot": {}}
+
+    def recall(self, memory: Any, updates: int) -> None:
+        self.arrays.update({n: a.copy() for n, a in memory["parameter"].items()})
+
+    def probe(self, rows: np.ndarray, **_: Any) -> dict[str, np.ndarray]:
+        layers = self.setup.network.layers
+        found = {f"{k.name}.output": np.full((len(rows), k.size), 0.5) for k in layers}
+        return {**found, "loss": np.asarray(0.7)}
 
     def load(
         self, parameters: Any, states: Any = None, slots: Any = None, updates: int = 0

@@ -10,6 +10,7 @@ import re
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -288,9 +289,40 @@ def test_a_disk_that_is_full_while_the_arrays_are_written_is_named_with_the_file
     assert list(tmp_path.iterdir()) == []
 
 
-def test_saving_into_a_missing_folder_is_said_plainly(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="cannot be written"):
-        model_of(dense()).save(tmp_path / "no" / "m.horn")
+def test_a_model_that_cannot_be_saved_is_kept_and_the_place_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    model = model_of(dense())
+    for place, why in {
+        tmp_path / "no" / "m.horn": "the folder .*/no does not exist; make it first",
+        tmp_path: "is a folder; name a file",
+        tmp_path / "pipe": "is a device or a pipe",
+        Path("/dev/full"): "is a device or a pipe",
+        Path("/proc/m.horn"): "the folder /proc cannot be written to",
+    }.items():
+        with pytest.raises(ModelError, match=why) as caught:
+            model.save(place)
+        (kept,) = re.findall("the model is kept in (.*): move it from there", str(caught.value))
+        np.testing.assert_array_equal(
+            Model.load(kept).parameters["layer1.weight"], model.parameters["layer1.weight"]
+        )
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
+
+
+def test_a_disk_without_room_is_known_before(tmp_path: Path) -> None:
+    modelfile.check_writable(tmp_path / "m.horn", 1000)
+    with pytest.raises(ModelError, match="bytes left, and the model takes about 1,152,9"):
+        modelfile.check_writable(tmp_path / "m.horn", 1 << 60)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_stays_a_link_to_what_is_written(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "m.horn").symlink_to(tmp_path / "store" / "real.horn")
+    model_of(dense()).save(tmp_path / "m.horn")
+    assert (tmp_path / "m.horn").is_symlink() and Model.load(tmp_path / "store" / "real.horn")
 
 
 def test_evaluate_checks_the_data() -> None:

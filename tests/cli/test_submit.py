@@ -155,13 +155,71 @@ def test_timeout_ends_with_124_and_writes_nothing(run: Any) -> None:
     assert "training took more than 0.1 s" in done.err
 
 
-def test_divergence_ends_with_7_and_writes_nothing(run: Any, folder: Path) -> None:
+def test_divergence_ends_with_7_and_keeps_the_model_from_before(run: Any, folder: Path) -> None:
     text = JOB.replace('"softmax", loss="cross_entropy"', '"identity", loss="squared_error"')
     (folder / "job.py").write_text(text)
     done = run("submit", "job.py", "--set", "optimizer.learning_rate=1e30", "--set", "epochs=50")
-    assert done.code == 7 and done.files == set()
+    assert done.code == 7 and done.files == {"job.before.horn"}
     assert "at iteration" in done.err and "(1e+30). Try 1e+29 or clip_norm=1.0" in done.err
+    assert "The model from just before, after 1 updates, is in job.before.horn." in done.err
     assert "Traceback" not in done.err
+    assert run("show", "job.before.horn").code == 0
+
+
+def test_a_loss_that_grew_a_thousandfold_is_no_success(
+    run: Any, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = JOB.replace('"softmax", loss="cross_entropy"', '"identity", loss="squared_error"')
+    (folder / "job.py").write_text(text)
+    done = run("submit", "job.py", "--set", "optimizer.learning_rate=1.6", "--json")
+    assert done.code == 7 and done.files == {"job.horn"}
+    assert done.json["state"] == "DIVERGED"
+    assert "diverged: the loss grew from" in caplog.text
+    assert "Try a learning rate of 0.16" in caplog.text
+    better = ["--set", "keep_best=true", "--set", "validation=0.2"]
+    kept = run("submit", "job.py", "--set", "optimizer.learning_rate=1.6", *better, "--json")
+    assert kept.code == 0 and kept.json["state"] == "SUCCEEDED"
+    assert "the model is that of epoch" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "place, why",
+    [
+        ("/dev/full", "is a device or a pipe, and would be replaced; name a file"),
+        ("/proc/job.horn", "the folder /proc cannot be written to"),
+        ("below", "'below' is a directory"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_known_before(
+    run: Any, folder: Path, place: str, why: str
+) -> None:
+    (folder / "below").mkdir()
+    done = run("submit", "job.py", "-o", place)
+    assert done.code == 2 and done.files == set()
+    assert why in done.err and "Epoch" not in done.err
+
+
+VANISHING = """
+import shutil
+class Vanishing:
+    def at(self, iteration):
+        shutil.rmtree("models", ignore_errors=True)
+        return 0.5
+"""
+
+
+def test_a_trained_model_is_kept_where_its_folder_has_gone(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    (folder / "models").mkdir()
+    text = JOB.replace("def job", VANISHING + "def job")
+    text = text.replace("horn.SGD(0.5)", "horn.SGD(Vanishing())")
+    (folder / "job.py").write_text(text)
+    done = run("submit", "job.py", "-o", "models/job.horn")
+    assert done.code == 2, done.err
+    (kept,) = re.findall("the model is kept in (.*): move it", done.err)
+    assert run("show", str(folder / kept)).code == 0
 
 
 def test_an_exception_in_the_users_file_names_its_line(run: Any, folder: Path) -> None:

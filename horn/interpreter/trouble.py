@@ -1,0 +1,235 @@
+"""What made a number that is not finite: one neuron, loss or sample again, with every operation
+watched.
+
+The arithmetic of the interpreter is in double precision; what a job in float32 cannot hold counts
+as infinite here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isfinite, nan
+from typing import Any
+
+import numpy as np
+
+from horn.backends import Memory, Setup
+from horn.errors import CompileError
+from horn.interpreter import passes, tape, user_text
+from horn.interpreter.calls import Moment
+from horn.interpreter.engine import Engine, read_sample
+from horn.interpreter.language import Translator
+from horn.interpreter.layers import Stage
+from horn.interpreter.passes import LearnedNumbers
+from horn.job import Job
+from horn.network import Layer
+
+Array = np.ndarray[Any, Any]
+MOST_SYNAPSES = 2_000_000  # of a layer whose neurons are made: about a second
+MOST_OF_ALL = 200_000  # of a network that is run forward and back
+
+# Files that run neurons, losses and interlayers; who called them is not in the neuron.
+_RUNS = passes.__file__
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%",
+          "pow": "**"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BrokenOperation:
+    """An operation whose arguments are finite and whose result is not. error : it, at the user's
+    line. remedy : what to write instead.
+    """
+
+    error: CompileError
+    remedy: str
+
+
+class Watch:
+    """``with watching(limit) as watch``: the first operation that gave what is not finite.
+
+    limit : the largest number that the job's dtype holds.
+    """
+
+    def __init__(self, limit: float, keeps_places: bool) -> None:
+        self.limit, self.keeps_places = limit, keeps_places
+        self.first: BrokenOperation | None = None
+        self.places: dict[int, CompileError] = {}
+
+    def made(self, op: str, values: Sequence[float], result: float) -> None:
+        if self.first is None and self._is_broken(values, result):
+            self.first = self._operation(op, values, result, user_text.error("", _RUNS))
+
+    def placed(self, made: tape.Traced) -> None:
+        """Where a number of the tape was made: its derivative is asked for later."""
+        if self.keeps_places:
+            self.places[made.serial] = user_text.error("", _RUNS)
+
+    def flowed(self, node: tape.Traced, args: Sequence[float], slope: float, flow: float) -> None:
+        if self.first is not None or not self._is_broken([*args, flow], slope * flow):
+            return
+        place = self.places.get(node.serial)
+        if place is None:
+            return
+        given = ", ".join(f"{a:.6g}" for a in args)
+        place.problem = f"The derivative of {_said(node.op, args)} is {slope:.6g}."
+        if isfinite(slope):
+            place.problem = f"The gradient through {node.op}({given}) is {slope * flow:.6g}."
+        place.args = (place.problem,)
+        self.first = BrokenOperation(place, _slope_remedy(node.op))
+
+    def _is_broken(self, values: Sequence[float], result: float) -> bool:
+        return not self._fits(result) and all(map(self._fits, values))
+
+    def _fits(self, value: float) -> bool:
+        return isfinite(value) and abs(value) <= self.limit
+
+    def _operation(
+        self, op: str, values: Sequence[float], result: float, error: CompileError
+    ) -> BrokenOperation:
+        what = f"{_said(op, values)} is {result:.6g}"
+        if isfinite(result):  # in double
+            what += f": float32 ends at {self.limit:.3g}"
+        error.problem = f"{what}."
+        error.args = (error.problem,)
+        return BrokenOperation(error, _remedy(op, values))
+
+
+def _said(op: str, values: Sequence[float]) -> str:
+    given = [f"{v:.6g}" for v in values]
+    if op in _SIGNS:
+        return f" {_SIGNS[op]} ".join(given)
+    return f"{op}({', '.join(given)})"
+
+
+def _remedy(op: str, values: Sequence[float]) -> str:
+    if op in ("log", "log1p"):
+        low = "0" if op == "log" else "-1"
+        safe = "horn.math.maximum(x, 1e-6)" if op == "log" else "horn.math.maximum(x, -0.999999)"
+        return f"{op} takes numbers above {low}: write horn.math.{op}({safe})."
+    if op == "sqrt":
+        return "sqrt takes numbers from 0: write horn.math.sqrt(horn.math.maximum(x, 0.0))."
+    if op in ("div", "floordiv", "mod") and values[-1] == 0.0:
+        return "It divides by 0: keep the divisor away from it, as x / (y + 1e-6) for y above 0."
+    if op == "pow":
+        return ("A power of a number below 0, or one of 0 with an exponent below 0, is none: take "
+                "abs(x) or a maximum first.")  # fmt: skip
+    if op in ("exp", "expm1"):
+        return ("exp grows beyond what a number holds: scale the inputs down (pixels / 255), or "
+                "bound what it is of: horn.math.minimum(x, 50.0).")  # fmt: skip
+    return "The numbers are too large for the dtype: scale the inputs or the targets down."
+
+
+def _slope_remedy(op: str) -> str:
+    if op in ("sqrt", "log", "pow", "div"):
+        return f"Keep what {op} is of away from the edge, as horn.math.maximum(x, 1e-6)."
+    return "The gradients are too large for the dtype: scale the loss or the inputs down."
+
+
+@contextmanager
+def watching(dtype: str, places: bool = False) -> Iterator[Watch]:
+    """Every operation of the tape is looked at. places : remember where each was made, for
+    derivatives.
+    """
+    watch = Watch(float(np.finfo(dtype).max), places)
+    with tape.observing(watch):
+        yield watch
+
+
+class BrokenBatch:
+    """A training batch that went wrong. arrays : the learned arrays before it; memory : these, the
+    states and slots. rows : of the data; first_sample : the global number of the first.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        arrays: Mapping[str, Array],
+        memory: Memory,
+        rows: Array,
+        first_sample: int,
+        iteration: int,
+    ) -> None:
+        self.job, self.network = job, job.network
+        self.arrays, self.memory = arrays, memory
+        self.rows, self.first_sample, self.iteration = rows, first_sample, iteration
+
+    def forward(
+        self, layer: Layer, row: int, neuron: int, seen: Mapping[str, Array]
+    ) -> BrokenOperation | None:
+        """One neuron's forward for one sample, its inputs as the backend computed them."""
+        if layer.size * max(layer.fan_in, 1) > MOST_SYNAPSES:
+            return None
+        stage = Stage(self.network, layer, Translator())
+        memory, states = self._numbers(layer)
+        together = range(len(self.rows)) if stage.asks_batch else [row]
+        samples = [self._sample(layer, k, seen, states) for k in together]
+        here = list(together).index(row)
+        with np.errstate(all="ignore"), watching(self.job.dtype) as watch:
+            passes.fire_one(stage, neuron, samples, here, memory)
+            if watch.first is None and stage.interlayer is not None:
+                passes.send(stage, samples, here, memory)
+        return watch.first
+
+    def loss(self, row: int, seen: Mapping[str, Array]) -> BrokenOperation | None:
+        """The loss of one sample."""
+        if self.network.loss is None:
+            return None
+        _, target = read_sample(self.network, self.job.target, self.job.data, int(self.rows[row]))
+        sent = np.asarray(seen[f"{self.network.last.name}.output"][row], np.float64).tolist()
+        if target is None:
+            return None
+        with np.errstate(all="ignore"), watching(self.job.dtype) as watch:
+            passes.judge(Translator().value(self.network.loss.f), sent, target)
+        return watch.first
+
+    def backward(self, row: int | None) -> BrokenOperation | None:
+        """All neurons forward and back for one sample."""
+        layers = self.network.layers[1:]
+        if row is None or sum(k.size * max(k.fan_in, 1) for k in layers) > MOST_OF_ALL:
+            return None
+        setup = Setup(self.network, self.job.optimizer, self.job.target, 1, "float64")
+        engine = Engine(setup)
+        engine.bind(self.job.data)
+        engine.load(self.arrays, self.memory["state"], None, self.iteration)
+        with np.errstate(all="ignore"), watching(self.job.dtype, places=True) as watch:
+            engine._run(self.rows[row : row + 1], self.iteration, self.first_sample + row)
+        return watch.first
+
+    def _numbers(self, layer: Layer) -> tuple[LearnedNumbers, dict[str, list[float]]]:
+        own = [array for link in layer.links for array in link.weights.values()]
+        own += [*layer.biases.values(), *(f"{layer.name}.{name}" for name in layer.parameters)]
+        learned = {name: _flat(self.arrays[name]) for name in own}
+        slots = self.memory.get("slot", {})
+        previous = {
+            name: _flat(slots.get(f"{name}/previous_update", np.zeros_like(self.arrays[name])))
+            for name in own
+        }
+        states = {name: _flat(array) for name, array in self.memory["state"].items()}
+        return LearnedNumbers(learned, previous), states
+
+    def _sample(
+        self, layer: Layer, row: int, seen: Mapping[str, Array], states: dict[str, list[float]]
+    ) -> passes.Sample:
+        moment = Moment(
+            self.network.seed, True, self.iteration, self.first_sample + row,
+            self.job.optimizer.rate(self.iteration),
+        )  # fmt: skip
+        sent = [
+            np.asarray(seen[f"{below.name}.output"][row], np.float64).tolist()
+            for below in self.network.layers[: layer.index]
+        ]
+        target = None
+        if layer is self.network.last:
+            _, known = read_sample(
+                self.network, self.job.target, self.job.data, int(self.rows[row])
+            )
+            target = known or [nan] * layer.size
+        own = {name: list(values) for name, values in states.items()}
+        return passes.Sample(moment, own, sent, target)
+
+
+def _flat(array: Array) -> list[float]:
+    return [float(v) for v in np.asarray(array, np.float64).ravel()]

@@ -1,0 +1,228 @@
+"""Why training met NaN or infinity: the batch again, from the arrays that it began with.
+
+The steps before it are repeated (from the last arrays that the loop kept, or from the first ones),
+so that the arrays from before the batch are there. The batch is then looked at as the backend
+computes it, layer by layer, for the first number that is not finite; what made it is said by the
+interpreter, which knows the user's line. A cause is named by evidence: only weights that grew
+speak of the learning rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+
+from horn.backends import Engine, Memory
+from horn.data import permutation
+from horn.errors import HornError
+from horn.interpreter import trouble
+from horn.job import Job
+from horn.network import Layer
+from horn.training.loop import KeptArrays, NonFinite
+
+MOST_S = 60.0  # a longer repetition is not begun,
+PATIENCE_S = 120.0  # and one that takes longer is given up
+GREW = 10.0  # weights that grew by more speak of the learning rate
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found. text : sentences. iteration : the update that went wrong; memory : the
+    arrays of the engine before it.
+    """
+
+    text: str
+    iteration: int
+    memory: Memory
+
+
+def look_again(
+    job: Job,
+    make: Callable[[], Engine],
+    met: NonFinite,
+    kept: KeptArrays | None,
+    seconds: float,
+) -> Diagnosis | None:
+    """Find the first number that is not finite; None if the repetition takes too long, or does
+    not meet it again. make : an engine as at the start of the run. seconds : how long the run took.
+    """
+    first = 0 if kept is None else kept.iteration
+    n_steps = met.iteration + 1 - first
+    if seconds * n_steps / max(met.iteration + 1, 1) > MOST_S:
+        return None
+    engine = make()
+    engine.bind(job.data)
+    if kept is not None:
+        engine.recall(kept.memory, kept.updates)
+    begun, losses = perf_counter(), []
+    before: Memory = {}
+    for iteration in range(first, met.iteration + 1):
+        if perf_counter() - begun > PATIENCE_S:
+            return None
+        before, updates = copied(engine.memory()), engine.updates
+        rows, sample = batch(job, iteration)
+        loss = engine.step(rows, iteration=iteration, first_sample=sample)
+        losses.append(loss)
+        if np.isfinite(loss) and is_finite(engine.memory()):
+            continue
+        broken = [n for n, a in engine.memory()["parameter"].items() if not np.isfinite(a).all()]
+        engine.recall(before, updates)
+        text = _what(job, engine, iteration, before["parameter"], losses, broken)
+        return Diagnosis(text, iteration, before)
+    return None
+
+
+def batch(job: Job, iteration: int) -> tuple[np.ndarray, int]:
+    """The rows of the data that an update reads, and the global number of the first sample."""
+    n, size = len(job.data), job.batch_size
+    epoch, step = divmod(iteration, job.iterations_per_epoch)
+    rows = permutation(n, job.network.seed, epoch)[step * size : (step + 1) * size]
+    return rows, epoch * n + step * size
+
+
+def copied(memory: Memory) -> Memory:
+    return {k: {name: a.copy() for name, a in arrays.items()} for k, arrays in memory.items()}
+
+
+def is_finite(memory: Memory) -> bool:
+    return all(np.isfinite(a).all() for arrays in memory.values() for a in arrays.values())
+
+
+def _what(
+    job: Job,
+    engine: Engine,
+    iteration: int,
+    arrays: Mapping[str, np.ndarray],
+    losses: list[float],
+    broken: list[str],
+) -> str:
+    """The first number of the batch that is not finite, in words. broken : the arrays that were
+    not finite after it.
+    """
+    rows, sample = batch(job, iteration)
+    with np.errstate(all="ignore"):
+        seen = engine.probe(rows, iteration=iteration, first_sample=sample)
+    cause = Cause(job, arrays, losses, iteration)
+    found = trouble.BrokenBatch(job, arrays, engine.memory(), rows, sample, iteration)
+    for layer in job.network.layers[1:]:
+        outputs = seen[f"{layer.name}.output"]
+        bad = np.argwhere(~np.isfinite(outputs))
+        if len(bad):
+            row, neuron = map(int, bad[0])
+            n_bad = len(np.unique(bad[:, 1]))
+            others = f", as {n_bad - 1} more of the layer do" if n_bad > 1 else ""
+            said = _told(partial(found.forward, layer, row, neuron, seen))
+            return cause.told(
+                f"Neuron {neuron} of {layer.name} ({layer.neuron.__name__})",
+                f"feeds forward {outputs[row, neuron]} for sample {int(rows[row])} of the "
+                f"data{others}",
+                said,
+            )
+    if not np.isfinite(seen["loss"]):
+        who, said = _told_loss(found, seen, len(rows))
+        name = getattr(job.network.loss, "name", "the loss")
+        where = "" if who is None else f" of sample {int(rows[who])} of the data"
+        return cause.told(f"The loss {name!r}{where}", f"is {float(seen['loss'])}", said)
+    gradients = {k: v for k, v in seen.items() if k.endswith(".gradient")}
+    for layer in reversed(job.network.layers[1:]):
+        for name in _arrays_of(layer):
+            gradient = gradients.get(f"{name}.gradient")
+            if gradient is not None and not np.isfinite(gradient).all():
+                n_bad = int((~np.isfinite(gradient)).sum())
+                one = _row_of(engine, rows, iteration, sample, f"{name}.gradient")
+                which = "" if one is None else f", sample {int(rows[one])} of the data"
+                said = _told(partial(found.backward, one))
+                return cause.told(
+                    f"Of {name} ({layer.neuron.__name__}){which}",
+                    f"{n_bad} of {gradient.size} gradients are not finite",
+                    said,
+                )
+    return cause.told(
+        f"Every output and gradient is finite, but the update of {', '.join(broken) or 'nothing'}",
+        "is not",
+        None,
+    )
+
+
+def _told(look: Callable[[], trouble.BrokenOperation | None]) -> trouble.BrokenOperation | None:
+    """What the interpreter sees; nothing where it cannot run the neuron."""
+    try:
+        return look()
+    except HornError:
+        return None
+
+
+def _told_loss(
+    found: trouble.BrokenBatch, seen: Mapping[str, np.ndarray], n_rows: int
+) -> tuple[int | None, trouble.BrokenOperation | None]:
+    for row in range(n_rows):
+        said = _told(partial(found.loss, row, seen))
+        if said is not None:
+            return row, said
+    return None, None
+
+
+def _arrays_of(layer: Layer) -> list[str]:
+    own = [array for link in layer.links for array in link.weights.values()]
+    return [*own, *layer.biases.values(), *(f"{layer.name}.{name}" for name in layer.parameters)]
+
+
+def _row_of(engine: Engine, rows: np.ndarray, iteration: int, sample: int, name: str) -> int | None:
+    """The first row that has this gradient not finite, alone."""
+    for k in range(len(rows)):
+        with np.errstate(all="ignore"):
+            one = engine.probe(rows[k : k + 1], iteration=iteration, first_sample=sample + k)
+        if not np.isfinite(one[name]).all():
+            return k
+    return None
+
+
+class Cause:
+    """What the numbers tell of the cause: how large the weights are, and how large they were."""
+
+    def __init__(
+        self, job: Job, arrays: Mapping[str, np.ndarray], losses: list[float], iteration: int
+    ) -> None:
+        self.job, self.iteration = job, iteration
+        first = job.network.initial_parameters(np.dtype(job.dtype))
+        self.start, self.now = largest(first), largest(arrays)
+        known = [loss for loss in losses if np.isfinite(loss)]
+        self.losses = (known[0], known[-1]) if known else None
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether the weights grew, by more than a training that goes well makes them."""
+        return self.now > GREW * max(self.start, 1.0)
+
+    def told(self, place: str, what: str, said: trouble.BrokenOperation | None) -> str:
+        parts = [f"{place} {what}."]
+        if said is not None:
+            parts = [f"{said.error}\n{place} {what}."]
+        rate = self.job.optimizer.rate(self.iteration)
+        weights = f"the largest weight is {self.now:.3g}, {self.start:.3g} at the start"
+        if self.is_rate:
+            clip = "" if self.job.optimizer.clip_norm else " or clip_norm=1.0"
+            parts.append(
+                f"The weights grew ({weights}): the learning rate is too high ({rate:g}). Try "
+                f"{rate / 10:g}{clip}"
+            )
+        elif said is not None:
+            remedy = f"{said.remedy}\n" if said.error.file else ""  # nobody rewrites what is horn's
+            parts.append(
+                f"{remedy}The weights did not grow ({weights}): it is not the learning rate"
+            )
+        else:
+            parts.append(
+                f"The weights did not grow ({weights}), so it is not the learning rate: look for "
+                f"log or sqrt of a negative number, a division by 0, exp of a large one"
+            )
+        return "\n".join(parts)
+
+
+def largest(arrays: Mapping[str, np.ndarray]) -> float:
+    """The largest magnitude of learned numbers; 0.0 of none."""
+    return max((float(np.abs(a).max(initial=0.0)) for a in arrays.values()), default=0.0)

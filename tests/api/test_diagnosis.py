@@ -1,0 +1,154 @@
+"""NaN is told with the line, the neuron, the sample, the operation, and the cause by evidence."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.errors import Diverged
+from horn.training.loop import History, grown
+
+
+class Log(horn.Neuron):
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(horn.math.log(total + 4.5))  # log
+
+
+class Divides(horn.Neuron):
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(1.0 / horn.math.relu(total))  # div
+
+
+class Exp(horn.Neuron):
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(math.exp(total * 50.0))  # exp
+
+
+class Backward(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.weight for m in messages))
+
+    def backward(self, messages):
+        gradient = 0.0
+        for m in messages:
+            gradient += m.delta * m.weight
+            self.push(m.delta * self.output)
+        self.backpropagate(gradient / horn.math.relu(self.output))  # back
+
+
+class Centred(horn.Neuron):
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        mean = self.mean(total, over="batch")
+        self.feedforward(horn.math.sqrt(total - mean))  # batch
+
+
+def likelihood(output: Any, target: Any) -> Any:
+    return -target * horn.math.log(output - 0.02)  # loss
+
+
+def share(output: Any) -> Any:
+    return output / (output - output.max())  # between
+
+
+def job(neuron: Any = horn.Standard, rate: float = 0.1, **given: Any) -> horn.Job:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((400, 5)).astype("float32")
+    net = horn.Network(seed=3)
+    net.input(5)
+    net.layer(4, neuron=neuron, activation="tanh" if neuron is horn.Standard else "identity",
+              interlayer=given.pop("interlayer", None))  # fmt: skip
+    net.output(2, activation=given.pop("activation", "softmax"),
+               loss=given.pop("loss", "cross_entropy"))  # fmt: skip
+    y = (x[:, 0] > 0).astype(int)
+    optimizer = horn.SGD(rate)
+    return horn.Job(net, (x, y), optimizer=optimizer, epochs=20, check=False, **given)
+
+
+SQUARES = {"loss": "squared_error", "activation": "identity"}
+CASES: dict[str, tuple[Callable[[], horn.Job], str, str]] = {  # job, the line's mark, what is said
+    "log": (lambda: job(Log), "log", r"^log\(-0.*\) is nan(.|\n)*Neuron 2 of layer1 \(Log\) feeds "
+            r"forward nan for sample \d+ of the data.*log takes numbers above 0.*not the learning"),
+    "division": (lambda: job(Divides), "div", r"^1 / 0 is inf(.|\n)*feeds forward inf for sample "
+                 r"\d+.*, as 3 more of the layer do.\nIt divides by 0.*not the learning rate"),
+    "exp": (lambda: job(Exp), "exp", r"^exp\(\d+.*\) is .*: float32 ends at 3.4e\+38"
+            r"(.|\n)*scale the inputs down.*not the learning rate"),
+    "a written backward": (lambda: job(Backward), "back", r" / 0 is -?inf(.|\n)*sample \d+ .* 20 "
+                           "of 20 gradients are not finite.\nIt divides by 0"),
+    "what asks the batch": (lambda: job(Centred), "batch", r"^sqrt\(-.*\) is nan"),
+    "a loss": (lambda: job(loss=likelihood), "loss", r"^log\(-0.*\) is nan(.|\n)*The loss "
+               r"'likelihood' of sample \d+ of the data is nan.*not the learning rate"),
+    "an interlayer": (lambda: job(interlayer=share), "between", r" / 0 is -?inf"),
+    "a rate": (lambda: job(rate=1e10, **SQUARES), "", r"The loss 'squared_error' of sample \d+ .* "
+               r"the learning rate is too high \(1e\+10\). Try 1e\+09 or clip_norm=1.0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_line_the_neuron_the_sample_and_the_cause(case: str) -> None:
+    made, mark, said = CASES[case]
+    given = made()
+    with pytest.raises(Diverged) as caught:
+        horn.train(given)
+    text = str(caught.value)
+    assert re.search(said, text, re.M | re.S), text
+    lines = Path(__file__).read_text().splitlines()
+    if mark:
+        (line,) = [k for k, row in enumerate(lines, 1) if row.endswith(f"  # {mark}")]
+        assert f"test_diagnosis.py:{line}, in " in text, text
+    else:
+        assert "test_diagnosis.py" not in text
+    assert all(np.isfinite(a).all() for a in caught.value.model.parameters.values())
+
+
+def test_the_model_is_what_it_was_before_the_batch() -> None:
+    with pytest.raises(Diverged) as caught:
+        horn.train(job(Log))
+    before = horn.train(job(Log).with_settings(epochs=None, iterations=caught.value.iteration))
+    for name, array in before.model.parameters.items():
+        np.testing.assert_array_equal(caught.value.model.parameters[name], array)
+
+
+def test_after_many_steps_only_the_last_are_repeated() -> None:
+    """A copy is kept at the start of an epoch, after a hundred steps."""
+    slow = job(Log, rate=0.004).with_settings(epochs=400)
+    with pytest.raises(Diverged) as caught:
+        horn.train(slow)
+    error = caught.value
+    assert error.iteration > 500 and "log takes numbers above 0" in str(error)
+
+
+def test_tasks_say_the_same(tmp_path: Any) -> None:
+    with pytest.raises(Diverged) as alone:
+        horn.train(job(Divides))
+    with pytest.raises(Diverged) as together:
+        horn.train(job(Divides), tasks=2)
+    assert str(together.value) == str(alone.value)
+    assert together.value.model.parameters.keys() == alone.value.model.parameters.keys()
+
+
+@pytest.mark.parametrize(
+    "losses, is_grown",
+    [
+        ([1.0, 0.5, 2.0], False),
+        ([1.0, 0.5, 501.0], True),
+        ([1.0, 1e-9, 0.9], False),  # no worse than it began
+        ([1.0, 1e5, 0.5], False),  # it came back
+        ([1e20], False),
+        ([None, None], False),
+        ([-5.0, 1e9], False),  # of what may be negative a multiple says nothing
+    ],
+)
+def test_a_loss_has_grown_a_thousandfold(losses: list[Any], is_grown: bool) -> None:
+    rows = [{"epoch": k, "loss": loss} for k, loss in enumerate(losses, 1)]
+    assert bool(grown(History(rows))) is is_grown
