@@ -48,6 +48,7 @@ from horn.sources import CapturedCode, Reference, SourceCapture
 
 if TYPE_CHECKING:
     from horn.backends import Engine
+    from horn.export.program import Translation
 
 Array = np.ndarray[Any, Any]
 CHUNK_ROWS = 1024  # samples that are floating point at once in ``predict``
@@ -259,6 +260,39 @@ class Model:
                 classes=classes,
                 normalization=normalization,
             )
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write what ``predict`` computes as an ONNX file: "x" (batch, features) -> "y" (batch,
+        outputs), in the type of the model. Needs the extra ``onnx``.
+
+        Raises
+        ------
+        CompileError : a neuron draws at prediction, say; names what cannot be said in ONNX.
+        ModelError : the place cannot be written, or onnx is not installed.
+        """
+        from horn.export import onnx
+
+        said = {k: f"{self.facts[k]}" for k in ("name", "data", "scale") if self.facts.get(k)}
+        onnx.export(self._translation(), path, self.summary(), said)
+
+    def to_torch(self) -> Any:
+        """A torch.nn.Module that computes what ``predict`` does, (batch, features) -> (batch,
+        outputs) in the type of the model, with the learned arrays as its Parameters. Needs PyTorch.
+
+        Raises
+        ------
+        CompileError : as for ``export``. ModelError : PyTorch is not installed.
+        """
+        from horn.export import torch
+
+        return torch.module(self._translation())
+
+    def _translation(self) -> Translation[Any]:
+        from horn.export.program import Translation
+
+        arrays = {**self._parameters, **self._states}
+        updates = int(self.facts.get("iteration", 0))
+        return Translation(self.network, arrays, self.dtype, updates)
 
     def _dataset(self, data: Any, what: str) -> Dataset:
         found = as_dataset(data, what)

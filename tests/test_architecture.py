@@ -22,7 +22,7 @@ RANKS = [
     {"job"},
     {"compiler"},
     {"backends", "explain"},
-    {"interpreter", "runtime", "summary", "check"},
+    {"interpreter", "runtime", "summary", "check", "export"},
     {"planner", "parameter_server", "sub_models", "model"},
     {"strategies"},
     {"training", "settings"},

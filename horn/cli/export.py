@@ -1,0 +1,42 @@
+"""horn export: a model as an ONNX file."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(short_help="A model as an ONNX file, for other runtimes.")
+@click.argument("model", metavar="MODEL")
+@click.option("-o", "--output", type=click.Path(), metavar="FILE",
+              help="The file to write (by default MODEL with .onnx, in this folder).")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
+def command(model: str, output: str | None, as_json: bool, verbose: bool) -> None:
+    """Write what MODEL predicts as an ONNX graph: "x" (batch, features) to "y" (batch, outputs).
+
+    Needs the package onnx. A neuron that draws random numbers at prediction, or is interpreted,
+    is refused.
+    """
+    from pathlib import Path
+
+    from horn import modelfile
+    from horn.cli import _screen
+    from horn.errors import JobError
+    from horn.model import Model
+
+    target = output or f"{Path(model).stem}.onnx"
+    if not target.endswith(".onnx"):
+        raise JobError(f"-o {target}: a model is exported as .onnx; name such a file")
+    modelfile.read_manifest(model)
+    found = Model.load(model)
+    found.export(target)
+    sizes = {"features": found.network.n_inputs, "outputs": found.network.last.size}
+    scale = found.facts.get("scale")
+    if as_json:
+        head = {"schema": "horn.export/1", "model": model, "output": target}
+        _screen.print_json({**head, **sizes, "dtype": found.dtype, "scale": scale})
+        return
+    shapes = f"x (batch, {sizes['features']:,}) to y (batch, {sizes['outputs']:,}), {found.dtype}"
+    _screen.say(f"Wrote {target}: {shapes}.")
+    if scale is not None and scale != 1:
+        _screen.say(f"It learned from bytes times {scale:g}: multiply them before they are x.")

@@ -1,0 +1,208 @@
+"""A model as an ONNX file: the compiled inference program as a graph of standard operations.
+
+Opset 17 and IR 10, so that older runtimes read it. Input "x" (batch, features) and output "y"
+(batch, outputs) in the type of the model; learned arrays keep their names.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import horn
+from horn.errors import ModelError
+from horn.export.program import Array, Translation
+from horn.modelfile import check_writable, umask
+
+OPSET, IR = 17, 10
+MOST_BYTES = 2**31 - 2**20  # of a protocol buffer
+
+_ONE_NODE = {
+    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "neg": "Neg", "lt": "Less",
+    "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual", "eq": "Equal", "and": "And",
+    "or": "Or", "not": "Not", "select": "Where", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
+    "tanh": "Tanh", "sin": "Sin", "cos": "Cos", "abs": "Abs", "floor": "Floor", "sign": "Sign",
+    "sigmoid": "Sigmoid", "softplus": "Softplus", "relu": "Relu", "erf": "Erf", "atan": "Atan",
+    "pow": "Pow", "maximum": "Max", "minimum": "Min",
+}  # fmt: skip
+_REDUCE = {"prod": "ReduceProd", "max": "ReduceMax", "min": "ReduceMin", "any": "ReduceMax",
+           "all": "ReduceMin"}  # fmt: skip
+
+
+class OnnxGraph:
+    """Makes nodes; a value is its name."""
+
+    def __init__(self, onnx: Any, dtype: str) -> None:
+        self.onnx, self.dtype = onnx, np.dtype(dtype)
+        self.type = onnx.TensorProto.FLOAT if dtype == "float32" else onnx.TensorProto.DOUBLE
+        self.nodes: list[Any] = []
+        self.initializers: dict[str, Any] = {}
+        self.indices: dict[tuple[tuple[int, ...], bytes], str] = {}
+        self.n_bytes = 0
+
+    def node(self, kind: str, inputs: Sequence[str], name: str = "", **attributes: Any) -> str:
+        out = name or f"{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(self.onnx.helper.make_node(kind, inputs, [out], **attributes))
+        return out
+
+    def array(self, name: str, value: Array) -> str:
+        if name not in self.initializers:
+            solid = np.ascontiguousarray(value)
+            self.n_bytes += solid.nbytes
+            self.initializers[name] = self.onnx.numpy_helper.from_array(solid, name)
+        return name
+
+    def whole(self, values: Any) -> str:
+        """Whole numbers: shapes, axes, indices."""
+        array = np.asarray(values, np.int64)
+        name = self.indices.setdefault((array.shape, array.tobytes()), f"whole_{len(self.indices)}")
+        return self.array(name, array)
+
+    def number(self, value: float) -> str:
+        return self.array(f"number_{value!r}", np.asarray(value, self.dtype))
+
+    def apply(self, name: str, values: Sequence[str]) -> str:
+        if name in ("erf", "atan") and self.dtype == "float64":
+            # onnxruntime has these of float alone: 7 digits are better than a file without readers.
+            single = self.node("Cast", values, to=self.onnx.TensorProto.FLOAT)
+            return self._number(self.node(_ONE_NODE[name], [single]))
+        if name in _ONE_NODE:
+            return self.node(_ONE_NODE[name], values)
+        return str(getattr(self, f"_{name}")(*values))
+
+    def _number(self, a: str) -> str:
+        return self.node("Cast", [a], to=self.type)
+
+    def _truth(self, a: str) -> str:
+        return self.node("Cast", [a], to=self.onnx.TensorProto.BOOL)
+
+    def _ne(self, a: str, b: str) -> str:
+        return self.node("Not", [self.node("Equal", [a, b])])
+
+    def _stop_gradient(self, a: str) -> str:
+        return a
+
+    def _log1p(self, a: str) -> str:
+        return self.node("Log", [self.node("Add", [self.number(1.0), a])])
+
+    def _expm1(self, a: str) -> str:
+        return self.node("Sub", [self.node("Exp", [a]), self.number(1.0)])
+
+    def _erfc(self, a: str) -> str:
+        return self.node("Sub", [self.number(1.0), self.apply("erf", [a])])
+
+    def _floordiv(self, a: str, b: str) -> str:
+        return self.node("Floor", [self.node("Div", [a, b])])
+
+    def _mod(self, a: str, b: str) -> str:
+        return self.node("Sub", [a, self.node("Mul", [b, self._floordiv(a, b)])])
+
+    def _atan2(self, y: str, x: str) -> str:
+        """There is no such operation: the angle of y / x, by the quarter that (x, y) is in."""
+        zero = self.number(0.0)
+        is_below = self.node("Less", [y, zero])
+        angle = self.apply("atan", [self.node("Div", [y, x])])
+        half, quarter = self.number(np.pi), self.number(np.pi / 2)
+        signed = [self.node("Where", [is_below, self.node("Neg", [k]), k]) for k in (half, quarter)]
+        left = self.node("Add", [angle, signed[0]])
+        above = self.node("Where", [self.node("Equal", [y, zero]), zero, signed[1]])
+        edge = self.node("Where", [self.node("Equal", [x, zero]), above, angle])
+        return self.node("Where", [self.node("Less", [x, zero]), left, edge])
+
+    def spread(self, value: str, places: Sequence[int]) -> str:
+        return self.node("Unsqueeze", [value, self.whole(list(places))])
+
+    def repeat(self, value: str, place: int, n: int) -> str:
+        # Axes after it that are longer stay as they are; Expand wants as many as there are.
+        shape = self.node("Shape", [value])
+        index = self.whole([place])
+        wide = self.node("ScatterElements", [shape, index, self.whole([n])])
+        return self.node("Expand", [value, wide])
+
+    def take(self, value: str, place: int, index: Array) -> str:
+        return self.node("Gather", [value, self.whole(index)], axis=place)
+
+    def matmul(self, letters: str, a: str, b: str) -> str:
+        if letters == "bi,oi->bo":
+            return self.node("MatMul", [a, self.node("Transpose", [b], perm=[1, 0])])
+        return self.node("Einsum", [a, b], equation=letters)
+
+    def reduce(self, value: str, place: int, monoid: str) -> str:
+        if monoid == "sum":
+            return self.node("ReduceSum", [value, self.whole([place])], keepdims=0)
+        if monoid in ("argmax", "argmin"):
+            kind = "ArgMax" if monoid == "argmax" else "ArgMin"
+            return self._number(self.node(kind, [value], axis=place, keepdims=0))
+        return self.node(_REDUCE[monoid], [value], axes=[place], keepdims=0)
+
+    def rank(self, value: str, n: int) -> str:
+        """By all pairs of a row: n * n comparisons."""
+        mine, other = self.spread(value, [2]), self.spread(value, [1])
+        is_more = self.node("Greater", [other, mine])
+        place = np.arange(n)
+        is_before = self.array(f"before_{n}", place < place[:, None])
+        is_tie = self.node("And", [self.node("Equal", [other, mine]), is_before])
+        return self.reduce(self._number(self.node("Or", [is_more, is_tie])), 2, "sum")
+
+
+def export(
+    translation: Translation[str], path: str | os.PathLike[str], doc: str, facts: Mapping[str, str]
+) -> None:
+    """Write the ONNX file, whole or not at all. doc, facts : what it says of itself.
+
+    Raises
+    ------
+    ModelError : the place cannot be written, onnx is not installed, or it would be over 2 GB.
+    """
+    check_writable(path)
+    try:
+        import onnx
+    except ModuleNotFoundError:
+        raise ModelError(
+            "a model is exported with the package onnx: pip install onnx, or the extra onnx of horn"
+        ) from None
+    network, dtype = translation.network, str(translation.runner.dtype)
+    graph = OnnxGraph(onnx, dtype)
+    found = translation.run(graph, "x")
+    rows = graph.node("Shape", ["x"], start=0, end=1)
+    shape = graph.node("Concat", [rows, graph.whole([network.last.size])], axis=0)
+    graph.node("Expand", [found, shape], "y")  # where no neuron heard the sample
+    if graph.n_bytes > MOST_BYTES:
+        raise ModelError(
+            f"the arrays have {graph.n_bytes:,} bytes, but an ONNX file has {MOST_BYTES:,} at most"
+        )
+    value = onnx.helper.make_tensor_value_info
+    made = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            graph.nodes, "horn", [value("x", graph.type, ["batch", network.n_inputs])],
+            [value("y", graph.type, ["batch", network.last.size])],
+            [*graph.initializers.values()], doc_string=doc,
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR,
+        producer_name="horn", producer_version=horn.__version__,
+    )  # fmt: skip
+    onnx.helper.set_model_props(made, dict(facts))
+    onnx.checker.check_model(made, full_check=True)
+    _write(Path(path), made.SerializeToString())
+
+
+def _write(target: Path, content: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~umask())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise ModelError(
+            f"{target}: cannot be written ({error.strerror}); choose another place"
+        ) from error
+    finally:
+        Path(temporary).unlink(missing_ok=True)

@@ -1,0 +1,311 @@
+"""The compiled inference program, statement by statement, as calls to a Graph of another library.
+
+A value is an array whose axes are those of a letter each: b (rows), o (the neurons of the
+statement's layer), i (those of the link's source). Of a sparse link, synapses are a table (o, k):
+k is up to the largest number of synapses of a neuron, and places that no synapse has are left out
+of reductions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from horn.backends import Setup, in_use
+from horn.backends.reference import Runner
+from horn.compiler import lower
+from horn.compiler.program import (
+    Draw,
+    Frame,
+    Input,
+    Loop,
+    Matmul,
+    Output,
+    Rank,
+    Statement,
+    letters_of,
+    link_of,
+    reads,
+    writes,
+)
+from horn.connections import Edges
+from horn.errors import CompileError, ModelError
+from horn.language import ir
+from horn.language.ir import BOOLEAN, Node, Op
+from horn.network import Layer, Network
+
+Array = np.ndarray[Any, Any]
+T = TypeVar("T")
+_LOGICAL = (Op.AND, Op.OR, Op.NOT)
+
+
+class Graph(Protocol[T]):
+    """What another library has to know. Arrays are NumPy's, in the type of the model."""
+
+    def array(self, name: str, value: Array) -> T:
+        """A learned array, a State's or a constant; asked for once per name."""
+
+    def number(self, value: float) -> T:
+        """One number, without axes."""
+
+    def apply(self, name: str, values: Sequence[T]) -> T:
+        """An elementwise operation by its name in ``ir.Op``; "number" makes numbers of truth
+        values, "truth" truth values of numbers. Axes of length 1 are repeated, as in NumPy.
+        """
+
+    def spread(self, value: T, places: Sequence[int]) -> T:
+        """New axes of length 1, at these places of the result."""
+
+    def repeat(self, value: T, place: int, n: int) -> T:
+        """An axis of length 1, repeated."""
+
+    def take(self, value: T, place: int, index: Array) -> T:
+        """What an index (o, k) names along one axis, which becomes two."""
+
+    def matmul(self, letters: str, a: T, b: T) -> T:
+        """A sum of products, in the words of einsum."""
+
+    def reduce(self, value: T, place: int, monoid: str) -> T:
+        """Without one axis. monoid : "sum", "prod", "max", "min", "any", "all", "argmax",
+        "argmin".
+        """
+
+    def rank(self, value: T, n: int) -> T:
+        """Of (b, n): how many of a row are larger, or as large and before."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The synapses of a sparse link as (o, k): which synapse, of which sender, whether it is."""
+
+    edges: Array
+    sources: Array
+    is_there: Array
+
+    @classmethod
+    def of(cls, edges: Edges) -> Table:
+        counts = np.diff(edges.indptr)
+        place = np.arange(max(int(counts.max(initial=0)), 1))
+        is_there = place < counts[:, None]
+        numbers = np.where(is_there, edges.indptr[:-1, None] + place, 0).astype(np.int64)
+        sources = np.asarray(edges.indices, np.int64)
+        sources = sources if len(sources) else np.zeros(1, np.int64)
+        return cls(numbers, sources[numbers], is_there)
+
+
+class Translation(Generic[T]):
+    """Of one model, for any Graph.
+
+    arrays : learned arrays and States by name. updates : how many there were, which neurons may
+    read.
+
+    Raises
+    ------
+    CompileError : something in the program has no words elsewhere; names it.
+    """
+
+    def __init__(
+        self, network: Network, arrays: Mapping[str, Array], dtype: str, updates: int
+    ) -> None:
+        _check(network)
+        self.network, self.arrays = network, arrays
+        self.program = lower.inference_program(network, None)
+        setup = Setup(network, None, None, 1, dtype)
+        self.runner = Runner(self.program, dict(arrays), setup, 1)
+        self.scalars = {"iteration": float(updates), "updates": updates + 1.0, "learning_rate": 0.0}
+        self.runner.scalars = self.scalars
+        self.statements = _needed(self.program.statements, self.program.outputs)
+        for statement in self.statements:
+            self._check(statement)
+
+    def run(self, graph: Graph[T], x: T) -> T:
+        """What the last layer sends (b, n), of samples x (b, features)."""
+        return _Run(self, graph, x).result()
+
+    def _check(self, statement: Statement) -> None:
+        if isinstance(statement, Draw):
+            _refuse(self.network.layers[statement.layer], f"self.{_word(statement.kind)} draws a "
+                    f"number per {statement.per}")  # fmt: skip
+        if isinstance(statement, Loop):
+            layer = self.network.layers[statement.frame.layer]
+            for output in statement.outputs:
+                for node in ir.walk(output.node):
+                    if node.op is Op.MESSAGE_DRAW and node.value[2] != "run":
+                        _refuse(layer, f"self.{_word(node.value[0])} draws a number per message")
+
+
+def _check(network: Network) -> None:
+    if in_use("kernels", network) != "kernels":
+        slow = next(layer for layer in network.layers if layer.neuron.interpreted)
+        _refuse(slow, "@horn.interpreted runs it message by message in Python")
+
+
+def _refuse(layer: Layer, what: str) -> None:
+    raise CompileError(
+        f"layer {layer.index} {layer.name!r}: {layer.neuron.__name__} cannot be exported: {what}, "
+        f"which other libraries have no words for. Predict with horn, or write the neuron so that "
+        f"it does not where self.training is False"
+    )
+
+
+def _word(kind: str) -> str:
+    return "normal" if kind == "normal" else "uniform (or bernoulli)"
+
+
+def _needed(statements: Sequence[Statement], output: str) -> list[Statement]:
+    """Those that the output is made of, in their order."""
+    wanted, found = {output}, []
+    for statement in reversed(statements):
+        if wanted & set(writes(statement)):
+            wanted |= set(reads(statement))
+            found.append(statement)
+    return found[::-1]
+
+
+class _Run(Generic[T]):
+    """One pass over the statements."""
+
+    def __init__(self, of: Translation[T], graph: Graph[T], x: T) -> None:
+        self.of, self.graph, self.x = of, graph, x
+        self.network, self.buffers = of.network, of.program.buffers
+        self.done: dict[str, T] = {}
+        self.tables: dict[tuple[int, int], Table] = {}
+
+    def result(self) -> T:
+        for statement in self.of.statements:
+            if isinstance(statement, Input):
+                self.done[statement.out] = self.x
+            elif isinstance(statement, Matmul):
+                letters = f"{statement.a_axes},{statement.b_axes}->{statement.out_axes}"
+                a, b = self.load(statement.a), self.load(statement.b)
+                self.done[statement.out] = self.graph.matmul(letters, a, b)
+            elif isinstance(statement, Rank):
+                self.done[statement.out] = self.graph.rank(
+                    self.load(statement.array), self.network.layers[statement.frame.layer].size
+                )
+            elif isinstance(statement, Loop):
+                made = [self.output(statement.frame, output) for output in statement.outputs]
+                for output, value in zip(statement.outputs, made, strict=True):
+                    self.done[output.buffer] = value
+            else:
+                raise ModelError(f"{type(statement).__name__} in a program of inference")
+        return self.done[self.of.program.outputs]
+
+    def load(self, name: str) -> T:
+        if name in self.done:
+            return self.done[name]
+        array = self.of.arrays[name] if name in self.of.arrays else self.of.runner.once[name]
+        value = self.graph.array(name, np.asarray(array, self.of.runner.dtype))
+        axes = self.buffers[name].axes
+        if axes and axes[-1].startswith("e"):  # one number per synapse, at its place in the table
+            layer, link = (int(k) for k in axes[-1][1:].split("."))
+            value = self.graph.take(value, len(axes) - 1, self.table(Frame(layer, link)).edges)
+        self.done[name] = value
+        return value
+
+    def table(self, frame: Frame) -> Table:
+        assert frame.link is not None
+        key = frame.layer, frame.link
+        if key not in self.tables:
+            edges = link_of(self.network, frame).edges
+            assert edges is not None
+            self.tables[key] = Table.of(edges)
+        return self.tables[key]
+
+    def is_sparse(self, frame: Frame) -> bool:
+        return frame.link is not None and link_of(self.network, frame).edges is not None
+
+    def output(self, frame: Frame, output: Output) -> T:
+        """One result of a loop."""
+        graph, node = self.graph, output.node
+        letters = letters_of(self.network, frame, self.buffers[output.buffer].axes)
+        domain = ir.union(node.axes, output.axis, letters)
+        on_table = self.is_sparse(frame) and "i" in domain
+        if on_table and output.axis != "i" and "o" not in domain:
+            on_table = False  # of the senders alone
+        if on_table:
+            domain = ir.union(domain, "o")
+        value = self.evaluate(node, frame, domain, on_table)
+        there = ir.union(node.axes, "o") if on_table and "i" in node.axes else node.axes
+        for place, letter in enumerate(domain):
+            if letter != "b" and letter not in there:
+                value = graph.repeat(value, place, self.length(frame, letter, on_table))
+        if output.axis:
+            place = domain.index(output.axis)
+            if on_table:
+                value = self.where_synapses_are(value, frame, domain, output.monoid)
+            value = graph.reduce(value, place, output.monoid)
+        elif node.op in BOOLEAN:
+            value = graph.apply("number", [value])
+        return value
+
+    def length(self, frame: Frame, letter: str, on_table: bool) -> int:
+        if letter == "o":
+            return self.network.layers[frame.layer].size
+        if on_table:
+            return int(self.table(frame).edges.shape[1])
+        return link_of(self.network, frame).source.size
+
+    def where_synapses_are(self, value: T, frame: Frame, domain: str, monoid: str) -> T:
+        """The neutral number of a monoid in the places that no synapse has."""
+        is_there = self.table(frame).is_there
+        if is_there.all():
+            return value
+        if monoid.startswith("arg"):
+            _refuse(self.network.layers[frame.layer], f"{monoid} over unlike numbers of synapses")
+        graph = self.graph
+        name = f"#synapses.{frame.layer}.{frame.link}"
+        if name not in self.done:
+            self.done[name] = graph.array(name, is_there.astype(self.of.runner.dtype))
+        mask = graph.apply("truth", [self.done[name]])
+        if "b" in domain:
+            mask = graph.spread(mask, [0])
+        return graph.apply("select", [mask, value, graph.number(ir.IDENTITY[monoid])])
+
+    def evaluate(self, root: Node, frame: Frame, domain: str, on_table: bool) -> T:
+        """An expression with all axes of the domain, some of length 1."""
+        done: dict[Node, T] = {}
+        graph = self.graph
+        for node in ir.walk(root):
+            if node.op is Op.CONST:
+                done[node] = graph.number(float(node.value))
+            elif node.op is Op.SCALAR:
+                done[node] = graph.number(self.of.scalars[node.value])
+            elif node.op is Op.LOAD:
+                done[node] = self.seen(self.load(node.value), node.axes, frame, domain, on_table)
+            elif node.op is Op.MESSAGE_DRAW:
+                drawn = self.drawn(node, frame, on_table)
+                done[node] = self.seen(drawn, node.axes, frame, domain, on_table)
+            else:
+                values = [done[a] for a in node.args]
+                for k, a in enumerate(node.args):
+                    wants_truth = node.op in _LOGICAL or (node.op is Op.SELECT and k == 0)
+                    if wants_truth != (a.op in BOOLEAN):
+                        values[k] = graph.apply("truth" if wants_truth else "number", [values[k]])
+                done[node] = graph.apply(node.op.value, values)
+        return done[root]
+
+    def drawn(self, node: Node, frame: Frame, on_table: bool) -> T:
+        """Draws that belong to a synapse for the whole run."""
+        name = f"#draws.{frame.layer}.{frame.link}.{node.value}.{node.axes}"
+        if name not in self.done:
+            value = self.of.runner.message_draws(node, frame)
+            array = self.graph.array(name, np.ascontiguousarray(value))
+            if on_table and node.axes == "oi":
+                array = self.graph.take(array, 0, self.table(frame).edges)
+            self.done[name] = array
+        return self.done[name]
+
+    def seen(self, value: T, axes: str, frame: Frame, domain: str, on_table: bool) -> T:
+        """A buffer along the letters of the domain."""
+        if on_table and "i" in axes and "o" not in axes:
+            value = self.graph.take(value, axes.index("i"), self.table(frame).sources)
+            axes = ir.union(axes, "o")
+        missing = [place for place, letter in enumerate(domain) if letter not in axes]
+        return self.graph.spread(value, missing) if axes and missing else value
+
+
+__all__ = ["Array", "Graph", "Translation"]

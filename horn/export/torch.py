@@ -1,0 +1,135 @@
+"""A model as a torch.nn.Module: the compiled inference program, computed by PyTorch.
+
+Learned arrays are Parameters of the module, under their names with "_" for "."; gradients flow to
+them and to x, so that a neuron of horn can be one part of a network of PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from horn.errors import ModelError
+from horn.export.program import Array, Translation
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise ModelError(
+            "to_torch needs PyTorch, which horn does not install: see pytorch.org"
+        ) from None
+    return torch
+
+
+def _operations(torch: Any) -> dict[str, Callable[..., Any]]:
+    same = ("add", "sub", "mul", "div", "neg", "lt", "le", "gt", "ge", "eq", "ne", "exp", "log",
+            "sqrt", "tanh", "sin", "cos", "abs", "floor", "sign", "log1p", "expm1", "sigmoid",
+            "relu", "erf", "erfc", "atan", "pow", "atan2")  # fmt: skip
+    return {
+        **{name: getattr(torch, name) for name in same},
+        "maximum": lambda a, b: torch.where(b > a, b, a),  # of equals the first, with its gradient
+        "minimum": lambda a, b: torch.where(b < a, b, a),
+        "and": torch.logical_and,
+        "or": torch.logical_or,
+        "not": torch.logical_not,
+        "select": torch.where,
+        "softplus": lambda z: torch.relu(z) + torch.log1p(torch.exp(-torch.abs(z))),
+        "floordiv": lambda a, b: torch.floor(a / b),
+        "mod": torch.remainder,
+        "stop_gradient": lambda z: z.detach(),
+        "truth": lambda z: z != 0,
+    }
+
+
+class TorchGraph:
+    """Computes at once; a value is a tensor."""
+
+    def __init__(self, torch: Any, module: Any, x: Any) -> None:
+        self.torch, self.module, self.x = torch, module, x
+        self.operations = module.operations
+
+    def array(self, name: str, value: Array) -> Any:
+        return self.module.tensor(name, value)
+
+    def number(self, value: float) -> Any:
+        return self.torch.tensor(value, dtype=self.x.dtype, device=self.x.device)
+
+    def apply(self, name: str, values: Sequence[Any]) -> Any:
+        if name == "number":
+            return values[0].to(self.x.dtype)
+        return self.operations[name](*values)
+
+    def spread(self, value: Any, places: Sequence[int]) -> Any:
+        for place in places:
+            value = value.unsqueeze(place)
+        return value
+
+    def repeat(self, value: Any, place: int, n: int) -> Any:
+        shape = [-1] * value.dim()
+        shape[place] = n
+        return value.expand(shape)
+
+    def take(self, value: Any, place: int, index: Array) -> Any:
+        flat = value.index_select(place, self.module.indices(index))
+        return flat.unflatten(place, index.shape)
+
+    def matmul(self, letters: str, a: Any, b: Any) -> Any:
+        return self.torch.einsum(letters, a, b)
+
+    def reduce(self, value: Any, place: int, monoid: str) -> Any:
+        if monoid in ("argmax", "argmin"):
+            return getattr(self.torch, monoid)(value, dim=place).to(self.x.dtype)
+        name = {"max": "amax", "min": "amin", "any": "amax", "all": "amin"}.get(monoid, monoid)
+        return getattr(self.torch, name)(value, dim=place)
+
+    def rank(self, value: Any, n: int) -> Any:
+        order = self.torch.argsort(value, dim=1, descending=True, stable=True)
+        return self.torch.argsort(order, dim=1, stable=True).to(self.x.dtype)
+
+
+def module(translation: Translation[Any]) -> Any:
+    """A torch.nn.Module with ``forward(x)``: (batch, features) -> (batch, outputs)."""
+    torch = _torch()
+    operations = _operations(torch)
+    learned = {name for layer in translation.network.layers[1:] for name in layer.shapes}
+    n_outputs = translation.network.last.size
+    base: Any = torch.nn.Module
+
+    class HornModule(base):  # type: ignore[misc]
+        """A model of horn."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.operations = operations
+            for name in sorted(learned):
+                array = torch.tensor(np.array(translation.arrays[name]))
+                self.register_parameter(_plain(name), torch.nn.Parameter(array))
+
+        def forward(self, x: Any) -> Any:
+            found = translation.run(TorchGraph(torch, self, x), x)
+            return found.expand(len(x), n_outputs)
+
+        def tensor(self, name: str, value: Array) -> Any:
+            if name in learned:
+                return getattr(self, _plain(name))
+            return self._kept("constant_" + _plain(name), value)
+
+        def indices(self, index: Array) -> Any:
+            return self._kept(f"index_{index.shape}_{hash(index.tobytes())}", index.ravel())
+
+        def _kept(self, name: str, value: Array) -> Any:
+            """Not in state_dict: it is of the network, not learned."""
+            if name not in self._buffers:
+                device = next(self.parameters()).device
+                self.register_buffer(name, torch.tensor(value, device=device), persistent=False)
+            return self._buffers[name]
+
+    return HornModule()
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)

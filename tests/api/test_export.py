@@ -1,0 +1,321 @@
+"""Models in other libraries: onnxruntime computes what predict does, and so does PyTorch.
+
+Every built-in neuron, every example and the whole zoo; what cannot be exported is named.
+"""
+
+import importlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import horn
+from horn import activations, neurons
+from horn.cli import horn as commands
+from horn.cli._end import ending
+from tests.parity import programs
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FILES = sorted([*EXAMPLES.glob("*.py"), *(EXAMPLES / "zoo").glob("*.py")])
+NOT_HERE = {"mnist", "paper"}  # their data are not in the package
+REFUSED: dict[str, str] = {}  # of the files: none
+
+
+def module_of(path, monkeypatch):
+    spec = importlib.util.spec_from_file_location(f"export_{path.stem}", path)
+    found = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, found.__name__, found)
+    spec.loader.exec_module(found)
+    return found
+
+
+def model_of(network, dtype="float32"):
+    """As if it had learned something: all arrays differ, and from 0."""
+    rng = np.random.default_rng(7)
+
+    def moved(arrays):
+        return {k: v + 0.05 * rng.standard_normal(v.shape) for k, v in arrays.items()}
+
+    kind = np.dtype(dtype)
+    learned, states = network.initial_parameters(kind), network.initial_states(kind)
+    return horn.Model(network, moved(learned), moved(states), dtype=dtype)
+
+
+def run_onnx(path, x):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return session.run(["y"], {"x": x})[0]
+
+
+def samples(network, n=20, dtype="float32"):
+    return np.random.default_rng(3).standard_normal((n, network.n_inputs)).astype(dtype)
+
+
+def check_onnx(model, folder, x=None, tolerance=1e-5):
+    model.export(path := str(folder / "m.onnx"))
+    x = samples(model.network, dtype=model.dtype) if x is None else x
+    found, wanted = run_onnx(path, x), model.predict(x)
+    assert found.dtype == wanted.dtype and found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+def check_torch(model, x=None, tolerance=1e-5):
+    torch = pytest.importorskip("torch")
+    x = samples(model.network, dtype=model.dtype) if x is None else x
+    with torch.no_grad():
+        found = model.to_torch()(torch.tensor(x)).numpy()
+    np.testing.assert_allclose(found, model.predict(x), rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.stem)
+def example(request, monkeypatch):
+    if request.param.stem in NOT_HERE:
+        monkeypatch.setattr(horn.data, "mnist", lambda *a, **k: fake_mnist(), raising=False)
+    job = module_of(request.param, monkeypatch).job()
+    x = np.asarray(job.data.x[:20], np.float32) * np.float32(job.data.scale)
+    return request.param.stem, model_of(job.network), x
+
+
+def fake_mnist():
+    rng = np.random.default_rng(0)
+    return horn.data.Dataset(rng.random((40, 784)), rng.integers(0, 10, 40))
+
+
+def test_examples_and_the_zoo_in_onnxruntime(example, tmp_path):
+    name, model, x = example
+    if name in REFUSED:
+        with pytest.raises(horn.CompileError, match=REFUSED[name]):
+            model.export(tmp_path / "m.onnx")
+    else:
+        check_onnx(model, tmp_path, x)
+
+
+def test_examples_and_the_zoo_in_pytorch(example):
+    _, model, x = example
+    check_torch(model, x)
+
+
+def network(neuron=neurons.Standard, activation="tanh", **settings):
+    net = horn.Network(seed=3)
+    x = net.input(6, keep=0.8)
+    a = net.layer(5, neuron=neuron, activation=activation, **settings)
+    b = net.layer(4, neuron=neuron, activation=activation, inputs=[x, a], bias=False)
+    net.output(3, inputs=[a, b], activation="softmax", loss="cross_entropy")
+    return net
+
+
+class Product(horn.Neuron):
+    """No sum: what is missing in a sparse table must count as 1."""
+
+    def forward(self, messages):
+        product = 1.0
+        for m in messages:
+            product *= 1.0 + m.input * m.weight
+        largest = max(m.input for m in messages)
+        self.feedforward(self.activation(product + largest))
+
+
+class Counting(horn.Neuron):
+    """Draws that belong to a synapse, places, truth values, whole divisions, angles."""
+
+    gain = horn.Parameter(1.5)
+    trace = horn.State(0.2)
+
+    def forward(self, messages):
+        total, n = 0.0, 0
+        for m in messages:
+            total += m.input * m.weight * m.normal(1.0, 0.1) + 0.01 * m.index
+            if m.input > 0 and not m.weight > 0.1:
+                n += 1
+        angle = horn.math.atan2(total, n - 1.5) + horn.math.asin(0.1 * total % 1)
+        whole = (7.3 * total) // 2 + horn.math.erfc(total) + horn.math.expm1(0.1 * total)
+        self.trace = total
+        self.feedforward(self.gain * angle + 0.1 * whole + (n == 2) + self.trace * (self.index % 2))
+
+
+SPARSE = {
+    "dense": None,
+    "three": horn.Sparse(fan_in=3),
+    "uneven": horn.Sparse(sources=lambda o: range(o % 4 + 1)),
+}
+NEURONS = [neurons.Standard, neurons.Dropout, neurons.BatchDropout, Product, Counting]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("connect", SPARSE)
+@pytest.mark.parametrize("neuron", NEURONS, ids=lambda c: c.__name__)
+def test_neurons_with_every_connection(neuron, connect, dtype, tmp_path):
+    model = model_of(network(neuron, "relu", connect=SPARSE[connect]), dtype)
+    check_onnx(model, tmp_path)
+
+
+@pytest.mark.parametrize("connect", SPARSE)
+@pytest.mark.parametrize("neuron", NEURONS, ids=lambda c: c.__name__)
+def test_neurons_in_pytorch(neuron, connect):
+    check_torch(model_of(network(neuron, "relu", connect=SPARSE[connect]), "float64"))
+
+
+@pytest.mark.parametrize("activation", activations.ACTIVATIONS)
+def test_every_activation(activation, tmp_path):
+    model = model_of(network(activation=activation))
+    check_onnx(model, tmp_path)
+
+
+def test_neurons_without_synapses_and_outputs_that_hear_nothing(tmp_path):
+    edges = horn.Sparse(edge_list=[(0, 1), (2, 2), (2, 4)])
+    check_onnx(model_of(network(connect=edges)), tmp_path)
+
+    class Deaf(horn.Neuron):
+        level = horn.Parameter(0.3)
+
+        def forward(self, messages):
+            self.feedforward(self.level * self.index)
+
+    net = horn.Network()
+    net.input(2)
+    net.output(3, neuron=Deaf)
+    model = model_of(net)
+    check_onnx(model, tmp_path)
+    check_torch(model)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_programs_of_the_whole_grammar(seed, tmp_path):
+    net = programs.load(programs.program(seed), seed, tmp_path).network()
+    model = model_of(net, "float64" if seed % 2 else "float32")
+    tolerance = 1e-5 if seed % 2 else 5e-4  # steps and powers enlarge the last digit of float32
+    with np.errstate(all="ignore"):
+        check_onnx(model, tmp_path, tolerance=tolerance)
+        check_torch(model, tolerance=tolerance)
+
+
+def test_what_cannot_be_exported_is_named(tmp_path):
+    class Noisy(horn.Neuron):
+        def forward(self, messages):
+            total = sum(m.input * m.weight for m in messages)
+            self.feedforward(total + self.normal(0.0, 0.1))
+
+    class NoisySynapse(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(sum(m.input * m.weight * self.bernoulli(0.5) for m in messages))
+
+    @horn.interpreted
+    class Slow(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(sum(m.input * m.weight for m in messages))
+
+    for neuron, reason in (
+        (Noisy, r"self\.normal draws a number per sample"),
+        (NoisySynapse, r"self\.uniform \(or bernoulli\) draws a number per message"),
+        (Slow, "@horn.interpreted runs it message by message"),
+    ):
+        net = horn.Network()
+        net.input(3)
+        net.layer(2, neuron=neuron)
+        net.output(2)
+        said = f"layer 1 'layer1': {neuron.__name__} cannot be exported: .*{reason}"
+        with pytest.raises(horn.CompileError, match=said):
+            model_of(net).export(tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_trained_model_is_a_file_of_the_standard(tmp_path):
+    net = horn.Network(seed=1)
+    net.input(64)
+    net.layer(30, activation="relu")
+    net.output(10, activation="softmax", loss="cross_entropy")
+    digits = horn.data.digits()
+    model = horn.train(horn.Job(net, digits, epochs=3)).model
+    model.export(tmp_path / "digits.onnx")
+    made = onnx.load(tmp_path / "digits.onnx")
+    onnx.checker.check_model(made, full_check=True)
+    assert made.ir_version == 10 and made.opset_import[0].version == 17
+    assert made.producer_name == "horn"
+    weights = {one.name: onnx.numpy_helper.to_array(one) for one in made.graph.initializer}
+    np.testing.assert_array_equal(weights["layer1.weight"], model.parameters["layer1.weight"])
+    kinds = [node.op_type for node in made.graph.node]
+    assert kinds.count("MatMul") == 2
+    for n in (1, 500):  # batches of any length
+        x = np.asarray(digits.x[:n], np.float32) * np.float32(digits.scale)
+        found = run_onnx(str(tmp_path / "digits.onnx"), x)
+        np.testing.assert_allclose(found, model.predict(x), atol=1e-5)
+    model.export(tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "digits.onnx").read_bytes()
+
+
+def test_the_command_writes_it_and_says_what_it_takes(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = model_of(network())
+    model.facts["scale"] = 1 / 255
+    model.save("net.horn")
+    assert ending(commands, ["export", "net.horn"]) == 0
+    said = capsys.readouterr().err
+    assert "Wrote net.onnx: x (batch, 6) to y (batch, 3), float32." in said
+    assert "bytes times 0.00392157" in said
+    np.testing.assert_allclose(
+        run_onnx("net.onnx", samples(model.network)), model.predict(samples(model.network)),
+        atol=1e-5,
+    )  # fmt: skip
+    assert ending(commands, ["export", "net.horn", "-o", "other.onnx", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["output"] == "other.onnx"
+    assert ending(commands, ["export", "net.horn", "-o", "net.pb"]) == 2
+    assert "a model is exported as .onnx" in capsys.readouterr().err
+    assert ending(commands, ["export", "net.horn", "-o", "none/m.onnx"]) == 2
+    assert "the folder none does not exist" in capsys.readouterr().err
+    assert ending(commands, ["export", "nothing.horn"]) == 4
+
+
+def test_without_onnx_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(horn.ModelError, match="pip install onnx"):
+        model_of(network()).export(tmp_path / "m.onnx")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(horn.ModelError, match="needs PyTorch"):
+        model_of(network()).to_torch()
+
+
+def test_gradients_of_pytorch_are_those_of_horn():
+    torch = pytest.importorskip("torch")
+    from horn.backends import Setup, make
+
+    net = horn.Network(seed=3)
+    net.input(6)
+    net.layer(5, neuron=Product, activation="tanh", connect=horn.Sparse(fan_in=3))
+    net.layer(4, activation="relu")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    model = model_of(net, "float64")
+    x, y = samples(net, dtype="float64"), np.arange(20) % 3
+    engine = make("reference", Setup(net, horn.SGD(), "labels", 20, "float64"))
+    engine.load(model.parameters)
+    engine.bind(horn.data.Dataset(x, y))
+    probed = engine.probe(np.arange(20), iteration=0, first_sample=0)
+
+    module = model.to_torch()
+    loss = torch.nn.functional.nll_loss(module(torch.tensor(x)).log(), torch.tensor(y))
+    loss.backward()
+    assert abs(loss.item() - float(probed["loss"])) < 1e-12
+    names = dict(module.named_parameters())
+    assert set(names) == {name.replace(".", "_") for name in model.parameters}
+    for name, parameter in names.items():
+        wanted = probed[name.replace("_", ".") + ".gradient"]
+        np.testing.assert_allclose(parameter.grad.numpy(), wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_a_module_is_saved_and_loaded_as_those_of_pytorch_are(tmp_path):
+    torch = pytest.importorskip("torch")
+    net = network(Counting)
+    first, second = model_of(net), horn.Model(net, net.initial_parameters(np.dtype("float32")),
+                                              model_of(net).states)  # fmt: skip
+    x = torch.tensor(samples(net))
+    wanted, other = first.to_torch(), second.to_torch()
+    wanted(x)  # constants that it made on the way are not saved
+    torch.save(wanted.state_dict(), tmp_path / "net.pt")
+    assert not torch.allclose(wanted(x), other(x))
+    other.load_state_dict(torch.load(tmp_path / "net.pt"))
+    assert torch.allclose(wanted(x), other(x))
