@@ -292,7 +292,7 @@ class Model:
 
         arrays = {**self._parameters, **self._states}
         updates = int(self.facts.get("iteration", 0))
-        return Translation(self.network, arrays, self.dtype, updates)
+        return Translation(self.network, arrays, self.dtype, updates, self.normalization)
 
     def _dataset(self, data: Any, what: str) -> Dataset:
         found = as_dataset(data, what)

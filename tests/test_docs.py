@@ -2,8 +2,9 @@
 
 In a file the Python blocks run one after another in one module whose lines are those of the file,
 so that messages point into it. A block that begins with "# name.py" is also saved under that name.
-A "python torch" block runs where PyTorch is. A "python error" block must be refused with the text of the block after it. In a console block
-every command runs, and its output must be the one shown, numbers and "..." apart.
+A "python torch" block runs where PyTorch is. A "python error" block must be refused with the text
+of the block after it. In a console block every command runs, and its output must be the one shown,
+numbers and "..." apart.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from horn.compiler.program import (
     writes,
 )
 from horn.connections import Edges
+from horn.data.normalization import Normalization
 from horn.errors import CompileError, ModelError
 from horn.language import ir
 from horn.language.ir import BOOLEAN, Node, Op
@@ -100,7 +101,7 @@ class Translation(Generic[T]):
     """Of one model, for any Graph.
 
     arrays : learned arrays and States by name. updates : how many there were, which neurons may
-    read.
+    read. normalization : of each feature, before the network sees it.
 
     Raises
     ------
@@ -108,10 +109,16 @@ class Translation(Generic[T]):
     """
 
     def __init__(
-        self, network: Network, arrays: Mapping[str, Array], dtype: str, updates: int
+        self,
+        network: Network,
+        arrays: Mapping[str, Array],
+        dtype: str,
+        updates: int,
+        normalization: Normalization | None = None,
     ) -> None:
         _check(network)
         self.network, self.arrays = network, arrays
+        self.normalization = normalization
         self.program = lower.inference_program(network, None)
         setup = Setup(network, None, None, 1, dtype)
         self.runner = Runner(self.program, dict(arrays), setup, 1)
@@ -177,7 +184,7 @@ class _Run(Generic[T]):
     def result(self) -> T:
         for statement in self.of.statements:
             if isinstance(statement, Input):
-                self.done[statement.out] = self.x
+                self.done[statement.out] = self.features()
             elif isinstance(statement, Matmul):
                 letters = f"{statement.a_axes},{statement.b_axes}->{statement.out_axes}"
                 a, b = self.load(statement.a), self.load(statement.b)
@@ -193,6 +200,21 @@ class _Run(Generic[T]):
             else:
                 raise ModelError(f"{type(statement).__name__} in a program of inference")
         return self.done[self.of.program.outputs]
+
+    def features(self) -> T:
+        """What the input neurons send: x, normalized as the model does it."""
+        if self.of.normalization is None:
+            return self.x
+        center, factor = (
+            self.graph.spread(self.graph.array(f"#normalization.{name}", value), [0])
+            for name, value in zip(
+                ("center", "factor"),
+                self.of.normalization.steps(1.0, self.of.runner.dtype),
+                strict=True,
+            )
+        )
+        apart = self.graph.apply("sub", [self.x, center])
+        return self.graph.apply("mul", [apart, factor])
 
     def load(self, name: str) -> T:
         if name in self.done:

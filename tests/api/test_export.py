@@ -249,6 +249,16 @@ def test_a_trained_model_is_a_file_of_the_standard(tmp_path):
     assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "digits.onnx").read_bytes()
 
 
+def test_features_are_normalized_in_the_file(tmp_path):
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((60, 6)) * [1, 10, 100, 1, 1, 0.1] + 50).astype(np.float32)
+    job = horn.Job(network(), (x, np.arange(60) % 3), epochs=2, normalize=True)
+    model = horn.train(job).model
+    assert model.normalization is not None
+    check_onnx(model, tmp_path, x)
+    check_torch(model, x)
+
+
 def test_the_command_writes_it_and_says_what_it_takes(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = model_of(network())
