@@ -220,6 +220,7 @@ class Job:
                 raise DataError(
                     f"{what}: targets have shape {data.y.shape}, but {net.last.name} has "
                     f"{net.last.size} neurons; pass ({len(data)}, {net.last.size})"
+                    + ", or whole numbers or names as labels" * (data.y.shape[1:] == (1,))
                 )
 
     def _as_seen(self, data: Dataset, begun: Beginning | None) -> Dataset:

@@ -16,15 +16,29 @@ import click
     help="accuracy, precision, recall, f1, auc, top5, mae, mse, rmse or r2; may be repeated. "
     "By default those of its job.",
 )  # fmt: skip
+@click.option("--label", metavar="COLUMN",
+              help="Column of a .csv with the label: a name of the header or a number from 1. By "
+              "default the last.")  # fmt: skip
+@click.option("--ids", metavar="COLUMN",
+              help="Column of a .csv with the samples' names. By default the first, if it is "
+              "text.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
 def command(
-    model: str, data: str, backend: str, names: tuple[str, ...], as_json: bool, verbose: bool
+    model: str,
+    data: str,
+    backend: str,
+    names: tuple[str, ...],
+    label: str | None,
+    ids: str | None,
+    as_json: bool,
+    verbose: bool,
 ) -> None:
     """Print the loss of MODEL on DATA, for class labels the fraction that is right, and metrics.
 
     DATA is digits:test, mnist:test, cifar10:test, or files: rows.npz, x.npy,y.npy, rows.csv (the
-    label in the last column), images,labels in IDX format, plain or .gz.
+    label in the last column, a number or a name), images,labels in IDX format, plain or .gz; - is a
+    .csv file at standard input.
     """
     from horn import modelfile
     from horn.cli import _screen
@@ -32,7 +46,7 @@ def command(
     from horn.model import Model
 
     modelfile.read_manifest(model)
-    found = load(data)
+    found = load(data, label=label, ids=ids)
     values = Model.load(model, backend=backend).evaluate(found, metrics=names or None)
     if as_json:
         _screen.print_json(

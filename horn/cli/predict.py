@@ -14,17 +14,24 @@ import click
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE",
               help="Write to this .npy or .csv file instead of stdout.")  # fmt: skip
 @click.option("--labels", "--classes", "labels", is_flag=True,
-              help="The number of the largest output, not the outputs.")  # fmt: skip
+              help="The class of the largest output, its name or number.")  # fmt: skip
+@click.option("--ids", metavar="COLUMN",
+              help="Column of a .csv with the samples' names, kept in the output: a name of the "
+              "header or a number from 1. By default the first, if it is text.")  # fmt: skip
+@click.option("--label", metavar="COLUMN",
+              help="Column of a .csv that is no feature. By default the last, if it is "
+              "text.")  # fmt: skip
 @click.option(
     "--backend", default="kernels", show_default=True, help="kernels, reference or python."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
-def command(model: str, data: str, output: str | None, labels: bool, backend: str,
-            as_json: bool, verbose: bool) -> None:  # fmt: skip
+def command(model: str, data: str, output: str | None, labels: bool, ids: str | None,
+            label: str | None, backend: str, as_json: bool, verbose: bool) -> None:  # fmt: skip
     """Print what the output neurons of MODEL send for each sample of DATA, one line per sample.
 
-    DATA is as for horn evaluate; labels in it are not looked at. A .csv file has features only.
+    DATA is as for horn evaluate; labels in it are not looked at. A .csv file has features only,
+    besides columns of text at its ends; - is standard input.
     """
     from horn import modelfile
     from horn.cli import _screen
@@ -39,22 +46,38 @@ def command(model: str, data: str, output: str | None, labels: bool, backend: st
             )
         modelfile.check_writable(output)
     modelfile.read_manifest(model)
-    samples = load(data, labels=False)
-    found = Model.load(model, backend=backend).predict(samples, labels=labels)
+    samples = load(data, labels=False, label=label, ids=ids)
+    trained = Model.load(model, backend=backend)
+    found = trained.predict(samples, labels=labels)
+    names = None if samples.ids is None else samples.ids.tolist()
     if output is not None:
-        _write(output, found)
+        _write(output, found, _header(trained, found, samples.id_name), names)
         _screen.say(f"Wrote {output}: {' × '.join(f'{n:,}' for n in found.shape)} {found.dtype}.")
     if as_json:
-        shown = {} if output else {"outputs": found.tolist()}
+        plain = found.astype(str) if found.dtype == object else found
+        shown = {} if output else {"outputs": plain.tolist()}
+        if names is not None and not output:
+            shown["ids"] = names
         head = {"schema": "horn.predict/1", "model": model, "data": data, "output": output}
         _screen.print_json({**head, "shape": list(found.shape), **shown})
     elif output is None:
-        for row in found.tolist():
-            click.echo(row if labels else " ".join(f"{value:.6g}" for value in row))
+        for k, row in enumerate(found.tolist()):
+            text = row if labels else " ".join(f"{value:.6g}" for value in row)
+            click.echo(text if names is None else f"{names[k]} {text}")
 
 
-def _write(path: str, found: Any) -> None:
+def _header(model: Any, found: Any, id_name: str) -> list[Any]:
+    """Of a table with the names of its samples."""
+    if found.ndim == 1:
+        return [id_name, "label"]
+    n = found.shape[1]
+    is_named = model.classes is not None and len(model.classes) == n
+    return [id_name, *(model.classes if is_named else range(n))]
+
+
+def _write(path: str, found: Any, header: list[Any], names: list[str] | None) -> None:
     """All or nothing: to a temporary file, then renamed."""
+    import csv
     import os
     import tempfile
 
@@ -67,9 +90,17 @@ def _write(path: str, found: Any) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             if target.suffix == ".npy":
-                np.save(file, found)
-            else:
+                np.save(file, found.astype(str) if found.dtype == object else found)
+            elif names is None and found.dtype.kind in "iuf":
                 np.savetxt(file, found, delimiter=",", fmt="%d" if found.ndim == 1 else "%.9g")
+            else:
+                cells = [[row] if found.ndim == 1 else [f"{value:.9g}" for value in row]
+                         for row in found.tolist()]  # fmt: skip
+                if names is not None:
+                    pairs = zip(names, cells, strict=True)
+                    cells = [header, *([name, *row] for name, row in pairs)]
+                with open(file.fileno(), "w", encoding="utf-8", newline="", closefd=False) as text:
+                    csv.writer(text, lineterminator="\n").writerows(cells)
         os.chmod(temporary, 0o666 & ~umask())
         os.replace(temporary, target)
     finally:

@@ -3,6 +3,7 @@
     Dataset                 x, y, scale: rows as they are stored, read batch by batch
     as_dataset(data)        a Dataset from arrays, checked
     digits, mnist, cifar10  known sets; digits comes with horn and needs no network
+    convert(csv, folder)    a large .csv file as arrays that are memory-mapped
     load(spec)              a known set by name, or files: IDX, .npy, .npz, .csv, folders of shards
     permutation             the order of an epoch, by (seed, epoch)
 
@@ -27,6 +28,7 @@ from horn.data.normalization import Normalization
 from horn.data.order import permutation
 
 if TYPE_CHECKING:
+    from horn.data.convert import convert
     from horn.data.known import cifar10, digits, mnist
     from horn.data.loading import load
 
@@ -40,6 +42,7 @@ __all__ = [
     "check_labels",
     "check_targets",
     "cifar10",
+    "convert",
     "digits",
     "load",
     "mnist",
@@ -47,7 +50,13 @@ __all__ = [
 ]
 
 # A task is given its data, so the readers of files are imported when somebody asks for one.
-_READERS = {"cifar10": "known", "digits": "known", "mnist": "known", "load": "loading"}
+_READERS = {
+    "cifar10": "known",
+    "convert": "convert",
+    "digits": "known",
+    "load": "loading",
+    "mnist": "known",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,8 @@
 
 The separator is a comma, a semicolon or a tab, whichever the first line has. A first line without
 any number is a header. Numbers are taken as they are, without a scale; where all are whole and lie
-in 0..255 they are kept as bytes, an eighth of the memory.
+in 0..255 they are kept as bytes, an eighth of the memory. Text in the first column tells samples
+apart, and in the last column it is the label's name: by the first line of samples.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -22,100 +26,260 @@ from horn.errors import DataError
 
 # Lines that are parsed at a time: enough to hide Python's cost, at most some MiB of text.
 CHUNK_LINES = 1024
+STDIN = Path("-")
 
 Line = tuple[int, str]  # line number from 1, text
+Column = str | int  # a name of the header, or a number from 1
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column is what. label : that of y, or to be left out. Places count from 0."""
+
+    names: tuple[str, ...]  # of the header, () without one
+    features: tuple[int, ...]
+    label: int | None
+    ids: int | None
+    is_text: bool  # whether labels are text
+
+
+@dataclass
+class Table:
+    """A file: x (n, features) uint8 or float64 · y (n,) int64 or text, (n, 1) float64, or None ·
+    ids (n,) text or None. id_name : the header's.
+    """
+
+    x: np.ndarray
+    y: np.ndarray | None
+    ids: np.ndarray | None
+    id_name: str = "id"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some lines: x (n, features) float64 · labels (n,) float64 or text, or None · ids."""
+
+    lines: list[Line]
+    x: np.ndarray
+    labels: np.ndarray | None
+    ids: list[str]
 
 
 def read(path: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray | None]:
-    """(x, y) of a file: x (n, columns - 1) uint8 or float64, y (n,) int64.
+    """(x, y) of a file, as in ``Table``."""
+    found = table(path, labels=labels)
+    return found.x, found.y
 
-    Without ``labels`` every column belongs to x, and y is None. Raises NotFound or DataError, which
-    names the line.
+
+def table(
+    path: Path, *, labels: bool = True, label: Column | None = None, ids: Column | None = None
+) -> Table:
+    """A whole file; "-" is the standard input. label, ids : their columns, by name or number.
+
+    y are whole numbers or text, the labels, or else numbers to be learned: if one is no whole
+    number, or below 0. Without ``labels`` y is None: every column of numbers belongs to x but that
+    which ``label`` names. Raises NotFound or DataError, which names the line.
     """
-    try:
-        with reading(path), _open(path) as file:
-            return _read(file, path, labels)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 text ({error.reason}); save it as UTF-8") from error
+    reader = Reader(path, labels, label, ids)
+    xs, ys, names = [], [], []
+    for chunk in reader:
+        xs.append(_as_bytes_if_whole(chunk.x))
+        if chunk.labels is not None:
+            ys.append(chunk.labels)
+        names += chunk.ids
+    y = as_labels(np.concatenate(ys)) if ys else None
+    columns = reader.columns
+    has_name = columns.ids is not None and columns.names
+    name = columns.names[columns.ids] if has_name and columns.ids is not None else "id"
+    return Table(arrays.join(xs), y, np.array(names) if columns.ids is not None else None, name)
 
 
-def _open(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
+def as_labels(column: np.ndarray) -> np.ndarray:
+    """Text as it is · whole numbers from 0 as int64 (n,) · other numbers as targets (n, 1)."""
+    if column.dtype.kind == "U":
+        return column
+    whole = (np.floor(column) == column) & (column >= 0) & (column < 2**53)
+    return column.astype(np.int64) if whole.all() else column[:, None]
 
 
-def _read(file: IO[str], path: Path, labels: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    lines: Iterator[Line] = (line for line in enumerate(file, 1) if line[1].strip())
-    first = next(lines, None)
-    if first is None:
-        raise DataError(f"{path}: is empty; give one sample a line, its label in the last column")
-    separator = next((mark for mark in ",;\t" if mark in first[1]), ",")
-    cells = _cells(first[1], separator)
-    if labels and len(cells) < 2:
-        raise DataError(
-            f"{path}, line {first[0]}: has one column, which would be the label; "
-            "add features, or say that there is no label (labels=False, --no-label)"
-        )
-    if any(map(_is_number, cells)):
-        lines = itertools.chain([first], lines)
-    tables, all_labels = [], []
-    while chunk := list(itertools.islice(lines, CHUNK_LINES)):
-        table = _parse(chunk, separator, len(cells), first[0], path)
-        if labels:
-            all_labels.append(_labels(table[:, -1], chunk, path))
-            table = table[:, :-1]
-        tables.append(_as_bytes_if_whole(table))
-    if not tables:
-        raise DataError(f"{path}: has a header but no samples; give one sample a line")
-    return arrays.join(tables), np.concatenate(all_labels) if labels else None
+@dataclass
+class Reader:
+    """The chunks of a file, in order: it is read once per iteration, with little memory."""
 
+    path: Path
+    has_labels: bool = True
+    label: Column | None = None
+    ids: Column | None = None
+    columns: Columns = field(init=False)
 
-def _parse(
-    chunk: list[Line], separator: str, n_columns: int, first_line: int, path: Path
-) -> np.ndarray:
-    try:
-        table: np.ndarray = np.loadtxt(
-            [text for _, text in chunk],
-            dtype=np.float64,
-            delimiter=separator,
-            comments=None,
-            quotechar='"',
-            ndmin=2,
-        )
-        if table.shape == (len(chunk), n_columns):
-            return table
-        problem = f"read as {table.shape}"
-    except ValueError as error:
-        problem = str(error)
-    for number, text in chunk:  # slow, but it finds the place
-        cells = _cells(text, separator)
-        if len(cells) != n_columns:
+    def __iter__(self) -> Iterator[Chunk]:
+        path = self.path
+        try:
+            with reading(path), _open(path) as file:
+                yield from self._chunks(file)
+        except UnicodeDecodeError as error:
             raise DataError(
-                f"{path}, line {number}: has {len(cells)} cells, but line {first_line} has "
-                f"{n_columns}; give every line the same number of cells"
+                f"{_name(path)}: is not UTF-8 text ({error.reason}); save it as UTF-8"
+            ) from error
+
+    def _chunks(self, file: IO[str]) -> Iterator[Chunk]:
+        where = _name(self.path)
+        lines: Iterator[Line] = (line for line in enumerate(file, 1) if line[1].strip())
+        first = next(lines, None)
+        if first is None:
+            raise DataError(
+                f"{where}: is empty; give one sample a line, its label in the last column"
             )
-        for column, cell in enumerate(cells, 1):
-            if not _is_number(cell):
-                found = f"is {cell[:40]!r}" if cell.strip() else "is empty"
-                raise DataError(
-                    f"{path}, line {number}: column {column} {found}, but a number is expected; "
-                    "replace text by numbers, or leave the column out"
-                )
-    raise DataError(f"{path}, lines {chunk[0][0]} to {chunk[-1][0]}: {problem}; give numbers only")
+        separator = next((mark for mark in ",;\t" if mark in first[1]), ",")
+        names: tuple[str, ...] = ()
+        cells = _cells(first[1], separator)
+        n_columns, sample = len(cells), first
+        if any(map(_is_number, cells)):
+            lines = itertools.chain([first], lines)
+        else:
+            names = tuple(cell.strip() for cell in cells)
+            if (second := next(lines, None)) is None:
+                raise DataError(f"{where}: has a header but no samples; give one sample a line")
+            sample, cells = second, _cells(second[1], separator)
+            lines = itertools.chain([second], lines)
+        if len(cells) != n_columns:
+            raise self._uneven(sample[0], len(cells), first[0], n_columns)
+        self.columns = self._columns(names, cells, first[0])
+        while chunk := list(itertools.islice(lines, CHUNK_LINES)):
+            yield self._parse(chunk, separator, n_columns, first[0])
 
+    def _columns(self, names: tuple[str, ...], cells: list[str], first_line: int) -> Columns:
+        """Told, or by what the first sample has."""
+        n = len(cells)
+        is_text = [bool(cell.strip()) and not _is_number(cell) for cell in cells]
+        label = None if self.label is None else self._place(self.label, names, n)
+        ids = None if self.ids is None else self._place(self.ids, names, n)
+        if label is None and (self.has_labels or (is_text[-1] and ids != n - 1 and n > 1)):
+            label = n - 1
+        if ids is None and is_text[0] and label != 0:
+            ids = 0
+        features = tuple(k for k in range(n) if k not in (label, ids))
+        if not features:
+            raise DataError(
+                f"{_name(self.path)}, line {first_line}: has one column, which would be the label; "
+                "add features, or say that there is no label (labels=False, --no-label)"
+                if n == 1
+                else f"{_name(self.path)}, line {first_line}: has no column of features besides "
+                "the label and the names of the samples; add features"
+            )
+        return Columns(names, features, label, ids, label is not None and is_text[label])
 
-def _labels(column: np.ndarray, chunk: list[Line], path: Path) -> np.ndarray:
-    whole = np.floor(column) == column
-    whole &= np.abs(column) < 2**53
-    if not whole.all():
-        row = int(np.argmin(whole))
+    def _place(self, column: Column, names: tuple[str, ...], n: int) -> int:
+        if isinstance(column, str) and column in names:
+            return names.index(column)
+        if (number := str(column)).isdecimal() and 1 <= int(number) <= n:
+            return int(number) - 1
+        known = ", ".join(names[:10]) + (" ..." if len(names) > 10 else "")
         raise DataError(
-            f"{path}, line {chunk[row][0]}: the label, its last cell, is {column[row]:g}, but "
-            "labels must be integers; correct it, or say that there is no label (labels=False, "
-            "--no-label)"
+            f"{_name(self.path)}: has no column {column!r}; give a number from 1 to {n}"
+            + (f", or a name of its header: {known}" if names else ", since it has no header")
         )
-    return column.astype(np.int64)
+
+    def _parse(
+        self, chunk: list[Line], separator: str, n_columns: int, first_line: int
+    ) -> Chunk:
+        columns, texts = self.columns, [text for _, text in chunk]
+        wanted = list(columns.features)
+        has_numbers = self.has_labels and not columns.is_text
+        if has_numbers and columns.label is not None:
+            wanted.append(columns.label)
+        is_whole = len(wanted) == n_columns
+        if is_whole:
+            wanted = list(range(n_columns))
+        rows: list[list[str]] = []
+        if not is_whole:
+            rows = list(csv.reader(texts, delimiter=separator, skipinitialspace=True))
+            if len(rows) != len(chunk) or any(len(row) != n_columns for row in rows):
+                raise self._trouble(chunk, separator, n_columns, first_line, "read unevenly")
+        try:
+            numbers = np.loadtxt(
+                texts,
+                dtype=np.float64,
+                delimiter=separator,
+                comments=None,
+                quotechar='"',
+                usecols=None if is_whole else wanted,
+                ndmin=2,
+            )
+            problem = "" if numbers.shape == (len(chunk), len(wanted)) else f"{numbers.shape}"
+        except ValueError as error:
+            problem = str(error)
+        if problem:
+            raise self._trouble(chunk, separator, n_columns, first_line, problem)
+        labels: np.ndarray | None = None
+        if self.has_labels and columns.is_text and columns.label is not None:
+            names = [row[columns.label].strip() for row in rows]
+            for (number, _), name in zip(chunk, names, strict=True):
+                if not name:
+                    raise self._no_label(number, columns.label, "empty")
+            labels = np.array(names)
+        elif has_numbers and columns.label is not None:
+            at = wanted.index(columns.label)
+            labels = numbers[:, at].copy()
+            numbers = np.delete(numbers, at, axis=1) if at != len(wanted) - 1 else numbers[:, :-1]
+            bad = ~np.isfinite(labels)
+            if bad.any():
+                row = int(bad.argmax())
+                raise self._no_label(chunk[row][0], columns.label, f"{labels[row]:g}")
+        ids = [] if columns.ids is None else [row[columns.ids].strip() for row in rows]
+        return Chunk(chunk, numbers, labels, ids)
+
+    def _no_label(self, line: int, column: int, found: str) -> DataError:
+        return DataError(
+            f"{_name(self.path)}, line {line}: the label, column {column + 1}, is {found}; give "
+            "every sample one, or say that there is no label (labels=False, --no-label)"
+        )
+
+    def _uneven(self, line: int, got: int, first: int, expected: int) -> DataError:
+        return DataError(
+            f"{_name(self.path)}, line {line}: has {got} cells, but line {first} has {expected}; "
+            "give every line the same number of cells"
+        )
+
+    def _trouble(
+        self, chunk: list[Line], separator: str, n_columns: int, first_line: int, problem: str
+    ) -> DataError:
+        """The place of what cannot be read: slow, but it finds it."""
+        where, columns = _name(self.path), self.columns
+        skipped = {columns.ids} | ({columns.label} if columns.is_text else set())
+        for number, text in chunk:
+            cells = _cells(text, separator)
+            if len(cells) != n_columns:
+                return self._uneven(number, len(cells), first_line, n_columns)
+            for column, cell in enumerate(cells):
+                if column in skipped or _is_number(cell):
+                    continue
+                found = f"is {cell[:40]!r}" if cell.strip() else "is empty"
+                remedy = "replace text by numbers, or leave the column out"
+                if column == columns.label:
+                    remedy = "the labels of the lines before are numbers, so give all one kind"
+                return DataError(
+                    f"{where}, line {number}: column {column + 1} {found}, but a number is "
+                    f"expected; {remedy}"
+                )
+        lines = f"lines {chunk[0][0]} to {chunk[-1][0]}"
+        return DataError(f"{where}, {lines}: {problem}; give numbers only")
+
+
+def _name(path: Path) -> str:
+    return "standard input" if path == STDIN else str(path)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[str]]:
+    if path == STDIN:
+        yield sys.stdin
+    elif path.suffix == ".gz":
+        with gzip.open(path, "rt", encoding="utf-8-sig", newline="") as file:
+            yield file
+    else:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            yield file
 
 
 def _as_bytes_if_whole(table: np.ndarray) -> np.ndarray:
@@ -125,7 +289,7 @@ def _as_bytes_if_whole(table: np.ndarray) -> np.ndarray:
 
 
 def _cells(text: str, separator: str) -> list[str]:
-    return next(csv.reader([text], delimiter=separator), [])
+    return next(csv.reader([text], delimiter=separator, skipinitialspace=True), [])
 
 
 def _is_number(cell: str) -> bool:

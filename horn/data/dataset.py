@@ -27,7 +27,8 @@ class Dataset:
     Units: ``scale`` is what one unit of x is worth, 1/255 for bytes. It is applied when a batch is
     read; x stays as it is stored. y is not scaled. ``name`` is what messages call the data.
     classes : what the labels are, if they are no whole numbers: label k is ``classes[k]``.
-    normalization : applied after ``scale`` when a batch is read.
+    normalization : applied after ``scale`` when a batch is read. ids (n,) : what the samples are
+    called, text, and ``id_name`` what that is called; nothing learns from them.
 
     Raises
     ------
@@ -40,6 +41,8 @@ class Dataset:
     name: str = "data"
     classes: Classes | None = None
     normalization: Normalization | None = None
+    ids: np.ndarray | None = None
+    id_name: str = "id"
     _checked: bool = field(default=False, init=False, repr=False)
     _is_file: bool | None = field(default=None, init=False, repr=False)
 
@@ -143,4 +146,5 @@ class Dataset:
             ahead.want(self.x, rows)
 
     def _of(self, rows: slice | np.ndarray) -> Dataset:
-        return self.with_fields(x=self.x[rows], y=None if self.y is None else self.y[rows])
+        y, ids = (None if part is None else part[rows] for part in (self.y, self.ids))
+        return self.with_fields(x=self.x[rows], y=y, ids=ids)

@@ -46,7 +46,7 @@ def of_table(x: Any, what: str) -> Any:
         shown = ", ".join(f"{n!r} ({k:,} of {len(x):,})" for n, k in list(holes.items())[:SHOWN])
         raise DataError(
             f"{what}: x has missing values in columns {shown}{_more(holes)}. Drop those rows, "
-            "df.dropna(), or fill them in, df.fillna(df.mean())"
+            "df.dropna(), or fill them in, df.astype(float).fillna(df.mean())"
         )
     if len(set(kinds)) == 1 and isinstance(x.dtypes.iloc[0], np.dtype):
         return x.to_numpy()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -30,19 +30,29 @@ ARRAY_FILES: tuple[tuple[str, Callable[[Path], np.ndarray]], ...] = (
 FORMATS = "known are .npz, .npy, .csv, IDX (.idx, -ubyte, both also .gz) and folders of shards"
 
 
-def load(spec: str, *, labels: bool = True, download: bool = False) -> Dataset:
+def load(
+    spec: str,
+    *,
+    labels: bool = True,
+    download: bool = False,
+    label: str | int | None = None,
+    ids: str | int | None = None,
+) -> Dataset:
     """The dataset that a text names, checked.
 
     digits, mnist, cifar10          a known set; "mnist:test" is its test part, ":train" the default
     rows.npz                        x and y, or "rows.npz:test" for x_test and y_test
     x.npy · images-idx3-ubyte.gz    x alone, memory-mapped where it can be
     x.npy,y.npy · images,labels     x and y in two files
-    rows.csv                        the label in the last column
+    rows.csv                        the label in the last column: numbers, or names of classes
+    -                               the standard input, as a .csv file
     folder/                         shards, joined in the order of their names
 
     Bytes are worth 1/255 each, all other numbers are taken as they are. Without
-    ``labels`` y is None, and every column of a .csv belongs to x. ``download`` lets mnist fetch
-    its files. A known name wins over a file of that name; ./digits is the file.
+    ``labels`` y is None, and every column of numbers of a .csv belongs to x. Of a .csv ``label``
+    and ``ids`` say which column has the label and which the samples' names (else the first, if it
+    is text), by the header's name or a number from 1. ``download`` lets mnist fetch its files. A
+    known name wins over a file of that name; ./digits is the file.
 
     Raises
     ------
@@ -51,6 +61,14 @@ def load(spec: str, *, labels: bool = True, download: bool = False) -> Dataset:
     """
     if not spec.strip():
         raise NotFound(f"no data are named; give a path, or one of {', '.join(KNOWN)}")
+    columns = {"label": label, "ids": ids}
+    if spec == "-":
+        return _table(csv.STDIN, "standard input", labels, columns)
+    path = Path(spec).expanduser()
+    if _is_csv(path) and path.is_file():
+        return _table(path, spec, labels, columns)
+    if label is not None or ids is not None:
+        raise DataError(f"{spec}: only .csv files have columns with names; leave label and ids out")
     name, _, part = spec.partition(":")
     if name in KNOWN:
         return _known(name, part or "train", labels, download)
@@ -88,13 +106,21 @@ def _file(spec: str, labels: bool) -> Dataset:
     raise _not_found(spec, Path(spec).expanduser())
 
 
+def _is_csv(path: Path) -> bool:
+    return path.name.removesuffix(".gz").endswith((".csv", ".tsv"))
+
+
+def _table(path: Path, spec: str, labels: bool, columns: Mapping[str, str | int | None]) -> Dataset:
+    found = csv.table(path, labels=labels, **columns)
+    dataset = as_dataset((found.x, found.y), spec, scale=1.0)
+    return dataset.with_fields(ids=found.ids, id_name=found.id_name)
+
+
 def _read_file(path: Path, part: str | None, spec: str, labels: bool) -> Dataset:
     if path.suffix == ".npz":
         return as_dataset(npz.read(path, part, labels=labels), spec)
     if part:
         raise DataError(f"{spec}: only .npz files have parts; leave out :{part}")
-    if path.name.removesuffix(".gz").endswith((".csv", ".tsv")):
-        return as_dataset(csv.read(path, labels=labels), spec, scale=1.0)
     return as_dataset((_array(path), None), spec)
 
 

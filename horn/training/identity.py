@@ -41,6 +41,8 @@ LEFT_OUT = {
     (Job, "metrics"): "they are looked at after an epoch, and change nothing",
     (Job, "normalize"): "what it does is in the data",
     (Dataset, "classes"): "what the labels are called; they are in y",
+    (Dataset, "ids"): "for people",
+    (Dataset, "id_name"): "for people",
     (Dataset, "name"): "for people",
     (Dataset, "_checked"): "whether it was looked at",
     (Dataset, "_is_file"): "whether it was looked at",

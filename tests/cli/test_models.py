@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -174,3 +176,63 @@ def test_show_and_evaluate_say_what_was_measured_and_that_the_loss_is_half(
     assert other.json["mse"] == pytest.approx(2 * other.json["loss"]) and "r2" not in other.json
     wrong = run("evaluate", "line.horn", "rows.npz", "--metric", "f1")
     assert wrong.code == 2 and 'take "mae"' in wrong.err
+
+
+FLOWERS = """
+import horn
+
+def job():
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.layer(6, activation="tanh")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return horn.Job(net, horn.data.load("train.csv"), optimizer=horn.SGD(0.3), epochs=30,
+                    batch_size=10, normalize=True)
+"""
+
+
+@pytest.fixture
+def flowers(run: Any, folder: Path) -> list[list[str]]:
+    """Rows of a file with a header, names of samples and of classes; and flowers.horn, of them."""
+    rng = np.random.default_rng(0)
+    names, centers = ["iris, blue", "lily", "rose"], [(0, 500), (5, 500), (5, 900)]
+    rows = []
+    for k in range(90):
+        a, b = centers[k % 3] + rng.normal(size=2) * [0.5, 40]
+        rows.append([f"no {k}", f"{a:.4f}", f"{b:.4f}", names[k % 3]])
+    text = ["plant;length;width;kind", *(";".join(f'"{cell}"' for cell in row) for row in rows)]
+    (folder / "train.csv").write_text("\n".join(text) + "\n")
+    (folder / "flowers.py").write_text(FLOWERS)
+    assert run("submit", "flowers.py", "-q").code == 0
+    return rows
+
+
+def test_a_table_of_named_classes_from_training_to_prediction(
+    run: Any, flowers: list[list[str]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("evaluate", "flowers.horn", "train.csv", "--json").json["acc"] == 1.0
+    done = run("predict", "flowers.horn", "train.csv", "--labels", "-o", "out.csv")
+    assert done.code == 0, done.err
+    with open("out.csv", newline="") as file:
+        found = list(csv.reader(file))
+    assert found == [["plant", "label"], *([row[0], row[3]] for row in flowers)]
+    run("predict", "flowers.horn", "train.csv", "-o", "out.csv")
+    with open("out.csv", newline="") as file:
+        assert next(csv.reader(file)) == ["plant", "iris, blue", "lily", "rose"]
+    lines = run("predict", "flowers.horn", "train.csv", "--labels").out.splitlines()
+    assert lines[:2] == ["no 0 iris, blue", "no 1 lily"]
+    found = run("predict", "flowers.horn", "train.csv", "--labels", "--json").json
+    assert found["ids"][2] == "no 2" and found["outputs"][2] == "rose"
+    shown = run("show", "flowers.horn").out
+    assert "classes    'iris, blue', 'lily', 'rose'" in shown
+    assert "features   normalized by mean and standard deviation" in shown
+    # the same samples, with other columns and through a pipe
+    moved = "".join(f"{row[3].replace(',', '')},{k},{row[1]},{row[2]}\n"
+                    for k, row in enumerate(flowers))  # fmt: skip
+    monkeypatch.setattr("sys.stdin", io.StringIO("kind,number,length,width\n" + moved))
+    done = run("predict", "flowers.horn", "-", "--labels", "--ids", "number", "--label", "kind")
+    assert done.out.splitlines()[1] == "1 lily", done.err
+    (folder / "few.csv").write_text("plant;length;width;kind\na;1;2;tulip\n")
+    done = run("evaluate", "flowers.horn", "few.csv")
+    assert done.code == 2
+    assert "few.csv: has labels that this model does not have: 'tulip' (1 sample" in done.err

@@ -1,6 +1,7 @@
 """CSV files: what is read, and the line that is not."""
 
 import gzip
+import io
 
 import numpy as np
 import pytest
@@ -77,9 +78,14 @@ def test_gzipped(tmp_path):
         ("1,2,0\n3,4,1\n5,6\n", ", line 3: has 2 cells, but line 1 has 3; give every line"),
         ("1,2,0\n3,4,5,1\n", ", line 2: has 4 cells, but line 1 has 3; give every line"),
         ("a,b\n1,2,0\n", ", line 2: has 3 cells, but line 1 has 2; give every line"),
-        ("1,2,0\n3,4,0.5\n", ", line 2: the label, its last cell, is 0.5, but labels must be"),
-        ("1,2,0\n3,4,nan\n", ", line 2: the label, its last cell, is nan, but labels must be"),
-        ("1,2,0\n\n3,4,-1\n", ": label -1 in row 1 is negative (1 such labels in all)"),
+        ("1,2,0\n3,4,nan\n", ", line 2: the label, column 3, is nan; give every sample one"),
+        ("1,2,cat\n3,4,\n", ", line 2: the label, column 3, is empty; give every sample one"),
+        ("1,2,0\n3,4,cat\n", ", line 2: column 3 is 'cat', but a number is expected; the labels"),
+        ("1,2,cat\n3,cat\n", ", line 2: has 2 cells, but line 1 has 3; give every line"),
+        ("1,2,cat\n3,x,dog\n", ", line 2: column 2 is 'x', but a number is expected; replace"),
+        ("n,2,cat\nm,3,dog\n1,2,3,eel", ", line 3: has 4 cells, but line 1 has 3; give every"),
+        ("a,b,c\nx,y,cat\n", ", line 2: column 2 is 'y', but a number is expected; replace"),
+        ("id,label\na,cat\n", ", line 1: has no column of features besides the label"),
         ("1,2,0\n3,nan,1\n", ": x has NaN at row 1, column 1, the only such value"),
         ("1\n2\n", ", line 1: has one column, which would be the label; add features, or say"),
     ],
@@ -89,6 +95,50 @@ def test_the_wrong_line_is_named(tmp_path, text, words):
     with pytest.raises(DataError) as caught:
         load(str(path))
     assert str(caught.value).startswith(f"{path}{words}")
+
+
+def test_labels_may_be_names_and_the_first_column_the_samples_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv, "CHUNK_LINES", 2)
+    text = 'id,"height, cm",label\n"a, 1",1.5,"cat"\nb,2,dog\n3, 4 ,"cat, black"\n\nc,5,7\n'
+    dataset = load(str(write(tmp_path, text)))
+    assert dataset.classes == ("7", "cat", "cat, black", "dog")
+    assert dataset.y.tolist() == [1, 3, 2, 0] and dataset.x.tolist() == [[1.5], [2], [4], [5]]
+    assert dataset.ids.tolist() == ["a, 1", "b", "3", "c"] and dataset.id_name == "id"
+    assert dataset[1:3].ids.tolist() == ["b", "3"]
+    unlabelled = load(str(write(tmp_path, text)), labels=False)  # text is no feature
+    assert unlabelled.y is None and unlabelled.x.tolist() == dataset.x.tolist()
+
+
+def test_numbers_that_are_no_classes_are_targets(tmp_path):
+    for last in ("0.5", "-1"):
+        dataset = load(str(write(tmp_path, f"1,2,0\n3,4,{last}\n")))
+        assert dataset.y.tolist() == [[0.0], [float(last)]]
+
+
+@pytest.mark.parametrize("label, ids", [("kind", "number"), (1, "3"), ("1", 3)])
+def test_columns_are_named_by_the_header_or_by_number(tmp_path, label, ids):
+    path = str(write(tmp_path, "kind,height,number\n1,1.5,17\n0,2,18\n"))
+    dataset = load(path, label=label, ids=ids)
+    assert dataset.x.tolist() == [[1.5], [2]] and dataset.y.tolist() == [1, 0]
+    assert dataset.ids.tolist() == ["17", "18"] and dataset.id_name == "number"
+    assert load(path, labels=False, label="kind").x.tolist() == [[1.5, 17], [2, 18]]
+    with pytest.raises(DataError, match="has no column 'sort'; give a number from 1 to 3, or a "
+                       "name of its header: kind, height, number"):  # fmt: skip
+        load(path, label="sort")
+
+
+def test_standard_input_is_a_file_too(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("1,2,0\n3,4,1\n"))
+    dataset = load("-")
+    assert dataset.x.tolist() == [[1, 2], [3, 4]] and dataset.y.tolist() == [0, 1]
+    monkeypatch.setattr("sys.stdin", io.StringIO("1,2,0\n3,x,1\n"))
+    with pytest.raises(DataError, match="^standard input, line 2: column 2 is 'x'"):
+        load("-")
+
+
+def test_other_formats_have_no_columns(tmp_path):
+    with pytest.raises(DataError, match="digits: only .csv files have columns with names"):
+        load("digits", label="kind")
 
 
 def test_a_wrong_line_far_down_is_named(tmp_path):

@@ -1,0 +1,67 @@
+"""A CSV file as arrays on disk, piece by piece: then data larger than memory are memory-mapped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from horn.data import csv
+from horn.errors import DataError
+
+HEADER_BYTES = 192  # room for any shape; .npy wants a multiple of 64
+
+
+def convert(
+    source: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    labels: bool = True,
+    label: str | int | None = None,
+    ids: str | int | None = None,
+    dtype: str = "float32",
+) -> str:
+    """Write x.npy and y.npy of a .csv file into a folder, and return the folder: what
+    ``horn.data.load`` reads it from, as a mapped file.
+
+    labels, label, ids : as for ``load``; ids are not kept. dtype : of x, "float32" or "float64".
+    Needs memory for the labels and 1,024 lines.
+
+    Raises
+    ------
+    NotFound, DataError : as ``load``; or the folder has x.npy already, or cannot be written.
+    """
+    if dtype not in ("float32", "float64"):
+        raise DataError(f'convert: dtype is "float32" or "float64", got {dtype!r}')
+    target = Path(folder)
+    if (target / "x.npy").exists():
+        raise DataError(f"{target / 'x.npy'} is there already; name another folder, or remove it")
+    part, n, n_features, ys = target / ".x.npy.part", 0, 0, []
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with open(part, "wb") as file:
+            file.write(bytes(HEADER_BYTES))
+            for chunk in csv.Reader(Path(source), labels, label, ids):
+                chunk.x.astype(dtype).tofile(file)
+                n, n_features = n + len(chunk.x), chunk.x.shape[1]
+                if chunk.labels is not None:
+                    ys.append(chunk.labels)
+            file.seek(0)
+            file.write(_header((n, n_features), np.dtype(dtype)))
+        if ys:
+            np.save(target / "y.npy", csv.as_labels(np.concatenate(ys)))
+        os.replace(part, target / "x.npy")
+    except OSError as error:
+        raise DataError(f"{target}: cannot be written ({error.strerror or error})") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return str(target)
+
+
+def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """Of a .npy file, version 1.0, in ``HEADER_BYTES``."""
+    said = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    size = HEADER_BYTES - 10
+    return b"\x93NUMPY\x01\x00" + size.to_bytes(2, "little") + said.ljust(size - 1) + b"\n"

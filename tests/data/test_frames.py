@@ -1,0 +1,94 @@
+"""Tables of pandas: what is taken, and what is refused with the names of the columns."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from horn.data import as_dataset
+from horn.errors import DataError
+
+pandas = pytest.importorskip("pandas")
+
+
+def table(**columns):
+    return pandas.DataFrame(columns)
+
+
+@pytest.mark.parametrize(
+    "columns, dtype",
+    [
+        ({"a": [1.5, 2], "b": [3, 4]}, "f8"),
+        ({"a": [True, False], "b": pandas.Series([1, 2], dtype="Int16")}, "f4"),
+        ({"a": pandas.Series([1, 2], dtype="Int64"), "b": [0.5, 1]}, "f8"),
+        ({"a": np.float32([1, 2]), "b": np.float32([3, 4])}, "f4"),
+        ({"a": np.uint8([1, 2]), "b": np.uint8([3, 4])}, "u1"),
+    ],
+    ids=str,
+)
+def test_numbers_are_taken(columns, dtype):
+    frame = table(**columns)
+    dataset = as_dataset(frame)
+    assert dataset.x.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(dataset.x, frame.to_numpy(dtype=float))
+    assert dataset.scale == (1 / 255 if dtype == "u1" else 1.0)  # bytes as in an array
+
+
+def test_columns_that_are_no_numbers_are_named():
+    days = pandas.to_datetime(["2024-01-01"] * 2)
+    frame = table(size=[1.0, 2], colour=["red", "blue"], made=days)
+    frame["kind"] = pandas.Categorical(["a", "b"])
+    with pytest.raises(DataError) as caught:
+        as_dataset((frame, [0, 1]), "data")
+    said = str(caught.value)
+    assert said.startswith("data: x has columns that hold no numbers: 'colour' (")
+    assert "'kind' (category). Write a column of 0 and 1 per category: pandas.get_dummies(" in said
+    assert "columns=['colour', 'kind'])" in said
+    assert "days since a date: (df[column] - start) / pandas.Timedelta(days=1)" in said
+    assert "df.drop(columns=['colour', 'made', 'kind'])" in said
+    helped = pandas.get_dummies(frame, columns=["colour", "kind"]).drop(columns=["made"])
+    assert as_dataset((helped, [0, 1])).n_features == 5
+
+
+def test_missing_values_are_named_by_column():
+    whole = pandas.Series([1, 2, None], dtype="Int64")
+    frame = table(a=[1.0, np.nan, np.nan], b=[1, 2, 3], c=whole)
+    with pytest.raises(DataError, match=r"data: x has missing values in columns 'a' \(2 of 3\), "
+                       r"'c' \(1 of 3\). Drop those rows, df.dropna\(\), or fill"):  # fmt: skip
+        as_dataset(frame)
+    assert len(as_dataset(frame.dropna())) == 1
+    assert len(as_dataset(frame.astype(float).fillna(frame.mean()))) == 3
+
+
+def test_many_columns_are_not_all_named():
+    frame = table(**{f"c{k}": ["x"] for k in range(30)})
+    with pytest.raises(DataError, match="'c7' .* and 22 more. Write"):
+        as_dataset(frame)
+
+
+def test_columns_of_labels_and_targets():
+    x = np.ones((3, 2))
+    assert as_dataset((x, pandas.Series([2, 0, 1]))).y.tolist() == [2, 0, 1]
+    assert as_dataset((x, pandas.Series([2, 0, 1], dtype="Int8"))).classes is None
+    assert as_dataset((x, pandas.Series(["b", "a", "b"]))).classes == ("a", "b")
+    assert as_dataset((x, table(y=["b", "a", "b"]))).y.tolist() == [1, 0, 1]
+    assert as_dataset((x, table(y=[1, 0, 1]))).y.shape == (3,)
+    assert as_dataset((x, table(y=[1.5, 0, 1]))).y.shape == (3, 1)
+    assert as_dataset((x, table(a=[1, 2, 3], b=[4, 5, 6]))).y.shape == (3, 2)
+    boolean = pandas.Series([True, False, True], dtype="boolean")
+    assert as_dataset((x, boolean)).classes == (False, True)
+    for bad in (pandas.Series(["a", None, "b"]), boolean.where([True, False, True])):
+        with pytest.raises(DataError, match=r"data: y has no label in row 1 \(1 such row in all\)"):
+            as_dataset((x, bad))
+    with pytest.raises(DataError, match="labels must be integers, but y.0. is 1.5; write y.astype"):
+        as_dataset((x, pandas.Series([1.5, 0, 1])))
+
+
+def test_horn_does_not_import_it():
+    done = subprocess.run(
+        [sys.executable, "-c", "import horn, sys, numpy; horn.data.as_dataset((numpy.ones((2, 2)), "
+         "['a', 'b'])); print([m for m in ('pandas', 'scipy', 'networkx', 'torch') if m in "
+         "sys.modules])"], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "[]\n"
