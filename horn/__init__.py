@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 _OF_MODULE = {
     "activations": "Activation",
     "aggregates": "Aggregate",
+    "callbacks": "CSVLogger Callback ModelCheckpoint ReduceOnPlateau TensorBoard",
     "connections.dense": "Dense",
     "connections.sparse": "Sparse",
-    "errors": "CompileError DataError Diverged HornError ModelError",
+    "errors": "CallbackError CompileError DataError Diverged HornError ModelError",
     "initializers": "Constant Glorot He LeCun Normal Uniform",
     "job": "EarlyStopping Job",
     "losses": "Loss",
@@ -33,17 +34,24 @@ _OF_MODULE = {
     "train": "Run train",
 }
 _HOME = {name: module for module, names in _OF_MODULE.items() for name in names.split()}
-_MODULES = ("data", "math")
+_MODULES = ("data", "math", "plot")
 
 __all__ = sorted([*_HOME, *_MODULES, "__version__"])
 
 if TYPE_CHECKING:
     from horn import data as data
     from horn import math as math
+    from horn import plot as plot
     from horn.activations import Activation as Activation
     from horn.aggregates import Aggregate as Aggregate
+    from horn.callbacks import Callback as Callback
+    from horn.callbacks import CSVLogger as CSVLogger
+    from horn.callbacks import ModelCheckpoint as ModelCheckpoint
+    from horn.callbacks import ReduceOnPlateau as ReduceOnPlateau
+    from horn.callbacks import TensorBoard as TensorBoard
     from horn.connections.dense import Dense as Dense
     from horn.connections.sparse import Sparse as Sparse
+    from horn.errors import CallbackError as CallbackError
     from horn.errors import CompileError as CompileError
     from horn.errors import DataError as DataError
     from horn.errors import Diverged as Diverged

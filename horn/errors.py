@@ -12,6 +12,7 @@ HornError
 ├─ Diverged          NaN or infinity in training        what it says: line, cause, remedy
 ├─ Timeout           a deadline passed                  raise it, or look at who is late
 ├─ Stopped           somebody asked for it              resume it
+├─ CallbackError     a callback raised                  fix it (has the run so far)
 ├─ ProtocolError     peers disagree                     a bug, or mixed versions
 ├─ JournalError      a server's journal is damaged      go back to the last checkpoint
 └─ ClusterError      the machines                       may be retried
@@ -156,6 +157,33 @@ class TaskFailed(HornError):
             others = "other task was" if n == 1 else f"other {n} tasks were"
             lines.append(f"The {others} stopped because of this.")
         return "\n".join([*lines, self.hint] if self.hint else lines)
+
+
+class CallbackError(HornError):
+    """A callback raised an exception, its ``__cause__``. callback, hook : whose. when : in words.
+    line : file, number and text of the user's line, if known. run : the run so far, with its model
+    and history; None before the first update. kept : where its model was saved, in words.
+    """
+
+    def __init__(
+        self,
+        callback: str,
+        hook: str,
+        when: str,
+        what: str,
+        line: tuple[str, int, str] | None = None,
+    ) -> None:
+        self.callback, self.hook, self.when, self.what = callback, hook, when, what
+        self.line = line
+        self.run: Any = None
+        self.kept = ""
+        super().__init__(callback, hook, when, what, line)
+
+    def __str__(self) -> str:
+        where = "" if self.line is None else f"\n  {self.line[0]}:{self.line[1]}  {self.line[2]}"
+        kept = self.kept or ("" if self.run is None else "the run so far is in the error's .run")
+        kept = kept and f"\nTraining ended there; {kept}"
+        return f"callback {self.callback}, {self.hook} {self.when}: {self.what}{where}{kept}"
 
 
 class ProtocolError(HornError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from horn import html
 from horn.aggregates import Aggregate, check_name
+from horn.callbacks import Callback, as_callbacks
 from horn.data import (
     Dataset,
     as_dataset,
@@ -86,6 +87,8 @@ class Job:
     normalize : every feature less its mean, divided by its standard deviation, both of ``data`` (a
     constant feature is only shifted). The model keeps them and applies them to all that it is
     asked about. None: as the model does that ``initial`` names, else not.
+    callbacks : what is called while it trains: ``horn.Callback`` objects, or functions of their
+    context that are called after each epoch (docs/callbacks.md).
     """
 
     network: Network
@@ -107,6 +110,7 @@ class Job:
     frozen: Sequence[str | Layer] = ()
     metrics: Any = ()
     normalize: bool | None = None
+    callbacks: Sequence[Callback | Callable[..., Any]] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, Network):
@@ -155,6 +159,10 @@ class Job:
                 "Job: early stopping and keep_best need validation data; add "
                 "validation=0.1 to hold out a tenth"
             )
+        callbacks = as_callbacks(self.callbacks)
+        set_(self, "callbacks", callbacks)
+        for callback in callbacks:
+            callback.check(self)
         set_(self, "aggregates", _aggregates(self.aggregates, self.network))
         frozen, arrays = _frozen(self.frozen, self.network)
         set_(self, "frozen", frozen)

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from horn import math, registry
+from horn import math, registry, schedules
 from horn.errors import JobError, ModelError
-from horn.schedules import Schedule, rate
+from horn.schedules import LearningRate, rate
 
 Slots = dict[str, Any]
 Updated = tuple[Any, Slots]  # the new weight, the new slots
@@ -30,7 +30,7 @@ class Optimizer:
     so that their Euclidean norm stays below it.
     """
 
-    learning_rate: float | Schedule = 0.1
+    learning_rate: LearningRate = 0.1
     weight_decay: float = 0.0
     clip_value: float | None = None
     clip_norm: float | None = None
@@ -39,8 +39,7 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if isinstance(self.learning_rate, (int, float)) and not self.learning_rate >= 0:
-            raise ModelError(f"{name}: learning_rate must be 0 or more, got {self.learning_rate!r}")
+        schedules.check(self.learning_rate, name)
         for what, value in vars(self).items():
             if what in ("momentum", "beta1", "beta2", "rho") and not 0 <= value < 1:
                 raise ModelError(f"{name}: {what} must be at least 0 and below 1, got {value!r}")
@@ -132,7 +131,7 @@ class RMSProp(Optimizer):
     lecture 6.5.
     """
 
-    learning_rate: float | Schedule = 0.001
+    learning_rate: LearningRate = 0.001
     rho: float = 0.9
     eps: float = 1e-8
     slots: ClassVar[tuple[str, ...]] = ("squares",)
@@ -148,7 +147,7 @@ class AdaDelta(Optimizer):
     algorithm 1.
     """
 
-    learning_rate: float | Schedule = 1.0
+    learning_rate: LearningRate = 1.0
     rho: float = 0.95
     eps: float = 1e-6
     slots: ClassVar[tuple[str, ...]] = ("squares", "steps")
@@ -164,7 +163,7 @@ class AdaDelta(Optimizer):
 class Adam(Optimizer):
     """With bias correction. Source: Kingma & Ba 2015, algorithm 1."""
 
-    learning_rate: float | Schedule = 0.001
+    learning_rate: LearningRate = 0.001
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -191,7 +190,7 @@ class Direct(Optimizer):
     Source: Yoon 2016, section 2.1, where the neuron itself computes the change of its weight.
     """
 
-    learning_rate: float | Schedule = 1.0
+    learning_rate: LearningRate = 1.0
     slots: ClassVar[tuple[str, ...]] = ("previous_update",)
 
     def __post_init__(self) -> None:

@@ -1,11 +1,14 @@
-"""Learning-rate schedules: functions of the iteration, counted from 0."""
+"""Learning-rate schedules: functions of the iteration, counted from 0; a plain one will do."""
 
 from __future__ import annotations
 
 import math
+import types
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from horn import texts
 from horn.errors import ModelError
 
 
@@ -13,6 +16,9 @@ class Schedule(Protocol):
     """``at(iteration)`` is the learning rate of that update."""
 
     def at(self, iteration: int) -> float: ...
+
+
+LearningRate = float | Schedule | Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -63,13 +69,72 @@ class Warmup:
     """A straight line up to what ``then`` says, over the first ``iterations``; then ``then``."""
 
     iterations: int
-    then: float | Schedule
+    then: LearningRate
 
     def at(self, iteration: int) -> float:
         return rate(self.then, iteration) * min((iteration + 1) / max(self.iterations, 1), 1.0)
 
 
-def rate(learning_rate: float | Schedule, iteration: int) -> float:
+class SettableRate:
+    """A learning rate that is set while training: a number takes the place of a number, and a
+    factor goes to a schedule, so that the rest of it keeps its form.
+    """
+
+    def __init__(self, base: LearningRate) -> None:
+        self.base = base
+        self.number: float | None = None  # None: it was never set
+
+    def at(self, iteration: int) -> float:
+        if self.number is None:
+            return rate(self.base, iteration)
+        if isinstance(self.base, (int, float)):
+            return self.number
+        return self.number * rate(self.base, iteration)
+
+    def set(self, value: float, iteration: int) -> None:
+        """Make it ``value`` at an iteration. Raises ModelError: of 0 no factor makes that."""
+        if not isinstance(value, (int, float)) or not 0.0 <= value < math.inf:
+            raise ModelError(f"learning_rate must be a number from 0, got {value!r}")
+        if isinstance(self.base, (int, float)):
+            self.number = float(value)
+            return
+        scheduled = rate(self.base, iteration)
+        if not scheduled:
+            raise ModelError(
+                f"learning_rate cannot be set to {value!r} at iteration {iteration}, where the "
+                f"schedule is at 0; set it at another, or give a number instead of the schedule"
+            )
+        self.number = float(value) / scheduled
+
+
+def check(learning_rate: Any, where: str) -> None:
+    """Raises ModelError for what is neither a number from 0, a schedule nor a function."""
+    if isinstance(learning_rate, (int, float)) and not learning_rate >= 0:
+        raise ModelError(f"{where}: learning_rate must be 0 or more, got {learning_rate!r}")
+    if isinstance(learning_rate, types.FunctionType):
+        texts.keep(learning_rate)
+    is_class = isinstance(learning_rate, type)
+    is_schedule = callable(learning_rate) or hasattr(learning_rate, "at")
+    if not isinstance(learning_rate, (int, float)) and (is_class or not is_schedule):
+        raise ModelError(
+            f"{where}: learning_rate is a number, a schedule such as horn.Cosine(0.1, 1000), or a "
+            f"function of the iteration that returns it; got {learning_rate!r}"
+        )
+
+
+def rate(learning_rate: LearningRate, iteration: int) -> float:
     if isinstance(learning_rate, (int, float)):
         return float(learning_rate)
-    return float(learning_rate.at(iteration))
+    if hasattr(learning_rate, "at"):
+        return float(learning_rate.at(iteration))
+    found = learning_rate(iteration)
+    try:
+        value = float(found)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not 0.0 <= value < math.inf:
+        name = getattr(learning_rate, "__name__", learning_rate)
+        raise ModelError(
+            f"the learning rate of {name}({iteration}) must be a number from 0, got {found!r}"
+        )
+    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -96,11 +97,15 @@ def in_words(thing: Any) -> str:
     """A frozen description as a user writes it: SGD(learning_rate=0.1, momentum=0.9)."""
     fields = dataclasses.fields(thing)
     said = [
-        f"{field.name}={in_words(value) if dataclasses.is_dataclass(value) else repr(value)}"
+        f"{field.name}={in_words(value) if dataclasses.is_dataclass(value) else _word(value)}"
         for field in fields
         if (value := getattr(thing, field.name)) != field.default or field is fields[0]
     ]
     return f"{type(thing).__name__}({', '.join(said)})"
+
+
+def _word(value: Any) -> str:
+    return value.__name__ if isinstance(value, types.FunctionType) else repr(value)
 
 
 def backward_of(layer: Layer) -> str:

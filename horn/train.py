@@ -49,6 +49,8 @@ from horn.training.checkpointing import (
     rows_of,
     stopped,
 )
+from horn.training.hooks import Hooks, attach
+from horn.training.hooks import of as callbacks_of
 from horn.training.identity import identity
 from horn.training.journals import JournalFolder
 from horn.training.loop import History, LoopResult, TrainingLoop, grown, when
@@ -228,6 +230,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         for aggregate in job.aggregates.values():  # now, not after the first epoch
             read_aggregate(aggregate)
     strategy.check(job, topology)
+    hooks = callbacks_of(job, strategy, topology, backend)
     schedule = settings.schedule()
     watcher = _watcher(settings.progress)
     code = Description.of(job.network, job.metrics)
@@ -244,7 +247,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         recovery = _recovery(job, settings, schedule, on_cluster)
         with interrupts(recovery.asked, on_cluster is None or schedule is not None):
             try:
-                trained = _train_here(job, settings, watcher, begun, recovery)
+                trained = _train_here(job, settings, watcher, begun, recovery, hooks)
             except Diverged as error:
                 so_far = perf_counter() - begun
                 raise _explained(error, job, settings, recovery, code, so_far) from None
@@ -261,7 +264,9 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
                 recovery = _stoppable(recovery, stack)
             stack.enter_context(interrupts(recovery.asked, recovery.plan is not None))
             try:
-                trained = _train_in_group(job, settings, watcher, begun, recovery, on_cluster)
+                trained = _train_in_group(
+                    job, settings, watcher, begun, recovery, on_cluster, hooks
+                )
             except Diverged as error:
                 so_far = perf_counter() - begun
                 raise _explained(error, job, settings, recovery, code, so_far) from None
@@ -295,7 +300,7 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         logger.warning("diverged: %s%s. Try a learning rate of %g, or clip_norm=1.0", worse, kept,
                        job.optimizer.rate(ending.iterations - 1) / 10)  # fmt: skip
         state = state if kept or trained.stopped else "DIVERGED"
-    return Run(
+    run = Run(
         model,
         trained.history,
         state,
@@ -311,6 +316,13 @@ def conduct(job: Job, settings: RunSettings, on_cluster: JobAttempt | None = Non
         trained.stopped is not None,
         "" if trained.stopped is None else trained.stopped.checkpoint,
     )
+    if hooks is not None:
+        if hooks.failure is None:
+            hooks.end(model, run.history)
+        if hooks.failure is not None:
+            hooks.failure.run = run
+            raise hooks.failure
+    return run
 
 
 def _facts(
@@ -354,9 +366,16 @@ def _watcher(progress: Any) -> Progress:
 
 
 def _train_here(
-    job: Job, settings: RunSettings, watcher: Progress, begun: float, recovery: RecoverySettings
+    job: Job,
+    settings: RunSettings,
+    watcher: Progress,
+    begun: float,
+    recovery: RecoverySettings,
+    hooks: Hooks | None,
 ) -> _Trained:
     """All steps in this process."""
+    if hooks is not None:
+        job = hooks.with_rate
     engine = _engine(job, settings)
     if job.check:
         _check_backwards(job, settings.backend)
@@ -373,10 +392,14 @@ def _train_here(
     if start is not None:
         restore(loop, start, part_name(0))
         loop.history = History(rows_of(start))
+    if hooks is not None:
+        attach(hooks, loop)
     if alone is not None:
         alone.loop = loop
     watcher.begin(job)
     try:
+        if hooks is not None:
+            hooks.begin(loop.history, loop.iteration)
         loop.run()
     finally:
         if alone is not None:
@@ -463,6 +486,7 @@ def _train_in_group(
     begun: float,
     recovery: RecoverySettings,
     on_cluster: JobAttempt | None,
+    hooks: Hooks | None,
 ) -> _Trained:
     """All steps in task processes; errors of the job come before their start."""
     from horn.executor import trace
@@ -481,7 +505,7 @@ def _train_in_group(
         return _placement(job, settings)
 
     run = launch if on_cluster is None else partial(launch_at, on_cluster)
-    outcome = run(job, text, find_placement, settings, watcher, begun, recovery)
+    outcome = run(job, text, find_placement, settings, watcher, begun, recovery, hooks)
     if settings.trace is not None:
         trace.write(settings.trace, outcome.traces, outcome.counters)
     return _Trained(

@@ -160,6 +160,11 @@ JOB = {
         'set_(self, "check", True)',
         "tests/api/test_check.py::test_training_checks_first_unless_told_not_to",
     ),
+    "callbacks": guard(
+        'set_(self, "callbacks", ())',
+        "tests/api/test_callbacks.py::test_hooks_are_called_in_their_order_and_see_where_training_is",
+        "tests/executor/test_callbacks.py::test_progress_and_callbacks_see_the_same_rows",
+    ),
     "initial": guard(
         'set_(self, "initial", None); set_(self, "network", self.network.rebuilt())',
         "tests/api/test_initial.py::test_a_job_begins_with_what_was_learned[model-{}]",

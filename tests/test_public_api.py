@@ -25,9 +25,10 @@ NAMES = {
     "ParallelDropout", "Averaging", "EASGD",
     # running and keeping
     "plan", "train", "Run", "Model", "Strategy", "Downpour",
+    "Callback", "ModelCheckpoint", "ReduceOnPlateau", "CSVLogger", "TensorBoard",
     # errors
-    "HornError", "ModelError", "DataError", "CompileError", "Diverged",
-    "data", "math", "__version__",
+    "HornError", "CallbackError", "ModelError", "DataError", "CompileError", "Diverged",
+    "data", "math", "plot", "__version__",
 }  # fmt: skip
 
 

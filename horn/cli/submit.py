@@ -277,7 +277,7 @@ def _checkpoints(options: dict[str, Any], stem: str) -> None:
 
 def _train(job: Job, asked: RunSettings, quiet: bool, path: str) -> tuple[Run, FirstStepTimer]:
     from horn.cli import _screen
-    from horn.errors import Diverged, Stopped
+    from horn.errors import CallbackError, Diverged, Stopped
     from horn.train import conduct
 
     progress = _screen.FirstStepTimer(_screen.progress(quiet))
@@ -295,6 +295,11 @@ def _train(job: Job, asked: RunSettings, quiet: bool, path: str) -> tuple[Run, F
         raise Diverged(
             f"{error}\nThe model from just before, after {error.iteration} updates, is in {before}."
         ) from error
+    except CallbackError as error:
+        if error.run is not None:
+            error.run.model.save(path)
+            error.kept = f"the model after iteration {error.run.iterations} is in {path}"
+        raise
     return run, progress
 
 

@@ -24,9 +24,9 @@ from pathlib import Path
 import msgspec
 
 import horn.train  # noqa: F401  what follows needs it, and it takes long
+from horn import callbacks, transport
 from horn import settings as settings_
 from horn import target as targets
-from horn import transport
 from horn.checkpoint import Checkpoints
 from horn.cluster import runner_protocol as protocol
 from horn.cluster.capacity import bracketed
@@ -40,12 +40,13 @@ from horn.cluster.relay import (
     plain,
     start_standby,
 )
-from horn.cluster.store import CHECKPOINTS, LOG_BYTES, MODEL, PROGRESS
+from horn.cluster.store import CHECKPOINTS, FILES, LOG_BYTES, MODEL, PROGRESS
 from horn.cluster.submission import Submission
 from horn.coordination.membership import Membership
 from horn.coordination.session import Session
 from horn.errors import (
     BarrierTimeout,
+    CallbackError,
     ClusterError,
     HornError,
     MemberLost,
@@ -206,7 +207,12 @@ class JobRunner:
             if host_link is not None and host_link.number != PRIMARY:
                 return self._attend(pool, host_link, job, strategy, threads)
             self.on_cluster = on_cluster = self._on_cluster(pool, host_link, threads)
-            run = self._conduct(on_cluster, job, strategy)
+            try:
+                run = self._conduct(on_cluster, job, strategy)
+            except CallbackError as error:
+                if error.run is not None and self._keep(error.run.model, Path(mine.keep) / MODEL):
+                    error.kept = "the model so far is kept (horn fetch)"
+                raise
             if self.is_over.is_set():
                 return protocol.RunnerFinished(GONE)
             if not self._keep(run.model, Path(mine.keep) / MODEL):
@@ -453,6 +459,7 @@ def main() -> None:
     os.chdir(assignment.work)
     sys.path.insert(0, assignment.work)
     os.environ["HORN_JOB_ID"] = assignment.job
+    os.environ[callbacks.FOLDER] = str(Path(assignment.keep).absolute() / FILES)
     runner = JobRunner(line, assignment, standby)
     threading.Thread(target=_listen, args=(line, runner, waiting), daemon=True).start()
     over = runner.run()

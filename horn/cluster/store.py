@@ -4,7 +4,7 @@
     packages/<digest>/             as it came: ``manifest`` and ``files``
     jobs/<job>/work-<attempt>/     a copy of the package, the folder that the job's processes are in
     jobs/<job>/logs/               a file per process
-    jobs/<job>/kept/               progress.jsonl, checkpoints, model.horn
+    jobs/<job>/kept/               progress.jsonl, checkpoints, model.horn, files of callbacks
 
 In a folder that all hosts share what is kept is in jobs/<job>, and packages are once more, for
 hosts that come later. Where jobs run as another user, work-*, logs and kept are that user's: what
@@ -30,6 +30,7 @@ from horn.coordination import paths
 from horn.errors import Conflict, JobError, NotFound
 
 MODEL, PROGRESS, CHECKPOINTS = "model.horn", "progress.jsonl", "checkpoints"
+FILES = "files"  # what callbacks write
 TIMES = ".times"
 MARK = struct.Struct("<qd")  # an offset, and when it was written: seconds since 1970
 MARK_S = 1.0  # between two of them

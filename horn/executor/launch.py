@@ -17,9 +17,11 @@ import resource
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -39,7 +41,8 @@ from horn.executor.restarts import Restarts, unit_of
 from horn.executor.stalls import MARGIN_S, StallDetector
 from horn.executor.task_pool import TaskPool
 from horn.job import Job
-from horn.process.control import PartSaved, SaveReply
+from horn.process.control import BatchDone, CallbackDecision, ModelRequest, PartSaved, SaveReply
+from horn.process.decisions import BY_BATCH, BY_EPOCH
 from horn.process.job_spec import JobDraft, RunSpec
 from horn.process.main import sign_s
 from horn.security.keys import Credential
@@ -52,9 +55,11 @@ from horn.training.checkpointing import (
     stopped,
     stopped_at,
 )
-from horn.training.loop import overdue
+from horn.training.hooks import Hooks
+from horn.training.loop import History, overdue
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings
+from horn.wire.frames import Array
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +142,7 @@ def launch(
     watcher: Progress,
     begun: float,
     recovery: RecoverySettings | None = None,
+    hooks: Hooks | None = None,
 ) -> Outcome:
     """Run a job in a group of task processes.
 
@@ -171,7 +177,7 @@ def launch(
         url = transports.load(settings.transport).default_url
         here = JobAttempt(hosts, job_id, 0, pools[0], url, threads)
         here.silence_s = SILENCE_S if server is not None else 0.0
-        attempts = Attempts(job, draft, settings, watcher, begun, recovery, here)
+        attempts = Attempts(job, draft, settings, watcher, begun, recovery, here, hooks)
         stack.callback(attempts.record.end)
         entry.change(JobState.RUNNING)
         while True:
@@ -213,10 +219,11 @@ def launch_at(
     watcher: Progress,
     begun: float,
     recovery: RecoverySettings,
+    hooks: Hooks | None = None,
 ) -> Outcome:
     """One attempt of a job on a cluster; as ``launch``."""
     pool, journals = on_cluster.pool, recovery.journals
-    attempts = Attempts(job, draft, settings, watcher, begun, recovery, on_cluster)
+    attempts = Attempts(job, draft, settings, watcher, begun, recovery, on_cluster, hooks)
     if journals is None:  # else each start has one that is higher than those of the last
         attempts.attempt = on_cluster.attempt
     try:
@@ -256,6 +263,7 @@ class Attempts:
         begun: float,
         recovery: RecoverySettings,
         here: JobAttempt,
+        hooks: Hooks | None = None,
     ) -> None:
         self.job, self.draft, self.settings, self.watcher = job, draft, settings, watcher
         self.begun, self.recovery, self.here = begun, recovery, here
@@ -274,8 +282,18 @@ class Attempts:
             self.attempt = max(self.attempt, self.checkpoints.next_attempt())
             self.checkpoints.sweep()
         self.coordinator: CheckpointCoordinator | None = None
+        self.hooks = hooks
+        if hooks is not None:
+            self._recall(hooks)
+            hooks.begin(History(self.record.rows), self.record.iteration)
         self._n_failed = 0  # since the last new checkpoint
         self._first: HornError | None = None
+
+    def _recall(self, hooks: Hooks) -> None:
+        """Take the callbacks to where the next attempt begins."""
+        memory = {} if self.start is None else cursor_of(self.start).callbacks
+        hooks.recall(memory, History(self.record.rows))
+        self.record.untold = deque()
 
     def run(self) -> RunSpec:
         """What the tasks of the next attempt are told."""
@@ -306,6 +324,7 @@ class Attempts:
             journals="" if journals is None else str(journals.path.absolute()),
             groups=here.groups or (),
             silence_s=here.silence_s,
+            callbacks=0 if self.hooks is None else BY_BATCH if self.hooks.is_by_batch else BY_EPOCH,
         )
 
     def monitor(self, on_ready: Callable[[], None] | None = None) -> TaskMonitor:
@@ -362,6 +381,8 @@ class Attempts:
         start = self.start
         rows = rows_of(start) if start is not None else ()
         self.record.back_to(0 if start is None else start.iteration, rows)
+        if self.hooks is not None:
+            self._recall(self.hooks)
         self.watcher.note(
             f"Restarting from iteration {self.record.iteration} (attempt {self._n_failed} of "
             f"{most}): {error}"
@@ -401,6 +422,7 @@ class Attempts:
             last = None if self.coordinator is None else self.coordinator.last
             raise stopped(last, monitor.finished[0].iteration)
         outcome = monitor.outcome()
+        self._call_back(monitor, None)  # of an asynchronous run: group 0 does not wait for others
         if self.recovery.journals is not None:
             self.recovery.journals.keep(outcome.rows)
         return outcome
@@ -453,14 +475,57 @@ class Attempts:
             repair_at = None if repairs is None else repairs.next_at
             ends = [t for t in (verdict_at, deadline, repair_at) if t is not None]
             wait_s = min([t - now for t in ends], default=look_s)
-            for rank, said, descriptors in pool.events(min(max(wait_s, 0.001), look_s)):
-                if monitor.watch is not None:
-                    monitor.watch.hear(rank, said)
-                if isinstance(said, (PartSaved, SaveReply)):
-                    if coordinator is not None:
-                        coordinator.hear(rank, said)
-                elif repairs is None or not repairs.hear(rank, said):
-                    monitor.hear(rank, said, descriptors)
+            self._hear(monitor, repairs, min(max(wait_s, 0.001), look_s))
+            self._call_back(monitor, repairs)
+
+    def _hear(self, monitor: TaskMonitor, repairs: Restarts | None, wait_s: float) -> None:
+        for rank, said, descriptors in self.here.pool.events(wait_s):
+            if monitor.watch is not None:
+                monitor.watch.hear(rank, said)
+            if isinstance(said, (PartSaved, SaveReply)):
+                if self.coordinator is not None:
+                    self.coordinator.hear(rank, said)
+            elif repairs is None or not repairs.hear(rank, said):
+                monitor.hear(rank, said, descriptors)
+
+    def _call_back(self, monitor: TaskMonitor, repairs: Restarts | None) -> None:
+        """Tell the callbacks what they have not been told of, and the tasks what they decide."""
+        hooks, topology = self.hooks, self.settings.topology
+        while hooks is not None and self.record.untold:
+            said = self.record.untold.popleft()
+            is_epoch = not isinstance(said, BatchDone)
+            hooks.arrays = partial(self._arrays, monitor, repairs)
+            if isinstance(said, BatchDone):
+                at = said.iteration
+                hooks.batch(said.epoch, at, said.loss)
+            else:
+                at = int(said["iteration"])
+                history = History()
+                history.rows = self.record.rows
+                hooks.epoch(said, history)
+            is_for_all = not topology.n_servers and (is_epoch or self.settings.kind.is_joined)
+            n_ranks = topology.n_workers if is_for_all else topology.n_tasks
+            self.here.pool.tell(
+                CallbackDecision(
+                    at, is_epoch, hooks.stop, hooks.rate.number, n_ranks, hooks.memory()
+                )
+            )
+
+    def _arrays(
+        self, monitor: TaskMonitor, repairs: Restarts | None
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The whole model of tasks that wait to be told. Raises the cause if they cannot."""
+        pool, n_tasks = self.here.pool, self.settings.tasks
+        if monitor.is_over:
+            return monitor.whole["parameter"], monitor.whole["state"]
+        monitor.take_arrays()
+        pool.tell(ModelRequest(n_tasks))
+        while monitor.n_shares < n_tasks:
+            error = monitor.verdict(pool.stacks)
+            if error is not None:
+                raise error
+            self._hear(monitor, repairs, CHECKPOINT_LOOK_S)
+        return monitor.take_arrays()
 
 
 class JobEntry:

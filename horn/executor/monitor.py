@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,7 @@ from horn.model import shapes
 from horn.patience import Patience
 from horn.process import control
 from horn.process.control import (
+    BatchDone,
     BatchProgress,
     EpochRow,
     FailureReport,
@@ -73,6 +74,8 @@ class ProgressRecord:
         self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
         self.epoch, self.iteration = len(self.rows) + 1, 0
         self.is_shown = False
+        # For callbacks: epochs and updates that they have not been told of. None: nobody asks.
+        self.untold: deque[Mapping[str, Any] | BatchDone] | None = None
         self._n_told = len(self.rows)
         self._heard: dict[int, dict[int, EpochRow]] = {}  # epoch, group: not in ``rows`` yet
         self._latest: dict[int, int] = {}  # group: the last epoch that it told of
@@ -101,12 +104,17 @@ class ProgressRecord:
         self.epoch, self.iteration = len(self.rows) + 1, iteration
         self._heard.clear()
         self._latest.clear()
+        if self.untold is not None:
+            self.untold.clear()
 
     def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
         self.epoch, self.iteration = epoch, iteration
         self.watcher.step(epoch, iteration, loss, samples_per_s)
 
     def hear(self, row: EpochRow, n_groups: int, is_joined: bool) -> None:
+        epoch = int(row.values["epoch"])  # type: ignore[arg-type]
+        if self.untold is not None and row.group == 0 and epoch <= len(self.rows):
+            self.untold.append(self.rows[epoch - 1])  # of a group that started again: it waits
         self._note(row)
         self.put(n_groups, is_joined)
 
@@ -141,6 +149,8 @@ class ProgressRecord:
             self._heard.pop(epoch, None)
             self.rows.append(merged(found, is_joined) if 0 in found else self._unknown(epoch))
             self.epoch, self.iteration = epoch, int(self.rows[-1]["iteration"])
+            if self.untold is not None:
+                self.untold.append(self.rows[-1])
             if epoch > self._n_told and 0 in found:
                 self.watcher.epoch(self.rows[-1])
             self._n_told = max(epoch, self._n_told)
@@ -182,6 +192,7 @@ class TaskMonitor:
         self.traces: dict[int, control.TraceEvents] = {}
         self.whole: dict[str, dict[str, Array]] = {"parameter": {}, "state": {}}
         self.n_covered: dict[tuple[str, str], int] = {}
+        self.n_shares = 0
         # Of trouble: by whether it is mute. What came while this process stood still is read first.
         self._patience: dict[bool, Patience] | None = None
 
@@ -210,8 +221,13 @@ class TaskMonitor:
                 case EpochRow():
                     self.record.begin()
                     self.record.hear(said, self.topology.n_groups, self.is_joined)
+                case BatchDone():
+                    self.record.begin()
+                    if self.record.untold is not None:
+                        self.record.untold.append(said)
                 case control.ArrayShare(parts):
                     self._put(rank, parts, descriptors)
+                    self.n_shares += 1
                 case control.TraceEvents():
                     self.traces[rank] = said
                 case TaskFinished():
@@ -301,6 +317,13 @@ class TaskMonitor:
         return True
 
     # arrays
+
+    def take_arrays(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The whole arrays that were heard of so far, which are forgotten."""
+        found = self.whole["parameter"], self.whole["state"]
+        self.whole, self.n_shares = {"parameter": {}, "state": {}}, 0
+        self.n_covered.clear()
+        return found
 
     def _put(
         self, task: int, parts: tuple[control.ArrayPart, ...], descriptors: Sequence[int]

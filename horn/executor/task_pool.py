@@ -143,9 +143,11 @@ class TaskPool:
             yield child.task, got[0], got[1]
 
     def tell(self, message: ControlMessage) -> None:
-        """Tell every task that has not ended."""
-        for child in self._children.values():
-            child.tell(message)
+        """Tell every task that has not ended, or those of the ranks that it is for."""
+        n_ranks = getattr(message, "n_ranks", None)
+        for rank, child in self._children.items():
+            if n_ranks is None or rank < n_ranks:
+                child.tell(message)
 
     def stacks(self, ranks: Sequence[int]) -> dict[int, str]:
         """Python stacks of those of these tasks that run here."""

@@ -6,11 +6,19 @@ a boundary until all have heard: one that went on would wait in vain.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from horn.checkpoint import Checkpoints, WrittenPart
 from horn.errors import CheckpointError, Timeout
-from horn.process.control import ControlChannel, PartSaved, SaveReply, SaveRequest, StopDecision
+from horn.process.control import (
+    ControlChannel,
+    ControlMessage,
+    PartSaved,
+    SaveReply,
+    SaveRequest,
+    StopDecision,
+)
 from horn.process.job_spec import RunSpec
 from horn.strategies import TaskEngine
 from horn.training.checkpointing import PartWriter, part_name, pieces
@@ -29,6 +37,8 @@ class TaskCheckpoints:
         self.settled_at = -1  # the boundary where all are to stop
         self.writer = PartWriter(Checkpoints(run.checkpoints), run.attempt)
         self._owned: set[str] | None = None
+        # Takes other messages first, and says whether one was for it.
+        self.other: Callable[[ControlMessage, int], bool] | None = None
 
     def __call__(self) -> bool:
         loop, every = self.loop, self.run.checkpoint_every
@@ -49,7 +59,11 @@ class TaskCheckpoints:
         found = self.line.receive(1.0)
         if found is None:
             raise SystemExit(0)  # the one who started it has gone
-        said, _ = found
+        if self.other is None or not self.other(found[0], iteration):
+            self.take(found[0], iteration)
+
+    def take(self, said: ControlMessage, iteration: int) -> None:
+        """A message of the parent, after so many updates."""
         if isinstance(said, SaveRequest):
             is_late = said.at < iteration
             self.line.send(SaveReply(said.at, iteration, is_late))

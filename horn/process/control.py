@@ -15,7 +15,7 @@ import select
 import socket
 import threading
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -87,6 +87,33 @@ class BatchProgress(ControlMessage, frozen=True, tag=True, forbid_unknown_fields
     iteration: int
     loss: float
     samples_per_s: float
+
+
+class BatchDone(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The job's first task has made an update, where a callback wants to hear of each."""
+
+    epoch: _Count
+    iteration: _Count
+    loss: float
+
+
+class CallbackDecision(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To tasks of ranks below ``n_ranks``: what callbacks decide after ``at`` updates, at the end
+    of an epoch or within it. rate : of SettableRate. memory : what they remember.
+    """
+
+    at: _Count
+    is_epoch: bool
+    stop: bool
+    rate: float | None
+    n_ranks: _Count
+    memory: dict[str, Any] = {}
+
+
+class ModelRequest(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):
+    """To tasks of ranks below ``n_ranks``, which wait for a CallbackDecision: send your share."""
+
+    n_ranks: _Count
 
 
 class EpochRow(ControlMessage, frozen=True, tag=True, forbid_unknown_fields=True):

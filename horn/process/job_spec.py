@@ -14,6 +14,7 @@ import json
 import math
 import mmap
 import os
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -114,7 +115,8 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     for on request. resume : a checkpoint; earlier_s : of training before ``begun``, None: as in the
     checkpoint. journals : folder of durable servers, or ""; n_first : groups at the beginning,
     where some came later. groups : there at the beginning, () for all. silence_s : of ZooKeeper,
-    before a task gives up its place, if more than its session.
+    before a task gives up its place, if more than its session. callbacks : the parent has some that
+    hear of epochs (1), or of every update as well (2).
     """
 
     n_tasks: _Count
@@ -141,6 +143,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     n_first: _Count = 0
     groups: tuple[_Count, ...] = ()
     silence_s: float = 0.0
+    callbacks: _Count = 0
 
 
 class JobText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -492,15 +495,17 @@ def _placement(text: JobText, network: Network) -> Placement:
 
 
 def _thing_to_json(thing: Any, where: str, capture: SourceCapture) -> Any:
-    """A number, a text, None, or {"class": reference, "fields": {...}}."""
+    """A number, a text, None, {"function": reference}, or {"class": reference, "fields": ...}."""
     if isinstance(thing, np.generic):
         return thing.item()
     if thing is None or isinstance(thing, (bool, int, float, str)):
         return thing
+    if isinstance(thing, (types.FunctionType, types.BuiltinFunctionType)):
+        return {"function": capture.reference(thing)}
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
         raise ModelError(
-            f"{where} is {thing!r}, which is no number and no dataclass; write it as a "
-            f"dataclass whose fields are numbers"
+            f"{where} is {thing!r}, which is no number, no function and no dataclass; write "
+            f"it as a dataclass whose fields are numbers"
         )
     return {
         "class": capture.reference(type(thing)),
@@ -528,6 +533,8 @@ def _thing_from_json(found: Mapping[str, Any], code: CapturedCode, kind: type[T]
 def _value_from_json(found: Any, code: CapturedCode) -> Any:
     if not isinstance(found, dict):
         return found
+    if "function" in found:
+        return code.resolve(found["function"])
     return code.resolve(found["class"])(
         **{name: _value_from_json(value, code) for name, value in found["fields"].items()}
     )

@@ -32,6 +32,7 @@ from horn.errors import BarrierTimeout, MemberLost
 from horn.parameter_server.pieces import pieces
 from horn.process import control
 from horn.process.checkpoints import TaskCheckpoints
+from horn.process.decisions import BY_BATCH, Decisions
 from horn.process.job_spec import OpenedPayload, RunSpec, SharedArrays, open_payload
 from horn.process.rendezvous import Rendezvous
 from horn.runtime.context import TaskContext
@@ -40,6 +41,7 @@ from horn.sources import line_of
 from horn.strategies import TaskEngine, Topology
 from horn.strategies._replica import Replica
 from horn.training.checkpointing import part_name, restore
+from horn.training.hooks import settable
 from horn.training.loop import OwnLoss, TrainingLoop
 from horn.training.progress import Progress
 from horn.transport import PeerLost
@@ -141,6 +143,7 @@ class TaskProcess:
         self.engine: TaskEngine | None = None
         self.loop: TrainingLoop | None = None
         self.guest: ServerThread | None = None
+        self.decisions: Decisions | None = None
         self.first_of_group = 0  # rank of this group's first task, if its supersteps are its own
         self.leaves = False
         self.doing = control.STEPS[control.READING]
@@ -192,6 +195,8 @@ class TaskProcess:
 
     def _train(self, start: control.StartTask, opened: OpenedPayload, stack: ExitStack) -> None:
         run, job, rank = opened.run, opened.job, start.task
+        if run.callbacks:
+            job, rate = settable(job)
         recorder = TraceRecorder(run.max_trace_events) if run.max_trace_events else None
         rendezvous = self._join(start, opened, stack)
         topology = rendezvous.topology
@@ -241,6 +246,21 @@ class TaskProcess:
         engine.bind(job.data)
         opened.forget()
         saver = TaskCheckpoints(self.line, run, rank, engine) if run.checkpoints else None
+        decisions: Decisions | None = None
+        if run.callbacks:
+
+            def take(said: control.ControlMessage, iteration: int) -> None:
+                if saver is not None:
+                    saver.take(said, iteration)
+                else:
+                    self._take(said, group_index)
+
+            joined = opened.strategy.is_joined
+            self.decisions = decisions = Decisions(
+                self.line, run, rank, joined, rate, take, self.send_share
+            )
+            if saver is not None:
+                saver.other = decisions.hear
         loop: TrainingLoop
         n_first = run.n_first or run.n_groups
         watcher = Progress()
@@ -251,6 +271,8 @@ class TaskProcess:
             if guest is not None:
                 guest.check()
             group.cross()
+            if decisions is not None:
+                stop = decisions.epoch(loop.iteration) or stop
             return engine.agree(epoch, stop or (saver is None and self._is_leaving(group_index)))
 
         self.loop = loop = TrainingLoop(
@@ -270,10 +292,15 @@ class TaskProcess:
             deal=group_index // n_first,
             is_changed_at_end=not opened.strategy.is_joined,
             at_boundary=saver,
+            on_batch=decisions.batch if decisions and run.callbacks == BY_BATCH else None,
         )
+        if decisions is not None:
+            loop.callbacks = lambda: decisions.memory
         if run.resume:
             self.enter(control.RESUMING)
             self._resume(run, rank, loop, None if opened.strategy.is_joined else group_index)
+        if decisions is not None:
+            decisions.recall(loop.recalled)
         if isinstance(engine, Replica) and engine.first_batch:
             loop.skip_to(engine.first_batch)
         if saver is not None:
@@ -309,11 +336,14 @@ class TaskProcess:
             found = self.line.receive(1.0)
             if found is None:
                 raise SystemExit(0)  # the one who started it has gone
-            said, _ = found
-            self.leaves = self.leaves or (
-                isinstance(said, control.LeaveRun) and said.group == group_index
-            )
+            if self.decisions is None or not self.decisions.hear(found[0], 0):
+                self._take(found[0], group_index)
         return self.leaves
+
+    def _take(self, said: control.ControlMessage, group_index: int) -> None:
+        self.leaves = self.leaves or (
+            isinstance(said, control.LeaveRun) and said.group == group_index
+        )
 
     def _resume(self, run: RunSpec, rank: int, loop: TrainingLoop, group: int | None) -> None:
         """Go on from a checkpoint. group : whose parts count, where each has a model of its own."""

@@ -19,7 +19,7 @@ from horn.optimizers import SGD, Adagrad, Direct, Optimizer, Updated
 from horn.parameter_server.pieces import ParameterPiece
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.updates import Policy
-from horn.schedules import Schedule
+from horn.schedules import LearningRate
 from horn.strategies import Array, Leave, Pull, Push, Requests, Strategy, Topology, View
 
 PUSHED = "pushed"
@@ -34,7 +34,7 @@ class Accumulate(Optimizer):
     keep : whether to add to gradients not pushed yet; False where every batch is pushed.
     """
 
-    learning_rate: float | Schedule = 0.0
+    learning_rate: LearningRate = 0.0
     keep: bool = True
     slots: ClassVar[tuple[str, ...]] = (PUSHED,)
 
@@ -99,7 +99,7 @@ class Downpour(Strategy):
     scale_by_staleness: bool = False
     warm_start: int = 0
     server_optimizer: str | Optimizer | None = None
-    learning_rate: float | Schedule = 0.02
+    learning_rate: LearningRate = 0.02
 
     name: ClassVar[str] = "downpour"
     is_asynchronous: ClassVar[bool] = True

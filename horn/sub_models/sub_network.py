@@ -25,7 +25,7 @@ from horn.data import Dataset
 from horn.language.ir import Op, load, make, select
 from horn.network import Network
 from horn.optimizers import Optimizer, Updated
-from horn.schedules import Schedule
+from horn.schedules import LearningRate
 from horn.sub_models.whole_network import (
     COUNT,
     MASK,
@@ -47,7 +47,7 @@ GRADIENT = "gradient"
 class KeepGradient(Optimizer):
     """Changes nothing; the slot has the gradient."""
 
-    learning_rate: float | Schedule = 0.0
+    learning_rate: LearningRate = 0.0
     slots: ClassVar[tuple[str, ...]] = (GRADIENT,)
 
     def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:

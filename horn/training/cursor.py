@@ -18,7 +18,7 @@ class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     iteration : updates so far. epoch : the current one, from 1. done : its samples so far; total :
     the sum of their losses, and own_total of the own_samples that were this group's. seconds :
     since training began. rows : of the history. best : score, epoch and iteration of the best
-    model. updates : of the engine.
+    model. updates : of the engine. callbacks : what they remember (``training/hooks.py``).
     """
 
     iteration: Count = 0
@@ -31,6 +31,7 @@ class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     rows: list[dict[str, float | int | list[float] | None]] = []
     best: tuple[float, Count, Count] | None = None
     updates: Count = 0
+    callbacks: dict[str, Any] = {}
 
     def to_json(self) -> dict[str, Any]:
         return {**msgspec.structs.asdict(self), "best": self.best and list(self.best)}

@@ -43,6 +43,7 @@ LEFT_OUT = {
     (Dataset, "classes"): "what the labels are called; they are in y",
     (Dataset, "ids"): "for people",
     (Dataset, "id_name"): "for people",
+    (Job, "callbacks"): "what they remember is in the checkpoint",
     (Dataset, "name"): "for people",
     (Dataset, "_checked"): "whether it was looked at",
     (Dataset, "_is_file"): "whether it was looked at",

@@ -155,7 +155,9 @@ class TrainingLoop:
     last row is not of the model that is kept. part : this group's number and how many there are: of
     each batch it reads its part. deal : the number of the order of the samples; groups that began
     together have the same. at_boundary : called after each update, before anything else; returns
-    whether to stop there, and then ``is_halted``. With the arrays and the ``cursor`` of that moment
+    whether to stop there, and then ``is_halted``. on_batch : called after each update, before that,
+    with its epoch, the updates so far and its loss; returns whether its epoch, and training, end
+    with it. With the arrays and the ``cursor`` of that moment
     ``go_on``, before ``run``, gives the same rows and the same model.
 
     Raises
@@ -183,6 +185,7 @@ class TrainingLoop:
         is_changed_at_end: bool = False,
         at_boundary: Callable[[], bool] | None = None,
         deal: int = 0,
+        on_batch: Callable[[int, int, float], bool] | None = None,
     ) -> None:
         self.job, self.engine, self.watcher = job, engine, watcher
         self.begun, self.timeout = begun, timeout
@@ -191,6 +194,9 @@ class TrainingLoop:
         self.before_end, self.own_of, self.own = before_end, own_of, OwnLoss()
         self.part, self.deal = part, deal
         self.is_changed_at_end, self.at_boundary = is_changed_at_end, at_boundary
+        self.on_batch, self.is_ended = on_batch, False
+        self.callbacks: Callable[[], dict[str, Any]] = dict  # what they remember, for the cursor
+        self.recalled: dict[str, Any] = {}  # of the cursor that it went on from
         self.look = look or engine.parameters
         self.history = History()
         self.iteration = self.epoch = 0
@@ -218,6 +224,7 @@ class TrainingLoop:
             rows=[plain_row(row) for row in self.history],
             best=None if best is None else (float(plain(best.score)), best.epoch, best.iteration),
             updates=self.engine.updates,
+            callbacks=self.callbacks(),
         )
 
     def go_on(self, cursor: Cursor, best: BestModel | None, earlier_s: float = 0.0) -> None:
@@ -226,7 +233,7 @@ class TrainingLoop:
         """
         self.iteration, self.epoch, self.done = cursor.iteration, cursor.epoch, cursor.done
         self.total, self.best, self.earlier_s = cursor.total, best, earlier_s
-        self.unseen = 0
+        self.unseen, self.recalled = 0, cursor.callbacks
         self.own = OwnLoss(cursor.own_total, cursor.own_samples)
         self._keep(0)
         self.history = History(cursor.rows)
@@ -264,6 +271,7 @@ class TrainingLoop:
             self.watcher.epoch(row)
             patience = job.early_stopping.patience if job.early_stopping else None
             stop = bool(patience and self.best and epoch - self.best.epoch >= patience)
+            stop = stop or self.is_ended
             if self.on_epoch is not None:
                 stop = self.on_epoch(epoch, stop)
             self.done = 0
@@ -334,10 +342,13 @@ class TrainingLoop:
             if now >= next_look:
                 next_look = now + self.watcher.interval_s
                 speed = (self.done - done_before) / (now - begun)
-                loss = self.total / (self.done - self.unseen)
-                self.watcher.step(epoch, self.iteration, loss, speed)
+                mean = self.total / (self.done - self.unseen)
+                self.watcher.step(epoch, self.iteration, mean, speed)
             if self.timeout is not None and now - self.begun > self.timeout:
                 raise overdue(job, self.timeout, self.iteration, epoch)
+            if self.on_batch is not None and self.on_batch(epoch, self.iteration, loss):
+                self.is_ended = True
+                break
             if self.at_boundary is not None and self.at_boundary():
                 return None
         now = perf_counter()

@@ -286,3 +286,15 @@ def test_a_terminal_gets_a_bar(folder: Path) -> None:
     text = shown.decode()
     assert process.wait(timeout=60) == 0, text
     assert "━━━━" in text and "Epoch 3/3" in text and "training loss" in text
+
+
+def test_a_callback_that_raises_leaves_the_model_where_it_was_to_be(run: Any, folder: Path) -> None:
+    odd = JOB.replace("epochs=3)", "epochs=9, callbacks=[odd])")
+    odd += "\ndef odd(context):\n    if context.epoch == 2:\n        raise ValueError('enough')\n"
+    (folder / "odd.py").write_text(odd)
+    result = run("submit", "odd.py", "-q")
+    assert result.code == 1
+    assert "callback odd, on_epoch_end of epoch 2: ValueError: enough" in result.err
+    assert "raise ValueError('enough')" in result.err and "Traceback" not in result.err
+    assert "the model after iteration 8 is in odd.horn" in result.err
+    assert horn.Model.load(folder / "odd.horn").facts["iteration"] == 8

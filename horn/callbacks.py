@@ -1,0 +1,319 @@
+"""Callbacks: a user's functions that are called while a job trains.
+
+They run in the process that called ``horn.train`` (of a job on a cluster: in its first worker's),
+whatever the groups and tasks: so they keep what they remember, have the whole model at hand, and
+write where they were started. Training waits for them at the end of each epoch; for
+``on_batch_end`` after each update, where a callback defines it. See docs/notes/0138.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+from horn.errors import JobError, ModelError
+
+# Of horn; they are above this file.
+Job: TypeAlias = Any
+Model: TypeAlias = Any
+History: TypeAlias = Any
+
+FOLDER = "HORN_FILES"  # the folder of relative paths of a job on a cluster, which are kept
+HOOKS = ("on_train_begin", "on_epoch_end", "on_batch_end", "on_train_end")
+
+
+class TrainingContext:
+    """What a callback sees, and may ask for.
+
+    job : what is trained. epoch : from 1; iteration : updates so far. history : of the epochs so
+    far; row : of the epoch that has just ended, else None. loss : of the batch that has just been
+    learned from, else None. n_epochs, n_iterations : of the whole job.
+    """
+
+    def __init__(self, job: Job, history: History) -> None:
+        self.job, self.history = job, history
+        self.epoch = self.iteration = 0
+        self.row: Mapping[str, Any] | None = None
+        self.loss: float | None = None
+        self.n_iterations = job.n_iterations
+        self.n_epochs = -(-job.n_iterations // job.iterations_per_epoch)
+        self.is_stopping = False
+        self._model: Callable[[], Model] | None = None
+        self._rate: tuple[Callable[[], float], Callable[[float], None]] | None = None
+
+    @property
+    def model(self) -> Model:
+        """The model as it is now; a copy, which training no longer changes. In ``on_train_end`` it
+        is the one that ``run.model`` will be.
+        """
+        if self._model is None:
+            raise JobError("there is a model from the first update on, and none before it")
+        return self._model()
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next update; may be set, to 0 or more, but not with servers (downpour, easgd). The
+        rest of a schedule is scaled alike. All tasks and groups have it before the same update.
+        """
+        assert self._rate is not None
+        return self._rate[0]()
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        assert self._rate is not None
+        self._rate[1](value)
+
+    def stop(self) -> None:
+        """End training after this update; its epoch ends with it, and is measured. Of groups that
+        do not share every batch (averaging, downpour, easgd), after the epoch.
+        """
+        self.is_stopping = True
+
+
+class Callback:
+    """What is called while a job trains: define the methods that you need.
+
+    remembers : the attributes that a checkpoint keeps (numbers, texts, lists and dicts of them), so
+    that a resumed run goes on with them. changes_rate : it sets the learning rate.
+
+    An exception ends training with CallbackError, which has the run so far in ``run``.
+    """
+
+    remembers: ClassVar[tuple[str, ...]] = ()
+    changes_rate: ClassVar[bool] = False
+
+    def check(self, job: Job) -> None:
+        """Before anything starts. Raises ModelError for a job that it cannot be used with."""
+
+    def on_train_begin(self, context: TrainingContext) -> None:
+        """Before the first update, also of a resumed run."""
+
+    def on_epoch_end(self, context: TrainingContext) -> None:
+        """After each epoch, when it has been measured: ``context.row``."""
+
+    def on_batch_end(self, context: TrainingContext) -> None:
+        """After each update: ``context.loss``. Where nobody defines it, it costs nothing."""
+
+    def on_train_end(self, context: TrainingContext) -> None:
+        """After the last update, also when training was stopped; not when it failed."""
+
+
+class EpochFunction(Callback):
+    """A plain function of the context, called after each epoch."""
+
+    def __init__(self, function: Callable[[TrainingContext], Any]) -> None:
+        self.function = function
+
+    def on_epoch_end(self, context: TrainingContext) -> None:
+        self.function(context)
+
+
+def as_callbacks(given: Any) -> tuple[Callback, ...]:
+    """The callbacks of a job. Raises ModelError."""
+    if isinstance(given, Callback) or callable(given) or not isinstance(given, (list, tuple)):
+        raise ModelError(f"Job: callbacks is a list, as in callbacks=[...]; got {given!r}")
+    return tuple(map(_as_callback, given))
+
+
+def _as_callback(one: Any) -> Callback:
+    if isinstance(one, Callback):
+        return one
+    if isinstance(one, type) and issubclass(one, Callback):
+        raise ModelError(f"Job: callbacks has the class {one.__name__}; write {one.__name__}()")
+    if isinstance(one, type) or not callable(one) or any(hasattr(one, name) for name in HOOKS):
+        raise ModelError(
+            f"Job: callbacks has {one!r}; a callback is a horn.Callback (on_epoch_end(self, "
+            f"context), ...), or a function of the context that is called after each epoch"
+        )
+    return EpochFunction(one)
+
+
+def name_of(callback: Callback) -> str:
+    """What messages call it."""
+    if isinstance(callback, EpochFunction):
+        return str(getattr(callback.function, "__name__", type(callback.function).__name__))
+    return type(callback).__name__
+
+
+def defines(callback: Callback, hook: str) -> bool:
+    return getattr(type(callback), hook) is not getattr(Callback, hook)
+
+
+def place(path: str | os.PathLike[str]) -> Path:
+    """Where a callback writes: a relative path of a job on a cluster is kept with the job."""
+    return Path(os.environ.get(FOLDER, "")) / path
+
+
+class _Watching(Callback):
+    """What watches a column of the history. mode : "min" or "max" is better; by default "max" where
+    the column's name does not speak of a loss or an error.
+    """
+
+    remembers: ClassVar[tuple[str, ...]] = ("best",)
+
+    def __init__(self, monitor: str, mode: str | None, min_delta: float) -> None:
+        name = type(self).__name__
+        if mode not in (None, "min", "max"):
+            raise ModelError(f'{name}: mode must be "min" or "max", got {mode!r}')
+        lower = any(word in monitor for word in ("loss", "error", "mae", "mse"))
+        self.monitor, self.min_delta = monitor, min_delta
+        self.mode = mode or ("min" if lower else "max")
+        self.best: float | None = None
+
+    def check(self, job: Job) -> None:
+        if self.monitor.startswith("val_") and job.validation is None:
+            raise ModelError(
+                f"{type(self).__name__} watches {self.monitor}, but the job has no validation "
+                f"data; add validation=0.1 to hold out a tenth"
+            )
+
+    def has_improved(self, context: TrainingContext) -> bool:
+        """Whether the last row is the best so far; then that is ``best``."""
+        row = context.row
+        assert row is not None
+        value = row.get(self.monitor)
+        if value is None:
+            there = ", ".join(name for name, found in row.items() if isinstance(found, float))
+            raise ModelError(
+                f"{type(self).__name__} watches {self.monitor!r}, which this job does not measure; "
+                f"it measures {there}"
+            )
+        sign = 1.0 if self.mode == "min" else -1.0
+        if self.best is None or sign * value < sign * self.best - self.min_delta:
+            self.best = float(value)
+            return True
+        return False
+
+
+class ModelCheckpoint(_Watching):
+    """Saves the model after an epoch: the best so far, or every one.
+
+    path : of the file; ``{epoch}`` and the columns of the history are filled in, as in
+    "model-{epoch:03}-{val_loss:.3f}.horn". monitor, mode : which model is the best. save_best_only
+    : else each epoch's is saved.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        monitor: str = "val_loss",
+        mode: str | None = None,
+        save_best_only: bool = True,
+    ) -> None:
+        super().__init__(monitor, mode, 0.0)
+        self.path, self.save_best_only = path, save_best_only
+
+    def check(self, job: Job) -> None:
+        if self.save_best_only:
+            super().check(job)
+
+    def on_epoch_end(self, context: TrainingContext) -> None:
+        if self.save_best_only and not self.has_improved(context):
+            return
+        assert context.row is not None
+        try:
+            name = os.fspath(self.path).format(**context.row)
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            there = ", ".join(context.row)
+            raise ModelError(
+                f"ModelCheckpoint: {self.path}: {error!r}; it may name {there}"
+            ) from None
+        path = place(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        context.model.save(path)
+
+
+class ReduceOnPlateau(_Watching):
+    """Multiplies the learning rate by ``factor`` when ``monitor`` has not improved by more than
+    ``min_delta`` for ``patience`` epochs; not below ``least``. All tasks and groups get the same
+    rate, at the end of the same epoch.
+    """
+
+    remembers = ("best", "waited")
+    changes_rate = True
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        factor: float = 0.1,
+        patience: int = 5,
+        mode: str | None = None,
+        min_delta: float = 1e-4,
+        least: float = 0.0,
+    ) -> None:
+        super().__init__(monitor, mode, min_delta)
+        if not 0.0 < factor < 1.0:
+            raise ModelError(f"ReduceOnPlateau: factor must be between 0 and 1, got {factor!r}")
+        if patience < 1:
+            raise ModelError(f"ReduceOnPlateau: patience must be at least 1 epoch, got {patience}")
+        self.factor, self.patience, self.least = factor, patience, least
+        self.waited = 0
+
+    def on_epoch_end(self, context: TrainingContext) -> None:
+        self.waited = 0 if self.has_improved(context) else self.waited + 1
+        rate = context.learning_rate
+        if self.waited >= self.patience and rate > self.least:
+            context.learning_rate = max(rate * self.factor, self.least)
+            self.waited = 0
+
+
+class CSVLogger(Callback):
+    """Writes the history to a CSV file after each epoch: a header, and a line per epoch. What was
+    not measured is empty. A resumed run writes the epochs before it as well.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], separator: str = ",") -> None:
+        self.path, self.separator = path, separator
+
+    def on_epoch_end(self, context: TrainingContext) -> None:
+        columns = [c for c in context.history.columns if c not in ("group_loss", "groups")]
+        path = place(self.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f".{path.name}.new")
+        with open(new, "w", newline="") as file:
+            writer = csv.writer(file, delimiter=self.separator)
+            writer.writerow(columns)
+            writer.writerows([row.get(name) for name in columns] for row in context.history)
+        os.replace(new, path)
+
+
+class TensorBoard(Callback):
+    """Writes the columns of the history for TensorBoard, a scalar per epoch, and, with
+    ``histograms``, the distribution of every learned array. Needs the extra ``tensorboard``; look
+    with ``tensorboard --logdir FOLDER``.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], histograms: bool = False) -> None:
+        self.folder, self.histograms = folder, histograms
+        self._writer: Any = None
+
+    def check(self, job: Job) -> None:
+        if importlib.util.find_spec("tensorboardX") is None:
+            raise ModelError(
+                "horn.TensorBoard needs tensorboardX; pip install 'horn-bsp[tensorboard]'"
+            )
+
+    def on_train_begin(self, context: TrainingContext) -> None:
+        from tensorboardX import SummaryWriter  # an extra
+
+        done = len(context.history)  # what an earlier run wrote beyond it does not count
+        self._writer = SummaryWriter(str(place(self.folder)), purge_step=done + 1 if done else None)
+
+    def on_epoch_end(self, context: TrainingContext) -> None:
+        assert context.row is not None
+        for name, value in context.row.items():
+            is_number = isinstance(value, (int, float)) and math.isfinite(value)
+            if is_number and name not in ("epoch", "groups"):
+                self._writer.add_scalar(name, value, context.epoch)
+        if self.histograms:
+            for name, array in context.model.parameters.items():
+                self._writer.add_histogram(name, array, context.epoch)
+        self._writer.flush()
+
+    def on_train_end(self, context: TrainingContext) -> None:
+        self._writer.close()

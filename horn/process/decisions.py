@@ -1,0 +1,106 @@
+"""A task's side of callbacks, which run in the process that started it (``training/hooks.py``).
+
+At the end of an epoch, and after each update where a callback wants to hear of it, the task waits
+for what they decide: every task gets the same, so all go on alike. The wait has no deadline: a
+callback may save a large model. It ends with the process that is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from horn.process.control import (
+    BatchDone,
+    CallbackDecision,
+    ControlChannel,
+    ControlMessage,
+    Heartbeat,
+    ModelRequest,
+)
+from horn.process.job_spec import RunSpec
+from horn.schedules import SettableRate
+
+BY_EPOCH, BY_BATCH = 1, 2  # RunSpec.callbacks
+SIGN_S = 1.0
+
+
+class Decisions:
+    """What a task is told. rate : of its job, to be set. take : other messages of its parent, with
+    the iteration; send_share : sends this task's part of the model. memory : what callbacks
+    remember, for checkpoints.
+
+    Tasks of groups that do not wait for each other follow those of group 0 by its servers.
+    """
+
+    def __init__(
+        self,
+        line: ControlChannel,
+        run: RunSpec,
+        rank: int,
+        is_joined: bool,
+        rate: SettableRate,
+        take: Callable[[ControlMessage, int], None],
+        send_share: Callable[[], None],
+    ) -> None:
+        self.line, self.rank, self.rate, self.take = line, rank, rate, take
+        self.send_share = send_share
+        self.is_first = rank < run.n_tasks  # of group 0
+        self.asks_epoch = self.is_first or not run.n_servers
+        self.is_joined = is_joined
+        self.memory: dict[str, Any] = {}
+        self._heard: dict[tuple[int, bool], CallbackDecision] = {}
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        if memory:
+            self.memory, self.rate.number = memory, memory.get("rate")
+
+    def batch(self, epoch: int, iteration: int, loss: float) -> bool:
+        """After an update: whether training ends with it."""
+        if not self.is_joined and not self.is_first:
+            return False
+        if self.rank == 0:
+            self.line.send(BatchDone(epoch, iteration, float(loss)))
+        decision = self._wait(iteration, False)
+        if self.is_joined:
+            self._apply(decision)
+            return decision.stop
+        self.memory = decision.memory  # the rest is for the end of the epoch, which others share
+        return False
+
+    def epoch(self, iteration: int) -> bool:
+        """At the end of an epoch: whether training ends with it."""
+        if not self.asks_epoch:
+            return False
+        decision = self._wait(iteration, True)
+        self._apply(decision)
+        return decision.stop
+
+    def _apply(self, decision: CallbackDecision) -> None:
+        self.memory, self.rate.number = decision.memory, decision.rate
+
+    def hear(self, said: ControlMessage, iteration: int) -> bool:
+        """Whether a message of the parent is one for callbacks."""
+        if isinstance(said, CallbackDecision):
+            self._heard[said.at, said.is_epoch] = said
+        elif isinstance(said, ModelRequest):
+            self.send_share()
+        else:
+            return False
+        return True
+
+    def _wait(self, iteration: int, is_epoch: bool) -> CallbackDecision:
+        key = iteration, is_epoch
+        while key not in self._heard:
+            if not self.line.wait(SIGN_S):
+                if not self.is_joined:  # its parent expects a sign of life
+                    self.line.send(Heartbeat())
+                continue
+            found = self.line.receive(1.0)
+            if found is None:
+                raise SystemExit(0)  # the one who started it has gone
+            if not self.hear(found[0], iteration):
+                self.take(found[0], iteration)
+        decision = self._heard.pop(key)
+        self._heard = {at: one for at, one in self._heard.items() if at[0] >= iteration}
+        return decision

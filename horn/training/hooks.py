@@ -1,0 +1,225 @@
+"""The callbacks of a run: called in one place, and what they decide, for all tasks alike.
+
+``TrainingLoop`` in one process, and the parent of task processes, tell of updates and epochs. What
+comes of it each task gets before it goes on: whether training ends, the learning rate, and what the
+callbacks remember, which is in the cursor of its next checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from horn.callbacks import Callback, TrainingContext, defines, name_of
+from horn.errors import CallbackError, HornError, JobError, ModelError
+from horn.job import Job
+from horn.model import Array, Model
+from horn.schedules import SettableRate
+from horn.sources import line_of
+from horn.strategies import Strategy, Topology
+from horn.training.cursor import plain
+from horn.training.loop import History, TrainingLoop
+
+Arrays = tuple[Mapping[str, Array], Mapping[str, Array]]  # parameters, states
+
+
+def settable(job: Job) -> tuple[Job, SettableRate]:
+    """The job with a learning rate that can be set."""
+    rate = SettableRate(job.optimizer.learning_rate)
+    return job.with_settings(
+        optimizer=dataclasses.replace(job.optimizer, learning_rate=rate), callbacks=()
+    ), rate
+
+
+class Hooks:
+    """The callbacks of one run.
+
+    why_fixed : why the learning rate cannot be set, if it cannot. arrays : of the model as it is.
+    stop : whether training is to end. failure : what a callback raised; then stop is True.
+    """
+
+    def __init__(self, job: Job, why_fixed: str = "", backend: str = "kernels") -> None:
+        self.job, self.why_fixed, self.backend = job, why_fixed, backend
+        self.callbacks: tuple[Callback, ...] = job.callbacks  # type: ignore[assignment]
+        self.with_rate, self.rate = settable(job)
+        self.context = context = TrainingContext(job, History())
+        context._rate = (lambda: self.with_rate.optimizer.rate(context.iteration), self._set_rate)
+        self.arrays: Callable[[], Arrays] | None = None
+        self.failure: CallbackError | None = None
+        self._epoch = 0  # the last one that was told of
+        self._model: Model | None = None
+        self._lost: HornError | None = None
+        self._first = self.memory()
+
+    @property
+    def is_by_batch(self) -> bool:
+        """Whether a callback wants to hear of every update."""
+        return any(defines(callback, "on_batch_end") for callback in self.callbacks)
+
+    @property
+    def stop(self) -> bool:
+        return self.context.is_stopping
+
+    def memory(self) -> dict[str, Any]:
+        """What is needed to go on: plain values."""
+        kept = []
+        for callback in self.callbacks:
+            values = {name: getattr(callback, name, None) for name in callback.remembers}
+            try:
+                kept.append([name_of(callback), json.loads(json.dumps(values, default=plain))])
+            except (TypeError, ValueError) as error:
+                what = f"a checkpoint keeps numbers, texts, lists and dicts ({error})"
+                self._failed(callback, "remembers", ModelError(f"{values!r:.200}: {what}"))
+                kept.append([name_of(callback), {}])
+        return {"rate": self.rate.number, "callbacks": kept}
+
+    def recall(self, memory: Mapping[str, Any], history: History) -> None:
+        """Go back to a ``memory``, or to the beginning if it is empty."""
+        memory = memory or self._first
+        self.rate.number = memory.get("rate")
+        kept = memory.get("callbacks", [])
+        for callback, (name, values) in zip(self.callbacks, kept, strict=False):
+            if name == name_of(callback):  # else the job was changed knowingly
+                for key in callback.remembers:
+                    if key in values:
+                        setattr(callback, key, values[key])
+        self.context.history, self._epoch = history, len(history)
+        self.context.is_stopping = False
+
+    def begin(self, history: History, iteration: int) -> None:
+        """Before the first update. Raises CallbackError: nothing is lost yet."""
+        context = self.context
+        context.history, self._epoch = history, len(history)
+        context.epoch, context.iteration = len(history), iteration
+        self._call("on_train_begin")
+        if self.failure is not None:
+            raise self.failure
+
+    def batch(self, epoch: int, iteration: int, loss: float) -> None:
+        """An update was made, the last of ``iteration``."""
+        context = self.context
+        context.epoch, context.iteration, context.loss = epoch, iteration, float(loss)
+        self._call("on_batch_end")
+        context.loss = None
+
+    def epoch(self, row: Mapping[str, Any], history: History) -> None:
+        """An epoch is over; one that was told of before is not told again."""
+        if row["epoch"] <= self._epoch:
+            return
+        context = self.context
+        self._epoch = context.epoch = row["epoch"]
+        context.history, context.row, context.iteration = history, row, row["iteration"]
+        self._call("on_epoch_end")
+        context.row = None
+
+    def end(self, model: Model, history: History) -> None:
+        """Training is over."""
+        self.context.history = history
+        self._model = model
+        self.context._model = lambda: model
+        self._call("on_train_end", is_kept=True)
+
+    def _call(self, hook: str, is_kept: bool = False) -> None:
+        context = self.context
+        if not is_kept:
+            self._model = None
+            context._model = None if hook == "on_train_begin" else self._made
+        for callback in self.callbacks:
+            if self.failure is not None or not defines(callback, hook):
+                continue
+            try:
+                getattr(callback, hook)(context)
+            except Exception as error:
+                if self._lost is None:
+                    self._failed(callback, hook, error)
+            if self._lost is not None:  # tasks were, while a callback waited for the model
+                lost, self._lost = self._lost, None
+                raise lost
+
+    def _failed(self, callback: Callback, hook: str, error: Exception) -> None:
+        context = self.context
+        when = {
+            "on_train_begin": "before the first update",
+            "on_batch_end": f"after iteration {context.iteration} (epoch {context.epoch})",
+            "on_epoch_end": f"of epoch {context.epoch}",
+        }.get(hook, f"after iteration {context.iteration}")
+        said = str(error) if isinstance(error, HornError) else f"{type(error).__name__}: {error}"
+        failure = CallbackError(name_of(callback), hook, when, said, line_of(error))
+        failure.__cause__ = error
+        self.failure = failure
+        context.is_stopping = True
+
+    def _made(self) -> Model:
+        """The model as it is; of one hook the same."""
+        if self._model is None:
+            assert self.arrays is not None
+            try:
+                parameters, states = self.arrays()
+            except HornError as error:
+                self._lost = error
+                raise
+            job, context = self.job, self.context
+            facts = {"name": job.name, "data": job.data.name, "seed": job.network.seed,
+                     "iteration": context.iteration, "epochs": context.epoch}  # fmt: skip
+            if job.data.x.dtype == "uint8":
+                facts["scale"] = job.data.scale
+            self._model = Model(
+                job.network,
+                parameters,
+                states,
+                dtype=job.dtype,
+                target=job.target,
+                backend=self.backend,
+                facts=facts,
+                metrics=job.metrics,
+                classes=job.data.classes if job.target == "labels" else None,
+                normalization=job.data.normalization,
+            )
+        return self._model
+
+    def _set_rate(self, value: float) -> None:
+        if self.why_fixed:
+            raise JobError(f"the learning rate cannot be set: {self.why_fixed}")
+        self.rate.set(value, self.context.iteration)
+
+
+def attach(hooks: Hooks, loop: TrainingLoop) -> None:
+    """To a loop in this process, which has its history already."""
+    engine = loop.engine
+
+    def epoch(number: int, stop: bool) -> bool:
+        hooks.epoch(loop.history[-1], loop.history)
+        return stop or hooks.stop
+
+    def batch(number: int, iteration: int, loss: float) -> bool:
+        hooks.batch(number, iteration, loss)
+        return hooks.stop
+
+    if loop.recalled:
+        hooks.recall(loop.recalled, loop.history)
+    loop.callbacks, loop.on_epoch = hooks.memory, epoch
+    loop.on_batch = batch if hooks.is_by_batch else None
+    hooks.arrays = lambda: (engine.parameters(), engine.states())
+
+
+def of(job: Job, strategy: Strategy, topology: Topology, backend: str) -> Hooks | None:
+    """The callbacks of a run; None without any. Raises JobError: one sets the learning rate, which
+    this strategy's servers have.
+    """
+    if not job.callbacks:
+        return None
+    why_fixed = ""
+    if topology.n_servers:
+        why_fixed = (
+            f"strategy {strategy.name} has servers, and groups that do not wait for each other; "
+            f"give the rate a schedule, such as horn.Step(0.1, 1000)"
+        )
+    found = Hooks(job, why_fixed, backend)
+    for callback in found.callbacks:
+        if callback.changes_rate and why_fixed:
+            raise JobError(f"{name_of(callback)} sets the learning rate, but {why_fixed}")
+    if found.failure is not None:
+        raise found.failure
+    return found

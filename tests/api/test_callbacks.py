@@ -1,0 +1,365 @@
+"""Callbacks in one process: what they see, what they may ask for, and what is built in."""
+
+from __future__ import annotations
+
+import csv
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.callbacks import TrainingContext
+from horn.training.hooks import Hooks
+from tests.support.runs import bits
+
+PER_EPOCH = 20
+
+
+def job(**more: Any) -> horn.Job:
+    net = horn.Network(seed=5)
+    net.input(64)
+    net.layer(8, activation="tanh")
+    net.output(10, activation="softmax", loss="cross_entropy")
+    settings: dict[str, Any] = {"data": horn.data.digits().take(640), "epochs": 4,
+                                "batch_size": 32, "optimizer": horn.SGD(0.1)}  # fmt: skip
+    return horn.Job(net, **settings | more)
+
+
+def held_out() -> horn.data.Dataset:
+    return horn.data.digits("test").take(200)
+
+
+class Diary(horn.Callback):
+    """All that it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[Any, ...]] = []
+
+    def on_train_begin(self, context: TrainingContext) -> None:
+        self.lines.append(("begin", context.iteration, context.n_epochs, context.n_iterations))
+
+    def on_epoch_end(self, context: TrainingContext) -> None:
+        assert context.row is context.history[-1] and context.loss is None
+        self.lines.append(("epoch", context.epoch, context.iteration, len(context.history)))
+
+    def on_train_end(self, context: TrainingContext) -> None:
+        self.lines.append(("end", context.iteration))
+
+
+class ByBatch(Diary):
+    def on_batch_end(self, context: TrainingContext) -> None:
+        assert context.row is None and context.loss is not None and context.loss > 0
+        self.lines.append(("batch", context.epoch, context.iteration))
+
+
+def test_hooks_are_called_in_their_order_and_see_where_training_is():
+    diary = Diary()
+    horn.train(job(callbacks=[diary], epochs=2))
+    epochs = [("epoch", 1, 20, 1), ("epoch", 2, 40, 2)]
+    assert diary.lines == [("begin", 0, 2, 40), *epochs, ("end", 40)]
+
+
+def test_batches_are_told_of_where_a_callback_wants_them_and_only_there():
+    diary = ByBatch()
+    horn.train(job(callbacks=[diary], epochs=1))
+    assert diary.lines[1:21] == [("batch", 1, k) for k in range(1, 21)]
+    assert diary.lines[21:] == [("epoch", 1, 20, 1), ("end", 20)]
+    assert Hooks(job(callbacks=[diary])).is_by_batch
+    assert not Hooks(job(callbacks=[Diary(), print])).is_by_batch
+
+
+def test_callbacks_that_only_watch_change_no_bit():
+    run = horn.train(job(callbacks=[Diary(), lambda context: context.model.predict(held_out())]))
+    assert bits(run) == bits(horn.train(job()))
+
+
+def test_a_function_is_called_after_each_epoch_with_the_model_of_it():
+    found = []
+    run = horn.train(job(callbacks=[lambda context: found.append(context.model)], epochs=3))
+    assert [model.facts["iteration"] for model in found] == [20, 40, 60]
+    assert found[2].evaluate(held_out()) == run.model.evaluate(held_out())
+    assert found[0].evaluate(held_out()) != run.model.evaluate(held_out())
+
+
+def test_the_model_at_the_end_is_the_runs():
+    found = []
+
+    class End(horn.Callback):
+        def on_train_end(self, context: TrainingContext) -> None:
+            found.append(context.model)
+
+    run = horn.train(job(callbacks=[End()], validation=held_out(), keep_best=True))
+    assert found == [run.model]
+
+
+def test_before_the_first_update_there_is_no_model():
+    class Early(horn.Callback):
+        def on_train_begin(self, context: TrainingContext) -> None:
+            context.model.predict(held_out())
+
+    with pytest.raises(horn.CallbackError, match="there is a model from the first update on"):
+        horn.train(job(callbacks=[Early()]))
+
+
+def test_stop_after_an_epoch_and_within_one():
+    class Stop(horn.Callback):
+        def on_batch_end(self, context: TrainingContext) -> None:
+            if context.iteration == 27:
+                context.stop()
+
+    run = horn.train(job(callbacks=[lambda c: c.stop() if c.epoch == 2 else None]))
+    assert run.epochs == 2 and run.iterations == 40 and run.stopped_early and not run.stopped
+    run = horn.train(job(callbacks=[Stop()], validation=held_out()))
+    assert run.iterations == run.history[-1]["iteration"] == 27 and run.history[-1]["val_acc"]
+    assert bits(run) == bits(horn.train(job(epochs=None, iterations=27, validation=held_out())))
+
+
+@pytest.mark.parametrize("backend", ["kernels", "reference", "python"])
+def test_the_learning_rate_may_be_set(backend):
+    def halve(context: TrainingContext) -> None:
+        context.learning_rate /= 2
+
+    small: dict[str, Any] = {"epochs": 3, "data": horn.data.digits().take(8), "batch_size": 4}
+    run = horn.train(job(callbacks=[halve], **small), backend=backend)
+    assert run.history["learning_rate"] == [0.1, 0.05, 0.025]
+    assert run.model.facts["optimizer"] == "SGD(learning_rate=0.1)"
+    by_schedule = job(optimizer=horn.SGD(horn.Step(0.1, 2, 0.5)), **small)
+    assert bits(run) == bits(horn.train(by_schedule, backend=backend))
+
+
+def test_a_schedule_keeps_its_form_when_the_rate_is_set():
+    def to_a_tenth(context: TrainingContext) -> None:
+        if context.epoch == 1:
+            context.learning_rate = context.learning_rate / 10
+
+    schedule = horn.Exponential(0.1, 0.99)
+    run = horn.train(job(callbacks=[to_a_tenth], optimizer=horn.SGD(schedule), epochs=2))
+    assert run.history["learning_rate"] == pytest.approx([schedule.at(19), schedule.at(39) / 10])
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), "fast"])
+def test_a_rate_that_cannot_be_is_refused(value):
+    def setting(context: TrainingContext) -> None:
+        context.learning_rate = value
+
+    with pytest.raises(horn.CallbackError, match="learning_rate must be a number from 0"):
+        horn.train(job(callbacks=[setting]))
+
+
+def test_a_callback_that_raises_is_named_with_its_line_and_nothing_is_lost():
+    class Reader(horn.Callback):
+        def on_epoch_end(self, context: TrainingContext) -> None:
+            if context.epoch == 2:
+                print(context.row["accuracy"])  # type: ignore[index]
+
+    with pytest.raises(horn.CallbackError) as caught:
+        horn.train(job(callbacks=[Reader()]))
+    error = caught.value
+    assert (error.callback, error.hook) == ("Reader", "on_epoch_end")
+    assert "callback Reader, on_epoch_end of epoch 2: KeyError: 'accuracy'" in str(error)
+    assert "test_callbacks.py" in str(error) and 'context.row["accuracy"]' in str(error)
+    assert isinstance(error.__cause__, KeyError)
+    assert len(error.run.history) == 2 and error.run.iterations == 40
+    assert bits(error.run) == bits(horn.train(job(epochs=2)))
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_batch_end", "on_train_end"])
+def test_every_hook_is_named(hook):
+    def fail(self: horn.Callback, context: TrainingContext) -> None:
+        raise ValueError("no such thing")
+
+    failing = type("Failing", (horn.Callback,), {hook: fail})()
+    later = Diary()
+    with pytest.raises(horn.CallbackError, match=f"callback Failing, {hook} .*no such thing") as e:
+        horn.train(job(callbacks=[failing, later]))
+    iterations = {"on_train_begin": None, "on_batch_end": 1, "on_train_end": 80}[hook]
+    assert (e.value.run.iterations if e.value.run else None) == iterations
+    assert len(later.lines) == {"on_train_begin": 0, "on_batch_end": 1, "on_train_end": 5}[hook]
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        (print, "callbacks is a list"),
+        (Diary(), "callbacks is a list"),
+        ([Diary], r"has the class Diary; write Diary\(\)"),
+        ([3], "a callback is a horn.Callback"),
+        ([type("Keras", (), {"on_epoch_end": print, "__call__": print})()], "is a horn.Callback"),
+        (
+            [horn.ModelCheckpoint("best.horn")],
+            "ModelCheckpoint watches val_loss, but .*validation=",
+        ),
+        ([horn.ReduceOnPlateau()], "ReduceOnPlateau watches val_loss, but the job has no valid"),
+    ],
+)
+def test_what_is_no_callback_of_this_job_is_refused_at_once(given, words):
+    with pytest.raises(horn.ModelError, match=words):
+        job(callbacks=given)
+
+
+def test_settings_that_cannot_be_are_refused():
+    for wrong in ({"factor": 1.0}, {"patience": 0}, {"mode": "best"}):
+        with pytest.raises(horn.ModelError, match="ReduceOnPlateau: "):
+            horn.ReduceOnPlateau("loss", **wrong)
+
+
+def test_model_checkpoint_has_the_best_model(tmp_path):
+    path = tmp_path / "deep" / "best.horn"
+    run = horn.train(job(callbacks=[horn.ModelCheckpoint(path)], validation=held_out(), epochs=8,
+                         optimizer=horn.SGD(0.9), keep_best=True))  # fmt: skip
+    best = horn.Model.load(path)
+    for name, array in run.model.parameters.items():
+        np.testing.assert_array_equal(best.parameters[name], array)
+    assert best.facts["iteration"] == run.model.facts["iteration"]
+
+
+def test_model_checkpoint_names_each_epoch(tmp_path):
+    every = horn.ModelCheckpoint(tmp_path / "m{epoch:02}-{loss:.2f}.horn", save_best_only=False)
+    run = horn.train(job(callbacks=[every], epochs=2))
+    names = [f"m{row['epoch']:02}-{row['loss']:.2f}.horn" for row in run.history]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    wrong = horn.ModelCheckpoint(tmp_path / "{accuracy}.horn", save_best_only=False)
+    with pytest.raises(horn.CallbackError, match="it may name epoch, iteration, loss, acc"):
+        horn.train(job(callbacks=[wrong]))
+
+
+def test_a_column_that_is_not_measured_is_said_with_those_that_are():
+    with pytest.raises(horn.CallbackError, match="'f1', which this job does not measure; .* loss"):
+        horn.train(job(callbacks=[horn.ReduceOnPlateau("f1")]))
+
+
+def test_reduce_on_plateau_waits_and_reduces():
+    given = horn.ReduceOnPlateau("acc", factor=0.5, patience=2, min_delta=2.0, least=0.03)
+    run = horn.train(job(callbacks=[given], epochs=9))
+    # the first is the best; nothing is better by 2.0
+    rates = [0.1, 0.1, 0.1, 0.05, 0.05, 0.03, 0.03, 0.03, 0.03]
+    assert given.mode == "max" and run.history["learning_rate"] == rates
+
+
+def plateau(**more: Any) -> tuple[horn.Job, horn.ReduceOnPlateau]:
+    given = horn.ReduceOnPlateau("loss", factor=0.5, patience=1, min_delta=0.2)
+    return job(callbacks=[given], epochs=8, **more), given
+
+
+def test_what_callbacks_remember_survives_a_resume(tmp_path):
+    """Ctrl-C in the middle of an epoch; going on gives the bits of a run that was never stopped."""
+    whole, first = plateau()
+    reference = horn.train(whole)
+    assert len(set(reference.history["learning_rate"])) > 2
+
+    class Interrupt(horn.Callback):
+        def on_batch_end(self, context: TrainingContext) -> None:
+            if context.iteration == 5 * PER_EPOCH + 7:
+                signal.raise_signal(signal.SIGINT)
+
+    stopped_job, _ = plateau()
+    stopped_job = stopped_job.with_settings(callbacks=[*stopped_job.callbacks, Interrupt()])
+    stopped = horn.train(stopped_job, checkpoints=tmp_path)
+    assert stopped.stopped and stopped.iterations == 107
+    going, again = plateau()
+    diary = Diary()
+    log = tmp_path / "log.csv"
+    going = going.with_settings(callbacks=[*going.callbacks, horn.CSVLogger(log), diary])
+    resumed = horn.train(going, checkpoints=tmp_path, resume=True)
+    assert resumed.history["learning_rate"] == reference.history["learning_rate"]
+    assert bits(resumed) == bits(reference)
+    assert (again.best, again.waited) == (first.best, first.waited)
+    assert diary.lines[0] == ("begin", 107, 8, 160)
+    assert [line[1] for line in diary.lines if line[0] == "epoch"] == [6, 7, 8]
+    with open(log) as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == [str(k) for k in range(1, 9)]
+
+
+def test_what_no_checkpoint_can_keep_is_said_before_training():
+    class Odd(horn.Callback):
+        remembers = ("things",)
+
+        def __init__(self) -> None:
+            self.things = object()
+
+    with pytest.raises(horn.CallbackError, match="Odd, remembers .* keeps numbers, texts"):
+        horn.train(job(callbacks=[Odd()]))
+
+
+def test_csv_logger_writes_the_history(tmp_path):
+    path = tmp_path / "logs" / "run.csv"
+    run = horn.train(job(callbacks=[horn.CSVLogger(path, ";")], epochs=3))
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file, delimiter=";"))
+    assert [float(row["loss"]) for row in rows] == run.history["loss"]
+    assert rows[0]["val_loss"] == "" and [path] == list(path.parent.iterdir())
+
+
+def test_tensorboards_own_reader_reads_what_is_written(tmp_path):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    folder = tmp_path / "board"
+    run = horn.train(
+        job(callbacks=[horn.TensorBoard(folder, histograms=True)], validation=held_out())
+    )
+    found = reader.EventAccumulator(str(folder))
+    found.Reload()
+    assert {"loss", "acc", "val_loss", "val_acc", "learning_rate"} <= set(found.Tags()["scalars"])
+    events = found.Scalars("val_loss")
+    assert [event.step for event in events] == [1, 2, 3, 4]
+    np.testing.assert_allclose([event.value for event in events], run.history["val_loss"], 1e-6)
+    assert set(found.Tags()["histograms"]) == set(run.model.parameters)
+    layer = run.model.parameters["layer1.weight"]
+    assert found.Histograms("layer1.weight")[-1].histogram_value.num == layer.size
+
+
+def test_tensorboard_and_plots_say_which_extra_they_need(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(horn.ModelError, match=r"pip install 'horn-bsp\[tensorboard\]'"):
+        job(callbacks=[horn.TensorBoard("board")])
+    with pytest.raises(horn.ModelError, match=r"pip install 'horn-bsp\[plot\]'"):
+        job(callbacks=[horn.plot.live()])
+
+
+def test_a_plot_grows_with_the_history(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "loss.png"
+    plot = horn.plot.live(path=path)
+    run = horn.train(job(callbacks=[plot], validation=held_out()))
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    [axes] = plot.figure.axes
+    loss, val_loss = axes.lines
+    assert list(loss.get_ydata()) == run.history["loss"]
+    assert list(val_loss.get_ydata()) == run.history["val_loss"]
+    with pytest.raises(horn.CallbackError, match="none of auc is measured; the columns are epoch"):
+        horn.train(job(callbacks=[horn.plot.live("auc")]))
+
+
+def falling(iteration: int) -> float:
+    return 0.2 / (1 + iteration / 50)
+
+
+def test_a_schedule_may_be_a_plain_function():
+    run = horn.train(job(optimizer=horn.SGD(falling), epochs=2))
+    assert run.history["learning_rate"] == [falling(19), falling(39)]
+    assert run.model.facts["optimizer"] == "SGD(learning_rate=falling)"
+    warm = horn.train(job(optimizer=horn.SGD(horn.Warmup(40, falling)), epochs=1))
+    assert warm.history["learning_rate"] == [pytest.approx(falling(19) / 2)]
+
+
+@pytest.mark.parametrize("given", ["0.1", [0.1], horn.Step, object()])
+def test_what_is_no_rate_is_refused_where_it_is_given(given):
+    with pytest.raises(horn.ModelError, match="SGD: learning_rate is a number, a schedule such as"):
+        horn.SGD(given)
+
+
+@pytest.mark.parametrize("value", [None, -0.5, float("inf"), "much"])
+def test_a_function_that_returns_no_rate_is_named(value):
+    def mine(iteration: int) -> Any:
+        return value
+
+    with pytest.raises(horn.ModelError, match=r"learning rate of mine\(0\) must be a number"):
+        horn.train(job(optimizer=horn.SGD(mine)))
+
+
+def test_files_are_where_a_cluster_keeps_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("HORN_FILES", str(tmp_path / "files"))
+    horn.train(job(callbacks=[horn.CSVLogger("log.csv")], epochs=1))
+    assert (tmp_path / "files" / "log.csv").exists() and not Path("log.csv").exists()

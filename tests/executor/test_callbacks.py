@@ -1,0 +1,210 @@
+"""Callbacks of task processes: they run here, see the whole model, and all tasks follow them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.callbacks import TrainingContext
+from horn.errors import JobError, TaskFailed
+from tests.support.runs import bits, job, nothing_is_left, pid_of
+
+pytestmark = [pytest.mark.net, pytest.mark.cluster]
+__all__ = ["nothing_is_left"]  # a fixture
+# Of 60 samples in batches of 16: 4 updates per epoch.
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tasks": {"tasks": 2},
+    "groups": {"groups": 2},
+    "both": {"groups": 2, "tasks": 2},
+    "averaging": {"groups": 2, "strategy": "averaging"},
+    "sub-models": {"tasks": 2, "strategy": "parallel-dropout"},
+}
+JOINED = [name for name in LAYOUTS if name != "averaging"]
+
+
+def dense() -> horn.Network:
+    """Sub-models have no sparse layers."""
+    net = horn.Network(seed=3)
+    net.input(8)
+    net.layer(13, activation="tanh")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+class Watch(horn.Callback):
+    """The model after each epoch, and what it scores."""
+
+    def __init__(self) -> None:
+        self.models: list[horn.Model] = []
+        self.rates: list[float] = []
+
+    def on_epoch_end(self, context: TrainingContext) -> None:
+        self.models.append(context.model)
+        assert context.model is self.models[-1]
+        self.rates.append(context.learning_rate)
+
+
+class Halve(horn.Callback):
+    changes_rate = True
+
+    def on_epoch_end(self, context: TrainingContext) -> None:
+        context.learning_rate *= 0.5
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_tasks_follow_a_rate_that_is_set(layout):
+    """As a schedule of the same numbers does, which every task computes by itself."""
+    watch = Watch()
+    run = horn.train(job(network=dense(), epochs=4, callbacks=[Halve(), watch]), **LAYOUTS[layout])
+    assert run.history["learning_rate"] == [0.1, 0.05, 0.025, 0.0125]
+    assert watch.rates == [0.05, 0.025, 0.0125, 0.00625]
+    schedule = horn.SGD(horn.Step(0.1, 4, 0.5), momentum=0.9)
+    given = job(network=dense(), epochs=4, optimizer=schedule)
+    assert bits(run) == bits(horn.train(given, **LAYOUTS[layout]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_model_is_whole_and_of_its_epoch(layout):
+    watch = Watch()
+    run = horn.train(job(network=dense(), epochs=3, callbacks=[watch]), **LAYOUTS[layout])
+    shorter = horn.train(job(network=dense(), epochs=2), **LAYOUTS[layout])
+    pairs = [(shorter.model, watch.models[1]), (run.model, watch.models[2])]
+    for whole, seen in [] if layout == "averaging" else pairs:  # it takes a mean at the end
+        for name, array in whole.parameters.items():
+            np.testing.assert_array_equal(seen.parameters[name], array)
+    assert [model.facts["iteration"] for model in watch.models] == [4, 8, 12]
+
+
+@pytest.mark.parametrize("layout", JOINED)
+def test_all_tasks_stop_within_an_epoch(layout):
+    seen = []
+
+    class Stop(horn.Callback):
+        def on_batch_end(self, context: TrainingContext) -> None:
+            seen.append(context.iteration)
+            if context.iteration == 6:
+                assert context.model.facts["iteration"] == 6
+                context.stop()
+
+    run = horn.train(job(network=dense(), epochs=4, callbacks=[Stop()]), **LAYOUTS[layout])
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert run.iterations == 6 and run.epochs == 2 and run.stopped_early
+    shorter = job(network=dense(), epochs=None, iterations=6)
+    assert bits(run) == bits(horn.train(shorter, **LAYOUTS[layout]))
+
+
+@pytest.mark.parametrize("strategy", ["averaging", "downpour", "easgd"])
+def test_groups_that_do_not_share_batches_stop_after_the_epoch(strategy):
+    class Stop(horn.Callback):
+        def on_batch_end(self, context: TrainingContext) -> None:
+            if context.iteration == 6:
+                context.stop()
+
+    watch = Watch()
+    run = horn.train(job(epochs=40, callbacks=[Stop(), watch]), groups=2, strategy=strategy)
+    assert run.epochs == len(watch.models) == 2 and run.stopped_early
+
+
+@pytest.mark.parametrize("strategy", ["downpour", "easgd"])
+def test_with_servers_the_rate_is_theirs(strategy):
+    with pytest.raises(JobError, match="Halve sets the learning rate, but strategy .* has servers"):
+        horn.train(job(callbacks=[Halve()]), groups=2, strategy=strategy)
+
+    def setting(context: TrainingContext) -> None:
+        context.learning_rate = 0.5
+
+    with pytest.raises(horn.CallbackError, match="cannot be set: strategy") as caught:
+        horn.train(job(callbacks=[setting]), groups=2, strategy=strategy)
+    assert caught.value.run.epochs == 1
+
+
+def test_a_callback_that_raises_ends_the_tasks_and_keeps_the_run():
+    def odd(context: TrainingContext) -> None:
+        if context.epoch == 2:
+            raise ValueError("enough")
+
+    with pytest.raises(horn.CallbackError, match="callback odd, on_epoch_end of epoch 2") as caught:
+        horn.train(job(epochs=40, callbacks=[odd]), tasks=2)
+    run = caught.value.run
+    assert run.epochs == 2 and bits(run) == bits(horn.train(job(epochs=2), tasks=2))
+
+
+def test_a_task_that_is_killed_while_a_callback_waits_for_the_model_is_the_cause():
+    class Killer(horn.Callback):
+        def on_epoch_end(self, context: TrainingContext) -> None:
+            os.kill(pid_of(1), signal.SIGKILL)
+            with contextlib.suppress(Exception):  # whatever it does, the run has failed
+                context.model.predict(np.zeros((1, 8)))
+
+    with pytest.raises(TaskFailed, match="First failure: task 1"):
+        horn.train(job(epochs=40, callbacks=[Killer()]), tasks=2, max_restarts=0)
+
+
+def test_a_restart_takes_callbacks_back_to_the_checkpoint(tmp_path):
+    """A task is killed between two checkpoints; what callbacks remember is as if it never was."""
+
+    def plateau() -> horn.ReduceOnPlateau:
+        return horn.ReduceOnPlateau("loss", factor=0.5, patience=1, min_delta=0.1)
+
+    reference = horn.train(job(epochs=8, callbacks=[plateau()]), tasks=2)
+    assert len(set(reference.history["learning_rate"])) > 2
+
+    class KillOnce(horn.Callback):
+        is_done = False
+
+        def on_batch_end(self, context: TrainingContext) -> None:
+            if context.iteration == 23 and not self.is_done:
+                self.is_done = True
+                os.kill(pid_of(1), signal.SIGKILL)
+
+    one = plateau()
+    run = horn.train(job(epochs=8, callbacks=[one, KillOnce()]), tasks=2, checkpoints=tmp_path,
+                     checkpoint_every=5)  # fmt: skip
+    assert run.history["learning_rate"] == reference.history["learning_rate"]
+    assert bits(run) == bits(reference)
+
+
+def test_a_resumed_run_goes_on_with_what_callbacks_remember(tmp_path):
+    """Stopped on two tasks, resumed on two groups."""
+    reference = horn.train(job(epochs=6, callbacks=[Halve()]), tasks=2)
+
+    class Interrupt(horn.Callback):
+        def on_batch_end(self, context: TrainingContext) -> None:
+            if context.iteration == 10:
+                signal.raise_signal(signal.SIGINT)
+
+    stopped = horn.train(
+        job(epochs=6, callbacks=[Halve(), Interrupt()]), tasks=2, checkpoints=tmp_path
+    )
+    assert stopped.stopped and stopped.iterations < 24
+    run = horn.train(job(epochs=6, callbacks=[Halve()]), groups=2, checkpoints=tmp_path,
+                     resume=True)  # fmt: skip
+    assert run.history["learning_rate"] == reference.history["learning_rate"]
+    for name, array in reference.model.parameters.items():
+        np.testing.assert_allclose(run.model.parameters[name], array, rtol=1e-9, atol=1e-12)
+
+
+def rate(iteration: int) -> float:
+    return SCALE / (1 + iteration)
+
+
+SCALE = 0.4
+
+
+def test_a_function_as_a_schedule_travels_to_tasks():
+    run = horn.train(job(optimizer=horn.SGD(rate)), tasks=2)
+    assert run.history["learning_rate"] == [rate(3), rate(7)]
+
+
+def test_progress_and_callbacks_see_the_same_rows():
+    rows: list[Any] = []
+    seen: list[Any] = []
+    given = job(epochs=3, callbacks=[lambda context: seen.append(dict(context.row))])
+    run = horn.train(given, groups=2, progress=rows.append)
+    assert seen == [dict(row) for row in rows] == list(run.history)
