@@ -26,6 +26,7 @@ from horn.initial import Beginning, beginning
 from horn.metrics import Metric, resolve
 from horn.network import Layer, Network
 from horn.optimizers import SGD, Optimizer
+from horn.weights import by_class, weighed
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,12 @@ class Job:
     asked about. None: as the model does that ``initial`` names, else not.
     callbacks : what is called while it trains: ``horn.Callback`` objects, or functions of their
     context that are called after each epoch (docs/callbacks.md).
+    sample_weight : (n,) numbers from 0, one for each sample of data: a factor of its loss, in the
+    loss that is reported and in what is learned. The loss of a batch is the sum of weight times
+    loss divided by the number of its samples, not by the sum of their weights, as in Keras.
+    class_weight : the same by class, {label: weight} (1 for those that are not there) or
+    "balanced": n / (number of classes * samples of the class), as in scikit-learn. What they make
+    together is ``job.data.weight`` then. Validation and test data are not weighed.
     """
 
     network: Network
@@ -111,6 +118,8 @@ class Job:
     metrics: Any = ()
     normalize: bool | None = None
     callbacks: Sequence[Callback | Callable[..., Any]] = ()
+    sample_weight: Any = None
+    class_weight: Any = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, Network):
@@ -142,6 +151,8 @@ class Job:
             raise ModelError(f'Job: target must be "labels", "input" or None, got {self.target!r}')
         set_ = object.__setattr__
         data, validation = as_dataset(self.data, "data"), self.validation
+        if self.sample_weight is not None:
+            data = weighed(data, self.sample_weight)
         if isinstance(validation, float):
             if not 0.0 < validation < 1.0:
                 raise ModelError(f"Job: validation={validation} must be a fraction between 0 and 1")
@@ -150,7 +161,9 @@ class Job:
             validation = as_dataset(validation, "validation")
         test = None if self.test is None else as_dataset(self.test, "test")
         begun = None if self.initial is None else beginning(self.initial, self.network)
-        data = self._as_seen(data, begun)
+        data = self._weighed(self._as_seen(data, begun))
+        set_(self, "sample_weight", None)  # they are in data now, of its part that is not held out
+        set_(self, "class_weight", None)
         set_(self, "data", data)
         set_(self, "validation", self._like(validation, data))
         set_(self, "test", self._like(test, data))
@@ -228,7 +241,8 @@ class Job:
                 raise DataError(
                     f"{what}: targets have shape {data.y.shape}, but {net.last.name} has "
                     f"{net.last.size} neurons; pass ({len(data)}, {net.last.size})"
-                    + ", or whole numbers or names as labels" * (data.y.shape[1:] == (1,))
+                    + ", or whole numbers or names as labels"
+                    * (data.y.shape[1:] == (1,))
                 )
 
     def _as_seen(self, data: Dataset, begun: Beginning | None) -> Dataset:
@@ -247,6 +261,17 @@ class Job:
         elif self.normalize is False:
             normal = None
         return data if normal is data.normalization else data.with_fields(normalization=normal)
+
+    def _weighed(self, data: Dataset) -> Dataset:
+        """The training data with weights by class."""
+        if self.class_weight is not None:
+            data = by_class(self.class_weight, self.network, self.target, data)
+        if data.weight is not None and (self.network.loss is None or self.target is None):
+            raise ModelError(
+                f"Job: weights of samples are factors of their loss, but {self.network.last.name} "
+                f'has none; give net.output a loss, as loss="squared_error", or leave them out'
+            )
+        return data
 
     def _like(self, other: Dataset | None, data: Dataset) -> Dataset | None:
         """Validation or test data, coded and normalized as the training data."""

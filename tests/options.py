@@ -182,6 +182,14 @@ JOB = {
         'set_(self, "keep_best", False)', TRAINING + "test_keep_best_alone_trains_to_the_end"
     ),
     "name": guard('set_(self, "name", "")', PROCESSES + "test_the_name_is_in_the_facts"),
+    "sample_weight": guard(
+        'set_(self, "data", replace(self.data, weight=None))',
+        "tests/parity/test_sample_weights.py::test_what_a_sample_weighs_is_how_often_it_is_there",
+    ),
+    "class_weight": guard(
+        'set_(self, "data", replace(self.data, weight=None))',
+        "tests/parity/test_sample_weights.py::test_balanced_classes_weigh_the_same",
+    ),
     "metrics": guard(
         'set_(self, "metrics", ())',
         "tests/api/test_metrics.py::test_metrics_are_columns_of_the_history_and_of_the_last_word",

@@ -19,6 +19,7 @@ RANKS = [
     {"transport", "neurons"},
     {"rpc", "network"},
     {"initial", "language", "metrics"},
+    {"weights"},
     {"job", "plot"},
     {"compiler"},
     {"backends", "explain"},

@@ -97,6 +97,7 @@ class CompiledEngine:
         del learned, states  # the arrays may move to other memory
         self._slots: list[str] = []
         self._data: Dataset | None = None
+        self.is_weighted = False  # whether the samples that ``step`` reads have weights
         self._training: tuple[Runner, str | None] | None = None  # what a step runs, its losses
         self._runners: dict[object, Runner] = {}
         n_neurons = sum(layer.size for layer in self.network.layers)
@@ -114,7 +115,7 @@ class CompiledEngine:
         return target_kind(self.network, self.setup.target, data)
 
     def _runner(self, kind: str, target: str | None) -> Runner:
-        key = (kind, target)
+        key = (kind, target, self.is_weighted and kind in ("train", "probe"))
         if key not in self._runners:
             self._runners[key] = self.make_runner(kind, target)
         return self._runners[key]
@@ -130,8 +131,9 @@ class CompiledEngine:
             raise ModelError("this engine was made to predict: it has no optimizer")
         else:
             program = lower.training_program(
-                self.network, optimizer, target, fuse=kind == "train", masked=self.masked
-            )
+                self.network, optimizer, target, fuse=kind == "train", masked=self.masked,
+                weighted=self.is_weighted,
+            )  # fmt: skip
         self.allocate(program)
         size = self.predict_rows if kind in ("infer", "watch") else self.setup.batch_size
         return self.runner(program, self.arrays, self.setup, size)
@@ -150,6 +152,7 @@ class CompiledEngine:
 
     def bind(self, data: Dataset) -> None:
         target = self.target_kind(data)
+        self.is_weighted = data.weight is not None and target is not None
         runner = self._bound(self._runner("train", target), data)
         self._data, self._training = data, (runner, runner.program.loss)
 

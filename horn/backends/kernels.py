@@ -131,7 +131,7 @@ class Runner:
         self.in_place: dict[str, str] = {}
         if self.tape.reads_live and batch_size <= MAX_LIVE_ROWS:
             self.in_place = only_multiplied(program)
-        # instructions that read the data: x or y, and which columns of it
+        # instructions that read the data: x, y or weight, and which columns of it
         self.loads: list[tuple[int, str, slice]] = []
         self.persistent = arrays
         self.inside = parts_of_wholes(program)
@@ -227,6 +227,9 @@ class Runner:
                 own = [None if v is None else v[columns].copy() for v in (center, factor)]
                 self.tape.rebind(number, x[:, columns], *own)
                 self.tape.scalars[self.scale.index] = scale
+            elif what == "weight":
+                assert data.weight is not None
+                self.tape.rebind(number, data.weight)
             elif y is not None:
                 self.tape.rebind(number, y[:, columns] if y.ndim == 2 else y)
 
@@ -312,7 +315,7 @@ class Runner:
         if isinstance(s, Input):
             self._data(s.out, "x")
         elif isinstance(s, Target):
-            self._data(s.out, "x" if s.kind == "input" else "y")
+            self._data(s.out, {"input": "x", "weight": "weight"}.get(s.kind, "y"))
         elif isinstance(s, Draw):
             self._draw(s)
         elif isinstance(s, Live):

@@ -201,8 +201,9 @@ class Runner:
             out = np.empty((len(self.rows), self.network.n_inputs), self.dtype)
             self.data.read(self.rows, out)
         else:
-            assert self.data.y is not None
-            out = self.data.y[self.rows].astype(self.dtype)
+            source = self.data.weight if s.kind == "weight" else self.data.y
+            assert source is not None
+            out = source[self.rows].astype(self.dtype)
         self.env[s.out] = self.at(out, self.program.buffers[s.out].axes)
 
     def draw(self, s: Draw) -> None:

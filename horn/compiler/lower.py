@@ -32,12 +32,14 @@ from horn.language.parse import function as parse_function
 from horn.network import Network
 from horn.optimizers import Optimizer
 
+WEIGHT = "sample_weight"  # the buffer (b,) of what the batch's samples weigh
+
 
 class Builder:
     """Builds one program of its parts: the code of each layer, storage (buffers and statements),
     messages (what a neuron reads), thinning (who sits out) and, in training, updates and backward.
 
-    optimizer : None for inference. masked, written, thin : as for ``training_program``.
+    optimizer : None for inference. masked, written, thin, weighted : as for ``training_program``.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class Builder:
         thin: bool = True,
         written: frozenset[int] | None = None,
         masked: frozenset[int] = frozenset(),
+        weighted: bool = False,
     ) -> None:
         self.network, self.target, self.masked, self.fuse = network, target, masked, fuse
+        self.weighted = weighted
         self.code = NetworkCode(network, optimizer is not None, written)
         self.storage = Storage(network)
         self.messages = MessageExpressions(self.storage, self.code, optimizer)
@@ -228,6 +232,9 @@ class Builder:
             adjoint = self.messages.at_vertex(slope, code, "loss")
             if last.interlayer is not None:
                 adjoint = self.messages.through_interlayer(code, adjoint)
+        if self.weighted:
+            self.storage.emit(Target(self.storage.buffer(WEIGHT, ("b",), full=True), "weight"))
+            per_neuron, adjoint = (each * load(WEIGHT, "b") for each in (per_neuron, adjoint))
         if is_whole:
             self.storage.loop(frame, [Output(name, per_neuron)])
         else:
@@ -257,6 +264,7 @@ def training_program(
     thin: bool = True,
     written: frozenset[int] | None = None,
     masked: frozenset[int] = frozenset(),
+    weighted: bool = False,
 ) -> Program:
     """One training step. ``target`` is the kind of Target, or None without a loss. ``fuse=False``
     keeps every value that probes ask for, ``thin=False`` all neurons in every layer.
@@ -266,10 +274,12 @@ def training_program(
     ``masked`` : hidden layers without interlayer, State, push or written backward, of which each
     row of the batch has some neurons only: where ``members_of(layer)`` (b, n) is not 0. The
     gradient of each row's loss counts ``ROW_WEIGHT`` (b,) times. The caller fills both.
+    weighted : each sample's loss is multiplied with its weight in the data, and so its gradients.
     """
     return Builder(
-        network, optimizer, target, fuse=fuse, thin=thin, written=written, masked=masked
-    ).build()
+        network, optimizer, target, fuse=fuse, thin=thin, written=written, masked=masked,
+        weighted=weighted,
+    ).build()  # fmt: skip
 
 
 def inference_program(

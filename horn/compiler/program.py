@@ -166,10 +166,12 @@ class Input(Statement):
 
 @dataclass(frozen=True)
 class Target(Statement):
-    """out = the batch's targets: labels as numbers (b,), or values (b, n)."""
+    """out = the batch's targets: labels as numbers (b,), or values (b, n); or what its samples
+    weigh (b,).
+    """
 
     out: str
-    kind: str  # "label", "value" (one number per sample), "values", or "input"
+    kind: str  # "label", "value" (one number per sample), "values", "input", or "weight"
 
 
 @dataclass(frozen=True)

@@ -148,3 +148,29 @@ def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
             f"{name}: y has shape {y.shape}, so there is nothing to learn; "
             f"give at least one target per sample, or y=None"
         )
+
+
+def as_weight(weight: Any, n: int, name: str) -> np.ndarray:
+    """Weights of n samples as ``Dataset`` wants them. Raises DataError."""
+    found = _array(weight, f"{name}: sample_weight")
+    if found.dtype not in (np.float32, np.float64):
+        found = found.astype(np.float64)
+    check_weight(found, n, name)
+    if not found.any():
+        raise DataError(f"{name}: sample_weight is 0 for every sample; nothing would be learned")
+    return np.ascontiguousarray(found)
+
+
+def check_weight(weight: np.ndarray, n: int, name: str) -> None:
+    """One number from 0 for each sample."""
+    if weight.shape != (n,) or weight.dtype not in (np.float32, np.float64):
+        raise DataError(
+            f"{name}: sample_weight is {weight.dtype} of shape {weight.shape}, but ({n},) is "
+            f"expected: one number per sample"
+        )
+    if not (weight >= 0.0).all() or np.isinf(weight).any():
+        row = int(np.argmax(~((weight >= 0.0) & np.isfinite(weight))))
+        raise DataError(
+            f"{name}: sample_weight[{row}] is {weight[row]:g}; weights are finite numbers from 0 "
+            f"(0: the sample is not learned from)"
+        )

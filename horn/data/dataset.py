@@ -24,6 +24,8 @@ class Dataset:
     x (n, features) uint8, float32 or float64, contiguous rows; memory-mapped or not
     y (n,) int64 labels · (n, n_targets) float32 or float64 targets · None
 
+    weight (n,) float32 or float64, what each sample counts in the loss that is learned from · None
+
     Units: ``scale`` is what one unit of x is worth, 1/255 for bytes. It is applied when a batch is
     read; x stays as it is stored. y is not scaled. ``name`` is what messages call the data.
     classes : what the labels are, if they are no whole numbers: label k is ``classes[k]``.
@@ -43,11 +45,14 @@ class Dataset:
     normalization: Normalization | None = None
     ids: np.ndarray | None = None
     id_name: str = "id"
+    weight: np.ndarray | None = None
     _checked: bool = field(default=False, init=False, repr=False)
     _is_file: bool | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         arrays.check_shapes(self.x, self.y, self.name)
+        if self.weight is not None:
+            arrays.check_weight(self.weight, len(self.x), self.name)
         if not np.isfinite(self.scale) or self.scale == 0:
             raise DataError(
                 f"{self.name}: scale is {self.scale}; give what one unit of x is worth, such as "
@@ -146,5 +151,5 @@ class Dataset:
             ahead.want(self.x, rows)
 
     def _of(self, rows: slice | np.ndarray) -> Dataset:
-        y, ids = (None if part is None else part[rows] for part in (self.y, self.ids))
-        return self.with_fields(x=self.x[rows], y=y, ids=ids)
+        y, ids, weight = (None if a is None else a[rows] for a in (self.y, self.ids, self.weight))
+        return self.with_fields(x=self.x[rows], y=y, ids=ids, weight=weight)

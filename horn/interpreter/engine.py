@@ -274,6 +274,9 @@ class Engine:
                 moments.append(moment)
                 targets.append(target)
             samples = passes.forward(self.stages, xs, moments, memory, states, targets)
+            if (weight := self._data.weight) is not None:
+                for sample, row in zip(samples, rows[first : first + together], strict=True):
+                    sample.weight = float(weight[row])
             backs = passes.backward(self.stages, samples, memory, self._loss, want_deltas)
             for sample, back in zip(samples, backs, strict=True):
                 for name in gradients:

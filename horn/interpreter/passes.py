@@ -60,6 +60,7 @@ class Sample:
     states: Numbers
     sent: list[list[float]]
     target: Sequence[float] | None = None
+    weight: float = 1.0
     fired: list[list[Fired]] = field(default_factory=lambda: [[]])
     between: dict[int, tuple[list[Traced], list[Any]]] = field(default_factory=dict)
 
@@ -397,8 +398,8 @@ def _flows(stage: Stage, sample: Sample, back: Gradients, loss: Any) -> list[flo
     elif loss is not None and sample.target is not None:
         leaves = [Traced(v, variable=True, varies=True) for v in sample.sent[-1]]
         judged = judge(loss, leaves, sample.target)
-        back.loss = number(judged)
-        table = adjoints([(judged, 1.0)])
+        back.loss = sample.weight * number(judged)
+        table = adjoints([(judged, sample.weight)])
         flows = [table.get(leaf.serial, 0.0) for leaf in leaves]
     else:
         flows = [0.0] * stage.layer.size

@@ -67,6 +67,7 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scale: float
     name: str
     normalization: ArraySpec | None = None  # (2, features): mean, std
+    weight: ArraySpec | None = None
 
 
 class StoppingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -188,16 +189,18 @@ class SharedArrays:
 
     def add_data(self, data: Dataset) -> DataSpec:
         """A dataset: copied, or as the file it is mapped from."""
-        found = {"x": self._file(data.x), "y": None if data.y is None else self._file(data.y)}
-        rest = {key: getattr(data, key) for key in ("x", "y")
-                if found[key] is None and getattr(data, key) is not None}  # fmt: skip
+        given = {key: getattr(data, key) for key in ("x", "y", "weight")}
+        found = {key: None if array is None else self._file(array) for key, array in given.items()}
+        rest = {k: a for k, a in given.items() if found[k] is None and a is not None}
         if data.normalization is not None:
             rest["normalization"] = np.stack([data.normalization.mean, data.normalization.std])
         if rest:
             found.update(self.add(rest, "data"))
         assert found["x"] is not None
-        normal = found.get("normalization")
-        return DataSpec(found["x"], found["y"], float(data.scale), data.name, normal)
+        return DataSpec(
+            found["x"], found["y"], float(data.scale), data.name, found.get("normalization"),
+            found["weight"],
+        )  # fmt: skip
 
     def _file(self, array: Array) -> ArraySpec | None:
         """The file that an array is mapped from, if it still is that file."""
@@ -435,13 +438,15 @@ def _job(
         if spec is None:
             return None
         x = _array(descriptors, spec.x, maps, f"{what}.x")
-        y = None if spec.y is None else _array(descriptors, spec.y, maps, f"{what}.y")
-        normal = None
-        if spec.normalization is not None:
-            normal = _array(descriptors, spec.normalization, maps, f"{what}.normalization")
+        y, normal, weight = (
+            None if place is None else _array(descriptors, place, maps, f"{what}.{name}")
+            for name, place in (
+                ("y", spec.y), ("normalization", spec.normalization), ("weight", spec.weight)
+            )
+        )  # fmt: skip
         try:
             found = None if normal is None else Normalization(*np.array(normal, np.float64))
-            return Dataset(x, y, spec.scale, spec.name, None, found)
+            return Dataset(x, y, spec.scale, spec.name, normalization=found, weight=weight)
         except TypeError as error:
             raise ProtocolError(f"payload: {what}.normalization: {error}") from error
 

@@ -119,7 +119,9 @@ class GroupEngine(CompiledEngine):
         elif optimizer is None:
             raise ModelError("this engine was made to predict: it has no optimizer")
         elif kind == "train":
-            program = lower.training_program(self.network, optimizer, target, thin=False)
+            program = lower.training_program(
+                self.network, optimizer, target, thin=False, weighted=self.is_weighted
+            )
         else:
             raise JobError("a group of tasks has no probes; use one task")
         results = [] if program.loss is None else [program.loss]

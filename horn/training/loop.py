@@ -498,7 +498,8 @@ def _sample(job: Job) -> Dataset:
     data = job.data
     step = -(-len(data) // min(max(len(data) // 20, 100), 2000))
     labels = None if data.y is None else np.ascontiguousarray(data.y[::step])
-    sample: Dataset = data.with_fields(x=np.ascontiguousarray(data.x[::step]), y=labels, ids=None)
+    x = np.ascontiguousarray(data.x[::step])
+    sample: Dataset = data.with_fields(x=x, y=labels, ids=None, weight=None)
     return sample
 
 

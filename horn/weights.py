@@ -1,0 +1,75 @@
+"""What samples weigh in the loss that is learned from: ``Job(sample_weight=, class_weight=)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from horn.data import Dataset
+from horn.data.arrays import as_weight
+from horn.data.classes import SHOWN
+from horn.errors import DataError, ModelError
+from horn.metrics import checked_answers
+from horn.network import Network
+
+Array = np.ndarray[Any, Any]
+
+
+def weighed(data: Dataset, weight: Any) -> Dataset:
+    """The data with one weight per sample instead of those that it may have. Raises DataError."""
+    return data.with_fields(weight=as_weight(weight, len(data), data.name))
+
+
+def by_class(given: Any, network: Network, target: str | None, data: Dataset) -> Dataset:
+    """The data with weights by class, times those that it may have.
+
+    given : {label: weight}, the labels as the user gave them, 1 for those that are not there; or
+    "balanced", by which the samples of each class that occurs weigh as much as those of any other,
+    and all together as many as they are. Raises ModelError, DataError.
+    """
+    labels = _labels(network, target, data)
+    n_classes = max(network.last.size, 2, len(data.classes or ()))
+    if isinstance(given, Mapping):
+        by_label = _of_mapping(given, data.classes or tuple(range(n_classes)))
+    elif isinstance(given, str) and given == "balanced":
+        count = np.bincount(labels, minlength=n_classes)
+        by_label = len(labels) / np.maximum(count, 1) / np.count_nonzero(count)
+    else:
+        raise ModelError(
+            f'Job: class_weight is "balanced" or a dict, as {{0: 1.0, 1: 5.0}}; got {given!r:.80}'
+        )
+    weight = by_label[labels]
+    return weighed(data, weight if data.weight is None else data.weight * weight)
+
+
+def _of_mapping(given: Mapping[Any, Any], classes: tuple[Any, ...]) -> Array:
+    found, places = np.ones(len(classes)), {label: k for k, label in enumerate(classes)}
+    for label, weight in given.items():
+        if label not in places:
+            known = ", ".join(map(repr, classes[:SHOWN])) + ", ..." * (len(classes) > SHOWN)
+            raise ModelError(
+                f"Job: class_weight has a weight for {label!r}, but the classes are {known}"
+            )
+        if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)):
+            raise ModelError(f"Job: class_weight[{label!r}] is {weight!r}; give a number from 0")
+        found[places[label]] = weight
+    return found
+
+
+def _labels(network: Network, target: str | None, data: Dataset) -> Array:
+    """(n,) the class of each sample."""
+    kind = checked_answers(network, data, target)
+    if kind not in ("label", "one-hot", "side"):
+        what = "several labels per sample" if kind == "each" else "no classes"
+        raise DataError(
+            f"{data.name}: class_weight is by the class of a sample, but here are {what} (output "
+            f"{network.last.size}, {network.last.activation_name}); give sample_weight, one number "
+            f"per sample"
+        )
+    assert data.y is not None
+    found: Array = data.y.argmax(axis=1) if kind == "one-hot" else data.y.ravel().astype(np.int64)
+    if found.max() >= max(network.last.size, 2):
+        raise DataError(f"{data.name}: label {found.max()} has no output of {network.last.name}")
+    return found
