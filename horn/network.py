@@ -26,6 +26,7 @@ from horn import activations, html, initializers, losses
 from horn.activations import Activation
 from horn.connections import Connection, Edges
 from horn.connections.dense import Dense
+from horn.connections.sparse import as_connection
 from horn.errors import ModelError
 from horn.initializers import Initializer
 from horn.losses import Loss
@@ -245,7 +246,7 @@ class Network:
         activation: str | Activation = "identity",
         interlayer: Interlayer | None = None,
         inputs: Sequence[Layer] | Layer | None = None,
-        connect: Connection | Mapping[Layer, Connection] | None = None,
+        connect: Connection | Mapping[Layer, Connection] | Any | None = None,
         init: str | float | Initializer | None = None,
         bias: bool | str | float | Initializer = True,
         name: str | None = None,
@@ -253,9 +254,10 @@ class Network:
         """A hidden layer of ``size`` neurons listening to the last layer, or to all of ``inputs``.
 
         ``connect`` is one connection for all inputs, or a mapping from input to connection; dense
-        by default. ``init`` is drawn for every weight: He for relu-like activations, else Glorot.
-        ``bias=False`` leaves the bias out; a number or an initialiser sets its initial value (0 by
-        default).
+        by default. A scipy sparse matrix (receivers, sources), a NumPy array or a networkx graph is
+        one, too: ``horn.Sparse(matrix=...)``. ``init`` is drawn for every weight: He for relu-like
+        activations, else Glorot. ``bias=False`` leaves the bias out; a number or an initialiser
+        sets its initial value (0 by default).
         """
         return self._hidden(
             "hidden", size, neuron, activation, interlayer, inputs, connect, init, bias, name, None
@@ -270,7 +272,7 @@ class Network:
         interlayer: Interlayer | None = None,
         loss: str | Loss | Callable[[Any, Any], Any] | None = None,
         inputs: Sequence[Layer] | Layer | None = None,
-        connect: Connection | Mapping[Layer, Connection] | None = None,
+        connect: Connection | Mapping[Layer, Connection] | Any | None = None,
         init: str | float | Initializer | None = None,
         bias: bool | str | float | Initializer = True,
         name: str | None = None,
@@ -290,7 +292,7 @@ class Network:
         activation: str | Activation,
         interlayer: Interlayer | None,
         inputs: Sequence[Layer] | Layer | None,
-        connect: Connection | Mapping[Layer, Connection] | None,
+        connect: Connection | Mapping[Layer, Connection] | Any | None,
         init: str | float | Initializer | None,
         bias: bool | str | float | Initializer,
         name: str | None,
@@ -347,13 +349,17 @@ class Network:
             initial = "he" if function.name in ("relu", "leaky_relu", "softplus") else "glorot"
         links = []
         for source in sources:
-            connection = (
-                connect.get(source, Dense()) if isinstance(connect, Mapping) else connect or Dense()
-            )
+            given = connect.get(source) if isinstance(connect, Mapping) else connect
+            connection = Dense() if given is None else as_connection(given, where)
             edges = self._edges(connection, source, size, index, name)
+            own = getattr(connection, "initial", None)  # of a matrix whose values are the weights
+            if own is not None and init is not None:
+                raise ModelError(
+                    f"{where}: init={init!r} and the values of a matrix are both given; drop one"
+                )
             weight = f"{name}.weight" + (f".{source.name}" if len(sources) > 1 else "")
             links.append(
-                Link(source, connection, edges, initializers.resolve(initial, where), weight)  # type: ignore[arg-type]
+                Link(source, connection, edges, initializers.resolve(own or initial, where), weight)  # type: ignore[arg-type]
             )
         bias_init = None
         if bias is not False:

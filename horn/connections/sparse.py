@@ -1,28 +1,34 @@
-"""Each neuron listens to some neurons below: drawn at random, given as a graph, or computed from
-its index.
+"""Each neuron listens to some neurons below: drawn at random, given as a graph or a matrix, or
+computed from its index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from horn.connections import Edges
+from horn.connections import Connection, Edges
+from horn.connections._matrix import Matrix, is_matrix, matrix_of
 from horn.errors import ModelError
 
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """Exactly one of four descriptions.
+    """Exactly one of five descriptions.
 
     fan_in : each receiver listens to this many sources, drawn without replacement from the
     network's seed.
     csr : (indptr, indices), shapes (n_receivers + 1,) and (n_edges,), by receiver.
     edge_list : pairs (source, receiver), in any order.
     sources : a function from a receiver's index to the indices of its sources.
+    matrix : (n_receivers, n_sources), as a weight array: a synapse for each stored number of a
+    scipy sparse matrix, or each that is not 0 of a NumPy array. Or a networkx graph: a synapse from
+    u to v for each edge, both ways if it is undirected; its k-th node is neuron k of both layers,
+    or those with bipartite=0 are the layer below and those with bipartite=1 this one.
+    values : the numbers of the matrix (an edge's "weight") are the initial weights.
 
     Raises ModelError for an index outside a layer, or a source named twice for one receiver.
     """
@@ -31,15 +37,21 @@ class Sparse:
     csr: tuple[Any, Any] | None = None
     edge_list: Iterable[tuple[int, int]] | None = None
     sources: Callable[[int], Sequence[int]] | None = None
+    matrix: Any = None
+    values: bool = False
 
     def __post_init__(self) -> None:
-        names = ("fan_in", "csr", "edge_list", "sources")
+        names = ("fan_in", "csr", "edge_list", "sources", "matrix")
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
             raise ModelError(
-                "Sparse takes exactly one of fan_in, csr, edge_list, sources; got "
+                "Sparse takes exactly one of fan_in, csr, edge_list, sources, matrix; got "
                 f"{', '.join(given) or 'none'}"
             )
+        if self.values and self.matrix is None:
+            raise ModelError("Sparse: values=True takes the numbers of matrix=, which is not there")
+        if self.matrix is not None and not isinstance(self.matrix, Matrix):
+            object.__setattr__(self, "matrix", matrix_of(self.matrix))
         if self.edge_list is not None:
             pairs = tuple(map(tuple, self.edge_list))
             for pair in pairs:
@@ -60,6 +72,8 @@ class Sparse:
             ]
         elif self.sources is not None:
             rows = [_whole(list(self.sources(o)), f"sources({o})") for o in range(n_receivers)]
+        elif self.matrix is not None:
+            return self._of_matrix(n_sources, n_receivers)
         elif self.edge_list is not None:
             rows = _by_receiver(self.edge_list, n_receivers)
         else:
@@ -89,6 +103,53 @@ class Sparse:
         indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
         indices = np.concatenate([*rows, np.empty(0, np.int64)]).astype(np.int64)
         return Edges(indptr, indices)
+
+    def _of_matrix(self, n_sources: int, n_receivers: int) -> Edges:
+        found: Matrix = self.matrix
+        if found.shape != (n_receivers, n_sources):
+            remedy = "one row per receiver, one column per source"
+            if found.what == "the graph":
+                remedy = (
+                    "the nodes are those of both layers, or have bipartite=0 (the layer below) and "
+                    "bipartite=1"
+                )
+            elif found.shape == (n_sources, n_receivers):
+                remedy = "write matrix.T"
+            raise ModelError(
+                f"Sparse(matrix): {found.what} is {found.shape[0]} x {found.shape[1]}, but "
+                f"{n_receivers} neurons listen to {n_sources}; {remedy}"
+            )
+        return Edges(found.indptr, found.indices)
+
+    @property
+    def initial(self) -> MatrixValues | None:
+        """What the weights begin with, if the matrix says so."""
+        return MatrixValues(self.matrix.values) if self.values else None
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixValues:
+    """An initialiser: the numbers of a matrix (n_edges,)."""
+
+    weights: Any = field(repr=False)
+
+    def values(self, shape: tuple[int, ...], fan_in: int, fan_out: int, rng: Any) -> Any:
+        if shape != self.weights.shape:
+            raise ModelError(f"Sparse(matrix): {self.weights.shape} values for {shape} synapses")
+        return self.weights
+
+
+def as_connection(given: Any, where: str) -> Connection:
+    """A connection from itself, a matrix or a graph."""
+    if is_matrix(given):
+        return Sparse(matrix=given)
+    if not hasattr(given, "edges"):
+        raise ModelError(
+            f"{where}: connect must be a connection such as horn.Sparse(fan_in=8), a scipy sparse "
+            f"matrix or a networkx graph, got {given!r:.80}"
+        )
+    found: Connection = given
+    return found
 
 
 def _by_receiver(pairs: Iterable[tuple[int, int]], n_receivers: int) -> list[Any]:

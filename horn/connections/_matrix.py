@@ -1,0 +1,116 @@
+"""Matrices and graphs as synapses: scipy sparse matrices, arrays of two axes, networkx graphs.
+
+None of these packages is imported: an object tells by its type's module what it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from horn.errors import ModelError
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """Synapses by receiver: row o has the sources of receiver o, ascending.
+
+    indptr (n_receivers + 1,) int64 · indices, values (n_edges,) int64 and float64.
+    """
+
+    indptr: Array = field(repr=False)
+    indices: Array = field(repr=False)
+    values: Array = field(repr=False)
+    shape: tuple[int, int]
+    what: str
+
+
+def is_matrix(thing: Any) -> bool:
+    """Whether ``matrix_of`` takes it."""
+    module = type(thing).__module__.partition(".")[0]
+    return isinstance(thing, np.ndarray) or (
+        (module == "scipy" and hasattr(thing, "tocsr"))
+        or (module == "networkx" and hasattr(thing, "is_directed"))
+    )
+
+
+def matrix_of(thing: Any) -> Matrix:
+    """The synapses that a matrix or graph describes. Raises ModelError."""
+    if isinstance(thing, np.ndarray):
+        if thing.ndim != 2 or thing.dtype.kind not in "biuf":
+            raise ModelError(
+                f"Sparse(matrix): an array of numbers (receivers, sources) is expected, got "
+                f"{thing.dtype} of shape {thing.shape}"
+            )
+        rows, columns = np.nonzero(thing)
+        return _matrix(rows, columns, thing[rows, columns], thing.shape, "the array")
+    if hasattr(thing, "tocsr"):
+        found = thing.tocsr(copy=True)
+        found.sum_duplicates()
+        if found.ndim != 2 or found.dtype.kind not in "biuf":
+            raise ModelError(
+                f"Sparse(matrix): a matrix of numbers (receivers, sources) is expected, got "
+                f"{found.dtype} of shape {found.shape}"
+            )
+        rows = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))
+        return _matrix(rows, found.indices, found.data, found.shape, "the matrix")
+    if is_matrix(thing):
+        return _of_graph(thing)
+    raise ModelError(
+        f"Sparse(matrix): a scipy sparse matrix, an array of two axes or a networkx graph is "
+        f"expected, got {thing!r:.80}"
+    )
+
+
+def _matrix(rows: Any, columns: Any, values: Any, shape: Any, what: str) -> Matrix:
+    order = np.lexsort((columns, rows))
+    indptr = np.searchsorted(rows[order], np.arange(shape[0] + 1))
+    weights = np.asarray(values, np.float64)[order]
+    if not np.isfinite(weights).all():
+        raise ModelError(f"Sparse(matrix): {what} has NaN or infinity; give finite numbers")
+    return Matrix(
+        indptr.astype(np.int64),
+        np.asarray(columns, np.int64)[order],
+        weights,
+        (int(shape[0]), int(shape[1])),
+        what,
+    )
+
+
+def _of_graph(graph: Any) -> Matrix:
+    """A synapse per edge u -> v, or two of an undirected one. The k-th node is neuron k of both
+    layers; if all nodes are marked as networkx's bipartite graphs are, those of part 0 are the
+    sources and those of part 1 the receivers, each in their order.
+    """
+    parts = dict(graph.nodes(data="bipartite"))
+    is_bipartite = bool(parts) and all(part in (0, 1) for part in parts.values())
+    senders = [node for node in parts if not is_bipartite or parts[node] == 0]
+    receivers = [node for node in parts if not is_bipartite or parts[node] == 1]
+    of_sender = {node: k for k, node in enumerate(senders)}
+    of_receiver = {node: k for k, node in enumerate(receivers)}
+    found: dict[tuple[int, int], Any] = {}
+    for u, v, weight in graph.edges(data="weight", default=1.0):
+        ways = {(u, v)} if graph.is_directed() else {(u, v), (v, u)}
+        ways = {(a, b) for a, b in ways if a in of_sender and b in of_receiver}
+        if not ways:
+            raise ModelError(
+                f"Sparse(matrix): the edge from {u!r} to {v!r} does not go from bipartite=0 to "
+                "bipartite=1; turn it round, or mark its nodes otherwise"
+            )
+        for a, b in ways:
+            if (pair := (of_receiver[b], of_sender[a])) in found:
+                raise ModelError(
+                    f"Sparse(matrix): the graph has two edges from {a!r} to {b!r}; one synapse per "
+                    "pair"
+                )
+            found[pair] = weight
+    odd = [w for w in found.values() if not isinstance(w, (int, float, np.number))]
+    if odd:
+        raise ModelError(f"Sparse(matrix): a weight of the graph is {odd[0]!r}; give numbers")
+    pairs = np.array(list(found), np.int64).reshape(-1, 2)
+    shape = len(receivers), len(senders)
+    return _matrix(pairs[:, 0], pairs[:, 1], list(found.values()), shape, "the graph")
