@@ -43,7 +43,7 @@ def convert(
         target.mkdir(parents=True, exist_ok=True)
         with open(part, "wb") as file:
             file.write(bytes(HEADER_BYTES))
-            for chunk in csv.Reader(Path(source), labels, label, ids):
+            for chunk in csv.CsvReader(Path(source), labels, label, ids):
                 chunk.x.astype(dtype).tofile(file)
                 n, n_features = n + len(chunk.x), chunk.x.shape[1]
                 if chunk.labels is not None:

@@ -44,7 +44,7 @@ class Columns:
 
 
 @dataclass
-class Table:
+class CsvTable:
     """A file: x (n, features) uint8 or float64 · y (n,) int64 or text, (n, 1) float64, or None ·
     ids (n,) text or None. id_name : the header's.
     """
@@ -66,21 +66,21 @@ class Chunk:
 
 
 def read(path: Path, *, labels: bool = True) -> tuple[np.ndarray, np.ndarray | None]:
-    """(x, y) of a file, as in ``Table``."""
+    """(x, y) of a file, as in ``CsvTable``."""
     found = table(path, labels=labels)
     return found.x, found.y
 
 
 def table(
     path: Path, *, labels: bool = True, label: Column | None = None, ids: Column | None = None
-) -> Table:
+) -> CsvTable:
     """A whole file; "-" is the standard input. label, ids : their columns, by name or number.
 
     y are whole numbers or text, the labels, or else numbers to be learned: if one is no whole
     number, or below 0. Without ``labels`` y is None: every column of numbers belongs to x but that
     which ``label`` names. Raises NotFound or DataError, which names the line.
     """
-    reader = Reader(path, labels, label, ids)
+    reader = CsvReader(path, labels, label, ids)
     xs, ys, names = [], [], []
     for chunk in reader:
         xs.append(_as_bytes_if_whole(chunk.x))
@@ -91,7 +91,7 @@ def table(
     columns = reader.columns
     has_name = columns.ids is not None and columns.names
     name = columns.names[columns.ids] if has_name and columns.ids is not None else "id"
-    return Table(arrays.join(xs), y, np.array(names) if columns.ids is not None else None, name)
+    return CsvTable(arrays.join(xs), y, np.array(names) if columns.ids is not None else None, name)
 
 
 def as_labels(column: np.ndarray) -> np.ndarray:
@@ -103,7 +103,7 @@ def as_labels(column: np.ndarray) -> np.ndarray:
 
 
 @dataclass
-class Reader:
+class CsvReader:
     """The chunks of a file, in order: it is read once per iteration, with little memory."""
 
     path: Path
@@ -180,9 +180,7 @@ class Reader:
             + (f", or a name of its header: {known}" if names else ", since it has no header")
         )
 
-    def _parse(
-        self, chunk: list[Line], separator: str, n_columns: int, first_line: int
-    ) -> Chunk:
+    def _parse(self, chunk: list[Line], separator: str, n_columns: int, first_line: int) -> Chunk:
         columns, texts = self.columns, [text for _, text in chunk]
         wanted = list(columns.features)
         has_numbers = self.has_labels and not columns.is_text
