@@ -108,7 +108,9 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"horn.{name}")
     if name not in _HOME:
-        raise AttributeError(f"module 'horn' has no attribute {name!r}")
+        from horn.mistakes import no_attribute
+
+        raise no_attribute("horn", name, __all__)
     value = getattr(importlib.import_module(f"horn.{_HOME[name]}"), name)
     globals()[name] = value
     return value

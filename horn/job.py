@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import html
+from horn import html, mistakes
 from horn.aggregates import Aggregate, check_name
 from horn.callbacks import Callback, as_callbacks
 from horn.data import (
@@ -130,9 +130,7 @@ class Job:
                 f"Job: the first argument is a horn.Network, got {self.network!r}{remedy}"
             )
         if not isinstance(self.optimizer, Optimizer):
-            raise ModelError(
-                f"Job: optimizer must be an optimizer such as horn.SGD(0.1), got {self.optimizer!r}"
-            )
+            raise ModelError(_no_optimizer(self.optimizer))
         self.network.check()
         for what in ("batch_size", "epochs", "iterations"):
             value = getattr(self, what)
@@ -188,6 +186,11 @@ class Job:
             set_(self, "initial", begun)
             set_(self, "network", self.network.beginning_with(begun.parameters, begun.states))
 
+    if not TYPE_CHECKING:  # who checks types is told without it
+
+        def __getattr__(self, name: str) -> Any:
+            raise mistakes.no_attribute("a horn.Job", name, dir(type(self)))
+
     @property
     def n_iterations(self) -> int:
         """Updates in the whole job."""
@@ -238,12 +241,13 @@ class Job:
             elif integer_targets(data) and net.last.size > 1:
                 check_labels(data, net.last.size, net.last.name)
             elif data.y.shape[1:] != (net.last.size,) and (data.y.ndim > 1 or net.last.size > 1):
+                labels = ", or labels as y.ravel()" if data.y.shape[1:] == (1,) else ""
                 raise DataError(
                     f"{what}: targets have shape {data.y.shape}, but {net.last.name} has "
-                    f"{net.last.size} neurons; pass ({len(data)}, {net.last.size})"
-                    + ", or whole numbers or names as labels"
-                    * (data.y.shape[1:] == (1,))
+                    f"{net.last.size} neurons; pass ({len(data)}, {net.last.size}){labels}"
                 )
+            elif net.loss.name == "binary_cross_entropy":
+                _check_between_0_and_1(data, what)
 
     def _as_seen(self, data: Dataset, begun: Beginning | None) -> Dataset:
         """The training data, coded and normalized as what the job begins with was."""
@@ -369,6 +373,20 @@ def _check_monitor(stopping: EarlyStopping | None, metrics: tuple[Metric, ...]) 
         )
 
 
+def _no_optimizer(given: Any) -> str:
+    if isinstance(given, np.ndarray) or not isinstance(given, (str, type)):
+        return (
+            f"Job: optimizer must be an optimizer such as horn.SGD(0.1), got a "
+            f"{type(given).__name__}; data are one argument, a pair: horn.Job(net, (x, y))"
+        )
+    called = given if isinstance(given, str) else given.__name__
+    known = {each.__name__.lower(): each.__name__ for each in Optimizer.__subclasses__()}
+    name = known.get(called.lower(), "SGD")
+    return (
+        f"Job: optimizer must be an optimizer, got {given!r}; write horn.{name}(learning_rate=0.1)"
+    )
+
+
 def _aggregates(given: Any, network: Network) -> dict[str, Aggregate]:
     if not isinstance(given, Mapping):
         raise ModelError(
@@ -400,6 +418,17 @@ def _aggregates(given: Any, network: Network) -> dict[str, Aggregate]:
             )
         found[name] = replace(aggregate, layer=layer)
     return found
+
+
+def _check_between_0_and_1(data: Dataset, what: str) -> None:
+    """Of one output neuron labels are targets."""
+    assert data.y is not None
+    low, high = float(data.y.min()), float(data.y.max())
+    if not 0.0 <= low <= high <= 1.0:
+        raise DataError(
+            f"{what}: binary_cross_entropy has targets from 0 to 1, got {low:g} to {high:g}; remap "
+            f"y, or use one output per class with softmax and cross_entropy"
+        )
 
 
 def integer_targets(data: Dataset) -> bool:

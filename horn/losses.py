@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from horn import math, texts
+from horn import math, mistakes, texts
 from horn.errors import ModelError
 
 
@@ -61,6 +61,8 @@ def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> 
     if loss in LOSSES:
         return LOSSES[loss]
     close = difflib.get_close_matches(str(loss), LOSSES, 1)
+    if str(loss) in mistakes.LOSSES:
+        close = [mistakes.LOSSES[str(loss)]]
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise ModelError(
         f"{where}: unknown loss {loss!r}; {hint}known: {', '.join(LOSSES)}, or "

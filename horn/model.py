@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import horn
-from horn import activations, html, initializers, losses, metrics, modelfile
+from horn import activations, html, initializers, losses, metrics, mistakes, modelfile
 from horn.activations import Activation
 from horn.backends import in_use
 from horn.connections import Connection, Edges
@@ -194,6 +194,11 @@ class Model:
             for a, b, c, d, e in cells
         )
         return "\n".join(line.rstrip() for line in lines)
+
+    if not TYPE_CHECKING:  # who checks types is told without it
+
+        def __getattr__(self, name: str) -> Any:
+            raise mistakes.no_attribute("a horn.Model", name, dir(type(self)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, with the source of its neurons. Never half a file.

@@ -18,11 +18,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from horn import activations, html, initializers, losses
+from horn import activations, html, initializers, losses, mistakes
 from horn.activations import Activation
 from horn.connections import Connection, Edges
 from horn.connections.dense import Dense
@@ -208,6 +208,11 @@ class Network:
     frozen: ClassVar[frozenset[str]] = frozenset()  # arrays that training leaves as they are
     is_of_file: ClassVar[bool] = False
 
+    if not TYPE_CHECKING:  # who checks types is told without it
+
+        def __getattr__(self, name: str) -> Any:
+            raise mistakes.no_attribute("a horn.Network", name, dir(type(self)))
+
     def input(
         self, size: int, *, keep: float = 1.0, per: str = "sample", name: str | None = None
     ) -> Layer:
@@ -279,6 +284,11 @@ class Network:
     ) -> Layer:
         """The last layer, with the loss that its outputs are judged by (none for local rules)."""
         found = losses.resolve(loss, "output")
+        if size == 1 and activation == "softmax":
+            raise ModelError(
+                'output: softmax of 1 neuron is always 1; write output(1, activation="sigmoid", '
+                'loss="binary_cross_entropy"), or output(2, ...) for two classes'
+            )
         layer = self._hidden(
             "output", size, neuron, activation, interlayer, inputs, connect, init, bias, name, found
         )
@@ -625,7 +635,10 @@ def _given(own: Any, of_layer: Initializer, where: str) -> Initializer:
 
 def _size(size: int, where: str) -> int:
     if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
+        remedy = ""
+        if isinstance(size, (tuple, list)) and all(isinstance(n, int) for n in size):
+            remedy = f"; neurons lie in a row: write {math.prod(size)} (samples are flattened)"
         raise ModelError(
-            f"{where}: the number of neurons must be a whole number from 1, got {size!r}"
+            f"{where}: the number of neurons must be a whole number from 1, got {size!r}{remedy}"
         )
     return int(size)

@@ -325,7 +325,10 @@ def has_backward(cls: type[Neuron]) -> bool:
 def check_class(cls: object, where: str) -> type[Neuron]:
     """A subclass of Neuron with a forward, or a ModelError."""
     if not isinstance(cls, type) or not issubclass(cls, Neuron):
-        raise ModelError(f"{where}: neuron must be a subclass of horn.Neuron, got {cls!r}")
+        remedy = ""
+        if isinstance(cls, Neuron):
+            remedy = f"; pass the class itself: neuron={type(cls).__name__}"
+        raise ModelError(f"{where}: neuron must be a subclass of horn.Neuron, got {cls!r}{remedy}")
     if cls.forward is Neuron.forward:
         raise ModelError(f"{where}: {cls.__name__} has no forward(self, messages); write one")
     return cls

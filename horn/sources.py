@@ -598,13 +598,16 @@ class CapturedCode:
         return self._modules.setdefault(name, types.ModuleType(f"{self._prefix}.{name}"))
 
 
-def line_of(error: BaseException) -> tuple[str, int, str] | None:
-    """(file, line, text) of the user's line that an exception came from, or None."""
+def line_of(error: BaseException, called: bool = False) -> tuple[str, int, str] | None:
+    """(file, line, text) of the user's line that an exception came from, or None. called : also
+    where horn raised it, which the line called.
+    """
     found = None
     for frame in inspect.getinnerframes(error.__traceback__) if error.__traceback__ else ():
         path = str(Path(frame.filename).resolve())
-        if path.startswith(_HORN + "/"):
-            found = None
+        of_module = frame.frame.f_globals.get("__name__", "")  # also where a dataclass wrote it
+        if path.startswith(_HORN + "/") or of_module.partition(".")[0] == "horn":
+            found = found if called else None
         elif is_user_file(frame.filename):
             text = (frame.code_context or [""])[0].strip()
             found = (frame.filename, frame.lineno, text)

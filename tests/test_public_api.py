@@ -50,7 +50,7 @@ def test_every_name_is_there_and_is_what_it_says(name):
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'horn' has no attribute 'Netwrok'"):
+    with pytest.raises(AttributeError, match="horn has no 'Netwrok': did you mean Network?"):
         _ = horn.Netwrok
 
 

@@ -36,7 +36,7 @@ def ending(command: click.Command, arguments: list[str]) -> int:
             _say(getattr(error, "details", ""))
             _say(_bug_report(str(error), arguments))
             return INTERNAL
-        _say_error(_short(str(error)))
+        _say_error(_short(_placed(error)))
         if verbose:
             _traceback()
         return error.exit_code
@@ -60,14 +60,28 @@ def ending(command: click.Command, arguments: list[str]) -> int:
         return _unexpected(error, arguments, verbose)
 
 
+def _placed(error: HornError) -> str:
+    """The message, with the line of the user's file that called what refused, if one did."""
+    from horn.sources import line_of
+
+    found = None if getattr(error, "file", "") else line_of(error, called=True)
+    if found is None:
+        return str(error)
+    file, line, text = found
+    return f"{file}:{line}  {text}\n{error}"
+
+
 def _unexpected(error: BaseException, arguments: list[str], verbose: bool) -> int:
     """An exception that horn did not raise on purpose: from the user's code, or a bug in horn."""
+    from horn.mistakes import NoSuchAttribute, remedy
     from horn.sources import line_of
 
     kind = f"{type(error).__name__}: {error}"
-    if (found := line_of(error)) is not None:
+    found = line_of(error, called=isinstance(error, NoSuchAttribute))
+    if found is not None:
         file, line, text = found
-        _say_error(f"{_short(file)}:{line}  {text}\n{kind}")
+        hint = remedy(str(error)) if isinstance(error, TypeError) else ""
+        _say_error(f"{_short(file)}:{line}  {text}\n{kind}" + (f"; {hint}" if hint else ""))
         if verbose:
             _traceback()
         return 1

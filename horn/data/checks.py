@@ -40,6 +40,10 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
             f"{what}: got the path {os.fspath(data)!r}, but arrays or a dataset are expected; read "
             f"the file with horn.data.load({os.fspath(data)!r})"
         )
+    if isinstance(data, tuple) and len(data) != 2:
+        raise DataError(
+            f"{what}: got a tuple of {len(data)}, but data are the pair (x, y), or (x, None)"
+        )
     if not isinstance(data, Dataset):
         x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
         x, natural_scale = arrays.as_features(x, what)

@@ -49,7 +49,9 @@ class Functions:
         if len(scope.sources) > 40:
             assert node is not None
             scope.fail(
-                node, f"{function.__name__} calls itself; the neuron language has no recursion"
+                node,
+                f"{function.__name__} calls itself more than 40 deep: what ends a recursion must "
+                "be a constant of the neuron, not a number of its messages",
             )
         if function.__name__ == "<lambda>":
             return self.trace(function, args, node)

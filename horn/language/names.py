@@ -178,7 +178,7 @@ class Names:
                 f"self.{name} is a SynapseState, of which each synapse has its own: read m.{name} "
                 "of a message, inside the loop; for one number per neuron declare a horn.State",
             )
-        if type(found) is Weight:
+        if type(found) is Weight or (found is _MISSING and name == WEIGHT):
             self.scope.fail(
                 node,
                 f"self.{name} is a Weight, of which each synapse has its own: read m.{name} of a "

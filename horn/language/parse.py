@@ -6,6 +6,7 @@ a symbolic message. What is not understood is a CompileError at the user's own l
 
 from __future__ import annotations
 
+import ast
 import inspect
 import types
 from collections.abc import Callable
@@ -67,10 +68,13 @@ def forward(context: NeuronContext) -> ForwardIR:
     run = SymbolicRun(context, "forward")
     source, frame = run.method(), run.scope.frame
     if frame.fed is None:
+        returned = ""
+        if any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(source.tree)):
+            returned = ", not with return, whose value nobody gets"
         raise source.error(
             source.tree,
             f"{context.cls.__name__}.forward never calls self.feedforward(...), so "
-            "the neuron has no output. End forward with self.feedforward(value)",
+            f"the neuron has no output. End forward with self.feedforward(value){returned}",
         )
     if isinstance(frame.fed, Unset):
         raise source.error(

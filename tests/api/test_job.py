@@ -48,7 +48,7 @@ def test_settings_are_changed_in_a_copy():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"optimizer": "sgd"}, "optimizer must be an optimizer such as horn.SGD"),
+        ({"optimizer": "sgd"}, "optimizer must be an optimizer, got"),
         ({"batch_size": 0}, "batch_size must be a whole number from 1, got 0"),
         ({"batch_size": None}, "batch_size must be a whole number from 1, got None"),
         ({"epochs": 1.5}, "epochs must be a whole number from 1"),

@@ -75,7 +75,7 @@ def test_cross_validation_and_several_targets():
     assert model.fit(x, y[:, 0]).predict(x).shape == (300,)
 
 
-SCRIPT = '''
+SCRIPT = """
 import pickle
 import sys
 
@@ -108,7 +108,7 @@ if __name__ == "__main__":
     with open(sys.argv[1], "wb") as file:
         pickle.dump(fitted[0], file)
     print(search.best_score_)
-'''
+"""
 
 
 def test_a_grid_is_searched_by_two_processes_with_a_neuron_of_the_script(tmp_path):

@@ -769,7 +769,10 @@ def test_recursion_is_refused_where_it_recurs(tmp_path):
     def forward(self, messages):
         self.feedforward(deep(sum(m.input for m in messages)))
     """
-    problem = "deep calls itself; the neuron language has no recursion"
+    problem = (
+        "deep calls itself more than 40 deep: what ends a recursion must be a constant of the "
+        "neuron, not a number of its messages"
+    )
     assert refused(tmp_path, body, before) == problem
 
 

@@ -1,0 +1,321 @@
+"""Fifty mistakes of new users: each is answered with the place, what was got, the remedy and an
+exit code, and nobody sees a traceback.
+
+Each is the job below with a line replaced, run by ``horn submit`` unless it says another command.
+A remedy is tried where one line is enough: with it the job runs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+
+JOB = """
+import random
+import numpy as np
+import horn
+
+class Mine(horn.Neuron):
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.feedforward(self.activation(total))
+
+def job():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 2)).astype("float32")
+    y = (x[:, 0] > 0).astype(int)
+    net = horn.Network(seed=3)
+    net.input(2)
+    net.layer(4, neuron=Mine, activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    return horn.Job(net, (x, y), optimizer=horn.SGD(0.5), batch_size=10, epochs=3)
+"""
+TOTAL = "        total = sum(m.input * m.weight for m in messages)"
+FEED = "        self.feedforward(self.activation(total))"
+RETURN = "    return horn.Job(net, (x, y), optimizer=horn.SGD(0.5), batch_size=10, epochs=3)"
+LAYER = '    net.layer(4, neuron=Mine, activation="tanh")'
+OUTPUT = '    net.output(2, activation="softmax", loss="cross_entropy")'
+SEED = "    net = horn.Network(seed=3)"
+INPUT = "    net.input(2)"
+LABELS = "    y = (x[:, 0] > 0).astype(int)"
+SAMPLES = '    x = rng.standard_normal((40, 2)).astype("float32")'
+
+
+@dataclass
+class Mistake:
+    """What is replaced by what, the line that is named ("" where none is), what is said."""
+
+    line: str
+    by: str
+    said: tuple[str, ...]
+    code: int = 2
+    place: bool = True
+    remedy: str = ""
+
+
+M = Mistake
+JOBS = {
+    # Keras
+    "model.fit": M(RETURN, "    net.fit(x, y, epochs=3)",
+        ("a horn.Network has no 'fit'", "horn.train(horn.Job(net, (x, y), epochs=10))"), 1),
+    "net.add": M(LAYER, "    net.add(4)",
+        ("a horn.Network has no 'add'", "layers are added by net.input(n)"), 1, remedy=LAYER),
+    "net.compile": M(RETURN, '    net.compile(loss="mse")',
+        ("has no 'compile'", "there is nothing to compile: the loss is net.output"), 1),
+    "Sequential": M(SEED, "    net = horn.Sequential()",
+        ("horn has no 'Sequential'", "net = horn.Network(); net.input(784)"), 1, remedy=SEED),
+    "Dense": M(LAYER, "    net.layers += [horn.Dense(4)]",
+        ("Dense.__init__() takes 1 positional argument", "horn.Dense is a way to connect"), 1),
+    "units=": M(LAYER, "    net.layer(units=4)",
+        ("unexpected keyword argument 'units'", "write size, the first one"), 1,
+        remedy="    net.layer(size=4)"),
+    "input_shape=": M(LAYER, "    net.layer(4, input_shape=(2,))",
+        ("unexpected keyword argument 'input_shape'", "write net.input(n_features)"), 1),
+    "dropout=": M(INPUT, "    net.input(2, dropout=0.2)",
+        ("unexpected keyword argument 'dropout'", "keep=0.8 for the input"), 1,
+        remedy="    net.input(2, keep=0.8)"),
+    'optimizer="adam"': M(RETURN, '    return horn.Job(net, (x, y), optimizer="adam")',
+        ("optimizer must be an optimizer, got 'adam'", "write horn.Adam(learning_rate=0.1)"),
+        remedy="    return horn.Job(net, (x, y), optimizer=horn.Adam(learning_rate=0.1))"),
+    "the optimizer's class": M(RETURN, "    return horn.Job(net, (x, y), optimizer=horn.SGD)",
+        ("horn.optimizers.SGD", "write horn.SGD(learning_rate=0.1)")),
+    'loss="mse"': M(OUTPUT, '    net.output(2, loss="mse")',
+        ("unknown loss 'mse'", "did you mean 'squared_error'?"),
+        remedy='    net.output(2, loss="squared_error")'),
+    "categorical_crossentropy": M(OUTPUT,
+        '    net.output(2, activation="softmax", loss="categorical_crossentropy")',
+        ("unknown loss 'categorical_crossentropy'", "did you mean 'cross_entropy'?"),
+        remedy=OUTPUT),
+    "an activation misspelt": M(LAYER, '    net.layer(4, activation="sigmiod")',
+        ("layer 1 'layer1': unknown activation 'sigmiod'; did you mean 'sigmoid'?",),
+        remedy='    net.layer(4, activation="sigmoid")'),
+    "an activation that is none": M(LAYER, "    net.layer(4, activation=None)",
+        ("layer 1 'layer1': unknown activation None; known: identity",),
+        remedy='    net.layer(4, activation="identity")'),
+    "NumPy's tanh as activation": M(LAYER, "    net.layer(4, activation=np.tanh)",
+        ("unknown activation <ufunc 'tanh'>", "or pass horn.Activation(name, f, df)")),
+    "validation_split=": M(RETURN, "    return horn.Job(net, (x, y), validation_split=0.1)",
+        ("unexpected keyword argument 'validation_split'", "write validation=0.1"), 1,
+        remedy="    return horn.Job(net, (x, y), validation=0.1)"),
+    "x and y apart": M(RETURN, "    return horn.Job(net, x, y)",
+        ("optimizer must be an optimizer", "got a ndarray", "horn.Job(net, (x, y))"),
+        remedy="    return horn.Job(net, (x, y))"),
+    "no data": M(RETURN, "    return horn.Job(net)",
+        ("missing 1 required positional argument: 'data'",), 1),
+    "softmax of one neuron": M(OUTPUT,
+        '    net.output(1, activation="softmax", loss="cross_entropy")',
+        ("softmax of 1 neuron is always 1", 'write output(1, activation="sigmoid"'),
+        remedy='    net.output(1, activation="sigmoid", loss="binary_cross_entropy")'),
+    "images": M(SAMPLES, "    x = rng.random((40, 28, 28))",
+        ("input has 784 features per sample, but the network declares input(2)",
+         "Use net.input(784)"), place=False),
+    "a shape for input": M(INPUT, "    net.input((28, 28))",
+        ("must be a whole number from 1, got (28, 28)", "write 784 (samples are flattened)")),
+    # PyTorch
+    "nn.Linear": M(LAYER, "    net.layers += [horn.nn.Linear(2, 4)]",
+        ("horn has no 'nn'", "net = horn.Network()"), 1),
+    "lr=": M(RETURN, "    return horn.Job(net, (x, y), optimizer=horn.Adam(lr=0.1))",
+        ("unexpected keyword argument 'lr'", "write learning_rate"), 1,
+        remedy="    return horn.Job(net, (x, y), optimizer=horn.Adam(learning_rate=0.1))"),
+    "parameters of torch": M(RETURN, "    optimizer = horn.SGD(net.parameters(), lr=0.1)",
+        ("a horn.Network has no 'parameters'",), 1),
+    "the neuron made": M(LAYER, "    net.layer(4, neuron=Mine())",
+        ("neuron must be a subclass of horn.Neuron", "pass the class itself: neuron=Mine"),
+        remedy="    net.layer(4, neuron=Mine)"),
+    "returning a value": M(FEED, "        return self.activation(total)",
+        ("Mine.forward never calls self.feedforward(...)",
+         "End forward with self.feedforward(value), not with return"), remedy=FEED),
+    "matrices": M(FEED, "        self.feedforward(messages @ self.weight)",
+        ("the operator in 'messages @ self.weight' is not in the neuron language",
+         "write sum(m.input * m.weight for m in messages)"), remedy=FEED),
+    "self.weight": M(TOTAL, "        total = sum(m.input * self.weight for m in messages)",
+        ("self.weight is a Weight, of which each synapse has its own: read m.weight",),
+        remedy=TOTAL),
+    "a bias of its own": M(FEED, "        self.feedforward(total + self.bias)",
+        ("a neuron has no 'bias' to add", "leave it out"), remedy=FEED),
+    "numpy in forward": M(FEED, "        self.feedforward(np.tanh(total))",
+        ("np.tanh is not in the neuron language; write horn.math.tanh",),
+        remedy="        self.feedforward(horn.math.tanh(total))"),
+    "horn.relu": M(FEED, "        self.feedforward(horn.relu(total))",
+        ("horn has no 'relu'; write horn.math.relu",),
+        remedy="        self.feedforward(horn.math.relu(total))"),
+    "random in forward": M(FEED, "        self.feedforward(total * random.random())",
+        ("random.random is not in the neuron language; draw with self.uniform()",),
+        remedy="        self.feedforward(total * self.uniform())"),
+    "a number kept on self": M(TOTAL, "        self.total = total = 1.0",
+        ("self.total is not declared", "total = horn.State(0.0)")),
+    "messages unpacked": M(TOTAL, "        total = sum(i * w for i, w in messages)",
+        ("the loop variable is one name: for m in messages",), remedy=TOTAL),
+    "a misspelt field": M(TOTAL, "        total = sum(m.input * m.wieght for m in messages)",
+        ("message has no field 'wieght'. Did you mean 'weight'?",), remedy=TOTAL),
+    "no messages argument": M("    def forward(self, messages):", "    def forward(self):",
+        ("write it as  def forward(self, messages):",),
+        remedy="    def forward(self, messages):"),
+    "forward misspelt": M("    def forward(self, messages):", "    def foward(self, messages):",
+        ("layer 1 'layer1': Mine has no forward(self, messages); write one",), 2),
+    "forgotten feedforward": M(FEED, "        pass",
+        ("never calls self.feedforward(...)", "End forward with self.feedforward(value)"),
+        remedy=FEED),
+    # scikit-learn
+    "labels from 1": M(LABELS, "    y = (x[:, 0] > 0).astype(int) + 1",
+        ("labels contain 2", "classes 0..1", "Use net.output(3, ...) or remap y"), place=False,
+        remedy="    y = (x[:, 0] > 0).astype(int)"),
+    "float labels": M(LABELS, "    y = (x[:, 0] > 0).astype(float)",
+        ("labels must be integers, but y is float64", "write y.astype(int) for classes"),
+        remedy="    y = (x[:, 0] > 0).astype(float).astype(int)"),
+    "a column of labels": M(LABELS, "    y = (x[:, :1] > 0).astype(int)",
+        ("targets have shape (40, 1)", "or labels as y.ravel()"), place=False,
+        remedy="    y = (x[:, :1] > 0).astype(int).ravel()"),
+    "labels of -1 and 1": M(LABELS, "    y = np.where(x[:, 0] > 0, 1, -1)",
+        ("label -1 in row", "classes count from 0, so remap y")),
+    "y shorter than x": M(LABELS, "    y = (x[:30, 0] > 0).astype(int)",
+        ("x has 40 samples, but y has 30", "pass one label or one row of targets per sample")),
+    "one sample without its axis": M(SAMPLES, "    x = rng.standard_normal(40)",
+        ("IndexError",), 1),
+    "missing values": M(LABELS, LABELS + "; x[3, 1] = np.nan",
+        ("x has NaN at row 3, column 1", "drop those rows or fill them in")),
+    "three arrays": M(RETURN, "    return horn.Job(net, (x, y, y))",
+        ("got a tuple of 3, but data are the pair (x, y)",)),
+    "a path as data": M(RETURN, '    return horn.Job(net, "digits.csv")',
+        ("got the path 'digits.csv'", "read the file with horn.data.load('digits.csv')")),
+    # horn itself
+    "the network in the place of the job": M(RETURN, "    return net",
+        ("job gives a Network, not a horn.Job",), place=False),
+    "train before a layer": M(INPUT, "    pass",
+        ("the first layer is the input; call net.input(n_features) before",), remedy=INPUT),
+    "a layer after the output": M(OUTPUT, OUTPUT + "; net.layer(3)",
+        ("layer 3 'layer3': the output layer is the last; add it before net.output(...)",)),
+    "train in the file": M(RETURN, "    return horn.train(horn.Job(net, (x, y)))",
+        ('put it under if __name__ == "__main__":', "let job() return the horn.Job"),
+        remedy=RETURN),
+    "epochs of train": M(RETURN, "    return horn.train(horn.Job(net, (x, y)), epochs=3)",
+        ("train() got an unexpected keyword argument 'epochs'", "horn.Job(net, (x, y), epochs=10"),
+        1),
+    "half an epoch": M(RETURN, "    return horn.Job(net, (x, y), epochs=0.5)",
+        ("epochs must be a whole number from 1, got 0.5",)),
+    "targets beyond 1": M(OUTPUT,
+        '    net.output(1, activation="sigmoid", loss="binary_cross_entropy"); y = y * 2',
+        ("binary_cross_entropy has targets from 0 to 1, got 0 to 2", "remap y"), place=False),
+    "an unknown name": M(LABELS, "    y = (X[:, 0] > 0).astype(int)",
+        ("NameError: name 'X' is not defined",), 1),
+}  # fmt: skip
+
+
+def test_they_are_fifty() -> None:
+    assert len(JOBS) + len(COMMANDS) >= 50
+
+
+def written(folder: Path, line: str, by: str) -> None:
+    """Write the job with the line replaced."""
+    assert JOB.count(f"\n{line}\n") == 1, line
+    (folder / "job.py").write_text(JOB.replace(f"\n{line}\n", f"\n{by}\n"))
+
+
+@pytest.mark.parametrize("what", JOBS)
+def test_a_mistake_in_a_job(run: Any, folder: Path, what: str) -> None:
+    mistake = JOBS[what]
+    written(folder, mistake.line, mistake.by)
+    done = run("submit", "job.py")
+    assert done.code == mistake.code, done.err
+    for sentence in mistake.said:
+        assert sentence in done.err, done.err
+    assert "Traceback" not in done.err and "bug in horn" not in done.err
+    assert done.out == "" and done.files == set()
+    if mistake.place:
+        lines = [f"job.py:{k}" for k in range(1, 25)]
+        assert any(f"{line}  " in done.err or f"{line}," in done.err for line in lines), done.err
+
+
+@pytest.mark.parametrize("what", [name for name, each in JOBS.items() if each.remedy])
+def test_the_remedy_helps(run: Any, folder: Path, what: str) -> None:
+    mistake = JOBS[what]
+    written(folder, mistake.line, mistake.remedy)
+    done = run("submit", "job.py", "-q")
+    assert done.code == 0, done.err
+
+
+# What works, though others refuse it.
+FINE = {
+    "one-hot labels": (LABELS, "    y = np.eye(2)[(x[:, 0] > 0).astype(int)]"),
+    "lists": (LABELS, "    y = (x[:, 0] > 0).astype(int).tolist(); x = x.tolist()"),
+    "boolean labels": (LABELS, "    y = x[:, 0] > 0"),
+    "names as labels": (LABELS, '    y = np.where(x[:, 0] > 0, "yes", "no")'),
+    "recursion by constants": (FEED, "        self.feedforward(total * Mine.power(3))\n\n"
+        "    @staticmethod\n    def power(n):\n        return 1.0 if n <= 0 else "
+        "0.5 * Mine.power(n - 1)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FINE)
+def test_what_is_no_mistake(run: Any, folder: Path, what: str) -> None:
+    written(folder, *FINE[what])
+    assert run("submit", "job.py", "-q").code == 0
+
+
+COMMANDS = {
+    "a file that is not there": (["submit", "jop.py"], 4, "did you mean job.py?"),
+    "a name that is not there": (["submit", "job.py:jobb"], 4, "did you mean job.py:job?"),
+    "a misspelt setting": (["submit", "job.py", "--set", "batchsize=5"], 2,
+                           "did you mean batch_size?"),
+    "a misspelt command": (["sumbit", "job.py"], 2, "No such command 'sumbit'"),
+    "a missing folder": (["submit", "job.py", "-o", "no/m.horn"], 2, "make it first"),
+    "a device": (["submit", "job.py", "-o", "/dev/null"], 2, "is a device or a pipe"),
+    "a GPU": (["submit", "job.py", "--backend", "cuda"], 2, "Known: kernels"),
+    "a model that is not there": (["predict", "m.horn", "digits"], 4, "m.horn: no such file"),
+    "a job as model": (["evaluate", "job.py", "digits"], 2, "job.py: is no model file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", COMMANDS)
+def test_a_mistake_at_the_prompt(run: Any, folder: Path, what: str) -> None:
+    arguments, code, sentence = COMMANDS[what]
+    done = run(*arguments)
+    assert done.code == code and sentence in done.err, done.err
+    assert "Traceback" not in done.err and done.files == set()
+
+
+def test_of_a_model() -> None:
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    model = horn.train(horn.Job(net, (np.ones((4, 2)), np.array([0, 1, 0, 1])), epochs=1)).model
+    for name, said in {
+        "fit": "run = horn.train(horn.Job(net, (x, y), epochs=10))",
+        "score": "model.evaluate(x, y) measures loss and accuracy",
+        "get_weights": "model.parameters holds them by name",
+        "state_dict": "model.parameters holds them by name",
+        "predict_proba": "model.predict(x) gives the outputs",
+        "eval": "there is nothing to switch",
+    }.items():
+        with pytest.raises(AttributeError, match="a horn.Model has no") as caught:
+            getattr(model, name)
+        assert said in str(caught.value)
+    assert not hasattr(model, "nothing")
+
+
+@pytest.mark.parametrize("what", ["model.fit", 'optimizer="adam"', "returning a value"])
+def test_in_a_process_of_its_own(folder: Path, what: str) -> None:
+    mistake = JOBS[what]
+    written(folder, mistake.line, mistake.by)
+    root = str(Path(horn.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "horn", "submit", "job.py"], cwd=folder, capture_output=True,
+        text=True, timeout=60, env={**os.environ, "PYTHONPATH": root},
+    )  # fmt: skip
+    assert done.returncode == mistake.code and done.stdout == ""
+    assert all(sentence in done.stderr for sentence in mistake.said), done.stderr
+    assert "Traceback" not in done.stderr and "Error: job.py:" in done.stderr
+    verbose = subprocess.run(
+        [sys.executable, "-m", "horn", "submit", "job.py", "-v"], cwd=folder, capture_output=True,
+        text=True, timeout=60, env={**os.environ, "PYTHONPATH": root},
+    )  # fmt: skip
+    assert "Traceback" in verbose.stderr
