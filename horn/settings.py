@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 TRUE, FALSE, NONE = ("true", "yes", "on"), ("false", "no", "off"), ("none", "null")
 JOB_KEYS = (
     "batch_size", "epochs", "iterations", "validation", "target", "dtype", "check", "keep_best",
-    "name",
+    "name", "initial",
 )  # fmt: skip
+HINTS: dict[str, Any] = {"validation": float, "initial": str | None}  # of fields that take more
 LAYER_KEYS = {"size": int, "keep": float, "per": str}
 
 
@@ -45,7 +46,7 @@ def apply(job: Job, settings: Iterable[str]) -> Job:
             raise _unknown(key, keys)
         head, _, rest = key.partition(".")
         if not rest:
-            hint = float if key == "validation" else get_type_hints(type(job))[key]
+            hint = HINTS.get(key) or get_type_hints(type(job))[key]
             changes[key] = _typed(key, text, hint)
         elif head in nested:
             nested[head][rest] = text

@@ -14,7 +14,7 @@ RANKS = [
     {"errors", "mistakes", "html", "patience", "topology", "math", "random", "_kernels"},
     {"texts"},
     {"registry", "security", "sources", "modelfile", "checkpoint", "data", "connections",
-     "activations", "losses", "initializers", "schedules", "aggregates"},
+     "activations", "losses", "initializers", "schedules", "aggregates", "grid"},
     {"coordination", "wire", "neuron", "optimizers", "callbacks"},
     {"transport", "neurons"},
     {"rpc", "network"},

@@ -61,8 +61,7 @@ def submit(
     if not (detach or is_file):
         raise JobError(f"{path} cannot be written; give another --output FILE")
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
-        described = _describe(wanted, package.target, package.digest, stem)
-        job = cluster.submit(described, package)
+        job = cluster.submit(described(wanted, package.target, package.digest), package)
         if detach:
             click.echo(job)
             return 0
@@ -71,7 +70,8 @@ def submit(
         return attach(cluster, job, path, as_json=as_json, quiet=quiet)
 
 
-def _describe(wanted: SubmitOptions, target: str, digest: str, stem: str) -> Submission:
+def described(wanted: SubmitOptions, target: str, digest: str) -> Submission:
+    """What a cluster is to run. target : in the package of this digest."""
     from horn import settings as settings_
     from horn.cluster.client import user
     from horn.cluster.submission import Submission
@@ -114,7 +114,7 @@ def _describe(wanted: SubmitOptions, target: str, digest: str, stem: str) -> Sub
         pairs.append((key, value))
     return Submission(
         job="new",
-        name=wanted.name or stem,
+        name=wanted.name or _stem(target),
         target=target,
         package=digest,
         arguments=wanted.arguments,

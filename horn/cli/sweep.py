@@ -1,0 +1,364 @@
+"""horn sweep: one job with many settings, side by side; a table, and the best model."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from horn.cli import _cluster
+from horn.errors import HornError
+from horn.grid import Combination
+
+LOOK_S = 0.2  # between two looks at a cluster's jobs
+LEAVE_S = 10.0  # for a run that is ended to end
+STATES = {0: "SUCCEEDED", 5: "STOPPED", 7: "DIVERGED", 124: "TIMEOUT", 130: "STOPPED"}
+LOWER = ("loss", "error", "mae", "mse")  # what is better when it is less
+
+
+@dataclass
+class Trial:
+    """A combination, and what came of it. row : of the history, that of the model."""
+
+    number: int
+    settings: Combination
+    state: str = "PENDING"
+    row: Mapping[str, Any] = field(default_factory=dict)
+    epochs: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+
+    def ended(self, state: str, result: Mapping[str, Any], reason: str = "") -> None:
+        """result : as ``Run.as_dict`` has it."""
+        self.state, self.reason = state, reason
+        rows, best = result.get("history") or [], result.get("best_epoch")
+        if rows:
+            found = (row for row in rows if row["epoch"] == best)
+            self.row = next(found, rows[-1])
+        self.epochs = int(result.get("epochs") or 0)
+        self.seconds = float(result.get("seconds") or 0.0)
+
+    def words(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self.settings)
+
+
+class Sweep:
+    """All trials, and which is the best so far. monitor : the column that says it; "" for val_loss,
+    or loss where nothing is held out.
+    """
+
+    def __init__(self, trials: Sequence[Trial], monitor: str) -> None:
+        self.trials, self.monitor = trials, monitor
+        self.best: Trial | None = None
+
+    def heard(self, trial: Trial) -> bool:
+        """Whether a trial that has ended is the best so far."""
+        if not self.monitor and trial.row:
+            self.monitor = "loss" if trial.row.get("val_loss") is None else "val_loss"
+        score = self._score(trial)
+        if score is None:
+            return False
+        if self.best is not None:
+            least = self._score(self.best)
+            assert least is not None
+            if (least, self.best.number) <= (score, trial.number):
+                return False
+        self.best = trial
+        return True
+
+    def _score(self, trial: Trial) -> float | None:
+        value = trial.row.get(self.monitor)
+        if trial.state != "SUCCEEDED" or not isinstance(value, (int, float)):
+            return None
+        return float(value) if any(word in self.monitor for word in LOWER) else -float(value)
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """The varied settings, what was measured, how it ended; the best first."""
+        varied = [key for k, (key, _) in enumerate(self.trials[0].settings)
+                  if len({trial.settings[k][1] for trial in self.trials}) > 1]  # fmt: skip
+        ended = [trial for trial in self.trials if trial.state != "PENDING"]
+        ended.sort(key=lambda t: (self._score(t) is None, self._score(t) or 0.0, t.number))
+        shown = [name for name in dict.fromkeys((self.monitor, "loss", "val_loss", "val_acc"))
+                 if name and any(trial.row.get(name) is not None for trial in ended)]  # fmt: skip
+        rows = []
+        for trial in ended:
+            values = dict(trial.settings)
+            rows.append([
+                str(trial.number), *(values[key] for key in varied),
+                *(_number(trial.row.get(name)) for name in shown),
+                str(trial.epochs or "–"), f"{trial.seconds:.1f}",
+                "best" if trial is self.best else trial.state,
+            ])  # fmt: skip
+        return ["RUN", *varied, *map(str.upper, shown), "EPOCHS", "SECONDS", "STATE"], rows
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "monitor": self.monitor or None,
+            "runs": [
+                {"run": t.number, "settings": dict(t.settings), "state": t.state,
+                 "epochs": t.epochs, "seconds": t.seconds, "row": dict(t.row) or None,
+                 "reason": t.reason or None}
+                for t in self.trials
+            ],
+            "best": None if self.best is None else self.best.number,
+        }  # fmt: skip
+
+
+@click.command(
+    short_help="Train a job with many settings, and keep the best.",
+    context_settings={"show_default": True},
+)
+@click.argument("target")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUES", required=True,
+    help="What to try: layer1.size=50,100 or optimizer.learning_rate=0.01:0.1:log:5 (also lin). "
+    "Repeat for more: every combination is a run.",
+)  # fmt: skip
+@click.option("-g", "--groups", default=1, type=click.IntRange(min=1), help="Of each run.")
+@click.option("-n", "--tasks", default=1, type=click.IntRange(min=1), help="Of each run's group.")
+@click.option("--strategy", default="allreduce", metavar="NAME", help="As for horn submit.")
+@click.option("--slots", type=click.IntRange(min=1), show_default="the cores",
+              help="How many tasks may run here at once.")  # fmt: skip
+@click.option("--monitor", metavar="COLUMN", show_default="val_loss, else loss",
+              help="The column of the history that says which run is the best.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), help="Instead of the network's own.")
+@click.option("--timeout", metavar="TIME", help="Of each run: 90s, 5m or 2h.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE",
+              show_default="the target's name with .horn", help="The best model.")  # fmt: skip
+@_cluster.options
+@click.option("--local", is_flag=True, help="On this machine, whatever HORN_ZK says.")
+@click.option("--working-dir", type=click.Path(file_okay=False), metavar="DIR",
+              help="Send this folder to the cluster.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the table.")
+@click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
+def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots: int | None,
+            monitor: str | None, output: str | None, zk_hosts: str | None, key_file: str | None,
+            local: bool, as_json: bool, quiet: bool, verbose: bool,
+            **options: Any) -> int:  # fmt: skip
+    """Train the job of TARGET with every combination of the settings, side by side, print a table
+    and save the best model. Ctrl-C ends it with the table so far.
+
+    With --zk, or HORN_ZK, the runs are jobs of the cluster, which starts as many at once as it has
+    slots for.
+    """
+    from horn.cli import _screen
+    from horn.grid import combinations
+    from horn.modelfile import check_writable
+
+    found = combinations(settings)
+    stem = _check(target, args, found, options["strategy"])
+    path = Path(output or f"{stem}.horn")
+    check_writable(path)
+    sweep = Sweep([Trial(k, pairs) for k, pairs in enumerate(found, 1)], monitor or "")
+
+    def tell(trial: Trial) -> None:
+        if quiet:
+            return
+        value = trial.row.get(sweep.monitor)
+        said = f"{sweep.monitor} {value:.4f}" if value is not None else trial.reason
+        n = len(sweep.trials)
+        _screen.say(f"{trial.number}/{n}  {trial.words()}  {trial.state}  {said}".rstrip())
+
+    code = 0
+    try:
+        if zk_hosts and not local:
+            with _cluster.open_cluster(zk_hosts, key_file) as cluster:
+                _on_cluster(cluster, target, args, options, sweep, path, tell)
+        else:
+            _here(target, args, options, sweep, path, tell, slots)
+    except KeyboardInterrupt:
+        code = 130
+        _screen.say("\nStopped by Ctrl-C; this is what there is so far.")
+    if as_json:
+        model = None if sweep.best is None else str(path)
+        _screen.print_json({"schema": "horn.sweep/1", **sweep.as_dict(), "model": model})
+    else:
+        _screen.table(*sweep.table(), err=False)
+    if sweep.best is not None and not quiet:
+        _screen.say(f"Saved {path}, the model of run {sweep.best.number}: {sweep.best.words()}")
+    elif sweep.best is None and not code:
+        reason = next((t.reason for t in sweep.trials if t.reason), "")
+        why = f"The first said: {reason}" if reason else _unmeasured(sweep)
+        _screen.say(f"No run can be the best. {why}")
+    return code or (0 if sweep.best is not None else 1)
+
+
+def _check(target: str, args: Sequence[str], found: Sequence[Combination], strategy: str) -> str:
+    """Refuse what no run could have, before any begins; the target's stem."""
+    from horn import settings as settings_
+    from horn import target as targets
+
+    loaded = targets.load(target, args)
+    for pairs in found:
+        texts = [f"{key}={value}" for key, value in pairs]
+        try:
+            _, others = settings_.strategy(strategy, texts)
+            settings_.apply(loaded.job, others)
+        except HornError as error:
+            raise type(error)(f"{' '.join(texts)}: {error}") from error
+    return loaded.stem
+
+
+def _number(value: Any) -> str:
+    is_large = isinstance(value, (int, float)) and abs(value) >= 1e6
+    return _cluster.number(value, ".3g" if is_large else ".4f")
+
+
+def _unmeasured(sweep: Sweep) -> str:
+    found = sweep.trials[0].row
+    columns = ", ".join(name for name, value in found.items() if isinstance(value, float))
+    return f"{sweep.monitor!r} is not measured; --monitor is one of {columns}"
+
+
+# on this machine
+
+
+@dataclass
+class _Child:
+    """A run in a process of its own, with what it prints in files."""
+
+    trial: Trial
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    stem: Path
+    begun: float
+
+
+def _here(
+    target: str, args: Sequence[str], options: Mapping[str, Any], sweep: Sweep, path: Path,
+    tell: Callable[[Trial], None], slots: int | None,
+) -> None:  # fmt: skip
+    from horn.executor.launch import cores
+
+    n_slots = slots or cores()
+    each = options["groups"] * options["tasks"]
+    at_once = max(n_slots // each, 1)
+    threads = max(n_slots // (min(at_once, len(sweep.trials)) * each), 1)
+    waiting: Iterator[Trial] = iter(sweep.trials)
+    running: dict[int, _Child] = {}
+    with tempfile.TemporaryDirectory(prefix=".horn-sweep-", dir=path.parent) as folder:
+        try:
+            while True:
+                while len(running) < at_once and (trial := next(waiting, None)) is not None:
+                    child = _start(trial, target, args, options, threads, Path(folder))
+                    running[child.pidfd] = child
+                if not running:
+                    return
+                poll = select.poll()
+                for fd in running:
+                    poll.register(fd, select.POLLIN)
+                for fd, _ in poll.poll():
+                    child = running.pop(fd)
+                    os.close(fd)
+                    _ended(child)
+                    if sweep.heard(child.trial):
+                        os.replace(child.stem.with_suffix(".horn"), path)
+                    tell(child.trial)
+        finally:
+            _end(list(running.values()))
+
+
+def _start(
+    trial: Trial, target: str, args: Sequence[str], options: Mapping[str, Any], threads: int,
+    folder: Path,
+) -> _Child:  # fmt: skip
+    stem = folder / str(trial.number)
+    words = ["--json", "--quiet", "--local", "--output", f"{stem}.horn", "--threads", str(threads)]
+    for name in ("groups", "tasks", "strategy", "seed", "timeout"):
+        if options[name] is not None:
+            words += [f"--{name}", str(options[name])]
+    for key, value in trial.settings:
+        words += ["--set", f"{key}={value}"]
+    command = [sys.executable, "-m", "horn", "submit", *words, "--", target, *args]
+    with open(f"{stem}.out", "wb") as out, open(f"{stem}.err", "wb") as err:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+    return _Child(trial, process, os.pidfd_open(process.pid), stem, time.monotonic())
+
+
+def _ended(child: _Child) -> None:
+    """Read what a run has left."""
+    code = child.process.wait()
+    result: dict[str, Any] = {}
+    lines = child.stem.with_suffix(".out").read_text().splitlines()
+    if lines and lines[-1].startswith("{"):
+        result = json.loads(lines[-1])
+    said = child.stem.with_suffix(".err").read_text(errors="replace").strip()
+    state = STATES.get(code, "FAILED")
+    child.trial.ended(state, result, "" if code == 0 else said.removeprefix("Error: "))
+    child.trial.seconds = child.trial.seconds or time.monotonic() - child.begun
+
+
+def _end(children: Sequence[_Child]) -> None:
+    for child in children:
+        child.process.terminate()
+    for child in children:
+        try:
+            child.process.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            child.process.kill()
+            child.process.wait()
+        os.close(child.pidfd)
+
+
+# on a cluster
+
+
+def _on_cluster(
+    cluster: Any, target: str, args: Sequence[str], options: Mapping[str, Any], sweep: Sweep,
+    path: Path, tell: Callable[[Trial], None],
+) -> None:  # fmt: skip
+    from horn.cluster import packing
+    from horn.coordination.jobs import ENDED
+    from horn.errors import Conflict
+
+    package = packing.pack(target, options["working_dir"])
+    jobs: dict[str, Trial] = {}
+    try:
+        for trial in sweep.trials:
+            jobs[cluster.submit(_described(trial, package, target, args, options), package)] = trial
+        while jobs:
+            for job in list(jobs):
+                status = cluster.status(job)
+                if status.state not in ENDED:
+                    continue
+                trial, result = jobs.pop(job), status.result
+                reason = str(result.get("cause") or "")
+                is_diverged = int(result.get("code") or 0) == 7
+                trial.ended("DIVERGED" if is_diverged else status.state.value, result, reason)
+                if sweep.heard(trial):
+                    cluster.fetch_model(job, path)
+                tell(trial)
+            time.sleep(LOOK_S if jobs else 0.0)
+    finally:
+        for job in jobs:
+            try:
+                cluster.stop(job, now=True)
+            except Conflict:
+                continue  # it has just ended
+
+
+def _described(
+    trial: Trial, package: Any, target: str, args: Sequence[str], options: Mapping[str, Any]
+) -> Any:
+    from horn.cli import _remote, submit
+
+    with submit.command.make_context("submit", [target], resilient_parsing=True) as context:
+        defaults = context.params  # what nobody says here is as horn submit has it
+    given = {**defaults, **{k: options[k] for k in ("groups", "tasks", "strategy")}}
+    wanted = _remote.SubmitOptions(
+        package.target, tuple(args), tuple(f"{k}={v}" for k, v in trial.settings), options["seed"],
+        given["backend"], (), given["superstep_timeout"], options["timeout"], None, None, given,
+    )  # fmt: skip
+    return _remote.described(wanted, package.target, package.digest)

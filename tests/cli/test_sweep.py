@@ -1,0 +1,160 @@
+"""horn sweep: combinations, a table, the best model; here and on a cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.errors import JobError
+from horn.grid import combinations
+from tests.cli.test_cluster import Agents, cluster
+from tests.cluster.agents import ROOT
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+__all__ = ["cluster"]  # a fixture
+
+
+def values(text: str) -> list[str]:
+    return [value for ((_, value),) in combinations([text])]
+
+
+def test_every_combination_is_tried_the_last_setting_first():
+    found = combinations(["layer1.size=50,100", "epochs=1,2"])
+    pairs = [("50", "1"), ("50", "2"), ("100", "1"), ("100", "2")]
+    assert found == [(("layer1.size", size), ("epochs", n)) for size, n in pairs]
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("a=0.01:0.1:log:3", ["0.01", "0.0316228", "0.1"]),
+        ("a=0:1.0:lin:5", ["0", "0.25", "0.5", "0.75", "1"]),
+        ("a=1e-4:1e-2:log:3", ["0.0001", "0.001", "0.01"]),
+        ("a=10:100:log:3", ["10", "32", "100"]),
+        ("a=3:1:lin:3", ["3", "2", "1"]),
+        ("a=1:3:lin:9", ["1", "2", "3"]),
+        ("a= sgd , adam,sgd", ["sgd", "adam"]),
+        ("initial=C:/m.horn", ["C:/m.horn"]),
+    ],
+)
+def test_values(text, expected):
+    assert values(text) == expected
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "=1", "a=1:2", "a=1:2:3", "a=1:2:exp:3", "a=1:2:log:1",
+                                  "a=0:1:log:3", "a=1:2:log:x"])  # fmt: skip
+def test_what_is_no_range_says_how_one_is_written(text):
+    with pytest.raises(JobError, match=r"--set .*(KEY=VALUES|FIRST:LAST|numbers above 0)"):
+        combinations([text])
+
+
+def test_a_sweep_prints_a_table_and_keeps_the_best_model(run: Any) -> None:
+    rates = "optimizer.learning_rate=0.001:0.5:log:3"
+    done = run("sweep", "job.py", "--set", rates, "--set", "layer1.size=4,6")
+    assert done.code == 0, done.err
+    assert done.files == {"job.horn"}
+    head, *rows = done.out.splitlines()
+    for name in ("RUN", "optimizer.learning_rate", "layer1.size", "LOSS", "EPOCHS", "STATE"):
+        assert name in head
+    assert len(rows) == 6 and rows[0].endswith("best")
+    losses = [float(row.split()[3]) for row in rows]
+    assert losses == sorted(losses)
+    assert "6/6" in done.err and "Saved job.horn, the model of run" in done.err
+    _, rate, size = rows[0].split()[:3]
+    best = horn.Model.load("job.horn").parameters
+    settings = [f"optimizer.learning_rate={rate}", f"layer1.size={size}"]
+    alone = run("submit", "job.py", "-q", "-o", "alone.horn", "--threads", "1",
+                *(word for text in settings for word in ("--set", text)))  # fmt: skip
+    assert alone.code == 0
+    for name, array in horn.Model.load("alone.horn").parameters.items():
+        np.testing.assert_allclose(best[name], array, rtol=1e-5, atol=1e-7)
+
+
+def test_json_has_every_run_and_monitor_says_what_is_better(run: Any) -> None:
+    done = run("sweep", "job.py", "--set", "epochs=1,4", "--monitor", "acc", "--json", "-q",
+               "-o", "m.horn", "--slots", "1", "--seed", "4")  # fmt: skip
+    assert done.code == 0, done.err
+    found = done.json
+    assert found["schema"] == "horn.sweep/1" and found["model"] == "m.horn"
+    assert [r["settings"] for r in found["runs"]] == [{"epochs": "1"}, {"epochs": "4"}]
+    assert [r["epochs"] for r in found["runs"]] == [1, 4]
+    accuracies = [r["row"]["acc"] for r in found["runs"]]
+    assert found["best"] == 1 + int(accuracies[1] > accuracies[0])
+    assert horn.Model.load("m.horn").facts["seed"] == 4 and done.err == ""
+
+
+def test_runs_that_diverge_or_fail_are_rows_and_the_rest_goes_on(run: Any, folder: Path) -> None:
+    done = run("sweep", "job.py", "--set", "optimizer.learning_rate=0.5,1e38", "--set", "epochs=3")
+    assert done.code == 0, done.err
+    assert "DIVERGED" in done.out and "best" in done.out
+    bad = run("sweep", "job.py", "--set", "optimizer.learning_rate=1e38,3e38", "-o", "bad.horn")
+    assert bad.code == 1 and "No run can be the best. The first said:" in bad.err
+    assert not (folder / "bad.horn").exists()
+
+
+@pytest.mark.parametrize(
+    "setting, words",
+    [
+        ("layer1.siez=3,4", "unknown key; did you mean layer1.size"),
+        ("layer1.size=3,many", "layer1.size=many: .*layer1.size is a whole number"),
+        ("epochs=1:9", "a range is FIRST:LAST:log:N"),
+        ("batch_size=10,0", "batch_size=0: Job: batch_size must be a whole number"),
+    ],
+)
+def test_a_setting_that_no_run_could_have_is_refused_before_any(
+    run: Any, setting: str, words: str
+) -> None:
+    done = run("sweep", "job.py", "--set", setting)
+    assert done.code == 2 and done.out == "" and not done.files
+    assert re.search(words, done.err), done.err
+
+
+def test_a_column_that_is_not_measured_is_named_with_those_that_are(run: Any) -> None:
+    done = run("sweep", "job.py", "--set", "epochs=1,2", "--monitor", "val_auc")
+    assert done.code == 1 and "'val_auc' is not measured; --monitor is one of loss, acc" in done.err
+
+
+def test_initial_is_a_key(run: Any) -> None:
+    assert run("submit", "job.py", "-q", "-o", "first.horn").code == 0
+    done = run("sweep", "job.py", "--set", "initial=none,first.horn", "--json", "-q")
+    assert done.code == 0, done.err
+    fresh, begun = (r["row"]["loss"] for r in done.json["runs"])
+    assert begun < fresh and done.json["best"] == 2
+
+
+def test_ctrl_c_ends_it_with_the_table_so_far(folder: Path) -> None:
+    words = ["sweep", "job.py", "--set", "epochs=2,100000000", "--slots", "2", "--local"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-m", "horn", *words], cwd=folder, env=env, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+        assert process.stderr is not None
+        said = process.stderr.readline()  # the short one has ended
+        assert said.startswith("1/2  epochs=2  SUCCEEDED  loss "), said + process.stderr.read()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    head, row = out.splitlines()
+    assert row.split()[:2] == ["1", "2"] and row.endswith("best")
+    assert "so far" in err and "Saved job.horn" in err
+    assert {path.name for path in folder.iterdir()} - {"__pycache__"} == {"job.py", "job.horn"}
+    assert horn.Model.load(folder / "job.horn").facts["epochs"] == 2
+
+
+def test_a_sweep_on_a_cluster(cluster: Agents, run: Any) -> None:
+    done = run("sweep", "job.py", "--set", "epochs=1,4", "--set", "layer1.size=3,5", "--json")
+    assert done.code == 0, done.err + cluster.said()
+    assert [r["state"] for r in done.json["runs"]] == ["SUCCEEDED"] * 4
+    best = done.json["runs"][done.json["best"] - 1]
+    assert best["settings"]["epochs"] == "4"
+    model = horn.Model.load("job.horn")
+    assert model.network.layers[1].size == int(best["settings"]["layer1.size"])
+    assert len(run("list", "--json").json["jobs"]) == 4
