@@ -245,9 +245,6 @@ class Job:
                 raise DataError(
                     f"{what}: targets have shape {data.y.shape}, but {net.last.name} has "
                     f"{net.last.size} neurons; pass ({len(data)}, {net.last.size}){labels}"
-                    f"{net.last.size} neurons; pass ({len(data)}, {net.last.size})"
-                    + ", or whole numbers or names as labels"
-                    * (data.y.shape[1:] == (1,))
                 )
             elif net.loss.name == "binary_cross_entropy":
                 _check_between_0_and_1(data, what)
