@@ -23,7 +23,7 @@ from horn.data import (
 from horn.data.normalization import measure
 from horn.errors import DataError, JobError, ModelError
 from horn.initial import Beginning, beginning
-from horn.metrics import Metric, resolve
+from horn.metrics import Metric, checked_answers, resolve
 from horn.network import Layer, Network
 from horn.optimizers import SGD, Optimizer
 from horn.weights import by_class, weighed
@@ -203,6 +203,25 @@ class Job:
     def iterations_per_epoch(self) -> int:
         """Updates per epoch; the last batch of an epoch may be smaller."""
         return -(-len(self.data) // self.batch_size)
+
+    @property
+    def looks_at_every(self) -> int:
+        """Every so many-th training sample is what ``acc`` and aggregates are measured on after an
+        epoch: a twentieth of them, 100 to 2,000.
+        """
+        n = len(self.data)
+        return -(-n // min(max(n // 20, 100), 2000))
+
+    @property
+    def acc_is_of(self) -> str:
+        """What ``acc`` is measured on, in words, where it is not all of the training data."""
+        n, every = len(self.data), self.looks_at_every
+        if every == 1 or checked_answers(self.network, self.data, self.target) is None:
+            return ""
+        return (
+            f"acc is of {-(-n // every):,} of the {n:,} training samples, after the epoch and "
+            f"without dropout; loss is of all"
+        )
 
     def score(self, row: Mapping[str, Any]) -> float:
         """What selects the best model, of an epoch's row: less is better; what is not defined is

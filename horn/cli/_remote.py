@@ -144,10 +144,11 @@ def _stem(target: str) -> str:
 
 @dataclass(frozen=True)
 class _Length:
-    """The length of a job, for a progress."""
+    """What a progress wants to know of a job."""
 
     n_iterations: int
     iterations_per_epoch: int
+    acc_is_of: str
 
 
 class JobWatcher:
@@ -218,7 +219,8 @@ class JobWatcher:
             facts = said["begin"]
             if not self.is_begun:
                 self.is_begun = True
-                length: Any = _Length(facts["n_iterations"], facts["per_epoch"])
+                words = facts.get("acc_is_of", "")
+                length: Any = _Length(facts["n_iterations"], facts["per_epoch"], words)
                 self.progress.begin(length)
         elif "row" in said and said["row"]["epoch"] > self._epoch:
             self._epoch = said["row"]["epoch"]

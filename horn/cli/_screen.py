@@ -133,6 +133,8 @@ class ProgressBar(Progress):
         total = min(self.per_epoch, job.n_iterations)
         self.task = self.rich.add_task(self._name(1), total=total, words="")
         self.rich.start()
+        if job.acc_is_of:
+            self.note(job.acc_is_of)
 
     def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
         self.rich.update(

@@ -42,7 +42,8 @@ class ProgressWriter(Progress):
             "per_epoch": per_epoch,
         }
         self.say(TasksRunning())
-        self._write({"begin": {**self.facts, "attempt": self.attempt}})
+        told = {**self.facts, "acc_is_of": job.acc_is_of, "attempt": self.attempt}
+        self._write({"begin": told})
         self._tell({"epoch": 1, "iteration": 0})
 
     def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:

@@ -494,9 +494,8 @@ def _is_finite(array: Array) -> bool:
 
 
 def _sample(job: Job) -> Dataset:
-    """Every so many-th of the training samples: a twentieth of them, 100 to 2,000."""
-    data = job.data
-    step = -(-len(data) // min(max(len(data) // 20, 100), 2000))
+    """What of the training data is measured after an epoch."""
+    data, step = job.data, job.looks_at_every
     labels = None if data.y is None else np.ascontiguousarray(data.y[::step])
     x = np.ascontiguousarray(data.x[::step])
     sample: Dataset = data.with_fields(x=x, y=labels, ids=None, weight=None)

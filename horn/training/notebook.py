@@ -38,6 +38,8 @@ class NotebookProgress(Progress):
 
         show: Any = display.display
         self.n_iterations = job.n_iterations
+        if job.acc_is_of:
+            self.note(job.acc_is_of)
         try:
             import ipywidgets  # only where somebody installed it
 

@@ -44,7 +44,7 @@ class FunctionProgress(Progress):
 
 
 class LineProgress(Progress):
-    """One line per epoch, on stderr unless told otherwise."""
+    """One line per epoch, on stderr unless told otherwise; and first one of what ``acc`` is of."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream
@@ -52,6 +52,8 @@ class LineProgress(Progress):
 
     def begin(self, job: Job) -> None:
         self.n_epochs = -(-job.n_iterations // job.iterations_per_epoch)
+        if job.acc_is_of:
+            self.note(job.acc_is_of)
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         print(line(row, self.n_epochs), file=self.stream or sys.stderr, flush=True)

@@ -411,3 +411,22 @@ def test_an_autoencoder_has_errors() -> None:
 def test_history_with_metrics_is_plain_json(alone: horn.Run) -> None:
     assert json.loads(json.dumps(list(alone.history)))[0]["val_f1"] == alone.history[0]["val_f1"]
     assert all(metric.f.__doc__ for metric in METRICS.values())
+
+
+def test_the_first_line_says_what_the_accuracy_of_training_is_of() -> None:
+    def said(n: int, kind: str = "label") -> list[str]:
+        stream = io.StringIO()
+        job = horn.Job(NETWORKS[kind], samples(kind, n), horn.SGD(0.01), epochs=1)
+        run = horn.train(job, progress=LineProgress(stream))
+        if kind == "label":
+            x, y = (a[:: job.looks_at_every] for a in samples(kind, n))
+            assert run.history[0]["acc"] == run.model.evaluate(x, y)["acc"]
+        return stream.getvalue().splitlines()
+
+    first, second = said(500)
+    assert first == (
+        "acc is of 100 of the 500 training samples, after the epoch and without dropout; loss is "
+        "of all"
+    )
+    assert second.startswith("Epoch 1/1  loss ")
+    assert len(said(100)) == 1 and len(said(500, "number")) == 1  # all of them, and none
