@@ -64,10 +64,15 @@ def submit(
         job = cluster.submit(described(wanted, package.target, package.digest), package)
         if detach:
             click.echo(job)
+            if not quiet:
+                _screen.say(
+                    f"Next:  horn status {job} --wait   horn logs -f {job}   horn fetch {job}"
+                )
             return 0
         if not quiet:
             _screen.say(f"Job        {job}")
-        return attach(cluster, job, path, as_json=as_json, quiet=quiet)
+        trace = wanted.options["trace"]
+        return attach(cluster, job, path, as_json=as_json, quiet=quiet, trace=trace)
 
 
 def described(wanted: SubmitOptions, target: str, digest: str) -> Submission:
@@ -78,9 +83,8 @@ def described(wanted: SubmitOptions, target: str, digest: str) -> Submission:
     from horn.cluster.versions import versions
 
     options = wanted.options
-    for what in ("checkpoints", "trace"):
-        if options[what] is not None:
-            raise JobError(f"--{what} is for this machine; a cluster keeps what it needs itself")
+    if options["checkpoints"] is not None:
+        raise JobError("--checkpoints is for this machine; a cluster keeps what it needs itself")
     if options.get("resume") is not None:
         raise JobError("--resume is for this machine; on a cluster:  horn resume JOB")
     if options.get("changed"):
@@ -101,6 +105,8 @@ def described(wanted: SubmitOptions, target: str, digest: str) -> Submission:
         "superstep_timeout_s": _screen.duration(wanted.superstep_timeout),
         "start_timeout_s": _screen.duration(str(options["start_timeout"])),
     }
+    if options["trace"] is not None:
+        plain["trace"] = True
     if options.get("threads"):
         plain["threads"] = int(options["threads"])
     if n_servers and servers == 0:
@@ -232,8 +238,10 @@ class JobWatcher:
             self.is_begun = False
 
 
-def attach(cluster: Cluster, job: str, path: Path, *, as_json: bool, quiet: bool) -> int:
-    """Show a job until it ends, fetch its model; the exit code."""
+def attach(
+    cluster: Cluster, job: str, path: Path, *, as_json: bool, quiet: bool, trace: str | None = None
+) -> int:
+    """Show a job until it ends, fetch its model and, into a file, its trace; the exit code."""
     watch = JobWatcher(cluster, job, _screen.progress(quiet), quiet)
     try:
         until_over(cluster, job, watch.look)
@@ -243,7 +251,19 @@ def attach(cluster: Cluster, job: str, path: Path, *, as_json: bool, quiet: bool
         return 130
     finally:
         watch.end()
+    if trace is not None:
+        _fetch_trace(watch.cluster, job, Path(trace))
     return _ended(watch.cluster, job, path, as_json=as_json, quiet=quiet)
+
+
+def _fetch_trace(cluster: Cluster, job: str, path: Path) -> None:
+    from horn.cluster.store import TRACE
+
+    for host, sizes in cluster.files(job).items():
+        if TRACE in sizes:
+            path.write_bytes(cluster.read_all(job, host, TRACE))
+            return
+    _screen.say(f"There is no trace of {job}: it is written when a job succeeds.")
 
 
 def until_over(

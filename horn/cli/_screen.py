@@ -146,7 +146,11 @@ class ProgressBar(Progress):
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         self.console.print(line(row, self.n_epochs))
-        self.rich.update(self.task, description=self._name(row["epoch"] + 1), completed=0)
+        if row["epoch"] < self.n_epochs:
+            self.rich.update(self.task, description=self._name(row["epoch"] + 1), completed=0)
+        else:
+            done = row["iteration"] - (row["epoch"] - 1) * self.per_epoch
+            self.rich.update(self.task, completed=done, total=done)
 
     def note(self, text: str) -> None:
         self.console.print(text, markup=False)

@@ -112,7 +112,7 @@ class _Reader:
 
         for host, sizes in self.cluster.files(self.job).items():
             for name, size in sizes.items():
-                if "." in name and name.rpartition(".")[2] in ("jsonl", "horn"):
+                if "." in name and name.rpartition(".")[2] in ("jsonl", "horn", "json"):
                     continue
                 if name not in self.names:
                     self.names.append(name)

@@ -38,7 +38,12 @@ LEAVE_S = 10.0  # for them to hear that all is over
 @click.option("--first", metavar="HOST", help="With --join: the first node, else Slurm says it.")
 @click.option("--rank", type=click.IntRange(min=0), help="With --join: this node's number.")
 @click.option("--nodes", type=click.IntRange(min=1), help="With --join: how many there are.")
-@click.option("--port", default=PORT, type=click.IntRange(0, 65535), help="Of ZooKeeper.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    show_default=f"{PORT} with several nodes, else a free one",
+    help="Of ZooKeeper.",
+)
 @click.option("--host", "address", metavar="ADDRESS", help="Where others reach this machine.")
 @click.option("--dir", "folder", type=click.Path(file_okay=False), metavar="DIR")
 @click.option("--shared", type=click.Path(file_okay=False), metavar="DIR",
@@ -47,7 +52,7 @@ LEAVE_S = 10.0  # for them to hear that all is over
 @_cluster.key_option
 @click.option("--insecure", is_flag=True, help="Accept several nodes without a key.")
 def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | None,
-            rank: int | None, nodes: int | None, port: int, address: str | None,
+            rank: int | None, nodes: int | None, port: int | None, address: str | None,
             folder: str | None, shared: str | None, key_file: str | None,
             insecure: bool) -> int:  # fmt: skip
     """Start ZooKeeper and a worker here, and submit TARGET to them, with the options of horn
@@ -67,11 +72,13 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
     logging.basicConfig(level=os.environ.get("HORN_LOG_LEVEL", "WARNING").upper())
     mine = address or (_own_address() if is_joined else "127.0.0.1")
     key = _cluster.key_of(key_file)
+    if port is None:
+        port = PORT if is_joined else 0
     hosts = f"{head}:{port}" if is_joined else ""
     with ExitStack() as stack:
         if rank == 0:
-            hosts = _zookeeper(stack, mine if is_joined else "127.0.0.1",
-                               port if is_joined else 0, hosts, key, insecure)  # fmt: skip
+            here = mine if is_joined else "127.0.0.1"
+            hosts = _zookeeper(stack, here, port, hosts, key, insecure)
         capacity = HostCapacity(
             hosts=hosts,
             slots=slots or len(os.sched_getaffinity(0)),
@@ -134,7 +141,7 @@ def _zookeeper(
 ) -> str:
     """Start ZooKeeper; off loopback with the key, or --insecure."""
     import zk
-    from horn.errors import JobError
+    from horn.errors import ClusterError, Conflict, JobError
     from horn.security.tls import is_loopback, is_wanted, server_context
 
     tls = None
@@ -146,7 +153,11 @@ def _zookeeper(
             f"horn keygen FILE  and give --key FILE on every node; --insecure does without"
         )
     server = zk.EmbeddedServer(port=port, host=address, tick_ms=500, tls=tls, is_open=is_open)
-    found = stack.enter_context(server).hosts
+    try:
+        found = stack.enter_context(server).hosts
+    except zk.ServerError as error:
+        kind = Conflict if error.exit_code == Conflict.exit_code else ClusterError
+        raise kind(str(error)) from None
     return hosts or found
 
 

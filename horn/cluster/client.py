@@ -419,6 +419,35 @@ class Cluster:
         )  # fmt: skip
         return got.offset, b"".join(portions)
 
+    def read_all(self, job: str, host: str, name: str) -> bytes:
+        """A file as long as it is now."""
+        found: list[bytes] = []
+        offset = 0
+        while True:
+            _, data = self.read(job, host, name, offset)
+            if not data:
+                return b"".join(found)
+            found.append(data)
+            offset += len(data)
+
+    def history(self, job: str) -> list[dict[str, Any]]:
+        """The rows of the history so far, of the worker that knows most."""
+        from horn.cluster.store import PROGRESS
+
+        longest: list[dict[str, Any]] = []
+        for host, sizes in self.files(job).items():
+            if PROGRESS not in sizes:
+                continue
+            rows: dict[int, dict[str, Any]] = {}
+            for line in self.read_all(job, host, PROGRESS).splitlines():
+                said = json.loads(line)
+                if "row" in said:
+                    row = said["row"]
+                    rows = {n: kept for n, kept in rows.items() if n < row["epoch"]}
+                    rows[row["epoch"]] = row
+            longest = max(longest, list(rows.values()), key=len)
+        return longest
+
     def fetch_model(self, job: str, path: Path) -> None:
         """The model of a job that succeeded, into a file."""
         from horn.cluster.file_service import ReadReply, ReadRequest

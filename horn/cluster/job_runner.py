@@ -40,7 +40,7 @@ from horn.cluster.relay import (
     plain,
     start_standby,
 )
-from horn.cluster.store import CHECKPOINTS, FILES, LOG_BYTES, MODEL, PROGRESS
+from horn.cluster.store import CHECKPOINTS, FILES, LOG_BYTES, MODEL, PROGRESS, TRACE
 from horn.cluster.submission import Submission
 from horn.coordination.membership import Membership
 from horn.coordination.session import Session
@@ -336,6 +336,7 @@ class JobRunner:
             barrier=str(options.get("barrier", "message")),
             transport=self._transport(),
             pins=pins or None,
+            trace=Path(mine.keep) / TRACE if options.get("trace") else None,
             superstep_timeout=float(options.get("superstep_timeout_s") or 60.0),
             start_timeout=self.start_s,
             checkpoints=Path(mine.keep) / CHECKPOINTS if self.lasts else None,

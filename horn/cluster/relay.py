@@ -17,7 +17,7 @@ from horn.cluster.runner_protocol import JobProgress, RunnerMessage, TasksRunnin
 from horn.cluster.store import LogFile
 from horn.executor.processes import ChildProcess
 from horn.job import Job
-from horn.training.progress import Progress
+from horn.training.progress import Progress, line
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +53,12 @@ class ProgressWriter(Progress):
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         found = {key: plain(value) for key, value in row.items()}
+        print(line(row, self.facts.get("n_epochs")), flush=True)  # the runner's log
         self._write({"row": found})
         self._tell(found)
 
     def note(self, text: str) -> None:
+        print(text, flush=True)
         self._write({"note": text})
 
     def _tell(self, said: dict[str, Any]) -> None:
@@ -66,17 +68,17 @@ class ProgressWriter(Progress):
 
     def _write(self, said: dict[str, Any]) -> None:
         """A line, whole or not at all: a full disk costs the line, not the job."""
-        line = (json.dumps({**said, "at": time.time()}) + "\n").encode()
+        data = (json.dumps({**said, "at": time.time()}) + "\n").encode()
         try:
             with open(self.file, "ab", buffering=0) as file:
                 size = file.tell()
                 try:
-                    n_written = file.write(line)
+                    n_written = file.write(data)
                 except OSError:
                     n_written = 0
                     raise
                 finally:
-                    if n_written != len(line):
+                    if n_written != len(data):
                         file.truncate(size)
         except OSError as error:
             logger.warning("a line of %s is not written reason=%s", self.file, error)

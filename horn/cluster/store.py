@@ -4,7 +4,8 @@
     packages/<digest>/             as it came: ``manifest`` and ``files``
     jobs/<job>/work-<attempt>/     a copy of the package, the folder that the job's processes are in
     jobs/<job>/logs/               a file per process
-    jobs/<job>/kept/               progress.jsonl, checkpoints, model.horn, files of callbacks
+    jobs/<job>/kept/               progress.jsonl, checkpoints, model.horn, trace.json, files of
+                                   callbacks
 
 In a folder that all hosts share what is kept is in jobs/<job>, and packages are once more, for
 hosts that come later. Where jobs run as another user, work-*, logs and kept are that user's: what
@@ -31,6 +32,7 @@ from horn.errors import Conflict, JobError, NotFound
 
 MODEL, PROGRESS, CHECKPOINTS = "model.horn", "progress.jsonl", "checkpoints"
 FILES = "files"  # what callbacks write
+TRACE = "trace.json"
 TIMES = ".times"
 MARK = struct.Struct("<qd")  # an offset, and when it was written: seconds since 1970
 MARK_S = 1.0  # between two of them
@@ -157,7 +159,7 @@ class HostStore:
     def files(self, job: str) -> dict[str, Path]:
         """The readable files of a job, by their names for others."""
         found = {p.name.removesuffix(".log"): p for p in sorted(self._job(job).glob("logs/*.log"))}
-        found |= {name: self._kept(job) / name for name in (PROGRESS, MODEL)}
+        found |= {name: self._kept(job) / name for name in (PROGRESS, MODEL, TRACE)}
         return {name: path for name, path in found.items() if is_plain(path)}
 
     def forget(self, job: str, digest: str = "") -> None:

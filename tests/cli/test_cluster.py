@@ -122,7 +122,9 @@ def test_logs_are_prefixed_with_the_process_and_can_be_followed(
     job = loud(run, folder)
     done = run("logs", job, "-f")
     assert done.code == 0 and "a│ made it\n" in done.out
-    assert run("logs", job, "--task", "a", "--tail", "1").out == "a│ made it\n"
+    epochs = [line for line in done.out.splitlines() if line.startswith("a│ Epoch ")]
+    assert [line.split()[2] for line in epochs] == ["1/3", "2/3", "3/3"] and "loss" in epochs[0]
+    assert run("logs", job, "--task", "a", "--tail", "1").out == epochs[-1] + "\n"
     assert json.loads(run("logs", job, "--json").out.splitlines()[0])["text"] == "made it"
     assert run("logs", job, "--task", "g7.t7").code == 4
 

@@ -1,0 +1,136 @@
+"""What people do with a cluster besides: fetch all, trace, choose a port, look at the bar."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import horn
+from horn.cli import _screen
+from tests.cli.test_cluster import Agents, Run, cluster
+from tests.cluster.agents import ROOT, own_port
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+__all__ = ["cluster"]  # a fixture
+
+
+def test_fetch_all_brings_model_history_result_logs_and_trace(cluster: Agents, run: Run):
+    done = run("submit", "job.py", "-n", "2", "--detach", "--trace", "t.json")
+    job = done.out.strip()
+    assert done.code == 0 and done.out.count("\n") == 1
+    assert f"horn fetch {job}" in done.err and f"horn status {job} --wait" in done.err
+    assert run("submit", "job.py", "--detach", "-q").err == ""
+    assert run("status", job, "--wait", "--timeout", "90s").code == 0
+    done = run("fetch", job, "--all")
+    assert done.code == 0, done.err
+    folder = Path(done.out.strip())
+    assert folder == Path(job)
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    kept = {"model.horn", "history.csv", "result.json", "trace.json"}
+    assert kept | {"logs/a.log", "logs/g0.t0.log", "logs/g0.t1.log"} == names
+    result = json.loads((folder / "result.json").read_text())
+    with open(folder / "history.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["loss"]) for row in rows] == [row["loss"] for row in result["history"]]
+    assert (result["job"], result["state"], len(rows)) == (job, "SUCCEEDED", 3)
+    assert horn.Model.load(folder / "model.horn").facts["iteration"] == 12
+    assert "Epoch 3/3" in (folder / "logs" / "a.log").read_text()
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} >= {0, 1} or len(events) > 10
+
+
+def test_fetch_all_of_a_job_that_failed_has_what_there_is(cluster: Agents, run: Run, folder: Path):
+    (folder / "bad.py").write_text("def job():\n    raise ValueError('not today')\n")
+    job = run("submit", "bad.py", "--detach").out.strip()
+    assert run("status", job, "--wait", "--timeout", "90s").code == 1
+    refused = run("fetch", job)
+    assert refused.code == 6 and f"horn fetch {job} --all" in refused.err
+    done = run("fetch", job, "--all", "-o", "post")
+    assert done.code == 0, done.err
+    assert "not today" in (folder / "post" / "result.json").read_text()
+    assert not (folder / "post" / "model.horn").exists()
+
+
+def test_a_trace_of_a_cluster_is_fetched_by_who_waits(cluster: Agents, run: Run):
+    done = run("submit", "job.py", "-n", "2", "-q", "--trace", "here.json")
+    assert done.code == 0, done.err
+    assert done.files == {"job.horn", "here.json"}
+    assert json.loads(Path("here.json").read_text())["traceEvents"]
+
+
+def test_a_callbacks_error_on_a_cluster_keeps_the_model(cluster: Agents, run: Run, folder: Path):
+    text = (folder / "job.py").read_text().replace("epochs=3)", "epochs=9, callbacks=[odd, log])")
+    text += "\nlog = horn.CSVLogger('log.csv')\n\ndef odd(context):\n    if context.epoch == 2:\n"
+    (folder / "odd.py").write_text(text + "        raise ValueError('enough')\n")
+    done = run("submit", "odd.py", "-n", "2")
+    assert done.code == 1
+    assert "callback odd, on_epoch_end of epoch 2: ValueError: enough" in done.err, done.err
+    job = run("status", "@last", "--json").json["id"]
+    assert run("fetch", job, "--all", "-o", "post").code == 0
+    assert horn.Model.load(folder / "post" / "model.horn").facts["iteration"] == 8
+    [log] = cluster.folder.glob("a/jobs/*/kept/files/log.csv")
+    assert len(log.read_text().splitlines()) == 2  # of the first epoch: it comes after the error
+
+
+def up(folder: Path, *words: str) -> subprocess.Popen[str]:
+    env = {k: v for k, v in os.environ.items() if k != "HORN_ZK"} | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-m", "horn", "up", *words], cwd=folder, env=env,
+                            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+
+
+def test_up_listens_on_the_port_that_it_is_given(run: Run, folder: Path):
+    port = own_port()
+    with up(folder, "--slots", "1", "--port", str(port)) as process:
+        assert process.stderr is not None
+        said = ""
+        while "Submit with" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        assert f"ZooKeeper 127.0.0.1:{port} " in said
+        assert run("status", "--zk", f"127.0.0.1:{port}", "--json").json["slots"] == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+
+
+def test_up_says_that_its_port_is_taken(folder: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with up(folder, "--port", str(port)) as process:
+            _, err = process.communicate(timeout=60)
+    assert process.returncode == 6
+    assert f"Error: port {port} on 127.0.0.1 is in use" in err and "Traceback" not in err
+
+
+def test_the_bar_ends_at_its_end(monkeypatch: pytest.MonkeyPatch):
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        bar = _screen.ProgressBar()
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(1, loss="squared_error")
+    job = horn.Job(net, ([[0.0, 1.0]] * 10, [[0.0]] * 10), batch_size=3, epochs=2)
+    shown: list[Any] = []
+    monkeypatch.setattr(bar.rich, "start", lambda: None)
+    monkeypatch.setattr(bar.console, "print", lambda *words, **more: None)
+    bar.begin(job)
+    row = {"loss": 0.1, "samples_per_s": 1.0}
+    for epoch in (1, 2):
+        bar.step(epoch, 4 * epoch - 1, 0.1, 1.0)
+        bar.epoch({"epoch": epoch, "iteration": 4 * epoch, **row})
+        shown.append((bar.rich.tasks[0].description, bar.rich.tasks[0].completed))
+    assert shown == [("Epoch 2/2", 0), ("Epoch 2/2", 4)]
+    os.close(ours)
