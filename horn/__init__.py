@@ -13,8 +13,12 @@ _OF_MODULE = {
     "activations": "Activation",
     "aggregates": "Aggregate",
     "callbacks": "CSVLogger Callback ModelCheckpoint ReduceOnPlateau TensorBoard",
+    "connections.convolution": "Convolution",
     "connections.dense": "Dense",
+    "connections.local": "Local",
+    "connections.one_to_one": "OneToOne",
     "connections.sparse": "Sparse",
+    "connections.window": "Window",
     "errors": "CallbackError CompileError DataError Diverged HornError ModelError",
     "initializers": "Constant Glorot He LeCun Normal Uniform",
     "job": "EarlyStopping Job",
@@ -49,8 +53,12 @@ if TYPE_CHECKING:
     from horn.callbacks import ModelCheckpoint as ModelCheckpoint
     from horn.callbacks import ReduceOnPlateau as ReduceOnPlateau
     from horn.callbacks import TensorBoard as TensorBoard
+    from horn.connections.convolution import Convolution as Convolution
     from horn.connections.dense import Dense as Dense
+    from horn.connections.local import Local as Local
+    from horn.connections.one_to_one import OneToOne as OneToOne
     from horn.connections.sparse import Sparse as Sparse
+    from horn.connections.window import Window as Window
     from horn.errors import CallbackError as CallbackError
     from horn.errors import CompileError as CompileError
     from horn.errors import DataError as DataError

@@ -91,7 +91,7 @@ def never_learn(network: Network) -> list[str]:
         if here and any(map(_flows, of_input)):
             reached.update(link.source.index for link in layer.links)
         silent = []
-        for name in layer.weights:
+        for name in layer.weights if layer.has_weights else ():
             pushed = bool(forward.pushes)  # those that it leaves out are meant to stay
             pushed |= any(b and b.push_to(name, layer.weights) is not None for b in senders)
             if not pushed and not (here and _flows(of_weight[name])):

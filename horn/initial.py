@@ -59,7 +59,7 @@ def beginning(given: Any, network: Network) -> Beginning:
         with modelfile.understood(given):
             classes, normalization = seen(manifest)
         states = {n.removeprefix("state/"): a for n, a in arrays.items() if n[:6] == "state/"}
-        edges = {n: a for n, a in arrays.items() if n.endswith(("/indptr", "/indices"))}
+        edges = {n: a for n, a in arrays.items() if n.endswith(("/indptr", "/indices", "/weight"))}
         parameters = {n: a for n, a in arrays.items() if n[:6] != "state/" and n not in edges}
     elif isinstance(given, Mapping):
         parameters, states, edges = {n: np.asarray(a) for n, a in given.items()}, {}, {}
@@ -114,9 +114,8 @@ def seen(manifest: Mapping[str, Any]) -> tuple[Classes | None, Normalization | N
 def sparse_edges(network: Network) -> dict[str, Array]:
     """The sparse connections, by the names that a model file gives them."""
     return {
-        f"{link.weight}/{part}": getattr(link.edges, part)
+        f"{link.weight}/{part}": array
         for layer in network.layers
         for link in layer.links
-        if link.edges is not None
-        for part in ("indptr", "indices")
+        for part, array in link.kept_edges.items()
     }

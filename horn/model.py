@@ -22,8 +22,9 @@ import horn
 from horn import activations, html, initializers, losses, metrics, mistakes, modelfile
 from horn.activations import Activation
 from horn.backends import in_use
-from horn.connections import Connection, Edges
+from horn.connections import Edges
 from horn.connections.dense import Dense
+from horn.connections.placed import PLACED
 from horn.connections.sparse import Sparse
 from horn.data import (
     Dataset,
@@ -42,7 +43,7 @@ from horn.losses import Loss
 from horn.metrics import Metric, checked_answers, n_answers, score
 from horn.metrics import check as check_metrics
 from horn.metrics import resolve as resolved
-from horn.network import InputNeuron, Layer, Link, Network
+from horn.network import Connects, InputNeuron, Layer, Link, Network
 from horn.neuron import Neuron
 from horn.sources import CapturedCode, Reference, SourceCapture
 
@@ -424,7 +425,7 @@ def network_to_json(network: Network, capture: SourceCapture) -> dict[str, Any]:
 def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
     if layer.kind == "input":
         names = ("name", "size", "kind", "keep", "per")
-        return {name: getattr(layer, name) for name in names}
+        return {name: getattr(layer, name) for name in names} | _shape_to_json(layer)
     constants = {
         name: getattr(layer.neuron, name)
         for base in layer.neuron.__mro__
@@ -452,9 +453,32 @@ def _layer_to_json(layer: Layer, capture: SourceCapture) -> dict[str, Any]:
                 "connection": type(link.connection).__name__,
                 "init": _init_to_json(link.init),
             }
+            | ({"windows": vars(link.connection)} if link.is_known else {})
+            | (
+                {"weight_shape": link.edges.weight_shape}
+                if link.edges is not None and link.is_shared and not link.is_known
+                else {}
+            )
             for link in layer.links
         ],
+        **_shape_to_json(layer),
     }
+
+
+def _shape_to_json(layer: Layer) -> dict[str, Any]:
+    """What a flat layer, each of whose neurons is of its own kind, does not have."""
+    found: dict[str, Any] = {"shape": layer.extents} if layer.extents else {}
+    return found | ({"kinds": layer.kinds} if layer.kinds else {})
+
+
+def _shape_from_json(found: Mapping[str, Any]) -> dict[str, Any]:
+    shape = tuple(_number(n, int, 1, MAX_SIZE) for n in found.get("shape", ()))
+    if shape and (len(shape) > 3 or math.prod(shape) != found["size"]):
+        raise ValueError(f"a layer of {found['size']} neurons and of shape {shape}")
+    kinds = found.get("kinds")
+    if kinds is not None and found["size"] % _number(kinds, int, 1, MAX_SIZE):
+        raise ValueError(f"{kinds} kinds of {found['size']} neurons")
+    return {"extents": shape, "kinds": kinds}
 
 
 def _activation_to_json(activation: Activation, capture: SourceCapture) -> dict[str, Any]:
@@ -524,8 +548,9 @@ def rebuild(
             keep = _number(found["keep"], float, 0.0, 1.0)
             identity = activations.ACTIVATIONS["identity"]
             layer = Layer(
-                *described, InputNeuron, identity, "identity", keep=keep, per=found["per"]
-            )
+                *described, InputNeuron, identity, "identity", keep=keep, per=found["per"],
+                **_shape_from_json(found),
+            )  # fmt: skip
         else:
             layer = Layer(
                 *described,
@@ -536,6 +561,7 @@ def rebuild(
                 tuple(_link_from_json(link, network, arrays) for link in found["links"]),
                 None if found["bias"] is None else _init_from_json(found["bias"]),
                 _loss_from_json(found["loss"], code),
+                **_shape_from_json(found),
             )
         network._add(layer)
     return network
@@ -568,13 +594,20 @@ def _link_from_json(
     found: Mapping[str, Any], network: Network, arrays: Mapping[str, Array]
 ) -> Link:
     edges: Edges | None = None
-    connection: Connection = Dense()
-    weight = found["weight"]
-    if found["sparse"]:
-        edges = Edges(arrays[f"{weight}/indptr"], arrays[f"{weight}/indices"])
+    connection: Connects = Dense()
+    weight, source = found["weight"], network.layers[found["source"]]
+    if "windows" in found:
+        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in found["windows"].items()}
+        known = PLACED[found["connection"]](**fields)
+        connection, edges = known, known.at(source.shape, weight).edges
+    elif found["sparse"]:
+        names = [f"{weight}/{part}" for part in ("indptr", "indices", "weight")]
+        shape = found.get("weight_shape")
+        shared = None if shape is None else (arrays[names[2]], tuple(shape))
+        edges = Edges(arrays[names[0]], arrays[names[1]], *(shared or ()))
         connection = Sparse(csr=(edges.indptr, edges.indices))
     init = _init_from_json(found["init"])
-    return Link(network.layers[found["source"]], connection, edges, init, weight)
+    return Link(source, connection, edges, init, weight)
 
 
 def shapes(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:

@@ -24,8 +24,9 @@ import numpy as np
 
 from horn import activations, html, initializers, losses, mistakes
 from horn.activations import Activation
-from horn.connections import Connection, Edges
+from horn.connections import Connection, Edges, PlacedConnection
 from horn.connections.dense import Dense
+from horn.connections.placed import PLACED
 from horn.connections.sparse import as_connection
 from horn.errors import ModelError
 from horn.initializers import Initializer
@@ -39,12 +40,15 @@ from horn.neuron import (
     Weight,
     check_class,
     declared,
+    has_backward,
     mentions,
+    reads_weights,
     weights_of,
 )
 from horn.neurons import Standard
 
 Interlayer = Callable[[Any], Any]
+Connects = Connection | PlacedConnection
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +59,7 @@ class Link:
     """
 
     source: Layer
-    connection: Connection
+    connection: Connects
     edges: Edges | None
     init: Initializer
     weight: str  # the name of its weight array, or what the names of several begin with
@@ -70,7 +74,38 @@ class Link:
         """The shape of a weight array."""
         if self.edges is None:
             return (n_receivers, self.source.size)
-        return (len(self.edges.indices),)
+        return self.edges.weight_shape or (len(self.edges.indices),)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether synapses share weights."""
+        return self.edges is not None and self.edges.weight is not None
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the connection goes by the shapes of the layers, and says them."""
+        return hasattr(self.connection, "at")
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is one of horn's that go by shapes: what it was told says its synapses."""
+        return PLACED.get(type(self.connection).__name__) is type(self.connection)
+
+    @property
+    def kept_edges(self) -> dict[str, Any]:
+        """What a file keeps of its synapses, by the ends of its arrays' names."""
+        if self.edges is None or self.is_known:
+            return {}
+        found = {"indptr": self.edges.indptr, "indices": self.edges.indices}
+        return found | ({} if self.edges.weight is None else {"weight": self.edges.weight})
+
+    def fan_out(self, n_receivers: int) -> int:
+        """Synapses per source, or what initialisers take for it."""
+        if self.edges is None or not self.is_placed:
+            return n_receivers
+        if (shape := self.edges.weight_shape) is not None:
+            return math.prod(shape) // shape[-1]
+        return -(-len(self.edges.indices) // self.source.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +113,8 @@ class Layer:
     """A set of neurons of one class with one activation. Made by ``Network``; read-only.
 
     ``kind`` is "input", "hidden" or "output". ``keep`` and ``per`` are the input's dropout.
+    ``extents`` is its shape if it is not flat. ``kinds``: neuron o is of kind o % kinds, as of the
+    maps of a convolution, all positions of which are one neuron; None where each is of its own.
     """
 
     index: int
@@ -93,6 +130,25 @@ class Layer:
     loss: Loss | None = None
     keep: float = 1.0
     per: str = "sample"
+    extents: tuple[int, ...] = ()
+    kinds: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of its neurons, channels last; (size,) of a flat layer."""
+        return self.extents or (self.size,)
+
+    @property
+    def n_kinds(self) -> int:
+        """How many biases and numbers of each Parameter there are: neurons of a kind share them."""
+        return self.kinds or self.size
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether its synapses have weights: those of windows only if the class reads them."""
+        if not self.links or not all(link.is_placed for link in self.links):
+            return True
+        return has_backward(self.neuron) or self.neuron.interpreted or reads_weights(self.neuron)
 
     @cached_property
     def fan_in(self) -> int:
@@ -107,10 +163,14 @@ class Layer:
         """Synapses per neuron over all links, the bias apart: the mean, rounded up, where they
         differ. What initialisers go by.
         """
-        total = sum(
-            link.source.size * self.size if link.edges is None else len(link.edges.indices)
-            for link in self.links
-        )
+        total = 0
+        for link in self.links:
+            if link.edges is None:
+                total += link.source.size * self.size
+            elif (shape := link.edges.weight_shape) is not None:
+                total += math.prod(shape[1:]) * self.size
+            else:
+                total += len(link.edges.indices)
         return -(-total // self.size)
 
     @cached_property
@@ -143,7 +203,7 @@ class Layer:
     def vertex_shapes(self) -> dict[str, tuple[int, ...]]:
         """Of what each neuron learns that belongs to none of its links: biases, Parameters."""
         names = (*self.biases.values(), *(f"{self.name}.{name}" for name in self.parameters))
-        return dict.fromkeys(names, (self.size,))
+        return dict.fromkeys(names, (self.n_kinds,))
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -214,9 +274,15 @@ class Network:
             raise mistakes.no_attribute("a horn.Network", name, dir(type(self)))
 
     def input(
-        self, size: int, *, keep: float = 1.0, per: str = "sample", name: str | None = None
+        self,
+        size: int | Sequence[int],
+        *,
+        keep: float = 1.0,
+        per: str = "sample",
+        name: str | None = None,
     ) -> Layer:
-        """The layer that holds one sample of ``size`` features.
+        """The layer that holds one sample of ``size`` features, or of a shape with channels last:
+        (28, 28, 1). Samples of that shape are read flat, row by row.
 
         ``keep`` below 1 silences each feature with probability 1 - keep in training, per sample or
         per batch; at inference the features are scaled by keep.
@@ -233,25 +299,26 @@ class Network:
             Layer(
                 0,
                 name or "layer0",
-                _size(size, "input"),
+                math.prod(extents := _extents(size, "input")),
                 "input",
                 InputNeuron,
                 activations.ACTIVATIONS["identity"],
                 "identity",
                 keep=float(keep),
                 per=per,
+                extents=extents if len(extents) > 1 else (),
             )
         )
 
     def layer(
         self,
-        size: int,
+        size: int | Sequence[int] | None = None,
         *,
         neuron: type[Neuron] = Standard,
         activation: str | Activation = "identity",
         interlayer: Interlayer | None = None,
         inputs: Sequence[Layer] | Layer | None = None,
-        connect: Connection | Mapping[Layer, Connection] | Any | None = None,
+        connect: Connects | Mapping[Layer, Connects] | Any | None = None,
         init: str | float | Initializer | None = None,
         bias: bool | str | float | Initializer = True,
         name: str | None = None,
@@ -262,7 +329,8 @@ class Network:
         by default. A scipy sparse matrix (receivers, sources), a NumPy array or a networkx graph is
         one, too: ``horn.Sparse(matrix=...)``. ``init`` is drawn for every weight: He for relu-like
         activations, else Glorot. ``bias=False`` leaves the bias out; a number or an initialiser
-        sets its initial value (0 by default).
+        sets its initial value (0 by default). ``size`` may be a shape, channels last; connections
+        that look through windows, as ``horn.Convolution(20, 5)``, say it themselves.
         """
         return self._hidden(
             "hidden", size, neuron, activation, interlayer, inputs, connect, init, bias, name, None
@@ -270,14 +338,14 @@ class Network:
 
     def output(
         self,
-        size: int,
+        size: int | Sequence[int] | None = None,
         *,
         neuron: type[Neuron] = Standard,
         activation: str | Activation = "identity",
         interlayer: Interlayer | None = None,
         loss: str | Loss | Callable[[Any, Any], Any] | None = None,
         inputs: Sequence[Layer] | Layer | None = None,
-        connect: Connection | Mapping[Layer, Connection] | Any | None = None,
+        connect: Connects | Mapping[Layer, Connects] | Any | None = None,
         init: str | float | Initializer | None = None,
         bias: bool | str | float | Initializer = True,
         name: str | None = None,
@@ -297,12 +365,12 @@ class Network:
     def _hidden(
         self,
         kind: str,
-        size: int,
+        size: int | Sequence[int] | None,
         neuron: type[Neuron],
         activation: str | Activation,
         interlayer: Interlayer | None,
         inputs: Sequence[Layer] | Layer | None,
-        connect: Connection | Mapping[Layer, Connection] | Any | None,
+        connect: Connects | Mapping[Layer, Connects] | Any | None,
         init: str | float | Initializer | None,
         bias: bool | str | float | Initializer,
         name: str | None,
@@ -353,15 +421,14 @@ class Network:
                         f"{where}: connect names {key!r}, which is not among its inputs; the "
                         "keys are layers of inputs"
                     )
-        size = _size(size, where)
         initial = init
         if init is None:
             initial = "he" if function.name in ("relu", "leaky_relu", "softplus") else "glorot"
+        each = [connect.get(k) if isinstance(connect, Mapping) else connect for k in sources]
+        connections = [Dense() if c is None else as_connection(c, where) for c in each]
+        found = self._wired(list(zip(connections, sources, strict=True)), size, index, name)
         links = []
-        for source in sources:
-            given = connect.get(source) if isinstance(connect, Mapping) else connect
-            connection = Dense() if given is None else as_connection(given, where)
-            edges = self._edges(connection, source, size, index, name)
+        for source, connection, edges in zip(sources, connections, found.edges, strict=True):
             own = getattr(connection, "initial", None)  # of a matrix whose values are the weights
             if own is not None and init is not None:
                 raise ModelError(
@@ -379,7 +446,7 @@ class Network:
             Layer(
                 index,
                 name,
-                size,
+                math.prod(found.shape),
                 kind,
                 neuron,
                 function,
@@ -388,6 +455,8 @@ class Network:
                 tuple(links),
                 bias_init,
                 loss,
+                extents=found.shape if len(found.shape) > 1 else (),
+                kinds=found.kinds,
             )
         )
 
@@ -403,19 +472,58 @@ class Network:
         network = Network(self.seed if seed is None else seed)
         for layer in self.layers:
             links = tuple(replace(k, source=network.layers[k.source.index]) for k in layer.links)
-            layer = replace(layer, links=links, **(changes or {}).get(layer.name, {}))
-            _size(layer.size, f"layer {layer.index} {layer.name!r}")
-            drawn = tuple(
-                replace(
-                    k,
-                    edges=network._edges(
-                        k.connection, k.source, layer.size, layer.index, layer.name
-                    ),
+            changed = (changes or {}).get(layer.name, {})
+            layer = replace(layer, links=links, **changed)
+            if links:
+                size = None if any(k.is_placed for k in links) else layer.shape
+                if "size" in changed:
+                    size = (layer.size,)
+                wired = [(k.connection, k.source) for k in links]
+                found = network._wired(wired, size, layer.index, layer.name)
+                drawn = (replace(k, edges=e) for k, e in zip(links, found.edges, strict=True))
+                extents = found.shape if len(found.shape) > 1 else ()
+                layer = replace(
+                    layer, links=tuple(drawn), size=math.prod(found.shape), extents=extents
                 )
-                for k in links
-            )
-            network._add(replace(layer, links=drawn))
+            elif "size" in changed:
+                layer = replace(layer, size=_size(layer.size, layer.name), extents=())
+            network._add(layer)
         return network.freezing(self.frozen)
+
+    def _wired(
+        self, wired: Sequence[tuple[Any, Layer]], size: Any, index: int, name: str
+    ) -> _Wired:
+        """The synapses of connections, each from a source, and the shape of the layer: as it is
+        given (None: as they say).
+        """
+        where = f"layer {index} {name!r}"
+        placed = {
+            k: connection.at(source.shape, where)
+            for k, (connection, source) in enumerate(wired)
+            if hasattr(connection, "at")
+        }
+        if size is None and not placed:
+            raise ModelError(f"{where}: how many neurons? net.layer(100), as an example")
+        said = {found.shape for found in placed.values()}
+        if len(said) > 1:
+            raise ModelError(
+                f"{where}: its connections make layers of shape {' and '.join(map(str, said))}; "
+                f"they must be the same"
+            )
+        shape = said.pop() if said else _extents(size, where)
+        if placed and size is not None and math.prod(_extents(size, where)) != math.prod(shape):
+            raise ModelError(
+                f"{where}: its connection makes a layer of shape {shape}, {math.prod(shape)} "
+                f"neurons, but size is {size}; leave size out"
+            )
+        kinds = {found.kinds for found in placed.values()} - {None}
+        edges = [
+            placed[k].edges
+            if k in placed
+            else self._edges(connection, source, math.prod(shape), index, name)
+            for k, (connection, source) in enumerate(wired)
+        ]
+        return _Wired(shape, edges, kinds.pop() if kinds else None)
 
     def _edges(
         self, connection: Connection, source: Layer, size: int, index: int, name: str
@@ -427,7 +535,9 @@ class Network:
             raise ModelError(f"layer {index} {name!r}: {error}") from None
 
     def _add(self, layer: Layer) -> Layer:
-        names = tuple(layer.weights)
+        names = tuple(layer.weights) if layer.has_weights else ()
+        if not names:
+            layer = replace(layer, bias=None)  # a message of 1 that nobody weighs
         layer = replace(layer, links=tuple(replace(link, names=names) for link in layer.links))
         self.layers = (*self.layers, layer)
         return layer
@@ -454,6 +564,16 @@ class Network:
     @property
     def n_inputs(self) -> int:
         return self.layers[0].size
+
+    @property
+    def shared(self) -> set[str]:
+        """The learned arrays whose numbers several synapses or neurons have."""
+        found = set[str]()
+        for layer in self.layers[1:]:
+            found |= layer.vertex_shapes.keys() if layer.kinds else set()
+            for link in layer.links:
+                found |= set(link.weights.values()) if link.is_shared else set()
+        return found
 
     def receivers(self, layer: Layer) -> tuple[Layer, ...]:
         """The layers that listen to a layer."""
@@ -547,16 +667,19 @@ class Network:
                     path = (layer.index, link.source.index, 0, *layer.key_of(name))
                     init = _given(layer.weights[name].init, link.init, f"{layer.name}.{name}")
                     rng = initializers.generator(self.seed, *path)
-                    values = init.values(shape, layer.typical_fan_in, layer.size, rng)
+                    fan_out = link.fan_out(layer.size)
+                    values = init.values(shape, layer.typical_fan_in, fan_out, rng)
                     arrays[array] = np.ascontiguousarray(values, dtype)
             for name, array in layer.biases.items():
                 rng = initializers.generator(self.seed, layer.index, 0, 2, *layer.key_of(name))
                 assert layer.bias is not None
                 init = _given(layer.weights[name].bias, layer.bias, f"{layer.name}.{name}: bias")
-                values = init.values((layer.size,), layer.fan_in, layer.size, rng)
+                values = init.values((layer.n_kinds,), layer.fan_in, layer.size, rng)
                 arrays[array] = np.ascontiguousarray(values, dtype)
             for position, (name, parameter) in enumerate(layer.parameters.items()):
-                arrays[f"{layer.name}.{name}"] = self._initial(layer, position, parameter, dtype)
+                arrays[f"{layer.name}.{name}"] = self._initial(
+                    layer, position, parameter, dtype, layer.n_kinds
+                )
         return arrays
 
     def initial_states(self, dtype: Any = np.float32) -> dict[str, Any]:
@@ -570,7 +693,7 @@ class Network:
 
     def _drawn_states(self, dtype: Any) -> dict[str, Any]:
         arrays = {
-            f"{layer.name}.{name}": self._initial(layer, 1000 + position, state, dtype)
+            f"{layer.name}.{name}": self._initial(layer, 1000 + position, state, dtype, layer.size)
             for layer in self.layers[1:]
             for position, (name, state) in enumerate(layer.states.items())
         }
@@ -615,13 +738,22 @@ class Network:
         }
         return shapes | {found.name: found.shape for found in self.synapse_states}
 
-    def _initial(self, layer: Layer, position: int, parameter: Parameter, dtype: Any) -> Any:
+    def _initial(
+        self, layer: Layer, position: int, parameter: Parameter, dtype: Any, n: int
+    ) -> Any:
         where = f"{layer.neuron.__name__}.{parameter.name}"
         init = initializers.resolve(parameter.initial, where)
         rng = initializers.generator(self.seed, layer.index, position, 3)
-        return np.ascontiguousarray(
-            init.values((layer.size,), layer.fan_in, layer.size, rng), dtype
-        )
+        return np.ascontiguousarray(init.values((n,), layer.fan_in, layer.size, rng), dtype)
+
+
+@dataclass(frozen=True)
+class _Wired:
+    """The shape of a layer, the synapses of its links, and its kinds of neurons."""
+
+    shape: tuple[int, ...]
+    edges: list[Edges | None]
+    kinds: int | None
 
 
 def _array_name(stem: str, weight: str) -> str:
@@ -631,6 +763,17 @@ def _array_name(stem: str, weight: str) -> str:
 def _given(own: Any, of_layer: Initializer, where: str) -> Initializer:
     """What a Weight says of its initial values, or else its layer."""
     return of_layer if own is None else initializers.resolve(own, where)
+
+
+def _extents(size: int | Sequence[int], where: str) -> tuple[int, ...]:
+    """A number of neurons, or a shape with channels last."""
+    if not isinstance(size, (tuple, list)):
+        return (_size(size, where),)  # type: ignore[arg-type]
+    if not 1 <= len(size) <= 3:
+        raise ModelError(
+            f"{where}: a shape is (n,), (n, channels) or (height, width, channels), got {size!r}"
+        )
+    return tuple(_size(n, where) for n in size)
 
 
 def _size(size: int, where: str) -> int:

@@ -317,6 +317,12 @@ def mentions(cls: type[Neuron], method: str, word: str) -> bool:
     return False
 
 
+def reads_weights(cls: type[Neuron]) -> bool:
+    """Whether forward reads a weight of its synapses, or learns one."""
+    words = (*weights_of(cls), "push", "previous_update")
+    return any(mentions(cls, "forward", word) for word in words)
+
+
 def has_backward(cls: type[Neuron]) -> bool:
     """Whether the class, or a base below Neuron, writes its own backward."""
     return hasattr(cls, "backward")

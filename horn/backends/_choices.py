@@ -6,6 +6,7 @@ import os
 
 from horn.compiler.program import (
     Draw,
+    Expand,
     Input,
     Loop,
     Matmul,
@@ -14,6 +15,7 @@ from horn.compiler.program import (
     Post,
     Program,
     Rank,
+    ScatterAdd,
     Take,
     Target,
     base,
@@ -84,7 +86,7 @@ def parts_of_wholes(program: Program) -> dict[str, str]:
     written |= {
         s.out
         for s in program.statements
-        if isinstance(s, (Input, Target, Draw, Matmul, Pick, Rank, Take))
+        if isinstance(s, (Expand, Input, Target, Draw, Matmul, Pick, Rank, ScatterAdd, Take))
     }
     found: dict[str, str] = {}
     for move in moves:

@@ -255,6 +255,9 @@ class CompiledEngine:
         runner.run(rows, self._scalars(len(rows), iteration), first_sample)
         program = runner.program
         found = {name: np.array(runner.value(buffer)) for name, buffer in program.probes.items()}
+        for name, array in self.arrays.items():  # of weights that are shared, flat in the program
+            if (gradient := f"{name}.gradient") in found:
+                found[gradient] = found[gradient].reshape(array.shape)
         loss = 0.0 if target is None else runner.value("loss").mean(dtype=np.float64)
         found["loss"] = np.asarray(loss)
         for name, array in saved.items():

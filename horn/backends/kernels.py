@@ -29,6 +29,7 @@ from horn.backends._passes import Pass, passes
 from horn.compiler.program import (
     Buffer,
     Draw,
+    Expand,
     Frame,
     Input,
     Live,
@@ -37,6 +38,7 @@ from horn.compiler.program import (
     Pick,
     Program,
     Rank,
+    ScatterAdd,
     Statement,
     Take,
     Target,
@@ -178,7 +180,8 @@ class Runner:
         if buffer.role in ("learned", "state", "slot"):
             if not _is_aligned(arrays[name]):
                 arrays[name] = _aligned(arrays[name].shape, arrays[name].dtype, arrays[name])
-            return arrays[name]
+            array = arrays[name]
+            return array.reshape(-1) if len(buffer.axes) == 1 else array  # shared: it has a shape
         if buffer.role == "constant":
             if (
                 buffer.value[0] == "edge"
@@ -276,7 +279,7 @@ class Runner:
         if name not in self.program.buffers:
             return
         self.settle(name, memory)
-        self.arrays[name] = memory
+        self.arrays[name] = memory.reshape(self.arrays[name].shape)
         for view, buffer in self.program.buffers.items():
             if buffer.role == "view" and buffer.value[0] == name:
                 self.arrays[view] = self._part_of(name, buffer)
@@ -334,6 +337,10 @@ class Runner:
             self._update(s)
         elif isinstance(s, Rank):
             self._rank(s)
+        elif isinstance(s, Expand):
+            self._expand(s)
+        elif isinstance(s, ScatterAdd):
+            self._scatter_add(s)
         else:
             assert isinstance(s, Loop), s
             self._loop(s)
@@ -453,6 +460,24 @@ class Runner:
         self.tape.gemm(a, b, c, beta=0.0, m=extent[left], n=extent[right], k=extent[s.axis],
                        thin=s.frame.grouped, label=s.out)  # fmt: skip
 
+    def _expand(self, s: Expand) -> None:
+        (axis,) = self.program.buffers[s.out].axes
+        numbers = np.ascontiguousarray(self.share.numbers(axis), np.int32)
+        view = View(self.arrays[s.array], "o", {"o": numbers})
+        self.tape.loop({"o": len(numbers)}, [view], [], [(View(self.arrays[s.out], "o"), 0)],
+                       label=s.out)  # fmt: skip
+
+    def _scatter_add(self, s: ScatterAdd) -> None:
+        """A row for each shared number, of those that have it."""
+        (axis,), out = self.program.buffers[s.array].axes, self.arrays[s.out]
+        numbers = self.share.numbers(axis)
+        order = np.argsort(numbers, kind="stable").astype(np.int32)
+        counts = np.bincount(numbers, minlength=len(out))
+        ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        view = View(self.arrays[s.array], "e", {"e": order})
+        self.tape.loop({"o": len(out), "e": Ragged(ends, "o")}, [view], [],
+                       [(View(out, "o"), 0)], reduce=("sum", "e"), label=s.out)  # fmt: skip
+
     def _rank(self, s: Rank) -> None:
         """The sum over all others of whether they come before."""
         extent, array = self._extents(s.frame), self.arrays[s.array]
@@ -512,7 +537,8 @@ class Runner:
     def _extents(self, frame: Frame) -> dict[str, int | Dim]:
         """What the letters of a frame run over; "1" is for what has no axes."""
         extent: dict[str, int | Dim] = {"1": 1}
-        for letter in "bo" if frame.link is None else "boi":
+        letters = "o" if frame.shared else "bo" if frame.link is None else "boi"
+        for letter in letters:
             (axis,) = letter_axes(self.network, frame, letter)
             extent[letter] = self._extent(axis)
         return extent

@@ -12,6 +12,7 @@ from horn.backends import Array, Setup
 from horn.backends._compiled import CompiledEngine, constant
 from horn.compiler.program import (
     Draw,
+    Expand,
     Frame,
     Input,
     Live,
@@ -21,6 +22,7 @@ from horn.compiler.program import (
     Pick,
     Program,
     Rank,
+    ScatterAdd,
     Take,
     Target,
     Update,
@@ -152,7 +154,10 @@ class Runner:
                 buffer.axes,
                 self.program.buffers[buffer.value[0]].axes,
             )
-        return self.env[name] if name in self.env else self.arrays[name]
+        if name in self.env:
+            return self.env[name]
+        array = self.arrays[name]
+        return array.reshape(-1) if len(buffer.axes) == 1 else array  # shared ones have a shape
 
     def target_array(self, name: str) -> Array:
         if name in self.arrays:
@@ -237,6 +242,16 @@ class Runner:
         self.env[s.out] = np.ascontiguousarray(
             self.at(self.array(s.array), self.program.buffers[s.out].axes)
         )
+
+    def expand(self, s: Expand) -> None:
+        (axis,) = self.program.buffers[s.out].axes
+        self.env[s.out] = self.array(s.array)[self.share.numbers(axis)]
+
+    def scatteradd(self, s: ScatterAdd) -> None:
+        (axis,), (shared,) = (self.program.buffers[name].axes for name in (s.array, s.out))
+        out = np.zeros(self.share.length(shared, 0), self.dtype)
+        np.add.at(out, self.share.numbers(axis), self.array(s.array))
+        self.env[s.out] = out
 
     def rank(self, s: Rank) -> None:
         order = np.argsort(-self.array(s.array), axis=1, kind="stable")
@@ -333,7 +348,8 @@ class Runner:
     def sizes(self, frame: Frame) -> dict[str, int]:
         """The length of each letter's axis in a frame: of compact layers, the live neurons."""
         size = {}
-        for letter in "bo" if frame.link is None else "boi":
+        letters = "o" if frame.shared else "bo" if frame.link is None else "boi"
+        for letter in letters:
             (axis,) = letter_axes(self.network, frame, letter)
             k = layer_of(axis)
             if letter == "b":

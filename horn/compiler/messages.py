@@ -112,6 +112,8 @@ class MessageExpressions:
             return const(float(layer.size)) if node.value == "layer_size" else node
         if node.op is Op.PARAM:
             name = f"{layer.name}.{node.value}"
+            if layer.kinds:
+                return self.storage.expanded(name, Frame(layer.index))
             self.storage.persistent(name, (axis,), "learned")
             return self.storage.learned(name, (axis,), "o")
         if node.op is Op.STATE:
@@ -245,13 +247,17 @@ class MessageExpressions:
         return found
 
     def weight(self, layer: Layer, position: int, name: str) -> Node:
-        array = layer.links[position].weights[name]
-        axes = self.storage.axes_of(Frame(layer.index, position), "oi")
+        array, frame = layer.links[position].weights[name], Frame(layer.index, position)
+        if layer.links[position].is_shared:
+            return self.storage.expanded(array, frame)
+        axes = self.storage.axes_of(frame, "oi")
         self.storage.persistent(array, axes, "learned")
         return self.storage.learned(array, axes, "oi")
 
     def bias(self, layer: Layer, name: str) -> Node:
         array, axes = layer.biases[name], (f"n{layer.index}",)
+        if layer.kinds:
+            return self.storage.expanded(array, Frame(layer.index))
         self.storage.persistent(array, axes, "learned")
         return self.storage.learned(array, axes, "o")
 
@@ -389,7 +395,7 @@ class MessageExpressions:
         receiver = out.receiver
         frame, names = Frame(receiver.layer.index, out.position), out.link.names
         leaves: dict[Op, Callable[[Node], Node]] = {
-            Op.DELTA: lambda d: receiver.deltas.get(d.value or names[0], ZERO),
+            Op.DELTA: lambda d: receiver.deltas.get(d.value or (*names, "")[0], ZERO),
             Op.WEIGHT: lambda w: self.weight(receiver.layer, out.position, w.value or WEIGHT),
             Op.TRACE: lambda t: self.trace(code.layer.outgoing(t.value, receiver.layer), frame),
             Op.PREVIOUS: lambda _: self.previous(

@@ -17,6 +17,7 @@ from horn.compiler.placement import Placement
 from horn.compiler.program import (
     Buffer,
     Draw,
+    Expand,
     Frame,
     Input,
     Loop,
@@ -26,6 +27,7 @@ from horn.compiler.program import (
     Pick,
     Program,
     Rank,
+    ScatterAdd,
     Statement,
     Target,
     Update,
@@ -99,6 +101,10 @@ class Partition:
                 self.update(statement)
             elif isinstance(statement, Rank):
                 self.rank(statement)
+            elif isinstance(statement, Expand):
+                self.expand(statement)
+            elif isinstance(statement, ScatterAdd):
+                self.scatter_add(statement)
             else:
                 raise AssertionError(f"{statement} has no place in a group's program")
         self.update_divided()
@@ -153,6 +159,26 @@ class Partition:
         frame = frame if frame.split == "b" else dataclasses.replace(frame, split="")
         array = self.operand(s.array, "bo", frame)
         out = self.result(s.out, Form(letter_axes(self.network, frame, "bo")))
+        self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
+
+    def expand(self, s: Expand) -> None:
+        frame = self.placement.at(s.frame)
+        array = self.operand(s.array, "o", dataclasses.replace(frame, shared=True))
+        letters = "o" if frame.link is None else "oi"
+        out = self.result(s.out, Form(letter_axes(self.network, frame, letters)))
+        self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
+
+    def scatter_add(self, s: ScatterAdd) -> None:
+        """A sum: what is one task's or one group's part of each number stays that."""
+        frame = self.placement.at(s.frame)
+        letters = "o" if frame.link is None else "oi"
+        axes = letter_axes(self.network, frame, letters)
+        here = [form for form in self.forms[s.array] if form.axes == axes]
+        have = here[0] if here else Form(axes)
+        array = self.find(s.array, have)
+        monoid = have.monoid or ("sum" if frame.split in ("o", "i") else "")
+        shared = letter_axes(self.network, dataclasses.replace(frame, shared=True), "o")
+        out = self.result(s.out, Form(shared, monoid, have.across))
         self.statements.append(dataclasses.replace(s, frame=frame, array=array, out=out))
 
     def keeps(self, s: Loop) -> bool:
@@ -415,10 +441,13 @@ def homes(network: Network, placement: Placement) -> dict[str, tuple[str, ...]]:
     for layer in network.layers[1:]:
         for position, link in enumerate(layer.links):
             frame = placement.at(Frame(layer.index, position))
-            found |= dict.fromkeys(link.weights.values(), letter_axes(network, frame, "oi"))
+            shared = dataclasses.replace(frame, shared=True)
+            of_link = (shared, "o") if link.is_shared else (frame, "oi")
+            found |= dict.fromkeys(link.weights.values(), letter_axes(network, *of_link))
+        own = placement.at(Frame(layer.index, shared=bool(layer.kinds)))
+        found |= dict.fromkeys(layer.vertex_shapes, letter_axes(network, own, "o"))
         vertex = letter_axes(network, placement.at(Frame(layer.index)), "o")
-        states = (f"{layer.name}.{name}" for name in layer.states)
-        found |= dict.fromkeys((*layer.vertex_shapes, *states), vertex)
+        found |= dict.fromkeys((f"{layer.name}.{name}" for name in layer.states), vertex)
     for array in network.synapse_states:
         frame = placement.at(Frame(array.layer.index, array.position))
         found[array.name] = letter_axes(network, frame, "o" if array.position is None else "oi")

@@ -37,7 +37,9 @@ class Placement:
         return cls(links, {layer.index: "neurons" for layer in network.layers})
 
     def at(self, frame: Frame) -> Frame:
-        """A frame with its split."""
+        """A frame with its split. What is shared every task has whole."""
+        if frame.shared:
+            return frame
         if frame.link is None or frame.link == ERRORS:
             return Frame(frame.layer, frame.link, LAYER_SPLITS[self.layers.get(frame.layer, "all")])
         where = self.links.get((frame.layer, frame.link))

@@ -8,7 +8,8 @@ the order "boi", which is also the order of the buffer's own axes.
 
 Buffers have absolute axes: "b" (rows, at most the batch size), "n<k>" (neurons of layer k),
 "e<k>.<j>" (synapses of the sparse link j of layer k, in CSR order; in the link's frame such a
-buffer is seen along "oi"). No axes: one number.
+buffer is seen along "oi"), "w<k>.<j>" (the weights that the synapses of such a link share), "m<k>"
+(the kinds of neurons of layer k). No axes: one number.
 
 In the frame of a sparse link an expression lives on the edges: "bi" values are taken at the edge's
 source, "bo" values at its receiver, "oi" values at the edge.
@@ -44,7 +45,8 @@ class Frame:
     """Where the letters of an expression point. ``link`` is the place of the link among the
     layer's, or None: then there is no i. ``split``: the letter along which tasks divide its work,
     or "": each does all of it. ``grouped``: groups divide it too, along o (dense links only);
-    ``turn``: it is for so many groups further on.
+    ``turn``: it is for so many groups further on. ``shared``: o names the numbers that synapses
+    share, or that neurons of a kind do, instead of the synapses or neurons.
     """
 
     layer: int
@@ -52,6 +54,7 @@ class Frame:
     split: str = ""
     grouped: bool = False
     turn: int = 0
+    shared: bool = False
 
 
 def layer_of(axis: str) -> int:
@@ -85,6 +88,10 @@ def link_of(network: Network, frame: Frame) -> Link | ErrorLink:
 
 def letter_axes(network: Network, frame: Frame, letters: str) -> tuple[str, ...]:
     """The axes that letters name in a frame."""
+    if frame.shared:
+        assert letters in ("", "o"), letters
+        place = f"m{frame.layer}" if frame.link is None else f"w{frame.layer}.{frame.link}"
+        return (place,) * len(letters)
     rows = "b@own" if frame.split == "b" else "b"
     receivers = f"n{frame.layer}"
     if frame.link is None:
@@ -119,6 +126,8 @@ def in_all_groups(axis: str) -> str:
 def axis_letter(network: Network, frame: Frame, axis: str) -> str:
     """The letter that an axis has in a frame: "oi" for synapses."""
     whole = base(axis)
+    if whole[0] in "mw":
+        return "o"
     if whole == "b" or whole.startswith("e"):
         return "b" if whole == "b" else "oi"
     if whole == f"n{frame.layer}":
@@ -287,6 +296,28 @@ class Take(Statement):
 
 
 @dataclass(frozen=True)
+class Expand(Statement):
+    """out = for each synapse of the frame's link, or each neuron of its layer, the number that it
+    shares.
+    """
+
+    frame: Frame
+    out: str
+    array: str
+
+
+@dataclass(frozen=True)
+class ScatterAdd(Statement):
+    """out = for each shared number of the frame's link, or its layer, the sum over those that have
+    it.
+    """
+
+    frame: Frame
+    out: str
+    array: str
+
+
+@dataclass(frozen=True)
 class Pick(Statement):
     """out = the places of an array (whole along its axes) that out's axes name. Local."""
 
@@ -382,7 +413,7 @@ def reads(statement: Statement) -> tuple[str, ...]:
         return (statement.a, statement.b)
     if isinstance(statement, Update):
         return (statement.a, statement.b, *statement.parts, *writes(statement))
-    if isinstance(statement, (Move, Pick, Take, Rank)):
+    if isinstance(statement, (Move, Pick, Take, Rank, Expand, ScatterAdd)):
         return (statement.array,)
     return (statement.mask,) if isinstance(statement, Live) else ()
 

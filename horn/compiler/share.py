@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -74,6 +75,11 @@ class Share:
         """How many places an axis has that is no share, rows apart."""
         if axis.startswith("n"):
             return self.network.layers[int(axis[1:])].size
+        if axis.startswith("m"):
+            return self.network.layers[int(axis[1:])].n_kinds
+        if axis.startswith("w"):
+            layer, link = edge_link(axis)
+            return math.prod(self._whole_edges(layer, link).weight_shape or ())
         edges = self._whole_edges(*edge_link(axis))
         return len(edges.indices)
 
@@ -142,6 +148,17 @@ class Share:
         assert edges is not None, f"link {link} of layer {layer} is dense"
         return edges
 
+    def numbers(self, axis: str) -> Array:
+        """Which shared number each synapse, or neuron, along an axis has."""
+        places = self.places(axis)
+        if axis.startswith("n"):
+            kinds = self.network.layers[int(base(axis)[1:])].n_kinds
+            mine = np.arange(places.start, places.stop) if isinstance(places, slice) else places
+            return np.asarray(mine % kinds, np.int64)
+        shared = self._whole_edges(*edge_link(axis)).weight
+        assert shared is not None, axis
+        return np.asarray(shared[places], np.int64)
+
     def within(self, axis: str, outer: str, batch_size: int) -> Places:
         """Where an axis lies in another that has all of it: the whole, or what the task has of it
         in all groups.
@@ -171,7 +188,7 @@ class Share:
 
 def edge_link(name: str) -> tuple[int, int]:
     """The layer and link of "e4.0", "4.0"."""
-    layer, link = base(name).removeprefix("e").split(".")
+    layer, link = base(name).lstrip("ew").split(".")
     return int(layer), int(link)
 
 

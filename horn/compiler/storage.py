@@ -12,10 +12,12 @@ from horn.compiler.contraction import contract, taken_out
 from horn.compiler.program import (
     Buffer,
     ErrorLink,
+    Expand,
     Frame,
     Loop,
     Matmul,
     Output,
+    ScatterAdd,
     Statement,
     Take,
     letter_axes,
@@ -93,6 +95,24 @@ class Storage:
             self.buffer(name, axes)
             self.emit(Take(name, node.value))
         return load(name, node.axes)
+
+    def expanded(self, name: str, frame: Frame) -> Node:
+        """A learned array that synapses or neurons share, for each of them."""
+        shared, letters = replace(frame, shared=True), "o" if frame.link is None else "oi"
+        self.persistent(name, self.axes_of(shared, "o"), "learned")
+        each = f"{name}.each"
+        if each not in self.buffers:
+            self.buffer(each, self.axes_of(frame, letters))
+            self.emit(Expand(frame, each, name))
+        return load(each, letters)
+
+    def added(self, node: Node, frame: Frame, stem: str) -> Node:
+        """The sum over those that share a number."""
+        letters = "o" if frame.link is None else "oi"
+        each = self.store(node, frame, letters, f"{stem}.each")
+        name = self.buffer(self.fresh(stem), self.axes_of(replace(frame, shared=True), "o"))
+        self.emit(ScatterAdd(frame, name, each.value))
+        return load(name, "o")
 
     def persistent(
         self, name: str, axes: tuple[str, ...], role: str, value: tuple[object, ...] = ()

@@ -32,7 +32,9 @@ class Thinning:
         return make(Op.NE, load(self.masks[layer], letter), ZERO)
 
     def live_synapse(self, frame: Frame) -> Node | None:
-        """Where both ends of a synapse take part, likewise."""
+        """Where both ends of a synapse take part, likewise; None for what is shared."""
+        if frame.shared:
+            return None
         here = self.takes_part(frame.layer)
         if frame.link is None:
             return here

@@ -4,6 +4,8 @@ learned number.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from horn.compiler.contraction import contract, monomials
 from horn.compiler.layer_code import LayerCode, Outgoing
 from horn.compiler.messages import MessageExpressions
@@ -42,7 +44,8 @@ class Updates:
     def update_vertex(self, code: LayerCode) -> None:
         layer, frozen = code.layer, self.storage.network.frozen
         frame = Frame(layer.index)
-        axes = (f"n{layer.index}",)
+        own = replace(frame, shared=bool(layer.kinds))
+        axes = self.storage.axes_of(own, "o")
         for name in layer.parameters:
             if f"{layer.name}.{name}" in frozen:
                 continue
@@ -54,13 +57,13 @@ class Updates:
             else:
                 continue
             full = f"{layer.name}.{name}"
-            gradient = self.mean(per_sample, frame, f"{full}.gradient")
-            self.update(full, axes, frame, "o", gradient, pushed=written is not None)
+            gradient = self.mean_of(per_sample, frame, f"{full}.gradient", bool(layer.kinds))
+            self.update(full, axes, own, "o", gradient, pushed=written is not None)
         for name, array in layer.biases.items():
             node = None if array in frozen else self.weight_gradient(code, None, name)
             if node is not None:
-                gradient = self.mean(node, frame, f"{array}.gradient")
-                self.update(array, axes, frame, "o", gradient, pushed=code.is_local)
+                gradient = self.mean_of(node, frame, f"{array}.gradient", bool(layer.kinds))
+                self.update(array, axes, own, "o", gradient, pushed=code.is_local)
 
     def mean(self, node: Node, frame: Frame, stem: str) -> Node:
         """The mean over the batch of an expression."""
@@ -68,6 +71,18 @@ class Updates:
             return node
         total = self.storage.reduction_loop(node, "b", "sum", frame, stem)
         return mul(total, Scalar("inv_rows"))
+
+    def mean_of(self, node: Node, frame: Frame, stem: str, is_shared: bool) -> Node:
+        """As ``mean``; where numbers are shared, the sum over those that share one."""
+        if not is_shared:
+            return self.mean(node, frame, stem)
+        if (live := self.thinning.live_synapse(frame)) is not None:
+            node = select(live, node, ZERO)
+        is_mean = "b" in node.axes
+        if is_mean:
+            node = self.storage.reduction_loop(node, "b", "sum", frame, f"{stem}.sum")
+        added = self.storage.added(node, frame, stem)
+        return mul(added, Scalar("inv_rows")) if is_mean else added
 
     def weight_gradient(self, code: LayerCode, position: int | None, name: str) -> Node | None:
         """d loss / d a weight per sample of one link (or the bias) of a receiver, by the derived
@@ -91,8 +106,9 @@ class Updates:
 
     def update_link(self, out: Outgoing) -> None:
         """Update the weights of a link, all of whose gradients may read any of them."""
-        frame = Frame(out.receiver.layer.index, out.position)
-        axes = self.storage.axes_of(frame, "oi")
+        frame, is_shared = Frame(out.receiver.layer.index, out.position), out.link.is_shared
+        own, letters = replace(frame, shared=is_shared), "o" if is_shared else "oi"
+        axes = self.storage.axes_of(own, letters)
         arrays = frozenset(out.link.weights.values())
         learned = {
             n: a for n, a in out.link.weights.items() if a not in self.storage.network.frozen
@@ -101,11 +117,11 @@ class Updates:
         self.outgoing_traces(out)
         for array, (gradient, _) in found.items():
             if isinstance(gradient, Node) and _loads(gradient) & (arrays - {array}):
-                stored = self.storage.store(gradient, frame, "oi", f"{array}.mean_gradient")
+                stored = self.storage.store(gradient, own, letters, f"{array}.mean_gradient")
                 found[array] = stored, found[array][1]
         for array, (gradient, pushed) in found.items():
             if isinstance(gradient, Node):
-                self.update(array, axes, frame, "oi", gradient, pushed=pushed)
+                self.update(array, axes, own, letters, gradient, pushed=pushed)
             elif gradient is not None:
                 self.storage.emit(gradient)
 
@@ -130,6 +146,8 @@ class Updates:
         fused = None if node is None else self.fused_update(link, array, frame, node)
         if node is None or fused is not None:
             return fused, pushed
+        if link.is_shared:
+            return self.mean_of(node, frame, f"{array}.gradient", True), pushed
         return self.mean_over_link(node, frame, f"{array}.gradient"), pushed
 
     def mean_over_link(self, node: Node, frame: Frame, stem: str) -> Node:
@@ -217,7 +235,7 @@ class Updates:
             gradient = self.storage.lift_out(gradient, frame, letters)
         if not pushed:
             gradient = o.of_derived(gradient, Scalar("learning_rate"))
-        decays = o.weight_decay and letters == "oi"
+        decays = o.weight_decay and frame.link is not None
         w = self.storage.learned(name, axes, letters) if decays else None
         gradient = o.prepared(gradient, w)
         if live is not None:
@@ -234,7 +252,7 @@ class Updates:
     def apply(self, name: str, frame: Frame, gradient: Node) -> None:
         o = self.optimizer
         axes = self.storage.buffers[name].axes
-        letters = "o" if frame.link is None else "oi"
+        letters = "o" if frame.link is None or frame.shared else "oi"
         slots = {}
         for slot in o.slots:
             if slot not in o.kept_slots:
@@ -280,9 +298,8 @@ class Updates:
             square = gradient * gradient
             if "i" in square.axes:
                 square = self.storage.reduction_loop(square, "i", "sum", frame, f"{name}.squares")
-            total = total + self.storage.reduction_loop(
-                square, "o", "sum", Frame(frame.layer), f"{name}.norm"
-            )
+            over = frame if frame.shared else Frame(frame.layer)
+            total = total + self.storage.reduction_loop(square, "o", "sum", over, f"{name}.norm")
         frame = Frame(self.storage.network.last.index)
         factor = self.optimizer.clip_factor(make(Op.SQRT, total))
         scale = self.storage.store(factor, frame, "", "clip")

@@ -143,7 +143,7 @@ def as_connection(given: Any, where: str) -> Connection:
     """A connection from itself, a matrix or a graph."""
     if is_matrix(given):
         return Sparse(matrix=given)
-    if not hasattr(given, "edges"):
+    if not (hasattr(given, "edges") or hasattr(given, "at")):
         raise ModelError(
             f"{where}: connect must be a connection such as horn.Sparse(fan_in=8), a scipy sparse "
             f"matrix or a networkx graph, got {given!r:.80}"

@@ -307,14 +307,15 @@ class Engine:
         """The numbers that belong to neurons which sat the batch out: their synapses, in and out,
         and their Parameters."""
         found = {name: np.zeros(array.size, bool) for name, array in self._arrays.items()}
+        shared = self.network.shared  # others that are there still learn them
         for stage in self.stages:
             for o, wires in enumerate(stage.wires):
                 for wire in wires:
                     if (stage.index, o) in silent or (wire.source_layer, wire.source) in silent:
                         for _, array in wire.arrays:
-                            found[array][wire.place] = True
+                            found[array][wire.place] = array not in shared
                 for array in stage.parameters.values():
-                    found[array][o] = (stage.index, o) in silent
+                    found[array][stage.kind(o)] = array not in shared and (stage.index, o) in silent
         return {name: array.reshape(self._arrays[name].shape) for name, array in found.items()}
 
     def _find_learning(self) -> dict[str, str]:

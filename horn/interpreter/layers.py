@@ -21,8 +21,9 @@ from horn.neuron import STATISTICS, WEIGHT, Neuron, SynapseState, declared, has_
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One synapse. ``arrays`` and ``place`` say where its weights are, by name; ``link`` is the
-    position of its link among the receiver's.
+    """One synapse. ``arrays`` and ``place`` say where its weights are, by name, which others may
+    share; ``edge`` where its SynapseStates are; ``link`` is the position of its link among the
+    receiver's.
 
     The bias synapse has source -1: nobody sends on it.
     """
@@ -33,6 +34,7 @@ class Wire:
     neuron: int
     arrays: tuple[tuple[str, str], ...]  # (name, array)
     place: int
+    edge: int
     link: int
 
     @property
@@ -109,14 +111,21 @@ class Stage:
             else:
                 start, stop = int(link.edges.indptr[o]), int(link.edges.indptr[o + 1])
                 sources = [(int(link.edges.indices[e]), e) for e in range(start, stop)]
-            found += [
-                Wire(link.source.index, i, self.index, o, arrays, place, position)
-                for i, place in sources
-            ]
+            shared = None if link.edges is None else link.edges.weight
+            for i, edge in sources:
+                place = edge if shared is None else int(shared[edge])
+                found.append(
+                    Wire(link.source.index, i, self.index, o, arrays, place, edge, position)
+                )
         if self.layer.bias is not None:
             biases = tuple(self.layer.biases.items())
-            found.append(Wire(-1, -1, self.index, o, biases, o, len(self.layer.links)))
+            links = len(self.layer.links)
+            found.append(Wire(-1, -1, self.index, o, biases, self.kind(o), o, links))
         return found
+
+    def kind(self, o: int) -> int:
+        """The place of a neuron's Parameters and biases."""
+        return o % self.layer.n_kinds
 
     # --- what kind of neurons they are, asked only where it matters
 

@@ -29,6 +29,8 @@ class LearnedNumbers:
         return (
             self.previous
             if isinstance(self.previous, str)
+            else "m.previous_update: this synapse has no weight"
+            if not wire.arrays
             else self.previous[dict(wire.arrays).get(WEIGHT, wire.arrays[0][1])][wire.place]
         )
 
@@ -212,7 +214,7 @@ class _Leaves:
                 wire,
                 value,
                 memory.weights(wire),
-                {name: sample.states[array][wire.place] for name, array in kept.items()},
+                {name: sample.states[array][wire.edge] for name, array in kept.items()},
                 memory.previous_of(wire),
                 index,
             )
@@ -220,7 +222,7 @@ class _Leaves:
             traces.append({name: vars(message)[name] for name in kept})
             leaves.append((wire, x, w))
         parameters = {
-            n: Traced(memory.learned[a][o], "parameter", variable=True)
+            n: Traced(memory.learned[a][stage.kind(o)], "parameter", variable=True)
             for n, a in stage.parameters.items()
         }
         return cls(messages, leaves, parameters, states, traces)
@@ -298,7 +300,7 @@ def _remember(
     """What the messages' SynapseStates are now, by the names of their arrays."""
     for wire, message, kept in zip(wires, messages, states, strict=True):
         for name, array in kept.items():
-            sample.states[array][wire.place] = number(vars(message)[name])
+            sample.states[array][wire.edge] = number(vars(message)[name])
 
 
 def between(stage: Stage, leaves: list[Traced]) -> list[Any]:
@@ -474,13 +476,13 @@ def _come_back(
         for name, array in wire.arrays:
             if stage.local:
                 found = pushes[name][position] if pushes.get(name) else 0.0
-                back.arrays[array][wire.place] = found
+                back.arrays[array][wire.place] += found
             elif wire.source < 0 or not stages[wire.source_layer].pushes_weight(
                 name, tuple(stage.layer.weights)
             ):
-                back.arrays[array][wire.place] = of_weight[position][name]
+                back.arrays[array][wire.place] += of_weight[position][name]
     for name, array in stage.parameters.items():
-        back.arrays[array][o] = of_parameter[name]
+        back.arrays[array][stage.kind(o)] += of_parameter[name]
 
 
 def _deltas(fired: Fired, table: Mapping[int, float], shared: _Shared | None) -> dict[str, float]:
@@ -528,13 +530,16 @@ def _written(
                 wire,
                 {name: deltas.get(name, 0.0) for name in weights},
                 weights,
-                {name: sample.states[array][wire.place] for name, array in kept.items()},
+                {name: sample.states[array][wire.edge] for name, array in kept.items()},
                 gradient,
                 memory.previous_of(wire),
                 *stages[wire.layer].refusals,
             )
         )
-    parameters = {n: Traced(memory.learned[a][o], "parameter") for n, a in stage.parameters.items()}
+    kind = stage.kind(o)
+    parameters = {
+        n: Traced(memory.learned[a][kind], "parameter") for n, a in stage.parameters.items()
+    }
     call = _run(stage, o, "backward", messages, parameters, sample, (), back)
     _remember(sample, stage.outgoing[o], messages, states)
     for wire, message in zip(stage.outgoing[o], messages, strict=True):
@@ -543,7 +548,7 @@ def _written(
             if not pushed and len(wire.arrays) == 1:
                 pushed = call.pushed.get("", {})
             if id(message) in pushed:
-                back.arrays[array][wire.place] = number(pushed[id(message)])
+                back.arrays[array][wire.place] += number(pushed[id(message)])
     if stage.pushes and messages and not call.pushed:
         raise user_text.error_at(
             call.method, call.count() + "; this path pushes nothing, another does"

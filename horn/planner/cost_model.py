@@ -24,6 +24,7 @@ from horn.compiler.program import (
     Buffer,
     Collect,
     Draw,
+    Expand,
     Frame,
     Input,
     Loop,
@@ -32,6 +33,7 @@ from horn.compiler.program import (
     Post,
     Program,
     Rank,
+    ScatterAdd,
     Statement,
     Target,
     Update,
@@ -302,7 +304,8 @@ class Costs:
             for each in passes(statement):
                 found = found + self._pass_s(statement.frame, each, buffers)
             return found
-        size = self.size(buffers[statement.out].axes)  # type: ignore[attr-defined]
+        is_sum = isinstance(statement, ScatterAdd)
+        size = self.size(buffers[statement.array if is_sum else statement.out].axes)  # type: ignore[attr-defined]
         if isinstance(statement, Draw):
             return machine.call_s + size * machine.draw_s[statement.kind]
         is_given = isinstance(statement, (Input, Target))
@@ -473,7 +476,7 @@ class Costs:
 
 
 def _layer(statement: Statement) -> int:
-    if isinstance(statement, (Loop, Matmul, Rank, Update)):
+    if isinstance(statement, (Expand, Loop, Matmul, Rank, ScatterAdd, Update)):
         return statement.frame.layer
     return statement.layer if isinstance(statement, Draw) else 0
 

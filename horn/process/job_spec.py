@@ -148,7 +148,9 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class JobText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All text. ``arrays``: parameter/NAME, state/NAME, edges/WEIGHT/indptr and .../indices."""
+    """All text. ``arrays``: parameter/NAME, state/NAME, edges/WEIGHT/indptr and .../indices,
+    .../weight.
+    """
 
     format: int
     network: dict[str, Any]
@@ -338,9 +340,8 @@ def _arrays_of(job: Job) -> dict[str, Array]:
     arrays |= {f"state/{n}": a for n, a in network.initial_states(dtype).items()}
     for layer in network.layers:
         for link in layer.links:
-            if link.edges is not None:
-                arrays[f"edges/{link.weight}/indptr"] = link.edges.indptr
-                arrays[f"edges/{link.weight}/indices"] = link.edges.indices
+            for part, array in link.kept_edges.items():
+                arrays[f"edges/{link.weight}/{part}"] = array
     return arrays
 
 

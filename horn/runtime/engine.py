@@ -72,6 +72,8 @@ class GroupEngine(CompiledEngine):
     def places(self, name: str) -> tuple[Places, ...]:
         """What of each axis of a learned array, State or slot this task has."""
         axes = self.slot_axes.get(name) or self.homes[name]
+        if axes[0][0] in "mw":  # shared: all of it, which has a shape
+            return tuple(slice(0, n) for n in self.arrays[name].shape)
         return tuple(self.share.places(axis) for axis in axes)
 
     def owns(self, name: str) -> bool:
@@ -86,6 +88,8 @@ class GroupEngine(CompiledEngine):
         for name, buffer in program.buffers.items():
             if buffer.role == "slot" and name not in self.arrays:
                 shape = [self.share.length(axis, 0) for axis in buffer.axes]
+                if buffer.axes[0][0] in "mw":  # shared
+                    shape = [*self.arrays[name.rpartition("/")[0]].shape]
                 self.arrays[name] = np.zeros(shape, self.setup.dtype)
                 self.slot_axes[name] = buffer.axes
                 self._slots.append(name)

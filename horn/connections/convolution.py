@@ -1,0 +1,54 @@
+"""Windows whose weights all positions share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from horn.connections import Placed
+from horn.connections.windows import Sizes, Windows, channels_of, placed, whole
+from horn.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Convolution(Windows):
+    """``channels`` maps: a neuron that looks through a window at every position, with the same
+    weights everywhere. Bias and Parameters are one per map, too.
+
+    kernel, stride, dilation : a number, or one per dimension of the layer below, whose shape is
+    (n, channels) or (height, width, channels). padding : "valid", "same", or how many positions
+    there are outside at each end; what lies there is no message. groups : the channels below are
+    dealt into so many, and each map listens to one of them.
+
+    The weights are an array (channels, *kernel, channels below / groups).
+    """
+
+    channels: int
+    kernel: int | Sizes
+    stride: int | Sizes = 1
+    padding: str | int | Sizes = "valid"
+    dilation: int | Sizes = 1
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        whole(self, "channels")
+        whole(self, "groups")
+        super().__post_init__()
+
+    def at(self, below: Sizes, where: str) -> Placed:
+        space, sources = self.taps(below, where)
+        n, maps, groups = below[-1], self.channels, self.groups
+        if n % groups or maps % groups:
+            raise ModelError(
+                f"{where}: Convolution: groups={groups} must divide the {n} channels below and the "
+                f"{maps} maps"
+            )
+        each = n // groups
+        first = np.arange(maps) // (maps // groups) * each
+        found = channels_of(sources, first[:, None] + np.arange(each), n)
+        kernel = self._each("kernel", len(space))
+        return placed(space, found, maps, where, (maps, *kernel, each))
+
+
+CONNECTION = Convolution

@@ -1,0 +1,14 @@
+"""The connections of horn that go by the shapes of layers, by name: of these a file keeps what they
+were told, not their synapses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horn.connections.convolution import Convolution
+from horn.connections.local import Local
+from horn.connections.one_to_one import OneToOne
+from horn.connections.window import Window
+
+PLACED: dict[str, Any] = {kind.__name__: kind for kind in (Convolution, Local, OneToOne, Window)}

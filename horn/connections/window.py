@@ -1,0 +1,45 @@
+"""Windows within a channel: pooling, normalisation over neighbouring channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from horn.connections import Placed
+from horn.connections.windows import Sizes, Windows, channels_of, placed, whole
+from horn.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Window(Windows):
+    """Each neuron listens through a window to its own channel of the layer below, or to that and
+    its neighbours: ``channels`` in all, an odd number.
+
+    kernel, stride, padding, dilation : as for ``horn.Convolution``. There are as many channels as
+    below, and nothing is shared.
+    """
+
+    kernel: int | Sizes
+    stride: int | Sizes = 1
+    padding: str | int | Sizes = "valid"
+    dilation: int | Sizes = 1
+    channels: int = 1
+
+    def __post_init__(self) -> None:
+        whole(self, "channels")
+        if self.channels % 2 == 0:
+            raise ModelError(
+                f"Window: channels must be odd, the neuron's own in the middle; got {self.channels}"
+            )
+        super().__post_init__()
+
+    def at(self, below: Sizes, where: str) -> Placed:
+        space, sources = self.taps(below, where)
+        n = below[-1]
+        near = np.arange(n)[:, None] + np.arange(self.channels) - self.channels // 2
+        near = np.where((near >= 0) & (near < n), near, -1)
+        return placed(space, channels_of(sources, near, n), n, where)
+
+
+CONNECTION = Window

@@ -1,0 +1,153 @@
+"""Windows over the positions of a layer that has a shape, channels last: (n, c) or (h, w, c).
+
+A window's receiver at position p listens to the sources at ``p * stride - before + t * dilation``
+for each tap t of the kernel. A tap outside the layer is no synapse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from horn.connections import Edges, Index, Placed
+from horn.errors import ModelError
+
+Sizes = tuple[int, ...]
+MOST_EDGES = 2**31 - 1  # synapses of one connection
+
+
+class Windows:
+    """What connections through windows have in common.
+
+    kernel, stride, dilation : a number, or one per dimension. padding : "valid" (windows lie
+    inside), "same" (as many positions as sources over stride), or how many positions there are
+    outside at each end.
+    """
+
+    kernel: int | Sizes
+    stride: int | Sizes
+    padding: str | int | Sizes
+    dilation: int | Sizes
+
+    def __post_init__(self) -> None:
+        """Raises ModelError for what cannot be."""
+        for name in ("kernel", "stride", "dilation"):
+            _check(self, name, 1)
+        if isinstance(self.padding, str):
+            if self.padding not in ("valid", "same"):
+                raise ModelError(
+                    f'{type(self).__name__}: padding is "valid", "same" or a number, got '
+                    f"{self.padding!r}"
+                )
+        else:
+            _check(self, "padding", 0)
+
+    def taps(self, below: Sizes, where: str) -> tuple[Sizes, Index]:
+        """The positions of the windows over the layer ``below``, by dimension, and the source
+        position of each (position, tap), flat; -1 where there is none. Raises ModelError if no
+        window fits.
+        """
+        name = type(self).__name__
+        space = below[:-1]
+        if len(space) not in (1, 2):
+            raise ModelError(
+                f"{where}: horn.{name} looks through windows at a layer of shape (n, channels) or "
+                f"(height, width, channels), but the layer below has {below}; give the input such "
+                f"a shape, as net.input((28, 28, 1))"
+            )
+        kernel, stride = self._each("kernel", len(space)), self._each("stride", len(space))
+        dilation = self._each("dilation", len(space))
+        places = []
+        for axis, (n, k, step, apart) in enumerate(
+            zip(space, kernel, stride, dilation, strict=True)
+        ):
+            reach = (k - 1) * apart + 1
+            if self.padding == "same":
+                n_out = -(-n // step)
+                before = max((n_out - 1) * step + reach - n, 0) // 2
+            else:
+                before = 0 if self.padding == "valid" else self._each("padding", len(space))[axis]
+                n_out = (n + 2 * before - reach) // step + 1
+            if n_out < 1:
+                raise ModelError(
+                    f"{where}: a window of {reach} does not fit {n} positions"
+                    f"{f' with {before} outside at each end' if before else ''} (dimension "
+                    f'{axis} of {below}); make kernel or dilation smaller, or give padding="same"'
+                )
+            at = np.arange(n_out)[:, None] * step - before + np.arange(k) * apart
+            places.append(np.where((at >= 0) & (at < n), at, -1))
+        if len(space) == 1:
+            return (len(places[0]),), places[0].reshape(len(places[0]), -1)
+        rows, columns = places
+        at = rows[:, None, :, None] * space[1] + columns[None, :, None, :]
+        at = np.where((rows[:, None, :, None] < 0) | (columns[None, :, None, :] < 0), -1, at)
+        return (len(rows), len(columns)), at.reshape(len(rows) * len(columns), -1)
+
+    def _each(self, name: str, n: int) -> Sizes:
+        value = getattr(self, name)
+        found = value if isinstance(value, tuple) else (value,) * n
+        if len(found) != n:
+            raise ModelError(
+                f"{type(self).__name__}: {name}={value} is for {len(found)} dimensions, but the "
+                f"layer below has {n}"
+            )
+        return found
+
+
+def _check(windows: Any, name: str, least: int) -> None:
+    value = getattr(windows, name)
+    numbers = value if isinstance(value, (tuple, list)) else (value,)
+    fits = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in numbers)
+    if not numbers or not fits or min(numbers) < least or max(numbers) > 2**31 - 1:
+        raise ModelError(
+            f"{type(windows).__name__}: {name} is a whole number from {least}, or one per "
+            f"dimension; got {value!r}"
+        )
+    plain = tuple(map(int, numbers))
+    object.__setattr__(windows, name, plain if isinstance(value, (tuple, list)) else plain[0])
+
+
+def whole(thing: Any, name: str) -> None:
+    """Check a number of channels or groups. Raises ModelError."""
+    value = getattr(thing, name)
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+        raise ModelError(
+            f"{type(thing).__name__}: {name} must be a whole number from 1, got {value!r}"
+        )
+    object.__setattr__(thing, name, int(value))
+
+
+def placed(
+    space: Sizes, sources: Index, maps: int, where: str, weights: Sequence[int] | None = None
+) -> Placed:
+    """The synapses of receivers (position, map), in this order.
+
+    sources : (positions, maps, synapses), -1 for none. weights : if all positions share them, the
+    shape of their array, whose numbers belong to (map, synapse).
+    """
+    n = sources.shape[0] * maps
+    rows = np.broadcast_to(sources, (sources.shape[0], maps, sources.shape[2])).reshape(n, -1)
+    here = rows >= 0
+    if here.sum() > MOST_EDGES:
+        raise ModelError(f"{where}: {here.sum():,} synapses; there may be {MOST_EDGES:,}")
+    indptr = np.concatenate([[0], np.cumsum(here.sum(axis=1))]).astype(np.int64)
+    number: Index | None = None
+    if weights is not None:
+        taps = rows.shape[1]
+        of_map = np.arange(n)[:, None] % maps * taps + np.arange(taps)
+        number = of_map[here].astype(np.int64)
+    indices = rows[here].astype(np.int64)
+    shape = None if weights is None else tuple(weights)
+    kinds = None if weights is None else maps
+    return Placed((*space, maps), Edges(indptr, indices, number, shape), kinds)
+
+
+def channels_of(sources: Index, channels: Index, n_channels: int) -> Index:
+    """The sources (positions, maps, taps * channels each) of source positions (positions, taps):
+    ``channels`` (maps, channels each), -1 for none, of a layer with ``n_channels``.
+    """
+    at = sources[:, None, :, None] * n_channels + channels[None, :, None, :]
+    at = np.where((sources[:, None, :, None] < 0) | (channels[None, :, None, :] < 0), -1, at)
+    return at.reshape(at.shape[0], at.shape[1], -1)
