@@ -188,7 +188,7 @@ class Model:
 
         rows = summary.layers(self.network, self.backend)
         cells = [("layer", "neuron", "units", "parameters", "runs as")]
-        cells += [(r.name, r.neuron, f"{r.units:,}", f"{r.parameters:,}", r.runs_as) for r in rows]
+        cells += [(r.name, r.neuron, r.extent, f"{r.parameters:,}", r.runs_as) for r in rows]
         widths = [max(len(row[k]) for row in cells) for k in range(4)]
         lines = (
             f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  {e}"

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One row of the plan's table. runs_as : how its neurons are computed."""
+    """One row of the plan's table. runs_as : how its neurons are computed. shape : "28 × 28 × 1";
+    "" of a flat layer.
+    """
 
     index: int
     name: str
@@ -29,6 +31,12 @@ class LayerSummary:
     units: int
     parameters: int
     runs_as: str
+    shape: str
+
+    @property
+    def extent(self) -> str:
+        """How many neurons, or how they lie."""
+        return self.shape or f"{self.units:,}"
 
 
 def layers(network: Network, backend: str = "kernels") -> list[LayerSummary]:
@@ -47,7 +55,8 @@ def layers(network: Network, backend: str = "kernels") -> list[LayerSummary]:
         if layer.kind == "input":
             neuron, way = "input" if layer.keep == 1.0 else f"input, keep {layer.keep:g}", "–"
         n = n_parameters(layer)
-        rows.append(LayerSummary(layer.index, layer.name, neuron, layer.size, n, way))
+        shape = " × ".join(map(str, layer.shape)) if layer.extents else ""
+        rows.append(LayerSummary(layer.index, layer.name, neuron, layer.size, n, way, shape))
     return rows
 
 

@@ -17,7 +17,8 @@ NAMES = {
     "Neuron", "Synapse", "Parameter", "State", "SynapseState", "Weight", "interpreted",
     "Standard", "Dropout",
     # networks and jobs
-    "Network", "Job", "Aggregate", "EarlyStopping", "Dense", "Sparse", "Activation", "Loss",
+    "Network", "Job", "Aggregate", "EarlyStopping", "Dense", "Sparse", "Convolution",
+    "Local", "Window", "OneToOne", "Activation", "Loss",
     "Constant", "Uniform", "Normal", "Glorot", "He", "LeCun",
     "SGD", "Adagrad", "RMSProp", "AdaDelta", "Adam", "Direct",
     "Step", "Exponential", "Cosine", "Warmup",

@@ -311,7 +311,7 @@ def _show_plan(job: Job, asked: RunSettings) -> None:
     _screen.table(
         ["Layer", "Neuron", "Units", "Params", "Runs as"],
         [
-            [f"{r.index} {r.name}", r.neuron, f"{r.units:,}", f"{r.parameters:,}", r.runs_as]
+            [f"{r.index} {r.name}", r.neuron, r.extent, f"{r.parameters:,}", r.runs_as]
             for r in rows
         ],
         err=True,
@@ -439,7 +439,7 @@ def _dry_run(job: Job, asked: RunSettings, as_json: bool, assume: str | None) ->
         _screen.table(
             ["Layer", "Neuron", "Units", "Params", "Runs as", "Backward"],
             [
-                [f"{r.index} {r.name}", r.neuron, f"{r.units:,}", f"{r.parameters:,}", r.runs_as,
+                [f"{r.index} {r.name}", r.neuron, r.extent, f"{r.parameters:,}", r.runs_as,
                  summary.backward_of(job.network.layers[r.index]) if r.index else "–"]
                 for r in rows
             ],

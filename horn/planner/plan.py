@@ -161,7 +161,7 @@ class Plan:
             where = where[:1] if len(set(where)) == 1 else where
             rows.append(
                 [
-                    f"{layer.index} {layer.name}", layer.neuron, f"{layer.units:,}",
+                    f"{layer.index} {layer.name}", layer.neuron, layer.extent,
                     f"{layer.parameters:,}", layer.runs_as, layer.partition,
                     ", ".join(where) or "–",
                     f"{layer.n_messages:,}", size(layer.n_bytes), duration(layer.seconds),

@@ -137,7 +137,8 @@ def _check_network(network: Network) -> None:
         for link in layer.links:
             if link.edges is not None:
                 raise JobError(
-                    f"parallel-dropout: {layer.name} has a sparse connection, and sub-models are "
+                    f"parallel-dropout: {layer.name} has a "
+                    f"{'window' if link.is_placed else 'sparse'} connection, and sub-models are "
                     f"dense networks; connect it densely (dropconnect thins it out), or use "
                     f"allreduce"
                 )

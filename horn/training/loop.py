@@ -470,6 +470,9 @@ def _first_bad_layer(network: Network, parameters: Mapping[str, Array]) -> str:
             finite = np.isfinite(w)
             if link.edges is None:
                 bad |= ~finite.all(axis=1)
+            elif link.is_shared:
+                which = finite.reshape(-1)[link.edges.weight]
+                bad[np.repeat(np.arange(layer.size), np.diff(link.edges.indptr))[~which]] = True
             elif not finite.all():
                 bad[np.repeat(np.arange(layer.size), np.diff(link.edges.indptr))[~finite]] = True
             top = float(np.abs(w, where=finite, out=np.zeros_like(w)).max(initial=0.0))
@@ -477,7 +480,7 @@ def _first_bad_layer(network: Network, parameters: Mapping[str, Array]) -> str:
                 largest, holder = top, layer.name
         for name in layer.vertex_shapes:
             if name in parameters:
-                bad |= ~np.isfinite(parameters[name])
+                bad |= ~np.isfinite(parameters[name])[np.arange(layer.size) % layer.n_kinds]
         if bad.any():
             return (
                 f"First seen in {layer.name}: {int(bad.sum())} of {layer.size} neurons "

@@ -21,12 +21,15 @@ MADE = {Sparse: lambda: Sparse(fan_in=2)}
 
 
 def found(path=connections.__path__):
-    """Every connection that there is, ready to be used, by the name of its file."""
-    kinds = {
-        info.name: importlib.import_module(f"horn.connections.{info.name}").CONNECTION
+    """Every connection that goes by the sizes of layers, ready to be used, by the name of its file;
+    those that go by their shapes are in tests/parity/test_space.py.
+    """
+    modules = {
+        info.name: importlib.import_module(f"horn.connections.{info.name}")
         for info in pkgutil.iter_modules(path)
     }
-    return {name: MADE.get(kind, kind)() for name, kind in kinds.items()}
+    kinds = {name: getattr(module, "CONNECTION", None) for name, module in modules.items()}
+    return {name: MADE.get(kind, kind)() for name, kind in kinds.items() if hasattr(kind, "edges")}
 
 
 FOUND = found()

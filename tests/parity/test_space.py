@@ -1,0 +1,466 @@
+"""Layers with shapes, and connections through windows: who listens to whom, the law, tasks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import horn
+from horn.backends import Setup, make
+from horn.compiler.placement import LINK_SPLITS, Placement
+from horn.connections.placed import PLACED
+from horn.errors import JobError, ModelError
+from tests.parity.differences import check_gradients
+from tests.parity.test_compiled_equals_interpreted import compare, samples
+from tests.parity.test_groups import of_groups
+from tests.parity.test_tasks import compare as compare_tasks
+from tests.parity.test_tasks import of_group, of_one, place
+from tests.transport.groups import good
+
+
+class MaxPool(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(max(m.input for m in messages))
+
+
+class Mean(horn.Neuron):
+    """Counts its messages: what lies outside is none."""
+
+    def forward(self, messages):
+        self.feedforward(sum(m.input for m in messages) / len(messages))
+
+
+class RBF(horn.Neuron):
+    gain = horn.Parameter(0.7)
+
+    def forward(self, messages):
+        distance = sum((m.input - m.weight) ** 2 for m in messages)
+        self.feedforward(self.gain * horn.math.exp(-distance))
+
+
+class Product(horn.Neuron):
+    def forward(self, messages):
+        p = 1.0
+        for m in messages:
+            p *= 1.0 + 0.1 * m.input * m.weight
+        self.feedforward(p)
+
+
+class Gated(horn.Neuron):
+    gate = horn.Weight(bias=1.0)
+    value = horn.Weight()
+
+    def forward(self, messages):
+        open_ = sum(m.input * m.gate for m in messages)
+        self.feedforward(horn.math.tanh(open_) * sum(m.input * m.value for m in messages))
+
+
+class Written(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    def backward(self, messages):
+        error = 0.0
+        for m in messages:
+            error += m.delta * m.weight
+            self.push(m.delta * self.output)
+        self.backpropagate(error * self.activation.derivative(self.output))
+
+
+class Silenced(horn.Neuron):
+    """Whole neurons sit a batch out."""
+
+    def forward(self, messages):
+        here = self.bernoulli(0.6, per="batch")
+        z = horn.math.tanh(sum(m.input * m.weight for m in messages))
+        self.feedforward(z * here if self.training else 0.6 * z)
+
+
+class Counting(horn.Neuron):
+    seen = horn.State(0.0)
+
+    def forward(self, messages):
+        self.seen = self.seen + 1.0
+        self.feedforward(horn.math.tanh(sum(m.input * m.weight for m in messages)))
+
+
+WEIGHING = [horn.Neuron, RBF, Product, Gated, Written, Silenced, Counting]
+
+# who listens to whom
+
+
+def outside_in(windows: Any, below: tuple[int, ...]) -> list[tuple[tuple[int, ...], list[Any]]]:
+    """Of each position of the windows the taps that lie inside, each with its source's position:
+    written for one dimension at a time, as the books have it.
+    """
+    space = below[:-1]
+
+    def each(name: str, axis: int) -> int:
+        value = getattr(windows, name)
+        return int(value[axis] if isinstance(value, tuple) else value)
+
+    axes = []
+    for axis, n in enumerate(space):
+        k, s, d = each("kernel", axis), each("stride", axis), each("dilation", axis)
+        if windows.padding == "same":
+            n_out = math.ceil(n / s)
+            before = max((n_out - 1) * s + (k - 1) * d + 1 - n, 0) // 2
+        else:
+            before = 0 if windows.padding == "valid" else each("padding", axis)
+            n_out = (n + 2 * before - (k - 1) * d - 1) // s + 1
+        axes.append([[(t, p * s - before + t * d) for t in range(k)] for p in range(n_out)])
+    found = []
+    for at in itertools.product(*(range(len(axis)) for axis in axes)):
+        taps = []
+        for pairs in itertools.product(*(axes[j][p] for j, p in enumerate(at))):
+            source = tuple(s for _, s in pairs)
+            if all(0 <= s < n for s, n in zip(source, space, strict=True)):
+                taps.append((tuple(t for t, _ in pairs), source))
+        found.append((at, taps))
+    return found
+
+
+@st.composite
+def geometries(draw: Any) -> tuple[dict[str, Any], tuple[int, ...]]:
+    n_dims = draw(st.sampled_from([1, 2]))
+    space = tuple(draw(st.integers(1, 7)) for _ in range(n_dims))
+    padding = draw(st.sampled_from(["valid", "same", 0, 1, 3]))
+    told: dict[str, Any] = {"padding": padding}
+    for name, most in (("kernel", 9), ("stride", 4), ("dilation", 3)):
+        values = tuple(draw(st.integers(1, most)) for _ in range(n_dims))
+        told[name] = values if draw(st.booleans()) else values[0]
+    return told, (*space, draw(st.integers(1, 4)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(geometries(), st.integers(1, 3), st.sampled_from([1, 2]))
+def test_windows_are_those_of_the_books(geometry, maps, groups):
+    told, below = geometry
+    below = (*below[:-1], below[-1] * groups)
+    maps *= groups
+    connection = horn.Convolution(maps, groups=groups, **told)
+    expected = outside_in(connection, below)
+    if not expected:
+        with pytest.raises(ModelError, match="does not fit"):
+            connection.at(below, "here")
+        return
+    found = connection.at(below, "here")
+    channels, each = below[-1], below[-1] // groups
+    assert found.shape == (
+        *(max(p[j] for p, _ in expected) + 1 for j in range(len(below) - 1)),
+        maps,
+    )
+    assert found.kinds == maps
+    edges = found.edges
+    weight = np.arange(math.prod(edges.weight_shape)).reshape(edges.weight_shape)
+    o = 0
+    for _, taps in expected:
+        for k in range(maps):
+            first = k // (maps // groups) * each
+            rows = [
+                (
+                    np.ravel_multi_index(source, below[:-1]) * channels + first + c,
+                    weight[(k, *t, c)],
+                )
+                for t, source in taps
+                for c in range(each)
+            ]
+            mine = slice(edges.indptr[o], edges.indptr[o + 1])
+            assert edges.indices[mine].tolist() == [int(r[0]) for r in rows]
+            assert edges.weight[mine].tolist() == [int(r[1]) for r in rows]
+            o += 1
+    assert o == math.prod(found.shape)
+
+
+@settings(max_examples=60, deadline=None)
+@given(geometries())
+def test_nothing_is_shared_by_local_and_a_window_stays_in_its_channel(geometry):
+    told, below = geometry
+    try:
+        local = horn.Local(2, **told).at(below, "here")
+    except ModelError:
+        return
+    shared = horn.Convolution(2, **told).at(below, "here")
+    assert local.edges.weight is None and local.kinds is None and local.shape == shared.shape
+    np.testing.assert_array_equal(local.edges.indices, shared.edges.indices)
+    pool = horn.Window(**told).at(below, "here")
+    assert pool.shape == (*local.shape[:-1], below[-1])
+    receivers = np.repeat(np.arange(math.prod(pool.shape)), np.diff(pool.edges.indptr))
+    assert (receivers % below[-1] == pool.edges.indices % below[-1]).all()
+    near = horn.Window(channels=3, **told).at(below, "here")
+    receivers = np.repeat(np.arange(math.prod(near.shape)), np.diff(near.edges.indptr))
+    apart = np.abs(receivers % below[-1] - near.edges.indices % below[-1])
+    assert apart.max(initial=0) <= 1
+
+
+# the law
+
+
+def through(neuron: Any, connection: Any, below: Any = (4, 4, 2), **more: Any) -> horn.Network:
+    net = horn.Network(seed=3)
+    net.input(below)
+    if neuron is not horn.Neuron:
+        more["neuron"] = neuron
+    net.layer(connect=connection, activation="tanh", name="space", **more)
+    if neuron is Written:  # its pushes need receivers that are weighted sums
+        net.layer(connect=horn.Convolution(2, 2, padding="same"))
+    else:
+        net.layer(connect=horn.Window(2, padding="same"), neuron=MaxPool)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    return net
+
+
+CONNECTIONS = {
+    "same": horn.Convolution(2, (3, 2), padding="same"),
+    "far": horn.Convolution(2, 2, stride=2, dilation=2, padding=1),
+    "kernel larger than the layer": horn.Convolution(2, 5, padding=2),
+    "stride larger than the kernel": horn.Convolution(2, 1, stride=3),
+    "groups": horn.Convolution(4, 2, groups=2),
+    "local": horn.Local(2, 2),
+    "one to one": horn.OneToOne(),
+    "window": horn.Window(2, padding=1, channels=3),
+}
+
+
+@pytest.mark.parametrize("neuron", WEIGHING)
+@pytest.mark.parametrize("name", CONNECTIONS)
+def test_the_interpreter_is_the_law(name, neuron):
+    compare(through(neuron, CONNECTIONS[name]), horn.SGD(0.1, momentum=0.5), 5)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [horn.Adam(0.01), horn.SGD(0.1, clip_norm=0.1, weight_decay=0.01),
+     horn.SGD(0.1, clip_value=0.01)],
+    ids=["adam", "clipped", "clipped by value"],
+)  # fmt: skip
+@pytest.mark.parametrize("neuron", [horn.Neuron, RBF, Gated])
+def test_the_optimizer_sees_one_number_for_what_is_shared(neuron, optimizer):
+    compare(through(neuron, CONNECTIONS["same"]), optimizer, 5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(geometries(), st.sampled_from([horn.Neuron, RBF, Product, Gated]), st.sampled_from([1, 3]))
+def test_the_law_holds_for_any_window(geometry, neuron, maps):
+    told, below = geometry
+    below = (*(min(n, 4) for n in below[:-1]), min(below[-1], 2))
+    try:
+        net = through(neuron, horn.Convolution(maps, **told), below)
+    except ModelError:
+        return
+    compare(net, horn.SGD(0.1, momentum=0.5), 3, steps=1)
+
+
+@pytest.mark.parametrize("neuron", [horn.Neuron, RBF, Product, Gated])
+@pytest.mark.parametrize("name", ["same", "far", "kernel larger than the layer", "groups", "local"])
+def test_derived_gradients_are_finite_differences(name, neuron):
+    net = through(neuron, CONNECTIONS[name])
+    setup = Setup(net, horn.SGD(0.1), "labels", 5, "float64", 1)
+    check_gradients("kernels", setup, samples(net))
+
+
+def test_forward_is_the_sum_over_taps():
+    """17 channels, and a batch that is no multiple of anything."""
+    net = horn.Network(seed=1)
+    net.input((5, 6, 17))
+    net.layer(connect=horn.Convolution(3, (2, 3), stride=(1, 2), padding=1), name="conv")
+    arrays = net.initial_parameters("float64")
+    arrays["conv.bias"] = np.array([0.5, -1.0, 2.0])
+    engine = make("kernels", Setup(net, None, None, 33, "float64", 1))
+    engine.load(arrays)
+    x = np.random.default_rng(0).standard_normal((33, 5, 6, 17))
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    expected = np.zeros((33, 6, 3, 3)) + arrays["conv.bias"]
+    for r, c in itertools.product(range(6), range(3)):
+        window = padded[:, r : r + 2, 2 * c : 2 * c + 3]
+        expected[:, r, c] += np.einsum("bhwc,ohwc->bo", window, arrays["conv.weight"])
+    np.testing.assert_allclose(engine.outputs(x.reshape(33, -1)).reshape(expected.shape), expected)
+
+
+@pytest.mark.parametrize("geometry", [
+    {"kernel": 3}, {"kernel": (2, 3), "stride": 2}, {"kernel": 3, "padding": 2, "dilation": 2},
+    {"kernel": 2, "groups": 2}], ids=str)  # fmt: skip
+def test_forward_is_that_of_pytorch(geometry):
+    torch = pytest.importorskip("torch")
+    net = horn.Network(seed=1)
+    net.input((7, 8, 4))
+    net.layer(connect=horn.Convolution(6, **geometry), name="conv")
+    arrays = net.initial_parameters("float64")
+    engine = make("kernels", Setup(net, None, None, 5, "float64", 1))
+    x = np.random.default_rng(0).standard_normal((5, 7, 8, 4))
+    theirs = torch.nn.functional.conv2d(
+        torch.tensor(x.transpose(0, 3, 1, 2)),
+        torch.tensor(arrays["conv.weight"].transpose(0, 3, 1, 2)),
+        stride=geometry.get("stride", 1), padding=geometry.get("padding", 0),
+        dilation=geometry.get("dilation", 1), groups=geometry.get("groups", 1),
+    ).numpy().transpose(0, 2, 3, 1)  # fmt: skip
+    ours = engine.outputs(x.reshape(5, -1)).reshape(theirs.shape)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+# what has no weight, and what is shared
+
+
+def test_a_window_whose_class_reads_no_weight_has_none_and_no_bias():
+    net = through(MaxPool, horn.Window(2))
+    layer = net.layers[1]
+    assert layer.shapes == {} and layer.bias is None and layer.links[0].weights == {}
+    engine = make("kernels", Setup(net, None, None, 2, "float64", 1))
+    x = -1.0 - np.random.default_rng(0).random((2, 4, 4, 2))
+    pooled = horn.Network()
+    pooled.input((4, 4, 2))
+    pooled.layer(connect=horn.Window(2, stride=2), neuron=MaxPool)
+    engine = make("kernels", Setup(pooled, None, None, 2, "float64", 1))
+    expected = x.reshape(2, 2, 2, 2, 2, 2).max(axis=(2, 4))
+    assert (expected < 0).all()
+    np.testing.assert_array_equal(engine.outputs(x.reshape(2, -1)).reshape(2, 2, 2, 2), expected)
+
+
+def test_what_lies_outside_is_no_message():
+    net = horn.Network()
+    net.input((3, 1))
+    net.layer(connect=horn.Window(3, padding="same"), neuron=Mean)
+    engine = make("kernels", Setup(net, None, None, 1, "float64", 1))
+    np.testing.assert_allclose(engine.outputs(np.array([[1.0, 2.0, 6.0]])), [[1.5, 3.0, 4.0]])
+
+
+def test_all_positions_of_a_map_share_weights_biases_and_parameters():
+    net = through(RBF, CONNECTIONS["same"])
+    shapes = {name: array.shape for name, array in net.initial_parameters().items()}
+    assert shapes["space.weight"] == (2, 3, 2, 2)
+    assert shapes["space.bias"] == shapes["space.gain"] == (2,)
+    assert [layer.shape for layer in net.layers] == [(4, 4, 2), (4, 4, 2), (4, 4, 2), (3,)]
+    assert net.layers[1].size == 32 and net.layers[1].typical_fan_in == 12
+
+
+def test_initial_weights_go_by_the_window():
+    net = horn.Network(seed=0)
+    net.input((20, 20, 3))
+    net.layer(connect=horn.Convolution(50, 5), init="he", name="conv")
+    spread = net.initial_parameters()["conv.weight"].std()
+    assert spread == pytest.approx(math.sqrt(2 / 75), rel=0.05)
+
+
+# tasks, groups, files
+
+
+BATCHES = [np.array([0, 3, 4, 9]), np.array([1, 2, 5])]  # the last one is short
+
+
+@pytest.mark.parametrize("n_tasks", [2, 3])
+@pytest.mark.parametrize("where", LINK_SPLITS)
+@pytest.mark.parametrize("neuron", [horn.Neuron, RBF, Gated, Silenced])
+def test_tasks_do_what_one_does(neuron, where, n_tasks):
+    net = through(neuron, horn.Convolution(3, 3, padding="same"), (6, 4, 2))
+    placement = place(net, [where, "receiver", "sender"], ["all", "neurons", "neurons", "rows"])
+    setup = Setup(net, horn.SGD(0.1, momentum=0.5), "labels", 4, "float64", 1)
+    data = samples(net)
+    group = good(of_group("kernels", setup, data, BATCHES, placement, n_tasks))
+    compare_tasks(group, of_one("kernels", setup, data, BATCHES), where)
+
+
+@pytest.mark.parametrize("n_groups, n_tasks", [(2, 1), (3, 1), (4, 1), (2, 2)])
+def test_groups_share_a_batch(n_groups, n_tasks):
+    net = through(RBF, CONNECTIONS["same"])
+    setup = Setup(net, horn.SGD(0.1, momentum=0.5), "labels", 4, "float64", 1)
+    data, placement = samples(net), Placement.default(net)
+    found = good(of_groups("kernels", setup, data, BATCHES, placement, n_groups, n_tasks))
+    one = of_one("kernels", setup, data, BATCHES)
+    for group in range(n_groups):
+        compare_tasks(found[group * n_tasks : (group + 1) * n_tasks], one, f"group {group}")
+
+
+def digits_job(**more: Any) -> horn.Job:
+    net = horn.Network(seed=2)
+    net.input((8, 8, 1))
+    net.layer(connect=horn.Convolution(8, 3, padding="same"), activation="relu", name="conv")
+    net.layer(connect=horn.Window(2, stride=2), neuron=MaxPool)
+    net.layer(connect=horn.Local(4, 2), activation="relu")
+    net.output(10, activation="softmax", loss="cross_entropy")
+    given: dict[str, Any] = {"epochs": 3, "optimizer": horn.SGD(0.1, momentum=0.9)} | more
+    return horn.Job(net, horn.data.digits(), **given)
+
+
+def test_it_learns_and_a_file_keeps_what_windows_were_told(tmp_path):
+    run = horn.train(digits_job())
+    test = horn.data.digits("test")
+    assert run.model.evaluate(test)["acc"] > 0.9
+    run.model.save(tmp_path / "m.horn")
+    again = horn.Model.load(tmp_path / "m.horn")
+    np.testing.assert_array_equal(again.predict(test), run.model.predict(test))
+    assert [x.shape for x in again.network.layers] == [x.shape for x in digits_job().network.layers]
+    assert again.network.layers[1].links[0].connection == horn.Convolution(8, 3, padding="same")
+    more = horn.train(horn.Job(again.network, horn.data.digits(), epochs=1, initial=again)).model
+    assert more.evaluate(test)["acc"] > 0.9
+    features = run.model.activations(test, "conv")
+    np.testing.assert_array_equal(run.model.cut("conv").predict(test), features)
+
+
+@pytest.mark.net
+@pytest.mark.timeout(120)
+def test_a_run_on_two_tasks_goes_on_from_its_checkpoint(tmp_path):
+    whole = horn.train(digits_job(epochs=2, dtype="float64")).model
+    horn.train(digits_job(epochs=1, dtype="float64"), tasks=2, checkpoints=tmp_path,
+               checkpoint_every=10)  # fmt: skip
+    rest = horn.train(digits_job(epochs=2, dtype="float64"), checkpoints=tmp_path, resume=True)
+    for name, array in whole.parameters.items():
+        np.testing.assert_allclose(rest.model.parameters[name], array, rtol=1e-7, atol=1e-10)
+
+
+# what does not fit
+
+
+CONVOLVE, IMAGE = horn.Convolution, (4, 4, 1)
+
+
+@pytest.mark.parametrize(
+    "below, connection, sentence",
+    [
+        (16, lambda: CONVOLVE(2, 3), "the layer below has .16,.; give the input such a shape"),
+        (IMAGE, lambda: CONVOLVE(2, 5), "a window of 5 does not fit 4 positions .dimension 0"),
+        (IMAGE, lambda: CONVOLVE(2, 3, dilation=3), "a window of 7 does not fit 4"),
+        (IMAGE, lambda: CONVOLVE(0, 3), "channels must be a whole number from 1, got 0"),
+        (IMAGE, lambda: CONVOLVE(2, 3, stride=0), "stride is a whole number from 1.*got 0"),
+        (IMAGE, lambda: CONVOLVE(2, 3, padding="full"), 'padding is "valid", "same" or a number'),
+        (IMAGE, lambda: CONVOLVE(2, (3, 3, 3)), "is for 3 dimensions, but the layer below has 2"),
+        ((4, 4, 3), lambda: CONVOLVE(4, 3, groups=2), "groups=2 must divide the 3 channels"),
+        (IMAGE, lambda: horn.Window(2, channels=2), "channels must be odd.*got 2"),
+        ((4, 4, 1, 1), lambda: None, "a shape is .n,., .n, channels. or"),
+        ((4, 0), lambda: None, "whole number from 1, got 0"),
+    ],
+)
+def test_what_does_not_fit_is_said(below, connection, sentence):
+    with pytest.raises(ModelError, match=sentence):
+        net = horn.Network()
+        net.input(below)
+        net.layer(connect=connection())
+
+
+def test_sizes_that_contradict_a_connection_are_said():
+    net = horn.Network()
+    net.input((4, 4, 1))
+    with pytest.raises(ModelError, match=r"makes a layer of shape .3, 3, 2., 18 neurons, but size"):
+        net.layer(20, connect=horn.Convolution(2, 2))
+    with pytest.raises(ModelError, match="how many neurons"):
+        net.layer()
+    one = net.layer(connect=horn.Convolution(2, 2))
+    other = net.layer(connect=horn.Convolution(2, 3), inputs=net.layers[0])
+    with pytest.raises(ModelError, match=r"layers of shape .* and .*they must be the same"):
+        net.layer(connect=horn.OneToOne(), inputs=[one, other])
+    assert net.layer((3, 3, 2), connect=horn.OneToOne(), inputs=one).shape == (3, 3, 2)
+
+
+def test_sub_models_are_of_dense_networks():
+    with pytest.raises(JobError, match="conv has a window connection.*use allreduce"):
+        horn.train(digits_job(), strategy=horn.ParallelDropout(2))
+
+
+def test_every_connection_that_goes_by_shapes_is_known():
+    kinds = {"Convolution", "Local", "OneToOne", "Window"}
+    assert PLACED.keys() == kinds and all(getattr(horn, name) is PLACED[name] for name in kinds)
